@@ -1,0 +1,2 @@
+//! scrfs.
+fn main() {}
