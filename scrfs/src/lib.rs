@@ -1,1 +1,11 @@
-//! scrfs.
+//! scrfs: a checkpoint file system. Programs write checkpoints at node-local speed; a marker file seals them; from
+//! then on they survive the loss of nodes.
+//!
+//! This crate is everything of one node: formats, mount, daemon. In reading order:
+
+pub mod control;
+pub mod daemon;
+pub mod dataset;
+pub mod ids;
+pub mod path;
+pub mod status;

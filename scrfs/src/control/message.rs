@@ -1,0 +1,571 @@
+//! Every message of the control protocol. Values only; framing is in `codec`, meaning in `scrfs/docs/protocol.md`.
+//!
+//! Errors cross as errno numbers where a program will see them, as text where an operator will.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::{Catalog, Entry, Scheme};
+use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
+use crate::path::RelPath;
+
+/// Version of this protocol; both ends must have the same.
+pub const PROTOCOL: u32 = 1;
+
+/// First frame of every connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL`] of the caller.
+    pub protocol: u32,
+    /// What kind of connection this is.
+    pub role: Role,
+}
+
+/// Who connects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Role {
+    /// The node's coordinator. Refused when its epoch is below the highest seen.
+    Coordinator {
+        /// Its epoch.
+        epoch: Epoch,
+        /// Its rank.
+        rank: NodeRank,
+        /// Host names of all coordinators, indexed by rank.
+        hosts: Vec<String>,
+        /// How it starts.
+        start: Start,
+        /// The job's settings, the lead's values.
+        settings: Settings,
+    },
+    /// A worker of the coordinator of `epoch`.
+    Data {
+        /// Refused unless it is the attached coordinator's.
+        epoch: Epoch,
+    },
+    /// A tool.
+    Operator,
+}
+
+/// The two ways coordinators start (DESIGN 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// No program runs: choose a dataset, rebuild, present it, remove junk.
+    Restart,
+    /// Programs run: settle what is in doubt; present, hide and remove nothing.
+    Attach,
+}
+
+/// The daemon's answer to [`Hello`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcome {
+    /// Go on.
+    Accepted,
+    /// Closed after this, with the reason (and the highest epoch seen).
+    Refused {
+        /// For the log.
+        reason: String,
+        /// The highest epoch that this daemon has seen.
+        highest: Epoch,
+    },
+}
+
+/// The job's settings that daemons follow; they reach them when coordinators attach (DESIGN 8, 10).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The job's directory on the PFS, absolute.
+    pub prefix: Vec<u8>,
+    /// The job's user and id, for records.
+    pub user: String,
+    /// `SCR_JOB_ID`.
+    pub job_id: String,
+    /// `SCRFS_COORDINATOR_WAIT`, milliseconds.
+    pub coordinator_wait_ms: u64,
+    /// `SCRFS_SEAL_TIMEOUT`, milliseconds.
+    pub seal_timeout_ms: u64,
+    /// `SCR_CACHE_SIZE`: sealed datasets kept.
+    pub cache_size: u32,
+    /// `SCR_COPY_TYPE`.
+    pub scheme: Scheme,
+    /// `SCR_SET_SIZE`.
+    pub set_size: u32,
+    /// `SCR_HOP_DISTANCE`.
+    pub hop_distance: u32,
+    /// `SCR_FLUSH`: every n-th checkpoint is flushed; 0 = none.
+    pub flush_every: u32,
+    /// `SCR_FETCH`: may fetch from the PFS at restart.
+    pub fetch: bool,
+    /// `SCR_DISTRIBUTE`: may use the cache at restart.
+    pub distribute: bool,
+    /// `SCRFS_LIST_MAX`: names in one dataset.
+    pub list_max: u64,
+    /// `SCR_MPI_BUF_SIZE`: bytes of one block.
+    pub block_bytes: u32,
+}
+
+/// A directory operation in the checkpoint path; takes effect on every node (DESIGN 4.4). Paths are relative to the
+/// mount's root. The caller's rights were checked by the kernel where the call was made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DirOp {
+    /// mkdir(2).
+    Make {
+        /// The new directory.
+        path: RelPath,
+        /// Permission bits, umask applied.
+        mode: u32,
+        /// The caller's.
+        uid: u32,
+        /// The caller's, or the parent's where that is setgid.
+        gid: u32,
+    },
+    /// rmdir(2). At the top of a dataset this removes the dataset, its sealed bytes too.
+    Remove {
+        /// The directory, empty as the calling node lists it.
+        path: RelPath,
+    },
+    /// rename(2) of a directory.
+    Rename {
+        /// Old path.
+        from: RelPath,
+        /// New path.
+        to: RelPath,
+        /// RENAME_NOREPLACE.
+        no_replace: bool,
+        /// RENAME_EXCHANGE.
+        exchange: bool,
+    },
+}
+
+/// A directory that a node has, for [`Command::DirUnite`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirHeld {
+    /// Relative to the mount's root.
+    pub path: RelPath,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// What one daemon has, asked for at every start of the coordinators.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The highest epoch it obeyed before this one.
+    pub epoch: Epoch,
+    /// The highest dataset id it has ever seen; 0 = none.
+    pub highest_id: u64,
+    /// Directories in the checkpoint path and below that are not part of a complete dataset.
+    pub directories: Vec<DirHeld>,
+    /// Directory operations that it applied and of which it has not seen [`Command::DirFinish`].
+    pub unfinished: Vec<(RequestId, DirOp)>,
+    /// Sealed datasets and those on the way.
+    pub datasets: Vec<HeldDataset>,
+}
+
+/// How far a dataset is on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HeldState {
+    /// Frozen for a seal, not recorded.
+    Frozen,
+    /// Files, redundancy data and filemap are on storage; no COMPLETE yet.
+    Recorded,
+    /// COMPLETE is recorded.
+    Complete,
+}
+
+/// A dataset on one node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeldDataset {
+    /// Its id.
+    pub id: DatasetId,
+    /// The epoch that sealed it.
+    pub epoch: Epoch,
+    /// [`Catalog::revision`] of the stored catalog; 0 if none.
+    pub revision: u32,
+    /// The directory's name in the checkpoint path.
+    pub name: Vec<u8>,
+    /// How far it is here.
+    pub state: HeldState,
+    /// Members whose data is here: all files and the redundancy file are there with their right sizes.
+    pub members: Vec<Member>,
+    /// It is known to be on the PFS.
+    pub flushed: bool,
+}
+
+/// A file as it was when its dataset was frozen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrozenFile {
+    /// Relative to the dataset's directory.
+    pub path: RelPath,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A member's part of the catalog, and its redundancy file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemberPart {
+    /// Whose.
+    pub member: Member,
+    /// All names that this member adds: its files in the order of its logical file, links, directories.
+    pub entries: Vec<Entry>,
+}
+
+/// Commands of the lead to a daemon; the node's coordinator hands them on. Each is answered by the event named in
+/// its comment, in any order; "-" means no answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// Say what you have. [`Event::Inventory`].
+    Inventory,
+    /// Send the catalog of a complete dataset. [`Event::Catalog`].
+    ReadCatalog(DatasetId),
+    /// Settling is over: send requests, and again those that wait. -
+    Serve,
+
+    /// Check each operation and hold its names until the round is applied. [`Event::DirPrepared`].
+    DirPrepare {
+        /// Counts rounds of this epoch.
+        round: u64,
+        /// Independent of one another: no path of one is above or equal to a path of another.
+        ops: Vec<(RequestId, DirOp)>,
+    },
+    /// Carry out those with verdict 0, let all names go. [`Event::DirApplied`].
+    DirApply {
+        /// The prepared round.
+        round: u64,
+        /// Per operation: 0 or the errno that some node voted.
+        verdicts: Vec<i32>,
+    },
+    /// Carry out what another node has already carried out (attach); skip what is done. [`Event::DirApplied`].
+    DirReplay {
+        /// For the answer.
+        round: u64,
+        /// All were decided in an earlier epoch.
+        ops: Vec<(RequestId, DirOp)>,
+    },
+    /// Every node has applied: answer the programs whose requests these are, forget the record. -
+    DirFinish {
+        /// Request and 0 or errno.
+        results: Vec<(RequestId, i32)>,
+    },
+    /// Make those that are missing (attach). [`Event::DirUnited`].
+    DirUnite {
+        /// Parents before children.
+        directories: Vec<DirHeld>,
+    },
+
+    /// Freeze this node's part: wait until it is quiet, then tell names and sizes. [`Event::Frozen`].
+    Freeze {
+        /// Given by the lead.
+        id: DatasetId,
+        /// The directory's name in the checkpoint path.
+        name: Vec<u8>,
+        /// This node's member index.
+        member: Member,
+    },
+    /// The seal failed: thaw, delete redundancy data, fail the markers that wait (EIO). [`Event::Dropped`].
+    Drop {
+        /// Which seal.
+        id: DatasetId,
+        /// For the events.
+        reason: String,
+    },
+    /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision. [`Event::Committed`].
+    Commit(Box<Catalog>),
+    /// Every member has recorded COMPLETE: the markers that wait succeed. -
+    Sealed(DatasetId),
+    /// A marker that cannot be sealed: fail those that wait for `name` (EIO). -
+    RefuseMarker {
+        /// The dataset's name.
+        name: Vec<u8>,
+        /// For the events.
+        reason: String,
+    },
+    /// Delete a dataset's bytes, redundancy data and records here. [`Event::Evicted`].
+    Evict(DatasetId),
+
+    /// Copy this node's files of it to the PFS, below `directory`, with CRC check and fsync. [`Event::FlushedMember`].
+    FlushMember {
+        /// Which dataset.
+        id: DatasetId,
+        /// Absolute, on the PFS, made by the lead.
+        directory: Vec<u8>,
+    },
+    /// It is on the PFS now. -
+    MarkFlushed(DatasetId),
+
+    /// Check size and CRC of all its files and redundancy files here. [`Event::Verified`].
+    Verify(DatasetId),
+    /// Copy files from the PFS into the cache, with CRC check, and become `member` of it. [`Event::FetchedMember`].
+    FetchMember {
+        /// Which dataset.
+        id: DatasetId,
+        /// The epoch that sealed it.
+        epoch: Epoch,
+        /// The directory's name in the checkpoint path.
+        name: Vec<u8>,
+        /// The member this node becomes.
+        member: Member,
+        /// Absolute path of the dataset on the PFS.
+        directory: Vec<u8>,
+        /// Directories, links, and this member's files; sizes and CRCs as the PFS records them.
+        entries: Vec<Entry>,
+    },
+    /// Restart: list exactly these, newest first; the first is current. Everything else in the checkpoint path goes:
+    /// unsealed files and directories are removed, complete datasets not listed are put aside. [`Event::Presented`].
+    Present {
+        /// Complete here (a catalog is stored), even where no member's data is.
+        datasets: Vec<DatasetId>,
+    },
+
+    /// Answer to [`Event::Fetch`]: the file is in place (0), or the errno. -
+    Fetched {
+        /// The request.
+        request: RequestId,
+        /// 0 or errno.
+        errno: i32,
+    },
+    /// Bring one sealed file from the PFS. [`Event::CopiedFromPrefix`].
+    CopyFromPrefix {
+        /// The request that waits for it.
+        request: RequestId,
+        /// The file.
+        file: SealedFile,
+        /// Absolute path of the dataset on the PFS.
+        directory: Vec<u8>,
+    },
+    /// Something worth an operator's attention, for the events. -
+    Note(String),
+}
+
+/// Names one sealed file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SealedFile {
+    /// Its dataset.
+    pub id: DatasetId,
+    /// Relative to the dataset's directory.
+    pub path: RelPath,
+}
+
+/// What a daemon tells the lead.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// Answers [`Command::Inventory`].
+    Inventory(Box<Inventory>),
+    /// Answers [`Command::ReadCatalog`].
+    Catalog {
+        /// As asked.
+        id: DatasetId,
+        /// `None`: not here.
+        catalog: Option<Box<Catalog>>,
+    },
+
+    /// A program wants a directory operation.
+    DirRequest {
+        /// Names it over epochs.
+        request: RequestId,
+        /// What.
+        op: DirOp,
+    },
+    /// Answers [`Command::DirPrepare`].
+    DirPrepared {
+        /// Which round.
+        round: u64,
+        /// Per operation: 0 or errno.
+        votes: Vec<i32>,
+    },
+    /// Answers [`Command::DirApply`] and [`Command::DirReplay`].
+    DirApplied {
+        /// Which round.
+        round: u64,
+        /// Per operation: 0 or errno.
+        results: Vec<i32>,
+    },
+    /// Answers [`Command::DirUnite`].
+    DirUnited,
+
+    /// A marker was set here and its close waits. Joins a seal of that name that runs.
+    Marker {
+        /// The dataset's name.
+        name: Vec<u8>,
+    },
+    /// Answers [`Command::Freeze`].
+    Frozen {
+        /// Which seal.
+        id: DatasetId,
+        /// Files in the order of the logical file, or why it cannot be frozen (names who still writes).
+        result: Result<Vec<FrozenFile>, String>,
+    },
+    /// Answers [`Command::Drop`].
+    Dropped(DatasetId),
+    /// Answers [`Command::Commit`].
+    Committed {
+        /// Which.
+        id: DatasetId,
+        /// COMPLETE is on storage, or why not.
+        result: Result<(), String>,
+    },
+    /// Answers [`Command::Evict`].
+    Evicted(DatasetId),
+    /// A dataset was removed by a program (rmdir of its top, applied on every node).
+    Removed(DatasetId),
+
+    /// Answers [`Command::FlushMember`].
+    FlushedMember {
+        /// Which.
+        id: DatasetId,
+        /// All files are on the PFS, or why not.
+        result: Result<(), String>,
+    },
+    /// Answers [`Command::Verify`].
+    Verified {
+        /// Which.
+        id: DatasetId,
+        /// Members here and what is wrong with them.
+        members: Vec<(Member, Result<(), String>)>,
+    },
+    /// Answers [`Command::FetchMember`]: frozen as a member, ready to be encoded.
+    FetchedMember {
+        /// Which.
+        id: DatasetId,
+        /// Files in the order of the logical file.
+        result: Result<Vec<FrozenFile>, String>,
+    },
+    /// Answers [`Command::Present`].
+    Presented {
+        /// Or why not.
+        result: Result<(), String>,
+    },
+
+    /// A program opens a sealed file whose bytes are not here.
+    Fetch {
+        /// Names it.
+        request: RequestId,
+        /// The file.
+        file: SealedFile,
+    },
+    /// Answers [`Command::CopyFromPrefix`].
+    CopiedFromPrefix {
+        /// Which request.
+        request: RequestId,
+        /// In place, or why not.
+        result: Result<(), String>,
+    },
+}
+
+/// Requests of a coordinator's worker, one at a time on a data connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum DataRequest {
+    /// Read-only descriptor of a member's file (frozen, recorded or complete).
+    OpenFile {
+        /// Dataset.
+        id: DatasetId,
+        /// Path in it.
+        path: RelPath,
+    },
+    /// Read-only descriptor of a member's redundancy file.
+    OpenRedundancy {
+        /// Dataset.
+        id: DatasetId,
+        /// Whose.
+        member: Member,
+    },
+    /// New, empty redundancy file, read-write. A former one of that name is replaced when the member is finished.
+    CreateRedundancy {
+        /// Dataset.
+        id: DatasetId,
+        /// Whose.
+        member: Member,
+        /// `<m>_of_<n>_in_<g>.xor`.
+        name: String,
+    },
+    /// A lost member will be rebuilt here: these are its names (from the catalog). Answer [`DataReply::Done`].
+    BeginMember {
+        /// The catalog of the dataset, stored here first if it is not.
+        catalog: Box<Catalog>,
+        /// Who.
+        member: Member,
+    },
+    /// New file of a member being rebuilt here, write-only.
+    CreateFile {
+        /// Dataset.
+        id: DatasetId,
+        /// Path in it.
+        path: RelPath,
+    },
+    /// All bytes of the member are written: fsync, check them against `crcs` and sizes, put the files in place,
+    /// write the filemap. Answer [`DataReply::Part`].
+    FinishMember {
+        /// Dataset.
+        id: DatasetId,
+        /// Who.
+        member: Member,
+        /// CRC32 of each file, in the order of the logical file.
+        crcs: Vec<u32>,
+        /// The redundancy file's name, size and CRC32; `None` where the scheme has none.
+        redundancy: Option<(String, u64, u32)>,
+        /// Position of this member in its set, and the set's members: for the redundancy descriptor.
+        set: Vec<Member>,
+        /// Members of the dataset altogether.
+        members: u32,
+    },
+    /// Give up what was created for a member and not finished.
+    AbandonMember {
+        /// Dataset.
+        id: DatasetId,
+        /// Who.
+        member: Member,
+    },
+    /// New file for the bytes of a sealed file that is elsewhere, write-only.
+    CreateCopy(SealedFile),
+    /// Its bytes are written and had this CRC: check against the catalog, put it in place.
+    InstallCopy {
+        /// The file.
+        file: SealedFile,
+        /// Bytes received.
+        size: u64,
+        /// CRC32 of them.
+        crc: u32,
+    },
+}
+
+/// Answers to [`DataRequest`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum DataReply {
+    /// Done.
+    Done,
+    /// A descriptor comes with this frame.
+    Descriptor,
+    /// The member's part of the catalog.
+    Part(Box<MemberPart>),
+    /// It failed: errno and text with path, dataset, member.
+    Failed {
+        /// errno, 0 if none.
+        errno: i32,
+        /// For logs and events.
+        reason: String,
+    },
+}
+
+/// An operator's question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Everything `scrfs-ctl status` shows.
+    Status,
+    /// The newest events, at most this many.
+    Events(u32),
+    /// Unmount and end, as SIGTERM does.
+    Stop,
+}
+
+/// The daemon's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// To [`Ask::Status`].
+    Status(Box<crate::status::NodeStatus>),
+    /// To [`Ask::Events`], oldest first, a JSON line each.
+    Events(Vec<String>),
+    /// To [`Ask::Stop`].
+    Stopping,
+    /// Not allowed or not possible.
+    Failed(String),
+}

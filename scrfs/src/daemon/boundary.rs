@@ -1,0 +1,110 @@
+//! Where the two halves of a daemon meet: the mounted tree (what programs see) and the node (datasets, filemap,
+//! coordinator). Each half knows the other by one trait, so that either is tested with a stand-in.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::control::{DirHeld, DirOp, FrozenFile};
+use crate::dataset::CatalogIndex;
+use crate::ids::DatasetId;
+use crate::path::RelPath;
+
+/// An errno; never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", std::io::Error::from_raw_os_error(self.0))]
+pub struct Errno(pub i32);
+
+/// Called once with the outcome of a request that other nodes take part in. Must not block.
+pub type Completion = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// The process that made a request, as far as the kernel tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// Thread id in the daemon's pid namespace; 0 = unknown.
+    pub tid: u32,
+    /// File-system uid.
+    pub uid: u32,
+    /// File-system gid.
+    pub gid: u32,
+}
+
+/// What the mounted tree asks of the node. No call blocks; each completion runs exactly once: with the outcome, with
+/// EINTR when the caller has a fatal signal pending, or when the wait's bound has passed.
+pub trait GlobalRequests: Send + Sync {
+    /// A directory operation in the checkpoint path. On success it has been applied here too (by
+    /// [`MountedTree::apply`]) before the completion runs.
+    fn directory(&self, op: DirOp, caller: Caller, done: Completion);
+
+    /// The marker of dataset `name` was set by `caller`.
+    fn marker(&self, name: &[u8], caller: Caller, done: Completion);
+
+    /// Bring a sealed file here; on success it is at its path in the tree.
+    fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion);
+
+    /// A file is about to be created in an unsealed dataset: put it in the filemap's journal. `path` is relative to the
+    /// mount's root. Called before the file exists.
+    fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
+
+    /// For the events: one line of plain words.
+    fn note(&self, text: String);
+}
+
+/// A writable descriptor or mapping that keeps a dataset from being quiet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writer {
+    /// The file, relative to the dataset's directory.
+    pub path: RelPath,
+    /// Process that opened it; 0 = unknown (a mapping outlives its descriptor).
+    pub pid: u32,
+    /// Its command name, for people.
+    pub command: String,
+}
+
+/// What the node asks of the mounted tree. Paths are relative to the mount's root unless said otherwise.
+pub trait MountedTree: Send + Sync {
+    /// May this operation be done here? Holds its names (local creates, unlinks and renames there wait) until
+    /// [`MountedTree::apply`] or [`MountedTree::release`].
+    fn prepare(&self, op: &DirOp) -> Result<(), Errno>;
+
+    /// Does it and lets the names go. When the top of a sealed dataset was removed, the tree forgets it; the node, which
+    /// passed the operation on, deletes its bytes.
+    fn apply(&self, op: &DirOp) -> Result<(), Errno>;
+
+    /// Lets held names go without doing it.
+    fn release(&self, op: &DirOp);
+
+    /// Directories of the checkpoint path that are in the tree and not part of a sealed dataset, parents first.
+    fn directories(&self) -> Result<Vec<DirHeld>, Errno>;
+
+    /// Stops changes to dataset `name`: from now on opens for writing, creates, truncates, renames, links, unlinks,
+    /// mkdir and rmdir in it wait until [`MountedTree::thaw`] or [`MountedTree::sealed`].
+    fn freeze(&self, name: &[u8]);
+
+    /// Who still can write, by lease (F_SETLEASE) and handle table. Empty = quiet.
+    fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno>;
+
+    /// Calls `wake` whenever a writable handle in `name` was released, until thaw or sealed.
+    fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>);
+
+    /// The regular files of an unsealed dataset with their sizes now, sorted by path: the logical file's order.
+    fn files(&self, name: &[u8]) -> Result<Vec<FrozenFile>, Errno>;
+
+    /// The backing directory of a dataset, to open its files in and to take attributes from.
+    fn backing_directory(&self, name: &[u8]) -> Result<OwnedFd, Errno>;
+
+    /// The seal failed: changes go on, waiting ones first.
+    fn thaw(&self, name: &[u8]);
+
+    /// The dataset is complete (or its places changed): its names come from the catalog from now on; changes to its
+    /// files are refused (EROFS); bytes that are in the tree are used, others are fetched on open.
+    fn sealed(&self, catalog: Arc<CatalogIndex>);
+
+    /// The dataset is no longer listed; its names are gone. Bytes are the node's business.
+    fn unlisted(&self, id: DatasetId);
+
+    /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
+    fn remove_junk(&self) -> Result<(), Errno>;
+
+    /// Passthrough or plain, and why.
+    fn mode(&self) -> (String, String);
+}

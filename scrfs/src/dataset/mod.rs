@@ -1,0 +1,5 @@
+//! What a dataset is once it is sealed: its [`Catalog`], the same on every node.
+
+mod catalog;
+
+pub use catalog::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};

@@ -1,0 +1,105 @@
+//! What `scrfs-ctl status` shows of one node, and what a node's loss would cost.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::{Layout, Scheme};
+
+/// One node's state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Version of the status form.
+    pub version: u32,
+    /// Host name.
+    pub host: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// `passthrough` or `plain`.
+    pub mode: String,
+    /// Why that mode.
+    pub mode_reason: String,
+    /// The job's user and id.
+    pub job: String,
+    /// The control directory.
+    pub control_directory: String,
+    /// The cache directory.
+    pub cache_directory: String,
+    /// `None`: no coordinator is attached now.
+    pub coordinator: Option<CoordinatorStatus>,
+    /// A coordinator was attached once.
+    pub was_attached: bool,
+    /// The highest epoch seen.
+    pub epoch: u64,
+    /// Newest first.
+    pub datasets: Vec<DatasetStatus>,
+    /// Requests of programs that wait now.
+    pub waiting: u32,
+}
+
+/// The attached coordinator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CoordinatorStatus {
+    /// Its rank.
+    pub rank: u32,
+    /// Host names of all, by rank.
+    pub hosts: Vec<String>,
+    /// Process id on this node.
+    pub pid: i32,
+}
+
+/// One dataset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DatasetStatus {
+    /// 0 until it is sealed.
+    pub id: u64,
+    /// Its directory's name.
+    pub name: String,
+    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed.
+    pub state: String,
+    /// XOR, PARTNER, SINGLE; empty until it is sealed.
+    pub scheme: String,
+    /// Bytes of all members (of this node's files until it is sealed).
+    pub bytes: u64,
+    /// Files, likewise.
+    pub files: u64,
+    /// Hosts that hold a member.
+    pub hosts: Vec<String>,
+    /// It is on the PFS.
+    pub flushed: bool,
+    /// What a restart now would present.
+    pub current: bool,
+    /// Bytes done and to do of what runs (flush, fetch), if anything does.
+    pub progress: Option<(u64, u64)>,
+    /// Per host: does it survive the loss of that node alone.
+    pub survives: Vec<(String, bool)>,
+}
+
+/// Per host of `layout`: would the dataset survive if that node died now.
+///
+/// A set survives when the members it has lost are at most what its scheme rebuilds. On the PFS it survives anything.
+pub fn survives(layout: &Layout, flushed: bool) -> Vec<(String, bool)> {
+    let mut hosts: Vec<&str> = layout.members.iter().map(|m| m.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    hosts
+        .into_iter()
+        .map(|host| {
+            let kept = flushed || layout.sets.iter().all(|set| set_survives(layout, set, host));
+            (host.to_owned(), kept)
+        })
+        .collect()
+}
+
+fn set_survives(layout: &Layout, set: &[crate::ids::Member], host: &str) -> bool {
+    let lost_bytes_or_files =
+        |m: &crate::ids::Member| layout.members.get(m.0 as usize).is_some_and(|place| place.host == host);
+    let lost = set.iter().filter(|m| lost_bytes_or_files(m)).count();
+    let rebuilds = match layout.scheme {
+        Scheme::Single => 0,
+        Scheme::Xor | Scheme::Partner => usize::from(set.len() > 1),
+    };
+    let nothing_to_lose = set
+        .iter()
+        .filter(|m| lost_bytes_or_files(m))
+        .all(|m| layout.members.get(m.0 as usize).is_some_and(|place| place.files == 0));
+    lost <= rebuilds || nothing_to_lose
+}
