@@ -1,0 +1,100 @@
+//! Jobs: work that moves bytes between nodes. The lead starts them, each coordinator taking part runs its share in a
+//! worker thread, and reports once.
+
+use scrfs::control::{MemberPart, SealedFile};
+use scrfs::dataset::{Catalog, Scheme};
+use scrfs::ids::{DatasetId, Member, NodeRank};
+use serde::{Deserialize, Serialize};
+
+/// Names a job in its epoch; the same number on all nodes that take part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct JobId(pub u64);
+
+/// A member of the set that a job works on: where its data is (or will be) and how much.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetMember {
+    /// Index in the dataset.
+    pub member: Member,
+    /// The coordinator that reads or writes for it.
+    pub node: NodeRank,
+    /// Its files, in the order of the logical file: sizes in bytes.
+    pub sizes: Vec<u64>,
+}
+
+/// What a coordinator is to do. Every node named in it gets the same value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Job {
+    /// Read the member's files once, take their CRCs, make the set's redundancy data, finish the member at the daemon.
+    /// A set of one member, and SINGLE, only take CRCs.
+    Encode {
+        /// Dataset.
+        id: DatasetId,
+        /// What to make.
+        scheme: Scheme,
+        /// The directory's name, the time of the seal, user and job: for the header's dataset descriptor.
+        about: About,
+        /// Paths of the files, by position in `set`.
+        paths: Vec<Vec<scrfs::path::RelPath>>,
+        /// In ring order.
+        set: Vec<SetMember>,
+        /// Members of the dataset altogether.
+        members: u32,
+    },
+    /// Compute the lost member of a set and write its files and redundancy file on its (new) node.
+    Rebuild {
+        /// The dataset; its layout says sets and sizes.
+        catalog: Box<Catalog>,
+        /// In ring order; the lost member's node is the one that will hold it.
+        set: Vec<SetMember>,
+        /// Position in `set`.
+        lost: u32,
+    },
+    /// Copy one sealed file from one node to another.
+    Send {
+        /// Which.
+        file: SealedFile,
+        /// Bytes.
+        size: u64,
+        /// CRC32.
+        crc: u32,
+        /// Holder.
+        from: NodeRank,
+        /// Asker.
+        to: NodeRank,
+    },
+}
+
+/// For the dataset descriptor in redundancy headers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The directory's name.
+    pub name: Vec<u8>,
+    /// Microseconds since 1970.
+    pub created_us: u64,
+    /// The job's user.
+    pub user: String,
+    /// The job's id.
+    pub job_id: String,
+}
+
+/// What a job's share ended with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum JobOutput {
+    /// Nothing to tell.
+    Done,
+    /// Encode and rebuild: the member that was finished here.
+    Part(Box<MemberPart>),
+}
+
+/// How a share ended.
+pub type JobResult = Result<JobOutput, String>;
+
+impl Job {
+    /// The nodes that take part.
+    pub fn nodes(&self) -> Vec<NodeRank> {
+        match self {
+            Self::Encode { set, .. } | Self::Rebuild { set, .. } => set.iter().map(|m| m.node).collect(),
+            Self::Send { from, to, .. } => vec![*from, *to],
+        }
+    }
+}

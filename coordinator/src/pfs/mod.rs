@@ -1,0 +1,56 @@
+//! Work of the lead on the PFS, in the prefix: done with the job user's rights, in a worker thread of rank 0.
+//!
+//! Tasks and outcomes are values; the lead orders them, this module carries them out.
+
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, Epoch};
+
+/// What the lead wants done in the prefix.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PfsTask {
+    /// Which datasets does the prefix have? Finishes or undoes half-done swaps first.
+    Survey,
+    /// Make `<prefix>/.scr/flush.<id>/` with the dataset's directories and links; a leftover of a former try is removed
+    /// (so is a leftover `old.<id>` that is settled).
+    BeginFlush(Box<Catalog>),
+    /// All members are copied: summary and rank2file, swap it in, index entry, current. The commit point of a flush.
+    Publish(Box<Catalog>),
+    /// Read a dataset's names, sizes and CRCs as a catalog to fetch by; members as its rank2file has them.
+    ReadCatalog(StoredDataset),
+    /// Mark it FAILED in the index: a fetch found bad bytes.
+    MarkFailed(StoredDataset),
+}
+
+/// A dataset in the prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredDataset {
+    /// Its id.
+    pub id: DatasetId,
+    /// The epoch that sealed it; 0 where the index has none (written by SCR).
+    pub epoch: Epoch,
+    /// Directory relative to the prefix: the dataset's name for what scrfs wrote.
+    pub name: Vec<u8>,
+    /// Absolute path.
+    pub directory: Vec<u8>,
+    /// The index says complete and not failed.
+    pub usable: bool,
+    /// A person or scrfs marked it as the one to restart from.
+    pub current: bool,
+}
+
+/// What a task ended with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PfsOutcome {
+    /// To `Survey`: newest first, and the highest id that the index knows.
+    Surveyed(Vec<StoredDataset>),
+    /// To `BeginFlush`: the absolute directory that daemons copy into.
+    FlushBegun(DatasetId, Vec<u8>),
+    /// To `Publish`.
+    Published(DatasetId),
+    /// To `ReadCatalog`.
+    Catalog(Box<Catalog>),
+    /// To `MarkFailed`.
+    Marked(DatasetId),
+    /// The task failed; the text names path and reason.
+    Failed(PfsTask, String),
+}
