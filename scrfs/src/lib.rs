@@ -6,6 +6,7 @@
 pub mod control;
 pub mod daemon;
 pub mod dataset;
+pub mod faults;
 pub mod ids;
 pub mod path;
 pub mod status;
