@@ -4,7 +4,8 @@
 //! `SCRFS_FAULTS` holds `point=action[@n]`, comma separated: at the n-th hit (default 1) of that point in this process
 //! `kill` ends the process as SIGKILL does, `error` makes the step fail with EIO, `full` with ENOSPC, `stop` freezes the
 //! process (SIGSTOP). `SCRFS_FAULTS_FILE` names a file with the same text, read at every hit, so that a test can arm
-//! a daemon that already runs; a fault that fired through it is armed again only when the file's text changes.
+//! processes that already run. The one that fires deletes the file first: of all processes that share it exactly one
+//! fires, once.
 //!
 //! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
 //! `fetch`, `present`, `store`.
@@ -49,35 +50,38 @@ mod armed {
         COUNTERS.get_or_init(Mutex::default)
     }
 
-    fn plan() -> String {
-        let mut text = std::env::var("SCRFS_FAULTS").unwrap_or_default();
-        if let Some(path) = std::env::var_os("SCRFS_FAULTS_FILE")
-            && let Ok(more) = std::fs::read_to_string(path)
-        {
-            text.push(',');
-            text.push_str(more.trim());
-        }
-        text
+    fn find(text: &str, point: &str, count: u64) -> Option<String> {
+        text.split(',').find_map(|item| {
+            let (name, action) = item.trim().split_once('=')?;
+            let (action, nth) = action.split_once('@').unwrap_or((action, "1"));
+            (name == point && nth.parse() == Ok(count)).then(|| action.to_owned())
+        })
     }
 
     pub(super) fn hit(point: &'static str) -> io::Result<()> {
-        let text = plan();
+        let file = std::env::var_os("SCRFS_FAULTS_FILE");
+        let from_file = file.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        let from_env = std::env::var("SCRFS_FAULTS").unwrap_or_default();
+        if from_file.is_empty() && from_env.is_empty() {
+            return Ok(());
+        }
         let count = {
             let mut counters = counters().lock();
-            if counters.text != text {
-                counters.text.clone_from(&text);
+            if counters.text != from_file {
+                counters.text.clone_from(&from_file);
                 counters.hits.clear();
             }
             let count = counters.hits.entry(point).or_default();
             *count += 1;
             *count
         };
-        for item in text.split(',') {
-            let Some((name, action)) = item.trim().split_once('=') else { continue };
-            let (action, nth) = action.split_once('@').unwrap_or((action, "1"));
-            if name == point && nth.parse() == Ok(count) {
-                return fire(point, action);
-            }
+        if let Some(action) = find(&from_env, point, count) {
+            return fire(point, &action);
+        }
+        if let Some((action, path)) = find(&from_file, point, count).zip(file)
+            && std::fs::remove_file(path).is_ok()
+        {
+            return fire(point, &action);
         }
         Ok(())
     }
@@ -87,8 +91,8 @@ mod armed {
         let signal = match action {
             "kill" => nix::sys::signal::Signal::SIGKILL,
             "stop" => nix::sys::signal::Signal::SIGSTOP,
-            "full" => return Err(io::Error::from_raw_os_error(nix::libc::ENOSPC)),
-            _ => return Err(io::Error::from_raw_os_error(nix::libc::EIO)),
+            "full" => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            _ => return Err(io::Error::from_raw_os_error(libc::EIO)),
         };
         nix::sys::signal::kill(nix::unistd::Pid::this(), signal).map_err(io::Error::from)?;
         Ok(())
