@@ -75,6 +75,10 @@ pub struct About {
     pub user: String,
     /// The job's id.
     pub job_id: String,
+    /// Files of the whole dataset (all sets), without redundancy files.
+    pub files: u64,
+    /// Bytes of those files.
+    pub bytes: u64,
 }
 
 /// What a job's share ended with.
