@@ -1,1 +1,23 @@
-//! scrfs.
+//! A cluster on one machine, and what tests need around it.
+//!
+//! Reading order:
+//! - [`cluster`]: [`Cluster`], nodes that boot, die, lose power, hang and are cut off; gone with all they held on drop
+//! - [`shell`]: commands inside a node, as any user, always under a time limit
+//! - [`mpirun`]: real Open MPI over the nodes
+//! - [`place`]: where things are: names, addresses, the directories that every node has
+//! - [`wait`]: waiting for a condition with a deadline and a message
+//! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering, remote shell
+//!
+//! Nothing is made in the machine's own network, mount or PID namespace, and only processes of the cluster are ended.
+
+pub mod cluster;
+pub mod mpirun;
+pub mod place;
+pub mod shell;
+pub mod simnode;
+pub mod wait;
+
+pub use cluster::{Cluster, Config};
+pub use mpirun::MpiRun;
+pub use place::Place;
+pub use shell::{Ran, Shell};

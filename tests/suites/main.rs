@@ -1,1 +1,5 @@
-//! scrfs.
+//! All suites in one binary; a test in `tidy` fails if a file is not listed here.
+//!
+//! They need root, `/dev/fuse` and Open MPI; each test brings up its own cluster.
+
+mod cluster;
