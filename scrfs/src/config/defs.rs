@@ -1,0 +1,186 @@
+//! Every parameter that scrfs honours, in one table: name, kind, default, who may set it, and what it does.
+//!
+//! The table in `scrfs/docs/operations.md` is this one; a test compares them.
+
+/// How a parameter's text is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `0` or `1`.
+    Bool,
+    /// A whole number in this range, both ends included.
+    Count(u64, u64),
+    /// Bytes in this range; suffixes k, m, g, t are powers of 1024.
+    Bytes(u64, u64),
+    /// Seconds; suffix `ms` or `s`. At most a day.
+    Time,
+    /// One of these words, in any case.
+    Word(&'static [&'static str]),
+    /// Any text without line breaks.
+    Text,
+    /// A path; a relative one is below the working directory.
+    Path,
+    /// Paths separated by commas or colons.
+    Paths,
+    /// Host names separated by commas or blanks; `n[1-4,7]` stands for five.
+    Hosts,
+}
+
+impl Kind {
+    /// For the manual.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Bool => "0 or 1",
+            Self::Count(..) => "number",
+            Self::Bytes(..) => "bytes (k, m, g)",
+            Self::Time => "seconds (s, ms)",
+            Self::Word(_) => "word",
+            Self::Text => "text",
+            Self::Path => "path",
+            Self::Paths => "paths",
+            Self::Hosts => "hosts",
+        }
+    }
+}
+
+/// Who may set a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Anyone, in the environment or in the user file.
+    User,
+    /// Only the system file, and the environment of a program that the administrator starts.
+    Administrator,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter {
+    /// As it stands in the environment and in files.
+    pub name: &'static str,
+    /// How its text is read.
+    pub kind: Kind,
+    /// Its text when nobody sets it; empty = not set, `doc` says what holds then.
+    pub default: &'static str,
+    /// Who may set it.
+    pub who: Who,
+    /// What it does, one line.
+    pub doc: &'static str,
+}
+
+const fn row(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Parameter {
+    Parameter { name, kind, default, who: Who::User, doc }
+}
+
+const fn system(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Parameter {
+    Parameter { name, kind, default, who: Who::Administrator, doc }
+}
+
+/// The schemes that can be chosen. RS and FILE are known by name, so that the message can say that they are not there.
+pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "XOR"];
+
+/// All parameters.
+pub const PARAMETERS: &[Parameter] = &[
+    row("SCR_ENABLE", Kind::Bool, "1", "0: no coordinators, the program just runs"),
+    row("SCR_DEBUG", Kind::Count(0, 9), "0", "1: more in the logs; 2 and above: everything"),
+    row("SCR_CONF_FILE", Kind::Path, "", "user file; default `$SCR_PREFIX/.scrconf`"),
+    row("SCR_JOB_ID", Kind::Text, "", "the job's id; default: the scheduler's, else `local`"),
+    row("SCR_USER_NAME", Kind::Text, "", "the job's user; default: who starts it"),
+    row(
+        "SCR_NODELIST",
+        Kind::Hosts,
+        "",
+        "hosts of the job, spares last; default: the scheduler's, else this host",
+    ),
+    row("SCR_PREFIX", Kind::Path, "", "the job's directory on the PFS; default: the working directory"),
+    system("SCR_CNTL_BASE", Kind::Path, "/dev/shm", "where control directories are"),
+    row(
+        "SCR_CACHE_BASE",
+        Kind::Paths,
+        "/dev/shm",
+        "where caches are; a user may choose among those of the system file",
+    ),
+    row("SCR_CACHE_SIZE", Kind::Count(1, 1000), "2", "sealed datasets kept in the cache"),
+    row(
+        "SCR_COPY_TYPE",
+        Kind::Word(SCHEMES),
+        "XOR",
+        "how datasets are protected: XOR, or SINGLE (also LOCAL): not at all",
+    ),
+    row("SCR_SET_SIZE", Kind::Count(1, 4096), "8", "members of a redundancy set"),
+    row("SCR_HOP_DISTANCE", Kind::Count(1, 65_536), "1", "stride between the members of a set"),
+    row("SCR_DISTRIBUTE", Kind::Bool, "1", "a restart may use the cache"),
+    row("SCR_FETCH", Kind::Bool, "1", "a restart may fetch from the prefix"),
+    row("SCR_FLUSH", Kind::Count(0, 1_000_000), "10", "every n-th dataset is flushed; 0: none"),
+    row(
+        "SCR_RUNS",
+        Kind::Count(1, 1_000_000),
+        "",
+        "runs of the program at most; default: until two in a row protect nothing new",
+    ),
+    row(
+        "SCR_MIN_NODES",
+        Kind::Count(1, 1_000_000),
+        "",
+        "fewest nodes to run on; default: as many as the last run had",
+    ),
+    row("SCR_EXCLUDE_NODES", Kind::Hosts, "", "hosts never to use"),
+    row("SCR_MPI_BUF_SIZE", Kind::Bytes(4096, 64 << 20), "128k", "bytes of one block between coordinators"),
+    row("SCRFS_CHECKPOINT_PATH", Kind::Path, "", "where datasets are; default: the mount's root"),
+    row("SCRFS_SEAL_TIMEOUT", Kind::Time, "30s", "how long a seal waits for writers"),
+    row(
+        "SCRFS_COORDINATOR_WAIT",
+        Kind::Time,
+        "10s",
+        "how long requests wait for a successor of lost coordinators",
+    ),
+    row("SCRFS_LIST_MAX", Kind::Count(1, 100_000_000), "100000", "names in one dataset at most"),
+];
+
+/// The row of `name`.
+pub fn find(name: &str) -> Option<&'static Parameter> {
+    PARAMETERS.iter().find(|p| p.name == name)
+}
+
+/// Planned: accepted with a warning, without effect.
+pub const NOT_YET: &[&str] = &[
+    "SCR_LOG_ENABLE",
+    "SCR_CACHE_PURGE",
+    "SCR_SET_FAILURES",
+    "SCR_GROUP",
+    "SCR_FETCH_WIDTH",
+    "SCR_FLUSH_WIDTH",
+    "SCR_FLUSH_ASYNC",
+    "SCR_FLUSH_ON_RESTART",
+    "SCR_FLUSH_ASYNC_BW",
+    "SCR_FLUSH_ASYNC_PERCENT",
+    "SCR_PREFIX_SIZE",
+    "SCR_CHECKPOINT_INTERVAL",
+    "SCR_CHECKPOINT_SECONDS",
+    "SCR_CHECKPOINT_OVERHEAD",
+    "SCR_HALT_SECONDS",
+    "SCR_WATCHDOG_TIMEOUT",
+    "SCR_FILE_BUF_SIZE",
+    "SCRFS_CACHE_BYTES",
+    "SCRFS_FETCH",
+    "SCRFS_DATASET_PATTERN",
+    "SCRFS_MARKER",
+    "SCRFS_MARKER_SCOPE",
+    "SCRFS_SEAL",
+    "SCRFS_COMMIT_ON_RENAME",
+    "SCRFS_LOOSE_MAX",
+    "SCRFS_LOOSE_FILES",
+    "SCRFS_ENCODE_THREADS",
+    "SCRFS_SCRUB_INTERVAL",
+    "SCRFS_OPERATOR_GROUP",
+    "CKPT",
+    "STORE",
+    "CACHE",
+    "GROUPS",
+];
+
+/// Set by scrfs-run for the program and for its own parts; no parameters.
+pub const EXPORTED: &[&str] = &["SCRFS_CURRENT"];
+
+/// Names that belong to scrfs: a typing error in one is worth a warning.
+pub(super) fn is_ours(name: &str) -> bool {
+    name.starts_with("SCRFS_") && !EXPORTED.contains(&name)
+}

@@ -1,0 +1,117 @@
+//! Lists of host names as schedulers write them: `node[1-3,7],login`.
+
+/// More hosts than this are a mistake.
+const HOSTS_MAX: usize = 100_000;
+
+/// The hosts of a list, in its order, each once. Separators are commas and blanks outside brackets.
+pub fn expand(list: &str) -> Result<Vec<String>, String> {
+    let mut hosts: Vec<String> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for item in split_outside_brackets(list)? {
+        for host in expand_item(item)? {
+            if hosts.len() >= HOSTS_MAX {
+                return Err(format!("more than {HOSTS_MAX} hosts"));
+            }
+            if seen.insert(host.clone()) {
+                hosts.push(host);
+            }
+        }
+    }
+    Ok(hosts)
+}
+
+fn split_outside_brackets(list: &str) -> Result<Vec<&str>, String> {
+    let (mut items, mut begin, mut inside) = (Vec::new(), 0, false);
+    for (at, c) in list.char_indices() {
+        match c {
+            '[' if !inside => inside = true,
+            ']' if inside => inside = false,
+            '[' | ']' => return Err(format!("unbalanced bracket in host list {list:?}")),
+            ',' | ' ' | '\t' | '\n' if !inside => {
+                items.push(&list[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if inside {
+        return Err(format!("unbalanced bracket in host list {list:?}"));
+    }
+    items.push(&list[begin..]);
+    items.retain(|item| !item.is_empty());
+    Ok(items)
+}
+
+fn expand_item(item: &str) -> Result<Vec<String>, String> {
+    let Some((head, rest)) = item.split_once('[') else {
+        return if is_name(item) {
+            Ok(vec![item.to_owned()])
+        } else {
+            Err(format!("{item:?} is no host name"))
+        };
+    };
+    let Some((ranges, tail)) = rest.split_once(']') else {
+        return Err(format!("unbalanced bracket in {item:?}"));
+    };
+    let mut hosts = Vec::new();
+    for range in ranges.split(',') {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        for n in numbers(low, high).ok_or_else(|| format!("{range:?} in {item:?} is no range of numbers"))? {
+            for end in expand_item_or_empty(tail)? {
+                let host = format!("{head}{n:0width$}{end}", width = low.len());
+                if !is_name(&host) {
+                    return Err(format!("{host:?} is no host name"));
+                }
+                if hosts.len() >= HOSTS_MAX {
+                    return Err(format!("more than {HOSTS_MAX} hosts"));
+                }
+                hosts.push(host);
+            }
+        }
+    }
+    Ok(hosts)
+}
+
+fn expand_item_or_empty(tail: &str) -> Result<Vec<String>, String> {
+    if tail.contains('[') {
+        Err("one pair of brackets in a host name at most".to_owned())
+    } else {
+        Ok(vec![tail.to_owned()])
+    }
+}
+
+fn numbers(low: &str, high: &str) -> Option<std::ops::RangeInclusive<u32>> {
+    let number = |text: &str| {
+        let fits = (1..=9).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        fits.then(|| text.parse::<u32>().ok()).flatten()
+    };
+    let (low, high) = (number(low)?, number(high)?);
+    (low <= high && (high - low) as usize <= HOSTS_MAX).then_some(low..=high)
+}
+
+/// Names go on command lines of launchers, where commas and colons have a meaning and a dash begins an option.
+fn is_name(text: &str) -> bool {
+    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    !text.is_empty() && text.len() <= 253 && !text.starts_with('-') && text.bytes().all(ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_as_schedulers_write_them() {
+        assert_eq!(expand("a,b c").unwrap(), ["a", "b", "c"]);
+        assert_eq!(expand("n[08-11,3]x, n09x").unwrap(), ["n08x", "n09x", "n10x", "n11x", "n3x"]);
+        assert_eq!(expand(" ").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in
+            ["a[", "a]", "a[1-]", "a[3-1]", "a[0-999999999]", "-oops", "a;b", "a[1][2]", "a[[1]]", "h\u{e4}"]
+        {
+            assert!(expand(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Parameters: from environment, user file, system file and defaults to one typed [`Config`].
+//!
+//! Nothing here reads the environment. A program passes in what it has ([`Sources`]), and prints the warnings that
+//! come back: `Config::load(&Sources::of_process(std::env::vars_os())?, config::read_file)`. In reading order: the table is in [`defs`]; layering and the typed values are here; the
+//! syntax of files, values and host lists is in the private modules.
+
+pub mod defs;
+mod file;
+mod hosts;
+mod process;
+mod value;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use hosts::expand as expand_hosts;
+pub use process::read_file;
+
+use crate::control::Settings;
+use crate::dataset::Scheme;
+use defs::{Kind, Parameter, Who};
+
+/// Where the administrator's settings are.
+pub const SYSTEM_FILE: &str = "/etc/scrfs.conf";
+/// The user file's name in the prefix.
+pub const USER_FILE: &str = ".scrconf";
+/// A configuration file is at most this many bytes.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Where a value came from, for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The environment.
+    Environment,
+    /// A line of a file.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// The table.
+    Default,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Environment => f.write_str("environment"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A parameter's value cannot be read.
+    #[error("{origin}: {name}={text:?}: {expected}")]
+    Value {
+        /// Where it stands.
+        origin: Origin,
+        /// The parameter.
+        name: String,
+        /// Its text.
+        text: String,
+        /// What it should look like.
+        expected: String,
+    },
+    /// A line of a file is no setting.
+    #[error("{}:{line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A file is there and cannot be read.
+    #[error("{}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a program hands in.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// The environment, or what of it is to count; a program puts its own options on top.
+    pub environment: BTreeMap<String, OsString>,
+    /// Its working directory: relative paths are below it, and it is the default prefix.
+    pub working_directory: PathBuf,
+    /// Name of the user who started it.
+    pub user: String,
+    /// Its host's name.
+    pub host: String,
+    /// The administrator started it: its environment may set everything.
+    pub administrator: bool,
+}
+
+/// All parameters, read and checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `SCR_ENABLE`.
+    pub enable: bool,
+    /// `SCR_DEBUG`.
+    pub debug: u64,
+    /// `SCR_JOB_ID`.
+    pub job_id: String,
+    /// `SCR_USER_NAME`.
+    pub user: String,
+    /// `SCR_NODELIST`; never empty.
+    pub nodes: Vec<String>,
+    /// `SCR_PREFIX`, absolute.
+    pub prefix: PathBuf,
+    /// `SCR_CNTL_BASE`.
+    pub control_base: PathBuf,
+    /// `SCR_CACHE_BASE`, the first of a list.
+    pub cache_base: PathBuf,
+    /// `SCR_CACHE_SIZE`.
+    pub cache_size: u32,
+    /// `SCR_COPY_TYPE`.
+    pub scheme: Scheme,
+    /// `SCR_SET_SIZE`.
+    pub set_size: u32,
+    /// `SCR_HOP_DISTANCE`.
+    pub hop_distance: u32,
+    /// `SCR_DISTRIBUTE`.
+    pub distribute: bool,
+    /// `SCR_FETCH`.
+    pub fetch: bool,
+    /// `SCR_FLUSH`.
+    pub flush_every: u32,
+    /// `SCR_RUNS`; `None`: until two runs in a row protect nothing new.
+    pub runs: Option<u32>,
+    /// `SCR_MIN_NODES`; `None`: as many as the last run used.
+    pub min_nodes: Option<u32>,
+    /// `SCR_EXCLUDE_NODES`.
+    pub exclude_nodes: Vec<String>,
+    /// `SCR_MPI_BUF_SIZE`.
+    pub block_bytes: u32,
+    /// `SCRFS_CHECKPOINT_PATH`; `None`: the mount's root.
+    pub checkpoint_path: Option<PathBuf>,
+    /// `SCRFS_SEAL_TIMEOUT`.
+    pub seal_timeout: Duration,
+    /// `SCRFS_COORDINATOR_WAIT`.
+    pub coordinator_wait: Duration,
+    /// `SCRFS_LIST_MAX`.
+    pub list_max: u64,
+    /// Lines for people: what was not understood or has no effect.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads all sources. `read` gives a file's text (bounded by [`FILE_BYTES_MAX`]), `None` when there is none.
+    pub fn load(
+        sources: &Sources,
+        read: impl Fn(&Path) -> std::io::Result<Option<String>>,
+    ) -> Result<Self, ConfigError> {
+        let mut layers = Layers::default();
+        layers.add_environment(sources)?;
+        let system = PathBuf::from(SYSTEM_FILE);
+        // The system file comes first here: it may say where the prefix, and with it the user file, is.
+        layers.add_file(&system, text_of(&read, &system)?.as_deref(), Rank::System)?;
+        let prefix = layers.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone());
+        let named = layers.path("SCR_CONF_FILE", sources)?;
+        let user_file = named.clone().unwrap_or_else(|| prefix.join(USER_FILE));
+        let text = text_of(&read, &user_file)?;
+        if text.is_none() && named.is_some() {
+            return Err(ConfigError::Unreadable {
+                path: user_file,
+                reason: "no such file (SCR_CONF_FILE)".to_owned(),
+            });
+        }
+        layers.add_file(&user_file, text.as_deref(), Rank::User)?;
+        layers.finish(sources)
+    }
+
+    /// What daemons are told when coordinators attach.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            prefix: self.prefix.as_os_str().as_bytes().to_vec(),
+            user: self.user.clone(),
+            job_id: self.job_id.clone(),
+            coordinator_wait_ms: millis(self.coordinator_wait),
+            seal_timeout_ms: millis(self.seal_timeout),
+            cache_size: self.cache_size,
+            scheme: self.scheme,
+            set_size: self.set_size,
+            hop_distance: self.hop_distance,
+            flush_every: self.flush_every,
+            fetch: self.fetch,
+            distribute: self.distribute,
+            list_max: self.list_max,
+            block_bytes: self.block_bytes,
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn text_of(
+    read: &impl Fn(&Path) -> std::io::Result<Option<String>>,
+    path: &Path,
+) -> Result<Option<String>, ConfigError> {
+    read(path).map_err(|e| ConfigError::Unreadable { path: path.to_owned(), reason: e.to_string() })
+}
+
+/// Lower is stronger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Environment,
+    User,
+    System,
+}
+
+/// Raw texts by parameter and layer.
+#[derive(Debug, Default)]
+struct Layers {
+    texts: BTreeMap<&'static str, BTreeMap<Rank, (String, Origin)>>,
+    /// The scheduler's words, used where SCR's are not set.
+    scheduler: BTreeMap<&'static str, String>,
+    warnings: Vec<String>,
+    /// Parameters that were read: a row of the table that nobody reads would promise what is not kept.
+    used: RefCell<BTreeSet<&'static str>>,
+}
+
+const SCHEDULER: [(&str, &[&str]); 2] = [
+    ("SCR_JOB_ID", &["SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID"]),
+    ("SCR_NODELIST", &["SLURM_JOB_NODELIST", "SLURM_NODELIST"]),
+];
+
+impl Layers {
+    fn add_environment(&mut self, sources: &Sources) -> Result<(), ConfigError> {
+        for (name, value) in &sources.environment {
+            let Some(parameter) = defs::find(name) else {
+                if name.starts_with("SCR") {
+                    self.warn_unknown(name, &Origin::Environment);
+                }
+                continue;
+            };
+            let origin = Origin::Environment;
+            let text = value.to_str().ok_or_else(|| ConfigError::Value {
+                origin: origin.clone(),
+                name: name.clone(),
+                text: value.to_string_lossy().into_owned(),
+                expected: "expected UTF-8".to_owned(),
+            })?;
+            self.add(parameter, text.to_owned(), origin, Rank::Environment, sources.administrator);
+        }
+        for (name, words) in SCHEDULER {
+            let found = words.iter().find_map(|w| sources.environment.get(*w)?.to_str());
+            if let Some(text) = found.filter(|t| !t.is_empty()) {
+                self.scheduler.insert(name, text.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, path: &Path, text: Option<&str>, rank: Rank) -> Result<(), ConfigError> {
+        let Some(text) = text else { return Ok(()) };
+        let lines = file::parse(text).map_err(|(line, problem)| ConfigError::Line {
+            path: path.to_owned(),
+            line,
+            problem,
+        })?;
+        for line in lines {
+            let origin = Origin::File { path: path.to_owned(), line: line.number };
+            match defs::find(&line.key) {
+                Some(parameter) => self.add(parameter, line.value, origin, rank, rank == Rank::System),
+                None => self.warn_unknown(&line.key, &origin),
+            }
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        parameter: &'static Parameter,
+        text: String,
+        origin: Origin,
+        rank: Rank,
+        trusted: bool,
+    ) {
+        if parameter.who == Who::Administrator && !trusted {
+            self.warnings
+                .push(format!("{origin}: {} is the administrator's to set; ignored", parameter.name));
+            return;
+        }
+        // An empty value unsets: `SCR_RUNS= scrfs-run` is the default.
+        if !text.trim().is_empty() {
+            self.texts.entry(parameter.name).or_default().insert(rank, (text.trim().to_owned(), origin));
+        }
+    }
+
+    fn warn_unknown(&mut self, name: &str, origin: &Origin) {
+        if defs::NOT_YET.contains(&name) {
+            self.warnings.push(format!("{origin}: {name} has no effect in this version"));
+        } else if defs::is_ours(name) || matches!(origin, Origin::File { .. }) {
+            self.warnings.push(format!("{origin}: {name} is unknown; ignored"));
+        }
+    }
+
+    /// The strongest text of a parameter and where it stands; empty when it is not set at all.
+    fn text(&self, parameter: &'static Parameter) -> (String, Origin) {
+        self.used.borrow_mut().insert(parameter.name);
+        if let Some((_, found)) = self.texts.get(parameter.name).and_then(|layers| layers.first_key_value()) {
+            return found.clone();
+        }
+        match self.scheduler.get(parameter.name) {
+            Some(text) => (text.clone(), Origin::Environment),
+            None => (parameter.default.to_owned(), Origin::Default),
+        }
+    }
+
+    /// `None` when the parameter is not set and has no default.
+    fn read<T>(
+        &self,
+        name: &'static str,
+        parse: impl FnOnce(&str, Kind) -> Result<T, String>,
+    ) -> Result<Option<T>, ConfigError> {
+        let failed = |origin: Origin, text: &str, expected: String| ConfigError::Value {
+            origin,
+            name: name.to_owned(),
+            text: text.to_owned(),
+            expected,
+        };
+        let Some(parameter) = defs::find(name) else {
+            return Err(failed(Origin::Default, "", "not in the table of parameters".to_owned()));
+        };
+        let (text, origin) = self.text(parameter);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        parse(&text, parameter.kind).map(Some).map_err(|expected| failed(origin, &text, expected))
+    }
+
+    fn boolean(&self, name: &'static str) -> Result<bool, ConfigError> {
+        Ok(self.read(name, |text, _| value::boolean(text))?.unwrap_or_default())
+    }
+
+    fn count(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
+        self.read(name, |text, kind| match kind {
+            Kind::Count(low, high) => value::count(text, low, high),
+            Kind::Bytes(low, high) => value::bytes(text, low, high),
+            _ => Err("not a number in the table of parameters".to_owned()),
+        })
+    }
+
+    /// The table's ranges of these fit.
+    fn small(&self, name: &'static str) -> Result<Option<u32>, ConfigError> {
+        Ok(self.count(name)?.map(|n| u32::try_from(n).unwrap_or(u32::MAX)))
+    }
+
+    fn time(&self, name: &'static str) -> Result<Duration, ConfigError> {
+        Ok(self.read(name, |text, _| value::time(text))?.unwrap_or_default())
+    }
+
+    fn path(&self, name: &'static str, sources: &Sources) -> Result<Option<PathBuf>, ConfigError> {
+        self.read(name, |text, _| Ok(sources.working_directory.join(text)))
+    }
+
+    fn hosts(&self, name: &'static str) -> Result<Vec<String>, ConfigError> {
+        Ok(self.read(name, |text, _| hosts::expand(text))?.unwrap_or_default())
+    }
+
+    /// Used as the name of a directory.
+    fn name(&self, name: &'static str) -> Result<Option<String>, ConfigError> {
+        self.read(name, |text, _| {
+            let bad = text.contains(['/', '\0', '\n']) || text == "." || text == ".." || text.len() > 128;
+            if bad { Err("expected a short name without slashes".to_owned()) } else { Ok(text.to_owned()) }
+        })
+    }
+
+    fn scheme(&self) -> Result<Scheme, ConfigError> {
+        let word = self.read("SCR_COPY_TYPE", |text, _| {
+            if ["PARTNER", "RS", "FILE"].iter().any(|w| w.eq_ignore_ascii_case(text)) {
+                return Err("this version has XOR and SINGLE".to_owned());
+            }
+            value::word(text, defs::SCHEMES)
+        })?;
+        Ok(if word == Some("XOR") { Scheme::Xor } else { Scheme::Single })
+    }
+
+    /// A user's choice must be one of those that the system file lists.
+    fn cache_base(&self) -> Result<PathBuf, ConfigError> {
+        let name = "SCR_CACHE_BASE";
+        let permitted = self.texts.get(name).and_then(|layers| layers.get(&Rank::System));
+        let permitted = permitted.map(|(text, _)| value::paths(text).unwrap_or_default());
+        let chosen = self.read(name, |text, _| {
+            let paths = value::paths(text)?;
+            match &permitted {
+                Some(allowed) if !paths.iter().all(|p| allowed.contains(p)) => {
+                    Err(format!("{SYSTEM_FILE} permits only {}", show(allowed)))
+                }
+                _ => Ok(paths),
+            }
+        })?;
+        Ok(chosen.and_then(|paths| paths.into_iter().next()).unwrap_or_else(|| PathBuf::from("/dev/shm")))
+    }
+
+    fn finish(mut self, sources: &Sources) -> Result<Config, ConfigError> {
+        let own = |list: Vec<String>| if list.is_empty() { vec![sources.host.clone()] } else { list };
+        self.used.borrow_mut().insert("SCR_CONF_FILE");
+        let config = Config {
+            enable: self.boolean("SCR_ENABLE")?,
+            debug: self.count("SCR_DEBUG")?.unwrap_or_default(),
+            job_id: self.name("SCR_JOB_ID")?.unwrap_or_else(|| "local".to_owned()),
+            user: self.name("SCR_USER_NAME")?.unwrap_or_else(|| sources.user.clone()),
+            nodes: own(self.hosts("SCR_NODELIST")?),
+            prefix: self.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone()),
+            control_base: self.path("SCR_CNTL_BASE", sources)?.unwrap_or_default(),
+            cache_base: self.cache_base()?,
+            cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),
+            scheme: self.scheme()?,
+            set_size: self.small("SCR_SET_SIZE")?.unwrap_or_default(),
+            hop_distance: self.small("SCR_HOP_DISTANCE")?.unwrap_or_default(),
+            distribute: self.boolean("SCR_DISTRIBUTE")?,
+            fetch: self.boolean("SCR_FETCH")?,
+            flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
+            runs: self.small("SCR_RUNS")?,
+            min_nodes: self.small("SCR_MIN_NODES")?,
+            exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
+            block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
+            checkpoint_path: self.path("SCRFS_CHECKPOINT_PATH", sources)?,
+            seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
+            coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
+            list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
+            warnings: std::mem::take(&mut self.warnings),
+        };
+        debug_assert!(
+            defs::PARAMETERS.iter().all(|p| self.used.borrow().contains(p.name)),
+            "a parameter of the table is never read"
+        );
+        Ok(config)
+    }
+}
+
+fn show(paths: &[PathBuf]) -> String {
+    paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

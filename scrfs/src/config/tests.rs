@@ -1,0 +1,133 @@
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::*;
+
+fn sources(environment: &[(&str, &str)]) -> Sources {
+    Sources {
+        environment: environment.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v))).collect(),
+        working_directory: PathBuf::from("/work/dir"),
+        user: "ann".to_owned(),
+        host: "node7".to_owned(),
+        administrator: false,
+    }
+}
+
+fn load(environment: &[(&str, &str)], files: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let files: BTreeMap<_, _> = files.iter().map(|(p, t)| (PathBuf::from(p), (*t).to_owned())).collect();
+    Config::load(&sources(environment), |path: &Path| Ok(files.get(path).cloned()))
+}
+
+#[test]
+fn defaults_are_those_of_the_design() {
+    let c = load(&[], &[]).unwrap();
+    assert_eq!(c.prefix, Path::new("/work/dir"));
+    assert_eq!((c.user.as_str(), c.job_id.as_str()), ("ann", "local"));
+    assert_eq!(c.nodes, ["node7"]);
+    assert_eq!((c.control_base, c.cache_base), (PathBuf::from("/dev/shm"), PathBuf::from("/dev/shm")));
+    assert_eq!((c.cache_size, c.scheme, c.set_size, c.hop_distance), (2, Scheme::Xor, 8, 1));
+    assert!(c.enable && c.distribute && c.fetch);
+    assert_eq!((c.flush_every, c.runs, c.min_nodes), (10, None, None));
+    assert_eq!((c.seal_timeout, c.coordinator_wait), (Duration::from_secs(30), Duration::from_secs(10)));
+    assert_eq!((c.block_bytes, c.list_max), (128 << 10, 100_000));
+    assert!(c.warnings.is_empty());
+}
+
+#[test]
+fn environment_beats_user_file_beats_system_file() {
+    let user = ("/work/dir/.scrconf", "SCR_FLUSH=3\nSCR_SET_SIZE=4\n");
+    let system = ("/etc/scrfs.conf", "SCR_FLUSH=5\nSCR_SET_SIZE=5\nSCR_CACHE_SIZE=5\n");
+    let c = load(&[("SCR_FLUSH", "1")], &[user, system]).unwrap();
+    assert_eq!((c.flush_every, c.set_size, c.cache_size), (1, 4, 5));
+    let settings = c.settings();
+    assert_eq!((settings.flush_every, settings.set_size, settings.cache_size), (1, 4, 5));
+    assert_eq!(settings.prefix, b"/work/dir");
+}
+
+#[test]
+fn user_file_follows_the_prefix_wherever_that_is_set() {
+    let file = ("/pfs/job/.scrconf", "SCR_FLUSH=7\n");
+    assert_eq!(load(&[("SCR_PREFIX", "/pfs/job")], &[file]).unwrap().flush_every, 7);
+    assert_eq!(load(&[], &[file, ("/etc/scrfs.conf", "SCR_PREFIX=/pfs/job")]).unwrap().flush_every, 7);
+    assert_eq!(
+        load(&[("SCR_CONF_FILE", "mine")], &[("/work/dir/mine", "SCR_FLUSH=8")]).unwrap().flush_every,
+        8
+    );
+    assert!(load(&[("SCR_CONF_FILE", "mine")], &[]).unwrap_err().to_string().contains("/work/dir/mine"));
+}
+
+#[test]
+fn errors_name_file_line_field_and_value() {
+    let e = load(&[], &[("/work/dir/.scrconf", "# x\nSCR_FLUSH=often\n")]).unwrap_err().to_string();
+    for part in ["/work/dir/.scrconf:2", "SCR_FLUSH", "often", "whole number"] {
+        assert!(e.contains(part), "{e}");
+    }
+    let e = load(&[("SCR_COPY_TYPE", "RS")], &[]).unwrap_err().to_string();
+    assert!(e.contains("environment: SCR_COPY_TYPE=\"RS\"") && e.contains("XOR"), "{e}");
+    let broken = |_: &Path| Err(io::Error::from_raw_os_error(13));
+    assert!(Config::load(&sources(&[]), broken).unwrap_err().to_string().starts_with("/etc/scrfs.conf: "));
+}
+
+#[test]
+fn what_has_no_effect_is_named() {
+    let c = load(
+        &[("SCRFS_MARKR", "x"), ("SCR_GROUP", "SWITCH"), ("SCRFS_CURRENT", "ck.1"), ("SCRATCH", "/tmp")],
+        &[("/work/dir/.scrconf", "SCR_FLUSHH=1\nCKPT=1 INTERVAL=4 TYPE=XOR\n")],
+    )
+    .unwrap();
+    let all = c.warnings.join("\n");
+    for part in [
+        "SCRFS_MARKR is unknown",
+        "SCR_GROUP has no effect",
+        ".scrconf:1: SCR_FLUSHH is unknown",
+        ":2: CKPT has no",
+    ] {
+        assert!(all.contains(part), "{all}");
+    }
+    assert_eq!(c.warnings.len(), 4, "{all}");
+}
+
+#[test]
+fn users_cannot_set_what_is_the_administrators() {
+    let c = load(&[("SCR_CNTL_BASE", "/tmp/x")], &[]).unwrap();
+    assert_eq!(c.control_base, Path::new("/dev/shm"));
+    assert!(c.warnings[0].contains("SCR_CNTL_BASE is the administrator's"));
+    let mut root = sources(&[("SCR_CNTL_BASE", "/tmp/x")]);
+    root.administrator = true;
+    assert_eq!(Config::load(&root, |_| Ok(None)).unwrap().control_base, Path::new("/tmp/x"));
+
+    let system = ("/etc/scrfs.conf", "SCR_CACHE_BASE=/nvme,/dev/shm");
+    assert_eq!(load(&[], &[system]).unwrap().cache_base, Path::new("/nvme"));
+    assert_eq!(load(&[("SCR_CACHE_BASE", "/dev/shm")], &[system]).unwrap().cache_base, Path::new("/dev/shm"));
+    let e = load(&[("SCR_CACHE_BASE", "/etc")], &[system]).unwrap_err().to_string();
+    assert!(e.contains("permits only /nvme, /dev/shm"), "{e}");
+}
+
+#[test]
+fn scheduler_fills_in() {
+    let c = load(&[("SLURM_JOB_ID", "77"), ("SLURM_JOB_NODELIST", "n[1-2]")], &[]).unwrap();
+    assert_eq!((c.job_id.as_str(), c.nodes), ("77", vec!["n1".to_owned(), "n2".to_owned()]));
+    let c = load(&[("SLURM_JOB_ID", "77"), ("SCR_JOB_ID", "mine"), ("SCR_RUNS", "")], &[]).unwrap();
+    assert_eq!((c.job_id.as_str(), c.runs), ("mine", None));
+    assert!(load(&[("SCR_JOB_ID", "../x")], &[]).is_err());
+}
+
+#[test]
+fn every_default_reads_as_its_kind() {
+    for p in defs::PARAMETERS.iter().filter(|p| !p.default.is_empty()) {
+        let read = match p.kind {
+            Kind::Bool => value::boolean(p.default).map(drop),
+            Kind::Count(low, high) => value::count(p.default, low, high).map(drop),
+            Kind::Bytes(low, high) => value::bytes(p.default, low, high).map(drop),
+            Kind::Time => value::time(p.default).map(drop),
+            Kind::Word(words) => value::word(p.default, words).map(drop),
+            Kind::Paths => value::paths(p.default).map(drop),
+            Kind::Hosts => hosts::expand(p.default).map(drop),
+            Kind::Text | Kind::Path => Ok(()),
+        };
+        assert_eq!(read, Ok(()), "{}", p.name);
+        assert!(!defs::NOT_YET.contains(&p.name), "{}", p.name);
+    }
+}

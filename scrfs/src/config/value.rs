@@ -1,0 +1,106 @@
+//! From text to values: numbers, bytes, times, words, lists. Errors say what was expected.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longest time that is accepted.
+const TIME_MAX: Duration = Duration::from_hours(24);
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("expected 0 or 1".to_owned()),
+    }
+}
+
+pub(super) fn count(text: &str, low: u64, high: u64) -> Result<u64, String> {
+    digits(text)
+        .filter(|n| (low..=high).contains(n))
+        .ok_or_else(|| format!("expected a whole number from {low} to {high}"))
+}
+
+pub(super) fn bytes(text: &str, low: u64, high: u64) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let plain = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
+    let (number, shift) = match plain.as_bytes().last() {
+        Some(b'k') => (&plain[..plain.len() - 1], 10),
+        Some(b'm') => (&plain[..plain.len() - 1], 20),
+        Some(b'g') => (&plain[..plain.len() - 1], 30),
+        Some(b't') => (&plain[..plain.len() - 1], 40),
+        _ => (plain, 0),
+    };
+    digits(number.trim_end())
+        .and_then(|n| n.checked_mul(1 << shift))
+        .filter(|n| (low..=high).contains(n))
+        .ok_or_else(|| format!("expected bytes from {low} to {high}, with k, m or g if you like"))
+}
+
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let parsed = if let Some(number) = text.strip_suffix("ms") {
+        digits(number.trim_end()).map(Duration::from_millis)
+    } else {
+        digits(text.strip_suffix('s').unwrap_or(text).trim_end()).map(Duration::from_secs)
+    };
+    parsed
+        .filter(|t| *t <= TIME_MAX)
+        .ok_or_else(|| "expected a time up to a day, such as 30, 30s or 500ms".to_owned())
+}
+
+pub(super) fn word(text: &str, words: &'static [&'static str]) -> Result<&'static str, String> {
+    words
+        .iter()
+        .copied()
+        .find(|w| w.eq_ignore_ascii_case(text))
+        .ok_or_else(|| format!("expected one of {}", words.join(", ")))
+}
+
+pub(super) fn paths(text: &str) -> Result<Vec<PathBuf>, String> {
+    let paths: Vec<PathBuf> =
+        text.split([',', ':']).map(str::trim).filter(|p| !p.is_empty()).map(PathBuf::from).collect();
+    if paths.iter().all(|p| p.is_absolute()) && !paths.is_empty() {
+        Ok(paths)
+    } else {
+        Err("expected absolute paths".to_owned())
+    }
+}
+
+/// ASCII digits only: no sign, no blanks, no overflow.
+fn digits(text: &str) -> Option<u64> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_units() {
+        assert_eq!(bytes("128k", 0, u64::MAX), Ok(131_072));
+        assert_eq!(bytes("1 MiB", 0, u64::MAX), Ok(1 << 20));
+        assert_eq!(bytes("2G", 0, u64::MAX), Ok(2 << 30));
+        assert_eq!(bytes("77", 0, u64::MAX), Ok(77));
+        for bad in ["", "k", "-1", "1x", "99999999999999999999", "16777216t", "1kk"] {
+            assert!(bytes(bad, 0, u64::MAX).is_err(), "{bad}");
+        }
+        assert!(bytes("1", 2, 3).is_err());
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(time("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(time("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(time("1500ms"), Ok(Duration::from_millis(1500)));
+        for bad in ["", "s", "1m", "-1s", "86401", "1.5"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn words_and_booleans() {
+        assert_eq!(word("xor", &["SINGLE", "XOR"]), Ok("XOR"));
+        assert!(word("RAID", &["SINGLE", "XOR"]).unwrap_err().contains("SINGLE, XOR"));
+        assert!(boolean("yes").is_err());
+    }
+}
