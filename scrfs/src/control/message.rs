@@ -190,6 +190,8 @@ pub struct HeldDataset {
     pub members: Vec<Member>,
     /// It is known to be on the PFS.
     pub flushed: bool,
+    /// Programs see it. False: a restart put it aside ([`Command::Present`]), or it is not complete yet.
+    pub listed: bool,
 }
 
 /// A file as it was when its dataset was frozen.
@@ -262,7 +264,9 @@ pub enum Command {
         /// This node's member index.
         member: Member,
     },
-    /// The seal failed: thaw, delete redundancy data, fail the markers that wait (EIO). [`Event::Dropped`].
+    /// The seal failed: thaw, delete redundancy data, fail the markers that wait (EIO). Before [`Command::Serve`] it
+    /// settles a seal of an earlier epoch: markers go on waiting and are sent again after Serve. After
+    /// [`Command::FetchMember`] it deletes what was fetched. [`Event::Dropped`], also when nothing is here.
     Drop {
         /// Which seal.
         id: DatasetId,
@@ -280,7 +284,8 @@ pub enum Command {
         /// For the events.
         reason: String,
     },
-    /// Delete a dataset's bytes, redundancy data and records here. [`Event::Evicted`].
+    /// Delete a dataset's bytes, redundancy data and records here, however far it is. [`Event::Evicted`], also when
+    /// nothing is here.
     Evict(DatasetId),
 
     /// Copy this node's files of it to the PFS, below `directory`, with CRC check and fsync. [`Event::FlushedMember`].
@@ -335,6 +340,16 @@ pub enum Command {
     },
     /// Something worth an operator's attention, for the events. -
     Note(String),
+}
+
+/// Why a member could not be fetched from the PFS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchFailure {
+    /// With path, dataset and member, for the events.
+    pub reason: String,
+    /// The PFS is at fault: a file is missing there, or its size or CRC is wrong. The lead marks the dataset FAILED. A
+    /// full cache or a passing I/O error does not.
+    pub corrupt: bool,
 }
 
 /// Names one sealed file.
@@ -406,7 +421,7 @@ pub enum Event {
     },
     /// Answers [`Command::Evict`].
     Evicted(DatasetId),
-    /// A dataset was removed by a program (rmdir of its top, applied on every node).
+    /// A dataset was removed by a program (rmdir of its top); sent before the [`Event::DirApplied`] of that round.
     Removed(DatasetId),
 
     /// Answers [`Command::FlushMember`].
@@ -428,7 +443,7 @@ pub enum Event {
         /// Which.
         id: DatasetId,
         /// Files in the order of the logical file.
-        result: Result<Vec<FrozenFile>, String>,
+        result: Result<Vec<FrozenFile>, FetchFailure>,
     },
     /// Answers [`Command::Present`].
     Presented {

@@ -9,6 +9,6 @@
 pub mod message;
 
 pub use message::{
-    Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, HeldDataset, HeldState,
-    Hello, Inventory, MemberPart, Role, SealedFile, Settings, Start, Welcome,
+    Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure, FrozenFile,
+    HeldDataset, HeldState, Hello, Inventory, MemberPart, Role, SealedFile, Settings, Start, Welcome,
 };
