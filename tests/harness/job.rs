@@ -1,0 +1,273 @@
+//! A job on the cluster: mounts on its nodes, `scrfs-run` in the head, a prefix on the PFS.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::mpirun::site_environment;
+use crate::place::{BIN, CACHE, JOB_UID, PFS, SCR};
+use crate::shell::{Ran, Shell};
+use crate::wait;
+
+/// How long anything may take that ought to be quick.
+pub const SOON: Duration = Duration::from_secs(40);
+
+/// A job: user, prefix, settings.
+#[derive(Debug)]
+pub struct Job<'a> {
+    cluster: &'a Cluster,
+    name: String,
+    uid: u32,
+    settings: Vec<(String, String)>,
+}
+
+impl<'a> Job<'a> {
+    /// Job `name` of root, nothing mounted yet.
+    ///
+    /// # Panics
+    /// When its prefix cannot be made.
+    pub fn new(cluster: &'a Cluster, name: &str) -> Self {
+        Self::of_user(cluster, name, 0)
+    }
+
+    /// The same as the cluster's ordinary user; daemons stay root's.
+    ///
+    /// # Panics
+    /// When its prefix cannot be made.
+    pub fn unprivileged(cluster: &'a Cluster, name: &str) -> Self {
+        Self::of_user(cluster, name, JOB_UID)
+    }
+
+    fn of_user(cluster: &'a Cluster, name: &str, uid: u32) -> Self {
+        let job = Self { cluster, name: name.to_owned(), uid, settings: Vec::new() };
+        fs::create_dir_all(job.host_prefix()).expect("the PFS can be written");
+        std::os::unix::fs::chown(job.host_prefix(), Some(uid), Some(uid)).expect("chown of the prefix");
+        let faults = job.faults_file();
+        job.set("SCRFS_FAULTS_FILE", &faults).set("SCR_FLUSH", "0")
+    }
+
+    /// Sets a parameter of the job.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.retain(|(n, _)| n != name);
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The prefix as the nodes see it.
+    pub fn prefix(&self) -> String {
+        format!("{PFS}/{}", self.name)
+    }
+
+    /// The prefix as the host sees it.
+    pub fn host_prefix(&self) -> PathBuf {
+        self.cluster.pfs().join(&self.name)
+    }
+
+    fn faults_file(&self) -> String {
+        format!("{}/faults", self.prefix())
+    }
+
+    /// Arms a fault, in whatever process of the job gets there first.
+    ///
+    /// # Panics
+    /// When the PFS cannot be written.
+    pub fn arm(&self, fault: &str) {
+        let fresh = self.host_prefix().join("faults.new");
+        fs::write(&fresh, fault).expect("the PFS can be written");
+        fs::rename(fresh, self.host_prefix().join("faults")).expect("rename on the PFS");
+    }
+
+    /// Takes an armed fault back; false if it has fired.
+    pub fn disarm(&self) -> bool {
+        fs::remove_file(self.host_prefix().join("faults")).is_ok()
+    }
+
+    /// Whether the armed fault has fired.
+    pub fn fired(&self) -> bool {
+        !self.host_prefix().join("faults").exists()
+    }
+
+    /// Commands on a node as the job's user.
+    pub fn on(&self, node: usize) -> Shell {
+        self.cluster.on(node).user(self.uid)
+    }
+
+    /// Mounts /scr on these nodes, all at once.
+    ///
+    /// # Panics
+    /// When one cannot be mounted.
+    #[track_caller]
+    pub fn mount(&self, nodes: impl IntoIterator<Item = usize>) {
+        let children: Vec<_> = nodes.into_iter().map(|node| (node, spawn(&mut self.mount_command(node)))).collect();
+        for (node, child) in children {
+            let output = child.wait_with_output().expect("wait");
+            let ran = Ran::from_output(format!("mount on node{node}"), &output);
+            assert!(ran.ok(), "{ran}");
+        }
+    }
+
+    fn mount_command(&self, node: usize) -> Command {
+        let mut command = self.cluster.on(node).cmd(&format!("{BIN}/scrfs"));
+        let user = if self.uid == 0 { "root" } else { "job" };
+        command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", CACHE, SCR]);
+        command.env("SCRFS_FAULTS_FILE", self.faults_file());
+        command
+    }
+
+    /// Unmounts /scr on a node.
+    pub fn unmount(&self, node: usize) -> Ran {
+        self.cluster.on(node).run(&format!("{BIN}/scrfs umount {SCR}"))
+    }
+
+    /// `scrfs-run` with `used` nodes of `hosts`, `ranks` on each, and this program.
+    pub fn run_command(&self, hosts: &[usize], used: usize, ranks: usize, program: &[&str]) -> Command {
+        let names: Vec<String> = hosts.iter().map(|k| format!("node{k}")).collect();
+        let shell = self.cluster.head().user(self.uid).limit(Duration::from_secs(400));
+        let mut command = shell.cmd(&format!("{BIN}/scrfs-run"));
+        command.args(["--hosts", &names.join(",")]).args(["--nodes", &used.to_string()]);
+        command.args(["--ranks-per-node", &ranks.to_string()]).args(["--prefix", &self.prefix()]);
+        command.arg("--").args(program);
+        for (name, value) in site_environment() {
+            command.env(name, value);
+        }
+        command.env("SCR_JOB_ID", &self.name);
+        command.envs(self.settings.iter().map(|(n, v)| (n, v)));
+        command
+    }
+
+    /// Starts `scrfs-run`; its output goes to a file on the host.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(&self, hosts: &[usize], used: usize, ranks: usize, program: &[&str]) -> Running {
+        let out = self.host_prefix().join(format!("run.{:?}.out", Instant::now()).replace([' ', ':', '{', '}'], ""));
+        let file = fs::File::create(&out).expect("the PFS can be written");
+        let copy = file.try_clone().expect("dup");
+        let mut command = self.run_command(hosts, used, ranks, program);
+        let child = command.stdout(file).stderr(copy).spawn().expect("scrfs-run starts");
+        Running { child, out, ended: None }
+    }
+
+    /// Lines of the program's log so far.
+    pub fn log(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.host_prefix().join("log")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The log's path as the program is to be told.
+    pub fn log_path(&self) -> String {
+        format!("{}/log", self.prefix())
+    }
+
+    /// Steps whose marker's close succeeded, in order.
+    pub fn sealed(&self) -> Vec<u64> {
+        self.log().iter().filter_map(|line| line.strip_prefix("sealed ")?.parse().ok()).collect()
+    }
+
+    /// What `scrfs-ctl status --json` says on a node.
+    pub fn status(&self, node: usize) -> Option<Value> {
+        let ran = self.on(node).run(&format!("{BIN}/scrfs-ctl status --mount {SCR} --json"));
+        if ran.ok() { serde_json::from_str(&ran.out).ok() } else { None }
+    }
+
+    /// Waits until a coordinator is attached on this node.
+    #[track_caller]
+    pub fn await_coordinator(&self, node: usize) {
+        wait::until_true(&format!("a coordinator on node{node}"), SOON, || {
+            self.status(node).is_some_and(|s| !s["coordinator"].is_null())
+        });
+    }
+
+    /// The events of a node's daemon, for messages of tests that fail.
+    pub fn events(&self, node: usize) -> String {
+        self.on(node).run(&format!("{BIN}/scrfs-ctl events --mount {SCR} -n 60")).out
+    }
+}
+
+fn spawn(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a command in a node starts")
+}
+
+/// A running `scrfs-run`; dropping it ends it.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    out: PathBuf,
+    ended: Option<i32>,
+}
+
+impl Running {
+    /// What it printed so far.
+    pub fn output(&self) -> String {
+        fs::read_to_string(&self.out).unwrap_or_default()
+    }
+
+    /// Its exit code, if it has ended.
+    pub fn try_code(&mut self) -> Option<i32> {
+        if self.ended.is_none() {
+            let status = self.child.try_wait().ok().flatten()?;
+            self.ended = Some(crate::shell::code(status));
+        }
+        self.ended
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    #[track_caller]
+    pub fn wait(&mut self, limit: Duration) -> i32 {
+        match wait::poll(limit, || self.try_code()) {
+            Some(code) => code,
+            None => panic!("scrfs-run did not end in {limit:?}:\n{}", self.output()),
+        }
+    }
+
+    /// Ends it as a person would, with TERM, and waits for it.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    #[track_caller]
+    pub fn stop(&mut self) -> i32 {
+        if self.try_code().is_none()
+            && let Ok(pid) = i32::try_from(self.child.id())
+        {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+        }
+        self.wait(SOON)
+    }
+
+    /// Waits until the program's log has this line, or says why it never will.
+    ///
+    /// # Panics
+    /// When the job ends before, or the time is up.
+    #[track_caller]
+    pub fn await_line(&mut self, job: &Job<'_>, line: &str, limit: Duration) {
+        let seen = wait::poll(limit, || {
+            if job.log().iter().any(|l| l == line) {
+                return Some(true);
+            }
+            self.try_code().map(|_| job.log().iter().any(|l| l == line))
+        });
+        assert!(seen == Some(true), "no line {line:?}; log: {:?}\n{}", job.log(), self.output());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.try_code().is_none() {
+            if let Ok(pid) = i32::try_from(self.child.id()) {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+            }
+            if wait::poll(Duration::from_secs(15), || self.try_code()).is_none() {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The test programs in C, compiled with `mpicc` when they are first asked for.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+
+use crate::cluster::{bin_dir, workspace};
+use crate::place::BIN;
+
+/// Path inside a cluster of `tests/programs/NAME.c`, compiled.
+///
+/// # Panics
+/// When it does not compile.
+pub fn program(name: &str) -> String {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let source = workspace().join("tests/programs").join(format!("{name}.c"));
+    let built: PathBuf = bin_dir().join("programs").join(name);
+    let newer = |a: &PathBuf, b: &PathBuf| {
+        let time = |p: &PathBuf| p.metadata().and_then(|m| m.modified()).ok();
+        time(a).zip(time(b)).is_some_and(|(a, b)| a >= b)
+    };
+    if !newer(&built, &source) {
+        std::fs::create_dir_all(bin_dir().join("programs")).expect("the build directory can be written");
+        // Other test processes may compile it too: each its own file, then one rename.
+        let fresh = built.with_extension(std::process::id().to_string());
+        let status = Command::new("mpicc").args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&fresh).arg(&source).status();
+        assert!(status.is_ok_and(|s| s.success()), "mpicc {}", source.display());
+        std::fs::rename(&fresh, &built).expect("rename in the build directory");
+    }
+    format!("{BIN}/programs/{name}")
+}

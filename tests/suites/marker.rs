@@ -1,0 +1,212 @@
+//! The marker (semantics: "The marker"): what sets it, what its close means, and that no wait outlives its caller.
+
+use std::time::Duration;
+
+use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::place::{CACHE, SCR};
+use scrfs_harness::{Cluster, Config, wait};
+
+/// Two nodes with coordinators and a program that does nothing, so that people and scripts can work on /scr.
+fn idle_job<'a>(cluster: &'a Cluster, name: &str, settings: &[(&str, &str)]) -> (Job<'a>, Running) {
+    let mut job = Job::new(cluster, name);
+    for (key, value) in settings {
+        job = job.set(key, value);
+    }
+    job.mount(0..2);
+    let run = job.start(&[0, 1], 2, 1, &["/bin/sleep", "600"]);
+    for node in 0..2 {
+        job.await_coordinator(node);
+    }
+    (job, run)
+}
+
+fn state(job: &Job<'_>, node: usize, name: &str) -> String {
+    let status = job.status(node).unwrap_or_default();
+    let datasets = status["datasets"].as_array().cloned().unwrap_or_default();
+    let found = datasets.iter().find(|d| d["name"] == name);
+    found.and_then(|d| d["state"].as_str()).unwrap_or("").to_owned()
+}
+
+fn is_sealed(job: &Job<'_>, node: usize, name: &str) -> bool {
+    ["protected", "flushing", "flushed"].contains(&state(job, node, name).as_str())
+}
+
+fn fill(job: &Job<'_>, name: &str) {
+    job.on(0).run(&format!("mkdir {SCR}/{name} && head -c 300000 /dev/urandom > {SCR}/{name}/a")).must();
+    job.on(1).run(&format!("head -c 200000 /dev/urandom > {SCR}/{name}/b")).must();
+}
+
+#[test]
+fn every_way_to_set_it_seals() {
+    let cluster = Cluster::up(2);
+    let (job, mut run) = idle_job(&cluster, "ways", &[("SCR_CACHE_SIZE", "20")]);
+    let ways = [
+        ("touch", "touch $D/.complete"),
+        ("python", "python3 -c \"open('$D/.complete','w').close()\""),
+        ("rename", "echo done > $D/tmp.marker && mv $D/tmp.marker $D/.complete"),
+        ("echo", "echo done > $D/.complete"),
+        ("c", "/run/sim/bin/programs/marker $D/.complete"),
+    ];
+    scrfs_harness::programs::program("marker");
+    for (name, line) in ways {
+        fill(&job, name);
+        job.on(1).run(&format!("D={SCR}/{name}; {line}")).must();
+        // `echo` cannot tell of an error; the others return only when it is sealed.
+        if name == "echo" {
+            wait::until_true("the seal that echo began", SOON, || is_sealed(&job, 1, name));
+        }
+        for node in 0..2 {
+            assert!(is_sealed(&job, node, name), "{name}: {}", state(&job, node, name));
+            let listed = job.on(node).run(&format!("ls -A {SCR}/{name}"));
+            assert_eq!(listed.must().split_whitespace().collect::<Vec<_>>(), [".complete", "a", "b"], "{name}");
+        }
+        // Sealed means immutable, and the same bytes everywhere.
+        for change in ["echo x > $D/a", "truncate -s 0 $D/a", "touch $D/new", "mv $D/a $D/c"] {
+            let ran = job.on(0).run(&format!("D={SCR}/{name}; {change}"));
+            assert!(!ran.ok() && ran.err.contains("Read-only file system"), "{name}: {change}: {ran}");
+        }
+        let sums: Vec<_> = (0..2).map(|n| job.on(n).run(&format!("cd {SCR}/{name} && md5sum a b")).must().to_owned()).collect();
+        assert_eq!(sums[0], sums[1]);
+        // Closing it again succeeds at once.
+        job.on(0).run(&format!("touch {SCR}/{name}/.complete")).must();
+    }
+    // rm -rf works from any node and takes everything everywhere.
+    for (n, (name, _)) in ways.iter().enumerate() {
+        job.on(n % 2).run(&format!("rm -rf {SCR}/{name}")).must();
+    }
+    for node in 0..2 {
+        assert_eq!(job.on(node).run(&format!("ls -A {SCR}")).must(), "");
+        let left = cluster.on(node).run(&format!("find {CACHE} -type f"));
+        assert_eq!(left.must(), "", "bytes of removed datasets stay");
+    }
+    run.stop();
+}
+
+#[test]
+fn a_writer_that_was_killed_seals_nothing() {
+    let cluster = Cluster::up(2);
+    let (job, mut run) = idle_job(&cluster, "killed", &[]);
+    fill(&job, "k");
+    let line = format!("sh -c 'exec 5> {SCR}/k/.complete; kill -9 $$'; true");
+    job.on(0).run(&line).must();
+    assert!(!is_sealed(&job, 0, "k"));
+    assert!(!job.on(1).run(&format!("ls -A {SCR}/k")).must().contains(".complete"));
+    job.on(0).run(&format!("touch {SCR}/k/.complete")).must();
+    assert!(is_sealed(&job, 1, "k"));
+    run.stop();
+}
+
+#[test]
+fn two_touches_at_once_have_one_outcome() {
+    let cluster = Cluster::up(2);
+    let (job, mut run) = idle_job(&cluster, "twice", &[("SCR_CACHE_SIZE", "20")]);
+    for round in 0..5 {
+        let name = format!("t{round}");
+        fill(&job, &name);
+        let children: Vec<_> =
+            (0..2).map(|n| job.on(n).sh(&format!("touch {SCR}/{name}/.complete")).spawn().unwrap()).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert!(is_sealed(&job, 0, &name) && is_sealed(&job, 1, &name));
+    }
+    let status = job.status(0).unwrap();
+    let ids: Vec<_> = status["datasets"].as_array().unwrap().iter().map(|d| d["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids, [5, 4, 3, 2, 1], "one id each");
+    run.stop();
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_leaves_nobody_stuck() {
+    let cluster = Cluster::up(2);
+    let (job, mut run) = idle_job(&cluster, "signal", &[("SCRFS_SEAL_TIMEOUT", "20s")]);
+    fill(&job, "s");
+    // A writer on the other node keeps the seal waiting.
+    let mut writer = job.on(1).sh(&format!("exec 7>> {SCR}/s/b; read never")).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
+    let line = format!("touch {SCR}/s/.complete & p=$!; sleep 1; kill -TERM $p; wait $p; echo $?");
+    let begun = std::time::Instant::now();
+    assert_eq!(job.on(0).run(&line).must(), "143");
+    assert!(begun.elapsed() < Duration::from_secs(8), "TERM did not end the wait: {:?}", begun.elapsed());
+    // The seal goes on; when the writer ends, it succeeds for those who wait now.
+    let mut second = job.on(0).sh(&format!("touch {SCR}/s/.complete")).spawn().unwrap();
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    assert!(second.wait().unwrap().success(), "{}", job.events(0));
+    assert!(is_sealed(&job, 1, "s"));
+    run.stop();
+}
+
+#[test]
+fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
+    let cluster = Cluster::up(2);
+    let (job, mut run) = idle_job(&cluster, "writer", &[("SCRFS_SEAL_TIMEOUT", "2s")]);
+    fill(&job, "w");
+    // The marker's own process: at once.
+    let begun = std::time::Instant::now();
+    let own = format!(
+        "import os,sys\nf=open('{SCR}/w/a','ab')\nm=os.open('{SCR}/w/.complete',os.O_WRONLY|os.O_CREAT)\n\
+         try:\n  os.close(m)\nexcept OSError as e:\n  sys.exit(e.errno)\n"
+    );
+    let ran = cluster.on(0).cmd("python3").args(["-c", &own]).status().unwrap();
+    assert_eq!(ran.code(), Some(5), "EIO");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(job.events(0).contains("python3"), "{}", job.events(0));
+    // Another's: after the time-out, named.
+    let mut other = job.on(1).sh(&format!("exec 7>> {SCR}/w/b; read never")).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
+    let failed = job.on(0).run(&format!("touch {SCR}/w/.complete"));
+    assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}");
+    let events = format!("{}{}", job.events(0), job.events(1));
+    assert!(events.contains("/b") || events.contains("\"b\"") || events.contains(" b "), "{events}");
+    assert!(!job.on(1).run(&format!("ls -A {SCR}/w")).must().contains(".complete"));
+    // The files stay where they were, open and writable.
+    job.on(1).run(&format!("echo more >> {SCR}/w/b")).must();
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    job.on(0).run(&format!("touch {SCR}/w/.complete")).must();
+    assert!(is_sealed(&job, 0, "w"));
+    run.stop();
+}
+
+#[test]
+fn encoding_that_fails_is_told_and_can_be_tried_again() {
+    let cluster = Cluster::start(&Config { cache_size: "24m".into(), ..Config::new(2) }).unwrap();
+    let (job, mut run) = idle_job(&cluster, "full", &[]);
+    job.on(0).run(&format!("mkdir {SCR}/first && echo 1 > {SCR}/first/a && touch {SCR}/first/.complete")).must();
+    job.on(0).run(&format!("mkdir {SCR}/f && head -c 16000000 /dev/urandom > {SCR}/f/a")).must();
+    // Node 0's parity would need as much again as node 1 has, and there is no room for it.
+    job.on(1).run(&format!("head -c 14000000 /dev/urandom > {SCR}/f/b")).must();
+    let failed = job.on(0).run(&format!("touch {SCR}/f/.complete"));
+    assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}");
+    let events = format!("{}{}", job.events(0), job.events(1));
+    assert!(events.contains("No space left"), "{events}");
+    assert!(is_sealed(&job, 0, "first"), "the previous dataset is untouched");
+    job.on(0).run(&format!("echo still writable >> {SCR}/f/a && truncate -s 5000000 {SCR}/f/a")).must();
+    job.on(1).run(&format!("truncate -s 4000000 {SCR}/f/b")).must();
+    job.on(0).run(&format!("touch {SCR}/f/.complete")).must();
+    assert!(is_sealed(&job, 1, "f"));
+
+    // An injected I/O error.
+    fill(&job, "e");
+    job.arm("encode.block=error");
+    let failed = job.on(1).run(&format!("touch {SCR}/e/.complete"));
+    assert!(job.fired(), "the fault was never reached");
+    assert!(!failed.ok(), "{failed}");
+    job.on(1).run(&format!("touch {SCR}/e/.complete")).must();
+    assert!(is_sealed(&job, 0, "e"));
+    run.stop();
+}
+
+#[test]
+fn a_marker_deeper_down_is_an_ordinary_file_and_an_empty_dataset_is_none() {
+    let cluster = Cluster::up(2);
+    let (job, mut run) = idle_job(&cluster, "deep", &[]);
+    job.on(0).run(&format!("mkdir -p {SCR}/d/sub && echo x > {SCR}/d/sub/.complete")).must();
+    assert_eq!(job.on(0).run(&format!("cat {SCR}/d/sub/.complete")).must(), "x");
+    assert!(!is_sealed(&job, 0, "d"));
+    job.on(1).run(&format!("mkdir {SCR}/empty")).must();
+    let failed = job.on(1).run(&format!("touch {SCR}/empty/.complete"));
+    assert!(!failed.ok(), "an empty dataset was sealed");
+    run.stop();
+}
