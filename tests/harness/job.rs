@@ -103,7 +103,8 @@ impl<'a> Job<'a> {
     /// When one cannot be mounted.
     #[track_caller]
     pub fn mount(&self, nodes: impl IntoIterator<Item = usize>) {
-        let children: Vec<_> = nodes.into_iter().map(|node| (node, spawn(&mut self.mount_command(node)))).collect();
+        let children: Vec<_> =
+            nodes.into_iter().map(|node| (node, spawn(&mut self.mount_command(node)))).collect();
         for (node, child) in children {
             let output = child.wait_with_output().expect("wait");
             let ran = Ran::from_output(format!("mount on node{node}"), &output);
@@ -145,7 +146,9 @@ impl<'a> Job<'a> {
     /// # Panics
     /// When it cannot be started.
     pub fn start(&self, hosts: &[usize], used: usize, ranks: usize, program: &[&str]) -> Running {
-        let out = self.host_prefix().join(format!("run.{:?}.out", Instant::now()).replace([' ', ':', '{', '}'], ""));
+        let out = self
+            .host_prefix()
+            .join(format!("run.{:?}.out", Instant::now()).replace([' ', ':', '{', '}'], ""));
         let file = fs::File::create(&out).expect("the PFS can be written");
         let copy = file.try_clone().expect("dup");
         let mut command = self.run_command(hosts, used, ranks, program);
@@ -237,7 +240,8 @@ impl Running {
         if self.try_code().is_none()
             && let Ok(pid) = i32::try_from(self.child.id())
         {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
         }
         self.wait(SOON)
     }
@@ -262,7 +266,10 @@ impl Drop for Running {
     fn drop(&mut self) {
         if self.try_code().is_none() {
             if let Ok(pid) = i32::try_from(self.child.id()) {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGTERM,
+                );
             }
             if wait::poll(Duration::from_secs(15), || self.try_code()).is_none() {
                 let _ = self.child.kill();

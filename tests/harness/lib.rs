@@ -5,14 +5,18 @@
 //! - [`shell`]: commands inside a node, as any user, always under a time limit
 //! - [`mpirun`]: real Open MPI over the nodes
 //! - [`place`]: where things are: names, addresses, the directories that every node has
+//! - [`job`]: a job on the cluster: mounts, `scrfs-run`, the program's log, faults
+//! - [`programs`]: the test programs in C
 //! - [`wait`]: waiting for a condition with a deadline and a message
 //! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering, remote shell
 //!
 //! Nothing is made in the machine's own network, mount or PID namespace, and only processes of the cluster are ended.
 
 pub mod cluster;
+pub mod job;
 pub mod mpirun;
 pub mod place;
+pub mod programs;
 pub mod shell;
 pub mod simnode;
 pub mod wait;

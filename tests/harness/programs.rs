@@ -24,7 +24,8 @@ pub fn program(name: &str) -> String {
         std::fs::create_dir_all(bin_dir().join("programs")).expect("the build directory can be written");
         // Other test processes may compile it too: each its own file, then one rename.
         let fresh = built.with_extension(std::process::id().to_string());
-        let status = Command::new("mpicc").args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&fresh).arg(&source).status();
+        let status =
+            Command::new("mpicc").args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&fresh).arg(&source).status();
         assert!(status.is_ok_and(|s| s.success()), "mpicc {}", source.display());
         std::fs::rename(&fresh, &built).expect("rename in the build directory");
     }

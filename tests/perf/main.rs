@@ -91,7 +91,12 @@ fn measure(arguments: &Arguments) -> io::Result<bool> {
     Ok(held)
 }
 
-fn sequential_write(home: &Path, arguments: &Arguments, mode: &'static str, gate: Option<f64>) -> io::Result<Row> {
+fn sequential_write(
+    home: &Path,
+    arguments: &Arguments,
+    mode: &'static str,
+    gate: Option<f64>,
+) -> io::Result<Row> {
     let mount = Mount::new(home, mode)?;
     let native_file = home.join("native");
     let scr_directory = mount.point.join("ck");
@@ -143,7 +148,11 @@ struct Tmpfs(PathBuf);
 
 impl Tmpfs {
     fn mount(point: &Path, mib: usize) -> io::Result<Self> {
-        run(Command::new("mount").args(["-t", "tmpfs", "-o"]).arg(format!("size={mib}m")).arg("tmpfs").arg(point))?;
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o"])
+            .arg(format!("size={mib}m"))
+            .arg("tmpfs")
+            .arg(point))?;
         Ok(Self(point.to_owned()))
     }
 }

@@ -10,22 +10,45 @@ use scrfs_harness::{Cluster, wait};
 
 /// Points that a living program passes: directory rounds, seal, encode, commit, flush.
 const ALIVE: [&str; 24] = [
-    "round.prepare=kill@1", "round.prepare=kill@3", "round.prepared=kill@2", "round.apply=kill@1",
-    "round.apply=kill@2", "round.applied=kill@2", "round.finish=kill@1",
-    "seal.freeze=kill@1", "seal.freeze=kill@2", "seal.frozen=kill@1", "seal.frozen=kill@3",
-    "encode.start=kill@1", "encode.start=kill@2", "encode.block=kill@1", "encode.block=kill@4",
-    "encode.finish=kill@1", "encode.finish=kill@2",
-    "commit.send=kill@1", "commit.send=kill@2", "commit.done=kill@1", "commit.done=kill@3",
-    "flush.begin=kill@1", "flush.publish=kill@1", "flush.swap=kill@1",
+    "round.prepare=kill@1",
+    "round.prepare=kill@3",
+    "round.prepared=kill@2",
+    "round.apply=kill@1",
+    "round.apply=kill@2",
+    "round.applied=kill@2",
+    "round.finish=kill@1",
+    "seal.freeze=kill@1",
+    "seal.freeze=kill@2",
+    "seal.frozen=kill@1",
+    "seal.frozen=kill@3",
+    "encode.start=kill@1",
+    "encode.start=kill@2",
+    "encode.block=kill@1",
+    "encode.block=kill@4",
+    "encode.finish=kill@1",
+    "encode.finish=kill@2",
+    "commit.send=kill@1",
+    "commit.send=kill@2",
+    "commit.done=kill@1",
+    "commit.done=kill@3",
+    "flush.begin=kill@1",
+    "flush.publish=kill@1",
+    "flush.swap=kill@1",
 ];
 
 /// Points that are passed while no program runs: recovery.
 const DEAD: [&str; 8] = [
-    "rebuild.start=kill@1", "rebuild.start=kill@2", "rebuild.block=kill@1", "rebuild.block=kill@3",
-    "rebuild.finish=kill@1", "commit.send=kill@1", "commit.done=kill@1", "flush.begin=kill@1",
+    "rebuild.start=kill@1",
+    "rebuild.start=kill@2",
+    "rebuild.block=kill@1",
+    "rebuild.block=kill@3",
+    "rebuild.finish=kill@1",
+    "commit.send=kill@1",
+    "commit.done=kill@1",
+    "flush.begin=kill@1",
 ];
 
-fn ckpt<'a>(job: &Job<'a>, hosts: &[usize], steps: &str, more: &[&str]) -> Running {
+fn ckpt(job: &Job<'_>, hosts: &[usize], steps: &str, more: &[&str]) -> Running {
     let program = program("ckpt");
     let log = job.log_path();
     let mut arguments = vec![program.as_str(), "/scr", &log, steps, "uneven", "retry", "bytes=300000"];
@@ -53,7 +76,14 @@ fn killed_while_the_program_lives() {
             let sealed = job.sealed().last().copied().unwrap_or(0);
             (sealed >= before + 2 || run.try_code().is_some()).then_some(run.try_code().is_none())
         });
-        assert_eq!(went_on, Some(true), "after {fault}: {:?}\n{}\n{}", job.log(), run.output(), job.events(0));
+        assert_eq!(
+            went_on,
+            Some(true),
+            "after {fault}: {:?}\n{}\n{}",
+            job.log(),
+            run.output(),
+            job.events(0)
+        );
     }
     // All coordinators at once, in the middle of whatever they do.
     for round in 0..3 {
@@ -72,7 +102,7 @@ fn killed_while_the_program_lives() {
     cluster.boot(2).unwrap();
     job.mount([2]);
     let mut check = ckpt(&job, &[0, 1, 2, 3], "0", &[]);
-    assert_eq!(check.wait(Duration::from_secs(120)), 0, "{}", check.output());
+    assert_eq!(check.wait(Duration::from_mins(2)), 0, "{}", check.output());
     assert!(started_after(&job) >= sealed, "sealed {sealed}, log {:?}", job.log());
 }
 
@@ -83,7 +113,7 @@ fn killed_while_no_program_runs() {
     job.mount(0..4);
     let mut steps = 2_u64;
     let mut run = ckpt(&job, &[0, 1, 2, 3], "2", &[]);
-    assert_eq!(run.wait(Duration::from_secs(120)), 0, "{}", run.output());
+    assert_eq!(run.wait(Duration::from_mins(2)), 0, "{}", run.output());
     for (turn, fault) in DEAD.into_iter().enumerate() {
         let lost = turn % 4;
         cluster.kill(lost);
@@ -93,7 +123,7 @@ fn killed_while_no_program_runs() {
         job.arm(fault);
         steps += 1;
         let mut run = ckpt(&job, &[0, 1, 2, 3], &steps.to_string(), &[]);
-        assert_eq!(run.wait(Duration::from_secs(120)), 0, "{fault}: {}", run.output());
+        assert_eq!(run.wait(Duration::from_mins(2)), 0, "{fault}: {}", run.output());
         assert!(job.fired(), "{fault} was never reached: {}", run.output());
         job.disarm();
         assert_eq!(started_after(&job), steps - 1, "{fault}: {:?}", job.log());

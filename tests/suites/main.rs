@@ -3,3 +3,9 @@
 //! They need root, `/dev/fuse` and Open MPI; each test brings up its own cluster.
 
 mod cluster;
+mod crash_points;
+mod marker;
+mod programs;
+mod recovery;
+mod relaunch;
+mod unprivileged;

@@ -58,14 +58,20 @@ fn every_way_to_set_it_seals() {
         for node in 0..2 {
             assert!(is_sealed(&job, node, name), "{name}: {}", state(&job, node, name));
             let listed = job.on(node).run(&format!("ls -A {SCR}/{name}"));
-            assert_eq!(listed.must().split_whitespace().collect::<Vec<_>>(), [".complete", "a", "b"], "{name}");
+            assert_eq!(
+                listed.must().split_whitespace().collect::<Vec<_>>(),
+                [".complete", "a", "b"],
+                "{name}"
+            );
         }
         // Sealed means immutable, and the same bytes everywhere.
         for change in ["echo x > $D/a", "truncate -s 0 $D/a", "touch $D/new", "mv $D/a $D/c"] {
             let ran = job.on(0).run(&format!("D={SCR}/{name}; {change}"));
             assert!(!ran.ok() && ran.err.contains("Read-only file system"), "{name}: {change}: {ran}");
         }
-        let sums: Vec<_> = (0..2).map(|n| job.on(n).run(&format!("cd {SCR}/{name} && md5sum a b")).must().to_owned()).collect();
+        let sums: Vec<_> = (0..2)
+            .map(|n| job.on(n).run(&format!("cd {SCR}/{name} && md5sum a b")).must().to_owned())
+            .collect();
         assert_eq!(sums[0], sums[1]);
         // Closing it again succeeds at once.
         job.on(0).run(&format!("touch {SCR}/{name}/.complete")).must();
@@ -111,7 +117,8 @@ fn two_touches_at_once_have_one_outcome() {
         assert!(is_sealed(&job, 0, &name) && is_sealed(&job, 1, &name));
     }
     let status = job.status(0).unwrap();
-    let ids: Vec<_> = status["datasets"].as_array().unwrap().iter().map(|d| d["id"].as_u64().unwrap()).collect();
+    let ids: Vec<_> =
+        status["datasets"].as_array().unwrap().iter().map(|d| d["id"].as_u64().unwrap()).collect();
     assert_eq!(ids, [5, 4, 3, 2, 1], "one id each");
     run.stop();
 }
@@ -122,7 +129,12 @@ fn a_signal_ends_the_wait_and_leaves_nobody_stuck() {
     let (job, mut run) = idle_job(&cluster, "signal", &[("SCRFS_SEAL_TIMEOUT", "20s")]);
     fill(&job, "s");
     // A writer on the other node keeps the seal waiting.
-    let mut writer = job.on(1).sh(&format!("exec 7>> {SCR}/s/b; read never")).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut writer = job
+        .on(1)
+        .sh(&format!("exec 7>> {SCR}/s/b; read never"))
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
     let line = format!("touch {SCR}/s/.complete & p=$!; sleep 1; kill -TERM $p; wait $p; echo $?");
     let begun = std::time::Instant::now();
@@ -153,7 +165,12 @@ fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
     assert!(begun.elapsed() < Duration::from_secs(10));
     assert!(job.events(0).contains("python3"), "{}", job.events(0));
     // Another's: after the time-out, named.
-    let mut other = job.on(1).sh(&format!("exec 7>> {SCR}/w/b; read never")).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut other = job
+        .on(1)
+        .sh(&format!("exec 7>> {SCR}/w/b; read never"))
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
     let failed = job.on(0).run(&format!("touch {SCR}/w/.complete"));
     assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}");
@@ -173,7 +190,9 @@ fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
 fn encoding_that_fails_is_told_and_can_be_tried_again() {
     let cluster = Cluster::start(&Config { cache_size: "24m".into(), ..Config::new(2) }).unwrap();
     let (job, mut run) = idle_job(&cluster, "full", &[]);
-    job.on(0).run(&format!("mkdir {SCR}/first && echo 1 > {SCR}/first/a && touch {SCR}/first/.complete")).must();
+    job.on(0)
+        .run(&format!("mkdir {SCR}/first && echo 1 > {SCR}/first/a && touch {SCR}/first/.complete"))
+        .must();
     job.on(0).run(&format!("mkdir {SCR}/f && head -c 16000000 /dev/urandom > {SCR}/f/a")).must();
     // Node 0's parity would need as much again as node 1 has, and there is no room for it.
     job.on(1).run(&format!("head -c 14000000 /dev/urandom > {SCR}/f/b")).must();

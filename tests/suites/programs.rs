@@ -6,7 +6,7 @@ use scrfs_harness::Cluster;
 use scrfs_harness::job::Job;
 use scrfs_harness::programs::program;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 
 #[test]
 fn program_of_the_scr_manual_on_four_nodes_with_two_ranks_each() {
@@ -43,7 +43,7 @@ fn two_nodes_make_different_and_equal_directories_a_thousand_times() {
     job.mount(0..2);
     let program = program("mkdirs");
     let mut run = job.start(&[0, 1], 2, 1, &[&program, "/scr", "1000"]);
-    assert_eq!(run.wait(Duration::from_secs(240)), 0, "{}", run.output());
+    assert_eq!(run.wait(Duration::from_mins(4)), 0, "{}", run.output());
     let left = job.on(1).run("ls -A /scr");
     assert_eq!(left.must(), "");
 }

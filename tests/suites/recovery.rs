@@ -9,7 +9,7 @@ use scrfs_harness::job::{Job, Running};
 use scrfs_harness::place::CACHE;
 use scrfs_harness::programs::program;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// Runs the uneven program (several files per rank, rank 1 without any, an empty one, blanks, subdirectories).
 fn uneven(job: &Job<'_>, hosts: &[usize], steps: &str) -> Running {
@@ -94,7 +94,12 @@ fn two_nodes_gone_gives_the_prefix_and_without_it_nothing() {
     std::fs::create_dir(&hidden).unwrap();
     std::fs::rename(job.host_prefix().join(".scr"), hidden.join(".scr")).unwrap();
     std::fs::rename(job.host_prefix().join("ck.2"), hidden.join("ck.2")).unwrap();
-    let mut run = job.start(&[0, 1, 2, 3], 4, 1, &["/bin/sh", "-c", "test -z \"$SCRFS_CURRENT\" && test -z \"$(ls -A /scr)\""]);
+    let mut run = job.start(
+        &[0, 1, 2, 3],
+        4,
+        1,
+        &["/bin/sh", "-c", "test -z \"$SCRFS_CURRENT\" && test -z \"$(ls -A /scr)\""],
+    );
     assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
     assert!(run.output().contains("no checkpoint"), "{}", run.output());
 }

@@ -41,6 +41,8 @@ fn a_signal_to_scrfs_run_ends_all_of_the_job() {
     let code = run.stop();
     assert_eq!(code, 128 + 15, "{}", run.output());
     for node in 0..2 {
-        wait::until_true("all to end", SOON, || !job.on(node).run("pgrep -f 'scrfs-coordinato[r]|sleep 60[0]'").ok());
+        wait::until_true("all to end", SOON, || {
+            !job.on(node).run("pgrep -f 'scrfs-coordinato[r]|sleep 60[0]'").ok()
+        });
     }
 }

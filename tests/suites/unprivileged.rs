@@ -7,7 +7,7 @@ use scrfs_harness::job::Job;
 use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::programs::program;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 
 #[test]
 fn a_users_job_loses_a_node_and_goes_on() {
