@@ -6,9 +6,34 @@
 //! * *data*: a coordinator's worker threads: one request, one reply, descriptors ride along (SCM_RIGHTS).
 //! * *operator*: `scrfs-ctl`: one request, one reply.
 
+pub mod client;
+pub mod codec;
 pub mod message;
+pub mod server;
+pub mod stream;
 
 pub use message::{
     Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure, FrozenFile,
     HeldDataset, HeldState, Hello, Inventory, MemberPart, Role, SealedFile, Settings, Start, Welcome,
 };
+
+/// Settings for this crate's tests.
+#[cfg(test)]
+pub(crate) fn test_settings() -> Settings {
+    Settings {
+        prefix: b"/tmp".to_vec(),
+        user: "tester".into(),
+        job_id: "j1".into(),
+        coordinator_wait_ms: 300,
+        seal_timeout_ms: 400,
+        cache_size: 2,
+        scheme: crate::dataset::Scheme::Xor,
+        set_size: 8,
+        hop_distance: 1,
+        flush_every: 0,
+        fetch: true,
+        distribute: true,
+        list_max: 100_000,
+        block_bytes: 1 << 17,
+    }
+}

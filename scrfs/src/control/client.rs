@@ -1,0 +1,273 @@
+//! The caller's side of the control protocol: coordinators, their workers and tools find a daemon and talk to it.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::codec::FRAME_MAX;
+use super::message::{Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Welcome};
+use super::stream::{self, Closer, Receiver, Sender, StreamError};
+use crate::ids::Epoch;
+
+/// What the source of a scrfs mount begins with; the control directory follows.
+pub const SOURCE_PREFIX: &str = "scrfs:";
+/// How long a daemon may take to accept a connection.
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why the daemon could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No scrfs mount there.
+    #[error("{0} is not an scrfs mount")]
+    NotMounted(PathBuf),
+    /// /proc/self/mountinfo cannot be read.
+    #[error("cannot read /proc/self/mountinfo: {0}")]
+    MountTable(#[source] std::io::Error),
+    /// Nobody listens in the control directory.
+    #[error("no daemon answers in {directory}: {source}")]
+    Connect {
+        /// The control directory.
+        directory: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The daemon does not want this connection.
+    #[error("the daemon refused: {reason} (highest epoch seen there: {highest})")]
+    Refused {
+        /// In its words.
+        reason: String,
+        /// The highest epoch that it has seen.
+        highest: Epoch,
+    },
+    /// The daemon carried the request out, with this failure.
+    #[error("{reason}")]
+    Failed {
+        /// errno, 0 if none.
+        errno: i32,
+        /// With path, dataset, member.
+        reason: String,
+    },
+    /// An answer of the wrong kind.
+    #[error("the daemon gave an answer that does not fit the question")]
+    Unexpected,
+    /// The connection broke.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+/// The control directory of the mount at `mount_point`, from its mount source.
+pub fn find_control_directory(mount_point: &Path) -> Result<PathBuf, ClientError> {
+    let wanted = std::path::absolute(mount_point).map_err(ClientError::MountTable)?;
+    // The mount itself may be dead, so its path is resolved only up to the parent.
+    let resolved = match (wanted.parent(), wanted.file_name()) {
+        (Some(parent), Some(name)) => {
+            parent.canonicalize().map_or_else(|_| wanted.clone(), |dir| dir.join(name))
+        }
+        _ => wanted.clone(),
+    };
+    let table = std::fs::read("/proc/self/mountinfo").map_err(ClientError::MountTable)?;
+    control_directory_in(&table, &resolved).ok_or(ClientError::NotMounted(wanted))
+}
+
+/// The control directory of the topmost scrfs mount at `mount_point` in the text of a mountinfo file.
+pub fn control_directory_in(mountinfo: &[u8], mount_point: &Path) -> Option<PathBuf> {
+    mountinfo
+        .split(|&b| b == b'\n')
+        .filter_map(parse_line)
+        .rfind(|(point, _)| point == mount_point)
+        .and_then(|(_, directory)| directory)
+}
+
+/// All scrfs mounts in the text of a mountinfo file: mount point and control directory.
+pub fn scrfs_mounts(mountinfo: &[u8]) -> Vec<(PathBuf, PathBuf)> {
+    mountinfo
+        .split(|&b| b == b'\n')
+        .filter_map(parse_line)
+        .filter_map(|(point, directory)| Some((point, directory?)))
+        .collect()
+}
+
+/// Mount point, and the control directory if it is an scrfs mount.
+fn parse_line(line: &[u8]) -> Option<(PathBuf, Option<PathBuf>)> {
+    let mut fields = line.split(|&b| b == b' ');
+    let point = unescape(fields.nth(4)?);
+    // Optional fields end with a lone `-`; type and source follow.
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let _fs_type = rest.next()?;
+    let source = unescape(rest.next()?);
+    let directory =
+        source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes()).filter(|d| d.first() == Some(&b'/'));
+    Some((PathBuf::from(point), directory.map(|d| PathBuf::from(OsString::from_vec(d.to_vec())))))
+}
+
+/// Undoes the octal escapes of mountinfo (`\040` is a blank).
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        if first == b'\\'
+            && let Some(digits) = tail.get(..3)
+            && digits.iter().all(|d| (b'0'..=b'7').contains(d))
+        {
+            let value = digits.iter().fold(0_u16, |sum, d| sum * 8 + u16::from(d - b'0'));
+            out.push(u8::try_from(value & 0xff).unwrap_or_default());
+            rest = &tail[3..];
+        } else {
+            out.push(first);
+            rest = tail;
+        }
+    }
+    OsString::from_vec(out)
+}
+
+fn greet(directory: &Path, role: Role, timeout: Duration) -> Result<(Sender, Receiver), ClientError> {
+    let socket = stream::connect(directory, timeout)
+        .map_err(|source| ClientError::Connect { directory: directory.to_owned(), source })?;
+    let (mut sender, mut receiver) = stream::split(socket, FRAME_MAX);
+    // A daemon that refuses before it reads the greeting closes its end: its reason is still there to be read.
+    match sender.send(&Hello { protocol: PROTOCOL, role }) {
+        Ok(()) | Err(StreamError::Closed) => {}
+        Err(other) => return Err(other.into()),
+    }
+    match receiver.receive(Some(timeout))? {
+        Welcome::Accepted => Ok((sender, receiver)),
+        Welcome::Refused { reason, highest } => Err(ClientError::Refused { reason, highest }),
+    }
+}
+
+/// One question of a tool.
+pub fn ask(directory: &Path, question: &Ask, timeout: Duration) -> Result<Answer, ClientError> {
+    let (mut sender, mut receiver) = greet(directory, Role::Operator, timeout)?;
+    sender.send(question)?;
+    Ok(receiver.receive(Some(timeout))?)
+}
+
+/// A coordinator's link: two halves for two threads.
+pub struct Link {
+    /// Sends commands down.
+    pub commands: CommandSender,
+    /// Receives events.
+    pub events: EventReceiver,
+}
+
+impl Link {
+    /// Says hello as `role` ([`Role::Coordinator`]) and waits to be accepted.
+    pub fn connect(directory: &Path, role: Role, timeout: Duration) -> Result<Self, ClientError> {
+        let (sender, receiver) = greet(directory, role, timeout)?;
+        sender.set_timeout(Some(timeout)).map_err(StreamError::from)?;
+        Ok(Self { commands: CommandSender(sender), events: EventReceiver(receiver) })
+    }
+}
+
+/// The half of a [`Link`] that sends.
+pub struct CommandSender(Sender);
+
+impl CommandSender {
+    /// Sends one command.
+    pub fn send(&mut self, command: &Command) -> Result<(), ClientError> {
+        Ok(self.0.send(command)?)
+    }
+
+    /// Something that ends the link from any thread.
+    pub fn closer(&self) -> Closer {
+        self.0.closer()
+    }
+}
+
+/// The half of a [`Link`] that receives.
+pub struct EventReceiver(Receiver);
+
+impl EventReceiver {
+    /// The next event; `None` when none came within `timeout`. `timeout` `None`: until one comes or the link ends.
+    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, ClientError> {
+        match self.0.receive(timeout) {
+            Ok(event) => Ok(Some(event)),
+            Err(StreamError::TimedOut(_)) => Ok(None),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+/// A data connection of one worker: one request, one reply.
+pub struct DataConnection {
+    sender: Sender,
+    receiver: Receiver,
+    timeout: Duration,
+}
+
+impl DataConnection {
+    /// Connects as a worker of the coordinator of `epoch`. `timeout` bounds each request; a
+    /// [`DataRequest::FinishMember`] puts all of a member's bytes on storage within it.
+    pub fn connect(directory: &Path, epoch: Epoch, timeout: Duration) -> Result<Self, ClientError> {
+        let (sender, receiver) = greet(directory, Role::Data { epoch }, timeout.min(GREETING_TIMEOUT))?;
+        sender.set_timeout(Some(timeout)).map_err(StreamError::from)?;
+        Ok(Self { sender, receiver, timeout })
+    }
+
+    /// One request; a failure at the daemon is [`ClientError::Failed`]. After any other error the connection is of
+    /// no more use.
+    pub fn request(&mut self, request: &DataRequest) -> Result<DataReply, ClientError> {
+        self.sender.send(request)?;
+        match self.receiver.receive(Some(self.timeout))? {
+            DataReply::Failed { errno, reason } => Err(ClientError::Failed { errno, reason }),
+            reply => Ok(reply),
+        }
+    }
+
+    /// A request that is answered by a descriptor.
+    pub fn descriptor(&mut self, request: &DataRequest) -> Result<OwnedFd, ClientError> {
+        match self.request(request)? {
+            DataReply::Descriptor => Ok(self.receiver.take_descriptor()?),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// A request that is answered by [`DataReply::Done`].
+    pub fn done(&mut self, request: &DataRequest) -> Result<(), ClientError> {
+        match self.request(request)? {
+            DataReply::Done => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Something that ends the connection from any thread.
+    pub fn closer(&self) -> Closer {
+        self.sender.closer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_directory_is_in_the_mount_source() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
+            90 22 0:50 / /scr rw,relatime shared:1 master:2 - fuse.scrfs scrfs:/dev/shm/u/scr.old rw\n\
+            91 90 0:51 / /scr rw,relatime shared:1 - fuse.scrfs scrfs:/dev/shm/a\\040b/scr.7 rw,user_id=0\n\
+            92 22 0:52 / /with\\134slash rw - fuse.scrfs scrfs:/c rw\n\
+            broken line\n93 22 0:53 / /rel rw - fuse.scrfs scrfs:relative rw\n";
+        let of = |point: &str| control_directory_in(table, Path::new(point));
+        assert_eq!(of("/scr"), Some(PathBuf::from("/dev/shm/a b/scr.7")));
+        assert_eq!(of("/with\\slash"), Some(PathBuf::from("/c")));
+        assert_eq!(of("/"), None);
+        assert_eq!(of("/rel"), None);
+        assert_eq!(of("/scr/ck"), None);
+        assert_eq!(scrfs_mounts(table).len(), 3);
+    }
+
+    #[test]
+    fn a_directory_that_is_no_mount_is_named() {
+        let error = find_control_directory(Path::new("/proc/self")).unwrap_err();
+        assert!(error.to_string().contains("/proc/self"));
+    }
+
+    #[test]
+    fn nobody_listening_is_an_error_with_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = ask(dir.path(), &Ask::Status, Duration::from_secs(1)).unwrap_err();
+        assert!(matches!(error, ClientError::Connect { .. }), "{error}");
+    }
+}

@@ -1,0 +1,508 @@
+//! The daemon's side of the control protocol: the socket, who may speak, and a thread per connection.
+//!
+//! What is said goes to a [`Service`]. The socket is open to all for connecting; the kernel tells who did, and only the
+//! job's user, root and the daemon's own user are heard. Connections are bounded in number.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver as Inbox, Sender as Outbox, TrySendError};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::codec::{FRAME_MAX, HELLO_MAX};
+use super::message::{
+    Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Settings, Start, Welcome,
+};
+use super::stream::{self, Closer, Receiver, SOCKET_NAME, Sender, StreamError};
+use crate::ids::{Epoch, NodeRank};
+
+/// Connections at one time.
+const CONNECTIONS_MAX: usize = 128;
+/// Events that may wait for a coordinator that does not read; after that its link is closed.
+const EVENTS_MAX: usize = 1 << 16;
+/// How long a peer may take to say hello, and an operator to ask.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a peer may take none of what is sent to it.
+const SEND_TIMEOUT: Duration = Duration::from_mins(1);
+/// Connections that the kernel queues before they are accepted.
+const BACKLOG: i32 = 64;
+
+/// Who is at the other end, as the kernel tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Process that connected.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// A coordinator's hello.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Greeting {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Its rank.
+    pub rank: NodeRank,
+    /// Host names by rank.
+    pub hosts: Vec<String>,
+    /// How it starts.
+    pub start: Start,
+    /// The job's settings.
+    pub settings: Settings,
+}
+
+/// Why a connection is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// For the peer's log.
+    pub reason: String,
+    /// The highest epoch seen here.
+    pub highest: Epoch,
+}
+
+/// Where events for one coordinator go.
+#[derive(Clone)]
+pub struct LinkHandle {
+    id: u64,
+    outbox: Outbox<Event>,
+    closer: Closer,
+}
+
+impl LinkHandle {
+    /// Tells this link from all others of this daemon.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Sends an event, in order; never waits.
+    pub fn send(&self, event: Event) {
+        match self.outbox.try_send(event) {
+            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+            Err(TrySendError::Full(_)) => {
+                tracing::error!(link = self.id, "coordinator does not read its events, closing its link");
+                self.close();
+            }
+        }
+    }
+
+    /// Ends the link; [`Service::detached`] follows.
+    pub fn close(&self) {
+        self.closer.close();
+    }
+}
+
+/// What the daemon does with what is said. Called from the connections' threads.
+pub trait Service: Send + Sync + 'static {
+    /// A coordinator says hello. On `Ok` the link is the daemon's only one, the epoch is on storage.
+    fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal>;
+
+    /// A command of the link `link`, in order.
+    fn command(&self, link: u64, command: Command);
+
+    /// The link has ended. Called once after each successful attach.
+    fn detached(&self, link: u64, why: &str);
+
+    /// May a worker of the coordinator of `epoch` connect?
+    fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal>;
+
+    /// A worker's request; the descriptor goes with [`DataReply::Descriptor`].
+    fn request(&self, epoch: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>);
+
+    /// A tool's question.
+    fn answer(&self, question: Ask, peer: &Peer) -> Answer;
+}
+
+/// The listening socket with its threads.
+pub struct Server {
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    listener: UnixListener,
+    socket_path: PathBuf,
+    allowed: Vec<u32>,
+    connections: AtomicUsize,
+    next_link: AtomicU64,
+    stopping: AtomicBool,
+}
+
+impl Server {
+    /// Listens in `directory`, in place of a socket that a predecessor left; hears `job_uid`, root and this process's
+    /// own user.
+    pub fn start(directory: &Path, job_uid: u32, service: Arc<dyn Service>) -> io::Result<Self> {
+        let own = rustix::process::geteuid().as_raw();
+        let shared = Arc::new(Shared {
+            listener: listen(directory)?,
+            socket_path: directory.join(SOCKET_NAME),
+            allowed: vec![0, own, job_uid],
+            connections: AtomicUsize::new(0),
+            next_link: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+        });
+        let accepting = {
+            let shared = Arc::clone(&shared);
+            Builder::new().name("scrfs-accept".into()).spawn(move || accept_all(&shared, &service))?
+        };
+        Ok(Self { shared, accepting: Some(accepting) })
+    }
+
+    /// Accepts no more connections and removes the socket. Links are the service's to close.
+    pub fn stop(&mut self) {
+        if self.shared.stopping.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let _ = std::fs::remove_file(&self.shared.socket_path);
+        let _ = rustix::net::shutdown(&self.shared.listener, rustix::net::Shutdown::Both);
+        if let Some(thread) = self.accepting.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn listen(directory: &Path) -> io::Result<UnixListener> {
+    let path = directory.join(SOCKET_NAME);
+    match std::fs::remove_file(&path) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    let (handle, address) = stream::address_in(directory)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &address)?;
+    // Connecting is open to all; the peer's credentials decide.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    drop(handle);
+    Ok(UnixListener::from(socket))
+}
+
+fn accept_all(shared: &Arc<Shared>, service: &Arc<dyn Service>) {
+    loop {
+        let accepted = shared.listener.accept();
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        match accepted {
+            Ok((socket, _)) => admit(shared, service, socket),
+            Err(e) if transient(&e) => {
+                tracing::warn!(error = %e, "cannot accept a control connection");
+                // Out of descriptors or memory: nothing tells when there are some again.
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(e) => {
+                tracing::error!(error = %e, "the control socket is lost");
+                return;
+            }
+        }
+    }
+}
+
+fn transient(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(Errno::INTR | Errno::CONNABORTED | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
+    )
+}
+
+fn admit(shared: &Arc<Shared>, service: &Arc<dyn Service>, socket: UnixStream) {
+    let peer = match sockopt::socket_peercred(&socket) {
+        Ok(cred) => {
+            Peer { pid: cred.pid.as_raw_nonzero().get(), uid: cred.uid.as_raw(), gid: cred.gid.as_raw() }
+        }
+        Err(errno) => {
+            tracing::warn!(%errno, "cannot tell who connects");
+            return;
+        }
+    };
+    let refuse = |reason: String| {
+        let (mut sender, _) = stream::split(socket.try_clone()?, HELLO_MAX);
+        sender.set_timeout(Some(Duration::from_millis(100)))?;
+        sender.send(&Welcome::Refused { reason, highest: Epoch(0) })
+    };
+    if !shared.allowed.contains(&peer.uid) {
+        tracing::warn!(peer.uid, peer.pid, "control connection of a user who may not");
+        let _ = refuse(format!("user {} may not control this daemon", peer.uid));
+        return;
+    }
+    if shared.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
+        shared.connections.fetch_sub(1, Ordering::SeqCst);
+        let _ = refuse(format!("more than {CONNECTIONS_MAX} connections"));
+        return;
+    }
+    let (for_thread, service) = (Arc::clone(shared), Arc::clone(service));
+    let spawned = Builder::new().name("scrfs-control".into()).spawn(move || {
+        if let Err(error) = serve(&for_thread, &service, socket, &peer) {
+            tracing::debug!(peer.pid, %error, "control connection ended");
+        }
+        for_thread.connections.fetch_sub(1, Ordering::SeqCst);
+    });
+    if let Err(error) = spawned {
+        shared.connections.fetch_sub(1, Ordering::SeqCst);
+        tracing::error!(%error, "cannot start a thread for a control connection");
+    }
+}
+
+fn serve(
+    shared: &Shared,
+    service: &Arc<dyn Service>,
+    socket: UnixStream,
+    peer: &Peer,
+) -> Result<(), StreamError> {
+    let (mut sender, mut receiver) = stream::split(socket, HELLO_MAX);
+    sender.set_timeout(Some(SEND_TIMEOUT))?;
+    let hello: Hello = receiver.receive(Some(HELLO_TIMEOUT))?;
+    if hello.protocol != PROTOCOL {
+        let reason = format!("protocol {} here, {} there", PROTOCOL, hello.protocol);
+        return sender.send(&Welcome::Refused { reason, highest: Epoch(0) });
+    }
+    receiver.set_limit(FRAME_MAX);
+    match hello.role {
+        Role::Coordinator { epoch, rank, hosts, start, settings } => {
+            let greeting = Greeting { epoch, rank, hosts, start, settings };
+            serve_coordinator(shared, service, greeting, peer, sender, receiver)
+        }
+        Role::Data { epoch } => serve_worker(service, epoch, sender, receiver),
+        Role::Operator => {
+            sender.send(&Welcome::Accepted)?;
+            let question = receiver.receive(Some(HELLO_TIMEOUT))?;
+            sender.send(&service.answer(question, peer))
+        }
+    }
+}
+
+fn refused(sender: &mut Sender, refusal: Refusal) -> Result<(), StreamError> {
+    sender.send(&Welcome::Refused { reason: refusal.reason, highest: refusal.highest })
+}
+
+fn serve_coordinator(
+    shared: &Shared,
+    service: &Arc<dyn Service>,
+    greeting: Greeting,
+    peer: &Peer,
+    mut sender: Sender,
+    mut receiver: Receiver,
+) -> Result<(), StreamError> {
+    let (outbox, inbox) = crossbeam_channel::bounded(EVENTS_MAX);
+    let id = shared.next_link.fetch_add(1, Ordering::SeqCst);
+    let link = LinkHandle { id, outbox, closer: sender.closer() };
+    if let Err(refusal) = service.attach(greeting, peer, &link) {
+        return refused(&mut sender, refusal);
+    }
+    // From here on the service knows the link, so its end must be told whatever happens.
+    let mut ended = sender.send(&Welcome::Accepted);
+    if ended.is_ok() {
+        let closer = link.closer.clone();
+        drop(link);
+        let writing = Builder::new()
+            .name("scrfs-events".into())
+            .spawn(move || send_events(&mut sender, &inbox))
+            .map_err(StreamError::from);
+        ended = match writing {
+            Ok(_) => take_commands(service.as_ref(), id, &mut receiver),
+            Err(error) => Err(error),
+        };
+        closer.close();
+    }
+    let why = match &ended {
+        Ok(()) => "closed".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    service.detached(id, &why);
+    ended
+}
+
+fn take_commands(service: &dyn Service, link: u64, receiver: &mut Receiver) -> Result<(), StreamError> {
+    loop {
+        match receiver.receive(None) {
+            Ok(command) => service.command(link, command),
+            Err(StreamError::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Ends when the service has dropped the link, or the coordinator is gone.
+fn send_events(sender: &mut Sender, inbox: &Inbox<Event>) {
+    for event in inbox {
+        if let Err(error) = sender.send(&event) {
+            tracing::debug!(%error, "cannot send an event to the coordinator");
+            sender.close();
+            return;
+        }
+    }
+}
+
+fn serve_worker(
+    service: &Arc<dyn Service>,
+    epoch: Epoch,
+    mut sender: Sender,
+    mut receiver: Receiver,
+) -> Result<(), StreamError> {
+    if let Err(refusal) = service.admit_worker(epoch) {
+        return refused(&mut sender, refusal);
+    }
+    sender.send(&Welcome::Accepted)?;
+    loop {
+        let request = match receiver.receive(None) {
+            Ok(request) => request,
+            Err(StreamError::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let (reply, descriptor) = service.request(epoch, request);
+        match descriptor {
+            Some(descriptor) => sender.send_with(&reply, descriptor.as_fd())?,
+            None => sender.send(&reply)?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::control::client::{self, ClientError, DataConnection, Link};
+    use crate::control::test_settings;
+    use crate::ids::DatasetId;
+
+    /// Remembers what it is told; accepts epochs that do not go back.
+    #[derive(Default)]
+    struct Echo {
+        highest: Mutex<Epoch>,
+        link: Mutex<Option<LinkHandle>>,
+        ended: Mutex<Vec<u64>>,
+    }
+
+    impl Service for Echo {
+        fn attach(&self, greeting: Greeting, _: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
+            let mut highest = self.highest.lock();
+            if greeting.epoch < *highest {
+                return Err(Refusal { reason: "old".into(), highest: *highest });
+            }
+            *highest = greeting.epoch;
+            if let Some(former) = self.link.lock().replace(link.clone()) {
+                former.close();
+            }
+            Ok(())
+        }
+
+        fn command(&self, _: u64, command: Command) {
+            if let (Command::Evict(id), Some(link)) = (command, &*self.link.lock()) {
+                link.send(Event::Evicted(id));
+            }
+        }
+
+        fn detached(&self, link: u64, _: &str) {
+            self.ended.lock().push(link);
+        }
+
+        fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal> {
+            let highest = *self.highest.lock();
+            if epoch == highest { Ok(()) } else { Err(Refusal { reason: "other epoch".into(), highest }) }
+        }
+
+        fn request(&self, _: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
+            match request {
+                DataRequest::OpenRedundancy { .. } => {
+                    let mut file = tempfile::tempfile().unwrap();
+                    file.write_all(b"parity").unwrap();
+                    (DataReply::Descriptor, Some(file.into()))
+                }
+                _ => (DataReply::Failed { errno: 2, reason: "nothing".into() }, None),
+            }
+        }
+
+        fn answer(&self, _: Ask, peer: &Peer) -> Answer {
+            Answer::Failed(format!("pid {}", peer.pid))
+        }
+    }
+
+    fn coordinator(epoch: u64) -> Role {
+        Role::Coordinator {
+            epoch: Epoch(epoch),
+            rank: NodeRank(0),
+            hosts: vec!["n0".into()],
+            start: Start::Attach,
+            settings: test_settings(),
+        }
+    }
+
+    const WAIT: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn three_kinds_of_connections() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(SOCKET_NAME), b"left over").unwrap();
+        let echo = Arc::new(Echo::default());
+        let service: Arc<dyn Service> = echo.clone();
+        let mut server = Server::start(dir.path(), 0, service).unwrap();
+
+        let mut first = Link::connect(dir.path(), coordinator(3), WAIT).unwrap();
+        first.commands.send(&Command::Evict(DatasetId(4))).unwrap();
+        assert_eq!(first.events.receive(Some(WAIT)).unwrap(), Some(Event::Evicted(DatasetId(4))));
+
+        let mut data = DataConnection::connect(dir.path(), Epoch(3), WAIT).unwrap();
+        let member = crate::ids::Member(0);
+        let got = data.descriptor(&DataRequest::OpenRedundancy { id: DatasetId(1), member }).unwrap();
+        assert_eq!(rustix::fs::fstat(&got).unwrap().st_size, 6);
+        let error = data.done(&DataRequest::AbandonMember { id: DatasetId(1), member }).unwrap_err();
+        assert!(matches!(error, ClientError::Failed { errno: 2, .. }));
+        assert!(matches!(
+            DataConnection::connect(dir.path(), Epoch(2), WAIT),
+            Err(ClientError::Refused { highest: Epoch(3), .. })
+        ));
+
+        let answer = client::ask(dir.path(), &Ask::Status, WAIT).unwrap();
+        assert_eq!(answer, Answer::Failed(format!("pid {}", std::process::id())));
+
+        assert!(matches!(
+            Link::connect(dir.path(), coordinator(2), WAIT),
+            Err(ClientError::Refused { highest: Epoch(3), .. })
+        ));
+        let second = Link::connect(dir.path(), coordinator(4), WAIT).unwrap();
+        assert!(first.events.receive(Some(WAIT)).is_err(), "the former link is closed");
+        second.commands.closer().close();
+        server.stop();
+        assert!(matches!(client::ask(dir.path(), &Ask::Status, WAIT), Err(ClientError::Connect { .. })));
+    }
+
+    #[test]
+    fn hostile_greetings_end_only_their_own_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let _server = Server::start(dir.path(), 0, Arc::new(Echo::default())).unwrap();
+        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0, 0, 0, 2, 9, 9], &[0xff; 64], &[0, 0, 0, 0]] {
+            let mut socket = stream::connect(dir.path(), WAIT).unwrap();
+            socket.write_all(garbage).unwrap();
+            let (_keep, mut receiver) = stream::split(socket, HELLO_MAX);
+            assert!(receiver.receive::<Welcome>(Some(WAIT)).is_err());
+        }
+        let mut socket = stream::connect(dir.path(), WAIT).unwrap();
+        let hello = Hello { protocol: 99, role: Role::Operator };
+        socket.write_all(&super::super::codec::encode(&hello).unwrap()).unwrap();
+        let (_keep, mut receiver) = stream::split(socket, HELLO_MAX);
+        assert!(matches!(receiver.receive(Some(WAIT)).unwrap(), Welcome::Refused { .. }));
+        assert!(client::ask(dir.path(), &Ask::Status, WAIT).is_ok());
+    }
+}

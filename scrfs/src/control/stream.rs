@@ -1,0 +1,309 @@
+//! Frames over a blocking unix stream socket, with descriptors riding along (SCM_RIGHTS).
+//!
+//! A connection has two halves that two threads may use at once: [`Receiver`] and [`Sender`]. Descriptors that arrive
+//! are close-on-exec from the start.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::codec::{self, CodecError, Decoder};
+
+/// Name of the daemon's socket in its control directory.
+pub const SOCKET_NAME: &str = "socket";
+/// Bytes asked for in one receive.
+const BLOCK: usize = 64 << 10;
+/// Descriptors that may wait to be taken from one connection; more than one is never sent at a time.
+const DESCRIPTORS_MAX: usize = 4;
+
+/// Why a connection does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The peer closed it between two frames.
+    #[error("the connection was closed")]
+    Closed,
+    /// The peer closed it inside a frame.
+    #[error("the connection was closed inside a frame")]
+    Torn,
+    /// Nothing happened for too long. The connection can still be used for receiving.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// What arrived is not this protocol.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A descriptor was announced and none came, or more came than can be.
+    #[error("{0}")]
+    Descriptor(&'static str),
+    /// A system call failed.
+    #[error("control socket: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl From<Errno> for StreamError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// Connects to the socket in `directory`. Its path may be longer than a socket address takes.
+pub fn connect(directory: &Path, timeout: Duration) -> std::io::Result<UnixStream> {
+    let (handle, address) = address_in(directory)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    drop(handle);
+    Ok(UnixStream::from(socket))
+}
+
+/// The address of `directory`'s socket by way of an open directory, and that directory, to be kept until used.
+pub(super) fn address_in(directory: &Path) -> std::io::Result<(OwnedFd, SocketAddrUnix)> {
+    use rustix::fs::{Mode, OFlags};
+    use std::os::fd::AsRawFd;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let handle = rustix::fs::open(directory, flags, Mode::empty())?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd()))?;
+    Ok((handle, address))
+}
+
+/// Both halves of a connection; frames received are at most `limit` bytes.
+pub fn split(stream: UnixStream, limit: usize) -> (Sender, Receiver) {
+    let stream = Arc::new(stream);
+    let receiver =
+        Receiver { stream: Arc::clone(&stream), decoder: Decoder::new(limit), descriptors: VecDeque::new() };
+    (Sender { stream }, receiver)
+}
+
+/// The half that sends. Frames of several threads would mix: one owner at a time.
+#[derive(Debug)]
+pub struct Sender {
+    stream: Arc<UnixStream>,
+}
+
+impl Sender {
+    /// How long a send may make no progress before it fails; the connection is of no use after that.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> std::io::Result<()> {
+        self.stream.set_write_timeout(timeout)
+    }
+
+    /// Sends one message.
+    pub fn send<T: Serialize + ?Sized>(&mut self, message: &T) -> Result<(), StreamError> {
+        self.send_frame(&codec::encode(message)?, None)
+    }
+
+    /// Sends one message and a descriptor with it.
+    pub fn send_with<T: Serialize + ?Sized>(
+        &mut self,
+        message: &T,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<(), StreamError> {
+        self.send_frame(&codec::encode(message)?, Some(descriptor))
+    }
+
+    fn send_frame(&mut self, frame: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), StreamError> {
+        let mut sent = 0;
+        while sent < frame.len() {
+            // The descriptor rides on the first byte.
+            let riding = descriptor.filter(|_| sent == 0);
+            match send_some(self.stream.as_fd(), &frame[sent..], riding) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    return Err(StreamError::TimedOut(self.stream.write_timeout()?.unwrap_or_default()));
+                }
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(StreamError::Closed),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection in both directions; a peer or thread that receives sees the end at once.
+    pub fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Something that can end this connection from another thread.
+    pub fn closer(&self) -> Closer {
+        Closer(Arc::clone(&self.stream))
+    }
+}
+
+/// Ends a connection from any thread.
+#[derive(Debug, Clone)]
+pub struct Closer(Arc<UnixStream>);
+
+impl Closer {
+    /// As [`Sender::close`].
+    pub fn close(&self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], riding: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let carried = riding.map(|descriptor| [descriptor]);
+    if let Some(carried) = &carried
+        && !ancillary.push(SendAncillaryMessage::ScmRights(carried))
+    {
+        return Err(Errno::NOBUFS);
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+}
+
+/// The half that receives.
+#[derive(Debug)]
+pub struct Receiver {
+    stream: Arc<UnixStream>,
+    decoder: Decoder,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Receiver {
+    /// Takes frames of at most `limit` bytes from now on.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.decoder.set_limit(limit);
+    }
+
+    /// The next message; waits at most `timeout` in all (`None`: until it comes or the connection ends). After
+    /// [`StreamError::TimedOut`] it can be called again.
+    pub fn receive<T: DeserializeOwned>(&mut self, timeout: Option<Duration>) -> Result<T, StreamError> {
+        let deadline = timeout.and_then(|wait| Instant::now().checked_add(wait));
+        loop {
+            if let Some(body) = self.decoder.next_frame()? {
+                let message = codec::decode(body);
+                self.decoder.shrink();
+                return Ok(message?);
+            }
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if remaining.is_some_and(|left| left.is_zero()) {
+                return Err(StreamError::TimedOut(timeout.unwrap_or_default()));
+            }
+            match self.fill(remaining) {
+                Ok(0) if self.decoder.is_empty() => return Err(StreamError::Closed),
+                Ok(0) => return Err(StreamError::Torn),
+                Ok(_) => {}
+                Err(StreamError::Io(e)) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// The descriptor that came with the last message.
+    pub fn take_descriptor(&mut self) -> Result<OwnedFd, StreamError> {
+        self.descriptors
+            .pop_front()
+            .ok_or(StreamError::Descriptor("a descriptor was announced but none came"))
+    }
+
+    fn fill(&mut self, timeout: Option<Duration>) -> Result<usize, StreamError> {
+        // A timeout of zero would mean none.
+        self.stream.set_read_timeout(timeout.map(|t| t.max(Duration::from_millis(1))))?;
+        let mut block = vec![0; BLOCK];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(
+            &self.stream,
+            &mut [IoSliceMut::new(&mut block)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let message = match received {
+            Ok(message) => message,
+            Err(Errno::INTR) => return Err(StreamError::Io(std::io::ErrorKind::WouldBlock.into())),
+            Err(Errno::CONNRESET) => return Ok(0),
+            Err(errno) => return Err(errno.into()),
+        };
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(arrived) = part {
+                self.descriptors.extend(arrived);
+            }
+        }
+        if message.flags.contains(ReturnFlags::CTRUNC) || self.descriptors.len() > DESCRIPTORS_MAX {
+            return Err(StreamError::Descriptor("more descriptors came than can be"));
+        }
+        self.decoder.push(&block[..message.bytes]);
+        Ok(message.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::control::{Command, DataReply};
+
+    #[test]
+    fn a_descriptor_rides_along_and_is_close_on_exec() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut sender, _keep) = split(a, codec::FRAME_MAX);
+        let (_other, mut receiver) = split(b, codec::FRAME_MAX);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"bytes").unwrap();
+        sender.send_with(&DataReply::Descriptor, file.as_fd()).unwrap();
+        assert_eq!(receiver.receive::<DataReply>(None).unwrap(), DataReply::Descriptor);
+        let got = receiver.take_descriptor().unwrap();
+        let flags = rustix::io::fcntl_getfd(&got).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        let mut text = String::new();
+        let mut got = std::fs::File::from(got);
+        std::io::Seek::rewind(&mut got).unwrap();
+        got.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "bytes");
+        assert!(receiver.take_descriptor().is_err());
+    }
+
+    #[test]
+    fn waiting_is_bounded_and_can_go_on() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut sender, _keep) = split(a, codec::FRAME_MAX);
+        let (_other, mut receiver) = split(b, codec::FRAME_MAX);
+        let wait = Some(Duration::from_millis(5));
+        assert!(matches!(receiver.receive::<Command>(wait), Err(StreamError::TimedOut(_))));
+        sender.send(&Command::Serve).unwrap();
+        assert_eq!(receiver.receive::<Command>(wait).unwrap(), Command::Serve);
+    }
+
+    #[test]
+    fn the_end_is_seen_also_inside_a_frame() {
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let (_keep, mut receiver) = split(b, codec::FRAME_MAX);
+        a.write_all(&[0, 0, 0, 9, 1]).unwrap();
+        drop(a);
+        assert!(matches!(receiver.receive::<Command>(None), Err(StreamError::Torn)));
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut sender, mut receiver) = split(b, codec::FRAME_MAX);
+        drop(a);
+        assert!(matches!(receiver.receive::<Command>(None), Err(StreamError::Closed)));
+        assert!(matches!(sender.send(&Command::Serve), Err(StreamError::Closed)));
+    }
+
+    #[test]
+    fn large_frames_pass_both_ways() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut sender, _keep) = split(a, codec::FRAME_MAX);
+        let (_other, mut receiver) = split(b, codec::FRAME_MAX);
+        let text = "n".repeat(3 << 20);
+        let sent = Command::Note(text);
+        let expected = sent.clone();
+        let writer = std::thread::spawn(move || sender.send(&sent).unwrap());
+        assert_eq!(receiver.receive::<Command>(None).unwrap(), expected);
+        writer.join().unwrap();
+    }
+}
