@@ -8,6 +8,8 @@
 //! - [`job`]: a job on the cluster: mounts, `scrfs-run`, the program's log, faults
 //! - [`programs`]: the test programs in C
 //! - [`wait`]: waiting for a condition with a deadline and a message
+//! - [`tree`]: checksums of whole trees, as a node sees them
+//! - [`tidy`]: the house rules as tests
 //! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering, remote shell
 //!
 //! Nothing is made in the machine's own network, mount or PID namespace, and only processes of the cluster are ended.
@@ -19,6 +21,8 @@ pub mod place;
 pub mod programs;
 pub mod shell;
 pub mod simnode;
+pub mod tidy;
+pub mod tree;
 pub mod wait;
 
 pub use cluster::{Cluster, Config};

@@ -8,4 +8,5 @@ mod marker;
 mod programs;
 mod recovery;
 mod relaunch;
+mod tidy;
 mod unprivileged;

@@ -1,0 +1,68 @@
+//! The house rules, on the sources that this was built from.
+
+use scrfs_harness::cluster::workspace;
+use scrfs_harness::tidy::{self, Source};
+
+#[track_caller]
+fn holds(rule: fn(&[Source]) -> Vec<String>) {
+    let sources = tidy::sources(&workspace()).expect("the sources");
+    assert!(sources.len() > 20, "only {} sources found", sources.len());
+    let broken = rule(&sources);
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn the_top_level_is_small() {
+    let broken = tidy::top_level(&workspace()).expect("the top level");
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn dependencies_go_one_way() {
+    holds(tidy::layers);
+}
+
+#[test]
+fn foreign_interfaces_have_one_adapter_each() {
+    holds(tidy::adapters);
+}
+
+#[test]
+fn files_are_short() {
+    holds(tidy::lengths);
+}
+
+#[test]
+fn no_file_is_forgotten() {
+    holds(tidy::forgotten);
+}
+
+#[test]
+fn unsafe_code_is_fenced() {
+    holds(tidy::fences);
+}
+
+#[test]
+fn pure_logic_is_pure() {
+    holds(tidy::purity);
+}
+
+#[test]
+fn nothing_is_left_lying_about() {
+    holds(tidy::words);
+}
+
+#[test]
+fn sources_are_ascii() {
+    holds(tidy::ascii);
+}
+
+#[test]
+fn every_package_obeys_the_lints() {
+    holds(tidy::lints);
+}
+
+#[test]
+fn the_tables_are_up_to_date() {
+    holds(tidy::tables);
+}
