@@ -178,7 +178,7 @@ pub fn forgotten(sources: &[Source]) -> Vec<String> {
 pub fn fences(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources.iter().filter(|s| s.is("rs")) {
-        if FENCED.iter().any(|(path, _)| *path == source.path) {
+        if source.path == HERE || FENCED.iter().any(|(path, _)| *path == source.path) {
             continue;
         }
         let lines = source.text.lines().enumerate();
@@ -311,19 +311,18 @@ const LONG_FILES: [(&str, usize, &str); 0] = [];
 const FENCED: [(&str, &str); 0] = [];
 
 /// Where only values go in and out.
-const PURE: [&str; 0] = [];
+const PURE: [&str; 1] = ["coordinator/src/lead/"];
 
 const IMPURE: [&str; 7] =
     ["std::fs", "std::net", "std::thread", "std::env", "Instant::now", "SystemTime::now", "std::process"];
 
-const WORDS: [(&str, &str); 8] = [
+const WORDS: [(&str, &str); 7] = [
     ("TODO", "do it, or open an issue"),
     ("FIXME", "fix it, or open an issue"),
     ("XXX", "say what it is"),
     ("HACK", "say why it is right"),
     ("#[ignore", "a test that does not run proves nothing"),
     ("/home/", "a path of somebody's machine"),
-    ("/work/", "a path of somebody's machine"),
     ("lorem ipsum", "write the text"),
 ];
 
