@@ -70,5 +70,5 @@ fetch_toolchain() {
     mkdir -p "$dir" && curl -fsSL -m 300 -o "$dir/rustup-init" "$from" && sum=$(curl -fsSL -m 60 "$from.sha256") || return 1
     echo "${sum%% *}  $dir/rustup-init" | sha256sum -c --quiet && chmod +x "$dir/rustup-init" || return 1
     RUSTUP_HOME=$dir CARGO_HOME=$dir/cargo timeout -k 5 900 "$dir/rustup-init" -q -y --no-modify-path \
-        --default-toolchain "$RUST_VERSION" "$@" && ln -sfn "$dir/toolchains/$RUST_VERSION"-* "$dir/use"
+        --default-toolchain "$RUST_VERSION" "$@" >/dev/null 2>&1 && ln -sfn "$dir/toolchains/$RUST_VERSION"-* "$dir/use"
 }
