@@ -136,6 +136,35 @@ fn cut_and_frozen_nodes_come_back() {
 }
 
 #[test]
+fn a_hung_mount_keeps_neither_a_node_nor_a_cluster_alive() {
+    let cluster = Cluster::up(2);
+    let traces = Traces::of(&cluster);
+    // A FUSE mount whose daemon never answers, and a reader that waits for it and cannot be interrupted.
+    let daemon = format!(
+        "import ctypes,os,time\nfd=os.open('/dev/fuse',os.O_RDWR)\nlibc=ctypes.CDLL(None,use_errno=True)\n\
+         o=f'fd={{fd}},rootmode=40000,user_id=0,group_id=0'.encode()\n\
+         assert libc.mount(b'hung',b'{SCR}',b'fuse.hung',0,o)==0, ctypes.get_errno()\ntime.sleep(999)"
+    );
+    let mut held = Vec::new();
+    for k in 0..2 {
+        held.push(cluster.on(k).cmd("python3").args(["-c", &daemon]).spawn().expect("a daemon"));
+        wait::until_true("the mount", SOON, || cluster.on(k).run("grep -q fuse.hung /proc/mounts").ok());
+        held.push(cluster.on(k).sh(&format!("ls {SCR}")).spawn().expect("a reader"));
+        wait::until_true("the reader", SOON, || cluster.on(k).run("pgrep -x ls").ok());
+    }
+    let begun = Instant::now();
+    cluster.kill(0);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    cluster.boot(0).expect("to boot");
+    assert!(!cluster.on(0).run("grep fuse.hung /proc/mounts").ok());
+    cluster.down();
+    traces.must_be_gone("a hung mount");
+    for mut child in held {
+        child.wait().expect("its end");
+    }
+}
+
+#[test]
 fn a_disk_outlives_a_reboot() {
     let cluster = Cluster::start(&Config { keep_cache: true, ..Config::new(1) }).expect("a cluster");
     cluster.on(0).run(&format!("echo kept > {CACHE}/file; echo lost > /tmp/file")).must();

@@ -50,17 +50,15 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     tmpfs(&root.join("tmp"), &text("tmp_size"), 0o1777)?;
 
     let inside = below(&root, INSIDE);
-    bind(state.dir(), &inside)?;
+    // Not what is mounted below it: the new root is.
+    fs::create_dir_all(&inside).during("making the cluster's directory")?;
+    attach(state.dir().to_str(), &inside, None, MsFlags::MS_BIND, None)?;
     // In a node the directory as first built, not what the head shows, is no longer in sight: hand on the head's.
     let bin = if place == Place::Head { PathBuf::from(text("bin")) } else { state.dir().join("bin") };
     bind(&bin, &inside.join("bin"))?;
     share(&root, &conf)?;
-    for name in ["hosts", "passwd", "group", "openmpi/openmpi-mca-params.conf"] {
-        let target = root.join("etc").join(name);
-        let source = state.etc().join(target.file_name().unwrap_or_default());
-        if target.exists() {
-            attach(source.to_str(), &target, None, MsFlags::MS_BIND, None)?;
-        }
+    if place == Place::Head {
+        stand_over_etc(&root, state)?;
     }
     bind(&state.pfs(), &below(&root, PFS))?;
     fs::create_dir(below(&root, SCR)).during("making /scr")?;
@@ -68,6 +66,18 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
         cache(&root, state, place, &conf)?;
     }
     enter(&root)
+}
+
+/// The cluster's own files in `/etc`; nodes get them with the head's `/etc`.
+fn stand_over_etc(root: &Path, state: &State) -> Outcome<()> {
+    for name in ["hosts", "passwd", "group", "openmpi/openmpi-mca-params.conf"] {
+        let target = root.join("etc").join(name);
+        let source = state.etc().join(target.file_name().unwrap_or_default());
+        if target.exists() {
+            attach(source.to_str(), &target, None, MsFlags::MS_BIND, None)?;
+        }
+    }
+    Ok(())
 }
 
 fn cache(root: &Path, state: &State, place: Place, conf: &Value) -> Outcome<()> {
