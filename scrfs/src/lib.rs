@@ -8,6 +8,7 @@ pub mod control;
 pub mod daemon;
 pub mod dataset;
 pub mod faults;
+pub mod hash;
 pub mod ids;
 pub mod path;
 pub mod status;

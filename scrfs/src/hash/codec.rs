@@ -1,0 +1,114 @@
+//! A tree as packed bytes: a big-endian `u32` count, then that many elements; an element is its key, a NUL, and the
+//! packed tree below it. A leaf is the count 0.
+//!
+//! Bounds: a count is checked against the bytes that are left, less what the lists around it still need, before
+//! anything is allocated; so memory is at most a small multiple of the input. Depth is limited, so recursion is.
+
+use std::collections::HashSet;
+
+use super::error::FormatError;
+use super::{Hash, Text};
+
+/// Deepest tree that is read. The deepest that any release writes is 10 (a filemap's META values).
+pub const DEPTH_MAX: usize = 64;
+
+/// Bytes of a count.
+const COUNT_BYTES: usize = 4;
+/// Bytes of the smallest element: the NUL of an empty key and a count.
+const ELEMENT_BYTES_MIN: usize = 1 + COUNT_BYTES;
+/// Lists up to this length are searched key by key for equal ones; longer ones get a set.
+const SHORT_LIST: usize = 16;
+
+/// Appends `tree`'s packed form to `out`.
+pub fn pack(tree: &Hash, out: &mut Vec<u8>) {
+    // Stack rather than recursion: a tree that was built, not read, may have any depth.
+    put_count(tree, out);
+    let mut levels = vec![tree.iter()];
+    while let Some(level) = levels.last_mut() {
+        let Some((key, below)) = level.next() else {
+            levels.pop();
+            continue;
+        };
+        out.extend_from_slice(key);
+        out.push(0);
+        put_count(below, out);
+        if !below.is_empty() {
+            levels.push(below.iter());
+        }
+    }
+}
+
+/// Reads one packed tree from the start of `bytes`; returns it and its size. `base` is the offset of `bytes` in the
+/// record, for errors.
+pub fn unpack(bytes: &[u8], base: usize) -> Result<(Hash, usize), FormatError> {
+    let mut reader = Reader { bytes, at: 0, base, pending: 0 };
+    let tree = reader.list(0)?;
+    Ok((tree, reader.at))
+}
+
+fn put_count(tree: &Hash, out: &mut Vec<u8>) {
+    // Four billion elements would be hundreds of gigabytes in memory: no tree of ours gets there.
+    assert!(u32::try_from(tree.len()).is_ok(), "a list has at most 2^32 - 1 elements");
+    out.extend_from_slice(&(tree.len() as u64).to_be_bytes()[COUNT_BYTES..]);
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    base: usize,
+    /// Elements that the lists around the current place have announced and not yet begun.
+    pending: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn list(&mut self, depth: usize) -> Result<Hash, FormatError> {
+        if depth > DEPTH_MAX {
+            return Err(FormatError::Depth { offset: self.offset(), limit: DEPTH_MAX });
+        }
+        let count = self.count()?;
+        let mut list = Hash::new();
+        let mut seen = HashSet::new();
+        self.pending += count;
+        for _ in 0..count {
+            self.pending -= 1;
+            let offset = self.offset();
+            let key = self.key()?;
+            let again = if count <= SHORT_LIST { list.has(key) } else { !seen.insert(key) };
+            let key = Text::without_nul(key);
+            if again {
+                return Err(FormatError::EqualKeys { offset, key });
+            }
+            let below = self.list(depth + 1)?;
+            list.append(key, below);
+        }
+        Ok(list)
+    }
+
+    fn count(&mut self) -> Result<usize, FormatError> {
+        let offset = self.offset();
+        let rest = &self.bytes[self.at..];
+        let Some((&count, after)) = rest.split_first_chunk::<COUNT_BYTES>() else {
+            return Err(FormatError::Truncated { offset, needed: COUNT_BYTES as u64, left: rest.len() });
+        };
+        self.at += COUNT_BYTES;
+        let announced = u32::from_be_bytes(count);
+        let room = after.len() / ELEMENT_BYTES_MIN;
+        match usize::try_from(announced) {
+            Ok(count) if count <= room.saturating_sub(self.pending) => Ok(count),
+            _ => Err(FormatError::Count { offset, count: announced, left: after.len() }),
+        }
+    }
+
+    fn key(&mut self) -> Result<&'a [u8], FormatError> {
+        let rest = &self.bytes[self.at..];
+        let Some(length) = rest.iter().position(|&b| b == 0) else {
+            return Err(FormatError::MissingNul { offset: self.offset() });
+        };
+        self.at += length + 1;
+        Ok(&rest[..length])
+    }
+
+    fn offset(&self) -> usize {
+        self.base + self.at
+    }
+}
