@@ -12,3 +12,5 @@ pub mod hash;
 pub mod ids;
 pub mod path;
 pub mod status;
+pub mod store;
+pub mod transfer;

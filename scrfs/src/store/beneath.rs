@@ -1,0 +1,198 @@
+//! Opening, making, moving and removing below a directory that paths cannot leave: no symbolic link is followed, whoever
+//! put it there (DESIGN 9).
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::path::RelPath;
+
+/// Directories below one another that [`remove_tree`] descends; PATH_MAX cannot hold more.
+const DEPTH_MAX: usize = 2048;
+
+/// Opens `path` below `directory`.
+pub fn open(directory: BorrowedFd<'_>, path: &RelPath, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // EAGAIN: something was renamed meanwhile, so the kernel cannot tell; it says to try again.
+    for _ in 0..100 {
+        match rustix::fs::openat2(directory, path.as_path(), flags | OFlags::CLOEXEC, mode, resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+    Err(Errno::AGAIN.into())
+}
+
+/// Opens the file `path` for reading; anything but a regular file is refused.
+pub fn open_file(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result<OwnedFd> {
+    // NONBLOCK: a fifo must not hold us.
+    let fd = open(directory, path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(fd)
+}
+
+/// Opens the directory `path`.
+pub fn open_directory(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result<OwnedFd> {
+    open(directory, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// Makes directory `path` and those above it that are missing (0700), and opens it.
+pub fn make_directories(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result<OwnedFd> {
+    match open_directory(directory, path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        other => return other,
+    }
+    let mut at = open_directory(directory, &RelPath::root())?;
+    for name in path.names() {
+        let next = RelPath::new(name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        match rustix::fs::mkdirat(&at, next.as_path(), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        at = open_directory(at.as_fd(), &next)?;
+    }
+    Ok(at)
+}
+
+/// Makes the new file `path` (0600) and the directories above it; a former file of that name is removed first.
+pub fn create_file(directory: BorrowedFd<'_>, path: &RelPath, flags: OFlags) -> io::Result<OwnedFd> {
+    let (parent, name) = parent_of(directory, path, true)?;
+    match rustix::fs::unlinkat(&parent, name.as_path(), AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(&parent, name.as_path(), flags, Mode::RUSR | Mode::WUSR)?)
+}
+
+/// The directory of `path`, made if wished, and its last name.
+pub fn parent_of(directory: BorrowedFd<'_>, path: &RelPath, make: bool) -> io::Result<(OwnedFd, RelPath)> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let (parent, name) = path.split_last().ok_or_else(invalid)?;
+    let name = RelPath::new(name).map_err(|_| invalid())?;
+    let parent =
+        if make { make_directories(directory, &parent)? } else { open_directory(directory, &parent)? };
+    Ok((parent, name))
+}
+
+/// Moves `from` below one directory to `to` below another of the same file system, making the directories above `to`;
+/// a former file there is replaced.
+pub fn put_in_place(
+    from_directory: BorrowedFd<'_>,
+    from: &RelPath,
+    to_directory: BorrowedFd<'_>,
+    to: &RelPath,
+) -> io::Result<()> {
+    let (from_parent, from_name) = parent_of(from_directory, from, false)?;
+    let (to_parent, to_name) = parent_of(to_directory, to, true)?;
+    Ok(rustix::fs::renameat(&from_parent, from_name.as_path(), &to_parent, to_name.as_path())?)
+}
+
+/// Removes `path` with all that is below it; it is no error when there is none.
+pub fn remove_tree(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result<()> {
+    let (parent, name) = match parent_of(directory, path, false) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    remove_name(parent.as_fd(), name.as_path().as_os_str(), 0)
+}
+
+/// Removes everything in `directory`.
+pub fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
+    empty_at(directory, 0)
+}
+
+fn empty_at(directory: BorrowedFd<'_>, depth: usize) -> io::Result<()> {
+    for name in names(directory)? {
+        remove_name(directory, OsStr::from_bytes(&name), depth)?;
+    }
+    Ok(())
+}
+
+fn remove_name(parent: BorrowedFd<'_>, name: &OsStr, depth: usize) -> io::Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(io::Error::from_raw_os_error(libc::ELOOP));
+    }
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        // A directory: EISDIR, or EPERM as POSIX has it.
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    empty_at(directory.as_fd(), depth + 1)?;
+    match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The names in a directory, without `.` and `..`.
+pub fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::new(text).unwrap()
+    }
+
+    fn handle(dir: &std::path::Path) -> OwnedFd {
+        rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn symbolic_links_lead_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), b"x").unwrap();
+        symlink(outside.path(), dir.path().join("out")).unwrap();
+        symlink(outside.path().join("secret"), dir.path().join("file")).unwrap();
+        let root = handle(dir.path());
+        assert!(open_file(root.as_fd(), &path("out/secret")).is_err());
+        assert!(open_file(root.as_fd(), &path("file")).is_err());
+        assert!(create_file(root.as_fd(), &path("out/new"), OFlags::WRONLY).is_err());
+        remove_tree(root.as_fd(), &path("out")).unwrap();
+        assert!(outside.path().join("secret").exists());
+        // A link of the name is replaced, not followed.
+        create_file(root.as_fd(), &path("file"), OFlags::WRONLY).unwrap();
+        assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn making_moving_and_removing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = handle(dir.path());
+        create_file(root.as_fd(), &path("a/b/c"), OFlags::WRONLY).unwrap();
+        put_in_place(root.as_fd(), &path("a/b/c"), root.as_fd(), &path("x/y")).unwrap();
+        open_file(root.as_fd(), &path("x/y")).unwrap();
+        assert!(open_file(root.as_fd(), &path("x")).is_err());
+        remove_tree(root.as_fd(), &path("x")).unwrap();
+        remove_tree(root.as_fd(), &path("x")).unwrap();
+        remove_tree(root.as_fd(), &path("nothing/here")).unwrap();
+        assert_eq!(names(root.as_fd()).unwrap(), [b"a".to_vec()]);
+        empty(root.as_fd()).unwrap();
+        assert!(names(root.as_fd()).unwrap().is_empty());
+    }
+}

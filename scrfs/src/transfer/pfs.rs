@@ -1,0 +1,231 @@
+//! A dataset's directory on the PFS, worked on with the job user's rights.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, Timespec, Timestamps};
+
+use super::copy::{self, Seen};
+use super::user::{Identity, UserThread};
+use super::{Monitor, TransferError};
+use crate::dataset::{Entry, FileCopy, Stamp};
+use crate::faults;
+use crate::path::RelPath;
+use crate::store::beneath;
+
+/// The directory, open, and the thread that may use it.
+#[derive(Debug)]
+pub struct PfsDirectory {
+    user: UserThread,
+    directory: Arc<OwnedFd>,
+}
+
+impl PfsDirectory {
+    /// Opens `path`, absolute.
+    pub fn open(identity: &Identity, path: &[u8]) -> Result<Self, TransferError> {
+        let failed = |source| TransferError::Identity { uid: identity.uid, source };
+        let user = UserThread::start(identity).map_err(failed)?;
+        let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+        let opened = user
+            .run(move || {
+                if !path.is_absolute() {
+                    return Err(io::Error::from_raw_os_error(libc::EINVAL));
+                }
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| {
+                    io::Error::new(io::Error::from(errno).kind(), format!("{}: {errno}", path.display()))
+                })
+            })
+            .and_then(|opened| opened);
+        let directory = opened.map_err(TransferError::io(&RelPath::root(), "open on the PFS"))?;
+        Ok(Self { user, directory: Arc::new(directory) })
+    }
+
+    /// Copies a file of the cache to its path here: one pass, compared with its record, on storage when this returns.
+    pub fn put(
+        &self,
+        local: OwnedFd,
+        entry: &Entry,
+        recorded: &FileCopy,
+        monitor: &Monitor,
+    ) -> Result<(), TransferError> {
+        let (directory, entry, recorded) = (Arc::clone(&self.directory), entry.clone(), recorded.clone());
+        let monitor = monitor.clone();
+        self.in_thread(move || put(&directory, local, &entry, &recorded, &monitor))
+    }
+
+    /// Copies the file of `entry` here into `local`, an empty file of the cache; one pass, compared with its record.
+    pub fn get(
+        &self,
+        local: OwnedFd,
+        entry: &Entry,
+        recorded: &FileCopy,
+        monitor: &Monitor,
+    ) -> Result<(), TransferError> {
+        let (directory, path, recorded) = (Arc::clone(&self.directory), entry.path.clone(), recorded.clone());
+        let monitor = monitor.clone();
+        self.in_thread(move || get(&directory, local, &path, &recorded, &monitor))
+    }
+
+    fn in_thread<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<R, TransferError> + Send + 'static,
+    ) -> Result<R, TransferError> {
+        self.user.run(work).map_err(TransferError::io(&RelPath::root(), "work on the PFS"))?
+    }
+}
+
+fn put(
+    directory: &OwnedFd,
+    local: OwnedFd,
+    entry: &Entry,
+    recorded: &FileCopy,
+    monitor: &Monitor,
+) -> Result<(), TransferError> {
+    let path = &entry.path;
+    let mut to = beneath::create_file(directory.as_fd(), path, OFlags::WRONLY)
+        .map(File::from)
+        .map_err(TransferError::io(path, "create on the PFS"))?;
+    let mut from = File::from(local);
+    let seen = copy::copy(&mut from, recorded.size, "flush.block", monitor, Some(&mut to))
+        .map_err(TransferError::io(path, "copy to the PFS"))?;
+    compare(path, seen, recorded)?;
+    keep_attributes(&to, entry);
+    to.sync_all().map_err(TransferError::io(path, "fsync on the PFS"))?;
+    faults::hit("flush.copied").map_err(TransferError::io(path, "copy to the PFS"))
+}
+
+fn get(
+    directory: &OwnedFd,
+    local: OwnedFd,
+    path: &RelPath,
+    recorded: &FileCopy,
+    monitor: &Monitor,
+) -> Result<(), TransferError> {
+    let mut from = beneath::open_file(directory.as_fd(), path)
+        .map(File::from)
+        .map_err(TransferError::io(path, "open on the PFS"))?;
+    let mut to = File::from(local);
+    let seen = copy::copy(&mut from, recorded.size, "fetch.block", monitor, Some(&mut to))
+        .map_err(TransferError::io(path, "copy from the PFS"))?;
+    compare(path, seen, recorded)
+}
+
+/// Are these the recorded bytes?
+pub fn compare(path: &RelPath, seen: Seen, recorded: &FileCopy) -> Result<(), TransferError> {
+    if (seen.size, seen.crc) == (recorded.size, recorded.crc) {
+        return Ok(());
+    }
+    Err(TransferError::Mismatch {
+        path: path.clone(),
+        size: seen.size,
+        crc: seen.crc,
+        expected_size: recorded.size,
+        expected_crc: recorded.crc,
+    })
+}
+
+/// Owner, mode and times, as far as the user may: the PFS may not let them.
+fn keep_attributes(to: &File, entry: &Entry) {
+    let uid = rustix::fs::Uid::from_raw(entry.uid);
+    let gid = rustix::fs::Gid::from_raw(entry.gid);
+    let _ = rustix::fs::fchown(to, Some(uid), Some(gid));
+    let _ = rustix::fs::fchmod(to, Mode::from_raw_mode(entry.mode & 0o7777));
+    let _ = rustix::fs::futimens(to, &times(entry));
+}
+
+/// Gives a file or directory of the cache the owner, mode and times of its entry.
+pub fn restore_attributes(fd: impl AsFd, entry: &Entry) -> io::Result<()> {
+    let stat = rustix::fs::fstat(&fd)?;
+    if (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid) {
+        let uid = rustix::fs::Uid::from_raw(entry.uid);
+        let gid = rustix::fs::Gid::from_raw(entry.gid);
+        match rustix::fs::fchown(&fd, Some(uid), Some(gid)) {
+            // A daemon that is not root restores only its own user's files.
+            Err(rustix::io::Errno::PERM) if !rustix::process::geteuid().is_root() => {}
+            other => other?,
+        }
+    }
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode & 0o7777))?;
+    debug_assert!(FileType::from_raw_mode(stat.st_mode) != FileType::Symlink);
+    Ok(rustix::fs::futimens(&fd, &times(entry))?)
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    let of =
+        |stamp: &Stamp| Timespec { tv_sec: stamp.secs, tv_nsec: i64::from(stamp.nsecs.min(999_999_999)) };
+    Timestamps { last_access: of(&entry.atime), last_modification: of(&entry.mtime) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::dataset::EntryKind;
+    use crate::ids::Member;
+
+    fn entry(path: &str, bytes: &[u8]) -> (Entry, FileCopy) {
+        let copy = FileCopy {
+            size: bytes.len() as u64,
+            crc: crc32fast::hash(bytes),
+            member: Member(0),
+            program_rank: None,
+        };
+        let stamp = Stamp { secs: 1_000_000_000, nsecs: 5 };
+        let entry = Entry {
+            path: RelPath::new(path).unwrap(),
+            kind: EntryKind::File(copy.clone()),
+            mode: 0o640,
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+            atime: stamp,
+            mtime: stamp,
+        };
+        (entry, copy)
+    }
+
+    fn me() -> Identity {
+        Identity::of(rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+    }
+
+    #[test]
+    fn there_and_back_with_attributes() {
+        let dir = tempfile::tempdir().unwrap();
+        let pfs = PfsDirectory::open(&me(), dir.path().as_os_str().as_bytes()).unwrap();
+        let (entry, copy) = entry("sub/with blank", b"some bytes");
+        let local = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(local.path(), b"some bytes").unwrap();
+        let open = |write| OwnedFd::from(File::options().read(true).write(write).open(local.path()).unwrap());
+        pfs.put(open(false), &entry, &copy, &Monitor::default()).unwrap();
+        let meta = std::fs::metadata(dir.path().join("sub/with blank")).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o640);
+        assert_eq!(std::os::unix::fs::MetadataExt::mtime(&meta), 1_000_000_000);
+
+        std::fs::write(local.path(), b"").unwrap();
+        pfs.get(open(true), &entry, &copy, &Monitor::default()).unwrap();
+        assert_eq!(std::fs::read(local.path()).unwrap(), b"some bytes");
+    }
+
+    #[test]
+    fn wrong_bytes_are_told_in_both_directions() {
+        let dir = tempfile::tempdir().unwrap();
+        let pfs = PfsDirectory::open(&me(), dir.path().as_os_str().as_bytes()).unwrap();
+        let (entry, copy) = entry("f", b"right");
+        let mut local = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut local, b"wrong").unwrap();
+        io::Seek::rewind(&mut local).unwrap();
+        let error = pfs.put(local.into(), &entry, &copy, &Monitor::default()).unwrap_err();
+        assert!(matches!(error, TransferError::Mismatch { .. }));
+        std::fs::write(dir.path().join("f"), b"longer than recorded").unwrap();
+        let to = tempfile::tempfile().unwrap();
+        let error = pfs.get(to.into(), &entry, &copy, &Monitor::default()).unwrap_err();
+        assert!(matches!(error, TransferError::Mismatch { size: 6, .. }), "{error}");
+    }
+}

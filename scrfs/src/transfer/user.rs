@@ -1,0 +1,143 @@
+//! A thread that works on files with the job user's ids and groups only.
+//!
+//! File-system ids and supplementary groups belong to a thread; giving up fsuid 0 also gives up the capabilities that
+//! override permissions. The daemon's other threads keep theirs, and signals to this one stay root's to send.
+
+use std::ffi::CString;
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+use crossbeam_channel::Sender;
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+
+/// A user's rights on files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// `uid` and `gid` with the groups that the user database gives to that user.
+    pub fn of(uid: u32, gid: u32) -> Self {
+        let name = nix::unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name);
+        let groups = name
+            .and_then(|name| CString::new(name).ok())
+            .and_then(|name| nix::unistd::getgrouplist(&name, Gid::from_raw(gid)).ok())
+            .unwrap_or_else(|| vec![Gid::from_raw(gid)]);
+        Self { uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect() }
+    }
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The thread; it ends when this is dropped.
+#[derive(Debug)]
+pub struct UserThread {
+    work: Option<Sender<Work>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl UserThread {
+    /// Starts it; fails when this process may not take on `identity`.
+    pub fn start(identity: &Identity) -> io::Result<Self> {
+        let (work, queue) = crossbeam_channel::bounded::<Work>(1);
+        let (ready, started) = crossbeam_channel::bounded(1);
+        let identity = identity.clone();
+        let thread = Builder::new().name("scrfs-pfs".into()).spawn(move || {
+            let taken = take_on(&identity);
+            let go_on = taken.is_ok();
+            if ready.send(taken).is_ok() && go_on {
+                queue.iter().for_each(|work| work());
+            }
+        })?;
+        let started = started.recv().map_err(|_| ended())?;
+        let this = Self { work: Some(work), thread: Some(thread) };
+        started.map(|()| this)
+    }
+
+    /// Does `work` there and waits for it.
+    pub fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> io::Result<R> {
+        let (give, outcome) = crossbeam_channel::bounded(1);
+        let work: Work = Box::new(move || {
+            let _ = give.send(work());
+        });
+        self.work.as_ref().ok_or_else(ended)?.send(work).map_err(|_| ended())?;
+        outcome.recv().map_err(|_| ended())
+    }
+}
+
+impl Drop for UserThread {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the thread with the user's rights has ended")
+}
+
+fn take_on(identity: &Identity) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    if own == identity.uid && own != 0 {
+        return Ok(());
+    }
+    let groups: Vec<_> = identity.groups.iter().map(|&gid| rustix::fs::Gid::from_raw(gid)).collect();
+    rustix::thread::set_thread_groups(&groups)?;
+    // These two tell no failure, but what was set before: so ask again.
+    setfsgid(Gid::from_raw(identity.gid));
+    setfsuid(Uid::from_raw(identity.uid));
+    let unknown = u32::MAX;
+    let (gid, uid) = (setfsgid(Gid::from_raw(unknown)).as_raw(), setfsuid(Uid::from_raw(unknown)).as_raw());
+    if (uid, gid) == (identity.uid, identity.gid) {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn files_are_the_users_and_roots_rights_are_gone() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, b"x").unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let identity = Identity { uid: 12345, gid: 12346, groups: vec![12346, 12347] };
+        let user = UserThread::start(&identity).unwrap();
+        let made = dir.path().join("made");
+        let path = made.clone();
+        user.run(move || std::fs::write(path, b"y")).unwrap().unwrap();
+        let meta = std::fs::metadata(&made).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (12345, 12346));
+        let path = secret.clone();
+        let refused = user.run(move || std::fs::read(path)).unwrap();
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        // The rest of the process kept its rights.
+        assert_eq!(std::fs::read(&secret).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_known_users_groups_are_found() {
+        let identity = Identity::of(0, 0);
+        assert!(identity.groups.contains(&0));
+        let nobody = Identity::of(54_321, 77);
+        assert_eq!(nobody.groups, [77]);
+    }
+}
