@@ -1,0 +1,49 @@
+//! One answer from each of some nodes.
+
+use std::collections::BTreeMap;
+
+use scrfs::ids::NodeRank;
+
+/// Collects the answers to a command; each node's first answer counts.
+#[derive(Debug)]
+pub(super) struct Answers<T> {
+    from: BTreeMap<NodeRank, Option<T>>,
+}
+
+impl<T> Answers<T> {
+    /// One answer of each of `nodes` is awaited.
+    pub(super) fn of(nodes: impl IntoIterator<Item = NodeRank>) -> Self {
+        Self { from: nodes.into_iter().map(|node| (node, None)).collect() }
+    }
+
+    /// Takes an answer; false when none of that node is awaited.
+    pub(super) fn put(&mut self, node: NodeRank, answer: T) -> bool {
+        match self.from.get_mut(&node) {
+            Some(slot @ None) => {
+                *slot = Some(answer);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Nothing is awaited any more.
+    pub(super) fn all(&self) -> bool {
+        self.from.values().all(Option::is_some)
+    }
+
+    /// This node has answered.
+    pub(super) fn has(&self, node: NodeRank) -> bool {
+        matches!(self.from.get(&node), Some(Some(_)))
+    }
+
+    /// The answers so far, by rank.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeRank, &T)> {
+        self.from.iter().filter_map(|(node, answer)| answer.as_ref().map(|answer| (*node, answer)))
+    }
+
+    /// The answers, by rank.
+    pub(super) fn into_answers(self) -> impl Iterator<Item = (NodeRank, T)> {
+        self.from.into_iter().filter_map(|(node, answer)| answer.map(|answer| (node, answer)))
+    }
+}

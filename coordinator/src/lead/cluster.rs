@@ -1,0 +1,160 @@
+//! What every part of the lead shares: who takes part, the settings, the time, the known datasets, and the outputs of
+//! the step that runs.
+
+use scrfs::control::{Command, Settings};
+use scrfs::dataset::{Catalog, Layout};
+use scrfs::ids::{DatasetId, Epoch, NodeRank};
+
+use super::Output;
+use super::datasets::Datasets;
+use crate::job::{Job, JobId};
+use crate::pfs::PfsTask;
+
+/// Shared by the lead's machines.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) epoch: Epoch,
+    /// By rank.
+    pub(super) hosts: Vec<String>,
+    pub(super) settings: Settings,
+    /// Microseconds since 1970.
+    pub(super) now: u64,
+    /// The highest id that anybody has seen; the next seal's is one above.
+    pub(super) highest_id: u64,
+    pub(super) datasets: Datasets,
+    next_job: u64,
+    next_round: u64,
+    out: Vec<Output>,
+}
+
+impl Cluster {
+    pub(super) fn new(epoch: Epoch, hosts: Vec<String>, settings: Settings, now: u64) -> Self {
+        Self {
+            epoch,
+            hosts,
+            settings,
+            now,
+            highest_id: 0,
+            datasets: Datasets::default(),
+            next_job: 1,
+            next_round: 1,
+            out: Vec::new(),
+        }
+    }
+
+    /// All ranks.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeRank> + use<> {
+        (0..u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)).map(NodeRank)
+    }
+
+    pub(super) fn has(&self, node: NodeRank) -> bool {
+        (node.0 as usize) < self.hosts.len()
+    }
+
+    pub(super) fn host(&self, node: NodeRank) -> &str {
+        self.hosts.get(node.0 as usize).map_or("?", String::as_str)
+    }
+
+    /// The node of a host that takes part in this epoch.
+    pub(super) fn rank_of(&self, host: &str) -> Option<NodeRank> {
+        self.nodes().find(|&node| self.host(node) == host)
+    }
+
+    pub(super) fn send(&mut self, node: NodeRank, command: Command) {
+        self.out.push(Output::Command(node, command));
+    }
+
+    pub(super) fn send_all(&mut self, command: &Command) {
+        for node in self.nodes() {
+            self.send(node, command.clone());
+        }
+    }
+
+    pub(super) fn start(&mut self, job: Job) -> JobId {
+        let id = JobId(self.next_job);
+        self.next_job += 1;
+        self.out.push(Output::Start(id, job));
+        id
+    }
+
+    /// A job of this epoch, running or over.
+    pub(super) fn started(&self, job: JobId) -> bool {
+        job.0 < self.next_job
+    }
+
+    pub(super) fn next_round(&mut self) -> u64 {
+        let round = self.next_round;
+        self.next_round += 1;
+        round
+    }
+
+    pub(super) fn next_id(&mut self) -> DatasetId {
+        self.highest_id += 1;
+        DatasetId(self.highest_id)
+    }
+
+    pub(super) fn seen_id(&mut self, id: u64) {
+        self.highest_id = self.highest_id.max(id);
+    }
+
+    pub(super) fn pfs(&mut self, task: PfsTask) {
+        self.out.push(Output::Pfs(task));
+    }
+
+    pub(super) fn ready(&mut self, current: Option<Vec<u8>>) {
+        self.out.push(Output::Ready(current));
+    }
+
+    /// For the log of the coordinator only.
+    pub(super) fn log(&mut self, text: String) {
+        self.out.push(Output::Note(text));
+    }
+
+    /// For the log and for every node's events.
+    pub(super) fn note(&mut self, text: String) {
+        self.send_all(&Command::Note(text.clone()));
+        self.log(text);
+    }
+
+    pub(super) fn take_outputs(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Where a dataset is (or would be) on the PFS.
+    pub(super) fn prefix_of(&self, name: &[u8]) -> Vec<u8> {
+        let mut directory = self.settings.prefix.clone();
+        directory.push(b'/');
+        directory.extend_from_slice(name);
+        directory
+    }
+
+    /// The revision of a catalog whose places this epoch changes: above all that were seen, and above all that any
+    /// earlier epoch can have given (a node that is away now may come back with one of those).
+    pub(super) fn next_revision(&self, highest_seen: Option<u32>) -> u32 {
+        let base = u32::try_from(self.epoch.0).unwrap_or(u32::MAX).min(u32::MAX >> 8) << 8;
+        highest_seen.map_or(base, |seen| base.max(seen.saturating_add(1)))
+    }
+
+    /// Says so when `layout` cannot stand the loss of a node.
+    pub(super) fn note_unprotected(&mut self, catalog: &Catalog) {
+        if let Some(why) = unprotected(&catalog.layout) {
+            let name = String::from_utf8_lossy(&catalog.name).into_owned();
+            self.note(format!("dataset {} ({name}): {why}", catalog.id));
+        }
+    }
+}
+
+/// Why the loss of some node would lose data; `None` when none would.
+fn unprotected(layout: &Layout) -> Option<String> {
+    let lost: Vec<String> = scrfs::status::survives(layout, false)
+        .into_iter()
+        .filter_map(|(host, survives)| (!survives).then_some(host))
+        .collect();
+    if lost.is_empty() {
+        None
+    } else if layout.members.len() == 1 || layout.sets.iter().all(|set| set.len() == 1) {
+        Some("nothing protects it: each redundancy set has one member".to_owned())
+    } else {
+        Some(format!("nothing protects it against the loss of {}", lost.join(", ")))
+    }
+}

@@ -1,0 +1,97 @@
+//! A catalog on its way to COMPLETE on every node.
+
+use std::collections::BTreeMap;
+
+use scrfs::control::Command;
+use scrfs::dataset::Catalog;
+use scrfs::ids::NodeRank;
+
+use super::cluster::Cluster;
+use super::policy::{MS, delay};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Sent,
+    Done,
+    /// It failed; again at this time.
+    Again(u64),
+}
+
+/// Who has recorded COMPLETE, and who is still to.
+#[derive(Debug)]
+pub(super) struct Committing {
+    pub(super) catalog: Box<Catalog>,
+    nodes: BTreeMap<NodeRank, (At, u32)>,
+    /// Somebody had recorded COMPLETE before.
+    decided: bool,
+}
+
+/// How far it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Committed {
+    Running,
+    Done,
+    /// Nobody recorded COMPLETE: all nodes failed.
+    Failed(String),
+}
+
+impl Committing {
+    /// Sends it to `nodes`; `decided` when another node has it already.
+    pub(super) fn start(
+        cluster: &mut Cluster,
+        catalog: Box<Catalog>,
+        nodes: impl IntoIterator<Item = NodeRank>,
+        decided: bool,
+    ) -> Self {
+        let nodes: BTreeMap<_, _> = nodes.into_iter().map(|node| (node, (At::Sent, 0))).collect();
+        for &node in nodes.keys() {
+            cluster.send(node, Command::Commit(catalog.clone()));
+        }
+        Self { catalog, nodes, decided }
+    }
+
+    /// A node's answer; `None` when none is awaited.
+    pub(super) fn committed(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        result: Result<(), String>,
+    ) -> Option<Committed> {
+        let (at, tries) = self.nodes.get_mut(&node).filter(|(at, _)| *at == At::Sent)?;
+        let Err(reason) = result else {
+            *at = At::Done;
+            return Some(self.state(String::new()));
+        };
+        *tries += 1;
+        *at = At::Again(cluster.now + delay(*tries, 100 * MS, 10_000 * MS));
+        let text = format!("{} cannot record dataset {}: {reason}", cluster.host(node), self.catalog.id);
+        cluster.log(text.clone());
+        Some(self.state(text))
+    }
+
+    fn state(&self, text: String) -> Committed {
+        let all = |wanted: fn(&At) -> bool| self.nodes.values().all(|(at, _)| wanted(at));
+        if all(|at| *at == At::Done) {
+            Committed::Done
+        } else if !self.decided && all(|at| matches!(at, At::Again(_))) {
+            Committed::Failed(text)
+        } else {
+            Committed::Running
+        }
+    }
+
+    /// The most tries that failed on one node.
+    pub(super) fn tries(&self) -> u32 {
+        self.nodes.values().map(|(_, tries)| *tries).max().unwrap_or(0)
+    }
+
+    /// Sends again where it is time.
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+        for (&node, (at, _)) in &mut self.nodes {
+            if matches!(at, At::Again(when) if *when <= cluster.now) {
+                *at = At::Sent;
+                cluster.send(node, Command::Commit(self.catalog.clone()));
+            }
+        }
+    }
+}

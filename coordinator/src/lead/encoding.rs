@@ -1,0 +1,100 @@
+//! From frozen members to a catalog: an *encode* job per set, the parts joined.
+
+use std::collections::BTreeMap;
+
+use scrfs::control::{FrozenFile, MemberPart};
+use scrfs::dataset::{Catalog, Layout};
+use scrfs::ids::{Member, NodeRank};
+
+use super::answers::Answers;
+use super::catalog::{self, Making};
+use super::cluster::Cluster;
+use super::sets::sets;
+use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
+
+/// The jobs that run, and the parts that came. Member = node rank.
+#[derive(Debug)]
+pub(super) struct Encoding {
+    making: Making,
+    layout: Layout,
+    jobs: BTreeMap<JobId, Answers<()>>,
+    parts: BTreeMap<Member, MemberPart>,
+}
+
+/// How far an encoding is.
+#[derive(Debug)]
+pub(super) enum Encoded {
+    Running,
+    Done(Box<Catalog>),
+    /// With host and reason.
+    Failed(String),
+}
+
+impl Encoding {
+    /// Starts the jobs. `frozen` has one list per node.
+    pub(super) fn start(cluster: &mut Cluster, mut making: Making, frozen: &[Vec<FrozenFile>]) -> Self {
+        assert_eq!(frozen.len(), cluster.hosts.len(), "one member per node");
+        making.about.files = frozen.iter().map(|files| files.len() as u64).sum();
+        making.about.bytes = frozen.iter().flatten().fold(0, |sum, file| sum.saturating_add(file.size));
+        let settings = &cluster.settings;
+        let (scheme, set_size, hop) = (settings.scheme, settings.set_size, settings.hop_distance);
+        let sets = sets(&cluster.hosts, set_size, hop);
+        let members = u32::try_from(frozen.len()).unwrap_or(u32::MAX);
+        let mut jobs = BTreeMap::new();
+        for set in &sets {
+            let files = |member: &Member| &frozen[member.0 as usize];
+            let job = Job::Encode {
+                id: making.id,
+                scheme,
+                about: making.about.clone(),
+                paths: set.iter().map(|m| files(m).iter().map(|file| file.path.clone()).collect()).collect(),
+                set: set
+                    .iter()
+                    .map(|m| SetMember {
+                        member: *m,
+                        node: NodeRank(m.0),
+                        sizes: files(m).iter().map(|file| file.size).collect(),
+                    })
+                    .collect(),
+                members,
+            };
+            let answers = Answers::of(job.nodes());
+            jobs.insert(cluster.start(job), answers);
+        }
+        let layout = Layout { scheme, members: catalog::places(&cluster.hosts), sets };
+        Self { making, layout, jobs, parts: BTreeMap::new() }
+    }
+
+    /// A share ended; `None` when it is no share of these jobs.
+    pub(super) fn job(
+        &mut self,
+        cluster: &Cluster,
+        node: NodeRank,
+        job: JobId,
+        result: JobResult,
+    ) -> Option<Encoded> {
+        if !self.jobs.get_mut(&job)?.put(node, ()) {
+            return None;
+        }
+        let host = cluster.host(node);
+        Some(match result {
+            Err(reason) => Encoded::Failed(format!("{host}: {reason}")),
+            Ok(JobOutput::Part(part)) if part.member.0 == node.0 => {
+                self.parts.insert(part.member, *part);
+                self.joined(cluster)
+            }
+            Ok(_) => Encoded::Failed(format!("{host} ended its share without its part of the catalog")),
+        })
+    }
+
+    fn joined(&mut self, cluster: &Cluster) -> Encoded {
+        if !self.jobs.values().all(Answers::all) {
+            return Encoded::Running;
+        }
+        let parts = std::mem::take(&mut self.parts);
+        match catalog::join(&self.making, self.layout.clone(), parts, cluster.settings.list_max) {
+            Ok(catalog) => Encoded::Done(Box::new(catalog)),
+            Err(reason) => Encoded::Failed(reason),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Choices without state: which datasets may go, which are due for a flush, how long to wait before trying again.
+
+use scrfs::ids::DatasetId;
+
+/// Microseconds of a millisecond.
+pub(super) const MS: u64 = 1_000;
+
+/// Delay before try number `tries` (from 1), doubling from `first` up to `longest`; microseconds.
+pub(super) fn delay(tries: u32, first: u64, longest: u64) -> u64 {
+    first.saturating_mul(1 << tries.saturating_sub(1).min(20)).min(longest)
+}
+
+/// A flush of `id` is due when a multiple of `every` lies in (`last`, `id`], where `last` is the highest id that is on
+/// the PFS or on its way. Ids that failed seals have used up do not shift it, and what could not be flushed leaves the
+/// next dataset due.
+pub(super) fn flush_due(id: DatasetId, last: u64, every: u32) -> bool {
+    every > 0 && id.0 / u64::from(every) > last / u64::from(every)
+}
+
+/// A dataset as eviction sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Evictable {
+    pub(super) id: DatasetId,
+    /// A flush runs or waits.
+    pub(super) busy: bool,
+}
+
+/// Which of the datasets (newest first, all recorded COMPLETE everywhere) go: those beyond `cache_size`, and never the
+/// newest. One that is being flushed, or of which a flush is still due, goes later.
+pub(super) fn evictions(newest_first: &[Evictable], cache_size: u32) -> Vec<DatasetId> {
+    newest_first
+        .iter()
+        .skip(cache_size.max(1) as usize)
+        .filter(|dataset| !dataset.busy)
+        .map(|dataset| dataset.id)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_and_are_bounded() {
+        let delays: Vec<u64> = (1..7).map(|tries| delay(tries, 100, 1_000)).collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1_000, 1_000]);
+        assert_eq!(delay(u32::MAX, 100, 1_000), 1_000);
+    }
+
+    #[test]
+    fn flushes_are_due_at_each_multiple() {
+        let due = |id, last, every| flush_due(DatasetId(id), last, every);
+        assert!(!due(9, 0, 10) && due(10, 0, 10) && !due(11, 10, 10) && due(20, 10, 10));
+        assert!(due(11, 0, 10), "10 was a failed seal");
+        assert!(due(1, 0, 1) && !due(5, 0, 0));
+        assert!(!due(4, 6, 2), "a newer one is on the PFS already");
+    }
+
+    #[test]
+    fn the_newest_stay_and_a_flush_keeps() {
+        let of = |ids: &[(u64, bool)]| -> Vec<Evictable> {
+            ids.iter().map(|&(id, busy)| Evictable { id: DatasetId(id), busy }).collect()
+        };
+        assert_eq!(evictions(&of(&[(3, false), (2, false), (1, false)]), 2), [DatasetId(1)]);
+        assert_eq!(evictions(&of(&[(3, false), (2, false), (1, true)]), 2), []);
+        assert_eq!(evictions(&of(&[(3, false), (2, true), (1, false)]), 1), [DatasetId(1)]);
+        assert_eq!(evictions(&of(&[(3, false)]), 0), []);
+    }
+}

@@ -1,0 +1,391 @@
+//! Restart: one candidate from the caches. Its catalog is read, what nodes hold of it is verified, lost members are
+//! rebuilt, and the catalog with the new places is committed on all nodes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use scrfs::control::Command;
+use scrfs::dataset::{Catalog, EntryKind, Scheme};
+use scrfs::ids::{DatasetId, Member, NodeRank};
+
+use super::answers::Answers;
+use super::catalog::{check, same_members};
+use super::cluster::Cluster;
+use super::committing::{Committed, Committing};
+use super::settle::Held;
+use crate::job::{Job, JobId, JobResult, SetMember};
+
+/// Failed commits on one node before the candidate is given up.
+const COMMIT_TRIES: u32 = 5;
+
+/// Members and what a node has verified of each.
+type Verified = Vec<(Member, Result<(), String>)>;
+
+/// How far a candidate is.
+#[derive(Debug)]
+pub(super) enum Recovered {
+    Running,
+    /// Complete on every node.
+    Done(Box<Catalog>),
+    Failed(String),
+}
+
+#[derive(Debug)]
+enum Step {
+    /// Catalogs by revision, one of each: who is asked now, who can be asked next.
+    Reading(BTreeMap<u32, (Option<Catalog>, VecDeque<NodeRank>)>),
+    Verifying(Answers<Verified>),
+    Rebuilding(BTreeMap<JobId, Answers<()>>, BTreeMap<Member, NodeRank>),
+    /// Nodes that hold members of another layout of it.
+    Evicting(Answers<()>, BTreeMap<Member, NodeRank>),
+    Committing(Committing),
+}
+
+/// One candidate on its way.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    id: DatasetId,
+    held: Held,
+    /// The highest revision's, once read.
+    catalog: Option<Catalog>,
+    /// Nodes whose data belongs to another layout.
+    other_layout: BTreeSet<NodeRank>,
+    step: Step,
+}
+
+impl Rebuild {
+    pub(super) fn begin(cluster: &mut Cluster, id: DatasetId, held: Held) -> Self {
+        let mut revisions: BTreeMap<u32, (Option<Catalog>, VecDeque<NodeRank>)> = BTreeMap::new();
+        for (node, holding) in held.complete() {
+            revisions.entry(holding.revision).or_default().1.push_back(node);
+        }
+        for (_, nodes) in revisions.values() {
+            if let Some(&node) = nodes.front() {
+                cluster.send(node, Command::ReadCatalog(id));
+            }
+        }
+        let step = Step::Reading(revisions);
+        Self { id, held, catalog: None, other_layout: BTreeSet::new(), step }
+    }
+
+    /// A node's catalog; `None` when it is not awaited.
+    pub(super) fn catalog(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        catalog: Option<Catalog>,
+    ) -> Option<Recovered> {
+        let Step::Reading(revisions) = &mut self.step else { return None };
+        let waits = |(read, nodes): &&mut (Option<Catalog>, VecDeque<NodeRank>)| {
+            read.is_none() && nodes.front() == Some(&node)
+        };
+        let (read, nodes) = revisions.values_mut().find(waits)?;
+        let good = catalog
+            .filter(|catalog| check(catalog, self.id, true).is_ok() && catalog.epoch == self.held.epoch);
+        if good.is_some() {
+            *read = good;
+        } else {
+            nodes.pop_front();
+            if let Some(&next) = nodes.front() {
+                cluster.send(next, Command::ReadCatalog(self.id));
+            }
+        }
+        if revisions.values().any(|(read, nodes)| read.is_none() && !nodes.is_empty()) {
+            return Some(Recovered::Running);
+        }
+        Some(self.read(cluster))
+    }
+
+    /// All revisions are read: the highest counts; members held under it, or under one that means the same, are
+    /// verified.
+    fn read(&mut self, cluster: &mut Cluster) -> Recovered {
+        let Step::Reading(revisions) = &mut self.step else { return Recovered::Running };
+        let mut catalogs: BTreeMap<u32, Catalog> = BTreeMap::new();
+        for (revision, (read, _)) in std::mem::take(revisions) {
+            if let Some(catalog) = read {
+                catalogs.insert(revision, catalog);
+            }
+        }
+        let Some((highest, newest)) = catalogs.pop_last() else {
+            return Recovered::Failed("no node can give its catalog".to_owned());
+        };
+        for (node, holding) in self.held.complete() {
+            let means_the_same = holding.revision == highest
+                || catalogs.get(&holding.revision).is_some_and(|older| same_members(older, &newest));
+            if !means_the_same {
+                self.other_layout.insert(node);
+            }
+        }
+        self.catalog = Some(newest);
+        if let Err(reason) = self.recoverable(&self.places(cluster, |_, _| true)) {
+            return Recovered::Failed(reason);
+        }
+        let holders: Vec<NodeRank> = self.holders().map(|(node, _)| node).collect();
+        for &node in &holders {
+            cluster.send(node, Command::Verify(self.id));
+        }
+        self.step = Step::Verifying(Answers::of(holders));
+        Recovered::Running
+    }
+
+    /// Nodes with usable members.
+    fn holders(&self) -> impl Iterator<Item = (NodeRank, &BTreeSet<u32>)> {
+        let usable = |node: &NodeRank| !self.other_layout.contains(node);
+        self.held
+            .nodes
+            .iter()
+            .filter(move |(node, holding)| usable(node) && !holding.members.is_empty())
+            .map(|(node, holding)| (*node, &holding.members))
+    }
+
+    /// Where each member is: at the catalog's place if it is there, else at the lowest holder.
+    fn places(
+        &self,
+        cluster: &Cluster,
+        good: impl Fn(NodeRank, Member) -> bool,
+    ) -> BTreeMap<Member, NodeRank> {
+        let Some(catalog) = &self.catalog else { return BTreeMap::new() };
+        let mut places = BTreeMap::new();
+        for (member, place) in (0..).map(Member).zip(&catalog.layout.members) {
+            let holders = self.holders().filter(|(_, members)| members.contains(&member.0));
+            let holders: Vec<NodeRank> =
+                holders.map(|(node, _)| node).filter(|node| good(*node, member)).collect();
+            let home = cluster.rank_of(&place.host).filter(|home| holders.contains(home));
+            if let Some(node) = home.or(holders.first().copied()) {
+                places.insert(member, node);
+            }
+        }
+        places
+    }
+
+    /// Each set can give its lost members back.
+    fn recoverable(&self, places: &BTreeMap<Member, NodeRank>) -> Result<(), String> {
+        let Some(catalog) = &self.catalog else { return Err("no catalog".to_owned()) };
+        for set in &catalog.layout.sets {
+            let lost: Vec<Member> =
+                set.iter().copied().filter(|member| !places.contains_key(member)).collect();
+            if lost.len() > rebuilds(catalog, set) && lost.iter().any(|member| has_files(catalog, *member)) {
+                let members: Vec<String> = lost.iter().map(ToString::to_string).collect();
+                let (lost, of) = (members.join(", "), set.len());
+                return Err(format!("members {lost} of a set of {of} are lost, more than it rebuilds"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A node has verified; `None` when that is not awaited.
+    pub(super) fn verified(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        members: Verified,
+    ) -> Option<Recovered> {
+        let Step::Verifying(answers) = &mut self.step else { return None };
+        if !answers.put(node, members) {
+            return None;
+        }
+        if !answers.all() {
+            return Some(Recovered::Running);
+        }
+        let mut good: BTreeSet<(NodeRank, Member)> = BTreeSet::new();
+        for (node, members) in answers.iter() {
+            for (member, result) in members {
+                match result {
+                    Ok(()) => {
+                        good.insert((node, *member));
+                    }
+                    Err(reason) => {
+                        let host = cluster.host(node).to_owned();
+                        cluster.note(format!("member {member} of dataset {} on {host}: {reason}", self.id));
+                    }
+                }
+            }
+        }
+        let places = self.places(cluster, |node, member| good.contains(&(node, member)));
+        if let Err(reason) = self.recoverable(&places) {
+            return Some(Recovered::Failed(reason));
+        }
+        Some(self.rebuild(cluster, places))
+    }
+
+    /// Starts the rebuild of each lost member, each onto a node that is chosen for it.
+    fn rebuild(&mut self, cluster: &mut Cluster, mut places: BTreeMap<Member, NodeRank>) -> Recovered {
+        let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".to_owned()) };
+        let held = places.clone();
+        for set in &catalog.layout.sets {
+            for member in set {
+                if !places.contains_key(member) {
+                    let target = target(cluster, catalog, set, &places, *member);
+                    places.insert(*member, target);
+                }
+            }
+        }
+        let mut jobs = BTreeMap::new();
+        for set in &catalog.layout.sets {
+            let lost: Vec<usize> = (0..set.len()).filter(|at| !held.contains_key(&set[*at])).collect();
+            match lost[..] {
+                [at] if rebuilds(catalog, set) > 0 => {
+                    let job = Job::Rebuild {
+                        catalog: Box::new(catalog.clone()),
+                        set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
+                        lost: u32::try_from(at).unwrap_or(u32::MAX),
+                    };
+                    let answers = Answers::of(job.nodes());
+                    jobs.insert(cluster.start(job), answers);
+                }
+                [] => {}
+                // Members without files: nothing of them is lost, but what they protected has one guard less.
+                _ => cluster
+                    .note(format!("dataset {}: redundancy data of members without files is lost", self.id)),
+            }
+        }
+        if jobs.is_empty() {
+            return self.evict(cluster, places);
+        }
+        self.step = Step::Rebuilding(jobs, places);
+        Recovered::Running
+    }
+
+    /// A share ended; `None` when it is no share of these jobs.
+    pub(super) fn job(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        job: JobId,
+        result: JobResult,
+    ) -> Option<Recovered> {
+        let Step::Rebuilding(jobs, places) = &mut self.step else { return None };
+        if !jobs.get_mut(&job)?.put(node, ()) {
+            return None;
+        }
+        if let Err(reason) = result {
+            return Some(Recovered::Failed(format!("{}: {reason}", cluster.host(node))));
+        }
+        if !jobs.values().all(Answers::all) {
+            return Some(Recovered::Running);
+        }
+        let places = std::mem::take(places);
+        Some(self.evict(cluster, places))
+    }
+
+    /// What belongs to another layout goes before this one's catalog comes.
+    fn evict(&mut self, cluster: &mut Cluster, places: BTreeMap<Member, NodeRank>) -> Recovered {
+        if self.other_layout.is_empty() {
+            return self.commit(cluster, &places);
+        }
+        for &node in &self.other_layout {
+            cluster.send(node, Command::Evict(self.id));
+        }
+        self.step = Step::Evicting(Answers::of(self.other_layout.iter().copied()), places);
+        Recovered::Running
+    }
+
+    /// A node has evicted; `None` when that is not awaited.
+    pub(super) fn evicted(&mut self, cluster: &mut Cluster, node: NodeRank) -> Option<Recovered> {
+        let Step::Evicting(answers, places) = &mut self.step else { return None };
+        if !answers.put(node, ()) {
+            return None;
+        }
+        if !answers.all() {
+            return Some(Recovered::Running);
+        }
+        let places = std::mem::take(places);
+        Some(self.commit(cluster, &places))
+    }
+
+    /// The catalog with the new places, to all; nothing when no place has changed and every node has it.
+    fn commit(&mut self, cluster: &mut Cluster, places: &BTreeMap<Member, NodeRank>) -> Recovered {
+        let Some(mut catalog) = self.catalog.take() else {
+            return Recovered::Failed("no catalog".to_owned());
+        };
+        let mut moved = false;
+        for (member, place) in (0..).map(Member).zip(&mut catalog.layout.members) {
+            let host = places.get(&member).map(|node| cluster.host(*node));
+            if let Some(host) = host.filter(|host| *host != place.host) {
+                host.clone_into(&mut place.host);
+                moved = true;
+            }
+        }
+        let everywhere = cluster.nodes().all(|node| {
+            self.held.complete().any(|(holder, holding)| {
+                holder == node && holding.revision == catalog.revision && !self.other_layout.contains(&node)
+            })
+        });
+        if everywhere && !moved {
+            return Recovered::Done(Box::new(catalog));
+        }
+        catalog.revision = cluster.next_revision(Some(self.held.highest_revision()));
+        let nodes = cluster.nodes();
+        self.step = Step::Committing(Committing::start(cluster, Box::new(catalog), nodes, true));
+        Recovered::Running
+    }
+
+    /// A node's answer to `Commit`; `None` when it is not awaited.
+    pub(super) fn committed(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        result: Result<(), String>,
+    ) -> Option<Recovered> {
+        let Step::Committing(committing) = &mut self.step else { return None };
+        let failure = result.as_ref().err().cloned();
+        Some(match committing.committed(cluster, node, result)? {
+            Committed::Done => Recovered::Done(committing.catalog.clone()),
+            _ if committing.tries() >= COMMIT_TRIES => {
+                let reason = failure.unwrap_or_default();
+                Recovered::Failed(format!("{} cannot record it: {reason}", cluster.host(node)))
+            }
+            _ => Recovered::Running,
+        })
+    }
+
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+        if let Step::Committing(committing) = &mut self.step {
+            committing.tick(cluster);
+        }
+    }
+}
+
+/// How many lost members a set gives back.
+fn rebuilds(catalog: &Catalog, set: &[Member]) -> usize {
+    match catalog.layout.scheme {
+        Scheme::Single => 0,
+        Scheme::Partner | Scheme::Xor => usize::from(set.len() > 1),
+    }
+}
+
+fn has_files(catalog: &Catalog, member: Member) -> bool {
+    catalog.files_of(member).next().is_some()
+}
+
+fn set_member(catalog: &Catalog, member: Member, node: NodeRank) -> SetMember {
+    let size = |entry: &scrfs::dataset::Entry| match &entry.kind {
+        EntryKind::File(copy) => copy.size,
+        _ => 0,
+    };
+    SetMember { member, node, sizes: catalog.files_of(member).map(|(entry, _)| size(entry)).collect() }
+}
+
+/// Where a lost member goes: the node that had it, if that holds none now; else a node that holds none, one that never
+/// had a part in the dataset first; else the one with the fewest, not of the same set if there is a choice.
+fn target(
+    cluster: &Cluster,
+    catalog: &Catalog,
+    set: &[Member],
+    places: &BTreeMap<Member, NodeRank>,
+    lost: Member,
+) -> NodeRank {
+    let home = catalog.layout.members.get(lost.0 as usize).and_then(|place| cluster.rank_of(&place.host));
+    let members_on = |node: NodeRank| places.values().filter(|place| **place == node).count();
+    let in_set = |node: NodeRank| set.iter().any(|member| places.get(member) == Some(&node));
+    let had_part = |node: NodeRank| {
+        let host = cluster.host(node);
+        catalog.layout.members.iter().any(|place| place.host == host)
+    };
+    cluster
+        .nodes()
+        .min_by_key(|&node| {
+            let count = members_on(node);
+            (count > 0, in_set(node), count, Some(node) != home, had_part(node), node)
+        })
+        .unwrap_or(NodeRank(0))
+}

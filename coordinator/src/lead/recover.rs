@@ -1,0 +1,282 @@
+//! Restart: which datasets can be presented. Candidates, newest first, from the caches or from the prefix, until one is
+//! good: that is current. Older ones are then taken from the caches only. Then `Present`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use scrfs::control::{Command, Event};
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, Epoch, NodeRank};
+
+use super::answers::Answers;
+use super::cluster::Cluster;
+use super::policy::{MS, delay};
+use super::rebuild::{Rebuild, Recovered};
+use super::refetch::Refetch;
+use super::settle::Held;
+use crate::job::{JobId, JobResult};
+use crate::pfs::StoredDataset;
+
+/// A dataset that may be presented: what caches have of it, and what the prefix has.
+#[derive(Debug, Clone)]
+struct Candidate {
+    id: DatasetId,
+    held: Option<Held>,
+    stored: Option<StoredDataset>,
+}
+
+#[derive(Debug)]
+enum Step {
+    FromCache(Candidate, Box<Rebuild>),
+    FromPrefix(Candidate, Box<Refetch>),
+    Presenting {
+        answers: Answers<Result<(), String>>,
+        tries: u32,
+    },
+    /// Some node could not; again at this time.
+    Again {
+        until: u64,
+        tries: u32,
+    },
+    Done,
+}
+
+/// The search for what to present.
+#[derive(Debug)]
+pub(super) struct Recover {
+    /// Newest first.
+    candidates: VecDeque<Candidate>,
+    /// What the index names as the one to restart from.
+    stored_current: Option<(Epoch, DatasetId)>,
+    chosen: Vec<(Catalog, bool)>,
+    step: Step,
+}
+
+impl Recover {
+    pub(super) fn begin(
+        cluster: &mut Cluster,
+        held: BTreeMap<DatasetId, Held>,
+        stored: Vec<StoredDataset>,
+    ) -> Self {
+        let current = stored.iter().find(|dataset| dataset.current && dataset.usable);
+        let stored_current = current.map(|dataset| (dataset.epoch, dataset.id));
+        let candidates = candidates(held, stored);
+        let mut recover = Self { candidates, stored_current, chosen: Vec::new(), step: Step::Done };
+        recover.next(cluster);
+        recover
+    }
+
+    pub(super) fn done(&self) -> bool {
+        matches!(self.step, Step::Done)
+    }
+
+    /// The name of current.
+    pub(super) fn current(&self) -> Option<&[u8]> {
+        self.chosen.first().map(|(catalog, _)| catalog.name.as_slice())
+    }
+
+    /// The chosen datasets become the known ones.
+    pub(super) fn hand_over(self, cluster: &mut Cluster) {
+        for (catalog, flushed) in self.chosen {
+            if flushed {
+                cluster.send_all(&Command::MarkFlushed(catalog.id));
+            }
+            cluster.note_unprotected(&catalog);
+            cluster.datasets.insert(catalog, flushed);
+        }
+    }
+
+    /// Takes the next candidate, or presents.
+    fn next(&mut self, cluster: &mut Cluster) {
+        while let Some(candidate) = self.candidates.pop_front() {
+            // Of two datasets of one name only the newer can be at that path.
+            let taken = |held: &Held| self.chosen.iter().any(|(chosen, _)| chosen.name == held.name);
+            if candidate.held.as_ref().is_some_and(taken) {
+                cluster.datasets.put_aside(candidate.id);
+                continue;
+            }
+            let source = candidate.held.clone().filter(|_| cluster.settings.distribute);
+            if let Some(held) = source {
+                let rebuild = Rebuild::begin(cluster, candidate.id, held);
+                self.step = Step::FromCache(candidate, Box::new(rebuild));
+                return;
+            }
+            if self.start_fetch(cluster, candidate) {
+                return;
+            }
+        }
+        self.present(cluster, 0);
+    }
+
+    /// Starts a fetch of it, if it may be fetched; only current is, and nothing newer than what the index says.
+    fn start_fetch(&mut self, cluster: &mut Cluster, candidate: Candidate) -> bool {
+        let may = cluster.settings.fetch && self.chosen.is_empty();
+        let allowed = |stored: &StoredDataset| {
+            stored.usable && self.stored_current.is_none_or(|current| (stored.epoch, stored.id) <= current)
+        };
+        let stored = candidate.stored.clone().filter(|stored| may && allowed(stored));
+        if let Some(stored) = stored {
+            let refetch = Refetch::begin(cluster, stored, candidate.held.clone());
+            self.step = Step::FromPrefix(candidate, Box::new(refetch));
+            return true;
+        }
+        if candidate.held.is_some() {
+            cluster.datasets.put_aside(candidate.id);
+        }
+        false
+    }
+
+    /// Takes what a candidate's machine said; false when it did not await that.
+    fn outcome(&mut self, cluster: &mut Cluster, outcome: Option<Recovered>) -> bool {
+        match outcome {
+            None => return false,
+            Some(Recovered::Running) => {}
+            Some(Recovered::Done(catalog)) => {
+                let flushed = match std::mem::replace(&mut self.step, Step::Done) {
+                    Step::FromPrefix(..) => true,
+                    Step::FromCache(candidate, _) => {
+                        candidate.held.as_ref().is_some_and(Held::flushed)
+                            || candidate.stored.is_some_and(|stored| stored.usable)
+                    }
+                    _ => false,
+                };
+                self.chosen.push((*catalog, flushed));
+                self.next(cluster);
+            }
+            Some(Recovered::Failed(reason)) => {
+                match std::mem::replace(&mut self.step, Step::Done) {
+                    Step::FromCache(candidate, _) => {
+                        cluster.note(format!("dataset {} is not in the caches: {reason}", candidate.id));
+                        if self.start_fetch(cluster, candidate) {
+                            return true;
+                        }
+                    }
+                    Step::FromPrefix(candidate, _) => {
+                        cluster.note(format!("dataset {} is not in the prefix: {reason}", candidate.id));
+                        if candidate.held.is_some() {
+                            cluster.datasets.put_aside(candidate.id);
+                        }
+                    }
+                    _ => {}
+                }
+                self.next(cluster);
+            }
+        }
+        true
+    }
+
+    fn present(&mut self, cluster: &mut Cluster, tries: u32) {
+        if self.chosen.is_empty() && tries == 0 {
+            cluster.note("no complete dataset was found in the caches or the prefix".to_owned());
+        }
+        let datasets = self.chosen.iter().map(|(catalog, _)| catalog.id).collect();
+        cluster.send_all(&Command::Present { datasets });
+        self.step = Step::Presenting { answers: Answers::of(cluster.nodes()), tries };
+    }
+
+    fn presented(&mut self, cluster: &mut Cluster, node: NodeRank, result: Result<(), String>) -> bool {
+        let Step::Presenting { answers, tries } = &mut self.step else { return false };
+        let failure =
+            result.as_ref().err().map(|why| format!("{} cannot present: {why}", cluster.host(node)));
+        if !answers.put(node, result) {
+            return false;
+        }
+        if let Some(text) = failure {
+            cluster.note(text);
+        }
+        if answers.all() {
+            let tries = *tries + 1;
+            let failed = answers.iter().any(|(_, result)| result.is_err());
+            self.step = if failed {
+                Step::Again { until: cluster.now + delay(tries, 200 * MS, 10_000 * MS), tries }
+            } else {
+                Step::Done
+            };
+        }
+        true
+    }
+
+    /// An event that may be the recovery's; false when it is not awaited.
+    pub(super) fn event(&mut self, cluster: &mut Cluster, node: NodeRank, event: Event) -> bool {
+        let outcome = match (&mut self.step, event) {
+            (_, Event::Presented { result }) => return self.presented(cluster, node, result),
+            (Step::FromCache(candidate, rebuild), event) => match event {
+                Event::Catalog { id, catalog } if id == candidate.id => {
+                    rebuild.catalog(cluster, node, catalog.map(|catalog| *catalog))
+                }
+                Event::Verified { id, members } if id == candidate.id => {
+                    rebuild.verified(cluster, node, members)
+                }
+                Event::Evicted(id) if id == candidate.id => rebuild.evicted(cluster, node),
+                Event::Committed { id, result } if id == candidate.id => {
+                    rebuild.committed(cluster, node, result)
+                }
+                _ => None,
+            },
+            (Step::FromPrefix(candidate, refetch), event) => match event {
+                Event::Evicted(id) if id == candidate.id => refetch.evicted(cluster, node),
+                Event::FetchedMember { id, result } if id == candidate.id => {
+                    refetch.fetched(cluster, node, result)
+                }
+                Event::Committed { id, result } if id == candidate.id => {
+                    refetch.committed(cluster, node, result)
+                }
+                Event::Dropped(id) if id == candidate.id => refetch.dropped(node),
+                _ => None,
+            },
+            _ => None,
+        };
+        self.outcome(cluster, outcome)
+    }
+
+    /// A share ended; false when it is no share of the recovery's jobs.
+    pub(super) fn job(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        job: JobId,
+        result: JobResult,
+    ) -> bool {
+        let outcome = match &mut self.step {
+            Step::FromCache(_, rebuild) => rebuild.job(cluster, node, job, result),
+            Step::FromPrefix(_, refetch) => refetch.job(cluster, node, job, result),
+            _ => None,
+        };
+        self.outcome(cluster, outcome)
+    }
+
+    /// The prefix's catalog of a candidate, or why there is none; false when it is not awaited.
+    pub(super) fn stored(&mut self, cluster: &mut Cluster, catalog: Result<Catalog, &str>) -> bool {
+        let Step::FromPrefix(_, refetch) = &mut self.step else { return false };
+        let outcome = match catalog {
+            Ok(catalog) => refetch.catalog(cluster, catalog),
+            Err(reason) => refetch.unreadable(reason),
+        };
+        self.outcome(cluster, outcome)
+    }
+
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+        match &mut self.step {
+            Step::FromCache(_, rebuild) => rebuild.tick(cluster),
+            Step::FromPrefix(_, refetch) => refetch.tick(cluster),
+            Step::Again { until, tries } if *until <= cluster.now => {
+                let tries = *tries;
+                self.present(cluster, tries);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Joins what caches and prefix have, newest (epoch, id) first.
+fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
+    let mut all: BTreeMap<(Epoch, DatasetId), Candidate> = BTreeMap::new();
+    for (id, held) in held {
+        all.insert((held.epoch, id), Candidate { id, held: Some(held), stored: None });
+    }
+    for dataset in stored {
+        let key = (dataset.epoch, dataset.id);
+        let new = Candidate { id: dataset.id, held: None, stored: None };
+        all.entry(key).or_insert(new).stored = Some(dataset);
+    }
+    all.into_values().rev().collect()
+}

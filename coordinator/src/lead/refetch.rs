@@ -1,0 +1,255 @@
+//! Restart: one candidate from the prefix. Its files are dealt to the current nodes, fetched, encoded and committed.
+//!
+//! Nodes that still hold an unrecoverable version of it drop that first.
+
+use std::collections::BTreeMap;
+
+use scrfs::control::{Command, FetchFailure, FrozenFile};
+use scrfs::dataset::{Catalog, Entry, EntryKind};
+use scrfs::ids::{DatasetId, Member, NodeRank};
+use scrfs::path::RelPath;
+
+use super::answers::Answers;
+use super::catalog::{Making, check};
+use super::cluster::Cluster;
+use super::committing::{Committed, Committing};
+use super::encoding::{Encoded, Encoding};
+use super::rebuild::Recovered;
+use super::settle::Held;
+use crate::job::{About, JobId, JobResult};
+use crate::pfs::{PfsTask, StoredDataset};
+
+#[derive(Debug)]
+enum Step {
+    Reading,
+    Evicting(Answers<()>),
+    Fetching(Answers<Result<Vec<FrozenFile>, FetchFailure>>),
+    Encoding(Encoding),
+    Committing(Committing),
+    /// It failed: what was fetched goes.
+    Dropping(Answers<()>, String),
+}
+
+/// One candidate on its way.
+#[derive(Debug)]
+pub(super) struct Refetch {
+    stored: StoredDataset,
+    /// What caches still have of it.
+    held: Option<Held>,
+    /// As the prefix has it, dealt to the current nodes.
+    source: Option<Catalog>,
+    step: Step,
+}
+
+impl Refetch {
+    pub(super) fn begin(cluster: &mut Cluster, stored: StoredDataset, held: Option<Held>) -> Self {
+        cluster.pfs(PfsTask::ReadCatalog(stored.clone()));
+        Self { stored, held, source: None, step: Step::Reading }
+    }
+
+    fn id(&self) -> DatasetId {
+        self.stored.id
+    }
+
+    /// The prefix's catalog; `None` when it is not awaited.
+    pub(super) fn catalog(&mut self, cluster: &mut Cluster, mut catalog: Catalog) -> Option<Recovered> {
+        if !matches!(self.step, Step::Reading) {
+            return None;
+        }
+        if let Err(reason) = check(&catalog, self.id(), false) {
+            return Some(Recovered::Failed(reason));
+        }
+        if catalog.entries.len() as u64 > cluster.settings.list_max {
+            let (names, limit) = (catalog.entries.len(), cluster.settings.list_max);
+            return Some(Recovered::Failed(format!("{names} names, more than SCRFS_LIST_MAX ({limit})")));
+        }
+        deal(&mut catalog, cluster.hosts.len());
+        self.source = Some(catalog);
+        let holders: Vec<NodeRank> = self.held.iter().flat_map(|held| held.nodes.keys().copied()).collect();
+        if holders.is_empty() {
+            self.fetch(cluster);
+        } else {
+            for &node in &holders {
+                cluster.send(node, Command::Evict(self.id()));
+            }
+            self.step = Step::Evicting(Answers::of(holders));
+        }
+        Some(Recovered::Running)
+    }
+
+    /// The prefix cannot give its catalog.
+    pub(super) fn unreadable(&mut self, reason: &str) -> Option<Recovered> {
+        matches!(self.step, Step::Reading).then(|| Recovered::Failed(reason.to_owned()))
+    }
+
+    /// A node has dropped its old version; `None` when that is not awaited.
+    pub(super) fn evicted(&mut self, cluster: &mut Cluster, node: NodeRank) -> Option<Recovered> {
+        let Step::Evicting(answers) = &mut self.step else { return None };
+        if !answers.put(node, ()) {
+            return None;
+        }
+        if answers.all() {
+            self.fetch(cluster);
+        }
+        Some(Recovered::Running)
+    }
+
+    fn fetch(&mut self, cluster: &mut Cluster) {
+        let Some(source) = &self.source else { return };
+        for node in cluster.nodes() {
+            let member = Member(node.0);
+            let mine = |entry: &&Entry| match &entry.kind {
+                EntryKind::File(copy) => copy.member == member,
+                _ => true,
+            };
+            let command = Command::FetchMember {
+                id: source.id,
+                epoch: self.stored.epoch,
+                name: source.name.clone(),
+                member,
+                directory: self.stored.directory.clone(),
+                entries: source.entries.iter().filter(mine).cloned().collect(),
+            };
+            cluster.send(node, command);
+        }
+        self.step = Step::Fetching(Answers::of(cluster.nodes()));
+    }
+
+    /// A node has fetched its files, or could not; `None` when that is not awaited.
+    pub(super) fn fetched(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        result: Result<Vec<FrozenFile>, FetchFailure>,
+    ) -> Option<Recovered> {
+        let Step::Fetching(answers) = &mut self.step else { return None };
+        if !answers.put(node, result) {
+            return None;
+        }
+        if !answers.all() {
+            return Some(Recovered::Running);
+        }
+        let mut frozen = Vec::new();
+        let mut failure: Option<String> = None;
+        let mut corrupt = false;
+        let answers = std::mem::replace(answers, Answers::of([]));
+        for (node, result) in answers.into_answers() {
+            match result {
+                Ok(files) => frozen.push(files),
+                Err(why) => {
+                    corrupt |= why.corrupt;
+                    failure.get_or_insert(format!("{}: {}", cluster.host(node), why.reason));
+                }
+            }
+        }
+        if let Some(reason) = failure {
+            return Some(self.fail(cluster, reason, corrupt));
+        }
+        let Some(source) = &self.source else { return None };
+        let about = About {
+            name: source.name.clone(),
+            created_us: source.created_us,
+            user: source.user.clone(),
+            job_id: source.job_id.clone(),
+            files: 0,
+            bytes: 0,
+        };
+        let revision = cluster.next_revision(self.held.as_ref().map(Held::highest_revision));
+        let making = Making { id: source.id, epoch: self.stored.epoch, revision, about };
+        self.step = Step::Encoding(Encoding::start(cluster, making, &frozen));
+        Some(Recovered::Running)
+    }
+
+    /// A share ended; `None` when it is no share of these jobs.
+    pub(super) fn job(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        job: JobId,
+        result: JobResult,
+    ) -> Option<Recovered> {
+        let Step::Encoding(encoding) = &mut self.step else { return None };
+        Some(match encoding.job(cluster, node, job, result)? {
+            Encoded::Running => Recovered::Running,
+            Encoded::Failed(reason) => self.fail(cluster, reason, false),
+            Encoded::Done(catalog) => {
+                if let Some(path) = self.differs(&catalog) {
+                    self.fail(cluster, format!("{path} is not as the prefix records it"), true)
+                } else {
+                    let nodes = cluster.nodes();
+                    self.step = Step::Committing(Committing::start(cluster, catalog, nodes, false));
+                    Recovered::Running
+                }
+            }
+        })
+    }
+
+    /// A file that is not what the prefix's catalog says.
+    fn differs(&self, catalog: &Catalog) -> Option<RelPath> {
+        let files = |catalog: &Catalog| -> BTreeMap<RelPath, (u64, u32)> {
+            let file = |entry: &Entry| match &entry.kind {
+                EntryKind::File(copy) => Some((entry.path.clone(), (copy.size, copy.crc))),
+                _ => None,
+            };
+            catalog.entries.iter().filter_map(file).collect()
+        };
+        let (wanted, got) = (self.source.as_ref().map(files).unwrap_or_default(), files(catalog));
+        wanted
+            .iter()
+            .find(|(path, value)| got.get(*path) != Some(value))
+            .or_else(|| got.iter().find(|(path, _)| !wanted.contains_key(*path)))
+            .map(|(path, _)| path.clone())
+    }
+
+    /// A node's answer to `Commit`; `None` when it is not awaited.
+    pub(super) fn committed(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        result: Result<(), String>,
+    ) -> Option<Recovered> {
+        let Step::Committing(committing) = &mut self.step else { return None };
+        Some(match committing.committed(cluster, node, result)? {
+            Committed::Running => Recovered::Running,
+            Committed::Done => Recovered::Done(committing.catalog.clone()),
+            Committed::Failed(reason) => self.fail(cluster, reason, false),
+        })
+    }
+
+    fn fail(&mut self, cluster: &mut Cluster, reason: String, corrupt: bool) -> Recovered {
+        if corrupt {
+            cluster.pfs(PfsTask::MarkFailed(self.stored.clone()));
+        }
+        cluster.send_all(&Command::Drop { id: self.id(), reason: reason.clone() });
+        self.step = Step::Dropping(Answers::of(cluster.nodes()), reason);
+        Recovered::Running
+    }
+
+    /// A node has dropped what it fetched; `None` when that is not awaited.
+    pub(super) fn dropped(&mut self, node: NodeRank) -> Option<Recovered> {
+        let Step::Dropping(answers, reason) = &mut self.step else { return None };
+        if !answers.put(node, ()) {
+            return None;
+        }
+        Some(if answers.all() { Recovered::Failed(std::mem::take(reason)) } else { Recovered::Running })
+    }
+
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+        if let Step::Committing(committing) = &mut self.step {
+            committing.tick(cluster);
+        }
+    }
+}
+
+/// Deals the files to `nodes`: those of old member r to node r where there is one, else to r modulo their number. Equal
+/// files of two members are fetched once.
+fn deal(catalog: &mut Catalog, nodes: usize) {
+    let nodes = u32::try_from(nodes.max(1)).unwrap_or(u32::MAX);
+    catalog.sort();
+    catalog.entries.dedup_by(|later, first| later.path == first.path);
+    for entry in &mut catalog.entries {
+        if let EntryKind::File(copy) = &mut entry.kind {
+            copy.member = Member(copy.member.0 % nodes);
+        }
+    }
+}

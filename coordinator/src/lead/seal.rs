@@ -1,0 +1,303 @@
+//! Seals, one at a time in the order of their markers: freeze, encode, commit (DESIGN 4.5, 5).
+//!
+//! Until the first COMPLETE any failure drops the seal on all nodes; from the first `Commit` on the dataset may be
+//! complete, so `Commit` is sent again until every node has recorded it.
+
+use std::collections::VecDeque;
+
+use nix::errno::Errno;
+use scrfs::control::{Command, DirOp, FrozenFile};
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, Member, NodeRank};
+use scrfs::path::RelPath;
+
+use super::answers::Answers;
+use super::catalog::{Making, size_conflict};
+use super::cluster::Cluster;
+use super::committing::{Committed, Committing};
+use super::directories::{Hold, paths};
+use super::encoding::{Encoded, Encoding};
+use crate::job::{About, JobId, JobResult};
+
+#[derive(Debug)]
+enum Step {
+    /// A round with operations in the dataset runs.
+    Holding,
+    Freezing(DatasetId, Answers<Result<Vec<FrozenFile>, String>>),
+    Encoding(DatasetId, Encoding),
+    /// And whether it is on the PFS already (resumed ones).
+    Committing(Committing, bool),
+    Dropping(DatasetId, Answers<()>),
+}
+
+#[derive(Debug)]
+struct Seal {
+    name: Vec<u8>,
+    step: Step,
+}
+
+/// A seal of an earlier epoch that some nodes have recorded.
+#[derive(Debug)]
+struct Resumed {
+    catalog: Box<Catalog>,
+    missing: Vec<NodeRank>,
+    flushed: bool,
+}
+
+/// The running seal and the markers that queue.
+#[derive(Debug, Default)]
+pub(super) struct Seals {
+    resumed: VecDeque<Resumed>,
+    queue: VecDeque<Vec<u8>>,
+    current: Option<Seal>,
+}
+
+impl Seals {
+    /// A seal in doubt of an earlier epoch, complete on some node: `missing` have not recorded it yet.
+    pub(super) fn resume(&mut self, catalog: Box<Catalog>, missing: Vec<NodeRank>, flushed: bool) {
+        assert!(!missing.is_empty(), "a seal that all have recorded is not in doubt");
+        self.resumed.push_back(Resumed { catalog, missing, flushed });
+    }
+
+    /// A marker was set.
+    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>) {
+        if let Some(reason) = bad_name(&name) {
+            cluster.send(node, Command::RefuseMarker { name, reason });
+            return;
+        }
+        let joins =
+            self.current.as_ref().filter(|seal| seal.name == name).is_some_and(|seal| match &seal.step {
+                // This daemon had heard of the failure before this marker was set: the marker is a new try.
+                Step::Dropping(_, dropped) => !dropped.has(node),
+                _ => true,
+            });
+        if joins || self.queue.contains(&name) || self.resumed.iter().any(|seal| seal.catalog.name == name) {
+            return;
+        }
+        match cluster.datasets.named(&name) {
+            Some(id) => cluster.send(node, Command::Sealed(id)),
+            None => self.queue.push_back(name),
+        }
+    }
+
+    /// What the running seal means for a directory operation.
+    pub(super) fn hold(&self, op: &DirOp) -> Hold {
+        let resumed = |path: &RelPath| {
+            self.resumed
+                .iter()
+                .any(|seal| path.split_first().is_some_and(|(top, _)| top == seal.catalog.name))
+        };
+        if paths(op).any(resumed) {
+            return Hold::Wait;
+        }
+        let Some(seal) = &self.current else { return Hold::Free };
+        let mine = |path: &RelPath| path.split_first().is_some_and(|(top, _)| top == seal.name);
+        let top = |path: &RelPath| path.as_bytes() == seal.name;
+        match op {
+            DirOp::Rename { from, to, .. } if top(from) || top(to) => Hold::Refuse(Errno::EBUSY as i32),
+            DirOp::Rename { from, to, .. } if mine(from) || mine(to) => Hold::Wait,
+            DirOp::Make { path, .. } if top(path) => Hold::Free,
+            // Only an empty dataset can be removed before it is sealed; the daemons' votes tell.
+            DirOp::Remove { path } if top(path) && !matches!(seal.step, Step::Committing(..)) => Hold::Free,
+            DirOp::Make { path, .. } | DirOp::Remove { path } if mine(path) => Hold::Wait,
+            _ => Hold::Free,
+        }
+    }
+
+    /// The top of dataset `name` was removed everywhere.
+    pub(super) fn removed(&mut self, cluster: &mut Cluster, name: &[u8]) {
+        if self.current.as_ref().is_some_and(|seal| seal.name == name) {
+            self.fail(cluster, "its directory was removed");
+        }
+    }
+
+    /// Begins the next seal if none runs. `may_give_ids`: the highest id is known. `round_touches`: the round that runs
+    /// has an operation in that dataset.
+    pub(super) fn begin(
+        &mut self,
+        cluster: &mut Cluster,
+        may_give_ids: bool,
+        round_touches: impl Fn(&[u8]) -> bool,
+    ) {
+        if self.current.is_none() {
+            if let Some(Resumed { catalog, missing, flushed }) = self.resumed.pop_front() {
+                let name = catalog.name.clone();
+                let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
+                self.current = Some(Seal { name, step });
+            } else if let Some(name) = may_give_ids.then(|| self.queue.pop_front()).flatten() {
+                self.current = Some(Seal { name, step: Step::Holding });
+            }
+        }
+        let Some(seal) = &mut self.current else { return };
+        if matches!(seal.step, Step::Holding) && !round_touches(&seal.name) {
+            let id = cluster.next_id();
+            for node in cluster.nodes() {
+                let (name, member) = (seal.name.clone(), Member(node.0));
+                cluster.send(node, Command::Freeze { id, name, member });
+            }
+            seal.step = Step::Freezing(id, Answers::of(cluster.nodes()));
+        }
+    }
+
+    /// A node is quiet, or cannot be frozen; false when that is not awaited.
+    pub(super) fn frozen(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        id: DatasetId,
+        result: Result<Vec<FrozenFile>, String>,
+    ) -> bool {
+        match self.current.as_mut().map(|seal| &mut seal.step) {
+            Some(Step::Freezing(freezing, answers)) if *freezing == id => {
+                let failure = result.as_ref().err().map(|reason| format!("{}: {reason}", cluster.host(node)));
+                if !answers.put(node, result) {
+                    return false;
+                }
+                match failure {
+                    Some(reason) => self.fail(cluster, &reason),
+                    None if answers.all() => self.encode(cluster),
+                    None => {}
+                }
+                true
+            }
+            // It was on its way while the seal was dropped.
+            Some(Step::Dropping(dropping, _)) => *dropping == id,
+            _ => false,
+        }
+    }
+
+    /// All are frozen: checks what can be checked without reading, and starts to encode.
+    fn encode(&mut self, cluster: &mut Cluster) {
+        let Some(Seal { name, step }) = &mut self.current else { return };
+        let Step::Freezing(id, answers) = step else { return };
+        let id = *id;
+        let answers = std::mem::replace(answers, Answers::of([]));
+        let frozen: Vec<Vec<FrozenFile>> =
+            answers.into_answers().filter_map(|(_, files)| files.ok()).collect();
+        let files: usize = frozen.iter().map(Vec::len).sum();
+        if files == 0 {
+            self.fail(cluster, "no node has a file in it");
+        } else if files as u64 > cluster.settings.list_max {
+            let limit = cluster.settings.list_max;
+            self.fail(cluster, &format!("{files} files, more than SCRFS_LIST_MAX ({limit})"));
+        } else if let Some(reason) = size_conflict(&frozen, &cluster.hosts) {
+            self.fail(cluster, &reason);
+        } else {
+            let about = About {
+                name: name.clone(),
+                created_us: cluster.now,
+                user: cluster.settings.user.clone(),
+                job_id: cluster.settings.job_id.clone(),
+                files: 0,
+                bytes: 0,
+            };
+            let making = Making { id, epoch: cluster.epoch, revision: 0, about };
+            *step = Step::Encoding(id, Encoding::start(cluster, making, &frozen));
+        }
+    }
+
+    /// A job's share ended; false when it is no share of this seal.
+    pub(super) fn job(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        job: JobId,
+        result: JobResult,
+    ) -> bool {
+        let Some(Seal { step, .. }) = &mut self.current else { return false };
+        let Step::Encoding(_, encoding) = step else { return false };
+        match encoding.job(cluster, node, job, result) {
+            None => return false,
+            Some(Encoded::Running) => {}
+            Some(Encoded::Failed(reason)) => self.fail(cluster, &reason),
+            Some(Encoded::Done(catalog)) => {
+                let nodes = cluster.nodes();
+                *step = Step::Committing(Committing::start(cluster, catalog, nodes, false), false);
+            }
+        }
+        true
+    }
+
+    /// A node's answer to `Commit`: whether it was awaited, and the dataset when the seal is done.
+    pub(super) fn committed(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        id: DatasetId,
+        result: Result<(), String>,
+    ) -> (bool, Option<DatasetId>) {
+        let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current else {
+            return (false, None);
+        };
+        if committing.catalog.id != id {
+            return (false, None);
+        }
+        match committing.committed(cluster, node, result) {
+            None => (false, None),
+            Some(Committed::Running) => (true, None),
+            Some(Committed::Failed(reason)) => {
+                self.fail(cluster, &reason);
+                (true, None)
+            }
+            Some(Committed::Done) => (true, self.done(cluster)),
+        }
+    }
+
+    fn done(&mut self, cluster: &mut Cluster) -> Option<DatasetId> {
+        let Some(Seal { step: Step::Committing(committing, flushed), .. }) = self.current.take() else {
+            return None;
+        };
+        let catalog = committing.catalog;
+        let id = catalog.id;
+        cluster.send_all(&Command::Sealed(id));
+        cluster.note_unprotected(&catalog);
+        cluster.datasets.insert(*catalog, flushed);
+        Some(id)
+    }
+
+    fn fail(&mut self, cluster: &mut Cluster, reason: &str) {
+        let Some(seal) = &mut self.current else { return };
+        let id = match &seal.step {
+            Step::Holding => {
+                let (name, reason) = (std::mem::take(&mut seal.name), reason.to_owned());
+                cluster.send_all(&Command::RefuseMarker { name, reason });
+                self.current = None;
+                return;
+            }
+            Step::Freezing(id, _) | Step::Encoding(id, _) => *id,
+            Step::Committing(committing, _) => committing.catalog.id,
+            Step::Dropping(..) => return,
+        };
+        let text = format!("seal of {} failed: {reason}", String::from_utf8_lossy(&seal.name));
+        cluster.log(text);
+        cluster.send_all(&Command::Drop { id, reason: reason.to_owned() });
+        seal.step = Step::Dropping(id, Answers::of(cluster.nodes()));
+    }
+
+    /// A node has dropped; false when that is not awaited.
+    pub(super) fn dropped(&mut self, node: NodeRank, id: DatasetId) -> bool {
+        let Some(Seal { step: Step::Dropping(dropping, answers), .. }) = &mut self.current else {
+            return false;
+        };
+        if *dropping != id || !answers.put(node, ()) {
+            return false;
+        }
+        if answers.all() {
+            self.current = None;
+        }
+        true
+    }
+
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+        if let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current {
+            committing.tick(cluster);
+        }
+    }
+}
+
+/// Names that no dataset can have.
+fn bad_name(name: &[u8]) -> Option<String> {
+    let reserved = name == b".scrfs" || name == b".scr";
+    let single = RelPath::new(name).is_ok_and(|path| path.names().count() == 1);
+    (reserved || !single).then(|| format!("{:?} is no dataset's name", String::from_utf8_lossy(name)))
+}

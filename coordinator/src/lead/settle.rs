@@ -1,0 +1,358 @@
+//! The start of an epoch: what do the daemons have, and what did the last epoch leave half-done.
+//!
+//! Inventories; directory operations that some node applied are replayed on all; seals of which nobody recorded
+//! COMPLETE are dropped; then *attach* reads the catalogs of what is complete and unites directories, and *restart*
+//! goes on in `recover`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scrfs::control::{Command, DirHeld, DirOp, HeldState, Inventory, Start};
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
+use scrfs::path::RelPath;
+
+use super::answers::Answers;
+use super::catalog::check;
+use super::cluster::Cluster;
+use super::seal::Seals;
+
+/// What one node has of a dataset.
+#[derive(Debug, Clone)]
+pub(super) struct Holding {
+    pub(super) revision: u32,
+    pub(super) state: HeldState,
+    pub(super) members: BTreeSet<u32>,
+    pub(super) flushed: bool,
+    pub(super) listed: bool,
+}
+
+/// A dataset that is complete: some daemon recorded COMPLETE.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) epoch: Epoch,
+    pub(super) name: Vec<u8>,
+    pub(super) nodes: BTreeMap<NodeRank, Holding>,
+    /// Nodes that have another dataset under this id: made while the network or the PFS was in pieces.
+    pub(super) strangers: Vec<NodeRank>,
+}
+
+impl Held {
+    pub(super) fn flushed(&self) -> bool {
+        self.nodes.values().any(|holding| holding.flushed)
+    }
+
+    pub(super) fn listed(&self) -> bool {
+        self.nodes.values().any(|holding| holding.listed)
+    }
+
+    pub(super) fn highest_revision(&self) -> u32 {
+        self.complete().map(|(_, holding)| holding.revision).max().unwrap_or(0)
+    }
+
+    pub(super) fn complete(&self) -> impl Iterator<Item = (NodeRank, &Holding)> {
+        self.nodes
+            .iter()
+            .filter(|(_, holding)| holding.state == HeldState::Complete)
+            .map(|(node, holding)| (*node, holding))
+    }
+}
+
+#[derive(Debug)]
+enum Step {
+    Asking(Answers<Inventory>),
+    Replaying {
+        round: u64,
+        ops: Vec<(RequestId, DirOp)>,
+        answers: Answers<Vec<i32>>,
+    },
+    Dropping(BTreeMap<DatasetId, Answers<()>>),
+    /// Attach: catalogs that are awaited, and the nodes that have not been asked yet.
+    Reading(BTreeMap<DatasetId, Vec<NodeRank>>),
+    Uniting(Answers<()>),
+    Done,
+}
+
+/// Settles; then `done`.
+#[derive(Debug)]
+pub(super) struct Settle {
+    start: Start,
+    step: Step,
+    replayed: bool,
+    inventories: BTreeMap<NodeRank, Inventory>,
+    /// By id; complete ones only.
+    pub(super) held: BTreeMap<DatasetId, Held>,
+    catalogs: BTreeMap<DatasetId, Catalog>,
+}
+
+impl Settle {
+    pub(super) fn begin(cluster: &mut Cluster, start: Start) -> Self {
+        cluster.send_all(&Command::Inventory);
+        Self {
+            start,
+            step: Step::Asking(Answers::of(cluster.nodes())),
+            replayed: false,
+            inventories: BTreeMap::new(),
+            held: BTreeMap::new(),
+            catalogs: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn start(&self) -> Start {
+        self.start
+    }
+
+    pub(super) fn done(&self) -> bool {
+        matches!(self.step, Step::Done)
+    }
+
+    pub(super) fn inventory(&mut self, cluster: &mut Cluster, node: NodeRank, inventory: Inventory) -> bool {
+        let Step::Asking(answers) = &mut self.step else { return false };
+        cluster.seen_id(inventory.highest_id);
+        for dataset in &inventory.datasets {
+            cluster.seen_id(dataset.id.0);
+        }
+        if !answers.put(node, inventory) {
+            return false;
+        }
+        if answers.all() {
+            let answers = std::mem::replace(answers, Answers::of([]));
+            self.inventories = answers.into_answers().collect();
+            self.replay(cluster);
+        }
+        true
+    }
+
+    /// Operations that some node applied and not all have finished: every node had voted for them.
+    fn replay(&mut self, cluster: &mut Cluster) {
+        let mut unfinished: BTreeMap<RequestId, DirOp> = BTreeMap::new();
+        for inventory in self.inventories.values() {
+            for (id, op) in &inventory.unfinished {
+                unfinished.entry(*id).or_insert_with(|| op.clone());
+            }
+        }
+        if unfinished.is_empty() || self.replayed {
+            self.drop_undecided(cluster);
+            return;
+        }
+        let ops: Vec<_> = unfinished.into_iter().collect();
+        let round = cluster.next_round();
+        cluster.send_all(&Command::DirReplay { round, ops: ops.clone() });
+        self.step = Step::Replaying { round, ops, answers: Answers::of(cluster.nodes()) };
+    }
+
+    pub(super) fn applied(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        of: u64,
+        results: Vec<i32>,
+    ) -> bool {
+        let Step::Replaying { round, ops, answers } = &mut self.step else { return false };
+        if *round != of || !answers.put(node, results) {
+            return false;
+        }
+        if answers.all() {
+            let result = |at: usize| {
+                let errnos = answers.iter().filter_map(|(_, errnos)| errnos.get(at).copied());
+                errnos.into_iter().find(|errno| *errno != 0).unwrap_or(0)
+            };
+            let results = ops.iter().enumerate().map(|(at, (id, _))| (*id, result(at))).collect();
+            cluster.send_all(&Command::DirFinish { results });
+            // What the replay changed, removed datasets among it, is asked rather than computed.
+            self.replayed = true;
+            cluster.send_all(&Command::Inventory);
+            self.step = Step::Asking(Answers::of(cluster.nodes()));
+        }
+        true
+    }
+
+    /// Sorts datasets into complete ones and seals that nobody has recorded; drops these.
+    fn drop_undecided(&mut self, cluster: &mut Cluster) {
+        self.held = complete(&self.inventories);
+        for (&id, held) in &self.held {
+            for &node in &held.strangers {
+                cluster.send(node, Command::Evict(id));
+            }
+        }
+        let mut drops: BTreeMap<DatasetId, BTreeSet<NodeRank>> = BTreeMap::new();
+        for (&node, inventory) in &self.inventories {
+            for dataset in inventory.datasets.iter().filter(|dataset| dataset.state != HeldState::Complete) {
+                let complete = self.held.get(&dataset.id);
+                if complete.is_none_or(|held| held.epoch != dataset.epoch) {
+                    drops.entry(dataset.id).or_default().insert(node);
+                }
+            }
+        }
+        for (id, nodes) in &drops {
+            for &node in nodes {
+                let reason = "its seal was not finished when the coordinators ended".to_owned();
+                cluster.send(node, Command::Drop { id: *id, reason });
+            }
+        }
+        self.step = Step::Dropping(drops.into_iter().map(|(id, nodes)| (id, Answers::of(nodes))).collect());
+        self.after_drops(cluster);
+    }
+
+    pub(super) fn dropped(&mut self, cluster: &mut Cluster, node: NodeRank, id: DatasetId) -> bool {
+        let Step::Dropping(drops) = &mut self.step else { return false };
+        if !drops.get_mut(&id).is_some_and(|answers| answers.put(node, ())) {
+            return false;
+        }
+        self.after_drops(cluster);
+        true
+    }
+
+    fn after_drops(&mut self, cluster: &mut Cluster) {
+        let Step::Dropping(drops) = &self.step else { return };
+        if !drops.values().all(Answers::all) {
+            return;
+        }
+        match self.start {
+            Start::Restart => self.step = Step::Done,
+            Start::Attach => {
+                let listed = self.held.iter().filter(|(_, held)| held.listed());
+                let asks = listed.map(|(&id, held)| {
+                    let highest = held.highest_revision();
+                    let holders = held.complete().filter(|(_, holding)| holding.revision == highest);
+                    (id, holders.map(|(node, _)| node).collect())
+                });
+                self.step = Step::Reading(asks.collect());
+                let Step::Reading(asks) = &mut self.step else { return };
+                asks.retain(|&id, nodes| ask_catalog(cluster, id, nodes));
+                self.unite(cluster);
+            }
+        }
+    }
+
+    pub(super) fn catalog(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        id: DatasetId,
+        catalog: Option<Catalog>,
+    ) -> bool {
+        let Step::Reading(asks) = &mut self.step else { return false };
+        let Some(others) = asks.get_mut(&id) else { return false };
+        let checked = catalog.ok_or_else(|| "no catalog".to_owned()).and_then(|catalog| {
+            check(&catalog, id, true)?;
+            Ok(catalog)
+        });
+        match checked {
+            Ok(catalog) => {
+                self.catalogs.insert(id, catalog);
+                asks.remove(&id);
+            }
+            Err(reason) => {
+                cluster.note(format!("{} has dataset {id} complete, but: {reason}", cluster.host(node)));
+                if !ask_catalog(cluster, id, others) {
+                    asks.remove(&id);
+                }
+            }
+        }
+        self.unite(cluster);
+        true
+    }
+
+    /// When all catalogs are read: the union of all directories to all.
+    fn unite(&mut self, cluster: &mut Cluster) {
+        if !matches!(&self.step, Step::Reading(asks) if asks.is_empty()) {
+            return;
+        }
+        // Sorted by path, parents come before children.
+        let mut union: BTreeMap<RelPath, DirHeld> = BTreeMap::new();
+        for directory in self.inventories.values().flat_map(|inventory| &inventory.directories) {
+            union.entry(directory.path.clone()).or_insert_with(|| directory.clone());
+        }
+        let directories: Vec<DirHeld> = union.into_values().collect();
+        if directories.is_empty() {
+            self.step = Step::Done;
+        } else {
+            cluster.send_all(&Command::DirUnite { directories });
+            self.step = Step::Uniting(Answers::of(cluster.nodes()));
+        }
+    }
+
+    pub(super) fn united(&mut self, node: NodeRank) -> bool {
+        let Step::Uniting(answers) = &mut self.step else { return false };
+        let accepted = answers.put(node, ());
+        if answers.all() {
+            self.step = Step::Done;
+        }
+        accepted
+    }
+
+    /// Attach: what every node has recorded is known now; what some have not is a seal to be finished, or an eviction.
+    pub(super) fn hand_over(self, cluster: &mut Cluster, seals: &mut Seals) {
+        let all: Vec<NodeRank> = cluster.nodes().collect();
+        let keep = cluster.settings.cache_size.max(1) as usize;
+        let mut doubts = Vec::new();
+        let mut whole = 0;
+        let mut newest_first: Vec<(DatasetId, Held)> = self.held.into_iter().collect();
+        newest_first.sort_by_key(|(id, held)| std::cmp::Reverse((held.epoch, *id)));
+        let mut catalogs = self.catalogs;
+        for (id, held) in newest_first {
+            let Some(catalog) = catalogs.remove(&id) else {
+                cluster.datasets.put_aside(id);
+                continue;
+            };
+            let has = |node: &NodeRank| {
+                held.complete().any(|(holder, holding)| {
+                    holder == *node && holding.revision == catalog.revision && holding.listed
+                })
+            };
+            let missing: Vec<NodeRank> = all.iter().copied().filter(|node| !has(node)).collect();
+            if missing.is_empty() {
+                whole += 1;
+                cluster.datasets.insert(catalog, held.flushed());
+            } else if whole >= keep {
+                // Enough newer ones are complete everywhere: its eviction had begun.
+                cluster.send_all(&Command::Evict(id));
+            } else {
+                doubts.push((catalog, missing, held.flushed()));
+            }
+        }
+        for (catalog, missing, flushed) in doubts.into_iter().rev() {
+            seals.resume(Box::new(catalog), missing, flushed);
+        }
+    }
+}
+
+/// Asks the next node; false when there is none left.
+fn ask_catalog(cluster: &mut Cluster, id: DatasetId, nodes: &mut Vec<NodeRank>) -> bool {
+    if nodes.is_empty() {
+        return false;
+    }
+    let node = nodes.remove(0);
+    cluster.send(node, Command::ReadCatalog(id));
+    true
+}
+
+/// Datasets of which some node recorded COMPLETE. Of two under one id the newer epoch's stands.
+fn complete(inventories: &BTreeMap<NodeRank, Inventory>) -> BTreeMap<DatasetId, Held> {
+    let mut all: BTreeMap<DatasetId, Held> = BTreeMap::new();
+    let datasets = || {
+        inventories.iter().flat_map(|(node, inventory)| inventory.datasets.iter().map(move |d| (*node, d)))
+    };
+    for (_, dataset) in datasets().filter(|(_, dataset)| dataset.state == HeldState::Complete) {
+        let (epoch, name) = (dataset.epoch, dataset.name.clone());
+        if all.get(&dataset.id).is_none_or(|held| held.epoch < epoch) {
+            all.insert(dataset.id, Held { epoch, name, nodes: BTreeMap::new(), strangers: Vec::new() });
+        }
+    }
+    for (node, dataset) in datasets() {
+        let Some(held) = all.get_mut(&dataset.id) else { continue };
+        if held.epoch == dataset.epoch {
+            let holding = Holding {
+                revision: dataset.revision,
+                state: dataset.state,
+                members: dataset.members.iter().map(|member| member.0).collect(),
+                flushed: dataset.flushed,
+                listed: dataset.listed,
+            };
+            held.nodes.insert(node, holding);
+        } else if dataset.state == HeldState::Complete {
+            held.strangers.push(node);
+        }
+    }
+    all
+}
