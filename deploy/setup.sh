@@ -10,7 +10,7 @@ BASE_PACKAGES=(ca-certificates curl fuse3 gcc git iproute2 libc6-dev libclang-de
     openmpi-bin pkg-config procps util-linux)
 
 cannot() {
-    printf '%s\n' "cannot go on: $1" "  $2" >&2 && exit 1
+    printf '%s\n' "cannot go on: $1" "  $2" >&2; exit 1
 }
 
 # hear_interrupts SCRIPT ARGS...: starts the script again if it was started deaf to INT, as scripts start what they put
