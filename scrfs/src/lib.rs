@@ -11,7 +11,6 @@ pub mod faults;
 pub mod hash;
 pub mod ids;
 pub mod path;
-pub mod redundancy;
 pub mod status;
 pub mod store;
 pub mod transfer;
