@@ -10,14 +10,8 @@ BASE_PACKAGES=(ca-certificates curl fuse3 gcc git iproute2 libc6-dev libclang-de
     openmpi-bin pkg-config procps util-linux)
 
 cannot() {
-    printf '%s\n' "cannot go on: $1" "  $2" >&2; exit 1
-}
-
-# hear_interrupts SCRIPT ARGS...: starts the script again if it was started deaf to INT, as scripts start what they put
-# into the background; bash cannot listen for what was ignored from the first.
-hear_interrupts() {
-    [ -z "${SCRFS_HEARS:-}" ] || return 0
-    SCRFS_HEARS=1 exec env --default-signal=INT "$@"
+    printf '%s\n' "cannot go on: $1" "  $2" >&2
+    exit 1
 }
 
 # need_machine: root, /dev/fuse, namespaces.
