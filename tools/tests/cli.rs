@@ -1,7 +1,8 @@
 //! The tools as people meet them: exit codes, what goes where, hints.
 
-use std::fs;
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
