@@ -11,6 +11,7 @@ pub mod faults;
 pub mod hash;
 pub mod ids;
 pub mod path;
+pub mod record;
 pub mod redundancy;
 pub mod status;
 pub mod store;
