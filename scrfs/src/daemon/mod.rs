@@ -1,3 +1,37 @@
 //! The daemon of one node: its two halves and the loop that ties them to the coordinator.
+//!
+//! The mounted tree (what programs see) is one half, the node (datasets, filemap, coordinator) the other; they meet in
+//! [`boundary`]. This module is the node. In reading order:
+//!
+//! * [`node`]: [`Node`], its life, who is attached; `commands` hands each command to the thread that carries it out.
+//! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and `filemap` are its forms,
+//!   `journal` the cheap record of new files, `cache` where bytes are.
+//! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop.
+//! * `members`: coordinators' workers read and write through descriptors that are opened here.
+//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
+//! * `events`, `report`: what operators see.
 
 pub mod boundary;
+pub mod node;
+
+mod cache;
+mod callers;
+mod catalog_file;
+mod commands;
+mod disk;
+mod events;
+mod eviction;
+mod filemap;
+mod journal;
+mod lane;
+mod members;
+mod report;
+mod requests;
+mod restart;
+mod rounds;
+mod seal;
+mod state;
+mod transfers;
+
+pub use node::{Node, NodeConfig, NodeError};
+

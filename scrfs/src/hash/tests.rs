@@ -2,12 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::codec::DEPTH_MAX;
-use super::file::HEADER_BYTES;
 use super::*;
-
-/// Bytes of the CRC behind the tree.
-const CRC_BYTES: usize = 4;
+use crate::hash::codec::DEPTH_MAX;
+use crate::hash::{FieldProblem, Text};
 
 fn sample() -> Hash {
     let mut tree = Hash::new();

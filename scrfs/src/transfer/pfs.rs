@@ -72,6 +72,25 @@ impl PfsDirectory {
         self.in_thread(move || get(&directory, local, &path, &recorded, &monitor))
     }
 
+    /// Puts the names of files below here on storage, as far as the PFS knows how to.
+    pub fn sync_directories(&self, files: Vec<RelPath>) -> Result<(), TransferError> {
+        let directory = Arc::clone(&self.directory);
+        self.in_thread(move || {
+            let mut seen = std::collections::BTreeSet::from([RelPath::root()]);
+            seen.extend(files.iter().filter_map(|path| path.split_last().map(|(parent, _)| parent)));
+            for path in &seen {
+                let synced = beneath::open_directory(directory.as_fd(), path)
+                    .and_then(|opened| Ok(rustix::fs::fsync(opened)?));
+                match synced {
+                    // Some file systems sync no directories.
+                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+                    other => other.map_err(TransferError::io(path, "fsync on the PFS"))?,
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn in_thread<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<R, TransferError> + Send + 'static,

@@ -1,0 +1,355 @@
+//! `dataset.<id>.scrinfo`: the COMPLETE record of a dataset with its catalog, as an SCR hash file.
+//!
+//! That this file is there, whole, *is* the record: it is written in one commit when all members have voted.
+
+use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use crate::hash::{FieldError, FieldProblem, Hash, NulInText, Text};
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::path::RelPath;
+
+/// Members of one dataset.
+const MEMBERS_MAX: usize = 1 << 20;
+
+/// Why a catalog is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum CatalogError {
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    #[error(transparent)]
+    Nul(#[from] NulInText),
+    #[error("{0}")]
+    Wrong(String),
+}
+
+fn wrong<T>(text: impl Into<String>) -> Result<T, CatalogError> {
+    Err(CatalogError::Wrong(text.into()))
+}
+
+/// Refuses a catalog whose parts do not fit together, so that nobody else needs to doubt one.
+pub(super) fn validate(catalog: &Catalog) -> Result<(), CatalogError> {
+    if catalog.id.0 == 0 {
+        return wrong("dataset id 0");
+    }
+    validate_name(&catalog.name)?;
+    let members = catalog.layout.members.len();
+    if members > MEMBERS_MAX {
+        return wrong(format!("{members} members"));
+    }
+    let mut in_set = vec![false; members];
+    for member in catalog.layout.sets.iter().flatten() {
+        match in_set.get_mut(member.0 as usize) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return wrong(format!("member {member} is in two sets, or there is no such member")),
+        }
+    }
+    if in_set.contains(&false) {
+        return wrong("a member is in no set");
+    }
+    for entry in &catalog.entries {
+        if let EntryKind::File(copy) = &entry.kind
+            && (copy.member.0 as usize >= members || entry.path.is_root())
+        {
+            return wrong(format!("file {}: no such member {}", entry.path, copy.member));
+        }
+        if entry.atime.nsecs > 999_999_999 || entry.mtime.nsecs > 999_999_999 {
+            return wrong(format!("{}: nanoseconds beyond a second", entry.path));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be the name of a directory in the checkpoint path.
+pub(super) fn validate_name(name: &[u8]) -> Result<RelPath, CatalogError> {
+    match RelPath::new(name) {
+        Ok(path) if path.names().count() == 1 => Ok(path),
+        Ok(_) => wrong("a dataset's name is one directory's name"),
+        Err(error) => wrong(error.to_string()),
+    }
+}
+
+pub(super) fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
+    let mut tree = Hash::new();
+    put(&mut tree, "COMPLETE", 1_u32);
+    put(&mut tree, "ID", catalog.id.0);
+    put(&mut tree, "EPOCH", catalog.epoch.0);
+    put(&mut tree, "REVISION", catalog.revision);
+    put(&mut tree, "NAME", Text::new(catalog.name.clone())?);
+    put(&mut tree, "CREATED", catalog.created_us);
+    put(&mut tree, "USER", Text::new(catalog.user.clone())?);
+    put(&mut tree, "JOBID", Text::new(catalog.job_id.clone())?);
+    put(&mut tree, "TYPE", scheme_word(catalog.layout.scheme));
+    let mut members = Hash::new();
+    for (at, place) in catalog.layout.members.iter().enumerate() {
+        let mut member = Hash::new();
+        put(&mut member, "HOST", Text::new(place.host.clone())?);
+        put(&mut member, "FILES", place.files);
+        put(&mut member, "SIZE", place.bytes);
+        members.append(Text::from(at), member);
+    }
+    tree.append("MEMBER".into(), members);
+    let mut sets = Hash::new();
+    for (at, set) in catalog.layout.sets.iter().enumerate() {
+        let mut ring = Hash::new();
+        for (position, member) in set.iter().enumerate() {
+            ring.append(Text::from(position), Hash::value(member.0));
+        }
+        sets.append(Text::from(at), ring);
+    }
+    tree.append("SET".into(), sets);
+    let mut entries = Hash::new();
+    for (at, entry) in catalog.entries.iter().enumerate() {
+        entries.append(Text::from(at), encode_entry(entry)?);
+    }
+    tree.append("ENTRY".into(), entries);
+    Ok(tree)
+}
+
+pub(super) fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
+    if need(tree.number::<u32>("COMPLETE"), "COMPLETE")? != 1 {
+        return wrong("COMPLETE is not 1");
+    }
+    let members = numbered(tree, "MEMBER", |_, member| {
+        Ok(MemberPlace {
+            host: utf8(member, "HOST")?,
+            files: need(member.number("FILES"), "FILES")?,
+            bytes: need(member.number("SIZE"), "SIZE")?,
+        })
+    })?;
+    let sets = numbered(tree, "SET", |_, set| {
+        let mut ring = Vec::with_capacity(set.len());
+        for (position, value) in set.iter() {
+            let member = value.keys().next().and_then(Text::number).map(Member);
+            match (position.number::<usize>(), member) {
+                (Some(position), Some(member)) => ring.push((position, member)),
+                _ => return wrong(format!("position {position} of a set")),
+            }
+        }
+        ring.sort_unstable();
+        Ok(ring.into_iter().map(|(_, member)| member).collect())
+    })?;
+    let layout = Layout { scheme: scheme_of(need(tree.text("TYPE"), "TYPE")?)?, members, sets };
+    let mut catalog = Catalog {
+        id: DatasetId(need(tree.number("ID"), "ID")?),
+        epoch: Epoch(need(tree.number("EPOCH"), "EPOCH")?),
+        revision: need(tree.number("REVISION"), "REVISION")?,
+        name: need(tree.text("NAME"), "NAME")?.as_bytes().to_vec(),
+        created_us: need(tree.number("CREATED"), "CREATED")?,
+        user: utf8(tree, "USER")?,
+        job_id: utf8(tree, "JOBID")?,
+        layout,
+        entries: numbered(tree, "ENTRY", |_, entry| decode_entry(entry))?,
+    };
+    catalog.sort();
+    validate(&catalog)?;
+    Ok(catalog)
+}
+
+fn encode_entry(entry: &Entry) -> Result<Hash, CatalogError> {
+    let mut tree = Hash::new();
+    if !entry.path.is_root() {
+        put(&mut tree, "PATH", Text::from(&entry.path));
+    }
+    match &entry.kind {
+        EntryKind::Directory => put(&mut tree, "KIND", "DIRECTORY"),
+        EntryKind::Symlink(target) => {
+            put(&mut tree, "KIND", "LINK");
+            put(&mut tree, "TARGET", Text::new(target.clone())?);
+        }
+        EntryKind::File(copy) => {
+            put(&mut tree, "KIND", "FILE");
+            put(&mut tree, "SIZE", copy.size);
+            put(&mut tree, "CRC", crc_text(copy.crc));
+            put(&mut tree, "MEMBER", copy.member.0);
+            if let Some(rank) = copy.program_rank {
+                put(&mut tree, "PROGRAM_RANK", rank);
+            }
+        }
+    }
+    encode_attributes(&mut tree, entry);
+    Ok(tree)
+}
+
+fn decode_entry(tree: &Hash) -> Result<Entry, CatalogError> {
+    let path = tree.text("PATH")?.map_or_else(|| Ok(RelPath::root()), |path| RelPath::new(path.as_bytes()));
+    let path = path.or_else(|error| wrong(error.to_string()))?;
+    let kind = match need(tree.text("KIND"), "KIND")?.as_bytes() {
+        b"DIRECTORY" => EntryKind::Directory,
+        b"LINK" => EntryKind::Symlink(need(tree.text("TARGET"), "TARGET")?.as_bytes().to_vec()),
+        b"FILE" => EntryKind::File(FileCopy {
+            size: need(tree.number("SIZE"), "SIZE")?,
+            crc: crc_of(need(tree.text("CRC"), "CRC")?)?,
+            member: Member(need(tree.number("MEMBER"), "MEMBER")?),
+            program_rank: tree.number("PROGRAM_RANK")?,
+        }),
+        _ => return wrong(format!("{path}: unknown kind of entry")),
+    };
+    let mut entry =
+        Entry { path, kind, mode: 0, uid: 0, gid: 0, atime: Stamp::default(), mtime: Stamp::default() };
+    decode_attributes(tree, &mut entry)?;
+    Ok(entry)
+}
+
+/// Mode, owner and times: in the catalog, and as extra keys of a file's META.
+pub(super) fn encode_attributes(tree: &mut Hash, entry: &Entry) {
+    put(tree, "MODE", entry.mode);
+    put(tree, "UID", entry.uid);
+    put(tree, "GID", entry.gid);
+    put(tree, "ATIME_SECS", entry.atime.secs);
+    put(tree, "ATIME_NSECS", entry.atime.nsecs);
+    put(tree, "MTIME_SECS", entry.mtime.secs);
+    put(tree, "MTIME_NSECS", entry.mtime.nsecs);
+}
+
+pub(super) fn decode_attributes(tree: &Hash, entry: &mut Entry) -> Result<(), FieldError> {
+    entry.mode = need(tree.number::<u32>("MODE"), "MODE")? & 0o7777;
+    entry.uid = need(tree.number("UID"), "UID")?;
+    entry.gid = need(tree.number("GID"), "GID")?;
+    let stamp = |secs, nsecs| {
+        let nsecs = need(tree.number::<u32>(nsecs), nsecs)?.min(999_999_999);
+        Ok(Stamp { secs: need(tree.number(secs), secs)?, nsecs })
+    };
+    entry.atime = stamp("ATIME_SECS", "ATIME_NSECS")?;
+    entry.mtime = stamp("MTIME_SECS", "MTIME_NSECS")?;
+    Ok(())
+}
+
+pub(super) fn put(tree: &mut Hash, key: &'static str, value: impl Into<Text>) {
+    tree.append(key.into(), Hash::value(value));
+}
+
+pub(super) fn need<T>(found: Result<Option<T>, FieldError>, key: &'static str) -> Result<T, FieldError> {
+    found?.ok_or_else(|| FieldError::at(key, FieldProblem::Missing))
+}
+
+/// What is below `key`: elements with dense numbers from 0 as keys, in any order.
+fn numbered<T>(
+    tree: &Hash,
+    key: &'static str,
+    mut decode: impl FnMut(usize, &Hash) -> Result<T, CatalogError>,
+) -> Result<Vec<T>, CatalogError> {
+    let Some(list) = tree.get(key) else { return Ok(Vec::new()) };
+    let mut found = Vec::with_capacity(list.len());
+    for (number, below) in list.iter() {
+        let Some(number) = number.number::<usize>() else {
+            return wrong(format!("{key}/{number} is not a number"));
+        };
+        found.push((number, decode(number, below)?));
+    }
+    found.sort_by_key(|&(number, _)| number);
+    if found.iter().enumerate().any(|(at, &(number, _))| at != number) {
+        return wrong(format!("{key}: numbers are not dense"));
+    }
+    Ok(found.into_iter().map(|(_, value)| value).collect())
+}
+
+fn utf8(tree: &Hash, key: &'static str) -> Result<String, CatalogError> {
+    match need(tree.text(key), key)?.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => wrong(format!("{key} is not UTF-8")),
+    }
+}
+
+pub(super) fn crc_text(crc: u32) -> Text {
+    // Never has a NUL.
+    Text::new(format!("{crc:#x}")).unwrap_or_default()
+}
+
+pub(super) fn crc_of(text: &Text) -> Result<u32, FieldError> {
+    let digits = text.as_str().and_then(|text| text.strip_prefix("0x"));
+    let crc = digits.filter(|d| !d.starts_with('+')).and_then(|d| u32::from_str_radix(d, 16).ok());
+    crc.ok_or_else(|| FieldError::at("CRC", FieldProblem::NotACrc(text.clone())))
+}
+
+/// SCR's word for a scheme.
+pub(super) fn scheme_word(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Single => "LOCAL",
+        Scheme::Partner => "PARTNER",
+        Scheme::Xor => "XOR",
+    }
+}
+
+fn scheme_of(word: &Text) -> Result<Scheme, CatalogError> {
+    match word.as_bytes() {
+        b"LOCAL" | b"SINGLE" => Ok(Scheme::Single),
+        b"PARTNER" => Ok(Scheme::Partner),
+        b"XOR" => Ok(Scheme::Xor),
+        _ => wrong(format!("unknown scheme {word}")),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::daemon) fn example() -> Catalog {
+        let stamp = Stamp { secs: -5, nsecs: 7 };
+        let entry = |path: &str, kind| Entry {
+            path: RelPath::new(path).unwrap(),
+            kind,
+            mode: 0o644,
+            uid: 1000,
+            gid: 1001,
+            atime: stamp,
+            mtime: stamp,
+        };
+        let file = |size, member| {
+            EntryKind::File(FileCopy {
+                size,
+                crc: 0x0089_8812,
+                member: Member(member),
+                program_rank: Some(3),
+            })
+        };
+        let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes };
+        Catalog {
+            id: DatasetId(4),
+            epoch: Epoch(9),
+            revision: 2,
+            name: b"ck \xff4".to_vec(),
+            created_us: 12,
+            user: "u".into(),
+            job_id: "j".into(),
+            layout: Layout {
+                scheme: Scheme::Xor,
+                members: vec![place("n0", 1, 5), place("n1", 1, 0), place("n2", 0, 0)],
+                sets: vec![vec![Member(2), Member(0), Member(1)]],
+            },
+            entries: vec![
+                entry("", EntryKind::Directory),
+                entry("a b", file(5, 0)),
+                entry("d", EntryKind::Directory),
+                entry("d/x", file(0, 1)),
+                entry("link", EntryKind::Symlink(b"../there".to_vec())),
+            ],
+        }
+    }
+
+    #[test]
+    fn there_and_back() {
+        let catalog = example();
+        let tree = encode(&catalog).unwrap();
+        let bytes = crate::hash::encode(&tree);
+        let back = decode(&crate::hash::decode_file(&bytes).unwrap()).unwrap();
+        assert_eq!(back, catalog);
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let change = |with: &dyn Fn(&mut Catalog)| {
+            let mut catalog = example();
+            with(&mut catalog);
+            validate(&catalog)
+        };
+        change(&|_| {}).unwrap();
+        assert!(change(&|c| c.name = b"../x".to_vec()).is_err());
+        assert!(change(&|c| c.name = b"a/b".to_vec()).is_err());
+        assert!(change(&|c| c.name = Vec::new()).is_err());
+        assert!(change(&|c| c.id = DatasetId(0)).is_err());
+        assert!(change(&|c| c.layout.sets[0].push(Member(0))).is_err());
+        assert!(change(&|c| c.layout.sets[0][0] = Member(7)).is_err());
+        assert!(change(&|c| drop(c.layout.sets[0].pop())).is_err());
+        assert!(change(&|c| drop(c.layout.members.pop())).is_err());
+        assert!(change(&|c| c.entries[0].mtime.nsecs = 1_000_000_000).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! Which thread carries out which command, so that directory rounds and markers are served whatever else goes on.
+//!
+//! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's order. Transfers,
+//! files that programs wait for, evictions: a thread each. Freezing: a thread per seal.
+
+use crate::control::Command;
+use crate::ids::DatasetId;
+
+use super::node::Node;
+use super::requests::with_link;
+use super::transfers::FetchOrder;
+
+impl Node {
+    pub(super) fn carry_out(&self, link: u64, command: Command) {
+        let (attached, served) = {
+            let state = self.state.lock();
+            (state.attached.as_ref().is_some_and(|attached| attached.link.id() == link), state.served())
+        };
+        if !attached {
+            return;
+        }
+        match command {
+            Command::DirPrepare { round, ops } => self.dir_prepare(round, ops),
+            Command::DirApply { round, verdicts } => self.dir_apply(round, &verdicts),
+            Command::DirReplay { round, ops } => self.dir_replay(round, &ops),
+            Command::DirFinish { results } => self.dir_finish(&results),
+            Command::DirUnite { directories } => self.dir_unite(directories),
+
+            Command::Inventory => self.in_records(link, Self::send_inventory),
+            Command::ReadCatalog(id) => self.in_records(link, move |node| node.send_catalog(id)),
+            Command::Serve => self.in_records(link, Self::serve),
+            Command::Freeze { id, name, member } => {
+                self.in_records(link, move |node| node.freeze(id, name, member));
+            }
+            Command::Drop { id, reason } => {
+                self.in_records(link, move |node| node.drop_seal(id, &reason, !served));
+            }
+            Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
+            Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
+            Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(id)),
+            Command::Present { datasets } => self.in_records(link, move |node| node.present(&datasets)),
+
+            Command::RefuseMarker { name, reason } => {
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
+                self.answer_markers(&name, libc::EIO);
+            }
+            Command::Fetched { request, errno } => {
+                let waiters = self.state.lock().waiting.take_fetch(request);
+                for waiter in waiters {
+                    waiter.answer(errno);
+                }
+            }
+            Command::Note(text) => self.events.info(None, &text),
+            Command::Evict(id) => self.evict(link, id),
+
+            Command::FlushMember { id, directory } => {
+                self.in_transfers(link, move |node| node.flush_member(id, &directory));
+            }
+            Command::Verify(id) => self.in_transfers(link, move |node| node.verify(id)),
+            Command::FetchMember { id, epoch, name, member, directory, entries } => {
+                let order = FetchOrder { id, epoch, name, member, directory, entries };
+                self.in_transfers(link, move |node| node.fetch_member(&order));
+            }
+            Command::CopyFromPrefix { request, file, directory } => {
+                let me = self.me.clone();
+                self.lanes.opens.run(move || {
+                    with_link(&me, link, |node| node.copy_from_prefix(request, &file, &directory));
+                });
+            }
+        }
+    }
+
+    fn in_transfers(&self, link: u64, work: impl FnOnce(&Self) + Send + 'static) {
+        let me = self.me.clone();
+        self.lanes.transfers.run(move || with_link(&me, link, work));
+    }
+
+    /// Settling is over.
+    fn serve(&self) {
+        {
+            let mut state = self.state.lock();
+            for dataset in state.table.datasets.values_mut() {
+                // What is complete was brought to all nodes while settling.
+                dataset.settled |= dataset.catalog.is_some();
+            }
+            if let Some(attached) = &mut state.attached {
+                attached.served = true;
+            }
+        }
+        self.release_held();
+        self.answer_sealed_markers();
+        self.send_waiting();
+    }
+
+    /// Markers whose dataset turned out complete while no coordinator was there.
+    fn answer_sealed_markers(&self) {
+        let names: Vec<Vec<u8>> = {
+            let state = self.state.lock();
+            let complete = state.present().filter(|dataset| dataset.catalog.is_some() && dataset.listed);
+            complete.map(|dataset| dataset.name.clone()).collect()
+        };
+        for name in names {
+            self.answer_markers(&name, 0);
+        }
+    }
+
+    fn mark_flushed(&self, id: DatasetId) {
+        let marked = self.disk.lock().change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.flushed = true;
+            }
+        });
+        match marked {
+            Ok(()) => self.events.info(Some(id), "is on the PFS"),
+            Err(error) => {
+                self.events.error(Some(id), &format!("that it is on the PFS cannot be recorded: {error}"));
+            }
+        }
+    }
+}

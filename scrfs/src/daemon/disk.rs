@@ -1,0 +1,297 @@
+//! The node's state on storage, and the one way to change it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `node.scrinfo` | highest epoch and id; per dataset: name, epoch, home, flags, which members are recorded |
+//! | `filemap_0.scrinfo` | members' files ([`super::filemap`]) |
+//! | `dataset.<id>.scrinfo` | COMPLETE and the catalog ([`super::catalog_file`]) |
+//!
+//! A change is made to a copy of the table, written, and then made to the table itself: what programs and the lead are
+//! told never runs ahead of storage. The filemap goes first, so that a member said to be recorded is always in it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::dataset::{Catalog, CatalogIndex, Scheme};
+use crate::hash::{self, Hash, Text};
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::store::{Store, StoreError};
+
+use super::catalog_file::{self, need, put};
+use super::filemap::{self, CacheNames, Filemap};
+use super::state::{Dataset, Home, Origin, Part, State, Table};
+
+const NODE: &str = "node.scrinfo";
+const FILEMAP: &str = "filemap_0.scrinfo";
+const MASTER: &str = "filemap.scrinfo";
+/// Largest file of each kind, bytes.
+const FILE_MAX: u64 = 1 << 30;
+
+/// See the module. Its lock is taken before the state's.
+pub(super) struct Disk {
+    store: Arc<Store>,
+    names: CacheNames,
+    /// What `node.scrinfo` and the filemap hold for certain.
+    written: [Option<Vec<u8>>; 2],
+}
+
+/// What was found at start, and what was wrong with it.
+pub(super) struct Loaded {
+    pub(super) table: Table,
+    pub(super) problems: Vec<String>,
+}
+
+impl Disk {
+    pub(super) fn new(store: Arc<Store>, names: CacheNames) -> Self {
+        Self { store, names, written: [None, None] }
+    }
+
+    /// Changes the table, on storage first. `edit` is called twice: for the copy and for the table.
+    pub(super) fn change(
+        &mut self,
+        state: &Mutex<State>,
+        edit: impl Fn(&mut Table),
+    ) -> Result<(), StoreError> {
+        let (mut next, scheme) = {
+            let state = state.lock();
+            (state.table.clone(), scheme_of(&state))
+        };
+        edit(&mut next);
+        self.write(&next, scheme)?;
+        edit(&mut state.lock().table);
+        Ok(())
+    }
+
+    /// Writes what differs from storage.
+    pub(super) fn write(&mut self, table: &Table, scheme: Scheme) -> Result<(), StoreError> {
+        let filemap = filemap::encode(table.datasets.values(), scheme, &self.names);
+        let files = [(FILEMAP, hash::encode(&filemap)), (NODE, hash::encode(&encode_node(table)))];
+        for (written, (name, bytes)) in self.written.iter_mut().zip(files) {
+            if written.as_ref() != Some(&bytes) {
+                *written = None;
+                self.store.commit(name, &bytes)?;
+                *written = Some(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records COMPLETE.
+    pub(super) fn record_complete(&self, catalog: &Catalog) -> Result<(), StoreError> {
+        let name = dataset_file(catalog.id);
+        let wrong = |error: catalog_file::CatalogError| StoreError::Failed {
+            path: self.store.path().join(&name),
+            step: "encode",
+            source: std::io::Error::new(std::io::ErrorKind::InvalidInput, error.to_string()),
+        };
+        let tree = catalog_file::encode(catalog).map_err(wrong)?;
+        self.store.commit(&name, &hash::encode(&tree))
+    }
+
+    /// Takes a COMPLETE record back (eviction).
+    pub(super) fn remove_complete(&self, id: DatasetId) -> Result<(), StoreError> {
+        self.store.remove(&dataset_file(id))
+    }
+
+    /// Reads everything. What cannot be read is told and left out: a daemon that does not start helps nobody.
+    pub(super) fn load(&mut self) -> Result<Loaded, StoreError> {
+        let mut problems = Vec::new();
+        let master = hash::encode(&filemap::master(self.filemap_path()));
+        if self.store.read(MASTER, FILE_MAX)?.as_ref() != Some(&master) {
+            self.store.commit(MASTER, &master)?;
+        }
+        let mut table = Table::default();
+        let mut recorded = Vec::new();
+        if let Some(tree) = self.read(NODE, 1, &mut problems)?
+            && let Err(error) = decode_node(&tree, &mut table, &mut recorded)
+        {
+            problems.push(format!("{NODE}: {error}"));
+        }
+        let mut map = Filemap::new();
+        if let Some(tree) = self.read(FILEMAP, 0, &mut problems)? {
+            let (decoded, wrong) = filemap::decode(&tree);
+            map = decoded;
+            problems.extend(wrong.into_iter().map(|text| format!("{FILEMAP}: {text}")));
+        }
+        self.load_catalogs(&mut table, &mut problems)?;
+        join(&mut table, map, &recorded, &mut problems);
+        Ok(Loaded { table, problems })
+    }
+
+    fn read(
+        &mut self,
+        name: &'static str,
+        slot: usize,
+        problems: &mut Vec<String>,
+    ) -> Result<Option<Hash>, StoreError> {
+        let Some(bytes) = self.store.read(name, FILE_MAX)? else { return Ok(None) };
+        match hash::decode_file(&bytes) {
+            Ok(tree) => {
+                self.written[slot] = Some(bytes);
+                Ok(Some(tree))
+            }
+            Err(error) => {
+                problems.push(format!("{name}: {error}"));
+                Ok(None)
+            }
+        }
+    }
+
+    fn load_catalogs(&self, table: &mut Table, problems: &mut Vec<String>) -> Result<(), StoreError> {
+        let listing = |source| StoreError::Failed { path: self.store.path().into(), step: "list", source };
+        for name in crate::store::beneath::names(self.store.directory()).map_err(listing)? {
+            let Some((name, id)) = dataset_of_file(&name) else { continue };
+            let Some(bytes) = self.store.read(&name, FILE_MAX)? else { continue };
+            let decoded = hash::decode_file(&bytes)
+                .map_err(|e| e.to_string())
+                .and_then(|tree| catalog_file::decode(&tree).map_err(|e| e.to_string()));
+            match decoded {
+                Ok(catalog) if catalog.id == id => {
+                    let (epoch, name) = (catalog.epoch, catalog.name.clone());
+                    let dataset = table
+                        .datasets
+                        .entry(id)
+                        .or_insert_with(|| Dataset::new(id, epoch, name, Home::Aside));
+                    (dataset.epoch, dataset.name) = (catalog.epoch, catalog.name.clone());
+                    table.epoch = table.epoch.max(catalog.epoch);
+                    dataset.catalog = Some(Arc::new(CatalogIndex::new(catalog)));
+                }
+                Ok(_) => problems.push(format!("{name}: holds another dataset")),
+                Err(error) => problems.push(format!("{name}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn filemap_path(&self) -> Text {
+        use std::os::unix::ffi::OsStrExt;
+        Text::new(self.store.path().join(FILEMAP).as_os_str().as_bytes()).unwrap_or_default()
+    }
+}
+
+pub(super) fn scheme_of(state: &State) -> Scheme {
+    state.settings.as_ref().map_or(Scheme::Xor, |settings| settings.scheme)
+}
+
+fn dataset_file(id: DatasetId) -> String {
+    format!("dataset.{id}.scrinfo")
+}
+
+fn dataset_of_file(name: &[u8]) -> Option<(String, DatasetId)> {
+    let name = std::str::from_utf8(name).ok()?;
+    let id = name.strip_prefix("dataset.")?.strip_suffix(".scrinfo")?.parse().ok()?;
+    Some((name.to_owned(), DatasetId(id)))
+}
+
+fn encode_node(table: &Table) -> Hash {
+    let mut tree = Hash::new();
+    put(&mut tree, "EPOCH", table.epoch.0);
+    put(&mut tree, "ID", table.highest_id);
+    let mut datasets = Hash::new();
+    for dataset in table.datasets.values() {
+        let mut below = Hash::new();
+        // Names are checked where they come in.
+        put(&mut below, "NAME", Text::new(dataset.name.clone()).unwrap_or_default());
+        put(&mut below, "EPOCH", dataset.epoch.0);
+        put(&mut below, "HOME", if dataset.home == Home::Tree { "TREE" } else { "ASIDE" });
+        put(&mut below, "FLUSHED", u32::from(dataset.flushed));
+        put(&mut below, "GOING", u32::from(dataset.going));
+        put(&mut below, "FAILED", u32::from(dataset.failed.is_some()));
+        let mut members = Hash::new();
+        for (member, part) in &dataset.parts {
+            let mut record = Hash::new();
+            put(&mut record, "RECORDED", u32::from(part.recorded));
+            put(&mut record, "CRCS", u32::from(part.crcs_known));
+            put(&mut record, "STAGED", u32::from(part.origin == Origin::Staged));
+            put(&mut record, "MEMBERS", part.members);
+            let mut set = Hash::new();
+            for (position, member) in part.set.iter().enumerate() {
+                set.append(Text::from(position), Hash::value(member.0));
+            }
+            record.append("SET".into(), set);
+            members.append(Text::from(member.0), record);
+        }
+        below.append("MEMBER".into(), members);
+        datasets.append(Text::from(dataset.id.0), below);
+    }
+    tree.append("DATASET".into(), datasets);
+    tree
+}
+
+/// What `node.scrinfo` tells of one member.
+struct MemberRecord {
+    key: (DatasetId, Member),
+    recorded: bool,
+    crcs_known: bool,
+    staged: bool,
+    members: u32,
+    set: Vec<Member>,
+}
+
+fn decode_node(
+    tree: &Hash,
+    table: &mut Table,
+    recorded: &mut Vec<MemberRecord>,
+) -> Result<(), hash::FieldError> {
+    table.epoch = Epoch(need(tree.number("EPOCH"), "EPOCH")?);
+    table.highest_id = need(tree.number("ID"), "ID")?;
+    for (id, below) in tree.get("DATASET").into_iter().flat_map(Hash::iter) {
+        let Some(id) = id.number().map(DatasetId) else { continue };
+        let name = need(below.text("NAME"), "NAME")?.as_bytes().to_vec();
+        let home = if need(below.text("HOME"), "HOME")? == "TREE" { Home::Tree } else { Home::Aside };
+        let mut dataset = Dataset::new(id, Epoch(need(below.number("EPOCH"), "EPOCH")?), name, home);
+        dataset.flushed = below.number::<u32>("FLUSHED")? == Some(1);
+        dataset.going = below.number::<u32>("GOING")? == Some(1);
+        if below.number::<u32>("FAILED")? == Some(1) {
+            dataset.failed = Some("found bad before this daemon started".into());
+        }
+        for (member, record) in below.get("MEMBER").into_iter().flat_map(Hash::iter) {
+            let Some(member) = member.number().map(Member) else { continue };
+            let mut set: Vec<(usize, Member)> = record
+                .get("SET")
+                .into_iter()
+                .flat_map(Hash::iter)
+                .filter_map(|(at, m)| Some((at.number()?, Member(m.keys().next()?.number()?))))
+                .collect();
+            set.sort_unstable();
+            recorded.push(MemberRecord {
+                key: (id, member),
+                recorded: record.number::<u32>("RECORDED")? == Some(1),
+                crcs_known: record.number::<u32>("CRCS")? == Some(1),
+                staged: record.number::<u32>("STAGED")? == Some(1),
+                members: need(record.number("MEMBERS"), "MEMBERS")?,
+                set: set.into_iter().map(|(_, member)| member).collect(),
+            });
+        }
+        table.datasets.insert(id, dataset);
+    }
+    Ok(())
+}
+
+/// Puts the members that both files know into their datasets.
+fn join(table: &mut Table, mut map: Filemap, recorded: &[MemberRecord], problems: &mut Vec<String>) {
+    for record in recorded {
+        let (id, member) = record.key;
+        let (Some(dataset), Some(mapped)) = (table.datasets.get_mut(&id), map.remove(&record.key)) else {
+            problems.push(format!("dataset {id}: member {member} is not in the filemap"));
+            continue;
+        };
+        let origin = if record.staged { Origin::Staged } else { Origin::Here };
+        let mut part = Part::new(origin, mapped.files, Vec::new());
+        part.redundancy = mapped.redundancy;
+        part.recorded = record.recorded;
+        part.crcs_known = record.crcs_known;
+        part.members = record.members;
+        part.set.clone_from(&record.set);
+        dataset.parts.insert(member, Arc::new(part));
+    }
+    // Entries without a record of their member: the worker died between the two commits; the lead was told nothing.
+    for ((id, member), _) in map {
+        problems.push(format!("dataset {id}: member {member} was begun and not recorded, dropped"));
+    }
+    table
+        .datasets
+        .retain(|_, dataset| dataset.catalog.is_some() || dataset.going || !dataset.parts.is_empty());
+    table.highest_id = table.datasets.keys().map(|id| id.0).fold(table.highest_id, u64::max);
+}

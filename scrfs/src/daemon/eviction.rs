@@ -1,0 +1,110 @@
+//! Removing a dataset from this node: first it is marked as going, on storage, so that a restarted worker finishes the
+//! removal; then its bytes go, and its records last.
+//!
+//! Fault points: `evict.begun`, `evict.removed`.
+
+use crate::control::Event;
+use crate::faults;
+use crate::ids::DatasetId;
+
+use super::node::Node;
+use super::requests::with_link;
+use super::state::Home;
+
+impl Node {
+    /// The lead's eviction.
+    pub(super) fn evict(&self, link: u64, id: DatasetId) {
+        let me = self.me.clone();
+        self.lanes.evictions.run(move || {
+            with_link(&me, link, |node| {
+                if node.remove_from_node(id) {
+                    node.events.info(Some(id), "evicted from this node");
+                }
+                // Also when bytes of it are left: it is spoken of no more, and its removal goes on at the next start.
+                node.state.lock().send(Event::Evicted(id));
+            });
+        });
+    }
+
+    /// A program removed the dataset's directory; the tree has forgotten it already. The lead hears of it before the
+    /// round's end.
+    pub(super) fn remove_dataset(&self, id: DatasetId) {
+        let name = {
+            let mut state = self.state.lock();
+            let Some(dataset) = state.table.datasets.get_mut(&id) else { return };
+            (dataset.going, dataset.listed, dataset.home) = (true, false, Home::Aside);
+            dataset.name.clone()
+        };
+        // At once: the program may make a directory of that name again.
+        if let Err(error) = self.cache.put_aside(id, &name) {
+            self.events.error(Some(id), &format!("its bytes cannot be put aside for removal: {error}"));
+        }
+        self.state.lock().send(Event::Removed(id));
+        let me = self.me.clone();
+        self.lanes.evictions.run(move || {
+            let Some(node) = me.upgrade() else { return };
+            if node.remove_from_node(id) {
+                node.events.info(Some(id), "removed by a program");
+            }
+        });
+    }
+
+    /// Goes on with a removal that a former worker began.
+    pub(super) fn evict_in_background(&self, id: DatasetId) {
+        let me = self.me.clone();
+        self.lanes.evictions.run(move || {
+            if let Some(node) = me.upgrade() {
+                node.remove_from_node(id);
+            }
+        });
+    }
+
+    fn remove_from_node(&self, id: DatasetId) -> bool {
+        match self.try_remove(id) {
+            Ok(()) => true,
+            Err(reason) => {
+                self.events.error(Some(id), &format!("cannot be removed from this node: {reason}"));
+                false
+            }
+        }
+    }
+
+    fn try_remove(&self, id: DatasetId) -> Result<(), String> {
+        let Some(dataset) = self.state.lock().table.datasets.get(&id).cloned() else { return Ok(()) };
+        let text = |error: std::io::Error| error.to_string();
+        self.disk
+            .lock()
+            .change(&self.state, |table| {
+                if let Some(dataset) = table.datasets.get_mut(&id) {
+                    dataset.going = true;
+                }
+            })
+            .map_err(|error| error.to_string())?;
+        if let Some((_, monitor)) = &dataset.transfer {
+            monitor.cancel();
+        }
+        faults::hit("evict.begun").map_err(text)?;
+        // Before the name is free for a program's new directory.
+        if dataset.home == Home::Tree && self.owns_name(id, &dataset.name) {
+            self.cache.put_aside(id, &dataset.name).map_err(text)?;
+        }
+        if dataset.listed {
+            self.tree.unlisted(id);
+        } else if dataset.home == Home::Tree {
+            self.tree.thaw(&dataset.name);
+        }
+        self.cache.remove_own(id).map_err(text)?;
+        faults::hit("evict.removed").map_err(text)?;
+        let mut disk = self.disk.lock();
+        disk.remove_complete(id).map_err(|error| error.to_string())?;
+        disk.change(&self.state, |table| drop(table.datasets.remove(&id))).map_err(|error| error.to_string())
+    }
+
+    /// No other dataset, and no program's new directory, has the name in the tree by now.
+    fn owns_name(&self, id: DatasetId, name: &[u8]) -> bool {
+        let state = self.state.lock();
+        let other =
+            state.present().any(|other| other.id != id && other.home == Home::Tree && other.name == name);
+        !other && !state.freezing.values().any(|freezing| freezing.name == name)
+    }
+}

@@ -1,0 +1,170 @@
+//! Which program rank creates which file, in an append-only file: an entry is there before its file is, and the 10,000th
+//! costs what the 10th did. Entries are folded into the filemap when their dataset is sealed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::path::RelPath;
+use crate::store::log::Log;
+use crate::store::{Store, StoreError};
+
+const NAME: &str = "filemap_0.journal";
+/// Bytes of entries that are not current any more before the file is written anew.
+const WASTE_MAX: u64 = 8 << 20;
+/// Entries kept; a program that creates and removes files without end must not fill the memory.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Record {
+    /// A file is about to be created.
+    Create(RelPath, Option<u32>),
+    /// A directory got another name.
+    Rename(RelPath, RelPath),
+    /// What is at or below it is in the filemap now, or gone.
+    Forget(RelPath),
+}
+
+/// See the module.
+pub(super) struct Journal {
+    log: Log<Record>,
+    files: BTreeMap<RelPath, Option<u32>>,
+    /// Bytes of the file when it was last written anew.
+    compact: u64,
+}
+
+impl Journal {
+    /// Reads it; also tells the bytes of a torn tail.
+    pub(super) fn load(store: &Arc<Store>) -> Result<(Self, u64), StoreError> {
+        let (log, records, torn) = Log::open(store, NAME)?;
+        let mut journal = Self { log, files: BTreeMap::new(), compact: 0 };
+        for record in records {
+            journal.follow(record);
+        }
+        Ok((journal, torn))
+    }
+
+    /// `path` (relative to the mount's root) is about to be created by a process of `rank`.
+    pub(super) fn creating(&mut self, path: &RelPath, rank: Option<u32>) -> io::Result<()> {
+        if self.files.get(path) == Some(&rank) {
+            return Ok(());
+        }
+        if self.files.len() >= ENTRIES_MAX {
+            // Only the rank is lost: a seal takes its files from the tree.
+            return Ok(());
+        }
+        self.add(Record::Create(path.clone(), rank))
+    }
+
+    pub(super) fn renamed(&mut self, from: &RelPath, to: &RelPath) -> io::Result<()> {
+        self.add(Record::Rename(from.clone(), to.clone()))
+    }
+
+    /// Forgets what is at or below `path`.
+    pub(super) fn forget(&mut self, path: &RelPath) -> io::Result<()> {
+        if path.is_root() {
+            self.files.clear();
+            self.compact = 0;
+            return self.log.clear();
+        }
+        if self.below(path).next().is_none() {
+            return Ok(());
+        }
+        self.add(Record::Forget(path.clone()))
+    }
+
+    /// The rank that created the file.
+    pub(super) fn rank_of(&self, path: &RelPath) -> Option<u32> {
+        self.files.get(path).copied().flatten()
+    }
+
+    /// Names directly in the root that have files.
+    pub(super) fn names(&self) -> Vec<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = self
+            .files
+            .keys()
+            .filter_map(RelPath::split_first)
+            .filter(|(_, rest)| !rest.is_root())
+            .map(|(name, _)| name.to_vec())
+            .collect();
+        names.dedup();
+        names
+    }
+
+    fn add(&mut self, record: Record) -> io::Result<()> {
+        self.log.append(&record)?;
+        self.follow(record);
+        if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
+            let records: Vec<Record> =
+                self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank)).collect();
+            self.log.rewrite(records.iter()).map_err(io::Error::other)?;
+            self.compact = self.log.bytes();
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, record: Record) {
+        match record {
+            Record::Create(path, rank) => drop(self.files.insert(path, rank)),
+            Record::Rename(from, to) => {
+                let moved: Vec<_> = self.below(&from).map(|(path, rank)| (path.clone(), rank)).collect();
+                for (path, rank) in moved {
+                    self.files.remove(&path);
+                    if let Some(path) = path.strip(&from).and_then(|inner| to.concat(&inner).ok()) {
+                        self.files.insert(path, rank);
+                    }
+                }
+            }
+            Record::Forget(path) => {
+                let gone: Vec<_> = self.below(&path).map(|(path, _)| path.clone()).collect();
+                for path in gone {
+                    self.files.remove(&path);
+                }
+            }
+        }
+    }
+
+    /// Entries at or below `path`. In byte order others can come between (`a`, `a.b`, `a/c`).
+    fn below<'a>(&'a self, path: &'a RelPath) -> impl Iterator<Item = (&'a RelPath, Option<u32>)> {
+        self.files
+            .range(path..)
+            .take_while(|(file, _)| file.as_bytes().starts_with(path.as_bytes()))
+            .filter(|(file, _)| file.strip(path).is_some())
+            .map(|(file, rank)| (file, *rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn entries_survive_renames_and_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let (mut journal, _) = Journal::load(&store).unwrap();
+        for (file, rank) in [("a/1", 1), ("a/d/2", 2), ("a.b/3", 3), ("loose", 4), ("z/5", 5)] {
+            journal.creating(&path(file), Some(rank)).unwrap();
+        }
+        journal.renamed(&path("a"), &path("b")).unwrap();
+        journal.forget(&path("z")).unwrap();
+        for _ in 0..2 {
+            assert_eq!(journal.rank_of(&path("b/1")), Some(1));
+            assert_eq!(journal.rank_of(&path("b/d/2")), Some(2));
+            assert_eq!(journal.rank_of(&path("a/1")), None);
+            assert_eq!(journal.rank_of(&path("a.b/3")), Some(3));
+            assert_eq!(journal.rank_of(&path("z/5")), None);
+            assert_eq!(journal.names(), [b"a.b".to_vec(), b"b".to_vec()]);
+            journal = Journal::load(&store).unwrap().0;
+        }
+        journal.forget(&RelPath::root()).unwrap();
+        assert!(Journal::load(&store).unwrap().0.names().is_empty());
+    }
+}

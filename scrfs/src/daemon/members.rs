@@ -1,0 +1,459 @@
+//! Data connections: a coordinator's workers read and write a dataset's bytes through descriptors that are opened here,
+//! and hand over what they made.
+//!
+//! What arrives is staged and gets its place only when it is whole and checked. `FinishMember` is the member's vote:
+//! when it is answered, files, redundancy data and filemap are on storage.
+//!
+//! Fault points: `rebuild.begun`, `seal.synced`, `seal.placed`, `seal.recorded`, `fetch.placed`.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+
+use crate::control::{DataReply, DataRequest, MemberPart, SealedFile};
+use crate::dataset::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy};
+use crate::faults;
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::path::RelPath;
+use crate::store::StoreError;
+use crate::store::beneath;
+use crate::transfer::pfs::restore_attributes;
+
+use super::cache::{self, Staged};
+use super::catalog_file;
+use super::node::Node;
+use super::state::{Dataset, Home, Origin, Part, RedundancyFile};
+
+/// Why a worker's request failed.
+#[derive(Debug, thiserror::Error)]
+#[error("dataset {id}{}: {reason}", .at.as_ref().map(|at| format!(", {at}")).unwrap_or_default())]
+pub(super) struct DataError {
+    id: DatasetId,
+    /// Path or member.
+    at: Option<String>,
+    errno: i32,
+    reason: String,
+}
+
+impl DataError {
+    fn new(id: DatasetId, errno: i32, reason: impl Into<String>) -> Self {
+        Self { id, at: None, errno, reason: reason.into() }
+    }
+
+    fn at(mut self, at: impl std::fmt::Display) -> Self {
+        self.at = Some(at.to_string());
+        self
+    }
+
+    fn io(id: DatasetId, at: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::new(id, error.raw_os_error().unwrap_or(libc::EIO), error.to_string()).at(at)
+    }
+
+    fn store(id: DatasetId) -> impl FnOnce(StoreError) -> Self {
+        move |error| Self::new(id, error.errno(), error.to_string())
+    }
+}
+
+type Outcome = Result<(DataReply, Option<OwnedFd>), DataError>;
+
+/// What [`DataRequest::FinishMember`] says.
+struct Finish {
+    id: DatasetId,
+    member: Member,
+    crcs: Vec<u32>,
+    redundancy: Option<(String, u64, u32)>,
+    set: Vec<Member>,
+    members: u32,
+}
+
+impl Node {
+    pub(super) fn data_request(&self, epoch: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
+        let outcome = if self.is_epoch(epoch) {
+            self.serve_data(epoch, request)
+        } else {
+            Err(DataError::new(DatasetId(0), libc::ESTALE, format!("epoch {epoch} is over")))
+        };
+        outcome.unwrap_or_else(|error| {
+            self.events.warning(
+                Some(error.id).filter(|id| id.0 != 0),
+                &format!("a worker's request failed: {error}"),
+            );
+            (DataReply::Failed { errno: error.errno, reason: error.to_string() }, None)
+        })
+    }
+
+    fn is_epoch(&self, epoch: Epoch) -> bool {
+        self.state.lock().attached.as_ref().is_some_and(|attached| attached.greeting.epoch == epoch)
+    }
+
+    fn serve_data(&self, epoch: Epoch, request: DataRequest) -> Outcome {
+        let descriptor = |fd| Ok((DataReply::Descriptor, Some(fd)));
+        let done = |()| Ok((DataReply::Done, None));
+        match request {
+            DataRequest::OpenFile { id, path } => descriptor(self.open_member_file(id, &path)?),
+            DataRequest::OpenRedundancy { id, member } => descriptor(self.open_redundancy(id, member)?),
+            DataRequest::CreateRedundancy { id, member, name } => {
+                descriptor(self.create_redundancy(id, member, &name)?)
+            }
+            DataRequest::BeginMember { catalog, member } => done(self.begin_member(epoch, *catalog, member)?),
+            DataRequest::CreateFile { id, path } => descriptor(self.create_member_file(id, &path)?),
+            DataRequest::FinishMember { id, member, crcs, redundancy, set, members } => {
+                let finish = Finish { id, member, crcs, redundancy, set, members };
+                let entries = self.finish_member(epoch, finish)?;
+                Ok((DataReply::Part(Box::new(MemberPart { member, entries })), None))
+            }
+            DataRequest::AbandonMember { id, member } => done(self.abandon_member(id, member)?),
+            DataRequest::CreateCopy(file) => descriptor(self.create_copy(&file)?),
+            DataRequest::InstallCopy { file, size, crc } => done(self.install_copy(&file, size, crc)?),
+        }
+    }
+
+    pub(super) fn dataset(&self, id: DatasetId) -> Result<Dataset, DataError> {
+        let found = self.state.lock().table.datasets.get(&id).filter(|dataset| !dataset.going).cloned();
+        found.ok_or_else(|| DataError::new(id, libc::ENOENT, "is not on this node"))
+    }
+
+    fn part(dataset: &Dataset, member: Member) -> Result<Arc<Part>, DataError> {
+        let missing =
+            || DataError::new(dataset.id, libc::ENOENT, "is not on this node").at(format!("member {member}"));
+        dataset.parts.get(&member).cloned().ok_or_else(missing)
+    }
+
+    fn open_member_file(&self, id: DatasetId, path: &RelPath) -> Result<OwnedFd, DataError> {
+        let dataset = self.dataset(id)?;
+        let recorded = dataset
+            .file(path)
+            .ok_or_else(|| DataError::new(id, libc::ENOENT, "is not a file of the dataset").at(path))?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, path))?;
+        let file = beneath::open_file(home.as_fd(), path).map_err(DataError::io(id, path))?;
+        let size = size_of(&file).map_err(DataError::io(id, path))?;
+        if size != recorded.1.size {
+            let text = format!("has {size} bytes here, recorded are {}", recorded.1.size);
+            return Err(DataError::new(id, libc::EIO, text).at(path));
+        }
+        Ok(file)
+    }
+
+    fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<OwnedFd, DataError> {
+        let dataset = self.dataset(id)?;
+        let part = Self::part(&dataset, member)?;
+        let redundancy = part.redundancy.as_ref().ok_or_else(|| {
+            DataError::new(id, libc::ENOENT, "has no redundancy file").at(format!("member {member}"))
+        })?;
+        let name = file_name(id, &redundancy.name)?;
+        let own = self.cache.own(id).map_err(DataError::io(id, &name))?;
+        beneath::open_file(own.as_fd(), &name).map_err(DataError::io(id, &name))
+    }
+
+    fn create_redundancy(&self, id: DatasetId, member: Member, name: &str) -> Result<OwnedFd, DataError> {
+        Self::part(&self.dataset(id)?, member)?;
+        let name = file_name(id, name)?;
+        let staged = Staged::Redundancy(member, name.clone());
+        self.cache.stage(id, &staged, OFlags::RDWR).map_err(DataError::io(id, name))
+    }
+
+    /// A lost member comes here: its catalog and its filemap entry are here before its first byte.
+    fn begin_member(&self, epoch: Epoch, catalog: Catalog, member: Member) -> Result<(), DataError> {
+        let id = catalog.id;
+        let wrong = |reason: String| DataError::new(id, libc::EINVAL, reason).at(format!("member {member}"));
+        catalog_file::validate(&catalog).map_err(|error| wrong(error.to_string()))?;
+        if catalog.layout.members.len() <= member.0 as usize {
+            return Err(wrong("the catalog has no such member".into()));
+        }
+        let mut disk = self.disk.lock();
+        self.check_epoch(id, epoch)?;
+        let have = self.state.lock().table.datasets.get(&id).cloned();
+        match &have {
+            Some(dataset) if dataset.going => return Err(wrong("the dataset is being removed here".into())),
+            Some(dataset) if dataset.name != catalog.name => {
+                return Err(wrong("another dataset has this id".into()));
+            }
+            _ => {}
+        }
+        let index = match have.as_ref().and_then(|dataset| dataset.catalog.clone()) {
+            Some(index) if index.catalog().revision >= catalog.revision => index,
+            _ => {
+                disk.record_complete(&catalog).map_err(DataError::store(id))?;
+                Arc::new(CatalogIndex::new(catalog))
+            }
+        };
+        let files: Vec<_> =
+            index.catalog().files_of(member).map(|(entry, copy)| (entry.clone(), copy.clone())).collect();
+        let mut part = Part::new(Origin::Staged, files, Vec::new());
+        part.crcs_known = true;
+        let part = Arc::new(part);
+        self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
+        disk.change(&self.state, |table| {
+            let catalog = index.catalog();
+            table.highest_id = table.highest_id.max(id.0);
+            let dataset = table
+                .datasets
+                .entry(id)
+                .or_insert_with(|| Dataset::new(id, catalog.epoch, catalog.name.clone(), Home::Aside));
+            dataset.catalog = Some(Arc::clone(&index));
+            dataset.epoch = catalog.epoch;
+            dataset.parts.insert(member, Arc::clone(&part));
+        })
+        .map_err(DataError::store(id))?;
+        faults::hit("rebuild.begun").map_err(DataError::io(id, member))
+    }
+
+    fn create_member_file(&self, id: DatasetId, path: &RelPath) -> Result<OwnedFd, DataError> {
+        let dataset = self.dataset(id)?;
+        let mut begun =
+            dataset.parts.iter().filter(|(_, part)| part.origin == Origin::Staged && !part.recorded);
+        let Some((&member, _)) = begun.find(|(_, part)| part.file(path).is_some()) else {
+            return Err(
+                DataError::new(id, libc::ENOENT, "belongs to no member that is rebuilt here").at(path)
+            );
+        };
+        let staged = Staged::File(member, path.clone());
+        self.cache.stage(id, &staged, OFlags::WRONLY).map_err(DataError::io(id, path))
+    }
+
+    fn finish_member(&self, epoch: Epoch, finish: Finish) -> Result<Vec<Entry>, DataError> {
+        let (id, member) = (finish.id, finish.member);
+        let dataset = self.dataset(id)?;
+        let part = Self::part(&dataset, member)?;
+        let files = checked_files(id, &part, &finish.crcs)?;
+        if !finish.set.contains(&member) {
+            return Err(DataError::new(id, libc::EINVAL, "is not in its set").at(format!("member {member}")));
+        }
+        let redundancy = self.check_redundancy(&finish)?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
+        let staged = part.origin == Origin::Staged && !part.recorded;
+        for (entry, copy) in &files {
+            let fd = if staged {
+                self.cache.staged(id, &Staged::File(member, entry.path.clone()))
+            } else {
+                beneath::open_file(home.as_fd(), &entry.path)
+            };
+            let fd = fd.map_err(DataError::io(id, &entry.path))?;
+            settle_file(id, &fd, entry, copy, staged)?;
+        }
+        faults::hit("seal.synced").map_err(DataError::io(id, member))?;
+        if staged {
+            self.place_files(&dataset, member, &home, &files)?;
+        }
+        cache::sync_directories(home.as_fd(), files.iter().map(|(entry, _)| &entry.path))
+            .map_err(DataError::io(id, member))?;
+        if let Some(redundancy) = &redundancy {
+            self.place_redundancy(id, member, redundancy)?;
+        }
+        faults::hit("seal.placed").map_err(DataError::io(id, member))?;
+        let mut finished = Part::clone(&part);
+        (finished.files, finished.redundancy, finished.set) = (files, redundancy, finish.set);
+        (finished.members, finished.recorded, finished.crcs_known) = (finish.members, true, true);
+        finished.origin = Origin::Here;
+        let entries = finished.entries();
+        self.record_member(epoch, id, member, finished)?;
+        faults::hit("seal.recorded").map_err(DataError::io(id, member))?;
+        self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
+        Ok(entries)
+    }
+
+    fn record_member(
+        &self,
+        epoch: Epoch,
+        id: DatasetId,
+        member: Member,
+        part: Part,
+    ) -> Result<(), DataError> {
+        let bytes = part.bytes();
+        let part = Arc::new(part);
+        let mut disk = self.disk.lock();
+        self.check_epoch(id, epoch)?;
+        if !self.state.lock().table.datasets.get(&id).is_some_and(|d| d.parts.contains_key(&member)) {
+            return Err(DataError::new(id, libc::ECANCELED, "was dropped meanwhile"));
+        }
+        disk.change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.parts.insert(member, Arc::clone(&part));
+            }
+        })
+        .map_err(DataError::store(id))?;
+        drop(disk);
+        self.events.info(Some(id), &format!("member {member} is on storage here, {bytes} bytes"));
+        Ok(())
+    }
+
+    fn check_epoch(&self, id: DatasetId, epoch: Epoch) -> Result<(), DataError> {
+        if self.is_epoch(epoch) {
+            Ok(())
+        } else {
+            Err(DataError::new(id, libc::ESTALE, format!("epoch {epoch} is over")))
+        }
+    }
+
+    fn check_redundancy(&self, finish: &Finish) -> Result<Option<RedundancyFile>, DataError> {
+        let Some((name, size, crc)) = &finish.redundancy else { return Ok(None) };
+        let id = finish.id;
+        let staged = Staged::Redundancy(finish.member, file_name(id, name)?);
+        let fd = self.cache.staged(id, &staged).map_err(DataError::io(id, name))?;
+        let found = size_of(&fd).map_err(DataError::io(id, name))?;
+        if found != *size {
+            return Err(
+                DataError::new(id, libc::EIO, format!("{found} bytes arrived, told were {size}")).at(name)
+            );
+        }
+        rustix::fs::fdatasync(&fd).map_err(|errno| DataError::io(id, name)(errno.into()))?;
+        Ok(Some(RedundancyFile { name: name.clone(), size: *size, crc: *crc }))
+    }
+
+    fn place_redundancy(
+        &self,
+        id: DatasetId,
+        member: Member,
+        file: &RedundancyFile,
+    ) -> Result<(), DataError> {
+        let name = file_name(id, &file.name)?;
+        let placed = self.cache.own(id).and_then(|own| {
+            let staged = Staged::Redundancy(member, name.clone());
+            self.cache.put_in_place(id, &staged, own.as_fd(), &name)?;
+            Ok(rustix::fs::fsync(&own)?)
+        });
+        placed.map_err(DataError::io(id, &file.name))
+    }
+
+    /// Checked files of a rebuilt member get their places; links and directories of the dataset are made too.
+    fn place_files(
+        &self,
+        dataset: &Dataset,
+        member: Member,
+        home: &OwnedFd,
+        files: &[(Entry, FileCopy)],
+    ) -> Result<(), DataError> {
+        let id = dataset.id;
+        for (entry, _) in files {
+            self.cache
+                .put_in_place(id, &Staged::File(member, entry.path.clone()), home.as_fd(), &entry.path)
+                .map_err(DataError::io(id, &entry.path))?;
+        }
+        let Some(catalog) = &dataset.catalog else { return Ok(()) };
+        make_others(home, &catalog.catalog().entries).map_err(DataError::io(id, member))
+    }
+
+    fn abandon_member(&self, id: DatasetId, member: Member) -> Result<(), DataError> {
+        let mut disk = self.disk.lock();
+        disk.change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.parts.retain(|m, part| *m != member || part.recorded || part.origin == Origin::Here);
+            }
+        })
+        .map_err(DataError::store(id))?;
+        drop(disk);
+        self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))
+    }
+
+    fn create_copy(&self, file: &SealedFile) -> Result<OwnedFd, DataError> {
+        let (id, path) = (file.id, &file.path);
+        self.copy_record(file)?;
+        self.cache.stage(id, &Staged::Copy(path.clone()), OFlags::WRONLY).map_err(DataError::io(id, path))
+    }
+
+    /// The catalog's word on a file that is copied here to be read.
+    pub(super) fn copy_record(&self, file: &SealedFile) -> Result<(Dataset, Entry, FileCopy), DataError> {
+        let dataset = self.dataset(file.id)?;
+        let missing = || DataError::new(file.id, libc::ENOENT, "is not a sealed file").at(&file.path);
+        let index = dataset.catalog.clone().ok_or_else(missing)?;
+        match index.entry(&file.path) {
+            Some(entry @ Entry { kind: EntryKind::File(copy), .. }) => {
+                Ok((dataset, entry.clone(), copy.clone()))
+            }
+            _ => Err(missing()),
+        }
+    }
+
+    pub(super) fn install_copy(&self, file: &SealedFile, size: u64, crc: u32) -> Result<(), DataError> {
+        let (id, path) = (file.id, &file.path);
+        let (dataset, entry, copy) = self.copy_record(file)?;
+        if (size, crc) != (copy.size, copy.crc) {
+            let text = format!(
+                "{size} bytes with CRC {crc:#x} arrived, sealed were {} with {:#x}",
+                copy.size, copy.crc
+            );
+            return Err(DataError::new(id, libc::EIO, text).at(path));
+        }
+        let staged = Staged::Copy(path.clone());
+        let fd = self.cache.staged(id, &staged).map_err(DataError::io(id, path))?;
+        settle_file(id, &fd, &entry, &copy, true)?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, path))?;
+        self.cache.put_in_place(id, &staged, home.as_fd(), path).map_err(DataError::io(id, path))?;
+        faults::hit("fetch.placed").map_err(DataError::io(id, path))
+    }
+}
+
+/// The member's files with the CRCs that the worker saw; known ones must be the same.
+fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry, FileCopy)>, DataError> {
+    if crcs.len() != part.files.len() {
+        let text = format!("{} CRCs for {} files", crcs.len(), part.files.len());
+        return Err(DataError::new(id, libc::EINVAL, text));
+    }
+    let mut files = part.files.clone();
+    for ((entry, copy), &crc) in files.iter_mut().zip(crcs) {
+        if (part.crcs_known || part.recorded) && copy.crc != crc {
+            let text = format!("its bytes have CRC {crc:#x}, recorded is {:#x}", copy.crc);
+            return Err(DataError::new(id, libc::EIO, text).at(&entry.path));
+        }
+        copy.crc = crc;
+        entry.kind = EntryKind::File(copy.clone());
+    }
+    Ok(files)
+}
+
+/// Right size, attributes if it is new here, and on storage.
+fn settle_file(
+    id: DatasetId,
+    fd: &OwnedFd,
+    entry: &Entry,
+    copy: &FileCopy,
+    is_new: bool,
+) -> Result<(), DataError> {
+    let failed = || DataError::io(id, &entry.path);
+    let size = size_of(fd).map_err(failed())?;
+    if size != copy.size {
+        let text = format!("{size} bytes are here, recorded are {}", copy.size);
+        return Err(DataError::new(id, libc::EIO, text).at(&entry.path));
+    }
+    if is_new {
+        restore_attributes(fd, entry).map_err(failed())?;
+    }
+    rustix::fs::fdatasync(fd).map_err(|errno| failed()(errno.into()))
+}
+
+/// Makes the directories and links of `entries` that are missing below `home`. Attributes of directories are set last,
+/// the deepest first: making something in one changes its times.
+pub(super) fn make_others(home: &OwnedFd, entries: &[Entry]) -> io::Result<()> {
+    for entry in entries {
+        match &entry.kind {
+            EntryKind::Directory => drop(beneath::make_directories(home.as_fd(), &entry.path)?),
+            EntryKind::Symlink(target) => {
+                let (parent, name) = beneath::parent_of(home.as_fd(), &entry.path, true)?;
+                let target: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(target.as_slice());
+                match rustix::fs::symlinkat(target, &parent, name.as_path()) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            EntryKind::File(_) => {}
+        }
+    }
+    for entry in entries.iter().rev().filter(|entry| entry.kind == EntryKind::Directory) {
+        restore_attributes(beneath::open_directory(home.as_fd(), &entry.path)?, entry)?;
+    }
+    Ok(())
+}
+
+pub(super) fn size_of(fd: &OwnedFd) -> io::Result<u64> {
+    Ok(rustix::fs::fstat(fd)?.st_size.cast_unsigned())
+}
+
+/// A redundancy file's name: one component.
+pub(super) fn file_name(id: DatasetId, name: &str) -> Result<RelPath, DataError> {
+    match RelPath::new(name) {
+        Ok(path) if path.names().count() == 1 && !["staged", "aside"].contains(&name) => Ok(path),
+        _ => Err(DataError::new(id, libc::EINVAL, "is no name of a redundancy file").at(format!("{name:?}"))),
+    }
+}

@@ -1,0 +1,449 @@
+//! The node: starts from what is on storage, takes coordinators, gives each command to the thread that does it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Service};
+use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState};
+use crate::hash::Text;
+use crate::ids::{Epoch, RequestId};
+use crate::store::{Store, StoreError};
+use crate::transfer::user::Identity;
+
+use super::boundary::MountedTree;
+use super::cache::Cache;
+use super::disk::Disk;
+use super::events::Events;
+use super::filemap::CacheNames;
+use super::journal::Journal;
+use super::lane::Lane;
+use super::requests::Waiting;
+use super::rounds::Rounds;
+use super::state::{Attached, Home, Origin, State};
+
+/// Where a node lives and for whom.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// `<cntl_base>/<user>/scr.<jobid>`; made if it is not there.
+    pub control_directory: PathBuf,
+    /// `<cache_base>/<user>/scr.<jobid>`; made if it is not there.
+    pub cache_directory: PathBuf,
+    /// Where the tree is mounted; for status.
+    pub mount_point: PathBuf,
+    /// The job's user.
+    pub job_user: String,
+    /// Who may speak on the socket, beside root.
+    pub job_uid: u32,
+    /// `SCR_JOB_ID`.
+    pub job_id: String,
+    /// This node's name, as in catalogs.
+    pub host: String,
+    /// `SCRFS_COORDINATOR_WAIT` until a coordinator brings the job's.
+    pub coordinator_wait: Duration,
+    /// Called for [`Ask::Stop`]: unmount and end. Must not block.
+    pub on_stop: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A directory cannot be made or opened.
+    #[error("{}: {source}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its state cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A thread or the socket cannot be had.
+    #[error("cannot start: {0}")]
+    Start(#[source] io::Error),
+}
+
+/// One thread per kind of work that takes long.
+pub(super) struct Lanes {
+    /// Records and commits, in the lead's order.
+    pub(super) records: Lane,
+    /// Flush, verify, fetch of members.
+    pub(super) transfers: Lane,
+    /// Files that a program waits for.
+    pub(super) opens: Lane,
+    /// Removal of datasets.
+    pub(super) evictions: Lane,
+    /// Directory operations without a coordinator.
+    pub(super) local: Lane,
+}
+
+/// The node's half of the daemon. [`Node::stop`] ends it; dropping it does not.
+pub struct Node {
+    pub(super) config: NodeConfig,
+    pub(super) tree: Arc<dyn MountedTree>,
+    pub(super) cache: Cache,
+    /// Lock order: `disk`, `rounds`, `journal`, `state`; none is taken while a later one is held.
+    pub(super) disk: Mutex<Disk>,
+    pub(super) rounds: Mutex<Rounds>,
+    pub(super) journal: Mutex<Journal>,
+    pub(super) state: Mutex<State>,
+    /// Something began to wait, or what waits has to be looked at anew.
+    pub(super) wake: Condvar,
+    /// A freezing thread has ended.
+    pub(super) thawed: Condvar,
+    pub(super) events: Events,
+    pub(super) lanes: Lanes,
+    pub(super) me: Weak<Self>,
+    origin: u64,
+    serial: AtomicU64,
+    server: Mutex<Option<Server>>,
+    watcher: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Node {
+    /// Starts from what is in the directories, listens on the socket. Datasets whose seal is in doubt are frozen again,
+    /// complete ones are listed in `tree` as before.
+    pub fn start(config: NodeConfig, tree: Arc<dyn MountedTree>) -> Result<Arc<Self>, NodeError> {
+        make_directory(&config.control_directory, 0o711)?;
+        make_directory(&config.cache_directory, 0o700)?;
+        make_directory(&config.cache_directory.join("tree"), 0o755)?;
+        let opened = |path: &Path, source| NodeError::Directory { path: path.to_owned(), source };
+        let store =
+            Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
+        let cache = Cache::open(&config.cache_directory).map_err(|e| opened(&config.cache_directory, e))?;
+        let node = Self::load(config, tree, &Arc::new(store), cache)?;
+        node.take_up();
+        let watching = Arc::clone(&node);
+        let watcher = std::thread::Builder::new()
+            .name("scrfs-waiting".into())
+            .spawn(move || watching.watch())
+            .map_err(NodeError::Start)?;
+        *node.watcher.lock() = Some(watcher);
+        let service: Arc<dyn Service> = Arc::clone(&node) as _;
+        let server = Server::start(&node.config.control_directory, node.config.job_uid, service);
+        match server {
+            Ok(server) => *node.server.lock() = Some(server),
+            Err(error) => {
+                node.stop();
+                return Err(NodeError::Start(error));
+            }
+        }
+        Ok(node)
+    }
+
+    fn load(
+        config: NodeConfig,
+        tree: Arc<dyn MountedTree>,
+        store: &Arc<Store>,
+        cache: Cache,
+    ) -> Result<Arc<Self>, NodeError> {
+        let events = Events::open(store.path());
+        let text = |path: &Path| Text::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        let base = config.cache_directory.ancestors().nth(2).unwrap_or(&config.cache_directory);
+        let names = CacheNames { base: text(base), directory: text(&config.cache_directory) };
+        let mut disk = Disk::new(Arc::clone(store), names);
+        let loaded = disk.load()?;
+        let (rounds, torn_rounds) = Rounds::load(store)?;
+        let (journal, torn_journal) = Journal::load(store)?;
+        for problem in &loaded.problems {
+            events.error(None, &format!("a record could not be used: {problem}"));
+        }
+        for (what, torn) in [("directory operations", torn_rounds), ("new files", torn_journal)] {
+            if torn > 0 {
+                events.warning(None, &format!("{torn} bytes of an unfinished record of {what} were dropped"));
+            }
+        }
+        let state = State {
+            former_epoch: loaded.table.epoch,
+            was_attached: loaded.table.epoch > Epoch(0),
+            table: loaded.table,
+            attached: None,
+            settings: None,
+            local: false,
+            lost_at: None,
+            freezing: std::collections::HashMap::new(),
+            waiting: Waiting::default(),
+            stopping: false,
+        };
+        let lane = |name| Lane::start(name).map_err(NodeError::Start);
+        let lanes = Lanes {
+            records: lane("scrfs-records")?,
+            transfers: lane("scrfs-transfer")?,
+            opens: lane("scrfs-open")?,
+            evictions: lane("scrfs-evict")?,
+            local: lane("scrfs-local")?,
+        };
+        Ok(Arc::new_cyclic(|me| Self {
+            config,
+            tree,
+            cache,
+            disk: Mutex::new(disk),
+            rounds: Mutex::new(rounds),
+            journal: Mutex::new(journal),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            thawed: Condvar::new(),
+            events,
+            lanes,
+            me: me.clone(),
+            origin: random(),
+            serial: AtomicU64::new(1),
+            server: Mutex::new(None),
+            watcher: Mutex::new(None),
+        }))
+    }
+
+    /// Brings the tree to where the records are.
+    fn take_up(&self) {
+        let (frozen, listed, going) = {
+            let mut state = self.state.lock();
+            if state.was_attached {
+                // A successor gets its time, also after this worker's start.
+                state.lost_at = Some(Instant::now());
+            }
+            let (mut frozen, mut listed, mut going) = (Vec::new(), Vec::new(), Vec::new());
+            for dataset in state.table.datasets.values_mut() {
+                // Moving between the two is two steps; files aside are the truth.
+                if dataset.home == Home::Tree && self.cache.is_aside(dataset.id) {
+                    dataset.home = Home::Aside;
+                }
+                match (dataset.going, dataset.home, &dataset.catalog) {
+                    (true, _, _) => going.push(dataset.id),
+                    (false, Home::Tree, Some(catalog)) => {
+                        dataset.listed = true;
+                        listed.push(Arc::clone(catalog));
+                    }
+                    (false, Home::Tree, None) => frozen.push(dataset.name.clone()),
+                    (false, Home::Aside, _) => {}
+                }
+            }
+            (frozen, listed, going)
+        };
+        for catalog in listed {
+            self.tree.sealed(catalog);
+        }
+        for name in frozen {
+            self.tree.freeze(&name);
+        }
+        for id in going {
+            self.evict_in_background(id);
+        }
+    }
+
+    /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their work is done.
+    pub fn stop(&self) {
+        let (attached, waiters) = {
+            let mut state = self.state.lock();
+            state.stopping = true;
+            for freezing in state.freezing.values() {
+                freezing.cancel();
+            }
+            (state.attached.take(), state.waiting.take_all())
+        };
+        self.wake.notify_all();
+        if let Some(mut server) = self.server.lock().take() {
+            server.stop();
+        }
+        if let Some(attached) = attached {
+            attached.transfers.iter().for_each(crate::transfer::Monitor::cancel);
+            attached.link.close();
+        }
+        for waiter in waiters {
+            waiter.answer(libc::EIO);
+        }
+        let lanes = &self.lanes;
+        for lane in [&lanes.transfers, &lanes.opens, &lanes.evictions, &lanes.local, &lanes.records] {
+            lane.stop();
+        }
+        if let Some(watcher) = self.watcher.lock().take()
+            && watcher.thread().id() != std::thread::current().id()
+        {
+            let _ = watcher.join();
+        }
+    }
+
+    /// How long requests wait for a coordinator that is gone.
+    pub(super) fn coordinator_wait(&self, state: &State) -> Duration {
+        state.settings.as_ref().map_or(self.config.coordinator_wait, |settings| {
+            Duration::from_millis(settings.coordinator_wait_ms)
+        })
+    }
+
+    pub(super) fn next_request(&self) -> RequestId {
+        RequestId { origin: self.origin, serial: self.serial.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Removes what the former coordinator's jobs had begun and not finished.
+    fn discard_unfinished(&self) {
+        let unfinished = self.disk.lock().change(&self.state, |table| {
+            for dataset in table.datasets.values_mut() {
+                dataset.parts.retain(|_, part| part.recorded || part.origin == Origin::Here);
+            }
+            table
+                .datasets
+                .retain(|_, dataset| dataset.catalog.is_some() || dataset.going || !dataset.parts.is_empty());
+        });
+        if let Err(error) = unfinished {
+            self.events.error(None, &format!("unfinished members could not be forgotten: {error}"));
+        }
+        let removed = self
+            .cache
+            .own_directories()
+            .and_then(|ids| ids.into_iter().try_for_each(|id| self.cache.discard_staged(id, None)));
+        if let Err(error) = removed {
+            self.events.warning(None, &format!("unfinished files could not be removed: {error}"));
+        }
+    }
+}
+
+impl Service for Node {
+    fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
+        let mut disk = self.disk.lock();
+        let highest = self.state.lock().table.epoch;
+        let refuse = |reason: String| {
+            self.events.warning(None, &format!("a coordinator was refused: {reason}"));
+            Err(Refusal { reason, highest })
+        };
+        let epoch = greeting.epoch;
+        if epoch < highest {
+            return refuse(format!("epoch {epoch} is older than {highest}"));
+        }
+        if epoch > highest
+            && let Err(error) = disk.change(&self.state, |table| table.epoch = epoch)
+        {
+            return refuse(format!("epoch {epoch} cannot be recorded: {error}"));
+        }
+        let text = format!(
+            "coordinator {} of {} attached with epoch {epoch} ({:?})",
+            greeting.rank,
+            greeting.hosts.len(),
+            greeting.start
+        );
+        let former = {
+            let mut state = self.state.lock();
+            if state.stopping {
+                return Err(Refusal { reason: "the daemon ends".into(), highest });
+            }
+            state.former_epoch = highest;
+            state.was_attached = true;
+            state.local = false;
+            state.lost_at = None;
+            state.settings = Some(greeting.settings.clone());
+            for freezing in state.freezing.values() {
+                freezing.cancel();
+            }
+            state.waiting.restart_clocks(Instant::now());
+            state.attached.replace(Attached {
+                link: link.clone(),
+                greeting,
+                pid: peer.pid,
+                identity: Identity::of(peer.uid, peer.gid),
+                served: false,
+                transfers: Vec::new(),
+            })
+        };
+        drop(disk);
+        self.wake.notify_all();
+        self.events.info(None, &text);
+        if let Some(former) = former {
+            former.transfers.iter().for_each(crate::transfer::Monitor::cancel);
+            former.link.close();
+        }
+        self.in_records(link.id(), Self::discard_unfinished);
+        Ok(())
+    }
+
+    fn command(&self, link: u64, command: Command) {
+        self.carry_out(link, command);
+    }
+
+    fn detached(&self, link: u64, why: &str) {
+        let attached = {
+            let mut state = self.state.lock();
+            if state.attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
+                return;
+            }
+            let now = Instant::now();
+            state.lost_at = Some(now);
+            let wait = self.coordinator_wait(&state);
+            state.waiting.bound_all(now + wait);
+            for freezing in state.freezing.values() {
+                freezing.cancel();
+            }
+            state.attached.take()
+        };
+        self.wake.notify_all();
+        if let Some(attached) = attached {
+            attached.transfers.iter().for_each(crate::transfer::Monitor::cancel);
+            let epoch = attached.greeting.epoch;
+            self.events.warning(None, &format!("the coordinator of epoch {epoch} is gone: {why}"));
+        }
+    }
+
+    fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal> {
+        let state = self.state.lock();
+        match &state.attached {
+            Some(attached) if attached.greeting.epoch == epoch => Ok(()),
+            Some(_) => Err(Refusal {
+                reason: "another epoch's coordinator is attached".into(),
+                highest: state.table.epoch,
+            }),
+            None => Err(Refusal { reason: "no coordinator is attached".into(), highest: state.table.epoch }),
+        }
+    }
+
+    fn request(&self, epoch: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
+        self.data_request(epoch, request)
+    }
+
+    fn answer(&self, question: Ask, peer: &Peer) -> Answer {
+        match question {
+            Ask::Status => Answer::Status(Box::new(self.status())),
+            Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
+            Ask::Stop => {
+                self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
+                (self.config.on_stop)();
+                Answer::Stopping
+            }
+        }
+    }
+}
+
+/// What [`Node::successor_did_not_come`] has to thaw: frozen here, and not voted for.
+pub(super) fn never_voted(state: &State) -> Vec<crate::ids::DatasetId> {
+    state.present().filter(|dataset| dataset.state() == HeldState::Frozen).map(|dataset| dataset.id).collect()
+}
+
+fn make_directory(path: &Path, mode: u32) -> Result<(), NodeError> {
+    let failed = |source| NodeError::Directory { path: path.to_owned(), source };
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
+    }
+    match std::fs::DirBuilder::new().mode(mode).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+        _ => {}
+    }
+    // The umask may have taken bits away.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+/// Tells this daemon's requests from those of any other, and of its predecessors.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // Seeded from the system's randomness by the standard library.
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}

@@ -1,0 +1,130 @@
+//! What this node tells operators of itself.
+
+use crate::control::HeldState;
+use crate::dataset::Scheme;
+use crate::ids::DatasetId;
+use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, survives};
+
+use super::node::Node;
+use super::state::Dataset;
+
+/// Version of the status form.
+const VERSION: u32 = 1;
+/// Open datasets shown; each costs a walk of its directory.
+const OPEN_MAX: usize = 16;
+
+impl Node {
+    pub(super) fn status(&self) -> NodeStatus {
+        // The tree is asked without the state's lock: it may be asking us.
+        let (mode, mode_reason) = self.tree.mode();
+        let open = self.open_datasets();
+        let state = self.state.lock();
+        let current = state.current_now();
+        let mut sealed: Vec<&Dataset> = state.present().collect();
+        sealed.sort_by_key(|dataset| std::cmp::Reverse((dataset.epoch, dataset.id)));
+        let sealing = state.freezing.iter().map(|(id, freezing)| blank(id.0, &freezing.name, "sealing"));
+        let mut datasets: Vec<DatasetStatus> = open;
+        datasets.extend(sealing);
+        datasets.extend(sealed.into_iter().map(|dataset| self.describe_dataset(dataset, current)));
+        let config = &self.config;
+        NodeStatus {
+            version: VERSION,
+            host: config.host.clone(),
+            mount_point: config.mount_point.display().to_string(),
+            mode,
+            mode_reason,
+            job: format!("{} {}", config.job_user, config.job_id),
+            control_directory: config.control_directory.display().to_string(),
+            cache_directory: config.cache_directory.display().to_string(),
+            coordinator: state.attached.as_ref().map(|attached| CoordinatorStatus {
+                rank: attached.greeting.rank.0,
+                hosts: attached.greeting.hosts.clone(),
+                pid: attached.pid,
+            }),
+            was_attached: state.was_attached,
+            epoch: state.table.epoch.0,
+            datasets,
+            waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn describe_dataset(&self, dataset: &Dataset, current: Option<DatasetId>) -> DatasetStatus {
+        let mut status = blank(dataset.id.0, &dataset.name, state_word(dataset));
+        status.flushed = dataset.flushed;
+        status.current = current == Some(dataset.id);
+        status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress());
+        if let Some(index) = &dataset.catalog {
+            let layout = &index.catalog().layout;
+            status.scheme = scheme_word(layout.scheme).into();
+            status.bytes = index.catalog().bytes();
+            status.files = layout.members.iter().map(|place| place.files).sum();
+            status.hosts = layout.members.iter().map(|place| place.host.clone()).collect();
+            status.hosts.dedup();
+            status.survives = survives(layout, dataset.flushed);
+        } else {
+            status.bytes = dataset.parts.values().map(|part| part.bytes()).sum();
+            status.files = dataset.parts.values().map(|part| part.files.len() as u64).sum();
+            status.hosts = vec![self.config.host.clone()];
+        }
+        status
+    }
+
+    /// Directories that have files here and are not sealed.
+    fn open_datasets(&self) -> Vec<DatasetStatus> {
+        let names = self.journal.lock().names();
+        let known: Vec<Vec<u8>> = {
+            let state = self.state.lock();
+            let sealed = names.iter().filter(|name| state.by_name(name).is_some());
+            let freezing = state.freezing.values().map(|freezing| &freezing.name);
+            sealed.chain(freezing).cloned().collect()
+        };
+        let mut open = Vec::new();
+        for name in names.iter().filter(|name| !known.contains(name)).take(OPEN_MAX) {
+            let Ok(files) = self.tree.files(name) else { continue };
+            let mut status = blank(0, name, "open");
+            status.files = files.len() as u64;
+            status.bytes = files.iter().map(|file| file.size).sum();
+            status.hosts = vec![self.config.host.clone()];
+            open.push(status);
+        }
+        open
+    }
+}
+
+fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
+    DatasetStatus {
+        id,
+        name: String::from_utf8_lossy(name).into_owned(),
+        state: state.into(),
+        scheme: String::new(),
+        bytes: 0,
+        files: 0,
+        hosts: Vec::new(),
+        flushed: false,
+        current: false,
+        progress: None,
+        survives: Vec::new(),
+    }
+}
+
+/// DESIGN 5's words.
+fn state_word(dataset: &Dataset) -> &'static str {
+    if dataset.failed.is_some() {
+        return "failed";
+    }
+    match (dataset.state(), &dataset.transfer) {
+        (HeldState::Complete, Some(("flushing", _))) => "flushing",
+        (HeldState::Complete, _) if dataset.flushed => "flushed",
+        (HeldState::Complete, _) => "protected",
+        (HeldState::Frozen, Some((what, _))) => what,
+        (HeldState::Frozen | HeldState::Recorded, _) => "encoding",
+    }
+}
+
+fn scheme_word(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Single => "SINGLE",
+        Scheme::Partner => "PARTNER",
+        Scheme::Xor => "XOR",
+    }
+}

@@ -1,0 +1,446 @@
+//! Programs that wait for an answer that needs other nodes.
+//!
+//! Each waiter has a bound. One thread looks every 50 ms, only while anything waits, whether a waiter's process is about
+//! to die by a signal (then EINTR; what it asked for goes on), and whether its bound has passed. Without a coordinator
+//! the rules of DESIGN 4.4 hold: none ever attached, act locally at once; one is gone, wait for a successor; after one
+//! such wait was in vain, act locally at once until one attaches.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::control::{DirOp, Event, SealedFile};
+use crate::ids::{DatasetId, RequestId};
+use crate::path::RelPath;
+
+use super::boundary::{Caller, Completion, Errno, GlobalRequests};
+use super::callers;
+use super::node::{Node, never_voted};
+use super::state::State;
+
+/// How often callers are looked at while any waits.
+const TICK: Duration = Duration::from_millis(50);
+/// A directory operation while a coordinator is attached.
+const DIRECTORY_MAX: Duration = Duration::from_mins(2);
+/// A file that is brought here while a coordinator is attached: it may be large, and come from the PFS.
+const FETCH_MAX: Duration = Duration::from_mins(30);
+/// A marker until its seal begins, beyond the seal's own time-out; other seals may run before it.
+const MARKER_START_MAX: Duration = Duration::from_mins(3);
+/// A marker while its seal, or one before it, goes on.
+const MARKER_MAX: Duration = Duration::from_hours(1);
+/// How much a bound moves while there is progress.
+const EXTENSION: Duration = Duration::from_secs(5);
+
+/// What is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Directory(DirOp),
+    Marker(Vec<u8>),
+    Fetch(SealedFile),
+}
+
+/// One waiting program.
+pub(super) struct Waiter {
+    pub(super) request: RequestId,
+    pub(super) wanted: Wanted,
+    caller: Caller,
+    done: Completion,
+    since: Instant,
+    deadline: Instant,
+}
+
+impl Waiter {
+    /// Ends the wait; 0 is success. Not to be called with a lock held.
+    pub(super) fn answer(self, errno: i32) {
+        (self.done)(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
+    }
+}
+
+/// All waiting programs.
+#[derive(Default)]
+pub(super) struct Waiting {
+    waiters: BTreeMap<RequestId, Waiter>,
+    /// Files on the way and the request that asked for each; others that want the same file join it.
+    fetches: HashMap<SealedFile, RequestId>,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Waiter> {
+        self.fetches.clear();
+        std::mem::take(&mut self.waiters).into_values().collect()
+    }
+
+    pub(super) fn take(&mut self, request: RequestId) -> Option<Waiter> {
+        self.waiters.remove(&request)
+    }
+
+    /// Takes those that want the marker of `name`.
+    pub(super) fn take_markers(&mut self, name: &[u8]) -> Vec<Waiter> {
+        self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name))
+    }
+
+    /// Takes those that want the file that `request` asked for.
+    pub(super) fn take_fetch(&mut self, request: RequestId) -> Vec<Waiter> {
+        let file = self.fetches.iter().find(|(_, r)| **r == request).map(|(file, _)| file.clone());
+        let Some(file) = file else { return Vec::new() };
+        self.fetches.remove(&file);
+        self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Fetch(f) if *f == file))
+    }
+
+    fn take_where(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let ids: Vec<_> =
+            self.waiters.values().filter(|waiter| wanted(waiter)).map(|waiter| waiter.request).collect();
+        ids.iter().filter_map(|id| self.waiters.remove(id)).collect()
+    }
+
+    /// Thread ids of those that wait for the marker of `name` here.
+    pub(super) fn marker_callers(&self, name: &[u8]) -> Vec<u32> {
+        let wanted = Wanted::Marker(name.to_vec());
+        self.waiters
+            .values()
+            .filter(|waiter| waiter.wanted == wanted && waiter.caller.tid != 0)
+            .map(|waiter| waiter.caller.tid)
+            .collect()
+    }
+
+    pub(super) fn wants_marker(&self, name: &[u8]) -> bool {
+        self.waiters.values().any(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name))
+    }
+
+    /// A coordinator attached: bounds count anew.
+    pub(super) fn restart_clocks(&mut self, now: Instant) {
+        for waiter in self.waiters.values_mut() {
+            waiter.since = now;
+            waiter.deadline = now + attached_bound(&waiter.wanted);
+        }
+    }
+
+    /// The coordinator is gone: nobody waits beyond `deadline`.
+    pub(super) fn bound_all(&mut self, deadline: Instant) {
+        for waiter in self.waiters.values_mut() {
+            waiter.deadline = deadline;
+        }
+    }
+
+    /// The events that ask the lead for what is waited for, each thing once.
+    pub(super) fn events(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut markers = Vec::new();
+        self.fetches.retain(|file, request| {
+            events.push(Event::Fetch { request: *request, file: file.clone() });
+            true
+        });
+        for waiter in self.waiters.values() {
+            match &waiter.wanted {
+                Wanted::Directory(op) => {
+                    events.push(Event::DirRequest { request: waiter.request, op: op.clone() });
+                }
+                Wanted::Marker(name) if !markers.contains(name) => {
+                    markers.push(name.clone());
+                    events.push(Event::Marker { name: name.clone() });
+                }
+                Wanted::Marker(_) | Wanted::Fetch(_) => {}
+            }
+        }
+        events
+    }
+}
+
+fn attached_bound(wanted: &Wanted) -> Duration {
+    match wanted {
+        Wanted::Directory(_) => DIRECTORY_MAX,
+        Wanted::Marker(_) => MARKER_START_MAX,
+        Wanted::Fetch(_) => FETCH_MAX,
+    }
+}
+
+/// Where a new request goes.
+enum Way {
+    /// Wait, with this event for the lead unless one is on its way already.
+    Wait(Option<Event>),
+    Alone,
+}
+
+impl Node {
+    /// Puts a request into the waiting table and asks the lead; gives `done` back when there is no lead to ask.
+    fn wait_for(
+        &self,
+        state: &mut State,
+        wanted: Wanted,
+        caller: Caller,
+        done: Completion,
+    ) -> Option<Completion> {
+        let request = self.next_request();
+        let event = match route(state, &wanted, request) {
+            Way::Alone => return Some(done),
+            Way::Wait(event) => event,
+        };
+        let now = Instant::now();
+        let bound =
+            if state.attached.is_some() { attached_bound(&wanted) } else { self.coordinator_wait(state) };
+        let waiter = Waiter { request, wanted, caller, done, since: now, deadline: now + bound };
+        state.waiting.waiters.insert(request, waiter);
+        if let Some(event) = event {
+            state.send_request(event);
+        }
+        self.wake.notify_all();
+        None
+    }
+
+    /// Sends what waits, again (Serve).
+    pub(super) fn send_waiting(&self) {
+        let mut state = self.state.lock();
+        for event in state.waiting.events() {
+            state.send_request(event);
+        }
+    }
+
+    /// Answers all markers of `name`.
+    pub(super) fn answer_markers(&self, name: &[u8], errno: i32) {
+        let waiters = self.state.lock().waiting.take_markers(name);
+        for waiter in waiters {
+            waiter.answer(errno);
+        }
+    }
+
+    /// The watching thread.
+    pub(super) fn watch(&self) {
+        let mut state = self.state.lock();
+        while !state.stopping {
+            if state.waiting.waiters.is_empty() && state.lost_at.is_none() {
+                self.wake.wait(&mut state);
+                continue;
+            }
+            let _ = self.wake.wait_for(&mut state, TICK);
+            let callers: Vec<_> = state
+                .waiting
+                .waiters
+                .values()
+                .filter(|waiter| waiter.caller.tid != 0)
+                .map(|waiter| (waiter.request, waiter.caller.tid))
+                .collect();
+            parking_lot::MutexGuard::unlocked(&mut state, || self.interrupt_dying(callers));
+            let expired = self.expired(&mut state);
+            let given_up = state.attached.is_none()
+                && state.lost_at.is_some_and(|lost| lost.elapsed() >= self.coordinator_wait(&state));
+            if given_up {
+                state.lost_at = None;
+            }
+            parking_lot::MutexGuard::unlocked(&mut state, || {
+                if given_up {
+                    self.successor_did_not_come();
+                }
+                self.answer_expired(expired);
+            });
+        }
+    }
+
+    fn interrupt_dying(&self, callers: Vec<(RequestId, u32)>) {
+        for (request, tid) in callers {
+            if callers::is_dying(tid)
+                && let Some(waiter) = self.state.lock().waiting.take(request)
+            {
+                waiter.answer(libc::EINTR);
+            }
+        }
+    }
+
+    /// Takes those whose bound has passed, or moves the bound where there is progress.
+    fn expired(&self, state: &mut State) -> Vec<Waiter> {
+        let now = Instant::now();
+        let busy = !state.served()
+            || !state.freezing.is_empty()
+            || state.present().any(|dataset| dataset.catalog.is_none() || !dataset.settled);
+        let attached = state.attached.is_some();
+        let mut over = Vec::new();
+        for waiter in state.waiting.waiters.values_mut().filter(|waiter| waiter.deadline <= now) {
+            let goes_on = attached && busy && matches!(waiter.wanted, Wanted::Marker(_));
+            if goes_on && now < waiter.since + MARKER_MAX {
+                waiter.deadline = now + EXTENSION;
+            } else {
+                over.push(waiter.request);
+            }
+        }
+        if !over.is_empty() && !attached && !state.local {
+            state.local = true;
+            let wait = self.coordinator_wait(state);
+            // Everyone else need not wait for what did not come.
+            over = state.waiting.waiters.keys().copied().collect();
+            self.events.warning(
+                None,
+                &format!("no coordinator came within {wait:?}: directory operations act on this node alone from now on"),
+            );
+        }
+        let taken: Vec<_> = over.into_iter().filter_map(|request| state.waiting.take(request)).collect();
+        if !attached {
+            state.waiting.fetches.clear();
+        }
+        taken
+    }
+
+    fn answer_expired(&self, expired: Vec<Waiter>) {
+        for waiter in expired {
+            let attached = self.state.lock().attached.is_some();
+            match waiter.wanted.clone() {
+                Wanted::Directory(op) if !attached => self.act_alone(op, Some(waiter.request), waiter.done),
+                Wanted::Directory(op) => {
+                    self.events.error(None, &format!("{op:?} had no answer within {DIRECTORY_MAX:?}"));
+                    waiter.answer(libc::EIO);
+                }
+                Wanted::Marker(name) => {
+                    let (id, text) = self.why_no_seal(&name);
+                    self.events.error(id, &text);
+                    waiter.answer(libc::EIO);
+                }
+                Wanted::Fetch(file) => {
+                    let text = format!("{} is on another node and was not brought here in time", file.path);
+                    self.events.error(Some(file.id), &text);
+                    waiter.answer(libc::EIO);
+                }
+            }
+        }
+    }
+
+    /// Why a marker's wait ends without an outcome.
+    fn why_no_seal(&self, name: &[u8]) -> (Option<DatasetId>, String) {
+        let state = self.state.lock();
+        let shown = String::from_utf8_lossy(name);
+        let attached =
+            if state.attached.is_some() { "the coordinator did not end it" } else { "no coordinator" };
+        match state.by_name(name) {
+            Some(dataset) if dataset.catalog.is_some() => {
+                (Some(dataset.id), format!("{shown}: undecided, recorded as complete here ({attached})"))
+            }
+            Some(dataset) => (
+                Some(dataset.id),
+                format!(
+                    "{shown}: undecided, it may later turn out complete ({attached} while it was being sealed)"
+                ),
+            ),
+            None => (None, format!("{shown}: not sealed, {attached}; close the marker again to retry")),
+        }
+    }
+
+    /// The wait for a successor is over: names that a round held are free again, and seals that this node has not voted
+    /// for are dropped (nobody can have recorded them as complete).
+    fn successor_did_not_come(&self) {
+        let dropped = never_voted(&self.state.lock());
+        let me = self.me.clone();
+        self.lanes.local.run(move || {
+            if let Some(node) = me.upgrade() {
+                node.release_held();
+            }
+        });
+        let me = self.me.clone();
+        self.lanes.records.run(move || {
+            let Some(node) = me.upgrade() else { return };
+            for id in dropped {
+                if node.state.lock().attached.is_none() {
+                    node.drop_seal(id, "the coordinators are gone", true);
+                }
+            }
+        });
+    }
+}
+
+/// Is there a lead to ask, now or soon?
+fn route(state: &mut State, wanted: &Wanted, request: RequestId) -> Way {
+    if state.attached.is_none() && (!state.was_attached || state.local) {
+        return Way::Alone;
+    }
+    Way::Wait(match wanted {
+        Wanted::Directory(op) => Some(Event::DirRequest { request, op: op.clone() }),
+        Wanted::Marker(name) => {
+            (!state.waiting.wants_marker(name)).then(|| Event::Marker { name: name.clone() })
+        }
+        Wanted::Fetch(file) => match state.waiting.fetches.entry(file.clone()) {
+            std::collections::hash_map::Entry::Occupied(_) => None,
+            std::collections::hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(request);
+                Some(Event::Fetch { request, file: file.clone() })
+            }
+        },
+    })
+}
+
+impl GlobalRequests for Node {
+    fn directory(&self, op: DirOp, caller: Caller, done: Completion) {
+        let mut state = self.state.lock();
+        if state.stopping {
+            drop(state);
+            return done(Err(Errno(libc::EIO)));
+        }
+        let alone = self.wait_for(&mut state, Wanted::Directory(op.clone()), caller, done);
+        drop(state);
+        if let Some(done) = alone {
+            self.act_alone(op, None, done);
+        }
+    }
+
+    fn marker(&self, name: &[u8], caller: Caller, done: Completion) {
+        let mut state = self.state.lock();
+        let sealed = state.by_name(name).is_some_and(|dataset| dataset.catalog.is_some() && dataset.settled);
+        if sealed || state.stopping {
+            drop(state);
+            return done(if sealed { Ok(()) } else { Err(Errno(libc::EIO)) });
+        }
+        let alone = self.wait_for(&mut state, Wanted::Marker(name.to_vec()), caller, done);
+        drop(state);
+        if let Some(done) = alone {
+            let shown = String::from_utf8_lossy(name);
+            self.events.error(None, &format!("{shown}: not sealed, no coordinator; nothing protects it"));
+            done(Err(Errno(libc::EIO)));
+        }
+    }
+
+    fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
+        let file = SealedFile { id, path: path.clone() };
+        let mut state = self.state.lock();
+        if state.stopping {
+            drop(state);
+            return done(Err(Errno(libc::EIO)));
+        }
+        let alone = self.wait_for(&mut state, Wanted::Fetch(file), caller, done);
+        drop(state);
+        if let Some(done) = alone {
+            self.events.error(
+                Some(id),
+                &format!("{path} is on another node, and there is no coordinator to bring it"),
+            );
+            done(Err(Errno(libc::EIO)));
+        }
+    }
+
+    fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
+        let added = self.journal.lock().creating(path, program_rank);
+        added.map_err(|error| {
+            self.events.error(None, &format!("{path}: the filemap's journal cannot be written: {error}"));
+            Errno(error.raw_os_error().unwrap_or(libc::EIO))
+        })
+    }
+
+    fn note(&self, text: String) {
+        self.events.info(None, &text);
+    }
+}
+
+impl Node {
+    /// Runs `work` in the records' thread, unless its link is gone by then.
+    pub(super) fn in_records(&self, link: u64, work: impl FnOnce(&Self) + Send + 'static) {
+        let me = self.me.clone();
+        self.lanes.records.run(move || with_link(&me, link, work));
+    }
+}
+
+/// Runs `work` if the node is there and `link` is attached.
+pub(super) fn with_link(node: &std::sync::Weak<Node>, link: u64, work: impl FnOnce(&Node)) {
+    let Some(node): Option<Arc<Node>> = node.upgrade() else { return };
+    let attached = node.state.lock().attached.as_ref().is_some_and(|attached| attached.link.id() == link);
+    if attached {
+        work(&node);
+    }
+}

@@ -1,0 +1,207 @@
+//! What a start of the coordinators asks for: the inventory, catalogs, and presenting datasets.
+//!
+//! Fault points: `present.begun`, `present.aside`, `present.listed`.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use crate::control::{Event, HeldDataset, HeldState, Inventory};
+use crate::faults;
+use crate::ids::DatasetId;
+use crate::path::RelPath;
+use crate::store::beneath;
+
+use super::members::{file_name, make_others, size_of};
+use super::node::Node;
+use super::state::{Dataset, Home, Origin, Part};
+
+impl Node {
+    /// In the records' thread: all that was commanded before is in it.
+    pub(super) fn send_inventory(&self) {
+        let inventory = self.inventory();
+        self.state.lock().send(Event::Inventory(Box::new(inventory)));
+    }
+
+    pub(super) fn inventory(&self) -> Inventory {
+        let directories = self.tree.directories().unwrap_or_else(|error| {
+            self.events.error(None, &format!("the tree's directories cannot be listed: {error}"));
+            Vec::new()
+        });
+        let unfinished = self.rounds.lock().unfinished();
+        let (epoch, highest_id, datasets) = {
+            let state = self.state.lock();
+            let datasets: Vec<Dataset> = state.present().cloned().collect();
+            (state.former_epoch, state.table.highest_id, datasets)
+        };
+        let datasets = datasets.iter().map(|dataset| self.held(dataset)).collect();
+        Inventory { epoch, highest_id, directories, unfinished, datasets }
+    }
+
+    fn held(&self, dataset: &Dataset) -> HeldDataset {
+        let whole = |part: &Part| match self.first_missing(dataset, part) {
+            None => true,
+            Some(what) => {
+                self.events.warning(Some(dataset.id), &format!("a member here is not whole: {what}"));
+                false
+            }
+        };
+        let members = dataset
+            .parts
+            .iter()
+            .filter(|(_, part)| part.recorded || (part.origin == Origin::Here && dataset.catalog.is_none()))
+            .filter(|(_, part)| whole(part))
+            .map(|(member, _)| *member)
+            .collect();
+        HeldDataset {
+            id: dataset.id,
+            epoch: dataset.epoch,
+            revision: dataset.catalog.as_ref().map_or(0, |index| index.catalog().revision),
+            name: dataset.name.clone(),
+            state: dataset.state(),
+            members,
+            flushed: dataset.flushed,
+            listed: dataset.listed,
+        }
+    }
+
+    /// The first of a member's files that is not there with its size.
+    fn first_missing(&self, dataset: &Dataset, part: &Part) -> Option<String> {
+        let home = match self.cache.home(dataset, self.tree.as_ref()) {
+            Ok(home) => home,
+            Err(error) => return Some(format!("its directory: {error}")),
+        };
+        let check = |directory: &dyn AsFd, path: &RelPath, expected: u64| {
+            let size = beneath::open_file(directory.as_fd(), path).and_then(|fd| size_of(&fd));
+            match size {
+                Ok(size) if size == expected => None,
+                Ok(size) => Some(format!("{path} has {size} bytes, recorded are {expected}")),
+                Err(error) => Some(format!("{path}: {error}")),
+            }
+        };
+        let file = part.files.iter().find_map(|(entry, copy)| check(&home, &entry.path, copy.size));
+        let redundancy = || {
+            let redundancy = part.redundancy.as_ref()?;
+            let name = file_name(dataset.id, &redundancy.name).ok()?;
+            let own = self.cache.own(dataset.id).ok()?;
+            check(&own, &name, redundancy.size)
+        };
+        file.or_else(redundancy)
+    }
+
+    pub(super) fn send_catalog(&self, id: DatasetId) {
+        let state = self.state.lock();
+        let index = state.table.datasets.get(&id).filter(|d| !d.going).and_then(|d| d.catalog.clone());
+        let catalog = index.map(|index| Box::new(index.catalog().clone()));
+        state.send(Event::Catalog { id, catalog });
+    }
+
+    /// Lists exactly `datasets`; everything else in the checkpoint path goes. In the records' thread.
+    pub(super) fn present(&self, datasets: &[DatasetId]) {
+        let result = self.try_present(datasets);
+        match &result {
+            Ok(()) if datasets.is_empty() => self.events.info(None, "no dataset is presented"),
+            Ok(()) => {
+                let current = datasets.first().copied();
+                self.events.info(current, &format!("presented: {}", self.names_of(datasets)));
+            }
+            Err(reason) => self.events.error(None, &format!("datasets cannot be presented: {reason}")),
+        }
+        self.state.lock().send(Event::Presented { result });
+    }
+
+    fn names_of(&self, datasets: &[DatasetId]) -> String {
+        let state = self.state.lock();
+        let names: Vec<String> =
+            datasets.iter().filter_map(|id| Some(state.table.datasets.get(id)?.shown_name())).collect();
+        names.join(", ")
+    }
+
+    fn try_present(&self, wanted: &[DatasetId]) -> Result<(), String> {
+        faults::hit("present.begun").map_err(|error| error.to_string())?;
+        let held: Vec<Dataset> = self.state.lock().present().cloned().collect();
+        for id in wanted {
+            if !held.iter().any(|dataset| dataset.id == *id && dataset.catalog.is_some()) {
+                return Err(format!("dataset {id} is not complete here"));
+            }
+        }
+        for dataset in &held {
+            match (dataset.state(), wanted.contains(&dataset.id)) {
+                (HeldState::Complete, true) => {}
+                (HeldState::Complete, false) => self.hide(dataset)?,
+                // In doubt no more: the lead has settled all that can be complete.
+                _ => self.forget_seal(dataset)?,
+            }
+        }
+        // Those in the tree already must be known to it before everything else there goes.
+        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Tree) {
+            self.show(dataset)?;
+        }
+        faults::hit("present.aside").map_err(|error| error.to_string())?;
+        self.tree.remove_junk().map_err(|error| format!("junk cannot be removed: {error}"))?;
+        self.journal
+            .lock()
+            .forget(&RelPath::root())
+            .map_err(|error| format!("the filemap's journal: {error}"))?;
+        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Aside) {
+            self.show(dataset)?;
+        }
+        faults::hit("present.listed").map_err(|error| error.to_string())
+    }
+
+    /// Takes a complete dataset out of the mount; its bytes stay.
+    fn hide(&self, dataset: &Dataset) -> Result<(), String> {
+        let id = dataset.id;
+        if dataset.home == Home::Tree {
+            if dataset.listed {
+                self.tree.unlisted(id);
+            } else {
+                self.tree.thaw(&dataset.name);
+            }
+            self.cache
+                .put_aside(id, &dataset.name)
+                .map_err(|error| format!("dataset {id} cannot be put aside: {error}"))?;
+        }
+        self.set_home(id, Home::Aside, false)
+    }
+
+    /// Puts a complete dataset into the mount, with all its directories and links.
+    fn show(&self, dataset: &Dataset) -> Result<(), String> {
+        let id = dataset.id;
+        let Some(catalog) = &dataset.catalog else { return Ok(()) };
+        let failed = |error: std::io::Error| format!("dataset {id} cannot be put in place: {error}");
+        if dataset.home == Home::Aside {
+            // Recorded first: a home in the tree with files aside is put right at start.
+            self.set_home(id, Home::Tree, false)?;
+            self.cache.put_back(id, &dataset.name).map_err(failed)?;
+            let mut here = dataset.clone();
+            here.home = Home::Tree;
+            let home = self.cache.home(&here, self.tree.as_ref()).map_err(failed)?;
+            make_others(&home, &catalog.catalog().entries).map_err(failed)?;
+        }
+        self.tree.sealed(Arc::clone(catalog));
+        self.set_home(id, Home::Tree, true)
+    }
+
+    fn set_home(&self, id: DatasetId, home: Home, listed: bool) -> Result<(), String> {
+        let changed = self.disk.lock().change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.home = home;
+                dataset.listed = listed;
+                dataset.settled = true;
+            }
+        });
+        changed.map_err(|error| error.to_string())
+    }
+
+    fn forget_seal(&self, dataset: &Dataset) -> Result<(), String> {
+        let id = dataset.id;
+        self.disk
+            .lock()
+            .change(&self.state, |table| drop(table.datasets.remove(&id)))
+            .map_err(|error| error.to_string())?;
+        if dataset.home == Home::Tree {
+            self.tree.thaw(&dataset.name);
+        }
+        self.cache.remove_own(id).map_err(|error| format!("dataset {id}: {error}"))
+    }
+}

@@ -1,0 +1,285 @@
+//! Directory operations in rounds: vote and hold, apply, finish (`docs/protocol.md`).
+//!
+//! What is about to be applied is written to a small log first, so that a restarted worker still tells the next lead of
+//! operations that other nodes may not have applied. The log is not synced: it is for the death of the process; after a
+//! power loss the directories are united anyway.
+//!
+//! Fault points: `round.prepared`, `round.recorded`, `round.applied`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::{DirHeld, DirOp, Event, HeldState};
+use crate::faults;
+use crate::ids::{DatasetId, RequestId};
+use crate::path::RelPath;
+use crate::store::log::Log;
+use crate::store::{Store, StoreError};
+
+use super::boundary::{Completion, Errno};
+use super::node::Node;
+use super::requests::Wanted;
+
+const NAME: &str = "rounds.journal";
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Record {
+    /// Decided by all, about to be applied.
+    Applying(RequestId, DirOp),
+    /// All nodes have applied it.
+    Finished(RequestId),
+}
+
+/// Operations that were voted for and whose names are held.
+struct Held {
+    round: u64,
+    ops: Vec<(RequestId, DirOp)>,
+    votes: Vec<i32>,
+}
+
+/// See the module.
+pub(super) struct Rounds {
+    held: Option<Held>,
+    /// Applied here and not known to be applied everywhere.
+    unfinished: BTreeMap<RequestId, DirOp>,
+    log: Log<Record>,
+}
+
+impl Rounds {
+    /// Reads the log; also tells the bytes of a torn tail.
+    pub(super) fn load(store: &Arc<Store>) -> Result<(Self, u64), StoreError> {
+        let (log, records, torn) = Log::open(store, NAME)?;
+        let mut unfinished = BTreeMap::new();
+        for record in records {
+            match record {
+                Record::Applying(request, op) => drop(unfinished.insert(request, op)),
+                Record::Finished(request) => drop(unfinished.remove(&request)),
+            }
+        }
+        Ok((Self { held: None, unfinished, log }, torn))
+    }
+
+    pub(super) fn unfinished(&self) -> Vec<(RequestId, DirOp)> {
+        self.unfinished.iter().map(|(request, op)| (*request, op.clone())).collect()
+    }
+
+    fn record(&mut self, request: RequestId, op: &DirOp) -> Result<(), i32> {
+        let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        self.log.append(&Record::Applying(request, op.clone())).map_err(errno)?;
+        self.unfinished.insert(request, op.clone());
+        faults::hit("round.recorded").map_err(errno)
+    }
+
+    fn finish(&mut self, request: RequestId) -> std::io::Result<()> {
+        if self.unfinished.remove(&request).is_none() {
+            return Ok(());
+        }
+        if self.unfinished.is_empty() {
+            self.log.clear()
+        } else {
+            self.log.append(&Record::Finished(request))
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn dir_prepare(&self, round: u64, ops: Vec<(RequestId, DirOp)>) {
+        let mut rounds = self.rounds.lock();
+        // A lead prepares the next round only when the former is applied: what is still held is another lead's.
+        self.release(&mut rounds);
+        let votes: Vec<i32> = ops.iter().map(|(_, op)| self.vote(op).err().unwrap_or(0)).collect();
+        rounds.held = Some(Held { round, ops, votes: votes.clone() });
+        drop(rounds);
+        if let Err(error) = faults::hit("round.prepared") {
+            self.events.error(None, &format!("round {round}: {error}"));
+        }
+        self.state.lock().send(Event::DirPrepared { round, votes });
+    }
+
+    fn vote(&self, op: &DirOp) -> Result<(), i32> {
+        self.records_allow(op)?;
+        self.tree.prepare(op).map_err(|errno| errno.0)
+    }
+
+    /// Does what is sealed, or being sealed, allow it?
+    fn records_allow(&self, op: &DirOp) -> Result<(), i32> {
+        let state = self.state.lock();
+        let top = |path: &RelPath| match path.split_first() {
+            Some((name, rest)) if rest.is_root() => state.by_name(name),
+            _ => None,
+        };
+        match op {
+            DirOp::Make { .. } => Ok(()),
+            DirOp::Remove { path } => match top(path) {
+                Some(dataset) if dataset.state() != HeldState::Complete => Err(libc::EBUSY),
+                _ => Ok(()),
+            },
+            // Records name datasets by their directory.
+            DirOp::Rename { from, to, exchange, .. } => {
+                let sealed_target = *exchange && top(to).is_some();
+                if top(from).is_some() || sealed_target { Err(libc::EROFS) } else { Ok(()) }
+            }
+        }
+    }
+
+    pub(super) fn dir_apply(&self, round: u64, verdicts: &[i32]) {
+        let mut rounds = self.rounds.lock();
+        let held = rounds.held.take_if(|held| held.round == round && held.ops.len() == verdicts.len());
+        let Some(held) = held else {
+            drop(rounds);
+            self.events.error(None, &format!("round {round} is to be applied but was not prepared so"));
+            let results = vec![libc::EPROTO; verdicts.len()];
+            return self.state.lock().send(Event::DirApplied { round, results });
+        };
+        let mut results = Vec::with_capacity(verdicts.len());
+        for ((request, op), (&verdict, &vote)) in held.ops.iter().zip(verdicts.iter().zip(&held.votes)) {
+            if verdict == 0 && vote == 0 {
+                results.push(self.apply_recorded(&mut rounds, *request, op));
+            } else {
+                if vote == 0 {
+                    self.tree.release(op);
+                }
+                // Nobody decides for an operation against this node's vote.
+                results.push(if verdict == 0 { vote } else { verdict });
+            }
+        }
+        drop(rounds);
+        if let Err(error) = faults::hit("round.applied") {
+            self.events.error(None, &format!("round {round}: {error}"));
+        }
+        self.state.lock().send(Event::DirApplied { round, results });
+    }
+
+    /// Records, then applies an operation whose names are held.
+    fn apply_recorded(&self, rounds: &mut Rounds, request: RequestId, op: &DirOp) -> i32 {
+        if let Err(errno) = rounds.record(request, op) {
+            self.tree.release(op);
+            self.events.error(None, &format!("{op:?}: cannot be recorded: {}", Errno(errno)));
+            return errno;
+        }
+        self.apply(op)
+    }
+
+    /// Applies an operation whose names are held, with all that follows on this node.
+    fn apply(&self, op: &DirOp) -> i32 {
+        if let Err(errno) = self.tree.apply(op) {
+            self.events.error(None, &format!("{op:?} was decided but failed here: {errno}"));
+            return errno.0;
+        }
+        let journal = match op {
+            DirOp::Make { .. } => Ok(()),
+            DirOp::Rename { from, to, .. } => self.journal.lock().renamed(from, to),
+            DirOp::Remove { path } => {
+                if let Some(id) = self.removed_dataset(path) {
+                    self.remove_dataset(id);
+                }
+                self.journal.lock().forget(path)
+            }
+        };
+        if let Err(error) = journal {
+            self.events.warning(None, &format!("{op:?}: the filemap's journal cannot follow: {error}"));
+        }
+        0
+    }
+
+    fn removed_dataset(&self, path: &RelPath) -> Option<DatasetId> {
+        let (name, rest) = path.split_first()?;
+        if !rest.is_root() {
+            return None;
+        }
+        self.state.lock().by_name(name).filter(|dataset| dataset.catalog.is_some()).map(|dataset| dataset.id)
+    }
+
+    pub(super) fn dir_replay(&self, round: u64, ops: &[(RequestId, DirOp)]) {
+        let mut rounds = self.rounds.lock();
+        // Names held for the former lead: those decided are in `ops`, the others were never decided.
+        self.release(&mut rounds);
+        let results = ops.iter().map(|(request, op)| self.replay(&mut rounds, *request, op)).collect();
+        drop(rounds);
+        self.state.lock().send(Event::DirApplied { round, results });
+    }
+
+    fn replay(&self, rounds: &mut Rounds, request: RequestId, op: &DirOp) -> i32 {
+        match self.tree.prepare(op) {
+            Ok(()) => self.apply_recorded(rounds, request, op),
+            // It was done before the former lead went.
+            Err(Errno(libc::EEXIST)) if matches!(op, DirOp::Make { .. }) => 0,
+            Err(Errno(libc::ENOENT)) if !matches!(op, DirOp::Make { .. }) => 0,
+            Err(errno) => {
+                // Decided by all, so the other nodes have it; this one does not.
+                self.events.error(None, &format!("{op:?} was decided but cannot be done here: {errno}"));
+                errno.0
+            }
+        }
+    }
+
+    pub(super) fn dir_finish(&self, results: &[(RequestId, i32)]) {
+        {
+            let mut rounds = self.rounds.lock();
+            for (request, _) in results {
+                if let Err(error) = rounds.finish(*request) {
+                    self.events.warning(None, &format!("the log of directory operations: {error}"));
+                }
+            }
+        }
+        for &(request, errno) in results {
+            let waiter = {
+                let mut state = self.state.lock();
+                let waiter = state.waiting.take(request);
+                // A request of another kind cannot be finished by a round.
+                waiter.filter(|waiter| matches!(waiter.wanted, Wanted::Directory(_)))
+            };
+            if let Some(waiter) = waiter {
+                waiter.answer(errno);
+            }
+        }
+    }
+
+    pub(super) fn dir_unite(&self, directories: Vec<DirHeld>) {
+        for DirHeld { path, mode, uid, gid } in directories {
+            let op = DirOp::Make { path, mode, uid, gid };
+            let made = match self.tree.prepare(&op) {
+                Ok(()) => self.tree.apply(&op),
+                Err(Errno(libc::EEXIST)) => Ok(()),
+                Err(errno) => Err(errno),
+            };
+            if let Err(errno) = made {
+                self.events.warning(None, &format!("{op:?}: cannot be united: {errno}"));
+            }
+        }
+        self.state.lock().send(Event::DirUnited);
+    }
+
+    /// Lets the names go that are held for a round.
+    pub(super) fn release_held(&self) {
+        self.release(&mut self.rounds.lock());
+    }
+
+    fn release(&self, rounds: &mut Rounds) {
+        let Some(held) = rounds.held.take() else { return };
+        for ((_, op), vote) in held.ops.iter().zip(&held.votes) {
+            if *vote == 0 {
+                self.tree.release(op);
+            }
+        }
+    }
+
+    /// Does it on this node alone, in its own thread: the caller may hold the tree's locks. `request` waited for a lead
+    /// before.
+    pub(super) fn act_alone(&self, op: DirOp, request: Option<RequestId>, done: Completion) {
+        let me = self.me.clone();
+        self.lanes.local.run(move || {
+            let Some(node) = me.upgrade() else { return done(Err(Errno(libc::EIO))) };
+            let applied = {
+                let mut rounds = node.rounds.lock();
+                node.release(&mut rounds);
+                // Its round was applied here before the lead went: it is done.
+                request.is_some_and(|request| rounds.unfinished.contains_key(&request))
+            };
+            let errno = if applied { 0 } else { node.vote(&op).err().unwrap_or_else(|| node.apply(&op)) };
+            done(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
+        });
+    }
+}

@@ -1,0 +1,479 @@
+//! This node's part in a seal: freeze, commit, sealed; or drop.
+//!
+//! Freezing waits in a thread of its own until nobody can write; its bound is the job's seal time-out. What was frozen
+//! is recorded before the lead hears of it, so that a restarted worker freezes it again. COMPLETE is one commit of one
+//! file.
+//!
+//! Fault points: `seal.begun`, `seal.quiet`, `seal.frozen`, `commit.begun`, `commit.recorded`, `commit.listed`.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{AtFlags, FileType};
+
+use crate::control::{Event, FrozenFile, HeldState};
+use crate::dataset::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy, Stamp};
+use crate::faults;
+use crate::ids::{DatasetId, Member};
+use crate::path::RelPath;
+use crate::store::beneath;
+use crate::transfer::Monitor;
+
+use super::boundary::Writer;
+use super::catalog_file;
+use super::node::Node;
+use super::state::{Dataset, Freezing, Home, Origin, Part};
+use super::{callers, disk};
+
+/// How often leases are looked at while somebody writes who has no handle whose release would tell.
+const LEASE_TICK: Duration = Duration::from_millis(20);
+/// A release reaches the daemon a little after its close(2) has returned: a writer who must not be waited for may still
+/// seem to be one for that long.
+const RELEASE_GRACE: Duration = Duration::from_millis(250);
+/// How long a given up seal may take to thaw.
+const THAW_MAX: Duration = Duration::from_secs(5);
+/// Until a coordinator says otherwise.
+const SEAL_TIMEOUT: Duration = Duration::from_secs(30);
+
+const GIVEN_UP: &str = "the seal was given up";
+
+/// Wakes a freezing thread.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock() = true;
+        self.wake.notify_all();
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let mut rung = self.rung.lock();
+        if !*rung {
+            let _ = self.wake.wait_for(&mut rung, at_most);
+        }
+        *rung = false;
+    }
+}
+
+impl Node {
+    /// Starts freezing. In the records' thread.
+    pub(super) fn freeze(&self, id: DatasetId, name: Vec<u8>, member: Member) {
+        if let Err(reason) = self.begin_freeze(id, &name) {
+            self.events
+                .error(Some(id), &format!("{}: cannot be frozen: {reason}", String::from_utf8_lossy(&name)));
+            return self.state.lock().send(Event::Frozen { id, result: Err(reason) });
+        }
+        let (cancelled, bell) = (Monitor::default(), Arc::new(Bell::default()));
+        let ringing = Arc::clone(&bell);
+        let ring = Arc::new(move || ringing.ring());
+        let freezing = Freezing { name: name.clone(), cancelled: cancelled.clone(), ring };
+        self.state.lock().freezing.insert(id, freezing);
+        let me = self.me.clone();
+        let spawned = std::thread::Builder::new().name("scrfs-freeze".into()).spawn(move || {
+            if let Some(node) = me.upgrade() {
+                node.freeze_and_tell(id, &name, member, (&cancelled, &bell));
+            }
+        });
+        if let Err(error) = spawned {
+            self.state.lock().freezing.remove(&id);
+            self.state.lock().send(Event::Frozen { id, result: Err(format!("no thread: {error}")) });
+        }
+    }
+
+    fn begin_freeze(&self, id: DatasetId, name: &[u8]) -> Result<(), String> {
+        catalog_file::validate_name(name).map_err(|error| error.to_string())?;
+        {
+            let mut state = self.state.lock();
+            // A seal of the name that was given up may still be thawing.
+            let until = Instant::now() + THAW_MAX;
+            let thawing = |state: &mut super::state::State| {
+                state.freezing.values().any(|other| other.name == name && other.cancelled.is_cancelled())
+            };
+            let _ = self.thawed.wait_while_until(&mut state, thawing, until);
+            if let Some(dataset) = state.by_name(name) {
+                return Err(format!(
+                    "its name is that of dataset {}, {:?} here",
+                    dataset.id,
+                    dataset.state()
+                ));
+            }
+            if state.table.datasets.contains_key(&id)
+                || state.freezing.values().any(|other| other.name == name)
+            {
+                return Err("it is being sealed already".into());
+            }
+        }
+        faults::hit("seal.begun").map_err(|error| error.to_string())?;
+        let seen =
+            self.disk.lock().change(&self.state, |table| table.highest_id = table.highest_id.max(id.0));
+        seen.map_err(|error| error.to_string())
+    }
+
+    fn freeze_and_tell(&self, id: DatasetId, name: &[u8], member: Member, signals: (&Monitor, &Arc<Bell>)) {
+        self.tree.freeze(name);
+        let cancelled = signals.0;
+        let mut result = self.freeze_quiet(id, name, member, signals);
+        if cancelled.is_cancelled() && !self.state.lock().table.datasets.contains_key(&id) {
+            result = Err(GIVEN_UP.into());
+        }
+        let shown = String::from_utf8_lossy(name).into_owned();
+        match &result {
+            Ok(files) => {
+                let bytes: u64 = files.iter().map(|file| file.size).sum();
+                let text =
+                    format!("{shown}: frozen as member {member}, {} files, {bytes} bytes", files.len());
+                self.events.info(Some(id), &text);
+            }
+            Err(reason) => {
+                self.tree.thaw(name);
+                self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}"));
+            }
+        }
+        let mut state = self.state.lock();
+        state.freezing.remove(&id);
+        self.thawed.notify_all();
+        if !cancelled.is_cancelled() {
+            state.send(Event::Frozen { id, result });
+        }
+    }
+
+    fn freeze_quiet(
+        &self,
+        id: DatasetId,
+        name: &[u8],
+        member: Member,
+        (cancelled, bell): (&Monitor, &Arc<Bell>),
+    ) -> Result<Vec<FrozenFile>, String> {
+        self.wait_quiet(name, cancelled, bell)?;
+        let text = |error: io::Error| error.to_string();
+        faults::hit("seal.quiet").map_err(text)?;
+        let frozen = self.tree.files(name).map_err(|error| error.to_string())?;
+        let limit = self.state.lock().settings.as_ref().map_or(u64::MAX, |settings| settings.list_max);
+        if frozen.len() as u64 > limit {
+            return Err(format!("{} files, more than SCRFS_LIST_MAX ({limit})", frozen.len()));
+        }
+        let part = self.describe(name, member, &frozen)?;
+        self.record_frozen(id, name, member, part, cancelled)?;
+        faults::hit("seal.frozen").map_err(text)?;
+        Ok(frozen)
+    }
+
+    /// Waits until no writable descriptor or mapping is left, or says who has one.
+    fn wait_quiet(&self, name: &[u8], cancelled: &Monitor, bell: &Arc<Bell>) -> Result<(), String> {
+        let ring = Arc::clone(bell);
+        self.tree.on_release(name, Arc::new(move || ring.ring()));
+        let begun = Instant::now();
+        let timeout = {
+            let state = self.state.lock();
+            state.settings.as_ref().map_or(SEAL_TIMEOUT, |s| Duration::from_millis(s.seal_timeout_ms))
+        };
+        loop {
+            let writers = self.tree.writers(name).map_err(|error| error.to_string())?;
+            if writers.is_empty() {
+                return Ok(());
+            }
+            if cancelled.is_cancelled() {
+                return Err(GIVEN_UP.into());
+            }
+            let waited = begun.elapsed();
+            let own = self.own_writer(name, &writers);
+            if let Some(writer) = own.filter(|_| waited >= RELEASE_GRACE.min(timeout)) {
+                return Err(format!(
+                    "{} is still open for writing by the process that set the marker, or one that it descends from",
+                    shown(writer)
+                ));
+            }
+            if waited >= timeout {
+                let names: Vec<_> = writers.iter().take(8).map(shown).collect();
+                return Err(format!("still open for writing after {timeout:?}: {}", names.join(", ")));
+            }
+            let unseen = writers.iter().any(|writer| writer.pid == 0);
+            let left = timeout.saturating_sub(waited);
+            bell.wait(if unseen || own.is_some() {
+                left.min(LEASE_TICK)
+            } else {
+                left.min(Duration::from_millis(500))
+            });
+        }
+    }
+
+    /// A writer that is the process whose marker waits here, or an ancestor of it: it would wait for itself.
+    fn own_writer<'a>(&self, name: &[u8], writers: &'a [Writer]) -> Option<&'a Writer> {
+        let tids = self.state.lock().waiting.marker_callers(name);
+        if tids.is_empty() {
+            return None;
+        }
+        let own = callers::with_ancestors(tids.into_iter());
+        writers.iter().find(|writer| own.contains(&writer.pid))
+    }
+
+    /// The member's files with their attributes and ranks, and the links and directories beside them.
+    fn describe(&self, name: &[u8], member: Member, frozen: &[FrozenFile]) -> Result<Part, String> {
+        let top = self.tree.backing_directory(name).map_err(|error| error.to_string())?;
+        let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
+        let name = RelPath::new(name).map_err(|error| error.to_string())?;
+        let mut files = Vec::with_capacity(frozen.len());
+        for file in frozen {
+            let fd = beneath::open_file(top.as_fd(), &file.path).map_err(|e| at(&file.path, e))?;
+            let stat = rustix::fs::fstat(&fd).map_err(|e| at(&file.path, e.into()))?;
+            if stat.st_size.cast_unsigned() != file.size {
+                return Err(format!("{}: changed its size while frozen", file.path));
+            }
+            let rank = name.concat(&file.path).ok().and_then(|path| self.journal.lock().rank_of(&path));
+            let copy = FileCopy { size: file.size, crc: 0, member, program_rank: rank };
+            files.push((entry_of(file.path.clone(), EntryKind::File(copy.clone()), &stat), copy));
+        }
+        files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+        let mut others = Vec::new();
+        walk(top.as_fd(), &RelPath::root(), &mut others)
+            .map_err(|error| format!("cannot be listed: {error}"))?;
+        Ok(Part::new(Origin::Here, files, others))
+    }
+
+    fn record_frozen(
+        &self,
+        id: DatasetId,
+        name: &[u8],
+        member: Member,
+        part: Part,
+        cancelled: &Monitor,
+    ) -> Result<(), String> {
+        let part = Arc::new(part);
+        let mut disk = self.disk.lock();
+        // Who cancels a seal and then looks at the table takes this lock in between.
+        if cancelled.is_cancelled() {
+            return Err(GIVEN_UP.into());
+        }
+        let epoch = self.state.lock().table.epoch;
+        let recorded = disk.change(&self.state, |table| {
+            let mut dataset = Dataset::new(id, epoch, name.to_vec(), Home::Tree);
+            dataset.parts.insert(member, Arc::clone(&part));
+            table.datasets.insert(id, dataset);
+        });
+        recorded.map_err(|error| error.to_string())
+    }
+
+    /// The seal failed, or is in doubt no more: nothing of it is left. In the records' thread. `settling`: markers that
+    /// wait will ask again.
+    pub(super) fn drop_seal(&self, id: DatasetId, reason: &str, settling: bool) {
+        let freezing = self.state.lock().freezing.get(&id).cloned();
+        if let Some(freezing) = &freezing {
+            freezing.cancel();
+        }
+        let name = self.take_seal_back(id).or(freezing.map(|freezing| freezing.name));
+        let shown = name.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        self.events.error(Some(id), &format!("{shown}: not sealed: {reason}"));
+        if let Some(name) = name.filter(|_| !settling) {
+            self.answer_markers(&name, libc::EIO);
+        }
+        self.state.lock().send(Event::Dropped(id));
+    }
+
+    /// Forgets a seal and thaws its dataset, whose name it returns.
+    fn take_seal_back(&self, id: DatasetId) -> Option<Vec<u8>> {
+        let mut disk = self.disk.lock();
+        let dataset = self.state.lock().table.datasets.get(&id).cloned()?;
+        if dataset.catalog.is_some() {
+            // Complete stays complete; only what was begun on top of it goes.
+            self.forget_unrecorded(&mut disk, id);
+            return None;
+        }
+        if let Err(error) = disk.change(&self.state, |table| drop(table.datasets.remove(&id))) {
+            self.events.error(Some(id), &format!("the dropped seal cannot be forgotten: {error}"));
+        }
+        drop(disk);
+        if dataset.home == Home::Tree {
+            self.tree.thaw(&dataset.name);
+        }
+        if let Err(error) = self.cache.remove_own(id) {
+            self.events.warning(Some(id), &format!("its redundancy data cannot be removed: {error}"));
+        }
+        (dataset.home == Home::Tree).then_some(dataset.name)
+    }
+
+    fn forget_unrecorded(&self, disk: &mut disk::Disk, id: DatasetId) {
+        let forgotten = disk.change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.parts.retain(|_, part| part.recorded);
+            }
+        });
+        let forgotten = forgotten.map_err(|error| error.to_string());
+        let removed = self.cache.discard_staged(id, None).map_err(|error| error.to_string());
+        if let Err(error) = forgotten.and(removed) {
+            self.events.warning(Some(id), &format!("unfinished members cannot be forgotten: {error}"));
+        }
+    }
+
+    /// Records COMPLETE, or a later revision of the catalog. In the records' thread.
+    pub(super) fn commit(&self, catalog: Catalog) {
+        let id = catalog.id;
+        let result = self.record_complete(catalog);
+        match &result {
+            Ok(()) => self.events.info(Some(id), "COMPLETE is recorded"),
+            Err(reason) => self.events.error(Some(id), &format!("COMPLETE cannot be recorded: {reason}")),
+        }
+        self.state.lock().send(Event::Committed { id, result });
+    }
+
+    fn record_complete(&self, mut catalog: Catalog) -> Result<(), String> {
+        catalog.sort();
+        catalog_file::validate(&catalog).map_err(|error| error.to_string())?;
+        let id = catalog.id;
+        let mut disk = self.disk.lock();
+        let known = self.state.lock().table.datasets.get(&id).cloned();
+        if let Some(known) = &known {
+            fits(known, &catalog)?;
+            let newer = known.catalog.as_ref().is_some_and(|have| have.catalog().revision > catalog.revision);
+            if newer {
+                return Ok(());
+            }
+        }
+        faults::hit("commit.begun").map_err(|error| error.to_string())?;
+        disk.record_complete(&catalog).map_err(|error| error.to_string())?;
+        faults::hit("commit.recorded").map_err(|error| error.to_string())?;
+        let index = Arc::new(CatalogIndex::new(catalog));
+        let later = self.state.lock().attached.as_ref().is_some_and(super::state::Attached::presents_later);
+        // A dataset that was never here has its place in the tree, where files are brought; under a restart it gets it
+        // when it is presented.
+        let home = if later { Home::Aside } else { Home::Tree };
+        let changed = disk.change(&self.state, |table| {
+            let catalog = index.catalog();
+            table.highest_id = table.highest_id.max(id.0);
+            let dataset = table
+                .datasets
+                .entry(id)
+                .or_insert_with(|| Dataset::new(id, catalog.epoch, catalog.name.clone(), home));
+            dataset.epoch = catalog.epoch;
+            dataset.catalog = Some(Arc::clone(&index));
+            dataset.failed = None;
+        });
+        // COMPLETE is there; what the other files tell of it is written again at the next change, or at start.
+        if let Err(error) = changed {
+            self.events.error(Some(id), &format!("complete, but the node's record lags: {error}"));
+            return Err(error.to_string());
+        }
+        drop(disk);
+        self.list(id, later);
+        faults::hit("commit.listed").map_err(|error| error.to_string())
+    }
+
+    /// Tells the tree of a complete dataset that has its files there.
+    fn list(&self, id: DatasetId, later: bool) {
+        let listed = {
+            let mut state = self.state.lock();
+            match state.table.datasets.get_mut(&id) {
+                Some(dataset) if dataset.home == Home::Tree && (dataset.listed || !later) => {
+                    dataset.listed = true;
+                    dataset.catalog.clone()
+                }
+                _ => None,
+            }
+        };
+        if let Some(catalog) = listed {
+            self.tree.sealed(catalog);
+        }
+    }
+
+    /// Every member has recorded COMPLETE.
+    pub(super) fn sealed(&self, id: DatasetId) {
+        let name = {
+            let mut state = self.state.lock();
+            let Some(dataset) = state.table.datasets.get_mut(&id).filter(|d| d.catalog.is_some()) else {
+                return;
+            };
+            dataset.settled = true;
+            dataset.name.clone()
+        };
+        let forgotten = RelPath::new(name.clone()).map(|path| self.journal.lock().forget(&path));
+        if let Ok(Err(error)) = forgotten {
+            self.events.warning(Some(id), &format!("the filemap's journal: {error}"));
+        }
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        self.events.info(Some(id), &format!("{shown}: sealed, all members have recorded COMPLETE"));
+        if let Some(weak) = self.unprotected(id) {
+            self.events.warning(Some(id), &format!("{shown}: {weak}"));
+        }
+        self.answer_markers(&name, 0);
+    }
+
+    fn unprotected(&self, id: DatasetId) -> Option<&'static str> {
+        let state = self.state.lock();
+        let layout = &state.table.datasets.get(&id)?.catalog.as_ref()?.catalog().layout;
+        if layout.members.len() == 1 || layout.sets.iter().any(|set| set.len() == 1) {
+            Some("a redundancy set has one member only: nothing protects it but the PFS")
+        } else {
+            None
+        }
+    }
+}
+
+/// The catalog must speak of the bytes that are here.
+fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), String> {
+    if known.name != catalog.name {
+        return Err(format!("it is {:?} here and another name in the catalog", known.shown_name()));
+    }
+    if known.state() == HeldState::Frozen && known.home == Home::Tree && known.catalog.is_none() {
+        return Err("this node has not recorded its member".into());
+    }
+    for (member, part) in known.parts.iter().filter(|(_, part)| part.recorded) {
+        let ours = part.files.iter().map(|(entry, copy)| (&entry.path, copy.size, copy.crc));
+        let theirs = catalog.files_of(*member).map(|(entry, copy)| (&entry.path, copy.size, copy.crc));
+        if !ours.eq(theirs) {
+            return Err(format!("member {member} has other files here than in the catalog"));
+        }
+    }
+    Ok(())
+}
+
+fn shown(writer: &Writer) -> String {
+    if writer.pid == 0 {
+        format!("{} (a mapping)", writer.path)
+    } else {
+        format!("{} by {} (pid {})", writer.path, writer.command, writer.pid)
+    }
+}
+
+pub(super) fn entry_of(path: RelPath, kind: EntryKind, stat: &rustix::fs::Stat) -> Entry {
+    let stamp = |secs: i64, nsecs: u64| Stamp { secs, nsecs: u32::try_from(nsecs).unwrap_or(0) };
+    Entry {
+        path,
+        kind,
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
+        atime: stamp(stat.st_atime.into(), stat.st_atime_nsec.into()),
+        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
+        mtime: stamp(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
+    }
+}
+
+/// Collects the directories and links at and below `path`.
+fn walk(top: BorrowedFd<'_>, path: &RelPath, found: &mut Vec<Entry>) -> io::Result<()> {
+    let directory = beneath::open_directory(top, path)?;
+    let stat = rustix::fs::fstat(&directory)?;
+    found.push(entry_of(path.clone(), EntryKind::Directory, &stat));
+    let mut names = beneath::names(directory.as_fd())?;
+    names.sort_unstable();
+    for name in names {
+        let inner = path.join(&name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let name = RelPath::new(name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let stat = rustix::fs::statat(&directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => walk(top, &inner, found)?,
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&directory, name.as_path(), Vec::new())?.into_bytes();
+                found.push(entry_of(inner, EntryKind::Symlink(target), &stat));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

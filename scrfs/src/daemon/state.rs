@@ -1,0 +1,262 @@
+//! What the node knows, in memory: the dataset table, the attached coordinator, seals under way.
+//!
+//! All of it is behind one lock that is never held over a system call that can take long. What must survive a restart of
+//! the worker is in [`super::disk`]; it is written first, then the table changes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::control::server::{Greeting, LinkHandle};
+use crate::control::{HeldState, Settings, Start};
+use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::path::RelPath;
+use crate::transfer::Monitor;
+use crate::transfer::user::Identity;
+
+use super::requests::Waiting;
+
+/// Where a dataset's files are on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Home {
+    /// At the dataset's name in the mounted tree.
+    Tree,
+    /// In `dataset.<id>/aside`: not presented, or not yet.
+    Aside,
+}
+
+/// A member's redundancy file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RedundancyFile {
+    /// `<m>_of_<n>_in_<g>.xor`.
+    pub(super) name: String,
+    pub(super) size: u64,
+    pub(super) crc: u32,
+}
+
+/// How a member came here; decides where its files are until it is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Its files are in place: frozen or fetched here.
+    Here,
+    /// Its files are staged and put in place when it is finished (rebuilt here).
+    Staged,
+}
+
+/// A member's part of a dataset on this node: a piece of the filemap.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Part {
+    pub(super) origin: Origin,
+    /// Regular files in the order of the logical file. Their CRCs count once `recorded`, and before that where they
+    /// come with the files (rebuilt, fetched).
+    pub(super) files: Vec<(Entry, FileCopy)>,
+    /// The other names that this member adds: links and directories.
+    pub(super) others: Vec<Entry>,
+    /// The CRCs in `files` are known before the member is finished.
+    pub(super) crcs_known: bool,
+    pub(super) redundancy: Option<RedundancyFile>,
+    /// Its redundancy set in ring order; empty until recorded.
+    pub(super) set: Vec<Member>,
+    /// Members of the dataset altogether; 0 until recorded.
+    pub(super) members: u32,
+    /// Files, redundancy data and filemap are on storage.
+    pub(super) recorded: bool,
+}
+
+impl Part {
+    /// A member whose files are there and not yet read.
+    pub(super) fn new(origin: Origin, files: Vec<(Entry, FileCopy)>, others: Vec<Entry>) -> Self {
+        let crcs_known = false;
+        let (redundancy, set, members, recorded) = (None, Vec::new(), 0, false);
+        Self { origin, files, others, crcs_known, redundancy, set, members, recorded }
+    }
+
+    pub(super) fn file(&self, path: &RelPath) -> Option<&(Entry, FileCopy)> {
+        self.files.iter().find(|(entry, _)| entry.path == *path)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, copy)| copy.size).sum()
+    }
+
+    /// Entries for the catalog: files in order, then links and directories.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        let files = self
+            .files
+            .iter()
+            .map(|(entry, copy)| Entry { kind: EntryKind::File(copy.clone()), ..entry.clone() });
+        files.chain(self.others.iter().cloned()).collect()
+    }
+}
+
+/// One dataset.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
+pub(super) struct Dataset {
+    pub(super) id: DatasetId,
+    /// The epoch that sealed it, or tries to.
+    pub(super) epoch: Epoch,
+    pub(super) name: Vec<u8>,
+    pub(super) home: Home,
+    /// COMPLETE is recorded, with this catalog.
+    pub(super) catalog: Option<Arc<CatalogIndex>>,
+    pub(super) parts: BTreeMap<Member, Arc<Part>>,
+    pub(super) flushed: bool,
+    /// Its eviction has begun: it is on storage that it has, so it is no longer spoken of.
+    pub(super) going: bool,
+    /// All members have recorded COMPLETE; not on storage, each settling finds it out again.
+    pub(super) settled: bool,
+    /// The tree lists it.
+    pub(super) listed: bool,
+    /// A transfer of it that runs: what, and how far.
+    pub(super) transfer: Option<(&'static str, Monitor)>,
+    /// Why its bytes are not to be trusted, if so.
+    pub(super) failed: Option<String>,
+}
+
+impl Dataset {
+    pub(super) fn new(id: DatasetId, epoch: Epoch, name: Vec<u8>, home: Home) -> Self {
+        Self {
+            id,
+            epoch,
+            name,
+            home,
+            catalog: None,
+            parts: BTreeMap::new(),
+            flushed: false,
+            going: false,
+            settled: false,
+            listed: false,
+            transfer: None,
+            failed: None,
+        }
+    }
+
+    pub(super) fn state(&self) -> HeldState {
+        if self.catalog.is_some() {
+            HeldState::Complete
+        } else if !self.parts.is_empty() && self.parts.values().all(|part| part.recorded) {
+            HeldState::Recorded
+        } else {
+            HeldState::Frozen
+        }
+    }
+
+    pub(super) fn shown_name(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+
+    /// The record of a file: a member's here, else the catalog's.
+    pub(super) fn file(&self, path: &RelPath) -> Option<(Entry, FileCopy)> {
+        if let Some(found) = self.parts.values().find_map(|part| part.file(path)) {
+            return Some(found.clone());
+        }
+        let entry = self.catalog.as_ref()?.entry(path)?;
+        match &entry.kind {
+            EntryKind::File(copy) => Some((entry.clone(), copy.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// The attached coordinator.
+pub(super) struct Attached {
+    pub(super) link: LinkHandle,
+    pub(super) greeting: Greeting,
+    pub(super) pid: i32,
+    /// With whose rights work on the PFS is done.
+    pub(super) identity: Identity,
+    /// Settling is over: requests are sent.
+    pub(super) served: bool,
+    /// Transfers that it asked for.
+    pub(super) transfers: Vec<Monitor>,
+}
+
+impl Attached {
+    /// It restarts and has not yet presented a dataset: nothing is listed meanwhile.
+    pub(super) fn presents_later(&self) -> bool {
+        self.greeting.start == Start::Restart && !self.served
+    }
+}
+
+/// A seal for which this node is being frozen.
+#[derive(Clone)]
+pub(super) struct Freezing {
+    pub(super) name: Vec<u8>,
+    /// Dropped meanwhile: the freezing thread ends.
+    pub(super) cancelled: Monitor,
+    /// Wakes the freezing thread.
+    pub(super) ring: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Freezing {
+    pub(super) fn cancel(&self) {
+        self.cancelled.cancel();
+        (self.ring)();
+    }
+}
+
+/// What is on storage too. Changed by [`super::disk::Disk::change`] only, save for the fields that say otherwise.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Table {
+    /// The highest epoch seen.
+    pub(super) epoch: Epoch,
+    /// The highest dataset id seen.
+    pub(super) highest_id: u64,
+    pub(super) datasets: BTreeMap<DatasetId, Dataset>,
+}
+
+/// Everything.
+pub(super) struct State {
+    pub(super) table: Table,
+    /// The highest epoch obeyed before the present one.
+    pub(super) former_epoch: Epoch,
+    pub(super) attached: Option<Attached>,
+    /// Of the last coordinator; kept after it is gone.
+    pub(super) settings: Option<Settings>,
+    pub(super) was_attached: bool,
+    /// A request timed out without a coordinator: act locally at once until one attaches.
+    pub(super) local: bool,
+    /// The last coordinator was lost then, and what waits for its successor has not been settled.
+    pub(super) lost_at: Option<Instant>,
+    pub(super) freezing: HashMap<DatasetId, Freezing>,
+    pub(super) waiting: Waiting,
+    pub(super) stopping: bool,
+}
+
+impl State {
+    pub(super) fn send(&self, event: crate::control::Event) {
+        if let Some(attached) = &self.attached {
+            attached.link.send(event);
+        }
+    }
+
+    /// Sends only while settling is over; else [`crate::control::Command::Serve`] will.
+    pub(super) fn send_request(&self, event: crate::control::Event) {
+        if let Some(attached) = self.attached.as_ref().filter(|attached| attached.served) {
+            attached.link.send(event);
+        }
+    }
+
+    pub(super) fn served(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| attached.served)
+    }
+
+    /// Datasets that are not on their way out.
+    pub(super) fn present(&self) -> impl Iterator<Item = &Dataset> {
+        self.table.datasets.values().filter(|dataset| !dataset.going)
+    }
+
+    /// The sealed or half-sealed dataset that has `name` in the tree.
+    pub(super) fn by_name(&self, name: &[u8]) -> Option<&Dataset> {
+        self.present().filter(|dataset| dataset.home == Home::Tree && dataset.name == name).last()
+    }
+
+    pub(super) fn current_now(&self) -> Option<DatasetId> {
+        self.present()
+            .filter(|dataset| dataset.catalog.is_some() && dataset.failed.is_none())
+            .max_by_key(|dataset| (dataset.epoch, dataset.id))
+            .map(|dataset| dataset.id)
+    }
+}

@@ -1,0 +1,337 @@
+//! Work on all bytes of a dataset here: flush, verify, fetch; and single files from the prefix.
+//!
+//! One at a time, in a thread of their own; a transfer ends when the coordinator that wanted it is gone.
+//!
+//! Fault points: those of [`crate::transfer`], and `fetch.staged`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, OFlags};
+
+use crate::control::{Event, FetchFailure, FrozenFile, SealedFile};
+use crate::dataset::{Entry, EntryKind, FileCopy};
+use crate::faults;
+use crate::ids::{DatasetId, Epoch, Member, RequestId};
+use crate::path::RelPath;
+use crate::store::beneath;
+use crate::transfer::pfs::{PfsDirectory, compare, restore_attributes};
+use crate::transfer::user::Identity;
+use crate::transfer::{Monitor, TransferError, copy};
+
+use super::cache::{self, Staged};
+use super::catalog_file;
+use super::members::{file_name, make_others};
+use super::node::Node;
+use super::state::{Dataset, Home, Origin, Part};
+
+/// What [`crate::control::Command::FetchMember`] says.
+pub(super) struct FetchOrder {
+    pub(super) id: DatasetId,
+    pub(super) epoch: Epoch,
+    pub(super) name: Vec<u8>,
+    pub(super) member: Member,
+    pub(super) directory: Vec<u8>,
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Node {
+    /// A monitor of a transfer of the attached coordinator, and with whose rights it works on the PFS.
+    fn begin_transfer(&self, id: DatasetId, what: &'static str, bytes: u64) -> Option<(Monitor, Identity)> {
+        let mut state = self.state.lock();
+        let monitor = Monitor::new(bytes);
+        let attached = state.attached.as_mut()?;
+        attached.transfers.retain(|transfer| transfer.progress().0 < transfer.progress().1);
+        attached.transfers.push(monitor.clone());
+        let identity = attached.identity.clone();
+        if let Some(dataset) = state.table.datasets.get_mut(&id) {
+            dataset.transfer = Some((what, monitor.clone()));
+        }
+        Some((monitor, identity))
+    }
+
+    fn end_transfer(&self, id: DatasetId) {
+        if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+            dataset.transfer = None;
+        }
+    }
+
+    pub(super) fn flush_member(&self, id: DatasetId, directory: &[u8]) {
+        let result = self.try_flush(id, directory);
+        self.end_transfer(id);
+        match &result {
+            Ok(bytes) => {
+                self.events.info(Some(id), &format!("{bytes} bytes of this node are copied to the PFS"));
+            }
+            Err(reason) => self.events.error(Some(id), &format!("flush: {reason}")),
+        }
+        self.state.lock().send(Event::FlushedMember { id, result: result.map(drop) });
+    }
+
+    fn try_flush(&self, id: DatasetId, directory: &[u8]) -> Result<u64, String> {
+        let dataset = self.dataset(id).map_err(|error| error.to_string())?;
+        let index = dataset.catalog.clone().ok_or("it is not complete")?;
+        // Of equal files of two members the lower member's is copied.
+        let visible = |entry: &Entry, copy: &FileCopy| match index.entry(&entry.path).map(|e| &e.kind) {
+            Some(EntryKind::File(first)) => first.member == copy.member,
+            _ => false,
+        };
+        let recorded = dataset.parts.values().filter(|part| part.recorded);
+        let files: Vec<_> =
+            recorded.flat_map(|part| &part.files).filter(|(entry, copy)| visible(entry, copy)).collect();
+        let total = files.iter().map(|(_, copy)| copy.size).sum();
+        let gone = "the coordinator is gone";
+        let (monitor, identity) = self.begin_transfer(id, "flushing", total).ok_or(gone)?;
+        let text = |error: TransferError| error.to_string();
+        let pfs = PfsDirectory::open(&identity, directory).map_err(text)?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(|error| error.to_string())?;
+        for (entry, copy) in &files {
+            let local = beneath::open_file(home.as_fd(), &entry.path)
+                .map_err(|error| format!("{}: {error}", entry.path))?;
+            pfs.put(local, entry, copy, &monitor).map_err(text)?;
+        }
+        pfs.sync_directories(files.iter().map(|(entry, _)| entry.path.clone()).collect()).map_err(text)?;
+        Ok(total)
+    }
+
+    pub(super) fn verify(&self, id: DatasetId) {
+        let members = self.verify_members(id);
+        self.end_transfer(id);
+        for (member, result) in &members {
+            match result {
+                Ok(()) => self.events.info(Some(id), &format!("member {member} is verified")),
+                Err(reason) => self.events.error(Some(id), &format!("member {member} is bad: {reason}")),
+            }
+        }
+        self.state.lock().send(Event::Verified { id, members });
+    }
+
+    fn verify_members(&self, id: DatasetId) -> Vec<(Member, Result<(), String>)> {
+        let Ok(dataset) = self.dataset(id) else { return Vec::new() };
+        let total = dataset.parts.values().map(|part| part.bytes()).sum();
+        let Some((monitor, _)) = self.begin_transfer(id, "verifying", total) else { return Vec::new() };
+        let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
+        recorded.map(|(member, part)| (*member, self.verify_part(&dataset, part, &monitor))).collect()
+    }
+
+    /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as missing.
+    fn verify_part(&self, dataset: &Dataset, part: &Part, monitor: &Monitor) -> Result<(), String> {
+        let text = |error: std::io::Error| error.to_string();
+        let home = self.cache.home(dataset, self.tree.as_ref()).map_err(text)?;
+        let mut problems = Vec::new();
+        for (entry, recorded) in &part.files {
+            match verify_file(&home, &entry.path, recorded, monitor) {
+                Ok(()) => {}
+                Err(TransferError::Cancelled) => return Err(TransferError::Cancelled.to_string()),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        if let Some(redundancy) = &part.redundancy {
+            let name = file_name(dataset.id, &redundancy.name).map_err(|error| error.to_string())?;
+            let own = self.cache.own(dataset.id).map_err(text)?;
+            let recorded = FileCopy {
+                size: redundancy.size,
+                crc: redundancy.crc,
+                member: Member(0),
+                program_rank: None,
+            };
+            if let Err(error) = verify_file(&own, &name, &recorded, monitor) {
+                problems.push(error.to_string());
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+
+    pub(super) fn fetch_member(&self, order: &FetchOrder) {
+        let id = order.id;
+        let result = self.try_fetch(order);
+        self.end_transfer(id);
+        match &result {
+            Ok(files) => {
+                let text = format!("fetched from the PFS as member {}, {} files", order.member, files.len());
+                self.events.info(Some(id), &text);
+            }
+            Err(failure) => {
+                self.events.error(Some(id), &format!("fetch from the PFS: {}", failure.reason));
+                self.forget_fetched(order);
+            }
+        }
+        self.state.lock().send(Event::FetchedMember { id, result });
+    }
+
+    fn try_fetch(&self, order: &FetchOrder) -> Result<Vec<FrozenFile>, FetchFailure> {
+        let (id, member) = (order.id, order.member);
+        catalog_file::validate_name(&order.name).map_err(here)?;
+        let mut files: Vec<(Entry, FileCopy)> = Vec::new();
+        for entry in &order.entries {
+            if let EntryKind::File(copy) = &entry.kind {
+                let copy = FileCopy { member, ..copy.clone() };
+                files.push((Entry { kind: EntryKind::File(copy.clone()), ..entry.clone() }, copy));
+            }
+        }
+        files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+        let others =
+            order.entries.iter().filter(|e| !matches!(e.kind, EntryKind::File(_))).cloned().collect();
+        let mut part = Part::new(Origin::Staged, files, others);
+        part.crcs_known = true;
+        let dataset = self.begin_fetch(order, &part).map_err(here)?;
+        let (monitor, identity) = self
+            .begin_transfer(id, "fetching", part.bytes())
+            .ok_or("the coordinator is gone")
+            .map_err(here)?;
+        let pfs = PfsDirectory::open(&identity, &order.directory).map_err(there)?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(here)?;
+        for (entry, copy) in &part.files {
+            self.fetch_file(
+                &pfs,
+                id,
+                &Staged::File(member, entry.path.clone()),
+                &home,
+                entry,
+                copy,
+                &monitor,
+            )?;
+        }
+        make_others(&home, &part.others).map_err(here)?;
+        cache::sync_directories(home.as_fd(), part.files.iter().map(|(entry, _)| &entry.path))
+            .map_err(here)?;
+        part.origin = Origin::Here;
+        self.put_part(id, member, &part).map_err(here)?;
+        Ok(part.files.iter().map(|(e, copy)| FrozenFile { path: e.path.clone(), size: copy.size }).collect())
+    }
+
+    /// The filemap's entry is there before the first byte.
+    fn begin_fetch(&self, order: &FetchOrder, part: &Part) -> Result<Dataset, String> {
+        let (id, member) = (order.id, order.member);
+        let mut disk = self.disk.lock();
+        if let Some(have) = self.state.lock().table.datasets.get(&id) {
+            if have.name != order.name || have.going {
+                return Err(format!("dataset {id} is {} here, or is being removed", have.shown_name()));
+            }
+            if have.catalog.is_none() && have.home == Home::Tree {
+                return Err("it is being sealed here".into());
+            }
+        }
+        let part = Arc::new(part.clone());
+        disk.change(&self.state, |table| {
+            table.highest_id = table.highest_id.max(id.0);
+            let dataset = table
+                .datasets
+                .entry(id)
+                .or_insert_with(|| Dataset::new(id, order.epoch, order.name.clone(), Home::Aside));
+            dataset.flushed = true;
+            dataset.parts.insert(member, Arc::clone(&part));
+        })
+        .map_err(|error| error.to_string())?;
+        drop(disk);
+        self.dataset(id).map_err(|error| error.to_string())
+    }
+
+    fn put_part(&self, id: DatasetId, member: Member, part: &Part) -> Result<(), String> {
+        let part = Arc::new(part.clone());
+        let put = self.disk.lock().change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.parts.insert(member, Arc::clone(&part));
+            }
+        });
+        put.map_err(|error| error.to_string())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one file's way from there to here")]
+    fn fetch_file(
+        &self,
+        pfs: &PfsDirectory,
+        id: DatasetId,
+        staged: &Staged,
+        home: &OwnedFd,
+        entry: &Entry,
+        copy: &FileCopy,
+        monitor: &Monitor,
+    ) -> Result<(), FetchFailure> {
+        let at = |error: std::io::Error| here(format!("{}: {error}", entry.path));
+        let local = self.cache.stage(id, staged, OFlags::WRONLY).map_err(at)?;
+        let kept = local.try_clone().map_err(at)?;
+        pfs.get(local, entry, copy, monitor).map_err(there)?;
+        faults::hit("fetch.staged").map_err(at)?;
+        restore_attributes(&kept, entry).map_err(at)?;
+        rustix::fs::fdatasync(&kept).map_err(|errno| at(errno.into()))?;
+        self.cache.put_in_place(id, staged, home.as_fd(), &entry.path).map_err(at)
+    }
+
+    fn forget_fetched(&self, order: &FetchOrder) {
+        let (id, member) = (order.id, order.member);
+        let forgotten = self.disk.lock().change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.parts.retain(|m, part| *m != member || part.recorded);
+                if dataset.catalog.is_none() && dataset.parts.is_empty() {
+                    table.datasets.remove(&id);
+                }
+            }
+        });
+        let gone = !self.state.lock().table.datasets.contains_key(&id);
+        let removed =
+            if gone { self.cache.remove_own(id) } else { self.cache.discard_staged(id, Some(member)) };
+        if let Err(error) = forgotten.map_err(|e| e.to_string()).and(removed.map_err(|e| e.to_string())) {
+            self.events.warning(Some(id), &format!("a failed fetch cannot be forgotten: {error}"));
+        }
+    }
+
+    pub(super) fn copy_from_prefix(&self, request: RequestId, file: &SealedFile, directory: &[u8]) {
+        let result = self.try_copy_from_prefix(file, directory);
+        if let Err(reason) = &result {
+            self.events.error(Some(file.id), &format!("{}: copy from the PFS: {reason}", file.path));
+        }
+        self.state.lock().send(Event::CopiedFromPrefix { request, result });
+    }
+
+    fn try_copy_from_prefix(&self, file: &SealedFile, directory: &[u8]) -> Result<(), String> {
+        let (dataset, entry, copy) = self.copy_record(file).map_err(|error| error.to_string())?;
+        let (monitor, identity) = {
+            let mut state = self.state.lock();
+            let attached = state.attached.as_mut().ok_or("the coordinator is gone")?;
+            let monitor = Monitor::new(copy.size);
+            attached.transfers.push(monitor.clone());
+            (monitor, attached.identity.clone())
+        };
+        let pfs = PfsDirectory::open(&identity, directory).map_err(|error| error.to_string())?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(|error| error.to_string())?;
+        let staged = Staged::Copy(entry.path.clone());
+        self.fetch_file(&pfs, file.id, &staged, &home, &entry, &copy, &monitor)
+            .map_err(|failure| failure.reason)
+    }
+}
+
+/// Not the PFS's fault.
+fn here(reason: impl std::fmt::Display) -> FetchFailure {
+    FetchFailure { reason: reason.to_string(), corrupt: false }
+}
+
+/// The PFS's fault when what it has is not what is recorded.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn there(error: TransferError) -> FetchFailure {
+    let missing = |source: &std::io::Error| source.kind() == std::io::ErrorKind::NotFound;
+    let corrupt = match &error {
+        TransferError::Mismatch { .. } => true,
+        TransferError::Io { step, source, .. } => step.starts_with("open") && missing(source),
+        TransferError::Cancelled | TransferError::Identity { .. } => false,
+    };
+    FetchFailure { reason: error.to_string(), corrupt }
+}
+
+fn verify_file(
+    directory: &OwnedFd,
+    path: &RelPath,
+    recorded: &FileCopy,
+    monitor: &Monitor,
+) -> Result<(), TransferError> {
+    let fd = beneath::open_file(directory.as_fd(), path).map_err(TransferError::io(path, "open"))?;
+    let seen =
+        copy::checksum(&mut fd.into(), recorded.size, monitor).map_err(TransferError::io(path, "read"))?;
+    let compared = compare(path, seen, recorded);
+    if compared.is_err()
+        && let Ok((parent, name)) = beneath::parent_of(directory.as_fd(), path, false)
+    {
+        let _ = rustix::fs::unlinkat(&parent, name.as_path(), AtFlags::empty());
+    }
+    compared
+}

@@ -1,1 +1,0 @@
-//! Whole operations without a mount.
