@@ -8,9 +8,16 @@ pub mod control;
 pub mod daemon;
 pub mod dataset;
 pub mod faults;
+pub mod fs;
+#[cfg(feature = "fuse")]
+pub mod fuse;
 pub mod hash;
 pub mod ids;
+#[cfg(feature = "fuse")]
+pub mod mount;
 pub mod path;
+pub mod record;
+pub mod redundancy;
 pub mod status;
 pub mod store;
 pub mod transfer;

@@ -257,7 +257,7 @@ impl Layers {
                 text: value.to_string_lossy().into_owned(),
                 expected: "expected UTF-8".to_owned(),
             })?;
-            self.add(parameter, text.to_owned(), origin, Rank::Environment, sources.administrator);
+            self.add(parameter, text, origin, Rank::Environment, sources.administrator);
         }
         for (name, words) in SCHEDULER {
             let found = words.iter().find_map(|w| sources.environment.get(*w)?.to_str());
@@ -278,21 +278,14 @@ impl Layers {
         for line in lines {
             let origin = Origin::File { path: path.to_owned(), line: line.number };
             match defs::find(&line.key) {
-                Some(parameter) => self.add(parameter, line.value, origin, rank, rank == Rank::System),
+                Some(parameter) => self.add(parameter, &line.value, origin, rank, rank == Rank::System),
                 None => self.warn_unknown(&line.key, &origin),
             }
         }
         Ok(())
     }
 
-    fn add(
-        &mut self,
-        parameter: &'static Parameter,
-        text: String,
-        origin: Origin,
-        rank: Rank,
-        trusted: bool,
-    ) {
+    fn add(&mut self, parameter: &'static Parameter, text: &str, origin: Origin, rank: Rank, trusted: bool) {
         if parameter.who == Who::Administrator && !trusted {
             self.warnings
                 .push(format!("{origin}: {} is the administrator's to set; ignored", parameter.name));

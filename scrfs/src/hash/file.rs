@@ -113,7 +113,3 @@ pub fn record_size(header: &[u8], limit: u64) -> Result<u64, FormatError> {
 fn be_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
-
-#[cfg(test)]
-#[path = "tests.rs"]
-mod tests;

@@ -21,3 +21,6 @@ pub mod tree;
 pub use error::{FieldError, FieldProblem, FormatError, NulInText};
 pub use file::{decode_file, decode_record, encode, record_size};
 pub use tree::{Hash, Text};
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,12 @@
 
 use proptest::prelude::*;
 
+use super::codec::DEPTH_MAX;
+use super::file::HEADER_BYTES;
 use super::*;
-use crate::hash::codec::DEPTH_MAX;
-use crate::hash::{FieldProblem, Text};
+
+/// Bytes of the CRC behind the tree.
+const CRC_BYTES: usize = 4;
 
 fn sample() -> Hash {
     let mut tree = Hash::new();

@@ -31,6 +31,11 @@ impl Text {
         Self(bytes.to_vec())
     }
 
+    /// Takes text of ours, which has no NUL.
+    pub(crate) fn ascii(text: &str) -> Self {
+        Self::without_nul(text.as_bytes())
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -1,2 +1,32 @@
-//! scrfs.
-fn main() {}
+//! `scrfs-run`: runs a program so that it outlives its nodes. In reading order:
+//!
+//! - `arguments`: the command line and the parameters, as one checked value
+//! - `supervise`: what is done when; a state machine
+//! - `launcher`: the command lines of mpirun
+//! - `drive`: carries out what `supervise` decides
+//! - `process`: starting and ending process groups
+//! - `look`: how nodes are
+
+mod arguments;
+mod drive;
+mod launcher;
+mod look;
+mod process;
+mod supervise;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use scrfs_tools::{Outcome, exit};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => exit("scrfs-run", Err(failure)),
+    }
+}
+
+fn run() -> Outcome<u8> {
+    let job = arguments::Arguments::parse().into_job()?;
+    if job.enable { drive::supervised(job) } else { drive::plain(job) }
+}

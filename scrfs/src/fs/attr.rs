@@ -1,0 +1,170 @@
+//! Attributes of a file as a program sees them, and the changes it asks for.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{FileType, Stat};
+
+use crate::daemon::boundary::Errno;
+use crate::dataset::{Entry as CatalogEntry, EntryKind, Stamp};
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Unix socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+impl Kind {
+    /// From a directory entry's or an inode's type; a type that Linux does not know is taken for a file.
+    pub(crate) fn of(kind: FileType) -> Self {
+        match kind {
+            FileType::Directory => Self::Directory,
+            FileType::Symlink => Self::Symlink,
+            FileType::Fifo => Self::Fifo,
+            FileType::Socket => Self::Socket,
+            FileType::CharacterDevice => Self::CharDevice,
+            FileType::BlockDevice => Self::BlockDevice,
+            FileType::RegularFile | FileType::Unknown => Self::File,
+        }
+    }
+
+    pub(crate) fn of_entry(entry: &CatalogEntry) -> Self {
+        match entry.kind {
+            EntryKind::Directory => Self::Directory,
+            EntryKind::File(_) => Self::File,
+            EntryKind::Symlink(_) => Self::Symlink,
+        }
+    }
+}
+
+/// Attributes for stat(2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attr {
+    /// The daemon's own number of the inode; `st_ino` too.
+    pub nodeid: u64,
+    /// Type.
+    pub kind: Kind,
+    /// Permission bits (07777).
+    pub perm: u32,
+    /// Hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number as st_rdev has it.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte blocks.
+    pub blocks: u64,
+    /// Preferred block size.
+    pub blksize: u32,
+    /// Last access.
+    pub atime: Stamp,
+    /// Last change of the bytes.
+    pub mtime: Stamp,
+    /// Last change of the inode.
+    pub ctime: Stamp,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "nanoseconds are below 10^9")]
+fn stamp(secs: impl Into<i64>, nsecs: u64) -> Stamp {
+    Stamp { secs: secs.into(), nsecs: nsecs as u32 }
+}
+
+impl Attr {
+    /// Attributes of backing inode `stat` under our number.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the kernel's values fit")]
+    pub(crate) fn of(nodeid: u64, stat: &Stat) -> Self {
+        Self {
+            nodeid,
+            kind: Kind::of(FileType::from_raw_mode(stat.st_mode)),
+            perm: stat.st_mode & 0o7777,
+            nlink: stat.st_nlink as u32,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            rdev: stat.st_rdev,
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            blksize: stat.st_blksize as u32,
+            atime: stamp(stat.st_atime, stat.st_atime_nsec),
+            mtime: stamp(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: stamp(stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+
+    /// Attributes of a sealed name; `sealed_at` stands in for the time of the inode's last change.
+    pub(crate) fn of_entry(nodeid: u64, entry: &CatalogEntry, sealed_at: Stamp) -> Self {
+        let (size, nlink) = match &entry.kind {
+            EntryKind::Directory => (4096, 2),
+            EntryKind::File(copy) => (copy.size, 1),
+            EntryKind::Symlink(target) => (target.len() as u64, 1),
+        };
+        Self {
+            nodeid,
+            kind: Kind::of_entry(entry),
+            perm: entry.mode & 0o7777,
+            nlink,
+            uid: entry.uid,
+            gid: entry.gid,
+            rdev: 0,
+            size,
+            blocks: size.div_ceil(512),
+            blksize: 4096,
+            atime: entry.atime,
+            mtime: entry.mtime,
+            ctime: sealed_at,
+        }
+    }
+}
+
+/// A time that a program sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// This moment.
+    Now,
+    /// That one.
+    At(Stamp),
+}
+
+/// What setattr is to change; `None` = leave.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change.
+    pub mtime: Option<SetTime>,
+    /// The handle through which it was asked.
+    pub handle: Option<u64>,
+}
+
+/// fstat(2); also for descriptors opened with O_PATH.
+pub(crate) fn stat_of(fd: impl AsFd) -> Result<Stat, Errno> {
+    Ok(rustix::fs::fstat(fd)?)
+}
+
+/// Device and inode number: what a backing inode is known by.
+pub(crate) fn key_of(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}

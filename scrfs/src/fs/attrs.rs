@@ -1,0 +1,188 @@
+//! Changing attributes; extended attributes; room.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use caps::{CapSet, Capability};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
+};
+
+use super::attr::{Attr, Changes, SetTime};
+use super::data::MARKER_BYTES_MAX;
+use super::errno::{Stop, fail};
+use super::place::Place;
+use super::table::Inode;
+use super::wait::Done;
+use super::world::World;
+use super::{FileSystem, proc_path};
+use crate::daemon::boundary::{Caller, Errno};
+
+/// The kernel's own bound on a value and on a list of names (XATTR_SIZE_MAX).
+const XATTR_BYTES_MAX: usize = 65536;
+
+impl FileSystem {
+    /// chmod, chown, truncate, utimensat: whatever of it is asked for at once.
+    pub fn setattr(
+        self: &Arc<Self>,
+        caller: Caller,
+        id: u64,
+        changes: Changes,
+        done: Done<(Attr, Duration)>,
+    ) {
+        let fs = Arc::clone(self);
+        let finish = move |changed: Result<(), Errno>| done(changed.and_then(|()| fs.getattr(id)));
+        let step = move |fs: &Self, world: &World| fs.setattr_now(world, id, &changes);
+        self.attempt(caller, step, Box::new(finish));
+    }
+
+    fn setattr_now(&self, world: &World, id: u64, changes: &Changes) -> Result<(), Stop> {
+        let inode = self.table.get(id)?;
+        let place = self.place_of(id);
+        if let Some((path, place)) = &place {
+            may_set(world, path, place, changes)?;
+            if let Some(sealed) = world.sealed(place)
+                && inode.backing().is_none()
+            {
+                self.write_marker(sealed, &inode)?;
+            }
+            if place.is_marker() && changes.size.is_some_and(|size| size > MARKER_BYTES_MAX) {
+                return fail(libc::EFBIG);
+            }
+        }
+        let fd = inode.fd()?;
+        if let Some(size) = changes.size {
+            self.truncate(&inode, changes.handle, size)?;
+        }
+        if changes.uid.is_some() || changes.gid.is_some() {
+            let (uid, gid) = (changes.uid.map(Uid::from_raw), changes.gid.map(Gid::from_raw));
+            rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = changes.mode {
+            change_mode(&fd, mode & 0o7777, self.privileged)?;
+        }
+        if changes.atime.is_some() || changes.mtime.is_some() {
+            let times = Timestamps {
+                last_access: timespec(changes.atime),
+                last_modification: timespec(changes.mtime),
+            };
+            rustix::fs::utimensat(CWD, proc_path(&fd), &times, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, inode: &Inode, handle: Option<u64>, size: u64) -> Result<(), Errno> {
+        // A handle may write where the mode no longer lets its owner open.
+        if let Some(handle) = handle.and_then(|fh| self.handles.get(fh).ok())
+            && handle.writable()
+            && let Some(file) = &handle.file
+        {
+            return Ok(rustix::fs::ftruncate(file, size)?);
+        }
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(proc_path(&inode.fd()?), flags, Mode::empty())?;
+        Ok(rustix::fs::ftruncate(&file, size)?)
+    }
+
+    /// Room of the cache's file system.
+    pub fn statfs(&self) -> Result<StatVfs, Errno> {
+        Ok(rustix::fs::fstatvfs(&self.root)?)
+    }
+
+    /// An extended attribute's value.
+    pub fn getxattr(&self, id: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::ENODATA) };
+        let path = proc_path(&fd);
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        let length = rustix::fs::getxattr(&path, name, &mut value[..])?;
+        value.truncate(length);
+        Ok(value)
+    }
+
+    /// Names of all extended attributes, each ended by a NUL.
+    pub fn listxattr(&self, id: u64) -> Result<Vec<u8>, Errno> {
+        let Some(fd) = self.xattr_file(id, b"user.")? else { return Ok(Vec::new()) };
+        let mut names = vec![0; XATTR_BYTES_MAX];
+        let length = rustix::fs::listxattr(proc_path(&fd), &mut names[..])?;
+        names.truncate(length);
+        // What programs cannot use through the mount is not shown either.
+        let shown = names.split_inclusive(|&b| b == 0).filter(|name| !name.starts_with(b"system."));
+        Ok(shown.flatten().copied().collect())
+    }
+
+    /// Sets an extended attribute; `flags` are XATTR_CREATE and XATTR_REPLACE.
+    pub fn setxattr(&self, id: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+        self.may_set_xattr(id)?;
+        let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::EROFS) };
+        let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
+        Ok(rustix::fs::setxattr(proc_path(&fd), name, value, flags)?)
+    }
+
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, id: u64, name: &[u8]) -> Result<(), Errno> {
+        self.may_set_xattr(id)?;
+        let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::EROFS) };
+        Ok(rustix::fs::removexattr(proc_path(&fd), name)?)
+    }
+
+    fn may_set_xattr(&self, id: u64) -> Result<(), Errno> {
+        let world = self.world.read();
+        match self.place_of(id) {
+            Some((_, place)) if world.sealed(&place).is_some() && !place.is_marker() => fail(libc::EROFS),
+            _ => Ok(()),
+        }
+    }
+
+    /// The file whose attributes these are; `None` when it is on another node, where its attributes stay.
+    /// ACLs are refused: the kernel checks mode bits only, so they would not protect.
+    fn xattr_file(&self, id: u64, name: &[u8]) -> Result<Option<Arc<OwnedFd>>, Errno> {
+        if name.starts_with(b"system.") {
+            return fail(libc::EOPNOTSUPP);
+        }
+        let inode = self.table.get(id)?;
+        Ok(inode.backing().map(|backing| backing.fd))
+    }
+}
+
+/// What a sealed dataset or a frozen one allows.
+fn may_set(world: &World, path: &crate::path::RelPath, place: &Place, changes: &Changes) -> Result<(), Stop> {
+    if place.is_marker() {
+        return Ok(());
+    }
+    if world.sealed(place).is_some() {
+        return fail(libc::EROFS);
+    }
+    if changes.size.is_none() {
+        return Ok(());
+    }
+    let frozen = matches!(place, Place::Inside { .. }) && world.frozen(place);
+    if frozen || world.held(path) { Err(Stop::Wait) } else { Ok(()) }
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(at)) => Timespec { tv_sec: at.secs, tv_nsec: at.nsecs.into() },
+    }
+}
+
+/// chmod(2). The daemon runs without CAP_FSETID, so that the kernel clears suid and sgid bits at a program's writes as
+/// it does natively; setting sgid for a group that the daemon is not in needs it back for this one call. (The kernel
+/// has checked the caller's right to the bit.)
+pub(crate) fn change_mode(fd: impl AsFd, mode: u32, privileged: bool) -> Result<(), Errno> {
+    let path = proc_path(&fd);
+    let change = || rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(mode), AtFlags::empty());
+    if mode & libc::S_ISGID == 0 || !privileged {
+        return Ok(change()?);
+    }
+    let raised = caps::raise(None, CapSet::Effective, Capability::CAP_FSETID);
+    let changed = change();
+    if raised.is_ok()
+        && let Err(error) = caps::drop(None, CapSet::Effective, Capability::CAP_FSETID)
+    {
+        tracing::error!(%error, "CAP_FSETID cannot be dropped again");
+    }
+    Ok(changed?)
+}

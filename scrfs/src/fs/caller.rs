@@ -1,0 +1,226 @@
+//! Who calls, as /proc tells. Nothing here touches a path of the mount: that would wait for the daemon itself.
+
+use std::collections::HashMap;
+use std::fs;
+
+use parking_lot::Mutex;
+
+use super::place::MARKER;
+use crate::daemon::boundary::Caller;
+
+/// Longest environment that is searched for a rank.
+const ENVIRON_BYTES_MAX: usize = 256 * 1024;
+/// Processes remembered before the memory is emptied.
+const REMEMBERED_MAX: usize = 4096;
+/// The task is ending (`PF_EXITING`).
+const EXITING: u64 = 0x4;
+
+/// A process that opens files.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Process {
+    /// Process id; 0 = unknown.
+    pub(crate) pid: u32,
+    /// Command name.
+    pub(crate) command: String,
+    /// MPI rank, where its environment tells.
+    pub(crate) rank: Option<u32>,
+}
+
+/// Remembers processes by thread and start time, because reading an environment costs more than an open.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    known: Mutex<HashMap<(u32, u64), Process>>,
+}
+
+impl Processes {
+    /// The process of `caller`.
+    pub(crate) fn of(&self, caller: Caller) -> Process {
+        if caller.tid == 0 {
+            return Process::default();
+        }
+        let Some(stat) = TaskStat::read(caller.tid) else { return Process::default() };
+        let key = (caller.tid, stat.started);
+        if let Some(known) = self.known.lock().get(&key)
+            && known.command == stat.command
+        {
+            return known.clone();
+        }
+        let process = Process {
+            pid: process_id(caller.tid).unwrap_or(caller.tid),
+            command: stat.command,
+            rank: rank_of(caller.tid),
+        };
+        let mut known = self.known.lock();
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
+        }
+        known.insert(key, process.clone());
+        process
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct TaskStat {
+    command: String,
+    flags: u64,
+    started: u64,
+    exit_code: i32,
+}
+
+impl TaskStat {
+    fn read(tid: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{tid}/stat")).ok()?)
+    }
+
+    /// The command's name may have blanks and parentheses: the last `)` ends it.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let open = stat.iter().position(|&b| b == b'(')?;
+        let close = stat.iter().rposition(|&b| b == b')')?;
+        let command = String::from_utf8_lossy(stat.get(open + 1..close)?).into_owned();
+        let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+        // Fields from the third on: proc(5) numbers flags 9, starttime 22, exit_code 52.
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3);
+        Some(Self {
+            command,
+            flags: field(9)?.parse().ok()?,
+            started: field(22)?.parse().ok()?,
+            exit_code: field(52).and_then(|f| f.parse().ok()).unwrap_or(0),
+        })
+    }
+}
+
+fn status_field(status: &str, name: &str) -> Option<String> {
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+}
+
+fn process_id(tid: u32) -> Option<u32> {
+    status_field(&fs::read_to_string(format!("/proc/{tid}/status")).ok()?, "Tgid")?.parse().ok()
+}
+
+/// The MPI rank that the process's environment names.
+fn rank_of(tid: u32) -> Option<u32> {
+    let environ = fs::read(format!("/proc/{tid}/environ")).ok()?;
+    rank_in(&environ[..environ.len().min(ENVIRON_BYTES_MAX)])
+}
+
+fn rank_in(environ: &[u8]) -> Option<u32> {
+    let value = |name: &str| {
+        environ.split(|&b| b == 0).find_map(|var| {
+            let text = var.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            std::str::from_utf8(text).ok()
+        })
+    };
+    let rank = |name: &str| value(name).and_then(|text| text.parse().ok());
+    rank("OMPI_COMM_WORLD_RANK")
+        .or_else(|| rank("PMIX_RANK"))
+        .or_else(|| rank("PMI_RANK"))
+        .or_else(|| value("WORLD_SIZE").and_then(|_| rank("RANK")))
+        .or_else(|| rank("SLURM_PROCID"))
+}
+
+/// Signals that end a process which neither handles, blocks nor ignores them are not worth telling apart here: KILL
+/// always ends it; the others count when they are pending and not blocked, for then only this wait keeps them.
+pub(crate) fn fatal_signal_pending(caller: Caller) -> bool {
+    if caller.tid == 0 {
+        return false;
+    }
+    let Ok(status) = fs::read_to_string(format!("/proc/{}/status", caller.tid)) else {
+        // No such thread any more: nobody waits.
+        return true;
+    };
+    fatal_pending_in(&status)
+}
+
+fn fatal_pending_in(status: &str) -> bool {
+    let mask = |name: &str| {
+        status_field(status, name).and_then(|text| u64::from_str_radix(&text, 16).ok()).unwrap_or(0)
+    };
+    let kill = 1_u64 << (libc::SIGKILL - 1);
+    // Default action "ignore" or "stop": pending ones do not end the process.
+    let harmless = [
+        libc::SIGCHLD,
+        libc::SIGURG,
+        libc::SIGWINCH,
+        libc::SIGCONT,
+        libc::SIGSTOP,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+    ]
+    .iter()
+    .fold(0_u64, |set, signal| set | 1 << (signal - 1));
+    let kept = mask("SigBlk") | mask("SigIgn") | mask("SigCgt") | harmless;
+    let pending = mask("SigPnd") | mask("ShdPnd");
+    pending & (!kept | kill) != 0
+}
+
+/// The calling thread is being ended by a signal.
+pub(crate) fn dying_by_signal(caller: Caller) -> bool {
+    if caller.tid == 0 {
+        return false;
+    }
+    let ending = TaskStat::read(caller.tid)
+        .is_some_and(|stat| stat.flags & EXITING != 0 && stat.exit_code & 0x7f != 0);
+    ending || fatal_signal_pending(caller)
+}
+
+/// The calling process has another descriptor of the marker with that inode number.
+///
+/// Links and fdinfo are text that the kernel makes from what it has in memory; following one would call the daemon.
+pub(crate) fn has_descriptor(caller: Caller, nodeid: u64) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", caller.tid)) else { return false };
+    entries.flatten().any(|entry| {
+        let Ok(target) = fs::read_link(entry.path()) else { return false };
+        if target.file_name().is_none_or(|name| !name.as_encoded_bytes().starts_with(MARKER)) {
+            return false;
+        }
+        let info = entry.file_name();
+        let Ok(info) = fs::read_to_string(format!("/proc/{}/fdinfo/{}", caller.tid, info.display())) else {
+            return false;
+        };
+        // Kernels before 5.14 have no such line: there the name alone decides.
+        status_field(&info, "ino").is_none_or(|ino| ino.parse() == Ok(nodeid))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_with_a_hostile_name() {
+        let mut line = b"12 (a) b (c) R".to_vec();
+        for field in 4..=52 {
+            line.extend_from_slice(format!(" {field}").as_bytes());
+        }
+        let stat = TaskStat::parse(&line).unwrap();
+        assert_eq!((stat.command.as_str(), stat.flags, stat.started, stat.exit_code), ("a) b (c", 9, 22, 52));
+        assert!(TaskStat::parse(b"12 (x").is_none());
+    }
+
+    #[test]
+    fn ranks_in_their_order() {
+        assert_eq!(rank_in(b"SLURM_PROCID=4\0PMIX_RANK=2\0"), Some(2));
+        assert_eq!(rank_in(b"RANK=3\0"), None);
+        assert_eq!(rank_in(b"RANK=3\0WORLD_SIZE=8"), Some(3));
+        assert_eq!(rank_in(b"XPMI_RANK=3\0PMI_RANK=x"), None);
+    }
+
+    #[test]
+    fn own_process() {
+        let me = Caller { tid: std::process::id(), ..Caller::default() };
+        assert_eq!(Processes::default().of(me).pid, std::process::id());
+        assert!(!dying_by_signal(me));
+    }
+
+    #[test]
+    fn which_pending_signals_are_fatal() {
+        let status = |pending: u64, caught: u64| format!("ShdPnd:\t{pending:016x}\nSigCgt:\t{caught:016x}\n");
+        let term = 1 << (libc::SIGTERM - 1);
+        assert!(fatal_pending_in(&status(term, 0)));
+        assert!(!fatal_pending_in(&status(term, term)));
+        assert!(fatal_pending_in(&status(1 << (libc::SIGKILL - 1), u64::MAX)));
+        assert!(!fatal_pending_in(&status(1 << (libc::SIGCHLD - 1), 0)));
+    }
+}

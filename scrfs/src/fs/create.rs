@@ -1,0 +1,282 @@
+//! New names: files, nodes, symbolic and hard links. What is made belongs to the caller.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
+
+use super::attr::{Attr, key_of, stat_of};
+use super::errno::{Stop, fail};
+use super::names::entry_at;
+use super::open::Opened;
+use super::place::Place;
+use super::table::Backing;
+use super::wait::Done;
+use super::world::World;
+use super::{Entry, FileSystem, proc_path};
+use crate::daemon::boundary::{Caller, Errno};
+use crate::path::RelPath;
+
+/// What mknod or symlink makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewNode {
+    /// mknod(2): type and permission bits as in st_mode, device number.
+    Node {
+        /// st_mode.
+        mode: u32,
+        /// st_rdev.
+        device: u64,
+    },
+    /// symlink(2) with this target.
+    Symlink(Vec<u8>),
+}
+
+impl FileSystem {
+    /// mknod(2) and symlink(2).
+    pub fn make_node(
+        self: &Arc<Self>,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        new: NewNode,
+        done: Done<Entry>,
+    ) {
+        let regular = matches!(&new, NewNode::Node { mode, .. } if is_regular(*mode));
+        if regular && let Err(error) = self.announce(caller, parent, name) {
+            return done(Err(error));
+        }
+        let name = name.to_vec();
+        let step = move |fs: &Self, world: &World| {
+            let (_, place) = fs.may_make(world, parent, &name)?;
+            fs.make_node_now(caller, parent, &name, &new)?;
+            Ok(fs.lookup_backed(&place, parent, &name)?)
+        };
+        self.attempt(caller, step, done);
+    }
+
+    /// open(2) with O_CREAT of a name that the kernel does not know.
+    pub fn create(
+        self: &Arc<Self>,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+        done: Done<(Entry, Opened)>,
+    ) {
+        if let Err(error) = self.announce(caller, parent, name) {
+            return done(Err(error));
+        }
+        let name = name.to_vec();
+        let step = move |fs: &Self, world: &World| fs.create_now(world, caller, parent, &name, mode, flags);
+        self.attempt(caller, step, done);
+    }
+
+    /// link(2). Linking to the marker's name sets the marker.
+    pub fn link(self: &Arc<Self>, caller: Caller, inode: u64, parent: u64, name: &[u8], done: Done<Entry>) {
+        if let Err(error) = self.announce(caller, parent, name) {
+            return done(Err(error));
+        }
+        let made = name.to_vec();
+        let step = move |fs: &Self, world: &World| {
+            let (_, place) = fs.may_make(world, parent, &made)?;
+            fs.may_link(world, inode, &place)?;
+            let source = fs.table.get(inode)?.fd()?;
+            let dir = fs.table.get(parent)?.fd()?;
+            if place.is_marker() {
+                remove_stale_marker(&dir, &made)?;
+            }
+            rustix::fs::linkat(CWD, proc_path(&source), &dir, &*made, AtFlags::SYMLINK_FOLLOW)?;
+            let entry = fs.lookup_backed(&place, parent, &made)?;
+            Ok((entry, place.is_marker().then(|| place.dataset().map(<[u8]>::to_vec)).flatten()))
+        };
+        let fs = Arc::clone(self);
+        let finish = move |outcome: Result<(Entry, Option<Vec<u8>>), Errno>| match outcome {
+            Ok((entry, Some(dataset))) => {
+                let answer = Box::new(move |sealed: Result<(), Errno>| done(sealed.map(|()| entry)));
+                fs.set_marker(&dataset, caller, answer);
+            }
+            Ok((entry, None)) => done(Ok(entry)),
+            Err(error) => done(Err(error)),
+        };
+        self.attempt(caller, step, Box::new(finish));
+    }
+
+    /// Puts a file that is about to be made into the filemap's journal, with no lock held.
+    pub(crate) fn announce(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let path = self.path_in(parent, name)?;
+        let place = self.names.place(&path);
+        if !matches!(place, Place::Inside { .. }) || place.is_marker() || self.names.reserved(&path) {
+            return Ok(());
+        }
+        if self.world.read().sealed(&place).is_some() {
+            return Ok(());
+        }
+        if self.names.mistaken_marker(&path) {
+            self.note(format!(
+                "{path}: a marker counts only at the top of a dataset; this is an ordinary file"
+            ));
+        }
+        self.requests()?.creating(&path, self.processes.of(caller).rank)
+    }
+
+    /// May a name be made in a directory that is not sealed?
+    pub(crate) fn may_make(&self, world: &World, parent: u64, name: &[u8]) -> Result<(RelPath, Place), Stop> {
+        let (path, place) = self.may_change(world, parent, name)?;
+        if let Some(sealed) = world.sealed(&place) {
+            let there = sealed.entry(&super::names::inner_of(&place)).is_some();
+            return fail(if there { libc::EEXIST } else { libc::EROFS });
+        }
+        Ok((path, place))
+    }
+
+    /// Links stay within a dataset: sealing one must not freeze bytes of another.
+    fn may_link(&self, world: &World, inode: u64, to: &Place) -> Result<(), Stop> {
+        let Some((path, from)) = self.place_of(inode) else { return fail(libc::ENOENT) };
+        if world.sealed(&from).is_some() {
+            return fail(libc::EROFS);
+        }
+        if world.held(&path) {
+            return Err(Stop::Wait);
+        }
+        let dataset = |place: &Place| match place {
+            Place::Inside { dataset, .. } => Some(dataset.clone()),
+            Place::Outside | Place::Top | Place::Entry(_) => None,
+        };
+        if dataset(&from) == dataset(to) { Ok(()) } else { fail(libc::EXDEV) }
+    }
+
+    fn make_node_now(&self, caller: Caller, parent: u64, name: &[u8], new: &NewNode) -> Result<(), Errno> {
+        let dir = self.table.get(parent)?.fd()?;
+        match new {
+            NewNode::Node { mode, device } => {
+                let kind = FileType::from_raw_mode(*mode);
+                rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(mode & 0o7777), *device)?;
+                self.give_named(&dir, name, caller, *mode)
+            }
+            NewNode::Symlink(target) => {
+                rustix::fs::symlinkat(&**target, &dir, name)?;
+                self.give_named(&dir, name, caller, 0)
+            }
+        }
+    }
+
+    fn give_named(&self, dir: &OwnedFd, name: &[u8], caller: Caller, mode: u32) -> Result<(), Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        let given = self.give(&made, dir, caller, mode);
+        if given.is_err() {
+            // Half-made: a file of the daemon's user must not stay.
+            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+        }
+        given
+    }
+
+    /// Gives a new inode to the caller: owner and group first, because a change of owner clears suid and sgid bits.
+    /// In a setgid directory the group is the directory's already.
+    pub(crate) fn give(&self, made: &OwnedFd, dir: &OwnedFd, caller: Caller, mode: u32) -> Result<(), Errno> {
+        if self.privileged && (caller.uid != 0 || caller.gid != 0) {
+            let inherits = stat_of(dir)?.st_mode & libc::S_ISGID != 0;
+            let group = (!inherits).then(|| Gid::from_raw(caller.gid));
+            rustix::fs::chownat(made, "", Some(Uid::from_raw(caller.uid)), group, AtFlags::EMPTY_PATH)?;
+        }
+        if mode & 0o7000 != 0 {
+            super::attrs::change_mode(made, mode & 0o7777, self.privileged)?;
+        }
+        Ok(())
+    }
+
+    fn create_now(
+        &self,
+        world: &World,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Entry, Opened), Stop> {
+        let (_, place) = self.may_change(world, parent, name)?;
+        if let Some(sealed) = world.sealed(&place) {
+            if !place.is_marker() {
+                return fail(libc::EROFS);
+            }
+            // Set anew after it was removed here.
+            sealed.show(&super::names::inner_of(&place));
+            let entry = self.lookup_in(world, parent, name)?;
+            let opened = self.open_marker(sealed, caller, entry.attr.nodeid, flags);
+            return self.opened_or_forget(entry, opened);
+        }
+        let dir = self.table.get(parent)?.fd()?;
+        match self.new_file(caller, &dir, name, mode) {
+            Ok(made) => {
+                let stat = stat_of(&made)?;
+                let backing = Backing { fd: Arc::new(made), key: key_of(&stat) };
+                let inode = self.table.enter(parent, name, backing)?;
+                let entry = entry_at(&place, Attr::of(inode.id, &stat));
+                // The mode asked for must not keep its maker from writing: that is for later opens.
+                let opened = self.open_backed(&inode, &place, flags & !libc::O_TRUNC, caller, true);
+                let fd = inode.fd()?;
+                self.restrict(&fd, mode)?;
+                self.opened_or_forget(entry, opened)
+            }
+            Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 || place.is_marker() => {
+                let entry = self.lookup_backed(&place, parent, name)?;
+                let opened = self
+                    .table
+                    .get(entry.attr.nodeid)
+                    .and_then(|inode| self.open_backed(&inode, &place, flags, caller, false));
+                self.opened_or_forget(entry, opened)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn opened_or_forget(&self, entry: Entry, opened: Result<Opened, Errno>) -> Result<(Entry, Opened), Stop> {
+        match opened {
+            Ok(opened) => Ok((entry, opened)),
+            Err(error) => {
+                self.forget(entry.attr.nodeid, 1);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Makes an empty file of the caller's without opening it for data: the inode's own descriptor must not count as a
+    /// writer. A daemon without privileges must be able to open it first, so there the mode comes afterwards.
+    pub(crate) fn new_file(
+        &self,
+        caller: Caller,
+        dir: &OwnedFd,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<OwnedFd, Errno> {
+        let first = if self.privileged { mode & 0o777 } else { mode & 0o777 | 0o600 };
+        rustix::fs::mknodat(dir, name, FileType::RegularFile, Mode::from_raw_mode(first), 0)?;
+        let path = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(dir, name, path, Mode::empty())?;
+        if let Err(error) = self.give(&made, dir, caller, if self.privileged { mode } else { 0 }) {
+            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+            return Err(error);
+        }
+        Ok(made)
+    }
+
+    fn restrict(&self, made: &OwnedFd, mode: u32) -> Result<(), Errno> {
+        if self.privileged || mode & 0o600 == 0o600 && mode & 0o7000 == 0 {
+            return Ok(());
+        }
+        super::attrs::change_mode(made, mode & 0o7777, false)
+    }
+}
+
+/// A marker file of a seal that failed is not listed, so nothing in its place may seem to be there.
+pub(crate) fn remove_stale_marker(dir: impl AsFd, name: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_regular(mode: u32) -> bool {
+    FileType::from_raw_mode(mode) == FileType::RegularFile
+}

@@ -1,0 +1,192 @@
+//! What is done with open files, where the kernel does not do it alone.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+
+use super::errno::fail;
+use super::handles::Handle;
+use super::place::Place;
+use super::wait::Done;
+use super::{FileSystem, proc_path};
+use crate::daemon::boundary::{Caller, Errno};
+
+/// The marker is no data file.
+pub(crate) const MARKER_BYTES_MAX: u64 = 4096;
+
+impl FileSystem {
+    /// read(2) of a handle that the daemon serves.
+    pub fn read(&self, fh: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        let handle = self.handles.get(fh)?;
+        let file = served(&handle)?;
+        let mut buffer = vec![0; size as usize];
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if filled > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        buffer.truncate(filled);
+        Ok(buffer)
+    }
+
+    /// write(2) to a handle that the daemon serves.
+    pub fn write(&self, fh: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let handle = self.handles.get(fh)?;
+        let file = served(&handle)?;
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno(libc::EFBIG))?;
+        if end > MARKER_BYTES_MAX
+            && self.place_of(handle.inode.id).is_some_and(|(_, place)| place.is_marker())
+        {
+            return fail(libc::EFBIG);
+        }
+        let mut written = 0;
+        while written < data.len() {
+            match file.write_at(&data[written..], offset + written as u64) {
+                Ok(0) => break,
+                Ok(n) => written += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if written > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(written)
+    }
+
+    /// A descriptor of a handle was closed. For the marker this is the moment.
+    pub fn flush(self: &Arc<Self>, caller: Caller, fh: u64, done: Done<()>) {
+        let handle = match self.handles.get(fh) {
+            Ok(handle) => handle,
+            Err(error) => return done(Err(error)),
+        };
+        let place = self.place_of(handle.inode.id).map(|(_, place)| place);
+        match place {
+            Some(place @ Place::Inside { .. }) if handle.writable() && place.is_marker() => {
+                self.marker_closed(&place, handle.inode.id, caller, done);
+            }
+            _ => done(Ok(())),
+        }
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub fn release(&self, fh: u64) {
+        let Some(handle) = self.handles.remove(fh) else { return };
+        let writable = handle.writable();
+        let inode = handle.inode.id;
+        // What keeps the backing file open goes before anybody is told.
+        drop(handle);
+        if writable {
+            self.tell_released(inode);
+        }
+    }
+
+    /// fsync(2) and fdatasync(2).
+    pub fn fsync(&self, fh: u64, data_only: bool) -> Result<(), Errno> {
+        let side = self.side(fh, OFlags::RDONLY)?;
+        let file = side.file()?;
+        Ok(if data_only { file.sync_data() } else { file.sync_all() }?)
+    }
+
+    /// fsync(2) of a directory. One that is only in a catalog is on storage already.
+    pub fn fsync_directory(&self, fh: u64, data_only: bool) -> Result<(), Errno> {
+        let handle = self.handles.directory(fh)?;
+        let Ok(fd) = handle.inode.fd() else { return Ok(()) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(proc_path(&fd), flags, Mode::empty())?;
+        Ok(if data_only { rustix::fs::fdatasync(&dir) } else { rustix::fs::fsync(&dir) }?)
+    }
+
+    /// fallocate(2).
+    pub fn fallocate(&self, fh: u64, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
+        let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        let side = self.side(fh, OFlags::RDWR)?;
+        Ok(rustix::fs::fallocate(side.file()?, mode, offset, length)?)
+    }
+
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE; the kernel does the others.
+    pub fn seek(&self, fh: u64, offset: i64, whence: i32) -> Result<i64, Errno> {
+        let at = u64::try_from(offset).map_err(|_| Errno(libc::ENXIO))?;
+        let to = match whence {
+            libc::SEEK_DATA => SeekFrom::Data(at),
+            libc::SEEK_HOLE => SeekFrom::Hole(at),
+            libc::SEEK_SET => SeekFrom::Start(at),
+            libc::SEEK_END => SeekFrom::End(offset),
+            _ => return fail(libc::EINVAL),
+        };
+        // The position that this moves is nobody's: reads and writes carry their own.
+        let file = self.side(fh, OFlags::RDONLY)?;
+        let found = rustix::fs::seek(file.file()?.as_fd(), to)?;
+        i64::try_from(found).map_err(|_| Errno(libc::EOVERFLOW))
+    }
+
+    /// copy_file_range(2) between two handles.
+    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<usize, Errno> {
+        let source = self.side(from.0, OFlags::RDONLY)?;
+        let target = self.side(to.0, OFlags::RDWR)?;
+        let (mut from_at, mut to_at) = (from.1, to.1);
+        // One reply carries 32 bits.
+        let length = usize::try_from(length.min(1 << 30)).unwrap_or(1 << 30);
+        let copied = rustix::fs::copy_file_range(
+            source.file()?,
+            Some(&mut from_at),
+            target.file()?,
+            Some(&mut to_at),
+            length,
+        )?;
+        Ok(copied)
+    }
+
+    /// The daemon's descriptor for a handle.
+    fn side(&self, fh: u64, access: OFlags) -> Result<Side, Errno> {
+        let handle = self.handles.get(fh)?;
+        if handle.file.is_some() {
+            return Ok(Side::Handle(handle));
+        }
+        Ok(Side::Side(side_file(&handle, access)?))
+    }
+}
+
+/// A descriptor to copy from or to.
+enum Side {
+    Handle(Arc<Handle>),
+    Side(Arc<File>),
+}
+
+impl Side {
+    fn file(&self) -> Result<&File, Errno> {
+        match self {
+            Self::Handle(handle) => served(handle),
+            Self::Side(file) => Ok(file),
+        }
+    }
+}
+
+fn served(handle: &Handle) -> Result<&File, Errno> {
+    handle.file.as_ref().ok_or(Errno(libc::EBADF))
+}
+
+/// The daemon's own descriptor of a passthrough handle, opened when it is first needed. It is opened for writing only
+/// when the handle is, so it never outlasts the right to write, nor counts as a writer that is not there.
+fn side_file(handle: &Handle, access: OFlags) -> Result<Arc<File>, Errno> {
+    let writes = access == OFlags::RDWR;
+    if writes && !handle.writable() {
+        return fail(libc::EBADF);
+    }
+    let mut side = handle.side.lock();
+    if let Some(file) = &*side {
+        return Ok(Arc::clone(file));
+    }
+    let access = if handle.writable() { OFlags::RDWR } else { OFlags::RDONLY };
+    let fd = rustix::fs::open(proc_path(&handle.inode.fd()?), access | OFlags::CLOEXEC, Mode::empty())?;
+    let file = Arc::new(File::from(fd));
+    *side = Some(Arc::clone(&file));
+    Ok(file)
+}

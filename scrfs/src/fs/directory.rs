@@ -1,0 +1,348 @@
+//! Directories of the checkpoint path: every change goes to the lead and takes effect on all nodes (DESIGN 4.4).
+
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use super::attr::stat_of;
+use super::errno::{Stop, fail};
+use super::place::Place;
+use super::wait::Done;
+use super::world::World;
+use super::{Entry, FileSystem};
+use crate::control::DirOp;
+use crate::daemon::boundary::{Caller, Errno};
+use crate::path::RelPath;
+
+enum Step<T> {
+    Here(T),
+    Global(DirOp),
+}
+
+impl FileSystem {
+    /// mkdir(2).
+    pub fn mkdir(self: &Arc<Self>, caller: Caller, parent: u64, name: &[u8], mode: u32, done: Done<Entry>) {
+        let fs = Arc::clone(self);
+        let made = name.to_vec();
+        let finish = move |step: Result<Step<Entry>, Errno>| match step {
+            Ok(Step::Here(entry)) => done(Ok(entry)),
+            Ok(Step::Global(op)) => {
+                let after = Arc::clone(&fs);
+                let answer = move |outcome: Result<(), Errno>| match outcome {
+                    Ok(()) => after.lookup_for(parent, &made, done),
+                    Err(error) => done(Err(error)),
+                };
+                fs.ask_directory(op, caller, Box::new(answer));
+            }
+            Err(error) => done(Err(error)),
+        };
+        let name = name.to_vec();
+        let step = move |fs: &Self, world: &World| fs.mkdir_now(world, caller, parent, &name, mode);
+        self.attempt(caller, step, Box::new(finish));
+    }
+
+    fn mkdir_now(
+        &self,
+        world: &World,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Step<Entry>, Stop> {
+        let (path, place) = self.may_make(world, parent, name)?;
+        if place.is_marker() {
+            // The marker is a file.
+            return fail(libc::EPERM);
+        }
+        let dir = self.table.get(parent)?.fd()?;
+        let above = stat_of(&dir)?;
+        let setgid = above.st_mode & libc::S_ISGID != 0;
+        if matches!(place, Place::Outside | Place::Top) {
+            rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode & 0o777))?;
+            let made = open_path(&dir, name)?;
+            let mode = if setgid { mode | libc::S_ISGID } else { mode };
+            if let Err(error) = self.give(&made, &dir, caller, mode) {
+                let _ = rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR);
+                return Err(error.into());
+            }
+            return Ok(Step::Here(self.lookup_in(world, parent, name)?));
+        }
+        Ok(Step::Global(DirOp::Make {
+            path,
+            mode: mode & 0o7777 | if setgid { libc::S_ISGID } else { 0 },
+            uid: caller.uid,
+            gid: if setgid { above.st_gid } else { caller.gid },
+        }))
+    }
+
+    /// rmdir(2).
+    pub fn rmdir(self: &Arc<Self>, caller: Caller, parent: u64, name: &[u8], done: Done<()>) {
+        let fs = Arc::clone(self);
+        let finish = move |step: Result<Step<()>, Errno>| match step {
+            Ok(Step::Here(())) => done(Ok(())),
+            Ok(Step::Global(op)) => fs.ask_directory(op, caller, done),
+            Err(error) => done(Err(error)),
+        };
+        let name = name.to_vec();
+        let step = move |fs: &Self, world: &World| fs.rmdir_now(world, parent, &name);
+        self.attempt(caller, step, Box::new(finish));
+    }
+
+    fn rmdir_now(&self, world: &World, parent: u64, name: &[u8]) -> Result<Step<()>, Stop> {
+        let (path, place) = self.may_change(world, parent, name)?;
+        if self.names.fixed(&path) {
+            return fail(libc::EBUSY);
+        }
+        if matches!(place, Place::Outside | Place::Top) {
+            self.rmdir_local(parent, name)?;
+            return Ok(Step::Here(()));
+        }
+        if world.frozen(&place) {
+            return Err(Stop::Wait);
+        }
+        // The lookup gives the directory a number to list it by; it is given back at once.
+        let entry = self.lookup_in(world, parent, name)?;
+        let empty = self.check_empty(world, entry.attr.nodeid);
+        self.forget(entry.attr.nodeid, 1);
+        empty?;
+        Ok(Step::Global(DirOp::Remove { path }))
+    }
+
+    /// Hands an operation to the lead, and its outcome to `done`.
+    pub(crate) fn ask_directory(self: &Arc<Self>, op: DirOp, caller: Caller, done: Done<()>) {
+        let requests = match self.requests() {
+            Ok(requests) => Arc::clone(requests),
+            Err(error) => return done(Err(error)),
+        };
+        if let DirOp::Remove { path } = &op {
+            self.removing.lock().push(path.clone());
+        }
+        let (fs, asked) = (Arc::clone(self), op.clone());
+        let answer = move |outcome| {
+            if let DirOp::Remove { path } = &asked {
+                let mut removing = fs.removing.lock();
+                if let Some(at) = removing.iter().position(|other| other == path) {
+                    removing.swap_remove(at);
+                }
+            }
+            done(outcome);
+        };
+        requests.directory(op, caller, Box::new(answer));
+    }
+
+    /// May `op` be done here? The vote of [`crate::daemon::boundary::MountedTree::prepare`].
+    pub(crate) fn vote(&self, world: &World, op: &DirOp) -> Result<(), Errno> {
+        for path in super::world::paths_of(op) {
+            if self.names.reserved(path) || self.names.fixed(path) {
+                return fail(libc::EPERM);
+            }
+        }
+        match op {
+            DirOp::Make { path, .. } => self.vote_make(world, path),
+            DirOp::Remove { path } => self.vote_remove(world, path),
+            DirOp::Rename { from, to, no_replace, exchange } => {
+                self.vote_rename(world, from, to, *no_replace, *exchange)
+            }
+        }
+    }
+
+    fn vote_make(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
+        let place = self.names.place(path);
+        if let Some(sealed) = world.sealed(&place) {
+            let inner = super::names::inner_of(&place);
+            return fail(if sealed.entry(&inner).is_some() { libc::EEXIST } else { libc::EROFS });
+        }
+        refuse_frozen(world, &place)?;
+        match self.kind_of(path) {
+            Ok(_) => fail(libc::EEXIST),
+            Err(Errno(libc::ENOENT)) => {
+                let (above, _) = path.split_last().ok_or(Errno(libc::EEXIST))?;
+                self.open_directory(&above).map(drop)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn vote_remove(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
+        let place = self.names.place(path);
+        refuse_frozen(world, &place)?;
+        if let Some(sealed) = world.sealed(&place) {
+            let inner = super::names::inner_of(&place);
+            let entry = sealed.entry(&inner);
+            match entry.map(|entry| &entry.kind) {
+                Some(crate::dataset::EntryKind::Directory) => {}
+                Some(_) => return fail(libc::ENOTDIR),
+                // Hidden here already: what another node wants is done.
+                None => return Ok(()),
+            }
+        } else {
+            match self.kind_of(path)? {
+                rustix::fs::FileType::Directory => {}
+                _ => return fail(libc::ENOTDIR),
+            }
+        }
+        // Asked for here: empty then, perhaps not now.
+        if self.removing.lock().contains(path)
+            && let Some(id) = self.table.find(path)
+        {
+            self.check_empty(world, id)?;
+        }
+        if self.open_below(path) { fail(libc::ENOTEMPTY) } else { Ok(()) }
+    }
+
+    fn vote_rename(
+        &self,
+        world: &World,
+        from: &RelPath,
+        to: &RelPath,
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<(), Errno> {
+        for path in [from, to] {
+            let place = self.names.place(path);
+            if world.sealed(&place).is_some() {
+                return fail(libc::EROFS);
+            }
+            refuse_frozen(world, &place)?;
+        }
+        if to.strip(from).is_some_and(|below| !below.is_root())
+            || exchange && from.strip(to).is_some_and(|below| !below.is_root())
+        {
+            return fail(libc::EINVAL);
+        }
+        if self.kind_of(from)? != rustix::fs::FileType::Directory {
+            return fail(libc::ENOTDIR);
+        }
+        match self.kind_of(to) {
+            Ok(_) if no_replace => fail(libc::EEXIST),
+            Ok(rustix::fs::FileType::Directory) if exchange => Ok(()),
+            Ok(rustix::fs::FileType::Directory) => {
+                let dir = self.open_in_tree(to, OFlags::RDONLY | OFlags::DIRECTORY)?;
+                for entry in rustix::fs::Dir::read_from(&dir)? {
+                    let entry = entry?;
+                    let name = entry.file_name().to_bytes();
+                    if name != b"." && name != b".." {
+                        return fail(libc::ENOTEMPTY);
+                    }
+                }
+                Ok(())
+            }
+            Ok(_) => fail(libc::ENOTDIR),
+            Err(Errno(libc::ENOENT)) if exchange => fail(libc::ENOENT),
+            Err(Errno(libc::ENOENT)) => {
+                let (above, _) = to.split_last().ok_or(Errno(libc::EBUSY))?;
+                self.open_directory(&above).map(drop)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn kind_of(&self, path: &RelPath) -> Result<rustix::fs::FileType, Errno> {
+        let stat = stat_of(self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
+        Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode))
+    }
+
+    /// A file at or below `path` is open here.
+    fn open_below(&self, path: &RelPath) -> bool {
+        self.handles
+            .all()
+            .iter()
+            .any(|handle| self.table.path(handle.inode.id).is_some_and(|file| file.strip(path).is_some()))
+    }
+
+    /// Does a decided operation; what is done already is no error.
+    pub(crate) fn carry_out(&self, world: &mut World, op: &DirOp) -> Result<(), Errno> {
+        match op {
+            DirOp::Make { path, mode, uid, gid } => {
+                let owner = Caller { tid: 0, uid: *uid, gid: *gid };
+                match self.make_directory(path, owner, *mode) {
+                    Err(Errno(libc::EEXIST)) if self.open_directory(path).is_ok() => Ok(()),
+                    outcome => outcome,
+                }
+            }
+            DirOp::Remove { path } => self.remove_directory(world, path),
+            DirOp::Rename { from, to, exchange, .. } => self.rename_directory(from, to, *exchange),
+        }
+    }
+
+    /// Makes a directory with exactly this owner and mode.
+    pub(crate) fn make_directory(&self, path: &RelPath, owner: Caller, mode: u32) -> Result<(), Errno> {
+        let (above, name) = path.split_last().ok_or(Errno(libc::EEXIST))?;
+        let above = self.open_directory(&above)?;
+        rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(mode & 0o777))?;
+        let made = open_path(&above, name)?;
+        if self.privileged {
+            use rustix::fs::{Gid, Uid};
+            let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+            rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+        }
+        super::attrs::change_mode(&made, mode & 0o7777, self.privileged)
+    }
+
+    fn remove_directory(&self, world: &mut World, path: &RelPath) -> Result<(), Errno> {
+        let place = self.names.place(path);
+        match (world.sealed(&place).cloned(), &place) {
+            (Some(sealed), Place::Entry(_)) => {
+                world.unlist(sealed.id());
+                self.doom_if_there(path)?;
+            }
+            (Some(sealed), _) => sealed.hide(super::names::inner_of(&place)),
+            // Local files that other nodes never saw go with it.
+            (None, _) => self.doom_if_there(path)?,
+        }
+        self.forget_tree(path);
+        Ok(())
+    }
+
+    fn doom_if_there(&self, path: &RelPath) -> Result<(), Errno> {
+        match self.doom(path) {
+            Err(Errno(libc::ENOENT)) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// The names at and below `path` are no longer what the kernel's inodes stand for.
+    pub(crate) fn forget_tree(&self, path: &RelPath) {
+        if let Some((above, name)) = path.split_last()
+            && let Some(parent) = self.table.find(&above)
+        {
+            self.table.cut_tree(parent, name);
+        }
+    }
+
+    fn rename_directory(&self, from: &RelPath, to: &RelPath, exchange: bool) -> Result<(), Errno> {
+        let ((from_dir, from_name), (to_dir, to_name)) =
+            from.split_last().zip(to.split_last()).ok_or(Errno(libc::EBUSY))?;
+        let (from_fd, to_fd) = (self.open_directory(&from_dir)?, self.open_directory(&to_dir)?);
+        let flags =
+            if exchange { rustix::fs::RenameFlags::EXCHANGE } else { rustix::fs::RenameFlags::empty() };
+        match rustix::fs::renameat_with(&from_fd, from_name, &to_fd, to_name, flags) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::NOENT) if !exchange && self.open_directory(to).is_ok() => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.move_names((&from_dir, from_name), (&to_dir, to_name), exchange);
+        Ok(())
+    }
+
+    /// Keeps the table in step with a rename below the mount. Under a parent that the kernel does not know nothing is
+    /// known: what moved there is found again by its next lookup.
+    fn move_names(&self, from: (&RelPath, &[u8]), to: (&RelPath, &[u8]), exchange: bool) {
+        match (self.table.find(from.0), self.table.find(to.0)) {
+            (Some(one), Some(two)) => self.table.rename((one, from.1), (two, to.1), exchange),
+            (Some(one), None) => self.table.cut_tree(one, from.1),
+            (None, Some(two)) => self.table.cut_tree(two, to.1),
+            (None, None) => {}
+        }
+    }
+}
+
+fn open_path(dir: &rustix::fd::OwnedFd, name: &[u8]) -> Result<rustix::fd::OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
+/// A dataset that is being sealed: its directories are in the catalog by now.
+fn refuse_frozen(world: &World, place: &Place) -> Result<(), Errno> {
+    if world.frozen(place) { fail(libc::EBUSY) } else { Ok(()) }
+}

@@ -1,0 +1,170 @@
+//! Reading directories. A listing is taken when the directory is opened or rewound, so offsets stay right while names
+//! come and go.
+
+use std::sync::Arc;
+
+use rustix::fs::{Dir, Mode, OFlags};
+
+use super::FileSystem;
+use super::attr::Kind;
+use super::errno::fail;
+use super::handles::DirHandle;
+use super::names::{Entry, inner_of};
+use super::place::Place;
+use super::sealed::Name;
+use super::table::{Inode, ROOT};
+use super::world::World;
+use crate::daemon::boundary::Errno;
+use crate::path::RelPath;
+
+/// One name of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name; `.` and `..` too.
+    pub name: Vec<u8>,
+    /// Its type.
+    pub kind: Kind,
+    /// Its inode number; for a name that nobody looked up yet a number that no other name has.
+    pub ino: u64,
+}
+
+/// A listing.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) entries: Vec<DirEntry>,
+}
+
+/// Marks inode numbers of the file system below: ours never get so high.
+const FOREIGN: u64 = 1 << 63;
+
+impl FileSystem {
+    /// opendir.
+    pub fn opendir(&self, id: u64) -> Result<u64, Errno> {
+        let inode = self.table.get(id)?;
+        Ok(self.handles.add_directory(DirHandle { inode, snapshot: parking_lot::Mutex::default() }))
+    }
+
+    /// closedir.
+    pub fn releasedir(&self, fh: u64) {
+        self.handles.remove_directory(fh);
+    }
+
+    /// Calls `emit` with the entries from `offset` on and the offset after each, until it returns false. An entry
+    /// comes with its attributes when `plus`, and is looked up for that: the lookup of one that `emit` refused is
+    /// taken back. `.`, `..` and what vanished meanwhile come without.
+    pub fn readdir(
+        &self,
+        fh: u64,
+        offset: u64,
+        plus: bool,
+        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> bool,
+    ) -> Result<(), Errno> {
+        let handle = self.handles.directory(fh)?;
+        let snapshot = self.snapshot(&handle, offset)?;
+        let first = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (at, listed) in snapshot.entries.iter().enumerate().skip(first) {
+            let next = at as u64 + 1;
+            let dots = listed.name == b"." || listed.name == b"..";
+            if !plus || dots {
+                if !emit(listed, None, next) {
+                    break;
+                }
+                continue;
+            }
+            match self.lookup(handle.inode.id, &listed.name) {
+                Ok(entry) => {
+                    if !emit(listed, Some(&entry), next) {
+                        self.forget(entry.attr.nodeid, 1);
+                        break;
+                    }
+                }
+                // Removed since it was listed.
+                Err(Errno(libc::ENOENT)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self, handle: &DirHandle, offset: u64) -> Result<Arc<Snapshot>, Errno> {
+        let mut slot = handle.snapshot.lock();
+        if offset > 0
+            && let Some(snapshot) = &*slot
+        {
+            return Ok(Arc::clone(snapshot));
+        }
+        let world = self.world.read();
+        let mut entries = self.dots(handle.inode.id);
+        entries.extend(self.list(&world, &handle.inode)?);
+        let snapshot = Arc::new(Snapshot { entries });
+        *slot = Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    fn dots(&self, id: u64) -> Vec<DirEntry> {
+        let above = self.table.path(id).and_then(|path| path.split_last().map(|(dir, _)| dir));
+        let up = above.and_then(|dir| self.table.find(&dir)).unwrap_or(ROOT);
+        [(b".".to_vec(), id), (b"..".to_vec(), up)]
+            .into_iter()
+            .map(|(name, ino)| DirEntry { name, kind: Kind::Directory, ino })
+            .collect()
+    }
+
+    /// All names that programs see in a directory.
+    pub(crate) fn list(&self, world: &World, inode: &Inode) -> Result<Vec<DirEntry>, Errno> {
+        let Some((path, place)) = self.place_of(inode.id) else { return Ok(Vec::new()) };
+        if let Some(sealed) = world.sealed(&place) {
+            let listed = sealed.children(&inner_of(&place)).into_iter().map(|(name, what)| {
+                let kind = match what {
+                    Name::Entry(entry) => Kind::of_entry(entry),
+                    Name::Marker => Kind::File,
+                };
+                let ino = self.table.known(inode.id, &name);
+                (name, kind, ino)
+            });
+            let numbered = listed.enumerate().map(|(at, (name, kind, ino))| {
+                let ino = ino.unwrap_or(FOREIGN | inode.id << 24 | at as u64);
+                DirEntry { name, kind, ino }
+            });
+            return Ok(numbered.collect());
+        }
+        let mut entries = self.list_backed(inode, &path)?;
+        if place == Place::Top {
+            for sealed in world.all_sealed() {
+                if !entries.iter().any(|entry| entry.name == sealed.name()) {
+                    let known = self.table.known(inode.id, sealed.name());
+                    let ino = known.unwrap_or(FOREIGN | sealed.id().0);
+                    entries.push(DirEntry { name: sealed.name().to_vec(), kind: Kind::Directory, ino });
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    fn list_backed(&self, inode: &Inode, path: &RelPath) -> Result<Vec<DirEntry>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&inode.fd()?, ".", flags, Mode::empty())?;
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(&dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let here = path.join(name)?;
+            // A marker is listed once its dataset is sealed, and then it is not listed from here.
+            if self.names.reserved(&here) || self.names.place(&here).is_marker() {
+                continue;
+            }
+            let ino = self.table.known(inode.id, name).unwrap_or(FOREIGN | entry.ino());
+            entries.push(DirEntry { name: name.to_vec(), kind: Kind::of(entry.file_type()), ino });
+        }
+        Ok(entries)
+    }
+
+    /// ENOTEMPTY when programs see names in the directory.
+    pub(crate) fn check_empty(&self, world: &World, id: u64) -> Result<(), Errno> {
+        let inode = self.table.get(id)?;
+        if self.list(world, &inode)?.is_empty() { Ok(()) } else { fail(libc::ENOTEMPTY) }
+    }
+}

@@ -1,0 +1,234 @@
+//! The mounted tree: what programs see, over the backing tree in the cache.
+//!
+//! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading order: [`place`] says
+//! what a path means; [`table`] keeps the inodes; [`world`] what is held, frozen or sealed now; `names`, `create`,
+//! `rename`, `data`, `attrs`, `listing` are the operations; `directory` and `marker` are those that other nodes take
+//! part in; `tree` is what the node asks of the mount ([`MountedTree`]).
+//!
+//! [`MountedTree`]: crate::daemon::boundary::MountedTree
+
+pub mod alone;
+pub mod attr;
+mod attrs;
+pub(crate) mod caller;
+mod create;
+mod data;
+mod directory;
+mod errno;
+mod handles;
+mod listing;
+mod marker;
+mod names;
+mod open;
+pub mod place;
+mod remove;
+mod rename;
+mod sealed;
+mod sys;
+pub mod table;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod wait;
+mod world;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+pub use self::attr::{Attr, Changes, Kind, SetTime};
+pub use self::create::NewNode;
+pub use self::handles::Handle;
+pub use self::listing::DirEntry;
+pub use self::names::Entry;
+pub use self::open::Opened;
+use self::place::{Namespace, RESERVED_AT_ROOT};
+use self::table::{Backing, Table};
+pub use self::wait::Done;
+use crate::daemon::boundary::{Errno, GlobalRequests};
+use crate::path::RelPath;
+
+/// Bound of a wait for a seal or a directory round, until the job's settings are known: `SCRFS_SEAL_TIMEOUT` and
+/// `SCRFS_COORDINATOR_WAIT` together.
+const WAIT_BOUND: Duration = Duration::from_secs(40);
+
+type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// How file data is served, and why so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataMode {
+    /// The kernel serves reads and writes itself.
+    pub passthrough: bool,
+    /// For people.
+    pub reason: String,
+}
+
+/// The file system. Shared by the adapter's threads and the node.
+pub struct FileSystem {
+    me: Weak<Self>,
+    root: Arc<OwnedFd>,
+    root_path: PathBuf,
+    /// Runs as root: may give files to their makers, and needs no permission bits.
+    privileged: bool,
+    names: Namespace,
+    table: Table,
+    world: RwLock<world::World>,
+    handles: handles::Handles,
+    waiters: wait::Waiters,
+    wait_bound: RwLock<Duration>,
+    processes: caller::Processes,
+    requests: OnceLock<Arc<dyn GlobalRequests>>,
+    passthrough: AtomicBool,
+    mode_reason: RwLock<String>,
+    wakes: Mutex<Vec<(Vec<u8>, Wake)>>,
+    /// Directories whose removal was asked for here and is not decided.
+    removing: Mutex<Vec<RelPath>>,
+    doomed: AtomicU64,
+}
+
+impl std::fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileSystem").field("root", &self.root_path).finish_non_exhaustive()
+    }
+}
+
+impl FileSystem {
+    /// Opens the backing tree at `tree` (a directory), with datasets in `checkpoint_path` below it, which is made when
+    /// it is missing. Nothing global works before [`FileSystem::connect`].
+    pub fn new(tree: &Path, checkpoint_path: RelPath) -> Result<Arc<Self>, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = rustix::fs::open(tree, flags, Mode::empty())?;
+        let key = attr::key_of(&attr::stat_of(&root)?);
+        let root = Arc::new(root);
+        std::fs::create_dir_all(tree.join(checkpoint_path.as_path()))?;
+        let fs = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            root: Arc::clone(&root),
+            root_path: tree.to_owned(),
+            privileged: rustix::process::geteuid().is_root(),
+            names: Namespace::new(checkpoint_path),
+            table: Table::new(Backing { fd: root, key }),
+            world: RwLock::default(),
+            handles: handles::Handles::new(),
+            waiters: wait::Waiters::default(),
+            wait_bound: RwLock::new(WAIT_BOUND),
+            processes: caller::Processes::default(),
+            requests: OnceLock::new(),
+            passthrough: AtomicBool::new(false),
+            mode_reason: RwLock::new("not mounted yet".into()),
+            wakes: Mutex::default(),
+            removing: Mutex::default(),
+            doomed: AtomicU64::new(0),
+        });
+        fs.clear_doomed();
+        // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the process.
+        signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
+        Ok(fs)
+    }
+
+    /// Tells whom to ask for what other nodes take part in; once.
+    pub fn connect(&self, requests: Arc<dyn GlobalRequests>) {
+        if self.requests.set(requests).is_err() {
+            tracing::error!("the mounted tree is connected to its node already");
+        }
+    }
+
+    /// The adapter's finding about passthrough.
+    pub fn set_mode(&self, mode: DataMode) {
+        self.passthrough.store(mode.passthrough, Ordering::Release);
+        *self.mode_reason.write() = mode.reason;
+    }
+
+    /// Bound of a wait for a seal or a directory round.
+    pub fn set_wait_bound(&self, bound: Duration) {
+        *self.wait_bound.write() = bound;
+    }
+
+    /// A regular file on the cache's file system, to try passthrough with.
+    pub fn probe_file(&self) -> Result<OwnedFd, Errno> {
+        let dir = self.root_path.parent().unwrap_or(&self.root_path);
+        let path = dir.join(format!(".probe.{}", std::process::id()));
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::unlink(&path)?;
+        Ok(fd)
+    }
+
+    fn requests(&self) -> Result<&Arc<dyn GlobalRequests>, Errno> {
+        self.requests.get().ok_or(Errno(libc::EAGAIN))
+    }
+
+    fn note(&self, text: String) {
+        if let Some(requests) = self.requests.get() {
+            requests.note(text);
+        } else {
+            tracing::warn!("{text}");
+        }
+    }
+
+    /// Opens `path` of the tree; no symlink on the way is followed, and none at its end unless `flags` allows it.
+    fn open_in_tree(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = flags | OFlags::CLOEXEC;
+        match rustix::fs::openat2(&self.root, path.as_path(), flags, Mode::empty(), resolve) {
+            Ok(fd) => Ok(fd),
+            // A symlink itself may be opened with O_PATH, and openat2 refuses it: go by its directory.
+            Err(rustix::io::Errno::LOOP) if flags.contains(OFlags::PATH | OFlags::NOFOLLOW) => {
+                let (dir, name) = path.split_last().ok_or(Errno(libc::ELOOP))?;
+                let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let dir = rustix::fs::openat2(&self.root, dir.as_path(), above, Mode::empty(), resolve)?;
+                Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// O_PATH descriptor of a directory of the tree.
+    fn open_directory(&self, path: &RelPath) -> Result<OwnedFd, Errno> {
+        self.open_in_tree(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
+    }
+
+    /// Takes what is about to be deleted out of sight first, then deletes it.
+    fn doom(&self, path: &RelPath) -> Result<(), Errno> {
+        let keep = self.root_path.join(std::ffi::OsStr::new(".scrfs"));
+        debug_assert_eq!(keep.file_name().map(std::ffi::OsStr::as_encoded_bytes), Some(RESERVED_AT_ROOT));
+        if let Err(error) = std::fs::create_dir(&keep)
+            && error.kind() != std::io::ErrorKind::AlreadyExists
+        {
+            return Err(error.into());
+        }
+        let (dir, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let dir = self.open_directory(&dir)?;
+        let aside = keep.join(self.doomed.fetch_add(1, Ordering::Relaxed).to_string());
+        rustix::fs::renameat(&dir, name, rustix::fs::CWD, &aside)?;
+        remove_all(&aside);
+        Ok(())
+    }
+
+    fn clear_doomed(&self) {
+        remove_all(&self.root_path.join(".scrfs"));
+    }
+}
+
+/// Deletes what may be a directory. It is out of sight already, so an error costs room, not correctness.
+fn remove_all(path: &Path) {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(_) => return,
+    };
+    if let Err(error) = removed {
+        tracing::warn!(path = %path.display(), %error, "cannot delete");
+    }
+}
+
+/// The path by which an O_PATH descriptor is opened, or changed by calls that take no such descriptor.
+fn proc_path(fd: impl AsFd) -> String {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}

@@ -1,0 +1,250 @@
+//! Looking names up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use super::FileSystem;
+use super::attr::{Attr, Kind, key_of, stat_of};
+use super::errno::{Stop, fail};
+use super::place::{MARKER, Place};
+use super::sealed::Sealed;
+use super::table::{Backing, Inode};
+use super::wait::Done;
+use super::world::World;
+use crate::daemon::boundary::Errno;
+use crate::dataset::{EntryKind, Stamp};
+use crate::path::RelPath;
+
+/// How long the kernel may keep names and attributes that only this node changes. Not longer: stores through a
+/// mapping change times that the kernel does not see.
+const LOCAL: Duration = Duration::from_secs(1);
+
+/// A name that was found; the kernel's lookup of it is counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Attributes.
+    pub attr: Attr,
+    /// How long the kernel may keep the name.
+    pub entry_ttl: Duration,
+    /// How long the kernel may keep the attributes.
+    pub attr_ttl: Duration,
+}
+
+impl FileSystem {
+    /// Looks `name` up and counts that.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        let world = self.world.read();
+        self.lookup_in(&world, parent, name)
+    }
+
+    /// The kernel gives back `count` lookups.
+    pub fn forget(&self, id: u64, count: u64) {
+        self.table.forget(id, count);
+    }
+
+    /// Looks up after a global operation, when the reply is due.
+    pub(crate) fn lookup_for(&self, parent: u64, name: &[u8], done: Done<Entry>) {
+        done(self.lookup(parent, name));
+    }
+
+    /// The path of `name` in directory `parent`; ENOENT when the directory was removed.
+    pub(crate) fn path_in(&self, parent: u64, name: &[u8]) -> Result<RelPath, Errno> {
+        let dir = self.table.path(parent).ok_or(Errno(libc::ENOENT))?;
+        Ok(dir.join(name)?)
+    }
+
+    pub(crate) fn lookup_in(&self, world: &World, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        let path = self.path_in(parent, name)?;
+        if self.names.reserved(&path) {
+            return fail(libc::ENOENT);
+        }
+        let place = self.names.place(&path);
+        if let Some(sealed) = world.sealed(&place) {
+            return self.lookup_sealed(sealed, &place, parent, name);
+        }
+        if place.is_marker() {
+            // Not sealed: there is no marker yet, whatever was written.
+            return fail(libc::ENOENT);
+        }
+        self.lookup_backed(&place, parent, name)
+    }
+
+    /// Looks up in the backing directory.
+    pub(crate) fn lookup_backed(&self, place: &Place, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        let dir = self.table.get(parent)?.fd()?;
+        if self.table.known(parent, name).is_some() {
+            let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if let Some(inode) = self.table.enter_known(parent, name, key_of(&stat)) {
+                return Ok(entry_at(place, Attr::of(inode.id, &stat)));
+            }
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&dir, name, flags, Mode::empty())?;
+        let stat = stat_of(&fd)?;
+        let inode = self.table.enter(parent, name, Backing { fd: Arc::new(fd), key: key_of(&stat) })?;
+        Ok(entry_at(place, Attr::of(inode.id, &stat)))
+    }
+
+    fn lookup_sealed(
+        &self,
+        sealed: &Sealed,
+        place: &Place,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
+        let inner = inner_of(place);
+        if place.is_marker() {
+            if !sealed.shows_marker() {
+                return fail(libc::ENOENT);
+            }
+            let inode = self.enter_marker(parent, name)?;
+            let attr = marker_attr(sealed, &inode);
+            return Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO });
+        }
+        let entry = sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
+        let inode = self.table.enter_sealed(parent, name)?;
+        let attr = Attr::of_entry(inode.id, entry, sealed.sealed_at());
+        let ttl = if attr.kind == Kind::Directory { Duration::ZERO } else { LOCAL };
+        Ok(Entry { attr, entry_ttl: ttl, attr_ttl: ttl })
+    }
+
+    /// The marker's inode: on its file when one was written here.
+    fn enter_marker(&self, parent: u64, name: &[u8]) -> Result<Arc<Inode>, Errno> {
+        let written = self.table.get(parent)?.fd().ok().and_then(|dir| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = rustix::fs::openat(&dir, name, flags, Mode::empty()).ok()?;
+            let key = key_of(&stat_of(&fd).ok()?);
+            Some(Backing { fd: Arc::new(fd), key })
+        });
+        match written {
+            Some(backing) => {
+                if let Some(id) = self.table.known(parent, name)
+                    && let Ok(inode) = self.table.get(id)
+                    && inode.backing().is_none()
+                {
+                    self.table.attach(&inode, backing.clone());
+                }
+                self.table.enter(parent, name, backing)
+            }
+            None => self.table.enter_sealed(parent, name),
+        }
+    }
+
+    /// The inode's path and place; `None` when it has no name any more.
+    pub(crate) fn place_of(&self, inode: u64) -> Option<(RelPath, Place)> {
+        let path = self.table.path(inode)?;
+        let place = self.names.place(&path);
+        Some((path, place))
+    }
+
+    /// Attributes of an inode.
+    pub fn getattr(&self, id: u64) -> Result<(Attr, Duration), Errno> {
+        let inode = self.table.get(id)?;
+        let world = self.world.read();
+        if let Some((_, place)) = self.place_of(id) {
+            if let Some(sealed) = world.sealed(&place) {
+                if place.is_marker() {
+                    return Ok((marker_attr(sealed, &inode), Duration::ZERO));
+                }
+                let entry = sealed.entry(&inner_of(&place)).ok_or(Errno(libc::ENOENT))?;
+                let attr = Attr::of_entry(id, entry, sealed.sealed_at());
+                let ttl = if attr.kind == Kind::Directory { Duration::ZERO } else { LOCAL };
+                return Ok((attr, ttl));
+            }
+            let attr = Attr::of(id, &stat_of(inode.fd()?)?);
+            let ttl = ttls(&place, attr.kind).1;
+            return Ok((attr, ttl));
+        }
+        Ok((Attr::of(id, &stat_of(inode.fd()?)?), LOCAL))
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, id: u64) -> Result<Vec<u8>, Errno> {
+        let inode = self.table.get(id)?;
+        let world = self.world.read();
+        if let Some((_, place)) = self.place_of(id)
+            && let Some(sealed) = world.sealed(&place)
+        {
+            return match sealed.entry(&inner_of(&place)).map(|entry| &entry.kind) {
+                Some(EntryKind::Symlink(target)) => Ok(target.clone()),
+                Some(_) => fail(libc::EINVAL),
+                None => fail(libc::ENOENT),
+            };
+        }
+        Ok(rustix::fs::readlinkat(inode.fd()?, "", Vec::new())?.into_bytes())
+    }
+
+    /// May `name` be made, replaced or removed in `parent` now? Its path and place. What is sealed is the caller's to
+    /// decide.
+    pub(crate) fn may_change(
+        &self,
+        world: &World,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<(RelPath, Place), Stop> {
+        let path = self.path_in(parent, name)?;
+        if self.names.reserved(&path) {
+            return fail(libc::EPERM);
+        }
+        let place = self.names.place(&path);
+        if world.held(&path) {
+            return Err(Stop::Wait);
+        }
+        // The marker is what ends a freeze, or repeats it. A loose file freezes with no dataset.
+        let inside = matches!(place, Place::Inside { .. });
+        if inside && !place.is_marker() && world.frozen(&place) {
+            return Err(Stop::Wait);
+        }
+        Ok((path, place))
+    }
+}
+
+/// The marker's attributes: its file's, else those of an empty file that belongs to the dataset's owner.
+fn marker_attr(sealed: &Sealed, inode: &Inode) -> Attr {
+    if let Some(stat) = inode.fd().ok().and_then(|fd| stat_of(&fd).ok()) {
+        return Attr::of(inode.id, &stat);
+    }
+    let at: Stamp = sealed.sealed_at();
+    let (uid, gid) = sealed.top().map_or((0, 0), |top| (top.uid, top.gid));
+    Attr {
+        nodeid: inode.id,
+        kind: Kind::File,
+        perm: 0o644,
+        nlink: 1,
+        uid,
+        gid,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        blksize: 4096,
+        atime: at,
+        mtime: at,
+        ctime: at,
+    }
+}
+
+/// An entry with the times that the kernel may keep it.
+pub(crate) fn entry_at(place: &Place, attr: Attr) -> Entry {
+    let (entry_ttl, attr_ttl) = ttls(place, attr.kind);
+    Entry { attr, entry_ttl, attr_ttl }
+}
+
+/// The path within the dataset.
+pub(crate) fn inner_of(place: &Place) -> RelPath {
+    match place {
+        Place::Inside { inner, .. } => inner.clone(),
+        Place::Outside | Place::Top | Place::Entry(_) => RelPath::root(),
+    }
+}
+
+/// Times to keep a name and its attributes: none for what another node can change (directories in the checkpoint
+/// path, markers).
+fn ttls(place: &Place, kind: Kind) -> (Duration, Duration) {
+    match place {
+        Place::Entry(_) | Place::Inside { .. } if kind == Kind::Directory => (Duration::ZERO, Duration::ZERO),
+        Place::Inside { inner, .. } if inner.as_bytes() == MARKER => (Duration::ZERO, Duration::ZERO),
+        Place::Outside | Place::Top | Place::Entry(_) | Place::Inside { .. } => (LOCAL, LOCAL),
+    }
+}

@@ -1,0 +1,247 @@
+//! Opening files: passthrough, through the daemon, the marker, and sealed files whose bytes must come first.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::attr::{key_of, stat_of};
+use super::errno::{Stop, fail};
+use super::handles::Handle;
+use super::names::inner_of;
+use super::place::{MARKER, Place};
+use super::sealed::Sealed;
+use super::table::{Backing, Inode};
+use super::wait::Done;
+use super::world::World;
+use super::{FileSystem, proc_path};
+use crate::daemon::boundary::{Caller, Errno};
+use crate::dataset::EntryKind;
+use crate::ids::DatasetId;
+use crate::path::RelPath;
+
+/// How often one open asks for the same file again, when what was brought is gone before it could be opened.
+const FETCHES_MAX: u32 = 3;
+
+/// A file that was opened.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// Its number.
+    pub fh: u64,
+    /// The handle itself.
+    pub handle: Arc<Handle>,
+    /// The kernel shall serve the data from the inode's backing.
+    pub passthrough: bool,
+    /// Reads and writes shall not go through the page cache (the marker).
+    pub direct: bool,
+}
+
+impl Opened {
+    /// Nothing happens at its close.
+    pub fn no_flush(&self) -> bool {
+        !self.handle.writable()
+    }
+}
+
+enum Step {
+    Opened(Opened),
+    Fetch(DatasetId, RelPath),
+}
+
+impl FileSystem {
+    /// open(2) of an inode. A sealed file that is elsewhere is brought here first.
+    pub fn open(self: &Arc<Self>, caller: Caller, id: u64, flags: i32, done: Done<Opened>) {
+        self.open_after(caller, id, flags, 0, done);
+    }
+
+    fn open_after(self: &Arc<Self>, caller: Caller, id: u64, flags: i32, fetched: u32, done: Done<Opened>) {
+        let fs = Arc::clone(self);
+        let finish = move |step: Result<Step, Errno>| match step {
+            Ok(Step::Opened(opened)) => done(Ok(opened)),
+            Ok(Step::Fetch(..)) if fetched >= FETCHES_MAX => done(fail(libc::EIO)),
+            Ok(Step::Fetch(dataset, path)) => {
+                let requests = match fs.requests() {
+                    Ok(requests) => Arc::clone(requests),
+                    Err(error) => return done(Err(error)),
+                };
+                let again = move |fetch: Result<(), Errno>| match fetch {
+                    Ok(()) => fs.open_after(caller, id, flags, fetched + 1, done),
+                    Err(error) => done(Err(error)),
+                };
+                requests.fetch(dataset, &path, caller, Box::new(again));
+            }
+            Err(error) => done(Err(error)),
+        };
+        self.attempt(caller, move |fs, world| fs.open_now(world, caller, id, flags), Box::new(finish));
+    }
+
+    fn open_now(&self, world: &World, caller: Caller, id: u64, flags: i32) -> Result<Step, Stop> {
+        let inode = self.table.get(id)?;
+        let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        let Some((path, place)) = self.place_of(id) else {
+            // Removed while the kernel still knew it.
+            return Ok(Step::Opened(self.open_backed(&inode, &Place::Outside, flags, caller, false)?));
+        };
+        if world.held(&path) {
+            return Err(Stop::Wait);
+        }
+        if let Some(sealed) = world.sealed(&place) {
+            if place.is_marker() {
+                return Ok(Step::Opened(self.open_marker(sealed, caller, id, flags)?));
+            }
+            if changes {
+                return fail(libc::EROFS);
+            }
+            let inner = inner_of(&place);
+            if !self.have_bytes(sealed, &inode, &path, &inner)? {
+                return Ok(Step::Fetch(sealed.id(), inner));
+            }
+        } else if changes
+            && matches!(place, Place::Inside { .. })
+            && !place.is_marker()
+            && world.frozen(&place)
+        {
+            return Err(Stop::Wait);
+        }
+        Ok(Step::Opened(self.open_backed(&inode, &place, flags, caller, false)?))
+    }
+
+    /// True when the sealed file is in the tree in its full size; the inode stands for it then.
+    fn have_bytes(
+        &self,
+        sealed: &Sealed,
+        inode: &Inode,
+        path: &RelPath,
+        inner: &RelPath,
+    ) -> Result<bool, Errno> {
+        let Some(EntryKind::File(copy)) = sealed.entry(inner).map(|entry| &entry.kind) else {
+            return fail(libc::ENOENT);
+        };
+        let fd = match self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) {
+            Ok(fd) => fd,
+            Err(Errno(libc::ENOENT | libc::ENOTDIR)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let stat = stat_of(&fd)?;
+        let whole = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && u64::try_from(stat.st_size).is_ok_and(|size| size == copy.size);
+        if !whole {
+            return Ok(false);
+        }
+        let key = key_of(&stat);
+        // While the kernel serves handles of it, all opens must name the same backing file.
+        if inode.backing().is_none_or(|now| now.key != key) && !inode.passthrough_in_use() {
+            self.table.attach(inode, Backing { fd: Arc::new(fd), key });
+        }
+        Ok(true)
+    }
+
+    /// Opens an inode that has its backing. `made` says that this open made the file.
+    pub(crate) fn open_backed(
+        &self,
+        inode: &Arc<Inode>,
+        place: &Place,
+        flags: i32,
+        caller: Caller,
+        made: bool,
+    ) -> Result<Opened, Errno> {
+        let fd = inode.fd()?;
+        let marker = place.is_marker();
+        let passthrough = self.passthrough.load(std::sync::atomic::Ordering::Acquire)
+            // What the kernel serves already, under a name that became the marker's, it must go on serving.
+            && (!marker || inode.passthrough_in_use());
+        let file = if passthrough {
+            if flags & libc::O_TRUNC != 0 && !made {
+                let truncate = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
+                rustix::fs::open(proc_path(&fd), truncate, Mode::empty())?;
+            }
+            None
+        } else {
+            Some(File::from(rustix::fs::open(
+                proc_path(&fd),
+                own_flags(flags, self.privileged),
+                Mode::empty(),
+            )?))
+        };
+        Ok(self.opened(inode, flags, caller, file, marker && !passthrough))
+    }
+
+    /// Opens the marker of a sealed dataset; where nobody wrote one, an empty one is made.
+    pub(crate) fn open_marker(
+        &self,
+        sealed: &Sealed,
+        caller: Caller,
+        id: u64,
+        flags: i32,
+    ) -> Result<Opened, Errno> {
+        let inode = self.table.get(id)?;
+        if inode.backing().is_none() {
+            self.write_marker(sealed, &inode)?;
+        }
+        let inner = RelPath::new(MARKER)?;
+        let place = Place::Inside { dataset: sealed.name().to_vec(), inner };
+        self.open_backed(&inode, &place, flags, caller, false)
+    }
+
+    /// Makes the empty file behind a marker that was set on another node.
+    pub(crate) fn write_marker(&self, sealed: &Sealed, inode: &Inode) -> Result<(), Errno> {
+        let top = self.names.dataset_path(sealed.name())?;
+        let owner = sealed.top().map_or(Caller::default(), |e| Caller { tid: 0, uid: e.uid, gid: e.gid });
+        let dir = match self.open_directory(&top) {
+            Ok(dir) => dir,
+            Err(Errno(libc::ENOENT)) => {
+                let (above, name) = top.split_last().ok_or(Errno(libc::EIO))?;
+                let above = self.open_directory(&above)?;
+                let mode = sealed.top().map_or(0o755, |e| e.mode);
+                rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(mode & 0o777))?;
+                let dir = self.open_directory(&top)?;
+                self.give(&dir, &above, owner, mode)?;
+                dir
+            }
+            Err(error) => return Err(error),
+        };
+        let made = match self.new_file(owner, &dir, MARKER, 0o644) {
+            Ok(made) => made,
+            Err(Errno(libc::EEXIST)) => {
+                self.open_in_tree(&top.join(MARKER)?, OFlags::PATH | OFlags::NOFOLLOW)?
+            }
+            Err(error) => return Err(error),
+        };
+        let key = key_of(&stat_of(&made)?);
+        self.table.attach(inode, Backing { fd: Arc::new(made), key });
+        Ok(())
+    }
+
+    fn opened(
+        &self,
+        inode: &Arc<Inode>,
+        flags: i32,
+        caller: Caller,
+        file: Option<File>,
+        direct: bool,
+    ) -> Opened {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let passthrough = file.is_none();
+        let handle = Arc::new(Handle {
+            inode: Arc::clone(inode),
+            flags,
+            file,
+            side: Mutex::default(),
+            process: if writes { self.processes.of(caller) } else { super::caller::Process::default() },
+            registration: Mutex::default(),
+        });
+        let fh = self.handles.add(Arc::clone(&handle));
+        Opened { fh, handle, passthrough, direct }
+    }
+}
+
+/// Flags for the daemon's own descriptor of a handle: what the kernel does itself is left out, and O_DIRECT, for which
+/// our buffers are not aligned.
+fn own_flags(flags: i32, privileged: bool) -> OFlags {
+    let mut out = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
+    if !privileged {
+        out |= libc::O_NOATIME;
+    }
+    OFlags::from_bits_retain((flags & !out).cast_unsigned()) | OFlags::CLOEXEC
+}

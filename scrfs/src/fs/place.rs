@@ -1,0 +1,127 @@
+//! What a path of the mount means: plain scratch, the checkpoint path, a dataset, a marker, a reserved name.
+
+use crate::path::{PathError, RelPath};
+
+/// The marker's name at the top of a dataset's directory.
+pub const MARKER: &[u8] = b".complete";
+/// Reserved at the top of a dataset's directory.
+const RESERVED_IN_DATASET: &[u8] = b".scr";
+/// Reserved at the mount's root; inside the tree the daemon keeps what it is about to delete there.
+pub(crate) const RESERVED_AT_ROOT: &[u8] = b".scrfs";
+
+/// Where a path is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Node-local scratch, or a directory above the checkpoint path.
+    Outside,
+    /// The checkpoint path itself.
+    Top,
+    /// Directly in the checkpoint path: a dataset's directory, or a loose file.
+    Entry(Vec<u8>),
+    /// Below a dataset's directory.
+    Inside {
+        /// The dataset's name.
+        dataset: Vec<u8>,
+        /// Relative to its directory; never the root.
+        inner: RelPath,
+    },
+}
+
+impl Place {
+    /// The dataset that the path belongs to or names.
+    pub fn dataset(&self) -> Option<&[u8]> {
+        match self {
+            Self::Entry(name) | Self::Inside { dataset: name, .. } => Some(name),
+            Self::Outside | Self::Top => None,
+        }
+    }
+
+    /// True for the marker of a dataset.
+    pub fn is_marker(&self) -> bool {
+        matches!(self, Self::Inside { inner, .. } if inner.as_bytes() == MARKER)
+    }
+}
+
+/// The mount's name rules.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    checkpoint: RelPath,
+}
+
+impl Namespace {
+    /// Datasets live in `checkpoint`, relative to the mount's root.
+    pub fn new(checkpoint: RelPath) -> Self {
+        Self { checkpoint }
+    }
+
+    /// The checkpoint path.
+    pub fn checkpoint(&self) -> &RelPath {
+        &self.checkpoint
+    }
+
+    /// Where `path` is.
+    pub fn place(&self, path: &RelPath) -> Place {
+        let Some(below) = path.strip(&self.checkpoint) else { return Place::Outside };
+        match below.split_first() {
+            None => Place::Top,
+            Some((name, inner)) if inner.is_root() => Place::Entry(name.to_vec()),
+            Some((dataset, inner)) => Place::Inside { dataset: dataset.to_vec(), inner },
+        }
+    }
+
+    /// No program may make or see this name.
+    pub fn reserved(&self, path: &RelPath) -> bool {
+        if path.as_bytes() == RESERVED_AT_ROOT {
+            return true;
+        }
+        matches!(self.place(path), Place::Inside { inner, .. } if inner.as_bytes() == RESERVED_IN_DATASET)
+    }
+
+    /// The checkpoint path or a directory above it: neither moves nor goes.
+    pub fn fixed(&self, path: &RelPath) -> bool {
+        self.checkpoint.strip(path).is_some()
+    }
+
+    /// A marker's name deeper in a dataset: an ordinary file that its maker may have meant as a marker.
+    pub fn mistaken_marker(&self, path: &RelPath) -> bool {
+        let Place::Inside { inner, .. } = self.place(path) else { return false };
+        inner.split_last().is_some_and(|(dir, name)| !dir.is_root() && name == MARKER)
+    }
+
+    /// The directory of dataset `name`.
+    pub fn dataset_path(&self, name: &[u8]) -> Result<RelPath, PathError> {
+        self.checkpoint.join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn places_with_the_root_as_checkpoint_path() {
+        let names = Namespace::new(RelPath::root());
+        assert_eq!(names.place(&RelPath::root()), Place::Top);
+        assert_eq!(names.place(&path("ck")), Place::Entry(b"ck".to_vec()));
+        assert_eq!(names.place(&path("ck/a")), Place::Inside { dataset: b"ck".to_vec(), inner: path("a") });
+        assert!(names.place(&path("ck/.complete")).is_marker());
+        assert!(!names.place(&path(".complete")).is_marker());
+        assert!(names.mistaken_marker(&path("ck/a/.complete")));
+        assert!(names.reserved(&path(".scrfs")) && names.reserved(&path("ck/.scr")));
+        assert!(!names.reserved(&path("ck/a/.scr")));
+    }
+
+    #[test]
+    fn places_with_a_checkpoint_path_below_the_root() {
+        let names = Namespace::new(path("job/ckpt"));
+        assert_eq!(names.place(&path("job")), Place::Outside);
+        assert_eq!(names.place(&path("scratch/x")), Place::Outside);
+        assert_eq!(names.place(&path("job/ckpt")), Place::Top);
+        assert_eq!(names.place(&path("job/ckpt/1")), Place::Entry(b"1".to_vec()));
+        assert!(names.fixed(&path("job")) && names.fixed(&path("job/ckpt")) && !names.fixed(&path("job/x")));
+    }
+}

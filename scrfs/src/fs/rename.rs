@@ -1,0 +1,118 @@
+//! rename(2): files here, directories of the checkpoint path through the lead.
+
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, RenameFlags};
+
+use super::FileSystem;
+use super::errno::{Stop, fail};
+use super::place::Place;
+use super::wait::Done;
+use super::world::World;
+use crate::control::DirOp;
+use crate::daemon::boundary::{Caller, Errno};
+
+/// A name in a directory.
+type At = (u64, Vec<u8>);
+
+enum Step {
+    Renamed,
+    Marker(Vec<u8>),
+    Global(DirOp),
+}
+
+impl FileSystem {
+    /// rename(2) and renameat2(2) with RENAME_NOREPLACE or RENAME_EXCHANGE in `flags`. Renaming onto the marker's name
+    /// sets the marker.
+    pub fn rename(
+        self: &Arc<Self>,
+        caller: Caller,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+        done: Done<()>,
+    ) {
+        let flags = RenameFlags::from_bits_retain(flags);
+        if flags.bits() & !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).bits() != 0 {
+            return done(fail(libc::EINVAL));
+        }
+        let from: At = (from.0, from.1.to_vec());
+        let to: At = (to.0, to.1.to_vec());
+        // A directory has no place in the journal, and what replaces nothing new is there already.
+        let file = self.kind_at(&from).is_ok_and(|kind| kind == FileType::RegularFile);
+        if file && let Err(error) = self.announce(caller, to.0, &to.1) {
+            return done(Err(error));
+        }
+        let fs = Arc::clone(self);
+        let finish = move |step: Result<Step, Errno>| match step {
+            Ok(Step::Renamed) => done(Ok(())),
+            Ok(Step::Marker(dataset)) => fs.set_marker(&dataset, caller, done),
+            Ok(Step::Global(op)) => fs.ask_directory(op, caller, done),
+            Err(error) => done(Err(error)),
+        };
+        let step = move |fs: &Self, world: &World| fs.rename_now(world, &from, &to, flags);
+        self.attempt(caller, step, Box::new(finish));
+    }
+
+    fn kind_at(&self, at: &At) -> Result<FileType, Errno> {
+        let dir = self.table.get(at.0)?.fd()?;
+        let stat = rustix::fs::statat(&dir, &*at.1, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    fn rename_now(&self, world: &World, from: &At, to: &At, flags: RenameFlags) -> Result<Step, Stop> {
+        let (from_path, from_place) = self.may_change(world, from.0, &from.1)?;
+        let (to_path, to_place) = self.may_change(world, to.0, &to.1)?;
+        if world.sealed(&from_place).is_some() {
+            return fail(libc::EROFS);
+        }
+        if let Some(sealed) = world.sealed(&to_place) {
+            // The marker may be set again by a rename, as by any other way.
+            if !to_place.is_marker() || self.kind_at(from)? != FileType::RegularFile {
+                return fail(libc::EROFS);
+            }
+            if !sealed.shows_marker() {
+                sealed.show(&super::names::inner_of(&to_place));
+            }
+        }
+        if self.names.fixed(&from_path) || self.names.fixed(&to_path) {
+            return fail(libc::EBUSY);
+        }
+        let source = self.kind_at(from)?;
+        let target = match self.kind_at(to) {
+            Ok(kind) => Some(kind),
+            Err(Errno(libc::ENOENT)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let directory = source == FileType::Directory || exchange && target == Some(FileType::Directory);
+        let global = |place: &Place| !matches!(place, Place::Outside | Place::Top);
+        if directory && (global(&from_place) || global(&to_place)) {
+            if !(global(&from_place) && global(&to_place)) {
+                // Between scratch and the checkpoint path a directory would change from this node's to everybody's.
+                return fail(libc::EXDEV);
+            }
+            if source != FileType::Directory || exchange && target != Some(FileType::Directory) {
+                return fail(libc::EXDEV);
+            }
+            if target.is_some_and(|kind| kind != FileType::Directory) {
+                return fail(libc::ENOTDIR);
+            }
+            // Whole directories move: nothing in them may change or be frozen meanwhile.
+            if world.frozen(&from_place) || world.frozen(&to_place) {
+                return Err(Stop::Wait);
+            }
+            let no_replace = flags.contains(RenameFlags::NOREPLACE);
+            return Ok(Step::Global(DirOp::Rename { from: from_path, to: to_path, no_replace, exchange }));
+        }
+        let (from_dir, to_dir) = (self.table.get(from.0)?.fd()?, self.table.get(to.0)?.fd()?);
+        // A marker that is not listed is not there for the program that says NOREPLACE.
+        let flags = if to_place.is_marker() { flags - RenameFlags::NOREPLACE } else { flags };
+        rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags)?;
+        self.table.rename((from.0, &from.1), (to.0, &to.1), exchange);
+        if to_place.is_marker() && source == FileType::RegularFile {
+            return Ok(Step::Marker(to_place.dataset().unwrap_or_default().to_vec()));
+        }
+        Ok(Step::Renamed)
+    }
+}

@@ -1,0 +1,151 @@
+//! How a sealed dataset is seen: names and attributes from its catalog, less the names that were removed here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::place::MARKER;
+use crate::dataset::{CatalogIndex, Entry, EntryKind, Stamp};
+use crate::ids::DatasetId;
+use crate::path::RelPath;
+
+/// A sealed, listed dataset.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    index: Arc<CatalogIndex>,
+    /// Directories that no entry of the catalog names: their attributes are those of the dataset's directory.
+    implied: BTreeMap<RelPath, Entry>,
+    hidden: RwLock<BTreeSet<RelPath>>,
+}
+
+/// One name of a sealed directory.
+#[derive(Debug)]
+pub(crate) enum Name<'a> {
+    /// From the catalog.
+    Entry(&'a Entry),
+    /// The marker, which is no data.
+    Marker,
+}
+
+impl Sealed {
+    /// The dataset of `index`; what `before` (an earlier revision of it) hid stays hidden.
+    pub(crate) fn new(index: Arc<CatalogIndex>, before: Option<&Sealed>) -> Self {
+        let hidden = before.map(|sealed| sealed.hidden.read().clone()).unwrap_or_default();
+        let mut implied = BTreeMap::new();
+        let model = index.entry(&RelPath::root());
+        for entry in &index.catalog().entries {
+            let mut path = entry.path.clone();
+            while let Some((dir, _)) = path.split_last() {
+                if index.entry(&dir).is_some() || implied.contains_key(&dir) {
+                    break;
+                }
+                implied.insert(dir.clone(), directory(&dir, model, index.catalog().created_us));
+                path = dir;
+            }
+        }
+        implied.entry(RelPath::root()).or_insert_with(|| {
+            model.cloned().unwrap_or_else(|| directory(&RelPath::root(), None, index.catalog().created_us))
+        });
+        Self { index, implied, hidden: RwLock::new(hidden) }
+    }
+
+    pub(crate) fn id(&self) -> DatasetId {
+        self.index.catalog().id
+    }
+
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.index.catalog().name
+    }
+
+    /// When it was sealed.
+    pub(crate) fn sealed_at(&self) -> Stamp {
+        stamp_of(self.index.catalog().created_us)
+    }
+
+    /// The entry of `path`, unless it is hidden.
+    pub(crate) fn entry(&self, path: &RelPath) -> Option<&Entry> {
+        if self.is_hidden(path) {
+            return None;
+        }
+        self.index.entry(path).or_else(|| self.implied.get(path))
+    }
+
+    /// The dataset's own directory.
+    pub(crate) fn top(&self) -> Option<&Entry> {
+        self.entry(&RelPath::root())
+    }
+
+    /// The marker is listed until it is removed here.
+    pub(crate) fn shows_marker(&self) -> bool {
+        !self.hidden.read().iter().any(|path| path.as_bytes() == MARKER)
+    }
+
+    /// Names directly in `dir`; empty when it is no directory.
+    pub(crate) fn children(&self, dir: &RelPath) -> Vec<(Vec<u8>, Name<'_>)> {
+        let mut names: BTreeMap<Vec<u8>, Name<'_>> = BTreeMap::new();
+        if self.is_hidden(dir) {
+            return Vec::new();
+        }
+        let implied = self.implied.values().filter(|e| e.path.split_last().is_some_and(|(up, _)| up == *dir));
+        for entry in self.index.children(dir).into_iter().flatten().chain(implied) {
+            if let Some((_, name)) = entry.path.split_last()
+                && !self.hidden.read().contains(&entry.path)
+            {
+                names.insert(name.to_vec(), Name::Entry(entry));
+            }
+        }
+        if dir.is_root() && self.shows_marker() {
+            names.insert(MARKER.to_vec(), Name::Marker);
+        }
+        names.into_iter().collect()
+    }
+
+    /// Hides a name and what is below it.
+    pub(crate) fn hide(&self, path: RelPath) {
+        self.hidden.write().insert(path);
+    }
+
+    /// Shows a name again (the marker, set anew).
+    pub(crate) fn show(&self, path: &RelPath) {
+        self.hidden.write().remove(path);
+    }
+
+    fn is_hidden(&self, path: &RelPath) -> bool {
+        let hidden = self.hidden.read();
+        if hidden.is_empty() {
+            return false;
+        }
+        let mut path = path.clone();
+        loop {
+            if hidden.contains(&path) {
+                return true;
+            }
+            match path.split_last() {
+                Some((dir, _)) => path = dir,
+                None => return false,
+            }
+        }
+    }
+}
+
+fn stamp_of(micros: u64) -> Stamp {
+    let secs = i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX);
+    Stamp { secs, nsecs: u32::try_from(micros % 1_000_000).unwrap_or(0) * 1000 }
+}
+
+fn directory(path: &RelPath, model: Option<&Entry>, created_us: u64) -> Entry {
+    let at = stamp_of(created_us);
+    match model {
+        Some(model) => Entry { path: path.clone(), ..model.clone() },
+        None => Entry {
+            path: path.clone(),
+            kind: EntryKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            atime: at,
+            mtime: at,
+        },
+    }
+}

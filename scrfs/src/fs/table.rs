@@ -1,0 +1,390 @@
+//! The inode table: the daemon's own numbers, what they stand for, and under which names they are known.
+//!
+//! A number lives as long as the kernel knows it (its lookup count) or a child does, and is never given twice. One
+//! lock guards the whole table, so that a lookup and a forget of one inode cannot miss each other; no system call is
+//! made under it. A backing inode is known by device and inode number; its descriptor is held open (O_PATH), so the
+//! file system below cannot give that number to another file meanwhile.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::daemon::boundary::Errno;
+use crate::path::{PATH_BYTES_MAX, RelPath};
+
+/// The root's number, as FUSE wants it.
+pub const ROOT: u64 = 1;
+
+/// Device and inode number of a backing inode.
+pub(crate) type Key = (u64, u64);
+
+/// A file below the mount, as the tree holds it.
+#[derive(Debug, Clone)]
+pub(crate) struct Backing {
+    /// Opened with O_PATH and O_NOFOLLOW.
+    pub(crate) fd: Arc<OwnedFd>,
+    /// What it is known by.
+    pub(crate) key: Key,
+}
+
+/// One inode. Without backing it is a sealed name whose bytes were not asked for yet, or are on another node.
+#[derive(Debug)]
+pub struct Inode {
+    /// Its number.
+    pub id: u64,
+    backing: RwLock<Option<Backing>>,
+    /// The adapter's passthrough registration, shared by all open handles.
+    pub(crate) passthrough: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
+}
+
+impl Inode {
+    fn new(id: u64, backing: Option<Backing>) -> Arc<Self> {
+        Arc::new(Self { id, backing: RwLock::new(backing), passthrough: Mutex::new(None) })
+    }
+
+    /// The backing, if it has one now.
+    pub(crate) fn backing(&self) -> Option<Backing> {
+        self.backing.read().clone()
+    }
+
+    /// Its O_PATH descriptor; ESTALE without backing.
+    pub(crate) fn fd(&self) -> Result<Arc<OwnedFd>, Errno> {
+        self.backing.read().as_ref().map(|b| Arc::clone(&b.fd)).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// Some handle of it is served by the kernel alone.
+    pub(crate) fn passthrough_in_use(&self) -> bool {
+        self.passthrough.lock().as_ref().is_some_and(|weak| weak.strong_count() > 0)
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    inode: Arc<Inode>,
+    lookups: u64,
+    /// Parent and name, more than one for hard links.
+    links: Vec<(u64, Box<[u8]>)>,
+    /// Known names in this directory.
+    names: HashMap<Box<[u8]>, u64>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    next: u64,
+    nodes: HashMap<u64, Node>,
+    keys: HashMap<Key, u64>,
+}
+
+/// All inodes that the kernel may ask about.
+#[derive(Debug)]
+pub(crate) struct Table {
+    inner: Mutex<Inner>,
+}
+
+impl Table {
+    /// A table with the root.
+    pub(crate) fn new(root: Backing) -> Self {
+        let mut inner = Inner { next: ROOT + 1, ..Inner::default() };
+        inner.keys.insert(root.key, ROOT);
+        let inode = Inode::new(ROOT, Some(root));
+        inner.nodes.insert(ROOT, Node { inode, lookups: 1, links: Vec::new(), names: HashMap::new() });
+        Self { inner: Mutex::new(inner) }
+    }
+
+    /// The inode of that number; ESTALE when it is not known.
+    pub(crate) fn get(&self, id: u64) -> Result<Arc<Inode>, Errno> {
+        self.inner.lock().nodes.get(&id).map(|node| Arc::clone(&node.inode)).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// The number that `name` has now, if it is known.
+    pub(crate) fn known(&self, parent: u64, name: &[u8]) -> Option<u64> {
+        self.inner.lock().nodes.get(&parent)?.names.get(name).copied()
+    }
+
+    /// Counts a lookup of a name that is known to stand for backing inode `key`.
+    pub(crate) fn enter_known(&self, parent: u64, name: &[u8], key: Key) -> Option<Arc<Inode>> {
+        let mut inner = self.inner.lock();
+        let id = *inner.nodes.get(&parent)?.names.get(name)?;
+        if inner.keys.get(&key) != Some(&id) {
+            return None;
+        }
+        let node = inner.nodes.get_mut(&id)?;
+        node.lookups += 1;
+        Some(Arc::clone(&node.inode))
+    }
+
+    /// Counts a lookup of `name`, which stands for `backing`; a new inode unless the backing is known already.
+    pub(crate) fn enter(&self, parent: u64, name: &[u8], backing: Backing) -> Result<Arc<Inode>, Errno> {
+        let mut inner = self.inner.lock();
+        let id = match inner.keys.get(&backing.key) {
+            Some(&id) => id,
+            None => inner.add(Some(backing)),
+        };
+        inner.link(parent, name, id)?;
+        inner.count(id)
+    }
+
+    /// Counts a lookup of a sealed `name`: the inode it has, else a new one without backing.
+    pub(crate) fn enter_sealed(&self, parent: u64, name: &[u8]) -> Result<Arc<Inode>, Errno> {
+        let mut inner = self.inner.lock();
+        let known = inner.nodes.get(&parent).and_then(|node| node.names.get(name).copied());
+        let id = match known {
+            Some(id) => id,
+            None => inner.add(None),
+        };
+        inner.link(parent, name, id)?;
+        inner.count(id)
+    }
+
+    /// Gives an inode its backing, or another one. The number stays.
+    pub(crate) fn attach(&self, inode: &Inode, backing: Backing) {
+        let mut inner = self.inner.lock();
+        let mut slot = inode.backing.write();
+        if let Some(old) = slot.take()
+            && inner.keys.get(&old.key) == Some(&inode.id)
+        {
+            inner.keys.remove(&old.key);
+        }
+        inner.keys.entry(backing.key).or_insert(inode.id);
+        *slot = Some(backing);
+    }
+
+    /// The kernel forgets `count` lookups.
+    pub(crate) fn forget(&self, id: u64, count: u64) {
+        let mut inner = self.inner.lock();
+        if let Some(node) = inner.nodes.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(count);
+            inner.collect(id);
+        }
+    }
+
+    /// `name` is gone.
+    pub(crate) fn cut(&self, parent: u64, name: &[u8]) {
+        self.inner.lock().cut(parent, name);
+    }
+
+    /// `name` is gone with everything below it.
+    pub(crate) fn cut_tree(&self, parent: u64, name: &[u8]) {
+        let mut inner = self.inner.lock();
+        let mut below: Vec<u64> =
+            inner.nodes.get(&parent).and_then(|n| n.names.get(name).copied()).into_iter().collect();
+        while let Some(dir) = below.pop() {
+            let names: Vec<(Box<[u8]>, u64)> = inner
+                .nodes
+                .get(&dir)
+                .map(|n| n.names.iter().map(|(k, v)| (k.clone(), *v)).collect())
+                .unwrap_or_default();
+            for (name, id) in names {
+                below.push(id);
+                inner.cut(dir, &name);
+            }
+        }
+        inner.cut(parent, name);
+    }
+
+    /// rename(2) succeeded.
+    pub(crate) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
+        let mut inner = self.inner.lock();
+        let one = inner.cut_keep(from.0, from.1);
+        let two = inner.cut_keep(to.0, to.1);
+        // Relinking cannot fail: both parents are nodes, else there is nothing to keep track of.
+        if let Some(id) = one {
+            let _ = inner.link(to.0, to.1, id);
+        }
+        if let Some(id) = two {
+            if exchange {
+                let _ = inner.link(from.0, from.1, id);
+            }
+            inner.collect(id);
+        }
+    }
+
+    /// The path of an inode, by its first name; `None` when it has none any more.
+    pub(crate) fn path(&self, id: u64) -> Option<RelPath> {
+        self.inner.lock().path(id)
+    }
+
+    /// The number of the inode at `path`, if all names on the way are known.
+    pub(crate) fn find(&self, path: &RelPath) -> Option<u64> {
+        let inner = self.inner.lock();
+        path.names().try_fold(ROOT, |dir, name| inner.nodes.get(&dir)?.names.get(name).copied())
+    }
+}
+
+impl Inner {
+    fn add(&mut self, backing: Option<Backing>) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        if let Some(backing) = &backing {
+            self.keys.insert(backing.key, id);
+        }
+        let inode = Inode::new(id, backing);
+        self.nodes.insert(id, Node { inode, lookups: 0, links: Vec::new(), names: HashMap::new() });
+        id
+    }
+
+    fn count(&mut self, id: u64) -> Result<Arc<Inode>, Errno> {
+        let node = self.nodes.get_mut(&id).ok_or(Errno(libc::ESTALE))?;
+        node.lookups += 1;
+        Ok(Arc::clone(&node.inode))
+    }
+
+    /// Makes `name` stand for `id` and for nothing else.
+    fn link(&mut self, parent: u64, name: &[u8], id: u64) -> Result<(), Errno> {
+        let Some(dir) = self.nodes.get_mut(&parent) else {
+            self.collect(id);
+            return Err(Errno(libc::ESTALE));
+        };
+        let old = match dir.names.entry(name.into()) {
+            Slot::Occupied(slot) if *slot.get() == id => return Ok(()),
+            Slot::Occupied(mut slot) => Some(slot.insert(id)),
+            Slot::Vacant(slot) => {
+                slot.insert(id);
+                None
+            }
+        };
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.links.push((parent, name.into()));
+        }
+        if let Some(old) = old {
+            self.unlink(old, parent, name);
+            self.collect(old);
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self, id: u64, parent: u64, name: &[u8]) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.links.retain(|(p, n)| *p != parent || &**n != name);
+        }
+    }
+
+    fn cut_keep(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
+        let id = self.nodes.get_mut(&parent)?.names.remove(name)?;
+        self.unlink(id, parent, name);
+        Some(id)
+    }
+
+    fn cut(&mut self, parent: u64, name: &[u8]) {
+        if let Some(id) = self.cut_keep(parent, name) {
+            self.collect(id);
+        }
+        self.collect(parent);
+    }
+
+    /// Drops an inode that neither the kernel nor a child needs, then its parents likewise.
+    fn collect(&mut self, id: u64) {
+        let mut pending = vec![id];
+        while let Some(id) = pending.pop() {
+            let idle = self.nodes.get(&id).is_some_and(|n| n.lookups == 0 && n.names.is_empty());
+            if !idle || id == ROOT {
+                continue;
+            }
+            let Some(node) = self.nodes.remove(&id) else { continue };
+            if let Some(backing) = node.inode.backing()
+                && self.keys.get(&backing.key) == Some(&id)
+            {
+                self.keys.remove(&backing.key);
+            }
+            for (parent, name) in node.links {
+                if let Some(dir) = self.nodes.get_mut(&parent) {
+                    dir.names.remove(&name);
+                    pending.push(parent);
+                }
+            }
+        }
+    }
+
+    fn path(&self, mut id: u64) -> Option<RelPath> {
+        let mut parts: Vec<&[u8]> = Vec::new();
+        let mut bytes = 0;
+        while id != ROOT {
+            let (parent, name) = self.nodes.get(&id)?.links.first()?;
+            bytes += name.len() + 1;
+            if bytes > PATH_BYTES_MAX + 1 {
+                return None;
+            }
+            parts.push(name);
+            id = *parent;
+        }
+        parts.reverse();
+        RelPath::new(parts.join(&b'/')).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backing(n: u64) -> Backing {
+        let fd = std::fs::File::open("/dev/null").unwrap();
+        Backing { fd: Arc::new(fd.into()), key: (7, n) }
+    }
+
+    fn path(text: &str) -> Option<RelPath> {
+        RelPath::new(text).ok()
+    }
+
+    #[test]
+    fn numbers_live_with_their_lookups_and_children() {
+        let table = Table::new(backing(1));
+        let dir = table.enter(ROOT, b"d", backing(2)).unwrap();
+        let file = table.enter(dir.id, b"f", backing(3)).unwrap();
+        assert!(table.enter_known(dir.id, b"f", (7, 3)).is_some());
+        assert!(table.enter_known(dir.id, b"f", (7, 4)).is_none());
+        table.forget(dir.id, 1);
+        assert_eq!(table.path(file.id), path("d/f"), "a child keeps its parents");
+        table.forget(file.id, 2);
+        assert!(table.get(file.id).is_err() && table.get(dir.id).is_err());
+        assert_ne!(table.enter(ROOT, b"d", backing(2)).unwrap().id, dir.id, "never given twice");
+    }
+
+    #[test]
+    fn hard_links_share_and_renames_move() {
+        let table = Table::new(backing(1));
+        let a = table.enter(ROOT, b"a", backing(2)).unwrap();
+        assert_eq!(table.enter(ROOT, b"b", backing(2)).unwrap().id, a.id);
+        table.cut(ROOT, b"a");
+        assert_eq!(table.path(a.id), path("b"));
+        let c = table.enter(ROOT, b"c", backing(3)).unwrap();
+        table.rename((ROOT, b"b"), (ROOT, b"c"), true);
+        assert_eq!((table.path(a.id), table.path(c.id)), (path("c"), path("b")));
+        table.rename((ROOT, b"c"), (ROOT, b"b"), false);
+        assert_eq!((table.path(a.id), table.path(c.id)), (path("b"), None));
+    }
+
+    #[test]
+    fn a_name_that_changed_below_is_another_inode() {
+        let table = Table::new(backing(1));
+        let old = table.enter(ROOT, b"x", backing(2)).unwrap();
+        let new = table.enter(ROOT, b"x", backing(9)).unwrap();
+        assert_ne!(old.id, new.id);
+        assert_eq!((table.path(old.id), table.path(new.id)), (None, path("x")));
+    }
+
+    #[test]
+    fn a_sealed_name_keeps_its_number_when_its_bytes_come() {
+        let table = Table::new(backing(1));
+        let remote = table.enter_sealed(ROOT, b"s").unwrap();
+        assert!(remote.fd().is_err());
+        table.attach(&remote, backing(5));
+        assert_eq!(table.enter(ROOT, b"s", backing(5)).unwrap().id, remote.id);
+        table.attach(&remote, backing(6));
+        assert_ne!(table.enter(ROOT, b"other", backing(5)).unwrap().id, remote.id);
+    }
+
+    #[test]
+    fn a_cut_tree_leaves_no_paths() {
+        let table = Table::new(backing(1));
+        let d = table.enter(ROOT, b"d", backing(2)).unwrap();
+        let e = table.enter(d.id, b"e", backing(3)).unwrap();
+        let f = table.enter(e.id, b"f", backing(4)).unwrap();
+        table.cut_tree(ROOT, b"d");
+        assert!([d.id, e.id, f.id].iter().all(|&id| table.path(id).is_none()));
+        assert!(table.get(f.id).is_ok(), "the kernel still knows it");
+    }
+}

@@ -1,0 +1,1 @@
+//! Whole operations without a mount.

@@ -1,0 +1,243 @@
+//! What the node asks of the mounted tree: votes, freezes, listings of what is to be sealed.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{Dir, FileType, OFlags};
+
+use super::attr::stat_of;
+use super::errno::fail;
+use super::place::Place;
+use super::sealed::Sealed;
+use super::{FileSystem, sys};
+use crate::control::{DirHeld, DirOp, FrozenFile};
+use crate::daemon::boundary::{Errno, MountedTree, Writer};
+use crate::dataset::CatalogIndex;
+use crate::ids::DatasetId;
+use crate::path::RelPath;
+
+impl MountedTree for FileSystem {
+    fn prepare(&self, op: &DirOp) -> Result<(), Errno> {
+        let mut world = self.world.write();
+        self.vote(&world, op)?;
+        world.hold(op.clone());
+        Ok(())
+    }
+
+    fn apply(&self, op: &DirOp) -> Result<(), Errno> {
+        let outcome = {
+            let mut world = self.world.write();
+            let outcome = self.carry_out(&mut world, op);
+            world.release(op);
+            outcome
+        };
+        self.changed();
+        outcome
+    }
+
+    fn release(&self, op: &DirOp) {
+        self.world.write().release(op);
+        self.changed();
+    }
+
+    fn directories(&self) -> Result<Vec<DirHeld>, Errno> {
+        let mut found = Vec::new();
+        let world = self.world.read();
+        let mut pending = vec![self.names.checkpoint().clone()];
+        while let Some(dir) = pending.pop() {
+            for (path, kind) in self.names_below(&dir)? {
+                if kind != FileType::Directory || world.sealed(&self.names.place(&path)).is_some() {
+                    continue;
+                }
+                let stat = stat_of(self.open_directory(&path)?)?;
+                let mode = stat.st_mode & 0o7777;
+                found.push(DirHeld { path: path.clone(), mode, uid: stat.st_uid, gid: stat.st_gid });
+                pending.push(path);
+            }
+        }
+        // A directory's path sorts before those below it.
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(found)
+    }
+
+    fn freeze(&self, name: &[u8]) {
+        self.world.write().freeze(name);
+    }
+
+    fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno> {
+        let top = self.names.dataset_path(name)?;
+        let handles = self.writable_handles(name);
+        let mut found = Vec::new();
+        for (inner, _) in self.regular_files(name)? {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+            let file = match self.open_in_tree(&top.concat(&inner)?, flags) {
+                Ok(file) => file,
+                Err(Errno(libc::ENOENT)) => continue,
+                Err(error) => return Err(error),
+            };
+            let known = handles.get(&inner);
+            let writes = match sys::has_writer(file.as_fd()) {
+                Ok(writes) => writes,
+                // Without privileges there is no lease on another user's file: the handles must do.
+                Err(error) if error.raw_os_error() == Some(libc::EACCES) => known.is_some(),
+                Err(error) => return Err(error.into()),
+            };
+            if !writes {
+                continue;
+            }
+            match known {
+                Some(writers) => found.extend(writers.iter().cloned()),
+                None => found.push(Writer { path: inner, pid: 0, command: "a memory mapping".into() }),
+            }
+        }
+        Ok(found)
+    }
+
+    fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>) {
+        self.wakes.lock().push((name.to_vec(), wake));
+    }
+
+    fn files(&self, name: &[u8]) -> Result<Vec<FrozenFile>, Errno> {
+        let files = self.regular_files(name)?;
+        Ok(files.into_iter().map(|(path, size)| FrozenFile { path, size }).collect())
+    }
+
+    fn backing_directory(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        self.open_in_tree(
+            &self.names.dataset_path(name)?,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
+        )
+    }
+
+    fn thaw(&self, name: &[u8]) {
+        self.world.write().thaw(name);
+        self.end_wakes(name);
+        self.changed();
+    }
+
+    fn sealed(&self, catalog: Arc<CatalogIndex>) {
+        let name = catalog.catalog().name.clone();
+        {
+            let mut world = self.world.write();
+            let before = world.sealed(&Place::Entry(name.clone())).cloned();
+            let before = before.filter(|sealed| sealed.id() == catalog.catalog().id);
+            world.seal(Arc::new(Sealed::new(catalog, before.as_deref())));
+        }
+        self.end_wakes(&name);
+        self.changed();
+    }
+
+    fn unlisted(&self, id: DatasetId) {
+        let gone = {
+            let mut world = self.world.write();
+            let gone = world.unlist(id);
+            if let Some(path) = gone.as_ref().and_then(|s| self.names.dataset_path(s.name()).ok()) {
+                self.forget_tree(&path);
+            }
+            gone
+        };
+        if gone.is_some() {
+            self.changed();
+        }
+    }
+
+    fn remove_junk(&self) -> Result<(), Errno> {
+        let world = self.world.write();
+        for (path, _) in self.names_below(self.names.checkpoint())? {
+            if world.sealed(&self.names.place(&path)).is_none() {
+                self.doom(&path)?;
+                self.forget_tree(&path);
+            }
+        }
+        drop(world);
+        self.changed();
+        Ok(())
+    }
+
+    fn mode(&self) -> (String, String) {
+        let mode = if self.passthrough.load(Ordering::Acquire) { "passthrough" } else { "plain" };
+        (mode.into(), self.mode_reason.read().clone())
+    }
+}
+
+impl FileSystem {
+    /// Lets what waits look again.
+    fn changed(&self) {
+        if let Some(me) = self.me.upgrade() {
+            me.wake_waiters();
+        }
+    }
+
+    fn end_wakes(&self, name: &[u8]) {
+        self.wakes.lock().retain(|(other, _)| other != name);
+    }
+
+    /// Names directly in a directory of the tree, without reserved ones.
+    fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
+        let fd = self.open_in_tree(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let path = dir.join(name)?;
+            if self.names.reserved(&path) {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let fd = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
+                    FileType::from_raw_mode(stat_of(&fd)?.st_mode)
+                }
+                known => known,
+            };
+            found.push((path, kind));
+        }
+        Ok(found)
+    }
+
+    /// Regular files of a dataset with their sizes, sorted by path; without the marker, which is no data.
+    fn regular_files(&self, name: &[u8]) -> Result<Vec<(RelPath, u64)>, Errno> {
+        let top = self.names.dataset_path(name)?;
+        let mut found = Vec::new();
+        let mut pending = vec![top.clone()];
+        while let Some(dir) = pending.pop() {
+            for (path, kind) in self.names_below(&dir)? {
+                if kind == FileType::Directory {
+                    pending.push(path);
+                    continue;
+                }
+                if kind != FileType::RegularFile || self.names.place(&path).is_marker() {
+                    continue;
+                }
+                let stat = stat_of(self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
+                let Some(inner) = path.strip(&top) else { return fail(libc::EIO) };
+                found.push((inner, u64::try_from(stat.st_size).unwrap_or(0)));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Handles that may write a dataset's files, by file.
+    fn writable_handles(&self, name: &[u8]) -> BTreeMap<RelPath, Vec<Writer>> {
+        let mut found: BTreeMap<RelPath, Vec<Writer>> = BTreeMap::new();
+        for handle in self.handles.all().iter().filter(|handle| handle.writable()) {
+            let Some((_, Place::Inside { dataset, inner })) = self.place_of(handle.inode.id) else {
+                continue;
+            };
+            if dataset == name {
+                found.entry(inner.clone()).or_default().push(Writer {
+                    path: inner,
+                    pid: handle.process.pid,
+                    command: handle.process.command.clone(),
+                });
+            }
+        }
+        found
+    }
+}

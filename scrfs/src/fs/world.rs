@@ -1,0 +1,80 @@
+//! What the mounted tree must respect at the moment: held names, frozen datasets, sealed datasets.
+//!
+//! Every operation reads this under one lock from its check to its last system call, and who changes it takes the
+//! lock for writing; so nothing slips in between a freeze, or a vote, and what follows from it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::place::Place;
+use super::sealed::Sealed;
+use crate::control::DirOp;
+use crate::ids::DatasetId;
+use crate::path::RelPath;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    holds: Vec<DirOp>,
+    frozen: HashSet<Vec<u8>>,
+    sealed: HashMap<Vec<u8>, Arc<Sealed>>,
+}
+
+/// Paths that an operation concerns.
+pub(crate) fn paths_of(op: &DirOp) -> impl Iterator<Item = &RelPath> {
+    let (one, two) = match op {
+        DirOp::Make { path, .. } | DirOp::Remove { path } => (path, None),
+        DirOp::Rename { from, to, .. } => (from, Some(to)),
+    };
+    std::iter::once(one).chain(two)
+}
+
+impl World {
+    /// A prepared directory operation concerns `path` or a directory above it.
+    pub(crate) fn held(&self, path: &RelPath) -> bool {
+        self.holds.iter().flat_map(paths_of).any(|held| path.strip(held).is_some())
+    }
+
+    pub(crate) fn hold(&mut self, op: DirOp) {
+        if !self.holds.contains(&op) {
+            self.holds.push(op);
+        }
+    }
+
+    pub(crate) fn release(&mut self, op: &DirOp) {
+        self.holds.retain(|held| held != op);
+    }
+
+    pub(crate) fn freeze(&mut self, name: &[u8]) {
+        self.frozen.insert(name.to_vec());
+    }
+
+    pub(crate) fn thaw(&mut self, name: &[u8]) {
+        self.frozen.remove(name);
+    }
+
+    /// `place` is in a frozen dataset, or is its directory.
+    pub(crate) fn frozen(&self, place: &Place) -> bool {
+        !self.frozen.is_empty() && place.dataset().is_some_and(|name| self.frozen.contains(name))
+    }
+
+    /// The sealed dataset that `place` names or is in.
+    pub(crate) fn sealed(&self, place: &Place) -> Option<&Arc<Sealed>> {
+        self.sealed.get(place.dataset()?)
+    }
+
+    /// All sealed datasets.
+    pub(crate) fn all_sealed(&self) -> impl Iterator<Item = &Arc<Sealed>> {
+        self.sealed.values()
+    }
+
+    pub(crate) fn seal(&mut self, sealed: Arc<Sealed>) {
+        self.frozen.remove(sealed.name());
+        self.sealed.insert(sealed.name().to_vec(), sealed);
+    }
+
+    pub(crate) fn unlist(&mut self, id: DatasetId) -> Option<Arc<Sealed>> {
+        let name = self.sealed.values().find(|sealed| sealed.id() == id)?.name().to_vec();
+        self.sealed.remove(&name)
+    }
+}

@@ -1,0 +1,129 @@
+//! fuser's types to ours and back.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
+
+use crate::daemon::boundary::{Caller, Errno};
+use crate::dataset::Stamp;
+use crate::fs::{Attr, DirEntry, Kind, SetTime};
+
+pub(super) fn caller(request: &Request) -> Caller {
+    Caller { tid: request.pid(), uid: request.uid(), gid: request.gid() }
+}
+
+pub(super) fn errno(error: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(error.0)
+}
+
+pub(super) fn kind(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+fn time(stamp: Stamp) -> SystemTime {
+    let nanos = Duration::from_nanos(stamp.nsecs.into());
+    match u64::try_from(stamp.secs) {
+        Ok(secs) => UNIX_EPOCH + Duration::from_secs(secs) + nanos,
+        Err(_) => UNIX_EPOCH - Duration::from_secs(stamp.secs.unsigned_abs()) + nanos,
+    }
+}
+
+pub(super) fn set_time(time: TimeOrNow) -> SetTime {
+    let time = match time {
+        TimeOrNow::Now => return SetTime::Now,
+        TimeOrNow::SpecificTime(time) => time,
+    };
+    let secs = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
+    SetTime::At(match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Stamp { secs: secs(after), nsecs: after.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => Stamp { secs: -secs(before), nsecs: 0 },
+                nanos => Stamp { secs: -secs(before) - 1, nsecs: 1_000_000_000 - nanos },
+            }
+        }
+    })
+}
+
+/// Device numbers travel in 32 bits: 12 of major, 20 of minor.
+fn device(rdev: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
+}
+
+pub(super) fn device_of(rdev: u32) -> u64 {
+    rustix::fs::makedev((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & !0xff))
+}
+
+pub(super) fn attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.nodeid),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
+        ctime: time(attr.ctime),
+        crtime: UNIX_EPOCH,
+        kind: kind(attr.kind),
+        perm: u16::try_from(attr.perm & 0o7777).unwrap_or(0),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: device(attr.rdev),
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+/// What stands in for the attributes of `.` and `..`.
+pub(super) fn dots(listed: &DirEntry) -> FileAttr {
+    let at = Stamp::default();
+    attr(&Attr {
+        nodeid: listed.ino,
+        kind: listed.kind,
+        perm: 0o755,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        blksize: 4096,
+        atime: at,
+        mtime: at,
+        ctime: at,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive() {
+        for (major, minor) in [(1, 3), (8, 255), (259, 70_000), (4095, 1_048_575)] {
+            let rdev = rustix::fs::makedev(major, minor);
+            assert_eq!(device_of(device(rdev)), rdev, "{major}:{minor}");
+        }
+    }
+
+    #[test]
+    fn times_before_the_epoch_survive() {
+        for stamp in [
+            Stamp { secs: -2, nsecs: 800_000_000 },
+            Stamp { secs: -1, nsecs: 0 },
+            Stamp { secs: 5, nsecs: 7 },
+        ] {
+            assert_eq!(set_time(TimeOrNow::SpecificTime(time(stamp))), SetTime::At(stamp));
+        }
+    }
+}

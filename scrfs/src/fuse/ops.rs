@@ -1,0 +1,453 @@
+//! One method per request.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+
+use super::decode::{attr, caller, device_of, errno, kind, set_time};
+use super::{Adapter, register};
+use crate::daemon::boundary::Errno;
+use crate::fs::{Changes, Done, Entry, NewNode, Opened};
+
+/// Numbers are never given twice, so one generation is enough.
+const GENERATION: Generation = Generation(0);
+
+fn entry_reply(reply: ReplyEntry) -> Done<Entry> {
+    Box::new(move |outcome| match outcome {
+        Ok(entry) => {
+            reply.entry_with_ttls(&entry.attr_ttl, &entry.entry_ttl, &attr(&entry.attr), GENERATION);
+        }
+        Err(error) => reply.error(errno(error)),
+    })
+}
+
+fn empty_reply(reply: ReplyEmpty) -> Done<()> {
+    Box::new(move |outcome| match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    })
+}
+
+fn empty_now(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    empty_reply(reply)(outcome);
+}
+
+fn open_flags(opened: &Opened) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_NOFLUSH, opened.no_flush());
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    flags
+}
+
+fn xattr_reply(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
+    match outcome {
+        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
+        Ok(value) if value.len() <= size as usize => reply.data(&value),
+        Ok(_) => reply.error(fuser::Errno::ERANGE),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.negotiate(config);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry_reply(reply)(self.fs.lookup(parent.0, name.as_bytes()));
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
+        self.fs.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.fs.getattr(ino.0) {
+            Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            handle: fh.map(|fh| fh.0),
+        };
+        let done: Done<(_, Duration)> = Box::new(move |outcome| match outcome {
+            Ok((changed, ttl)) => reply.attr(&ttl, &attr(&changed)),
+            Err(error) => reply.error(errno(error)),
+        });
+        self.fs.setattr(caller(request), ino.0, changes, done);
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.fs.readlink(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let node = NewNode::Node { mode, device: device_of(rdev) };
+        self.fs.make_node(caller(request), parent.0, name.as_bytes(), node, entry_reply(reply));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.fs.mkdir(caller(request), parent.0, name.as_bytes(), mode, entry_reply(reply));
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.fs.unlink(caller(request), parent.0, name.as_bytes(), empty_reply(reply));
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.fs.rmdir(caller(request), parent.0, name.as_bytes(), empty_reply(reply));
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let node = NewNode::Symlink(target.as_os_str().as_bytes().to_vec());
+        self.fs.make_node(caller(request), parent.0, link_name.as_bytes(), node, entry_reply(reply));
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
+        self.fs.rename(caller(request), from, to, flags.bits(), empty_reply(reply));
+    }
+
+    fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.fs.link(caller(request), ino.0, newparent.0, newname.as_bytes(), entry_reply(reply));
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let fs = self.fs.clone();
+        let done: Done<Opened> = Box::new(move |outcome| match outcome {
+            Ok(opened) if opened.passthrough => match register(&opened.handle, |fd| reply.open_backing(fd)) {
+                Ok(id) => reply.opened_passthrough(FileHandle(opened.fh), open_flags(&opened), &id),
+                Err(error) => {
+                    fs.release(opened.fh);
+                    reply.error(fuser::Errno::from(error));
+                }
+            },
+            Ok(opened) => reply.opened(FileHandle(opened.fh), open_flags(&opened)),
+            Err(error) => reply.error(errno(error)),
+        });
+        self.fs.open(caller(request), ino.0, flags.0, done);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let fs = self.fs.clone();
+        let done: Done<(Entry, Opened)> = Box::new(move |outcome| {
+            let (entry, opened) = match outcome {
+                Ok(made) => made,
+                Err(error) => return reply.error(errno(error)),
+            };
+            // One time for both in this reply.
+            let ttl = entry.entry_ttl.min(entry.attr_ttl);
+            let (made, fh, flags) = (attr(&entry.attr), FileHandle(opened.fh), open_flags(&opened));
+            if !opened.passthrough {
+                return reply.created(&ttl, &made, GENERATION, fh, flags);
+            }
+            match register(&opened.handle, |fd| reply.open_backing(fd)) {
+                Ok(id) => reply.created_passthrough(&ttl, &made, GENERATION, fh, flags, &id),
+                Err(error) => {
+                    fs.release(opened.fh);
+                    fs.forget(entry.attr.nodeid, 1);
+                    reply.error(fuser::Errno::from(error));
+                }
+            }
+        });
+        self.fs.create(caller(request), parent.0, name.as_bytes(), mode, flags, done);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.fs.read(fh.0, offset, size) {
+            Ok(data) => reply.data(&data),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.fs.write(fh.0, offset, data) {
+            Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn flush(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.flush(caller(request), fh.0, empty_reply(reply));
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.release(fh.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        empty_now(reply, self.fs.fsync(fh.0, datasync));
+    }
+
+    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.fs.opendir(ino.0) {
+            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let outcome = self.fs.readdir(fh.0, offset, false, &mut |listed, _, next| {
+            !reply.add(INodeNo(listed.ino), next, kind(listed.kind), OsStr::from_bytes(&listed.name))
+        });
+        match outcome {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let outcome = self.fs.readdir(fh.0, offset, true, &mut |listed, entry, next| {
+            let name = OsStr::from_bytes(&listed.name);
+            let (ttl, found) = match entry {
+                Some(entry) => (entry.entry_ttl.min(entry.attr_ttl), attr(&entry.attr)),
+                // The kernel looks at number and type of `.` and `..`, and at nothing else.
+                None => (Duration::ZERO, super::decode::dots(listed)),
+            };
+            !reply.add(found.ino, next, name, &ttl, &found, GENERATION)
+        });
+        match outcome {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.releasedir(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        empty_now(reply, self.fs.fsync_directory(fh.0, datasync));
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.fs.statfs() {
+            Ok(room) => {
+                let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+                reply.statfs(
+                    room.f_blocks,
+                    room.f_bfree,
+                    room.f_bavail,
+                    room.f_files,
+                    room.f_ffree,
+                    narrow(room.f_bsize),
+                    narrow(room.f_namemax),
+                    narrow(room.f_frsize),
+                );
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        empty_now(reply, self.fs.setxattr(ino.0, name.as_bytes(), value, flags));
+    }
+
+    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        xattr_reply(reply, size, self.fs.getxattr(ino.0, name.as_bytes()));
+    }
+
+    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        xattr_reply(reply, size, self.fs.listxattr(ino.0));
+    }
+
+    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty_now(reply, self.fs.removexattr(ino.0, name.as_bytes()));
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty_now(reply, self.fs.fallocate(fh.0, offset, length, mode));
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.fs.seek(fh.0, offset, whence) {
+            Ok(found) => reply.offset(found),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        match self.fs.copy_range((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
+            Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The fuse device and mount(2): done here and not by fuser, so that mount and descriptor are the supervisor's.
+
+use std::ffi::OsStr;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::FdFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
+    socketpair,
+};
+
+use super::table::{self, FS_TYPE};
+use super::{MountError, failed};
+
+const DEVICE: &str = "/dev/fuse";
+
+/// Mounts at `mount_point` with `control` in its source; the descriptor is the connection.
+pub fn mount(mount_point: &Path, control: &Path) -> Result<OwnedFd, MountError> {
+    let source = table::source_of(control);
+    if !rustix::process::geteuid().is_root() {
+        return mount_by_helper(mount_point, &source);
+    }
+    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| failed("cannot open", DEVICE)(e.into()))?;
+    // S_IFDIR as octal digits: the root is a directory.
+    let options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
+        device.as_raw_fd(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let data = std::ffi::CString::new(options).map_err(|_| MountError::Start("mount options".into()))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount(&source, mount_point, FS_TYPE, flags, Some(data.as_c_str()))
+        .map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
+    Ok(device)
+}
+
+/// Without privileges: fusermount3 mounts and sends the descriptor over a socket. Other users see the mount only where
+/// /etc/fuse.conf has `user_allow_other`, so that is not asked for.
+fn mount_by_helper(mount_point: &Path, source: &OsStr) -> Result<OwnedFd, MountError> {
+    let io = |doing| failed(doing, mount_point);
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|e| io("no socket to mount")(e.into()))?;
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| io("no socket to mount")(e.into()))?;
+    let mut options = std::ffi::OsString::from("subtype=scrfs,default_permissions,nosuid,nodev,fsname=");
+    // A comma or backslash in the name would end it.
+    options.push(source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,"));
+    let status = Command::new("fusermount3")
+        .arg("-o")
+        .arg(options)
+        .arg("--")
+        .arg(mount_point)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .map_err(io("cannot run fusermount3 for"))?;
+    drop(theirs);
+    if !status.success() {
+        return Err(io("fusermount3 could not mount at")(std::io::Error::other(status.to_string())));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0_u8; 1];
+    recvmsg(&ours, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        .map_err(|e| io("no descriptor for")(e.into()))?;
+    ancillary
+        .drain()
+        .find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        })
+        .ok_or_else(|| io("no descriptor for")(std::io::Error::from_raw_os_error(libc::EPROTO)))
+}
+
+/// Unmounts. `detach`: at once, though files are open; else [`MountError::InUse`] then.
+pub fn unmount(mount_point: &Path, detach: bool) -> Result<(), MountError> {
+    if !rustix::process::geteuid().is_root() {
+        return unmount_by_helper(mount_point, detach);
+    }
+    let flags = UnmountFlags::NOFOLLOW | if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(mount_point, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(MountError::InUse(mount_point.to_owned())),
+        Err(error) => Err(failed("cannot unmount", mount_point)(error.into())),
+    }
+}
+
+fn unmount_by_helper(mount_point: &Path, detach: bool) -> Result<(), MountError> {
+    let io = |doing| failed(doing, mount_point);
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if detach {
+        command.arg("-z");
+    }
+    let status = command.arg("--").arg(mount_point).status().map_err(io("cannot run fusermount3 for"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(MountError::InUse(mount_point.to_owned()))
+}
+
+/// The mount is there but nobody serves it.
+pub fn is_dead(mount_point: &Path) -> bool {
+    matches!(
+        rustix::fs::statfs(mount_point),
+        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
+    )
+}

@@ -1,0 +1,192 @@
+//! What a person starts: `scrfs mount`, `scrfs umount`.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::places::{Places, supervisor_of};
+use super::supervisor::{READY, first_line, readable, say};
+use super::{MountError, Options, device, failed, supervisor, table};
+
+/// Bound on a mount's start: the worker's and some more.
+const START_SECONDS: u64 = 60;
+/// Bound on the end of supervisor and worker after an unmount.
+const END_SECONDS: u64 = 20;
+/// Dead mounts that may lie on one another.
+const DEAD_MAX: usize = 16;
+/// Between an error's text and its hint, on the supervisor's standard output.
+const HINT: char = '\u{1f}';
+
+/// Mounts, and returns when the mount answers; with `foreground` when it is gone again.
+pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
+    options.mount_point = mount_point(&options.mount_point)?;
+    let places = Places::of(&options)?;
+    if let Some(pid) = supervisor_of(&places.control) {
+        return Err(MountError::Busy { directory: places.control, pid });
+    }
+    places.make()?;
+    if foreground {
+        return supervisor::run(&options, &places, || ());
+    }
+    let log = places.log();
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&log)
+        .map_err(failed("cannot open", &log))?;
+    let io = |doing| failed(doing, "/proc/self/exe");
+    let mut child = Command::new("/proc/self/exe")
+        .arg("supervise")
+        .args(arguments(&options))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::from(log))
+        .current_dir("/")
+        .spawn()
+        .map_err(io("cannot start"))?;
+    let said = match child.stdout.take() {
+        Some(out) => first_line(out.into(), Duration::from_secs(START_SECONDS)),
+        None => String::new(),
+    };
+    match said.trim_end() {
+        READY => answers(&options.mount_point),
+        "" => {
+            let ended = child.try_wait().ok().flatten().is_some();
+            let _ = child.kill();
+            let _ = child.wait();
+            let log = places.log();
+            Err(if ended {
+                MountError::Start(format!("the daemon ended at its start; see {}", log.display()))
+            } else {
+                MountError::Timeout { what: "the start of the daemon", seconds: START_SECONDS }
+            })
+        }
+        reason => {
+            let _ = child.wait();
+            Err(MountError::Start(reason.replace(HINT, "\nhint: ")))
+        }
+    }
+}
+
+fn answers(mount_point: &Path) -> Result<(), MountError> {
+    rustix::fs::statfs(mount_point).map(drop).map_err(|e| failed("no answer from", mount_point)(e.into()))
+}
+
+/// The supervisor's own process: leaves the session of who started it, and tells how the start went.
+pub fn supervise(options: &Options) -> Result<(), MountError> {
+    let started = (|| {
+        // Fails only for the leader of a process group, which is left alone already.
+        let _ = rustix::process::setsid();
+        let places = Places::of(options)?;
+        supervisor::run(options, &places, || {
+            say(READY);
+            if let Ok(null) = File::options().write(true).open("/dev/null") {
+                let _ = rustix::stdio::dup2_stdout(&null);
+            }
+        })
+    })();
+    if let Err(error) = &started {
+        let hint = error.hint().map(|hint| format!("{HINT}{hint}")).unwrap_or_default();
+        say(&format!("{error}{hint}"));
+    }
+    started
+}
+
+/// Unmounts and waits until the daemon has ended. `force`: even if the mount is in use.
+pub fn unmount(mount_point: &Path, force: bool) -> Result<(), MountError> {
+    let point = without_symlinks(mount_point)?;
+    let mounted = table::mounted_at(&point).map_err(failed("cannot read", "/proc/self/mountinfo"))?;
+    let control = mounted
+        .and_then(|mount| mount.control_directory())
+        .ok_or_else(|| MountError::NotMounted(mount_point.to_owned()))?;
+    let supervisor = supervisor_of(&control).and_then(open_process);
+    match &supervisor {
+        Some(process) if force => {
+            rustix::process::pidfd_send_signal(process, Signal::TERM)
+                .map_err(|e| failed("cannot stop the daemon of", &point)(e.into()))?;
+        }
+        _ => device::unmount(&point, force || device::is_dead(&point))?,
+    }
+    let Some(process) = supervisor else { return Ok(()) };
+    if readable(process.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS)) {
+        return Ok(());
+    }
+    Err(MountError::Timeout { what: "the end of the daemon", seconds: END_SECONDS })
+}
+
+fn open_process(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Absolute, without symlinks; the last name may be a mount that nobody serves, so it is not looked into.
+fn without_symlinks(path: &Path) -> Result<PathBuf, MountError> {
+    let bad = |reason: String| MountError::MountPoint { path: path.to_owned(), reason };
+    match path.canonicalize() {
+        Ok(found) => Ok(found),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            let name = path.file_name().ok_or_else(|| bad("has no name".into()))?;
+            let above = match path.parent() {
+                Some(above) if !above.as_os_str().is_empty() => above,
+                _ => Path::new("."),
+            };
+            Ok(above.canonicalize().map_err(|e| bad(e.to_string()))?.join(name))
+        }
+        Err(error) => Err(bad(error.to_string())),
+    }
+}
+
+/// Checks the mount point; dead mounts on it are unmounted.
+fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
+    for _ in 0..DEAD_MAX {
+        let point = without_symlinks(path)?;
+        if !device::is_dead(&point) {
+            break;
+        }
+        device::unmount(&point, true)?;
+    }
+    let point = without_symlinks(path)?;
+    if !point.is_dir() {
+        return Err(MountError::MountPoint { path: path.to_owned(), reason: "not a directory".into() });
+    }
+    let mounted = table::mounted_at(&point).map_err(failed("cannot read", "/proc/self/mountinfo"))?;
+    match mounted {
+        Some(mount) if mount.control_directory().is_some() => {
+            Err(MountError::Mounted { path: point, source_name: mount.source.to_string_lossy().into_owned() })
+        }
+        _ => Ok(point),
+    }
+}
+
+/// Command-line arguments that give another process of this program the same options.
+pub(super) fn arguments(options: &Options) -> Vec<OsString> {
+    let text = |text: &str| OsString::from(text);
+    let path = |path: &Path| path.as_os_str().to_owned();
+    let mut arguments = vec![
+        text("--user"),
+        text(&options.user),
+        text("--job-id"),
+        text(&options.job_id),
+        text("--control-base"),
+        path(&options.control_base),
+        text("--cache-base"),
+        path(&options.cache_base),
+    ];
+    if !options.checkpoint_path.is_root() {
+        arguments.push(text("--checkpoint-path"));
+        arguments.push(OsString::from_vec(options.checkpoint_path.as_bytes().to_vec()));
+    }
+    if !options.passthrough {
+        arguments.push(text("--no-passthrough"));
+    }
+    arguments.push(path(&options.mount_point));
+    arguments
+}

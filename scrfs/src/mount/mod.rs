@@ -1,0 +1,140 @@
+//! Mounting: three processes and what they hand to one another.
+//!
+//! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
+//! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
+//!   can fail in the meantime: it starts workers and waits.
+//! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
+//!   is ready.
+//!
+//! When a worker dies the supervisor unmounts lazily, mounts afresh and starts another: programs' open files are lost
+//! to them (ENOTCONN), names are not. The descriptor is the supervisor's own, so a later worker can instead be given
+//! the same connection: that is [`supervisor`]'s `Device`, and nothing else has to know.
+
+pub mod device;
+pub mod launch;
+pub mod places;
+pub mod supervisor;
+pub mod table;
+pub mod worker;
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::path::RelPath;
+
+/// What a mount is made from; the same in all three processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where programs see it.
+    pub mount_point: PathBuf,
+    /// The job's user.
+    pub user: String,
+    /// The job's id.
+    pub job_id: String,
+    /// `SCR_CNTL_BASE`.
+    pub control_base: PathBuf,
+    /// `SCR_CACHE_BASE`.
+    pub cache_base: PathBuf,
+    /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
+    pub checkpoint_path: RelPath,
+    /// Use kernel passthrough where it can be had.
+    pub passthrough: bool,
+}
+
+/// Why something about a mount failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point is missing or is no directory.
+    #[error("mount point {path}: {reason}")]
+    MountPoint {
+        /// As given.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Something is mounted there.
+    #[error("{path} is a mount point of {source_name} already")]
+    Mounted {
+        /// The mount point.
+        path: PathBuf,
+        /// What is mounted.
+        source_name: String,
+    },
+    /// scrfs is not mounted there.
+    #[error("{0} is not an scrfs mount")]
+    NotMounted(PathBuf),
+    /// Another supervisor lives.
+    #[error("{directory} belongs to a running scrfs, process {pid}")]
+    Busy {
+        /// The control directory.
+        directory: PathBuf,
+        /// The supervisor, 0 if it did not tell.
+        pid: u32,
+    },
+    /// The mount is in use.
+    #[error("{0} is in use")]
+    InUse(PathBuf),
+    /// The job's user is not known on this node.
+    #[error("no user {0:?} on this node")]
+    NoUser(String),
+    /// A name for a directory that would lead out of its base.
+    #[error("{what} {name:?} cannot name a directory")]
+    Name {
+        /// What it names.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A system call on a path failed.
+    #[error("{doing} {path}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The node could not be started.
+    #[error("node: {0}")]
+    Node(String),
+    /// The daemon did not come up; its own words.
+    #[error("{0}")]
+    Start(String),
+    /// It took too long.
+    #[error("{what} took longer than {seconds} s")]
+    Timeout {
+        /// What.
+        what: &'static str,
+        /// The bound.
+        seconds: u64,
+    },
+}
+
+impl MountError {
+    /// What a person can do about it, if that is known.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::MountPoint { path, .. } => format!("make it: mkdir -p {}", path.display()),
+            Self::Mounted { path, .. } => format!("unmount it first: scrfs umount {}", path.display()),
+            Self::Busy { pid, .. } => {
+                format!("use another --job-id, or end it: kill {pid}")
+            }
+            Self::InUse(path) => format!(
+                "see who uses it: fuser -vm {0}; or detach it: scrfs umount --force {0}",
+                path.display()
+            ),
+            Self::Io { path, source, .. } if path.starts_with("/dev/fuse") => match source.kind() {
+                io::ErrorKind::NotFound => "load the kernel module: modprobe fuse".into(),
+                _ => "/dev/fuse must be readable and writable for this user".into(),
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// Makes a [`MountError::Io`].
+pub(crate) fn failed(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> MountError {
+    let path = path.into();
+    move |source| MountError::Io { doing, path, source }
+}

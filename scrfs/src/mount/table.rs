@@ -1,0 +1,93 @@
+//! /proc/self/mountinfo: what is mounted where.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Type of our mounts.
+pub const FS_TYPE: &str = "fuse.scrfs";
+/// Begins the source of our mounts; the control directory follows.
+const SOURCE_PREFIX: &str = "scrfs:";
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub mount_point: PathBuf,
+    /// File system type.
+    pub fs_type: String,
+    /// What.
+    pub source: OsString,
+}
+
+impl Mounted {
+    /// The control directory, if it is ours.
+    pub fn control_directory(&self) -> Option<PathBuf> {
+        if self.fs_type != FS_TYPE {
+            return None;
+        }
+        let path = self.source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes())?;
+        Some(PathBuf::from(OsString::from_vec(path.to_vec())))
+    }
+}
+
+/// The source of a mount with this control directory.
+pub fn source_of(control: &Path) -> OsString {
+    let mut source = OsString::from(SOURCE_PREFIX);
+    source.push(control);
+    source
+}
+
+/// What is mounted at `mount_point` (an absolute path without symlinks): the uppermost mount.
+pub fn mounted_at(mount_point: &Path) -> io::Result<Option<Mounted>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(parse(&table).filter(|mount| mount.mount_point == mount_point).last())
+}
+
+fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
+    table.split(|&b| b == b'\n').filter_map(|line| {
+        // Optional fields end with a lone hyphen; type and source follow.
+        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+        let end = fields.iter().position(|f| *f == b"-")?;
+        Some(Mounted {
+            mount_point: PathBuf::from(unescape(fields.get(4)?)),
+            fs_type: String::from_utf8_lossy(fields.get(end + 1)?).into_owned(),
+            source: unescape(fields.get(end + 2)?),
+        })
+    })
+}
+
+/// Blank, tab, newline and backslash are written as three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while let Some(&byte) = field.get(at) {
+        let octal = field
+            .get(at + 1..at + 4)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(octal.unwrap_or(byte));
+        at += if octal.is_some() { 4 } else { 1 };
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_with_blanks_and_optional_fields() {
+        let table =
+            b"36 35 98:0 / /a\\040b rw,noatime shared:1 master:2 - fuse.scrfs scrfs:/dev/shm/u/scr.1 rw\n\
+                      37 35 0:4 / /proc rw - proc proc rw\n";
+        let mounts: Vec<Mounted> = parse(table).collect();
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(mounts[0].mount_point, Path::new("/a b"));
+        assert_eq!(mounts[0].control_directory(), Some(PathBuf::from("/dev/shm/u/scr.1")));
+        assert_eq!(mounts[1].control_directory(), None);
+        assert_eq!(source_of(Path::new("/dev/shm/u/scr.1")), mounts[0].source);
+    }
+}

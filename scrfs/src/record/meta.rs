@@ -1,0 +1,91 @@
+//! What is known of one file.
+
+use super::field::{Word, record};
+use super::value::Crc32;
+use crate::hash::{FieldProblem, Text};
+use crate::ids::{DatasetId, Member};
+
+record! {
+    /// A file's meta data: `META` in filemaps, `FILE/<j>` in XOR headers, and in 2011 a file `<file>.scr`.
+    ///
+    /// `file` and `name` hold the path relative to the dataset's directory (in SCR's own files the base name). The keys
+    /// from `mode` to `program_rank` are scrfs's own; other readers ignore them. A member's XOR header has metas
+    /// without `crc`: they are written before the CRCs are known.
+    Meta {
+        /// CRC32 of the bytes.
+        crc: Option<Crc32> = ["CRC"],
+        /// MPI rank of the process that made the file.
+        program_rank: Option<u32> = ["PROGRAM_RANK"],
+        /// Permission and type bits (`st_mode`), decimal.
+        mode: Option<u32> = ["MODE"],
+        /// Owner.
+        uid: Option<u32> = ["UID"],
+        /// Group.
+        gid: Option<u32> = ["GID"],
+        /// Last access: seconds since 1970.
+        atime_secs: Option<i64> = ["ATIME_SECS"],
+        /// Last access: nanoseconds within the second.
+        atime_nsecs: Option<u32> = ["ATIME_NSECS"],
+        /// Last change of the bytes: seconds since 1970.
+        mtime_secs: Option<i64> = ["MTIME_SECS"],
+        /// Last change of the bytes: nanoseconds within the second.
+        mtime_nsecs: Option<u32> = ["MTIME_NSECS"],
+        /// The file was closed in good order.
+        complete: Option<bool> = ["COMPLETE"],
+        /// Bytes.
+        size: Option<u64> = ["SIZE"],
+        /// The file's name on the PFS.
+        name: Option<Text> = ["NAME"],
+        /// The directory that it goes to on the PFS.
+        path: Option<Text> = ["PATH"],
+        /// The name that the program gave.
+        orig: Option<Text> = ["ORIG"],
+        /// Members of the dataset.
+        ranks: Option<u64> = ["RANKS"],
+        /// The member that it belongs to (2011).
+        rank: Option<Member> = ["RANK"],
+        /// The dataset that it belongs to (2011).
+        checkpoint: Option<DatasetId> = ["CKPT"],
+        /// What kind of file it is.
+        kind: Option<FileKind> = ["TYPE"],
+        /// The file's name in the cache.
+        file: Option<Text> = ["FILE"],
+    }
+}
+
+/// What a file is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// The program's data.
+    User,
+    /// The program's data; the word of 2011.
+    Full,
+    /// A copy of another member's file.
+    Partner,
+    /// Redundancy data.
+    Xor,
+    /// A word of another release.
+    Other(Text),
+}
+
+impl Word for FileKind {
+    fn from_word(word: &Text) -> Result<Self, FieldProblem> {
+        Ok(match word.as_bytes() {
+            b"USER" => Self::User,
+            b"FULL" => Self::Full,
+            b"PARTNER" => Self::Partner,
+            b"XOR" => Self::Xor,
+            _ => Self::Other(word.clone()),
+        })
+    }
+
+    fn to_word(&self) -> Text {
+        match self {
+            Self::User => "USER".into(),
+            Self::Full => "FULL".into(),
+            Self::Partner => "PARTNER".into(),
+            Self::Xor => "XOR".into(),
+            Self::Other(word) => word.clone(),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Our arithmetic against the parity that SCR wrote.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use scrfs::ids::Member;
+use scrfs::record::{FilemapMember, Meta, Record, XorHeader};
+use scrfs::redundancy::reference::{Survivor, encode, rebuild};
+use scrfs::redundancy::xor::Geometry;
+
+use crate::vectors::{RELEASES, Vector, release, root};
+
+/// The block size of SCR's default.
+const BLOCK: u64 = 128 * 1024;
+
+/// One member of a set, as it is on disk.
+struct Part {
+    path: PathBuf,
+    header: XorHeader,
+    payload: Vec<u8>,
+    files: Vec<Vec<u8>>,
+}
+
+impl Part {
+    fn metas(&self) -> Vec<&Meta> {
+        self.header.current.as_ref().unwrap().in_order().unwrap()
+    }
+
+    fn borrowed(&self) -> Vec<&[u8]> {
+        self.files.iter().map(Vec::as_slice).collect()
+    }
+
+    fn survivor(&self) -> Survivor<'_> {
+        Survivor { files: self.borrowed(), parity: &self.payload }
+    }
+
+    fn set(&self) -> Vec<Member> {
+        self.header.group.as_ref().unwrap().in_order().unwrap()
+    }
+
+    fn rank(&self) -> Member {
+        self.header.current.as_ref().unwrap().rank.unwrap()
+    }
+}
+
+/// Reads an XOR file and the files that it says its member has; they are in `directory`, or where the program had
+/// them below it.
+fn read(file: &Vector, directory: &Path) -> Part {
+    let (header, size) = XorHeader::decode_first(&file.bytes).unwrap();
+    let metas = header.current.as_ref().unwrap().in_order().unwrap();
+    let files = metas.iter().map(|meta| {
+        let name = meta.file.as_ref().unwrap().as_path();
+        let orig = meta.orig.as_ref().map(|orig| directory.join(orig.as_path()));
+        let place = Some(directory.join(name)).filter(|path| path.exists()).or(orig).unwrap();
+        let bytes = fs::read(&place).unwrap_or_else(|e| panic!("{place:?}: {e}"));
+        assert_eq!(meta.size, Some(bytes.len() as u64));
+        bytes
+    });
+    let files = files.collect();
+    Part { path: file.path.clone(), payload: file.bytes[size..].to_vec(), files, header }
+}
+
+/// Where the data is that an XOR file belongs to, and the name of its set: release, case, cache or prefix, dataset.
+fn place(file: &Vector) -> (PathBuf, String) {
+    let directory = file.path.parent().unwrap();
+    let hidden = directory.file_name().is_some_and(|name| name == ".scr");
+    // 1.2 in the prefix: <prefix>/.scr/scr.dataset.<id>/, the files where the program had them.
+    let hidden_dataset = directory.parent().is_some_and(|above| above.file_name() == Some(".scr".as_ref()));
+    let up = if hidden_dataset { 2 } else { usize::from(hidden) };
+    let data = directory.ancestors().nth(up).unwrap().to_path_buf();
+    let relative = directory.strip_prefix(root()).unwrap().to_str().unwrap();
+    let set = match relative.split_once("/nodes/node") {
+        Some((case, rest)) => format!("{case}:{}", &rest[1..]),
+        None => relative.to_owned(),
+    };
+    (data, set)
+}
+
+/// All sets of the 1.x releases, by name, members in ring order.
+fn sets() -> BTreeMap<String, Vec<Part>> {
+    let mut sets: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+    for name in &RELEASES[..4] {
+        for file in release(name).iter().filter(|file| file.is_xor()) {
+            let (directory, set) = place(file);
+            sets.entry(set).or_default().push(read(file, &directory));
+        }
+    }
+    for parts in sets.values_mut() {
+        let ring = parts[0].set();
+        parts.sort_by_key(|part| ring.iter().position(|&member| member == part.rank()));
+    }
+    sets
+}
+
+#[test]
+fn our_parity_is_scrs() {
+    let mut compared = 0;
+    let mut incomplete = 0;
+    for (name, parts) in sets() {
+        if parts.len() < parts[0].set().len() {
+            incomplete += 1;
+            continue;
+        }
+        let files: Vec<_> = parts.iter().map(Part::borrowed).collect();
+        let lengths: Vec<u64> = files.iter().map(|files| files.concat().len() as u64).collect();
+        let chunk = Geometry::new(&lengths).unwrap().chunk();
+        for (parity, part) in encode(&files, BLOCK).unwrap().iter().zip(&parts) {
+            assert_eq!(part.header.chunk, Some(chunk), "{name}");
+            assert!(*parity == part.payload, "{name}: {:?}", part.path);
+            compared += 1;
+        }
+    }
+    // 85 XOR files; the three sets of three were scavenged without node 2, whose files are elsewhere.
+    assert_eq!((compared, incomplete), (76, 3));
+}
+
+#[test]
+fn any_lost_member_of_any_set_is_rebuilt() {
+    for (name, parts) in sets().into_iter().filter(|(_, parts)| parts.len() == parts[0].set().len()) {
+        for (lost, part) in parts.iter().enumerate() {
+            let right = &parts[(lost + 1) % parts.len()];
+            let sizes = right.header.partner.as_ref().unwrap().sizes().unwrap();
+            let mut members: Vec<_> = parts.iter().map(|part| Some(part.survivor())).collect();
+            members[lost] = None;
+            let rebuilt = rebuild(&members, part.header.chunk.unwrap(), &sizes, BLOCK).unwrap();
+            assert!(rebuilt.files == part.files, "{name}: files of {lost}");
+            assert!(rebuilt.parity == part.payload, "{name}: parity of {lost}");
+        }
+    }
+}
+
+#[test]
+fn what_was_scavenged_is_rebuilt_as_scr_rebuilt_it() {
+    let mut sets = sets();
+    let mut rebuilt_sets = 0;
+    let before: Vec<String> = sets.keys().filter(|name| name.contains("before-rebuild")).cloned().collect();
+    for name in before {
+        let parts = sets.remove(&name).unwrap();
+        let after = &sets[&name.replace("before", "after")];
+        let lost = 2;
+        let chunk = parts[0].header.chunk.unwrap();
+        let mut members: Vec<_> = parts.iter().map(|part| Some(part.survivor())).collect();
+        members.insert(lost, None);
+        // The right neighbour's header knows the lost member's files.
+        let known = parts[lost].header.partner.as_ref().unwrap();
+        assert_eq!(known.rank, Some(Member(2)), "{name}");
+        let rebuilt = rebuild(&members, chunk, &known.sizes().unwrap(), BLOCK).unwrap();
+        assert!(rebuilt.files == after[lost].files, "{name}");
+        assert!(rebuilt.parity == after[lost].payload, "{name}");
+        rebuilt_sets += 1;
+    }
+    assert_eq!(rebuilt_sets, 3);
+}
+
+#[test]
+fn headers_say_what_we_would_say() {
+    for (name, parts) in sets() {
+        let ring = parts[0].set();
+        for part in &parts {
+            let header = &part.header;
+            assert_eq!((part.set(), header.ranks), (ring.clone(), Some(4)), "{name}");
+            let current = header.current.as_ref().unwrap();
+            assert_eq!(current.count, Some(part.files.len() as u64));
+            let position = ring.iter().position(|&member| member == part.rank()).unwrap();
+            let left = ring[(position + ring.len() - 1) % ring.len()];
+            let partner = header.partner.as_ref().unwrap();
+            assert_eq!(partner.rank, Some(left), "{name}");
+            if let Some(neighbour) = parts.iter().find(|part| part.rank() == left) {
+                assert_eq!(partner.in_order().unwrap(), neighbour.metas(), "{name}");
+            }
+            // Metas go into the header before the CRCs are known.
+            assert!(part.metas().iter().all(|meta| meta.crc.is_none()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_logical_file_is_in_filemap_order() {
+    let mut compared = 0;
+    for (name, parts) in sets() {
+        for part in parts.iter().filter(|part| part.path.components().any(|c| c.as_os_str() == "nodes")) {
+            let filemap = filemap_beside(&part.path);
+            let id = part.header.dataset.as_ref().and_then(|d| d.id).or(part.header.checkpoint).unwrap();
+            let entry = filemap.entry(part.rank(), id).unwrap();
+            let own = part.path.file_name().unwrap();
+            let listed: Vec<_> =
+                entry.files.iter().filter(|(path, _)| path.as_path().file_name() != Some(own)).collect();
+            let names: Vec<_> = listed.iter().filter_map(|(path, _)| path.as_path().file_name()).collect();
+            let metas = part.metas();
+            let in_header: Vec<_> =
+                metas.iter().filter_map(|meta| meta.file.as_ref()?.as_path().file_name()).collect();
+            assert_eq!(names, in_header, "{name}");
+            for ((_, file), meta) in listed.iter().zip(metas).filter(|((_, file), _)| file.meta.is_some()) {
+                assert_eq!(file.meta.as_ref(), Some(meta), "{name}");
+            }
+            if let Some(dataset) = &part.header.dataset {
+                assert_eq!(entry.dataset.as_ref(), Some(dataset), "{name}");
+            }
+            assert_eq!(entry.expected_files, Some(entry.files.len() as u64), "{name}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 64);
+}
+
+/// The filemap of the node that has this cache file.
+fn filemap_beside(path: &Path) -> FilemapMember {
+    let node = path.ancestors().find(|directory| directory.join("cntl").exists()).unwrap();
+    let bytes = fs::read(node.join("cntl/root/scr.j1/filemap_0.scrinfo")).unwrap();
+    FilemapMember::decode(&bytes).unwrap()
+}

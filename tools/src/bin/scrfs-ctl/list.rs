@@ -1,0 +1,18 @@
+//! `scrfs-ctl list`: datasets for scripts, columns separated by tabs.
+
+use std::fmt::Write as _;
+
+use scrfs_tools::Outcome;
+use scrfs_tools::node::Node;
+use scrfs_tools::output;
+
+pub(crate) fn list(node: &Node) -> Outcome {
+    let mut text = String::new();
+    for d in node.status()?.datasets {
+        // A name may hold anything but a slash; tabs and line breaks would break the columns.
+        let name = d.name.escape_debug();
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}\t{}\t{}\t{name}", d.id, d.state, d.bytes);
+    }
+    output::data(&text)
+}

@@ -1,0 +1,215 @@
+//! `scrfs-ctl status`: how a node is, what it holds, and what the loss of each node would cost.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use scrfs::status::{DatasetStatus, NodeStatus};
+use scrfs_tools::node::Node;
+use scrfs_tools::output::{self, bytes_for_people};
+use scrfs_tools::{Failure, Outcome};
+
+pub(crate) fn status(node: &Node, json: bool) -> Outcome {
+    let status = node.status()?;
+    if json {
+        let text = serde_json::to_string_pretty(&status).map_err(|e| Failure::new(format!("JSON: {e}")))?;
+        return output::data(&format!("{text}\n"));
+    }
+    output::data(&show(&status))
+}
+
+fn show(s: &NodeStatus) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{} on {}: {} ({})", s.mount_point, s.host, s.mode, s.mode_reason);
+    let _ = writeln!(text, "job {}, epoch {}, {}", s.job, s.epoch, coordinator(s));
+    let _ = writeln!(text, "cache {}, control {}", s.cache_directory, s.control_directory);
+    if s.waiting > 0 {
+        let _ = writeln!(text, "{} requests of programs wait", s.waiting);
+    }
+    if s.datasets.is_empty() {
+        text.push_str("no datasets\n");
+        return text;
+    }
+    let _ = writeln!(text, "\n{}\n\n{}", trimmed(&datasets(s)), trimmed(&losses(s)));
+    text
+}
+
+fn coordinator(s: &NodeStatus) -> String {
+    match &s.coordinator {
+        Some(c) => format!("coordinator {} of {} (pid {})", c.rank, c.hosts.len(), c.pid),
+        None if s.was_attached => "coordinator gone: nothing new is protected until one attaches".to_owned(),
+        None => "no coordinator yet: this mount is on its own".to_owned(),
+    }
+}
+
+fn datasets(s: &NodeStatus) -> Table {
+    let mut table =
+        plain(&["id", "dataset", "state", "scheme", "files", "bytes", "on the PFS", "progress", "held by"]);
+    for at in [0, 4, 5] {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for d in &s.datasets {
+        let id = if d.id == 0 { "-".to_owned() } else { d.id.to_string() };
+        let name = d.name.escape_debug().to_string();
+        table.add_row([
+            id,
+            if d.current { format!("{name} *") } else { name },
+            d.state.clone(),
+            if d.scheme.is_empty() { "-".to_owned() } else { d.scheme.clone() },
+            d.files.to_string(),
+            bytes_for_people(d.bytes),
+            if d.flushed { "yes" } else { "no" }.to_owned(),
+            d.progress.map(progress).unwrap_or_default(),
+            if d.hosts.is_empty() { s.host.clone() } else { d.hosts.join(" ") },
+        ]);
+    }
+    table
+}
+
+fn progress((done, all): (u64, u64)) -> String {
+    format!("{} of {}", bytes_for_people(done), bytes_for_people(all))
+}
+
+/// For each node: what a restart would present if it died now, and what would be gone.
+fn losses(s: &NodeStatus) -> Table {
+    let mut table = plain(&["if this node died now", "a restart would present", "lost"]);
+    for host in hosts(s) {
+        let (mut presented, mut lost) = (None, Vec::new());
+        for d in &s.datasets {
+            if !is_sealed(d) {
+                lost.push(format!("{} (not sealed)", d.name.escape_debug()));
+            } else if survives(d, host) {
+                presented = presented.or(Some(d));
+            } else {
+                lost.push(d.name.escape_debug().to_string());
+            }
+        }
+        table.add_row([
+            host.to_owned(),
+            presented.map_or_else(|| "nothing".to_owned(), |d| d.name.escape_debug().to_string()),
+            if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") },
+        ]);
+    }
+    table
+}
+
+/// All nodes that this one knows of.
+fn hosts(s: &NodeStatus) -> BTreeSet<&str> {
+    let coordinators = s.coordinator.iter().flat_map(|c| &c.hosts);
+    let members = s.datasets.iter().flat_map(|d| d.survives.iter().map(|(host, _)| host));
+    let mut all: BTreeSet<&str> = coordinators.chain(members).map(String::as_str).collect();
+    all.insert(&s.host);
+    all
+}
+
+/// Open and failed ones, and those on the way, are not what a restart presents.
+fn is_sealed(d: &DatasetStatus) -> bool {
+    d.id != 0 && matches!(d.state.as_str(), "protected" | "flushing" | "flushed")
+}
+
+/// A node that holds nothing of it costs it nothing.
+fn survives(d: &DatasetStatus, host: &str) -> bool {
+    d.survives.iter().all(|(h, kept)| h != host || *kept)
+}
+
+fn plain(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+/// Without the blanks that the table puts at both ends of each line.
+fn trimmed(table: &Table) -> String {
+    table
+        .lines()
+        .map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use scrfs::status::CoordinatorStatus;
+
+    pub(crate) fn dataset(id: u64, name: &str, state: &str, hosts: &[&str]) -> DatasetStatus {
+        DatasetStatus {
+            id,
+            name: name.to_owned(),
+            state: state.to_owned(),
+            scheme: if id == 0 { String::new() } else { "XOR".to_owned() },
+            bytes: 3 << 20,
+            files: 8,
+            hosts: hosts.iter().map(|h| (*h).to_owned()).collect(),
+            flushed: state == "flushed",
+            current: false,
+            progress: None,
+            survives: if id == 0 {
+                Vec::new()
+            } else {
+                hosts.iter().map(|h| ((*h).to_owned(), true)).collect()
+            },
+        }
+    }
+
+    pub(crate) fn node(datasets: Vec<DatasetStatus>) -> NodeStatus {
+        NodeStatus {
+            version: 1,
+            host: "node0".to_owned(),
+            mount_point: "/scr".to_owned(),
+            mode: "passthrough".to_owned(),
+            mode_reason: "kernel 6.18, CAP_SYS_ADMIN".to_owned(),
+            job: "ann/77".to_owned(),
+            control_directory: "/dev/shm/ann/scr.77".to_owned(),
+            cache_directory: "/tmp/scr/ann/scr.77".to_owned(),
+            coordinator: Some(CoordinatorStatus {
+                rank: 0,
+                hosts: vec!["node0".to_owned(), "node1".to_owned()],
+                pid: 44,
+            }),
+            was_attached: true,
+            epoch: 2,
+            datasets,
+            waiting: 0,
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_a_death_would_cost() {
+        let open = dataset(0, "ck.5", "open", &[]);
+        let mut unprotected = dataset(4, "ck.4", "protected", &["node0", "node1"]);
+        unprotected.scheme = "SINGLE".to_owned();
+        unprotected.survives = vec![("node0".to_owned(), true), ("node1".to_owned(), false)];
+        let mut old = dataset(3, "ck.3", "flushing", &["node0", "node1"]);
+        old.progress = Some((1 << 20, 3 << 20));
+        old.current = true;
+        let text = show(&node(vec![open, unprotected, old]));
+        let expected = "\
+/scr on node0: passthrough (kernel 6.18, CAP_SYS_ADMIN)
+job ann/77, epoch 2, coordinator 0 of 2 (pid 44)
+cache /tmp/scr/ann/scr.77, control /dev/shm/ann/scr.77
+
+id  dataset  state      scheme  files    bytes  on the PFS  progress            held by
+ -  ck.5     open       -           8  3.0 MiB  no                              node0
+ 4  ck.4     protected  SINGLE      8  3.0 MiB  no                              node0 node1
+ 3  ck.3 *   flushing   XOR         8  3.0 MiB  no          1.0 MiB of 3.0 MiB  node0 node1
+
+if this node died now  a restart would present  lost
+node0                  ck.4                     ck.5 (not sealed)
+node1                  ck.3                     ck.5 (not sealed), ck.4
+";
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn without_coordinators_it_says_so() {
+        let mut alone = node(Vec::new());
+        alone.coordinator = None;
+        assert!(show(&alone).contains("coordinator gone"));
+        alone.was_attached = false;
+        assert!(show(&alone).contains("on its own") && show(&alone).ends_with("no datasets\n"));
+    }
+}

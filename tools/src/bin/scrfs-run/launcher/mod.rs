@@ -1,0 +1,5 @@
+//! Command lines of parallel launchers, one file each.
+
+pub(crate) mod mpirun;
+
+pub(crate) use mpirun::{CommandLine, Mpirun};

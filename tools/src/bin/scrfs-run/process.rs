@@ -1,0 +1,147 @@
+//! Starting and ending process groups.
+//!
+//! Every mpirun leads a group of its own. It is ended by TERM, which it passes on to its ranks, and by KILL when that
+//! has no effect. A process is reaped only by [`Group::reap`], so its number cannot be another's while it is signalled.
+//! What a killed mpirun leaves behind on this host becomes a child of this process ([`adopt_orphans`]) and is ended by
+//! [`end_orphans`].
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::unistd::Pid;
+
+use crate::launcher::CommandLine;
+
+/// Between TERM and KILL.
+pub(crate) const GRACE: Duration = Duration::from_secs(4);
+
+/// A started command and the group that it leads.
+#[derive(Debug)]
+pub(crate) struct Group {
+    child: Child,
+    id: Pid,
+}
+
+/// Where a command's input comes from and its output goes.
+#[derive(Debug)]
+pub(crate) enum Streams {
+    /// This program's; input only if it is no terminal (a background group may not read from one).
+    Ours,
+    /// No input; both outputs are this program's standard error.
+    Talk,
+    /// No input, no errors; output to a file.
+    Into(File),
+}
+
+/// Groups that were started and not reaped: what else is a child of this process is an orphan.
+static GROUPS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
+
+fn groups() -> MutexGuard<'static, BTreeSet<Pid>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Group {
+    pub(crate) fn start(line: &CommandLine, streams: Streams) -> io::Result<Self> {
+        let mut command = Command::new(&line.program);
+        command.args(&line.arguments).env_clear().envs(&line.environment).process_group(0);
+        match streams {
+            Streams::Ours if !io::stdin().is_terminal() => {}
+            Streams::Ours => {
+                command.stdin(Stdio::null());
+            }
+            Streams::Talk => {
+                command.stdin(Stdio::null()).stdout(io::stderr().as_fd().try_clone_to_owned()?);
+            }
+            Streams::Into(file) => {
+                command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(file);
+            }
+        }
+        // Held until the child is known as ours.
+        let mut known = groups();
+        let child = command.spawn()?;
+        let id = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+        known.insert(id);
+        Ok(Self { child, id })
+    }
+
+    /// Names the group, for [`signal`] and [`await_end`].
+    pub(crate) fn id(&self) -> Pid {
+        self.id
+    }
+
+    /// Waits for its end and takes the exit code; what is left of the group is killed.
+    pub(crate) fn reap(mut self) -> u8 {
+        // Before the leader is reaped: as long as it is a zombie, the group's number is taken.
+        drop(await_end(self.id));
+        signal(self.id, Signal::SIGKILL);
+        let code = self.child.wait().map_or(255, exit_code);
+        groups().remove(&self.id);
+        code
+    }
+}
+
+/// To all of a group whose leader was not reaped. That all have ended already is no failure.
+pub(crate) fn signal(group: Pid, signal: Signal) {
+    let _ = killpg(group, signal);
+}
+
+/// Returns when the process has ended, without reaping it.
+pub(crate) fn await_end(pid: Pid) -> io::Result<()> {
+    loop {
+        match waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+            Err(nix::errno::Errno::EINTR) => {}
+            other => return other.map(drop).map_err(io::Error::from),
+        }
+    }
+}
+
+/// As shells do it: 128 + signal.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(255)
+}
+
+/// Orphans of what this process starts become its children.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(io::Error::from)
+}
+
+/// Kills and reaps all children that are no groups of ours, and theirs, for at most [`GRACE`].
+pub(crate) fn end_orphans() {
+    let begun = Instant::now();
+    while begun.elapsed() < GRACE {
+        let orphans: Vec<Pid> = {
+            let known = groups();
+            children().into_iter().filter(|pid| !known.contains(pid)).collect()
+        };
+        if orphans.is_empty() {
+            return;
+        }
+        for &pid in &orphans {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        for pid in orphans {
+            let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
+        }
+    }
+}
+
+/// Children of all threads.
+fn children() -> Vec<Pid> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for thread in threads {
+        let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        found.extend(text.split_whitespace().filter_map(|word| word.parse().ok().map(Pid::from_raw)));
+    }
+    found
+}

@@ -1,0 +1,550 @@
+//! Decides: which nodes run, what is started and ended, when to give up. A state machine: what happened in, what to do
+//! out; no process, file, clock or thread.
+//!
+//! One turn of a job's life: *look* at all nodes, *recover* (coordinators choose and rebuild a dataset), *run* the
+//! program; when it ends, either *flush* and be done, or *clear* what is left and look again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What the job asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// All hosts in order; those beyond what is needed are spares.
+    pub(crate) hosts: Vec<String>,
+    /// How many run the program.
+    pub(crate) nodes: usize,
+    /// Fewest that it can run on; `None`: as many as the last run had.
+    pub(crate) min_nodes: Option<usize>,
+    /// Runs at most; `None`: until two in a row protect nothing new.
+    pub(crate) runs: Option<u32>,
+    /// How long recovery may take.
+    pub(crate) ready_limit: Duration,
+    /// How long sealing and flushing may go on after the program's end.
+    pub(crate) flush_limit: Duration,
+}
+
+/// How coordinators start (DESIGN 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// No program runs: choose a dataset and present it.
+    Restart,
+    /// The program runs, or has just ended well.
+    Attach,
+}
+
+/// One node as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// As in [`Plan::hosts`].
+    pub(crate) host: String,
+    /// Why it cannot be used, if so.
+    pub(crate) problem: Option<String>,
+    /// The highest id that is protected there.
+    pub(crate) newest: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// Once, first.
+    Begin,
+    /// Answers [`Output::Look`].
+    Looked {
+        /// As asked.
+        serial: u64,
+        /// Every host that was asked for.
+        nodes: Vec<Look>,
+    },
+    /// The coordinators have settled; the dataset that they present, if any (restart only).
+    Ready(Option<String>),
+    /// The coordinators' job ended.
+    CoordinatorsEnded(String),
+    /// The program's job ended with this exit code (128 + signal when one ended it).
+    ProgramEnded(u8),
+    /// Answers [`Output::AwaitFlush`]: nothing is under way any more, or why this is not known.
+    Flushed(Result<(), String>),
+    /// A person or the scheduler wants the end.
+    Signal(u8),
+    /// The time for which [`Output::Wake`] asked has come.
+    Tick,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Find out how these nodes are.
+    Look {
+        /// For the answer.
+        serial: u64,
+        /// Which.
+        hosts: Vec<String>,
+        /// End what is left of the job there: nothing of it is to run now.
+        sweep: bool,
+    },
+    /// One coordinator on each.
+    StartCoordinators {
+        /// Where.
+        hosts: Vec<String>,
+        /// How.
+        start: Start,
+    },
+    /// The program.
+    StartProgram {
+        /// Where.
+        hosts: Vec<String>,
+        /// `SCRFS_CURRENT`.
+        current: Option<String>,
+    },
+    /// End it; [`Input::ProgramEnded`] follows.
+    StopProgram,
+    /// End them; [`Input::CoordinatorsEnded`] follows.
+    StopCoordinators,
+    /// Tell when nothing is being sealed or flushed any more, as this host sees it.
+    AwaitFlush(String),
+    /// Send [`Input::Tick`] after this time; replaces an earlier wish.
+    Wake(Duration),
+    /// For people.
+    Say(String),
+    /// The end, with this exit code.
+    Finish(u8),
+}
+
+/// Recoveries in a row that may fail before it is given up.
+const RECOVERIES_MAX: u32 = 5;
+/// Attaching takes a few seconds; after this time it is tried anew.
+const ATTACH_LIMIT: Duration = Duration::from_mins(1);
+/// After each failed attach, the next one waits longer; the last pause is kept.
+const ATTACH_PAUSES: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(16),
+];
+/// Coordinators that lived as long as this did not fail at attaching.
+const ATTACHED_WELL: Duration = Duration::from_secs(20);
+/// Whatever does not end in this time after KILL is left to the nodes' sweep.
+const CLEAR_LIMIT: Duration = Duration::from_secs(15);
+/// What asks for the end of flushes keeps to the limit by itself; its launcher gets this much more.
+const FLUSH_LAUNCH: Duration = Duration::from_secs(15);
+/// How often it is said that recovery goes on.
+const TELL: Duration = Duration::from_secs(10);
+/// Attaches for the sake of a flush, after the program's end.
+const FLUSH_ATTACHES_MAX: u32 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Before [`Input::Begin`].
+    Idle,
+    /// All nodes are looked at, to choose those of the next run.
+    Looking,
+    /// Coordinators recover; no program runs.
+    Recovering,
+    /// The program runs.
+    Running,
+    /// The program ended with 0; its nodes are looked at, for a launcher's 0 alone proves nothing.
+    Checking,
+    /// The program ended well; flushes go on.
+    Flushing,
+    /// Waiting until program and coordinators have ended.
+    Clearing(After),
+    /// [`Output::Finish`] was given.
+    Finished,
+}
+
+/// What comes when all has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Look,
+    Finish(u8),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coordinators {
+    Down,
+    /// They have not settled yet.
+    Starting,
+    /// Since then they serve.
+    Settled(Duration),
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    plan: Plan,
+    phase: Phase,
+    /// Never used again.
+    excluded: BTreeSet<String>,
+    /// Nodes of this run.
+    used: Vec<String>,
+    program_up: bool,
+    coordinators: Coordinators,
+    /// When what is waited for is given up, in [`Phase::Recovering`], [`Phase::Clearing`] and while attaching.
+    deadline: Option<Duration>,
+    /// When to say again that recovery goes on.
+    tell_at: Option<Duration>,
+    /// When to attach again.
+    attach_at: Option<Duration>,
+    attach_failures: u32,
+    recovery_failures: u32,
+    flush_attaches: u32,
+    serial: u64,
+    /// The program was started this many times.
+    runs: u32,
+    /// The highest protected id ever seen.
+    newest: u64,
+    /// Runs in a row that protected nothing new.
+    fruitless: u32,
+    /// A run has ended since [`Supervisor::newest`] was last compared.
+    run_to_judge: bool,
+    /// A node of the running program is dead, whatever its launcher says.
+    node_lost: bool,
+    code: u8,
+}
+
+impl Supervisor {
+    pub(crate) fn new(plan: Plan, excluded: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            plan,
+            phase: Phase::Idle,
+            excluded: excluded.into_iter().collect(),
+            used: Vec::new(),
+            program_up: false,
+            coordinators: Coordinators::Down,
+            deadline: None,
+            tell_at: None,
+            attach_at: None,
+            attach_failures: 0,
+            recovery_failures: 0,
+            flush_attaches: 0,
+            serial: 0,
+            runs: 0,
+            newest: 0,
+            fruitless: 0,
+            run_to_judge: false,
+            node_lost: false,
+            code: 1,
+        }
+    }
+
+    /// Takes what happened at `now` (any clock that does not go back) and says what to do, in order.
+    pub(crate) fn step(&mut self, now: Duration, input: Input) -> Vec<Output> {
+        let mut out = Vec::new();
+        if self.phase == Phase::Finished {
+            return out;
+        }
+        match input {
+            Input::Begin => self.look(true, &mut out),
+            Input::Looked { serial, nodes } if serial == self.serial => self.looked(now, &nodes, &mut out),
+            Input::Ready(current) => self.ready(now, current, &mut out),
+            Input::CoordinatorsEnded(why) => self.coordinators_ended(now, &why, &mut out),
+            Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
+            Input::Flushed(result) => self.flushed(now, result, &mut out),
+            Input::Signal(signal) => self.signal(now, signal, &mut out),
+            // An answer to a question of earlier; or only time has passed.
+            Input::Looked { .. } | Input::Tick => {}
+        }
+        self.on_time(now, &mut out);
+        if let Some(next) = [self.deadline, self.attach_at, self.tell_at].into_iter().flatten().min() {
+            out.push(Output::Wake(next.saturating_sub(now)));
+        }
+        out
+    }
+
+    fn look(&mut self, sweep: bool, out: &mut Vec<Output>) {
+        self.phase = Phase::Looking;
+        self.deadline = None;
+        let hosts = self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
+        self.ask(hosts, sweep, out);
+    }
+
+    fn ask(&mut self, hosts: Vec<String>, sweep: bool, out: &mut Vec<Output>) {
+        self.serial += 1;
+        out.push(Output::Look { serial: self.serial, hosts, sweep });
+    }
+
+    fn looked(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
+        let mut lost_used = false;
+        for node in nodes {
+            if let Some(problem) = &node.problem
+                && self.excluded.insert(node.host.clone())
+            {
+                out.push(Output::Say(format!("{} is left out from now on: {problem}", node.host)));
+                lost_used |= self.used.contains(&node.host);
+            }
+        }
+        match self.phase {
+            Phase::Looking => self.choose(now, nodes, out),
+            // The coordinators keep dying: is it because of a node?
+            Phase::Running if lost_used => {
+                self.node_lost = true;
+                out.push(Output::Say("a node of the program is gone: ending the program".to_owned()));
+                out.push(Output::StopProgram);
+            }
+            Phase::Checking if lost_used => {
+                out.push(Output::Say(
+                    "exit 0, but a node was lost: this run does not count as done".to_owned(),
+                ));
+                self.code = 1;
+                self.clear(now, After::Look, out);
+            }
+            Phase::Checking => self.flush(now, out),
+            _ => {}
+        }
+    }
+
+    /// All nodes are known: start the next run, or give up.
+    fn choose(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
+        let newest = nodes.iter().filter(|n| n.problem.is_none()).map(|n| n.newest).max().unwrap_or(0);
+        if std::mem::take(&mut self.run_to_judge) {
+            self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
+        }
+        self.newest = self.newest.max(newest);
+        if self.runs > 0 {
+            if self.plan.runs.is_some_and(|most| self.runs >= most) {
+                return self.give_up(&format!("{} runs were allowed (SCR_RUNS)", self.runs), out);
+            }
+            if self.plan.runs.is_none() && self.fruitless >= 2 {
+                return self.give_up("two runs in a row protected nothing new", out);
+            }
+        }
+        let live: Vec<String> =
+            self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
+        let last = if self.used.is_empty() { self.plan.nodes } else { self.used.len() };
+        let least = self.plan.min_nodes.unwrap_or(last).max(1);
+        if live.len() < least {
+            return self.give_up(
+                &format!("{} nodes are left and {least} are needed (SCR_MIN_NODES)", live.len()),
+                out,
+            );
+        }
+        self.used = live.iter().take(self.plan.nodes.max(1)).cloned().collect();
+        let spares = live.len() - self.used.len();
+        out.push(Output::Say(format!("run {} on {} (spares: {spares})", self.runs + 1, self.used.join(" "))));
+        self.recover(now, out);
+    }
+
+    fn give_up(&mut self, why: &str, out: &mut Vec<Output>) {
+        out.push(Output::Say(format!("giving up: {why}")));
+        self.finish(self.code, out);
+    }
+
+    fn finish(&mut self, code: u8, out: &mut Vec<Output>) {
+        self.phase = Phase::Finished;
+        self.deadline = None;
+        self.tell_at = None;
+        self.attach_at = None;
+        out.push(Output::Finish(code));
+    }
+
+    fn recover(&mut self, now: Duration, out: &mut Vec<Output>) {
+        self.phase = Phase::Recovering;
+        self.deadline = Some(now + self.plan.ready_limit);
+        self.tell_at = Some(now + TELL);
+        self.start_coordinators(Start::Restart, out);
+    }
+
+    fn start_coordinators(&mut self, start: Start, out: &mut Vec<Output>) {
+        self.coordinators = Coordinators::Starting;
+        self.attach_at = None;
+        out.push(Output::StartCoordinators { hosts: self.used.clone(), start });
+    }
+
+    fn ready(&mut self, now: Duration, current: Option<String>, out: &mut Vec<Output>) {
+        if self.coordinators == Coordinators::Down {
+            return;
+        }
+        self.coordinators = Coordinators::Settled(now);
+        self.deadline = None;
+        match self.phase {
+            Phase::Recovering => {
+                self.recovery_failures = 0;
+                self.attach_failures = 0;
+                self.runs += 1;
+                self.run_to_judge = true;
+                self.node_lost = false;
+                self.program_up = true;
+                self.phase = Phase::Running;
+                out.push(Output::Say(match &current {
+                    Some(name) => format!("the program can restart from {name}"),
+                    None => "no checkpoint: the program starts from the beginning".to_owned(),
+                }));
+                out.push(Output::StartProgram { hosts: self.used.clone(), current });
+            }
+            Phase::Running => out.push(Output::Say("coordinators are back".to_owned())),
+            Phase::Flushing => self.await_flush(now, out),
+            _ => {}
+        }
+    }
+
+    fn coordinators_ended(&mut self, now: Duration, why: &str, out: &mut Vec<Output>) {
+        let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
+        let lived_well =
+            matches!(former, Coordinators::Settled(since) if now.saturating_sub(since) >= ATTACHED_WELL);
+        match self.phase {
+            Phase::Recovering => {
+                self.recovery_failures += 1;
+                if self.recovery_failures >= RECOVERIES_MAX {
+                    return self
+                        .give_up(&format!("recovery failed {RECOVERIES_MAX} times, at last: {why}"), out);
+                }
+                out.push(Output::Say(format!("recovery was broken off ({why}): once more")));
+                self.look(true, out);
+            }
+            Phase::Running if !self.node_lost => {
+                self.deadline = None;
+                if lived_well {
+                    self.attach_failures = 0;
+                }
+                let at =
+                    usize::try_from(self.attach_failures).unwrap_or(usize::MAX).min(ATTACH_PAUSES.len() - 1);
+                self.attach_at = Some(now + ATTACH_PAUSES[at]);
+                out.push(Output::Say(format!(
+                    "coordinators ended ({why}), the program goes on: starting new ones"
+                )));
+                if self.attach_failures > 0 {
+                    self.ask(self.used.clone(), false, out);
+                }
+                self.attach_failures += 1;
+            }
+            Phase::Flushing => self.attach_to_flush(now, out),
+            Phase::Clearing(after) => self.cleared(after, out),
+            _ => {}
+        }
+    }
+
+    fn program_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
+        self.program_up = false;
+        self.attach_at = None;
+        match self.phase {
+            Phase::Running if code == 0 && !self.node_lost => {
+                self.phase = Phase::Checking;
+                self.deadline = None;
+                self.ask(self.used.clone(), false, out);
+            }
+            Phase::Running => {
+                self.code = if code == 0 { 1 } else { code };
+                out.push(Output::Say(format!("the program ended with exit code {code}")));
+                self.clear(now, After::Look, out);
+            }
+            Phase::Clearing(after) => self.cleared(after, out),
+            _ => {}
+        }
+    }
+
+    /// The program is done, its nodes are alive: let seals and flushes come to their end.
+    fn flush(&mut self, now: Duration, out: &mut Vec<Output>) {
+        self.phase = Phase::Flushing;
+        match self.coordinators {
+            Coordinators::Settled(_) => self.await_flush(now, out),
+            Coordinators::Down => self.attach_to_flush(now, out),
+            // `ready` or their end comes.
+            Coordinators::Starting => self.deadline = Some(now + ATTACH_LIMIT),
+        }
+    }
+
+    fn await_flush(&mut self, now: Duration, out: &mut Vec<Output>) {
+        let Some(host) = self.used.first().cloned() else { return };
+        self.deadline = Some(now + self.plan.flush_limit + FLUSH_LAUNCH);
+        out.push(Output::Say("the program is done: waiting for what is being sealed or flushed".to_owned()));
+        out.push(Output::AwaitFlush(host));
+    }
+
+    fn attach_to_flush(&mut self, now: Duration, out: &mut Vec<Output>) {
+        if self.flush_attaches >= FLUSH_ATTACHES_MAX {
+            out.push(Output::Say(
+                "coordinators do not come back: what is not flushed stays in the cache".to_owned(),
+            ));
+            return self.finish(0, out);
+        }
+        self.flush_attaches += 1;
+        self.deadline = Some(now + ATTACH_LIMIT);
+        self.start_coordinators(Start::Attach, out);
+    }
+
+    fn flushed(&mut self, now: Duration, result: Result<(), String>, out: &mut Vec<Output>) {
+        // Coordinators that died meanwhile are on their way back; their `ready` asks again.
+        if self.phase != Phase::Flushing || !self.is_settled() {
+            return;
+        }
+        if let Err(why) = result {
+            out.push(Output::Say(format!("not waiting any longer: {why}")));
+        }
+        self.clear(now, After::Finish(0), out);
+    }
+
+    fn signal(&mut self, now: Duration, signal: u8, out: &mut Vec<Output>) {
+        let code = 128_u8.saturating_add(signal);
+        out.push(Output::Say(format!("signal {signal}: ending the job")));
+        self.clear(now, After::Finish(code), out);
+    }
+
+    /// Ends what runs; then `after`.
+    fn clear(&mut self, now: Duration, after: After, out: &mut Vec<Output>) {
+        self.phase = Phase::Clearing(after);
+        self.attach_at = None;
+        if self.program_up {
+            out.push(Output::StopProgram);
+        }
+        if self.coordinators != Coordinators::Down {
+            out.push(Output::StopCoordinators);
+        }
+        self.deadline = Some(now + CLEAR_LIMIT);
+        self.cleared(after, out);
+    }
+
+    fn cleared(&mut self, after: After, out: &mut Vec<Output>) {
+        if self.program_up || self.coordinators != Coordinators::Down {
+            return;
+        }
+        match after {
+            After::Look => self.look(true, out),
+            After::Finish(code) => self.finish(code, out),
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        matches!(self.coordinators, Coordinators::Settled(_))
+    }
+
+    fn on_time(&mut self, now: Duration, out: &mut Vec<Output>) {
+        if self.attach_at.is_some_and(|at| at <= now) && self.phase == Phase::Running && !self.node_lost {
+            self.deadline = Some(now + ATTACH_LIMIT);
+            self.start_coordinators(Start::Attach, out);
+        }
+        if self.phase != Phase::Recovering {
+            self.tell_at = None;
+        } else if self.tell_at.is_some_and(|at| at <= now) {
+            self.tell_at = Some(now + TELL);
+            out.push(Output::Say("still waiting for the mounts to present their dataset".to_owned()));
+        }
+        if self.deadline.is_none_or(|at| at > now) {
+            return;
+        }
+        self.deadline = None;
+        match self.phase {
+            Phase::Recovering => {
+                out.push(Output::Say("recovery takes too long".to_owned()));
+                out.push(Output::StopCoordinators);
+            }
+            Phase::Flushing if self.is_settled() => {
+                self.flushed(now, Err("flushing takes too long (--flush-limit)".to_owned()), out);
+            }
+            Phase::Running | Phase::Flushing if self.coordinators != Coordinators::Down => {
+                out.push(Output::Say("coordinators do not settle".to_owned()));
+                out.push(Output::StopCoordinators);
+            }
+            Phase::Clearing(after) => {
+                out.push(Output::Say("something does not end: going on without it".to_owned()));
+                (self.program_up, self.coordinators) = (false, Coordinators::Down);
+                self.cleared(after, out);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

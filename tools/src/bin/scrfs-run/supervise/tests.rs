@@ -1,0 +1,268 @@
+use super::*;
+
+/// A supervisor and its clock, in seconds.
+struct Story {
+    supervisor: Supervisor,
+    now: Duration,
+    serial: u64,
+    out: Vec<Output>,
+}
+
+const HOSTS: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
+
+fn plan() -> Plan {
+    Plan {
+        hosts: HOSTS.map(str::to_owned).to_vec(),
+        nodes: 4,
+        min_nodes: None,
+        runs: None,
+        ready_limit: Duration::from_mins(15),
+        flush_limit: Duration::from_mins(10),
+    }
+}
+
+impl Story {
+    fn of(plan: Plan) -> Self {
+        let mut story =
+            Self { supervisor: Supervisor::new(plan, []), now: Duration::ZERO, serial: 0, out: Vec::new() };
+        story.tell(Input::Begin);
+        story
+    }
+
+    fn tell(&mut self, input: Input) -> &mut Self {
+        self.out = self.supervisor.step(self.now, input);
+        for o in &self.out {
+            if let Output::Look { serial, .. } = o {
+                self.serial = *serial;
+            }
+        }
+        self
+    }
+
+    fn after(&mut self, secs: u64) -> &mut Self {
+        self.now += Duration::from_secs(secs);
+        self
+    }
+
+    /// Answers the last look: these are dead, the others have `newest`.
+    fn looked(&mut self, dead: &[&str], newest: u64) -> &mut Self {
+        let nodes = HOSTS
+            .iter()
+            .map(|h| Look {
+                host: (*h).to_owned(),
+                problem: dead.contains(h).then(|| "no answer".to_owned()),
+                newest,
+            })
+            .collect();
+        let serial = self.serial;
+        self.tell(Input::Looked { serial, nodes })
+    }
+
+    fn ready(&mut self, current: &str) -> &mut Self {
+        let current = (!current.is_empty()).then(|| current.to_owned());
+        self.tell(Input::Ready(current))
+    }
+
+    fn coordinators_end(&mut self) -> &mut Self {
+        self.tell(Input::CoordinatorsEnded("exit 1".to_owned()))
+    }
+
+    /// What was decided, without talk and timers.
+    #[track_caller]
+    fn expect(&mut self, expected: &[&str]) -> &mut Self {
+        let got: Vec<String> = self
+            .out
+            .iter()
+            .filter_map(|o| match o {
+                Output::Look { hosts, sweep, .. } => {
+                    Some(format!("look{} {}", if *sweep { "+sweep" } else { "" }, hosts.join(" ")))
+                }
+                Output::StartCoordinators { hosts, start } => Some(format!("{start:?} {}", hosts.join(" "))),
+                Output::StartProgram { hosts, current } => {
+                    Some(format!("program {} from {}", hosts.join(" "), current.as_deref().unwrap_or("-")))
+                }
+                Output::StopProgram => Some("stop program".to_owned()),
+                Output::StopCoordinators => Some("stop coordinators".to_owned()),
+                Output::AwaitFlush(host) => Some(format!("flush {host}")),
+                Output::Finish(code) => Some(format!("finish {code}")),
+                Output::Wake(_) | Output::Say(_) => None,
+            })
+            .collect();
+        assert_eq!(got, expected, "{:?}", self.out);
+        self
+    }
+
+    /// Until the program runs on the first four.
+    fn running(plan: Plan) -> Self {
+        let mut story = Self::of(plan);
+        story.expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        story.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+        story.ready("").expect(&["program n0 n1 n2 n3 from -"]);
+        story
+    }
+}
+
+#[test]
+fn a_quiet_life() {
+    let mut s = Story::running(plan());
+    s.after(100).tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 5).expect(&["flush n0"]);
+    s.tell(Input::Flushed(Ok(()))).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["finish 0"]);
+    s.tell(Input::Tick).expect(&[]);
+}
+
+#[test]
+fn a_node_dies_and_the_spare_takes_over() {
+    let mut s = Story::running(plan());
+    s.after(50).coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.tell(Input::ProgramEnded(205)).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    s.looked(&["n2"], 7).expect(&["Restart n0 n1 n3 n4"]);
+    s.ready("ck.7").expect(&["program n0 n1 n3 n4 from ck.7"]);
+    // The dead one is not asked again.
+    s.tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
+    // Another dies: three are left, and four are needed.
+    s.looked(&["n2", "n0"], 9).expect(&["finish 1"]);
+}
+
+#[test]
+fn fewer_nodes_where_that_is_allowed() {
+    let mut s = Story::running(Plan { min_nodes: Some(2), ..plan() });
+    s.tell(Input::ProgramEnded(137)).expect(&["stop coordinators"]);
+    s.coordinators_end();
+    s.looked(&["n0", "n1", "n2"], 3).expect(&["Restart n3 n4"]);
+    s.ready("ck.3").expect(&["program n3 n4 from ck.3"]);
+}
+
+#[test]
+fn coordinators_alone_die() {
+    let mut s = Story::running(plan());
+    s.after(30).coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.after(1).tell(Input::Ready(None)).expect(&[]);
+    // Again at once: the nodes are looked at, and the next attach waits.
+    s.after(1).coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    assert!(s.out.contains(&Output::Wake(Duration::from_secs(1))), "{:?}", s.out);
+    s.looked(&[], 0).expect(&[]);
+    s.after(1).tell(Input::Tick).expect(&["Attach n0 n1 n2 n3"]);
+    // They hang: ended, and again.
+    s.after(60).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    assert!(s.out.contains(&Output::Wake(Duration::from_secs(2))), "{:?}", s.out);
+    s.after(2).tell(Input::Tick).expect(&["Attach n0 n1 n2 n3"]);
+    // These live; their death much later is a first one.
+    s.tell(Input::Ready(None));
+    s.after(100).coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+}
+
+#[test]
+fn a_silent_death_is_found_by_looking() {
+    let mut s = Story::running(plan());
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    s.looked(&["n3"], 2).expect(&["stop program"]);
+    // Whatever its launcher says then.
+    s.after(3).tell(Input::ProgramEnded(0)).expect(&["look+sweep n0 n1 n2 n4"]);
+    s.looked(&[], 2).expect(&["Restart n0 n1 n2 n4"]);
+}
+
+#[test]
+fn exit_0_counts_only_when_the_nodes_are_there() {
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&["n1"], 4).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
+    s.looked(&[], 4).expect(&["Restart n0 n2 n3 n4"]);
+}
+
+#[test]
+fn two_fruitless_runs_are_enough() {
+    let mut s = Story::running(plan());
+    let fail = |s: &mut Story, newest| {
+        s.tell(Input::ProgramEnded(9)).expect(&["stop coordinators"]);
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        s.looked(&[], newest);
+    };
+    fail(&mut s, 1);
+    for newest in [1, 2, 2] {
+        s.expect(&["Restart n0 n1 n2 n3"]).ready("x");
+        fail(&mut s, newest);
+    }
+    s.expect(&["Restart n0 n1 n2 n3"]).ready("x");
+    fail(&mut s, 2);
+    s.expect(&["finish 9"]);
+}
+
+#[test]
+fn scr_runs_bounds_them() {
+    let mut s = Story::running(Plan { runs: Some(2), ..plan() });
+    for last in [false, true] {
+        s.tell(Input::ProgramEnded(3)).expect(&["stop coordinators"]);
+        s.coordinators_end();
+        s.looked(&[], 0).expect(if last { &["finish 3"] } else { &["Restart n0 n1 n2 n3"] });
+        s.ready("");
+    }
+}
+
+#[test]
+fn broken_recoveries_are_bounded() {
+    let mut s = Story::of(plan());
+    for _ in 1..RECOVERIES_MAX {
+        s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    }
+    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    s.after(900).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["finish 1"]);
+}
+
+#[test]
+fn a_signal_ends_everything_in_every_phase() {
+    let mut s = Story::of(plan());
+    s.tell(Input::Signal(2)).expect(&["finish 130"]);
+
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::Signal(15)).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["finish 143"]);
+
+    let mut s = Story::running(plan());
+    s.tell(Input::Signal(1)).expect(&["stop program", "stop coordinators"]);
+    s.tell(Input::ProgramEnded(143)).expect(&[]);
+    // What does not end is not waited for.
+    s.after(15).tell(Input::Tick).expect(&["finish 129"]);
+}
+
+#[test]
+fn coordinators_that_die_during_the_last_flush_are_replaced() {
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0));
+    s.looked(&[], 5).expect(&["flush n0"]);
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.tell(Input::Flushed(Ok(()))).expect(&[]);
+    s.tell(Input::Ready(None)).expect(&["flush n0"]);
+    for _ in 1..FLUSH_ATTACHES_MAX {
+        s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    }
+    s.coordinators_end().expect(&["finish 0"]);
+}
+
+#[test]
+fn a_flush_that_does_not_end_is_left() {
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0));
+    s.looked(&[], 5).expect(&["flush n0"]);
+    s.after(700).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["finish 0"]);
+}
+
+#[test]
+fn an_old_answer_is_not_taken_for_a_new_one() {
+    let mut s = Story::running(plan());
+    s.coordinators_end();
+    s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    let old = s.serial;
+    s.tell(Input::ProgramEnded(1)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    s.tell(Input::Looked { serial: old, nodes: Vec::new() }).expect(&[]);
+    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+}

@@ -1,0 +1,54 @@
+//! What scrfs-run asks of a node: are you there, does your mount answer, what is the newest dataset that you know to be
+//! protected; and, when nothing of the job is to run, that what is left of it be ended.
+//!
+//! The question is `scrfs-ctl probe`, run on the node by the launcher; the answer is one line of its output.
+
+use serde::{Deserialize, Serialize};
+
+/// A line of output that begins so is an answer.
+const MARK: &str = "scrfs-probe ";
+
+/// The environment variable that everything scrfs-run starts carries, with a value of its own.
+pub const RUN_VARIABLE: &str = "SCRFS_RUN";
+
+/// A node's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its host name as the launcher's list has it.
+    pub host: String,
+    /// Why it cannot be used, if so.
+    pub problem: Option<String>,
+    /// The highest id of a dataset that is protected there; 0 = none.
+    pub newest: u64,
+    /// Processes of the job that were found and ended.
+    pub ended: u32,
+}
+
+impl Report {
+    /// As a line of output.
+    pub fn line(&self) -> String {
+        format!("{MARK}{}\n", serde_json::to_string(self).unwrap_or_default())
+    }
+
+    /// All answers in the output of a launcher, whatever else it has to say.
+    pub fn find_all(output: &str) -> Vec<Self> {
+        output
+            .lines()
+            .filter_map(|line| serde_json::from_str(line.split_once(MARK)?.1.trim_end()).ok())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_found_among_other_output() {
+        let one = Report { host: "n1".into(), problem: Some("no mount".into()), newest: 7, ended: 0 };
+        let two = Report { host: "n2".into(), problem: None, newest: 0, ended: 2 };
+        let text =
+            format!("Welcome to n1\n{}WARNING: x\n[1,0]<stdout>:{}scrfs-probe {{\n", one.line(), two.line());
+        assert_eq!(Report::find_all(&text), [one, two]);
+    }
+}
