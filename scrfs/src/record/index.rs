@@ -52,6 +52,8 @@ record! {
 record! {
     /// One dataset. Times are `YYYY-MM-DDTHH:MM:SS`, local.
     IndexEntry {
+        /// The epoch that sealed it (scrfs).
+        epoch: Option<u64> = ["EPOCH"],
         /// All files are there.
         complete: Option<bool> = ["COMPLETE"],
         /// The dataset (not in 2011).
@@ -72,6 +74,8 @@ pub struct IndexView<'a> {
     pub id: DatasetId,
     /// Its name, where the index has one.
     pub name: Option<&'a Text>,
+    /// The epoch that sealed it (scrfs).
+    pub epoch: Option<u64>,
     /// All files are there.
     pub complete: bool,
     /// The dataset (not in 2011).
@@ -140,6 +144,7 @@ impl IndexDataset {
         let view = IndexView {
             id,
             name,
+            epoch: None,
             complete: self.complete == Some(true),
             dataset: self.dataset.as_ref(),
             flushed: &self.flushed,
@@ -155,6 +160,7 @@ impl IndexEntry {
         IndexView {
             id,
             name: Some(name),
+            epoch: self.epoch,
             complete: self.complete == Some(true),
             dataset: self.dataset.as_ref(),
             flushed: &self.flushed,

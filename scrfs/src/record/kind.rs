@@ -16,7 +16,6 @@ macro_rules! kinds {
 
         /// A record of any kind.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        #[expect(clippy::large_enum_variant, reason = "one at a time, to print or to check it")]
         pub enum AnyRecord {
             $($(#[$about])* $kind($record),)*
         }

@@ -55,7 +55,7 @@ pub use meta::{FileKind, Meta};
 pub use ordered::{Ordered, Words};
 pub use rank2file::{Rank2File, Rank2FileBody, Rank2FileLeaf, Rank2FileNode, RecordPlace};
 pub use state::{FlushEntry, FlushFile, Halt, Nodes, Transfer, TransferFile};
-pub use summary::{FileOnPfs, RankFiles, Summary};
+pub use summary::{FileOnPfs, NameOnPfs, RankFiles, Summary};
 pub use value::{Crc32, Decimal};
 pub use xor_header::{MemberFiles, XorGroup, XorHeader};
 

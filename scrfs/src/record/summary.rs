@@ -15,6 +15,12 @@ record! {
     Summary {
         /// The dataset (version 6).
         dataset: Option<DatasetDescriptor> = ["DSET"],
+        /// The epoch that sealed it (scrfs).
+        epoch: Option<u64> = ["EPOCH"],
+        /// Its directories; `.` is its own (scrfs).
+        directories: Ordered<Text, NameOnPfs> = ["DIRECTORY"],
+        /// Its symbolic links (scrfs).
+        links: Ordered<Text, NameOnPfs> = ["LINK"],
         /// All files are there; absent means that they are not.
         complete: Option<bool> = ["COMPLETE"],
         /// 6, or 5 in 2011.
@@ -47,14 +53,52 @@ record! {
 }
 
 record! {
-    /// One file on the PFS.
+    /// One file on the PFS. The keys from `program_rank` to `mtime_nsecs` are scrfs's own; other readers ignore them.
     FileOnPfs {
+        /// MPI rank of the process that made the file.
+        program_rank: Option<u32> = ["PROGRAM_RANK"],
+        /// Permission and type bits (`st_mode`), decimal.
+        mode: Option<u32> = ["MODE"],
+        /// Owner.
+        uid: Option<u32> = ["UID"],
+        /// Group.
+        gid: Option<u32> = ["GID"],
+        /// Last access: seconds since 1970.
+        atime_secs: Option<i64> = ["ATIME_SECS"],
+        /// Last access: nanoseconds within the second.
+        atime_nsecs: Option<u32> = ["ATIME_NSECS"],
+        /// Last change of the bytes: seconds since 1970.
+        mtime_secs: Option<i64> = ["MTIME_SECS"],
+        /// Last change of the bytes: nanoseconds within the second.
+        mtime_nsecs: Option<u32> = ["MTIME_NSECS"],
         /// Bytes.
         size: Option<u64> = ["SIZE"],
         /// CRC32 of them.
         crc: Option<Crc32> = ["CRC"],
         /// It is not fetched: redundancy data, of use to a rebuild on the PFS only.
         no_fetch: bool = ["NOFETCH"],
+    }
+}
+
+record! {
+    /// A directory or symbolic link on the PFS as it was sealed (scrfs).
+    NameOnPfs {
+        /// What a link points to.
+        target: Option<Text> = ["TARGET"],
+        /// Permission bits, decimal.
+        mode: Option<u32> = ["MODE"],
+        /// Owner.
+        uid: Option<u32> = ["UID"],
+        /// Group.
+        gid: Option<u32> = ["GID"],
+        /// Last access: seconds since 1970.
+        atime_secs: Option<i64> = ["ATIME_SECS"],
+        /// Last access: nanoseconds within the second.
+        atime_nsecs: Option<u32> = ["ATIME_NSECS"],
+        /// Last change: seconds since 1970.
+        mtime_secs: Option<i64> = ["MTIME_SECS"],
+        /// Last change: nanoseconds within the second.
+        mtime_nsecs: Option<u32> = ["MTIME_NSECS"],
     }
 }
 
