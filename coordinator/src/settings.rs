@@ -1,0 +1,86 @@
+//! The lead's settings hold on all nodes; what a person set differently on one node is refused by name (DESIGN 8).
+
+use std::collections::BTreeSet;
+
+use scrfs::control::Settings;
+
+/// One setting that daemons and coordinators follow: its parameter, and its value as text.
+type Row = (&'static str, fn(&Settings) -> String);
+
+const ROWS: &[Row] = &[
+    ("SCR_PREFIX", |s| String::from_utf8_lossy(&s.prefix).into_owned()),
+    ("SCR_USER_NAME", |s| s.user.clone()),
+    ("SCR_JOB_ID", |s| s.job_id.clone()),
+    ("SCRFS_COORDINATOR_WAIT", |s| format!("{} ms", s.coordinator_wait_ms)),
+    ("SCRFS_SEAL_TIMEOUT", |s| format!("{} ms", s.seal_timeout_ms)),
+    ("SCR_CACHE_SIZE", |s| s.cache_size.to_string()),
+    ("SCR_COPY_TYPE", |s| format!("{:?}", s.scheme).to_uppercase()),
+    ("SCR_SET_SIZE", |s| s.set_size.to_string()),
+    ("SCR_HOP_DISTANCE", |s| s.hop_distance.to_string()),
+    ("SCR_FLUSH", |s| s.flush_every.to_string()),
+    ("SCR_FETCH", |s| u8::from(s.fetch).to_string()),
+    ("SCR_DISTRIBUTE", |s| u8::from(s.distribute).to_string()),
+    ("SCRFS_LIST_MAX", |s| s.list_max.to_string()),
+    ("SCR_MPI_BUF_SIZE", |s| s.block_bytes.to_string()),
+];
+
+/// Of the parameters that count for [`Settings`], those that `is_set` says were set here by hand.
+pub fn set_by_hand(is_set: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    ROWS.iter().map(|(name, _)| *name).filter(|name| is_set(name)).map(str::to_owned).collect()
+}
+
+/// Compares one node's settings with the lead's; of those that were set there by hand none may differ. The text names
+/// each that does.
+pub fn agree(
+    host: &str,
+    theirs: &Settings,
+    by_hand: &BTreeSet<String>,
+    lead: &Settings,
+) -> Result<(), String> {
+    let differing: Vec<_> = ROWS
+        .iter()
+        .filter(|(name, value)| by_hand.contains(*name) && value(theirs) != value(lead))
+        .map(|(name, value)| {
+            format!("{name} is {} on {host} and {} on the first node", value(theirs), value(lead))
+        })
+        .collect();
+    if differing.is_empty() { Ok(()) } else { Err(differing.join("; ")) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use scrfs::dataset::Scheme;
+
+    pub(crate) fn settings() -> Settings {
+        Settings {
+            prefix: b"/pfs/job".to_vec(),
+            user: "me".to_owned(),
+            job_id: "7".to_owned(),
+            coordinator_wait_ms: 10_000,
+            seal_timeout_ms: 30_000,
+            cache_size: 2,
+            scheme: Scheme::Xor,
+            set_size: 8,
+            hop_distance: 1,
+            flush_every: 10,
+            fetch: true,
+            distribute: true,
+            list_max: 1000,
+            block_bytes: 4096,
+        }
+    }
+
+    #[test]
+    fn only_what_was_set_by_hand_must_agree() {
+        let lead = settings();
+        let mut other = settings();
+        other.set_size = 4;
+        other.cache_size = 1;
+        let by_hand = set_by_hand(|name| name == "SCR_SET_SIZE");
+        let text = agree("node3", &other, &by_hand, &lead).unwrap_err();
+        assert!(text.contains("SCR_SET_SIZE is 4 on node3 and 8"), "{text}");
+        assert!(!text.contains("SCR_CACHE_SIZE"));
+        assert!(agree("node3", &other, &set_by_hand(|_| false), &lead).is_ok());
+    }
+}
