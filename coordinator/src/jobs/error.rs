@@ -1,0 +1,84 @@
+//! Why a share of a job fails.
+
+use std::io;
+
+use scrfs::ids::{DatasetId, Member};
+use scrfs::path::RelPath;
+
+/// Why a share of a job fails. The text goes to the lead, the log and the events.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// Another share failed, or the coordinator's link is lost.
+    #[error("ended by others: {0}")]
+    Aborted(String),
+    /// Nothing came from a peer for [`super::STALL_LIMIT`].
+    #[error("share {0} has sent nothing and taken nothing for {1} s")]
+    Stalled(u32, u64),
+    /// A peer broke the protocol of blocks.
+    #[error("share {from} sent {what}")]
+    Protocol {
+        /// Position in the job.
+        from: u32,
+        /// What was wrong.
+        what: String,
+    },
+    /// The daemon refused.
+    #[error("the daemon: {reason}")]
+    Daemon {
+        /// errno, 0 if none.
+        errno: i32,
+        /// Its words.
+        reason: String,
+    },
+    /// The data connection broke.
+    #[error("the data connection to the daemon: {0}")]
+    Link(String),
+    /// A file could not be read or written.
+    #[error("dataset {id}, {what}: {source}")]
+    Io {
+        /// Dataset.
+        id: DatasetId,
+        /// Which file and what was done with it.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file's bytes are not those that were sealed.
+    #[error("dataset {id}, {path}: CRC {found:#x}, sealed as {sealed:#x}")]
+    Crc {
+        /// Dataset.
+        id: DatasetId,
+        /// The file.
+        path: RelPath,
+        /// Of the bytes read.
+        found: u32,
+        /// In the catalog.
+        sealed: u32,
+    },
+    /// The redundancy file is not the one of this dataset and set.
+    #[error("dataset {id}, redundancy file of member {member}: {reason}")]
+    Redundancy {
+        /// Dataset.
+        id: DatasetId,
+        /// Whose.
+        member: Member,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The job itself makes no sense.
+    #[error("dataset {id}: {reason}")]
+    Plan {
+        /// Dataset.
+        id: DatasetId,
+        /// What does not fit.
+        reason: String,
+    },
+    /// An injected fault.
+    #[error("injected: {0}")]
+    Fault(io::Error),
+}
+
+/// Passes a fault point.
+pub(super) fn fault(point: &'static str) -> Result<(), JobError> {
+    scrfs::faults::hit(point).map_err(JobError::Fault)
+}

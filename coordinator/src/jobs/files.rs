@@ -1,0 +1,184 @@
+//! A member's files, read or written at any order of places, every byte once.
+//!
+//! Files are opened when their first byte is due and closed after their last, so that the number of open descriptors is
+//! bounded by the pieces that are worked on at the same time. CRCs are taken in the same pass.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use scrfs::ids::DatasetId;
+use scrfs::path::RelPath;
+use scrfs::redundancy::crc::SegmentCrcs;
+use scrfs::redundancy::xor::{LogicalFile, Segment};
+
+use super::error::JobError;
+use super::link::Daemon;
+
+/// Names and sizes of a member's files, in the order of its logical file.
+#[derive(Debug, Clone)]
+pub struct Files {
+    id: DatasetId,
+    paths: Vec<RelPath>,
+    sizes: Vec<u64>,
+    logical: LogicalFile,
+}
+
+impl Files {
+    /// Refuses numbers that differ and sizes whose sum does not fit.
+    pub fn new(id: DatasetId, paths: Vec<RelPath>, sizes: Vec<u64>) -> Result<Self, JobError> {
+        let plan = |reason| JobError::Plan { id, reason };
+        if paths.len() != sizes.len() {
+            return Err(plan(format!("{} names and {} sizes of files", paths.len(), sizes.len())));
+        }
+        let logical = LogicalFile::new(sizes.iter().copied()).map_err(|e| plan(e.to_string()))?;
+        Ok(Self { id, paths, sizes, logical })
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.logical.len()
+    }
+
+    /// Names and sizes, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&RelPath, u64)> {
+        self.paths.iter().zip(self.sizes.iter().copied())
+    }
+
+    /// What the bytes from `offset` belong to: file, offset there, and where in the buffer; padding is left out.
+    fn runs(&self, offset: u64, len: usize) -> impl Iterator<Item = (usize, u64, Range<usize>)> {
+        let end = offset.saturating_add(len as u64);
+        self.logical
+            .segments(offset..end)
+            .scan(0, |at, segment| {
+                let begin = *at;
+                // Within the buffer, so it fits.
+                *at += usize::try_from(segment.len()).unwrap_or(usize::MAX);
+                Some((segment, begin..*at))
+            })
+            .filter_map(|(segment, range)| match segment {
+                Segment::File { index, offset, .. } => Some((index, offset, range)),
+                Segment::Zeros { .. } => None,
+            })
+    }
+
+    fn io(&self, verb: &str, file: usize, source: std::io::Error) -> JobError {
+        let path = self.paths.get(file).map_or_else(String::new, ToString::to_string);
+        JobError::Io { id: self.id, what: format!("{verb} {path}"), source }
+    }
+
+    fn crc(&self, error: scrfs::redundancy::crc::CrcError) -> JobError {
+        JobError::Plan { id: self.id, reason: error.to_string() }
+    }
+}
+
+/// Files that have had some of their bytes, and how many are left.
+struct Open(BTreeMap<usize, (File, u64)>);
+
+impl Open {
+    /// The file, opened by `open` when this is its first byte; closed again after the last of `len` more.
+    fn with(
+        &mut self,
+        index: usize,
+        len: usize,
+        open: impl FnOnce() -> Result<(File, u64), JobError>,
+        use_it: impl FnOnce(&File) -> Result<(), JobError>,
+    ) -> Result<(), JobError> {
+        let mut entry = match self.0.entry(index) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => entry.insert_entry(open()?),
+        };
+        let (file, left) = entry.get_mut();
+        use_it(file)?;
+        *left = left.saturating_sub(len as u64);
+        if *left == 0 {
+            entry.remove();
+        }
+        Ok(())
+    }
+}
+
+/// Reads a member's files.
+pub struct Reader<'a> {
+    files: &'a Files,
+    daemon: &'a Daemon,
+    open: Open,
+    crcs: SegmentCrcs,
+}
+
+impl<'a> Reader<'a> {
+    /// Opens nothing yet.
+    pub fn new(files: &'a Files, daemon: &'a Daemon) -> Self {
+        let crcs = SegmentCrcs::new(files.sizes.iter().copied());
+        Self { files, daemon, open: Open(BTreeMap::new()), crcs }
+    }
+
+    /// Fills `buffer`, which is zero, from `offset` of the logical file; beyond its end the buffer stays zero. No byte may
+    /// be read twice.
+    pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), JobError> {
+        let (files, daemon) = (self.files, self.daemon);
+        for (index, at, range) in files.runs(offset, buffer.len()) {
+            let (bytes, len) = (&mut buffer[range.clone()], range.len());
+            let open = || open_checked(files, daemon, index);
+            let read = |file: &File| file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e));
+            self.open.with(index, len, open, read)?;
+            self.crcs.add(index, at, &buffer[range]).map_err(|e| files.crc(e))?;
+        }
+        Ok(())
+    }
+
+    /// CRC32 of each file; all bytes must have been read.
+    pub fn finish(self) -> Result<Vec<u32>, JobError> {
+        self.crcs.finish().map_err(|e| self.files.crc(e))
+    }
+}
+
+/// A file that has the size it was frozen with.
+fn open_checked(files: &Files, daemon: &Daemon, index: usize) -> Result<(File, u64), JobError> {
+    let (path, size) = (&files.paths[index], files.sizes[index]);
+    let file = daemon.open_file(files.id, path)?;
+    let held = file.metadata().map_err(|e| files.io("stat", index, e))?.len();
+    if held != size {
+        return Err(JobError::Plan { id: files.id, reason: format!("{path} has {held} bytes, not {size}") });
+    }
+    Ok((file, size))
+}
+
+/// Writes a member's files anew.
+pub struct Writer<'a> {
+    files: &'a Files,
+    daemon: &'a Daemon,
+    open: Open,
+    crcs: SegmentCrcs,
+}
+
+impl<'a> Writer<'a> {
+    /// Makes the empty files; the others are made when their first byte comes.
+    pub fn new(files: &'a Files, daemon: &'a Daemon) -> Result<Self, JobError> {
+        for (path, _) in files.iter().filter(|(_, size)| *size == 0) {
+            daemon.create_file(files.id, path)?;
+        }
+        let crcs = SegmentCrcs::new(files.sizes.iter().copied());
+        Ok(Self { files, daemon, open: Open(BTreeMap::new()), crcs })
+    }
+
+    /// Writes `bytes` at `offset` of the logical file; what is beyond its end is padding and dropped.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), JobError> {
+        let (files, daemon) = (self.files, self.daemon);
+        for (index, at, range) in files.runs(offset, bytes.len()) {
+            let bytes = &bytes[range];
+            let create = || Ok((daemon.create_file(files.id, &files.paths[index])?, files.sizes[index]));
+            let write = |file: &File| file.write_all_at(bytes, at).map_err(|e| files.io("write", index, e));
+            self.open.with(index, bytes.len(), create, write)?;
+            self.crcs.add(index, at, bytes).map_err(|e| files.crc(e))?;
+        }
+        Ok(())
+    }
+
+    /// CRC32 of each file; all bytes must have been written.
+    pub fn finish(self) -> Result<Vec<u32>, JobError> {
+        self.crcs.finish().map_err(|e| self.files.crc(e))
+    }
+}

@@ -1,0 +1,193 @@
+//! What a set's members write about themselves: the logical files, the chunk, and the header of each redundancy file.
+//!
+//! Everything in a header is known to every member from the job, so the header of a rebuilt file equals the lost one.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use scrfs::dataset::Catalog;
+use scrfs::hash::file::HEADER_BYTES;
+use scrfs::hash::{Text, record_size};
+use scrfs::ids::{DatasetId, Member};
+use scrfs::path::RelPath;
+use scrfs::record::{DatasetDescriptor, FileKind, MemberFiles, Meta, Record, XorGroup, XorHeader};
+use scrfs::redundancy::left;
+use scrfs::redundancy::xor::Geometry;
+
+use super::error::JobError;
+use super::files::Files;
+use crate::job::{About, SetMember};
+
+/// A header lists the files of two members.
+const HEADER_MAX: u64 = 256 << 20;
+
+/// The dataset that a set belongs to.
+pub struct Described<'a> {
+    /// Its id.
+    pub id: DatasetId,
+    /// Name, time, user, totals.
+    pub about: &'a About,
+    /// Members altogether.
+    pub members: u32,
+}
+
+/// A set with its members' files.
+pub struct SetRecord {
+    id: DatasetId,
+    about: About,
+    members_of_dataset: u32,
+    set: Vec<Member>,
+    files: Vec<Files>,
+    /// `None` for a set of one.
+    geometry: Option<Geometry>,
+}
+
+impl SetRecord {
+    /// Checks that names and sizes fit.
+    pub fn new(
+        described: &Described<'_>,
+        set: &[SetMember],
+        paths: &[Vec<RelPath>],
+    ) -> Result<Self, JobError> {
+        let Described { id, about, members } = *described;
+        let plan = |reason: String| JobError::Plan { id, reason };
+        if set.is_empty() || set.len() != paths.len() {
+            return Err(plan(format!("{} members and {} lists of files", set.len(), paths.len())));
+        }
+        let mut files = Vec::with_capacity(set.len());
+        for (member, paths) in set.iter().zip(paths) {
+            files.push(Files::new(id, paths.clone(), member.sizes.clone())?);
+        }
+        let lengths: Vec<_> = files.iter().map(Files::bytes).collect();
+        let geometry = match set.len() {
+            1 => None,
+            _ => Some(Geometry::new(&lengths).map_err(|e| plan(e.to_string()))?),
+        };
+        let set = set.iter().map(|m| m.member).collect();
+        Ok(Self { id, about: about.clone(), members_of_dataset: members, set, files, geometry })
+    }
+
+    /// The same from a catalog; the job's sizes must be the catalog's.
+    pub fn of_catalog(catalog: &Catalog, set: &[SetMember]) -> Result<Self, JobError> {
+        let id = catalog.id;
+        let mut paths = Vec::with_capacity(set.len());
+        for SetMember { member, sizes, .. } in set {
+            let (names, known): (Vec<_>, Vec<_>) =
+                catalog.files_of(*member).map(|(entry, copy)| (entry.path.clone(), copy.size)).unzip();
+            if known != *sizes {
+                let reason = format!("member {member}: the job's sizes are not the catalog's");
+                return Err(JobError::Plan { id, reason });
+            }
+            paths.push(names);
+        }
+        let about = About {
+            name: catalog.name.clone(),
+            created_us: catalog.created_us,
+            user: catalog.user.clone(),
+            job_id: catalog.job_id.clone(),
+            files: catalog.layout.members.iter().map(|m| m.files).sum(),
+            bytes: catalog.bytes(),
+        };
+        let members = u32::try_from(catalog.layout.members.len()).unwrap_or(u32::MAX);
+        Self::new(&Described { id, about: &about, members }, set, &paths)
+    }
+
+    /// Chunk and columns; `None` for a set of one, which has no redundancy data.
+    pub fn geometry(&self) -> Option<Geometry> {
+        self.geometry
+    }
+
+    /// The files of the member at `position`.
+    pub fn files(&self, position: u32) -> Result<&Files, JobError> {
+        self.files.get(position as usize).ok_or_else(|| self.unfit("no such position"))
+    }
+
+    /// The redundancy file of the member at `position`: `<m>_of_<n>_in_<g>.xor`.
+    pub fn file_name(&self, position: u32) -> String {
+        let group = self.set.first().map_or(0, |m| m.0);
+        format!("{}_of_{}_in_{group}.xor", position + 1, self.set.len())
+    }
+
+    /// The header of the member at `position`, as its bytes in the file.
+    pub fn header(&self, position: u32) -> Result<Vec<u8>, JobError> {
+        let Some(geometry) = self.geometry else {
+            return Err(self.unfit("a set of one has no redundancy file"));
+        };
+        let at = position as usize;
+        let nul = |_| self.unfit("a NUL byte in the name of dataset, user or job");
+        let header = XorHeader {
+            chunk: Some(geometry.chunk()),
+            current: Some(self.member_files(at)?),
+            partner: Some(self.member_files(left(self.set.len(), at))?),
+            dataset: Some(DatasetDescriptor {
+                id: Some(self.id),
+                checkpoint: Some(self.id),
+                name: Some(Text::new(self.about.name.clone()).map_err(nul)?),
+                created_us: Some(self.about.created_us),
+                user: Some(Text::new(self.about.user.clone()).map_err(nul)?),
+                job_id: Some(Text::new(self.about.job_id.clone()).map_err(nul)?),
+                files: Some(self.about.files),
+                size: Some(self.about.bytes),
+                complete: Some(true),
+                ..DatasetDescriptor::default()
+            }),
+            ranks: Some(self.members_of_dataset.into()),
+            group: Some(XorGroup::new(&self.set)),
+            ..XorHeader::default()
+        };
+        Ok(header.encode())
+    }
+
+    /// What a header says of the member at `position`. Without CRCs, as these are known only when all is read.
+    fn member_files(&self, position: usize) -> Result<MemberFiles, JobError> {
+        let (Some(member), Some(files)) = (self.set.get(position), self.files.get(position)) else {
+            return Err(self.unfit("no such position"));
+        };
+        let meta = |(path, size): (&RelPath, u64)| Meta {
+            file: Some(path.into()),
+            name: Some(path.into()),
+            orig: Some(path.into()),
+            kind: Some(FileKind::User),
+            ranks: Some(self.members_of_dataset.into()),
+            size: Some(size),
+            complete: Some(true),
+            ..Meta::default()
+        };
+        Ok(MemberFiles::new(*member, files.iter().map(meta).collect()))
+    }
+
+    /// Reads the header at the start of `file` (`size` bytes long) and checks that it is that of the member at `position`;
+    /// tells its length.
+    pub fn check_header(&self, position: u32, file: &File, size: u64) -> Result<u64, JobError> {
+        let member = self.set.get(position as usize).copied().unwrap_or(Member(position));
+        let wrong = |reason: String| JobError::Redundancy { id: self.id, member, reason };
+        let expected = self.header(position)?;
+        let mut start = [0; HEADER_BYTES];
+        file.read_exact_at(&mut start, 0).map_err(|e| wrong(e.to_string()))?;
+        let length = record_size(&start, size.min(HEADER_MAX)).map_err(|e| wrong(e.to_string()))?;
+        let mut bytes = vec![0; usize::try_from(length).map_err(|e| wrong(e.to_string()))?];
+        file.read_exact_at(&mut bytes, 0).map_err(|e| wrong(e.to_string()))?;
+        if bytes == expected {
+            return Ok(length);
+        }
+        // Another order of the keys means the same, so what counts is what it says.
+        let found = XorHeader::decode(&bytes).map_err(|e| wrong(e.to_string()))?;
+        let ours = XorHeader::decode(&expected).map_err(|e| wrong(e.to_string()))?;
+        let says = |header: &XorHeader| {
+            let sizes = header.current.as_ref().and_then(|files| files.sizes().ok());
+            let set = header.group.as_ref().and_then(|group| group.in_order().ok());
+            let id = header.dataset.as_ref().and_then(|dataset| dataset.id);
+            (header.chunk, id, set, header.current.as_ref().and_then(|files| files.rank), sizes)
+        };
+        if says(&found) == says(&ours) {
+            Ok(length)
+        } else {
+            Err(wrong("its header is of another set".to_owned()))
+        }
+    }
+
+    /// A job that makes no sense.
+    pub fn unfit(&self, reason: &str) -> JobError {
+        JobError::Plan { id: self.id, reason: reason.to_owned() }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a job's workers ask of their node's daemon: descriptors, and that a member is finished.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use scrfs::control::{DataReply, DataRequest, MemberPart, SealedFile};
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, Member};
+use scrfs::path::RelPath;
+
+use super::error::JobError;
+
+/// A data connection: one request, one reply, at most one descriptor with it.
+pub trait DataLink: Send {
+    /// Asks and waits for the answer; an error means that the connection is of no use any more.
+    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), String>;
+}
+
+/// Makes a data connection.
+pub type Connector = Arc<dyn Fn() -> Result<Box<dyn DataLink>, String> + Send + Sync>;
+
+/// The daemon as the threads of one share see it.
+#[derive(Clone)]
+pub struct Daemon(Arc<Mutex<Box<dyn DataLink>>>);
+
+/// How a member ends: what [`DataRequest::FinishMember`] carries.
+pub struct Finish {
+    /// Who.
+    pub member: Member,
+    /// CRC32 of each file.
+    pub crcs: Vec<u32>,
+    /// Name, size and CRC32 of the redundancy file.
+    pub redundancy: Option<(String, u64, u32)>,
+    /// The set in ring order.
+    pub set: Vec<Member>,
+    /// Members of the dataset.
+    pub members: u32,
+}
+
+impl Daemon {
+    /// Connects.
+    pub fn connect(connector: &Connector) -> Result<Self, JobError> {
+        Ok(Self(Arc::new(Mutex::new(connector().map_err(JobError::Link)?))))
+    }
+
+    /// A member's file, for reading.
+    pub fn open_file(&self, id: DatasetId, path: &RelPath) -> Result<File, JobError> {
+        self.descriptor(&DataRequest::OpenFile { id, path: path.clone() })
+    }
+
+    /// A member's redundancy file, for reading.
+    pub fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<File, JobError> {
+        self.descriptor(&DataRequest::OpenRedundancy { id, member })
+    }
+
+    /// A new redundancy file.
+    pub fn create_redundancy(&self, id: DatasetId, member: Member, name: &str) -> Result<File, JobError> {
+        self.descriptor(&DataRequest::CreateRedundancy { id, member, name: name.to_owned() })
+    }
+
+    /// Announces a member that will be rebuilt here.
+    pub fn begin_member(&self, catalog: &Catalog, member: Member) -> Result<(), JobError> {
+        self.done(&DataRequest::BeginMember { catalog: Box::new(catalog.clone()), member })
+    }
+
+    /// A new file of a member that is being rebuilt here.
+    pub fn create_file(&self, id: DatasetId, path: &RelPath) -> Result<File, JobError> {
+        self.descriptor(&DataRequest::CreateFile { id, path: path.clone() })
+    }
+
+    /// The member's bytes are all written.
+    pub fn finish_member(&self, id: DatasetId, finish: Finish) -> Result<Box<MemberPart>, JobError> {
+        let Finish { member, crcs, redundancy, set, members } = finish;
+        match self.ask(&DataRequest::FinishMember { id, member, crcs, redundancy, set, members })? {
+            (DataReply::Part(part), _) => Ok(part),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Gives up what was made for a member. Best effort: a daemon that cannot does it when its coordinator is gone.
+    pub fn abandon_member(&self, id: DatasetId, member: Member) {
+        if let Err(error) = self.done(&DataRequest::AbandonMember { id, member }) {
+            tracing::warn!(dataset = id.0, member = member.0, %error, "could not abandon the member");
+        }
+    }
+
+    /// A new file for the bytes of a sealed file that is elsewhere.
+    pub fn create_copy(&self, file: &SealedFile) -> Result<File, JobError> {
+        self.descriptor(&DataRequest::CreateCopy(file.clone()))
+    }
+
+    /// Its bytes are all written.
+    pub fn install_copy(&self, file: &SealedFile, size: u64, crc: u32) -> Result<(), JobError> {
+        self.done(&DataRequest::InstallCopy { file: file.clone(), size, crc })
+    }
+
+    fn descriptor(&self, request: &DataRequest) -> Result<File, JobError> {
+        match self.ask(request)? {
+            (DataReply::Descriptor, Some(fd)) => Ok(File::from(fd)),
+            (DataReply::Descriptor, None) => {
+                Err(JobError::Link("a descriptor was due and did not come".to_owned()))
+            }
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    fn done(&self, request: &DataRequest) -> Result<(), JobError> {
+        match self.ask(request)? {
+            (DataReply::Done, _) => Ok(()),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    fn ask(&self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), JobError> {
+        self.0.lock().request(request).map_err(JobError::Link)
+    }
+}
+
+fn unexpected(reply: DataReply) -> JobError {
+    match reply {
+        DataReply::Failed { errno, reason } => JobError::Daemon { errno, reason },
+        DataReply::Done => JobError::Link("unexpected answer: done".to_owned()),
+        DataReply::Descriptor => JobError::Link("unexpected answer: a descriptor".to_owned()),
+        DataReply::Part(_) => JobError::Link("unexpected answer: a member's part".to_owned()),
+    }
+}

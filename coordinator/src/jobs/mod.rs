@@ -1,0 +1,206 @@
+//! Jobs at one node: each share runs in worker threads, its blocks travel through the transport's thread.
+//!
+//! [`Jobs`] is that thread's side: it starts shares, sorts blocks and credits to them, tells them when others failed. The
+//! worker's side in reading order: [`streams`] (blocks with credits), [`link`] (the daemon's descriptors), [`files`]
+//! (members' files as one logical file), [`header`] (a set's record),
+//! [`plan`] (in which order blocks go), [`encode`], [`rebuild`], [`send`].
+
+pub mod block;
+pub mod encode;
+pub mod error;
+pub mod files;
+pub mod header;
+pub mod link;
+pub mod plan;
+pub mod rebuild;
+pub mod send;
+pub mod streams;
+
+#[cfg(test)]
+mod testbed;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use scrfs::ids::NodeRank;
+
+use self::block::{Block, Outgoing, Stream};
+use self::error::JobError;
+use self::link::{Connector, Daemon};
+use self::streams::{Emit, Exchange, Peers};
+pub use self::streams::{STALL_LIMIT, WINDOW};
+use crate::job::{Job, JobId, JobOutput, JobResult};
+
+/// Largest block: bounds a job's memory together with [`WINDOW`].
+const BLOCK_BYTES_MAX: usize = 16 << 20;
+/// Ended jobs that are remembered, so that their late messages are dropped and not kept for a start that never comes.
+const ENDED_MAX: usize = 4096;
+/// Messages kept for jobs whose start has not come yet.
+const EARLY_MAX: usize = 4096;
+
+/// A message that overtook the start of its job: peers may be faster than the lead.
+enum Early {
+    Block(Stream, Block),
+    Abort(String),
+}
+
+/// The jobs that have a share at this node.
+pub struct Jobs {
+    me: NodeRank,
+    block_bytes: usize,
+    connect: Connector,
+    emit: Emit,
+    running: BTreeMap<JobId, Arc<Exchange>>,
+    early: BTreeMap<JobId, Vec<Early>>,
+    ended: VecDeque<JobId>,
+}
+
+impl Jobs {
+    /// None yet. `block_bytes` is the job's setting, the same on all nodes.
+    pub fn new(me: NodeRank, block_bytes: u32, connect: Connector, emit: Emit) -> Self {
+        let block_bytes = usize::try_from(block_bytes).unwrap_or(BLOCK_BYTES_MAX).clamp(1, BLOCK_BYTES_MAX);
+        let (running, early, ended) = Default::default();
+        Self { me, block_bytes, connect, emit, running, early, ended }
+    }
+
+    /// True while a share runs here.
+    pub fn busy(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Starts this node's shares of a job; each start is answered by one [`Outgoing::Ended`].
+    pub fn start(&mut self, id: JobId, job: Job) {
+        let nodes = job.nodes();
+        let exchange = Exchange::new(id, nodes.clone(), Arc::clone(&self.emit));
+        for early in self.early.remove(&id).unwrap_or_default() {
+            match early {
+                Early::Block(stream, block) => exchange.arrived(stream, block),
+                Early::Abort(reason) => exchange.fail(&reason),
+            }
+        }
+        self.running.insert(id, Arc::clone(&exchange));
+        let mut peers: Vec<_> = nodes.iter().copied().filter(|n| *n != self.me).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let here = (0..).zip(nodes).filter(|(_, node)| *node == self.me).map(|(at, _)| at).collect();
+        let shares =
+            Shares { here, job, exchange, connect: Arc::clone(&self.connect), block_bytes: self.block_bytes };
+        let emit = Arc::clone(&self.emit);
+        let ended = peers.clone();
+        let spawned = std::thread::Builder::new().name(format!("job-{}", id.0)).spawn(move || {
+            let result = shares.run();
+            emit(Outgoing::Ended { job: id, result, peers });
+        });
+        if let Err(error) = spawned {
+            let result = Err(format!("no thread for job {}: {error}", id.0));
+            (self.emit)(Outgoing::Ended { job: id, result, peers: ended });
+        }
+    }
+
+    /// A block came.
+    pub fn arrived(&mut self, id: JobId, stream: Stream, block: Block) {
+        match self.running.get(&id) {
+            Some(exchange) => exchange.arrived(stream, block),
+            None => self.keep(id, Early::Block(stream, block)),
+        }
+    }
+
+    /// A block that a share here sent was consumed.
+    pub fn credited(&mut self, id: JobId, stream: Stream) {
+        if let Some(exchange) = self.running.get(&id) {
+            exchange.credited(stream);
+        }
+    }
+
+    /// A share elsewhere failed.
+    pub fn abort(&mut self, id: JobId, reason: &str) {
+        match self.running.get(&id) {
+            Some(exchange) => exchange.fail(reason),
+            None => self.keep(id, Early::Abort(reason.to_owned())),
+        }
+    }
+
+    /// Ends all shares here.
+    pub fn abort_all(&self, reason: &str) {
+        self.running.values().for_each(|exchange| exchange.fail(reason));
+    }
+
+    /// An [`Outgoing::Ended`] was taken note of.
+    pub fn ended(&mut self, id: JobId) {
+        self.running.remove(&id);
+        self.ended.push_back(id);
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_front();
+        }
+    }
+
+    fn keep(&mut self, id: JobId, message: Early) {
+        if self.ended.contains(&id) {
+            return;
+        }
+        if self.early.values().map(Vec::len).sum::<usize>() >= EARLY_MAX {
+            tracing::warn!(job = id.0, "too many messages for jobs that were not started; one is dropped");
+            return;
+        }
+        self.early.entry(id).or_default().push(message);
+    }
+}
+
+/// The shares of one job at this node: one, save in a rebuild onto a node that already holds a member of the set.
+struct Shares {
+    here: Vec<u32>,
+    job: Job,
+    exchange: Arc<Exchange>,
+    connect: Connector,
+    block_bytes: usize,
+}
+
+impl Shares {
+    fn run(&self) -> JobResult {
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = self.here.iter().map(|at| scope.spawn(|| self.share(*at))).collect();
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(panicked()))).collect()
+        });
+        let mut output = JobOutput::Done;
+        let mut failure: Option<JobError> = None;
+        for result in results {
+            match result {
+                Ok(part @ JobOutput::Part(_)) => output = part,
+                // The share that failed by itself says why, not the one that it took along.
+                Err(error) if matches!(failure, None | Some(JobError::Aborted(_))) => failure = Some(error),
+                Ok(JobOutput::Done) | Err(_) => {}
+            }
+        }
+        failure.map_or(Ok(output), |error| Err(error.to_string()))
+    }
+
+    fn share(&self, at: u32) -> Result<JobOutput, JobError> {
+        let peers = Peers::new(Arc::clone(&self.exchange), at);
+        let result = peers.check().and_then(|()| {
+            let daemon = Daemon::connect(&self.connect)?;
+            match &self.job {
+                Job::Encode { .. } => encode::run(&self.job, self.block_bytes, &daemon, &peers),
+                Job::Rebuild { catalog, set, lost } => rebuild::run(
+                    &rebuild::Task { catalog, set, lost: *lost },
+                    self.block_bytes,
+                    &daemon,
+                    &peers,
+                ),
+                Job::Send { file, size, crc, .. } => {
+                    let parcel = send::Parcel { file, size: *size, crc: *crc, block: self.block_bytes };
+                    send::run(&parcel, &daemon, &peers)
+                }
+            }
+        });
+        if let Err(error) = &result {
+            peers.fail(&error.to_string());
+        }
+        result
+    }
+}
+
+fn panicked() -> JobError {
+    JobError::Aborted("a worker thread panicked".to_owned())
+}

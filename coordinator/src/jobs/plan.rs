@@ -1,0 +1,75 @@
+//! In which order a set's members walk their blocks, so that reading, sending and writing overlap.
+//!
+//! [`encode_steps`] says what a member does with one block of each column. Here several blocks go round the ring at a time,
+//! step by step, so that no member waits for one block's whole way.
+
+use std::ops::Range;
+
+use scrfs::redundancy::plan::{EncodeStep, encode_steps};
+use scrfs::redundancy::xor::{Geometry, blocks};
+
+use super::streams::WINDOW;
+
+/// Blocks on their way at a time. A member is at most this many ahead of what it has consumed, and so never stopped by its
+/// credit for good.
+const ABREAST: u32 = 4;
+const _: () = assert!(ABREAST <= WINDOW, "credit must cover the blocks on their way");
+
+/// One step with one block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    /// What is done.
+    pub step: EncodeStep,
+    /// Which bytes of the chunk.
+    pub block: Range<u64>,
+}
+
+/// The turns of `member` when a set is encoded, in order. All members walk the same blocks at the same turn, so what is
+/// due from a neighbour was sent by one that is no further than we are.
+pub fn encode_turns(geometry: Geometry, member: usize, block: usize) -> impl Iterator<Item = Turn> {
+    let block = block.max(1) as u64;
+    blocks(geometry.chunk(), block.saturating_mul(ABREAST.into())).flat_map(move |wide| {
+        encode_steps(geometry.members(), member).flat_map(move |step| {
+            blocks(wide.end - wide.start, block)
+                .map(move |block| Turn { step, block: wide.start + block.start..wide.start + block.end })
+        })
+    })
+}
+
+/// Bytes of a block; it is at most what the settings allow, so it fits.
+pub fn len(block: &Range<u64>) -> usize {
+    usize::try_from(block.end - block.start).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_of_every_column_has_its_turn_once() {
+        let geometry = Geometry::with_chunk(5, 1000).unwrap();
+        for member in 0..5 {
+            let turns: Vec<_> = encode_turns(geometry, member, 64).collect();
+            assert_eq!(turns.len(), 5 * 16);
+            let mut seen: Vec<_> = turns.iter().map(|t| (t.step.column, t.block.start)).collect();
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), turns.len());
+            let bytes: usize = turns.iter().filter(|t| t.step.send).map(|t| len(&t.block)).sum();
+            assert_eq!(bytes, 4 * 1000);
+        }
+    }
+
+    #[test]
+    fn what_a_member_receives_is_what_its_left_neighbour_sends_in_order() {
+        let geometry = Geometry::with_chunk(4, 777).unwrap();
+        for member in 0..4 {
+            let key = |t: Turn| (t.step.column, t.block);
+            let due: Vec<_> =
+                encode_turns(geometry, member, 50).filter(|t| t.step.receive).map(key).collect();
+            let left = (member + 3) % 4;
+            let sent: Vec<_> = encode_turns(geometry, left, 50).filter(|t| t.step.send).map(key).collect();
+            assert_eq!(due, sent);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The *send* job: one sealed file goes whole from its holder to the node that opens it; both check size and CRC.
+
+use std::fs::File;
+use std::io::{Read, Write};
+
+use scrfs::control::SealedFile;
+
+use super::block::Block;
+use super::error::{JobError, fault};
+use super::link::Daemon;
+use super::streams::Peers;
+use crate::job::JobOutput;
+
+/// Position of the holder in a send job.
+pub const HOLDER: u32 = 0;
+/// Position of the asker.
+pub const ASKER: u32 = 1;
+
+/// What is sent.
+pub struct Parcel<'a> {
+    /// Which file.
+    pub file: &'a SealedFile,
+    /// Bytes.
+    pub size: u64,
+    /// CRC32.
+    pub crc: u32,
+    /// Bytes of one block.
+    pub block: usize,
+}
+
+/// The share of either node.
+pub fn run(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<JobOutput, JobError> {
+    if peers.me() == HOLDER { send(parcel, daemon, peers) } else { receive(parcel, daemon, peers) }?;
+    Ok(JobOutput::Done)
+}
+
+fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
+    let mut source = daemon.open_file(parcel.file.id, &parcel.file.path)?;
+    let held = source.metadata().map_err(|e| parcel.io("stat", e))?.len();
+    if held != parcel.size {
+        let reason = format!("{} has {held} bytes, sealed with {}", parcel.file.path, parcel.size);
+        return Err(JobError::Plan { id: parcel.file.id, reason });
+    }
+    let mut crc = crc32fast::Hasher::new();
+    for len in parcel.blocks() {
+        fault("fetch.send")?;
+        let mut block = Block::zeroed(len);
+        source.read_exact(block.payload_mut()).map_err(|e| parcel.io("read", e))?;
+        crc.update(block.payload());
+        peers.send(ASKER, block)?;
+    }
+    parcel.check(crc.finalize())
+}
+
+fn receive(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
+    let mut target: File = daemon.create_copy(parcel.file)?;
+    let mut crc = crc32fast::Hasher::new();
+    for len in parcel.blocks() {
+        let block = peers.recv(HOLDER, len)?;
+        crc.update(block.payload());
+        target.write_all(block.payload()).map_err(|e| parcel.io("write", e))?;
+    }
+    drop(target);
+    let crc = crc.finalize();
+    parcel.check(crc)?;
+    fault("fetch.install")?;
+    daemon.install_copy(parcel.file, parcel.size, crc)
+}
+
+impl Parcel<'_> {
+    /// Lengths of the blocks, first to last.
+    fn blocks(&self) -> impl Iterator<Item = usize> {
+        let (size, block) = (self.size, self.block as u64);
+        (0..size.div_ceil(block)).map(move |n| usize::try_from((size - n * block).min(block)).unwrap_or(0))
+    }
+
+    fn check(&self, found: u32) -> Result<(), JobError> {
+        if found == self.crc {
+            return Ok(());
+        }
+        Err(JobError::Crc { id: self.file.id, path: self.file.path.clone(), found, sealed: self.crc })
+    }
+
+    fn io(&self, verb: &str, source: std::io::Error) -> JobError {
+        JobError::Io { id: self.file.id, what: format!("{verb} {}", self.file.path), source }
+    }
+}

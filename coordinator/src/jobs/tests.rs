@@ -1,0 +1,323 @@
+//! Encode, rebuild and send over the simulated transport, against plain arithmetic in memory.
+
+use std::fs;
+use std::path::Path;
+
+use super::testbed::Nodes;
+use crate::job::{About, Job, JobOutput, SetMember};
+use scrfs::control::SealedFile;
+use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
+use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
+use scrfs::path::RelPath;
+
+const ID: DatasetId = DatasetId(7);
+
+/// A set whose members have these files; member i is at node i.
+struct Case {
+    nodes: Nodes,
+    files: Vec<Vec<(RelPath, Vec<u8>)>>,
+    root: tempfile::TempDir,
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x.to_le_bytes()[3]
+    };
+    (0..len).map(next).collect()
+}
+
+/// Uneven files, several per member, one member with none, an empty file, names with blanks and subdirectories.
+fn files(members: usize, scale: usize) -> Vec<Vec<(RelPath, Vec<u8>)>> {
+    let file = |m: usize, n: usize, len: usize| {
+        let name = format!("sub dir {n}/rank {m} part {n}\u{fe}.ckpt");
+        (RelPath::new(name).unwrap(), bytes((m * 100 + n) as u64, len))
+    };
+    (0..members)
+        .map(|m| match m {
+            1 => vec![],
+            2 => vec![file(m, 0, 0), file(m, 1, 5 * scale + 3), file(m, 2, 0)],
+            _ => (0..=m % 3).map(|n| file(m, n, scale * (m + 1) + 17 * n)).collect(),
+        })
+        .collect()
+}
+
+impl Case {
+    fn new(files: Vec<Vec<(RelPath, Vec<u8>)>>, block: u32, spares: usize) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let count = u32::try_from(files.len() + spares).unwrap();
+        let nodes = Nodes::new(count, u64::from(block) + 99, block, root.path());
+        let case = Self { nodes, files, root };
+        for m in 0..case.files.len() {
+            case.place(m);
+        }
+        case
+    }
+
+    fn place(&self, m: usize) {
+        let daemon = &self.nodes.daemons[m];
+        self.files[m].iter().for_each(|(path, bytes)| daemon.put(path, bytes));
+        daemon.order(member(m), self.files[m].iter().map(|(p, _)| p.clone()).collect());
+    }
+
+    fn set(&self) -> Vec<SetMember> {
+        let sizes = |m: usize| self.files[m].iter().map(|(_, b)| b.len() as u64).collect();
+        (0..self.files.len())
+            .map(|m| SetMember { member: member(m), node: node(m), sizes: sizes(m) })
+            .collect()
+    }
+
+    fn encode_job(&self, scheme: Scheme) -> Job {
+        Job::Encode {
+            id: ID,
+            scheme,
+            about: About {
+                name: b"ck 1".to_vec(),
+                created_us: 1_795_241_159_283_041,
+                user: "me".to_owned(),
+                job_id: "j1".to_owned(),
+                files: self.files.iter().map(Vec::len).sum::<usize>() as u64,
+                bytes: self.files.iter().flatten().map(|(_, b)| b.len() as u64).sum(),
+            },
+            paths: self.files.iter().map(|f| f.iter().map(|(p, _)| p.clone()).collect()).collect(),
+            set: self.set(),
+            members: u32::try_from(self.files.len()).unwrap(),
+        }
+    }
+
+    /// Encodes and joins the parts as the lead does.
+    fn encode(&self, scheme: Scheme) -> Catalog {
+        let mut entries = Vec::new();
+        for (node, result) in self.nodes.run(1, &self.encode_job(scheme), 1) {
+            let JobOutput::Part(part) = result.unwrap() else { panic!("no part of node {node}") };
+            let known = &self.files[node.0 as usize];
+            assert_eq!(part.entries.len(), known.len());
+            for (entry, (path, bytes)) in part.entries.iter().zip(known) {
+                let EntryKind::File(copy) = &entry.kind else { panic!() };
+                assert_eq!((&entry.path, copy.crc), (path, crc32fast::hash(bytes)));
+            }
+            entries.extend(part.entries);
+        }
+        let place = |m: &Vec<(RelPath, Vec<u8>)>| MemberPlace {
+            host: "h".to_owned(),
+            files: m.len() as u64,
+            bytes: m.iter().map(|(_, b)| b.len() as u64).sum(),
+        };
+        let mut catalog = Catalog {
+            id: ID,
+            epoch: Epoch(1),
+            revision: 0,
+            name: b"ck 1".to_vec(),
+            created_us: 1_795_241_159_283_041,
+            user: "me".to_owned(),
+            job_id: "j1".to_owned(),
+            layout: Layout {
+                scheme,
+                members: self.files.iter().map(place).collect(),
+                sets: vec![(0..self.files.len()).map(member).collect()],
+            },
+            entries,
+        };
+        catalog.sort();
+        catalog
+    }
+
+    /// The payloads by the definition (FORMATS 4), byte by byte.
+    fn payloads(&self) -> Vec<Vec<u8>> {
+        let n = self.files.len();
+        let mut logical: Vec<Vec<u8>> =
+            self.files.iter().map(|f| f.iter().flat_map(|(_, b)| b.clone()).collect()).collect();
+        let longest = logical.iter().map(Vec::len).max().unwrap();
+        let chunk = longest.div_ceil(n - 1).max(1);
+        for l in &mut logical {
+            l.resize(chunk * (n - 1), 0);
+        }
+        let piece = |r: usize, m: usize| if m < r { m } else { m - 1 };
+        (0..n)
+            .map(|m| {
+                let byte = |b: usize| {
+                    (0..n).filter(|r| *r != m).fold(0, |x, r| x ^ logical[r][piece(r, m) * chunk + b])
+                };
+                (0..chunk).map(byte).collect()
+            })
+            .collect()
+    }
+
+    fn lose(&self, m: usize) {
+        self.nodes.daemons[m].wipe();
+    }
+
+    fn rebuild_job(&self, catalog: &Catalog, lost: usize, onto: usize) -> Job {
+        let mut set = self.set();
+        set[lost].node = node(onto);
+        Job::Rebuild { catalog: Box::new(catalog.clone()), set, lost: member(lost).0 }
+    }
+
+    fn assert_files(&self, m: usize, at: usize) {
+        for (path, bytes) in &self.files[m] {
+            assert_eq!(&fs::read(self.nodes.daemons[at].tree(path)).unwrap(), bytes, "{path}");
+        }
+    }
+
+    fn root(&self) -> &Path {
+        self.root.path()
+    }
+}
+
+fn node(n: usize) -> NodeRank {
+    NodeRank(u32::try_from(n).unwrap())
+}
+
+fn member(m: usize) -> Member {
+    Member(u32::try_from(m).unwrap())
+}
+
+#[test]
+fn encoding_gives_the_defined_bytes_and_any_member_can_be_rebuilt() {
+    // Blocks far smaller than a chunk, about a chunk, and larger.
+    for (members, scale, block) in [(2, 100, 16), (3, 777, 64), (4, 1000, 256), (5, 300, 4096), (8, 500, 33)]
+    {
+        let case = Case::new(files(members, scale), block, 1);
+        let catalog = case.encode(Scheme::Xor);
+        let reds: Vec<_> =
+            case.nodes.daemons.iter().map(super::testbed::FakeDaemon::redundancy_bytes).collect();
+        for (m, payload) in case.payloads().iter().enumerate() {
+            let [(name, bytes)] = &reds[m][..] else { panic!("member {m} has {} files", reds[m].len()) };
+            assert_eq!(name, &format!("{}_of_{members}_in_0.xor", m + 1));
+            assert!(bytes.ends_with(payload), "member {m} of {members}, block {block}");
+        }
+        for lost in 0..members {
+            // Onto a spare, onto the rebooted node, onto a node that holds another member.
+            let onto = [members, lost, (lost + 1) % members][lost % 3];
+            case.lose(lost);
+            if onto == members {
+                case.lose(members);
+            }
+            let results = case.nodes.run(10 + lost as u64, &case.rebuild_job(&catalog, lost, onto), lost);
+            for (node, result) in results {
+                result.unwrap_or_else(|e| panic!("{members} members, {lost} lost, node {node}: {e}"));
+            }
+            case.assert_files(lost, onto);
+            assert!(
+                case.nodes.daemons[onto].redundancy_bytes().contains(&reds[lost][0]),
+                "redundancy of {lost}"
+            );
+            if onto != lost {
+                // Back to where it was, for the next round.
+                case.lose(onto);
+                for m in [lost, onto].into_iter().filter(|m| *m < members) {
+                    case.lose(m);
+                    case.place(m);
+                    let (name, bytes) = &reds[m][0];
+                    fs::write(case.root().join(format!("node{m}/red/{name}")), bytes).unwrap();
+                    case.nodes.daemons[m].name(member(m), name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_but_empty_files_still_has_a_byte_of_parity() {
+    let empty = |m: usize| vec![(RelPath::new(format!("empty.{m}")).unwrap(), vec![])];
+    let case = Case::new((0..3).map(empty).collect(), 4096, 0);
+    let catalog = case.encode(Scheme::Xor);
+    case.lose(1);
+    case.nodes.run(2, &case.rebuild_job(&catalog, 1, 1), 0).into_values().for_each(|r| drop(r.unwrap()));
+    case.assert_files(1, 1);
+}
+
+#[test]
+fn single_and_a_set_of_one_take_crcs_only() {
+    for (count, scheme) in [(3, Scheme::Single), (1, Scheme::Xor)] {
+        let case = Case::new(files(count, 1000), 100, 0);
+        case.encode(scheme);
+        assert!(case.nodes.daemons.iter().all(|d| d.redundancy_bytes().is_empty()));
+    }
+}
+
+#[test]
+fn a_fault_in_one_share_ends_all_with_an_error() {
+    for after in 0..3 {
+        let case = Case::new(files(4, 100_000), 1024, 0);
+        case.nodes.daemons[3].fail_after(after);
+        let results = case.nodes.run(1, &case.encode_job(Scheme::Xor), 0);
+        let error = results[&NodeRank(3)].as_ref().unwrap_err();
+        assert!(error.contains("injected"), "{error}");
+        let failed = results.values().filter(|r| r.is_err()).count();
+        assert!(failed == 4 || after >= 2, "{failed} of 4 ended with an error");
+        if after < 2 {
+            // A share that had not begun when it was told has nothing to give up.
+            let given_up = case.nodes.daemons[0].abandoned();
+            assert!(given_up.is_empty() || given_up == [Member(0)], "{given_up:?}");
+        }
+    }
+}
+
+#[test]
+fn a_dead_peer_ends_all_with_an_error() {
+    let case = Case::new(files(4, 400_000), 512, 0);
+    let control = case.nodes.control.clone();
+    let killer = std::thread::spawn(move || {
+        while control.peak_bytes() < 2048 {
+            std::thread::yield_now();
+        }
+        control.kill(NodeRank(2));
+    });
+    let results = case.nodes.run(1, &case.encode_job(Scheme::Xor), 0);
+    killer.join().unwrap();
+    assert!(results.values().all(Result::is_err), "{results:?}");
+}
+
+#[test]
+fn a_changed_survivor_is_named_and_nothing_is_rebuilt() {
+    let case = Case::new(files(4, 5000), 256, 1);
+    let catalog = case.encode(Scheme::Xor);
+    let (path, bytes) = &case.files[3][0];
+    let mut wrong = bytes.clone();
+    wrong[100] ^= 1;
+    case.nodes.daemons[3].put(path, &wrong);
+    case.lose(0);
+    let results = case.nodes.run(2, &case.rebuild_job(&catalog, 0, 4), 0);
+    assert!(results[&NodeRank(3)].as_ref().unwrap_err().contains("CRC"), "{results:?}");
+    assert!(results[&NodeRank(4)].is_err());
+    assert_eq!(case.nodes.daemons[4].abandoned(), vec![Member(0)]);
+}
+
+#[test]
+fn memory_is_bounded_by_the_window_not_by_the_data() {
+    let case = Case::new(files(3, 1_000_000), 1024, 0);
+    case.encode(Scheme::Xor);
+    let bound = super::WINDOW as usize * (1024 + 16);
+    assert!(case.nodes.control.peak_bytes() <= bound, "{} bytes in flight", case.nodes.control.peak_bytes());
+}
+
+#[test]
+fn a_sealed_file_goes_to_the_asker_whole_or_not_at_all() {
+    let case = Case::new(files(3, 3000), 700, 0);
+    let (path, bytes) = &case.files[0][0];
+    let job = |crc| Job::Send {
+        file: SealedFile { id: ID, path: path.clone() },
+        size: bytes.len() as u64,
+        crc,
+        from: NodeRank(0),
+        to: NodeRank(1),
+    };
+    let good = case.nodes.run(1, &job(crc32fast::hash(bytes)), 1);
+    assert!(good.values().all(Result::is_ok), "{good:?}");
+    case.assert_files(0, 0);
+    assert_eq!(&fs::read(case.nodes.daemons[1].tree(path)).unwrap(), bytes);
+    let bad = case.nodes.run(2, &job(1), 0);
+    assert!(bad.values().all(Result::is_err), "{bad:?}");
+    let gone = Job::Send {
+        file: SealedFile { id: ID, path: RelPath::new("nowhere").unwrap() },
+        size: 5,
+        crc: 0,
+        from: NodeRank(0),
+        to: NodeRank(2),
+    };
+    assert!(case.nodes.run(3, &gone, 0).values().all(Result::is_err));
+}
