@@ -1,9 +1,21 @@
 //! Work of the lead on the PFS, in the prefix: done with the job user's rights, in a worker thread of rank 0.
 //!
-//! Tasks and outcomes are values; the lead orders them, this module carries them out.
+//! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries them out. In reading order:
+//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `prefix` (paths and small files).
+
+mod catalog;
+mod flush;
+mod index;
+mod lock;
+mod prefix;
+#[cfg(test)]
+mod tests;
+mod worker;
 
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch};
+
+pub use self::worker::start;
 
 /// What the lead wants done in the prefix.
 #[derive(Debug, Clone, PartialEq)]

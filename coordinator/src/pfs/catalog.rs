@@ -1,0 +1,355 @@
+//! A dataset's catalog as the records beside its files, and back.
+//!
+//! `summary.scr` has the dataset's descriptor and, as keys that other readers ignore, its epoch, directories and links;
+//! the rank2file leaf has each member's files with size and CRC, and in further such keys mode, owner and times. What SCR
+//! wrote has none of these; then the files' own attributes on the PFS count.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use scrfs::hash::{NulInText, Text};
+use scrfs::ids::{Epoch, Member};
+use scrfs::path::RelPath;
+use scrfs::record::rank2file::{Rank2FileBody, RecordPlace};
+use scrfs::record::summary::{FileOnPfs, NameOnPfs, RankFiles, SUMMARY_VERSION, Summary};
+use scrfs::record::{Crc32, DatasetDescriptor, Rank2File, Rank2FileLeaf, Rank2FileNode, Record};
+use scrfs::store::beneath;
+
+use super::StoredDataset;
+use super::prefix::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded};
+
+/// Stands for the dataset's own directory.
+const OWN: &str = ".";
+const LEAF: &str = ".scr/rank2file.0.0.scr";
+/// SCR's trees have two levels up to millions of members.
+const LEVELS_MAX: u32 = 8;
+/// Members of a dataset; far above any machine, far below what could exhaust memory.
+const MEMBERS_MAX: u64 = 1 << 20;
+const TYPE_FILE: u32 = 0o100_000;
+const MODE_BITS: u32 = 0o7777;
+
+/// The records of one dataset, as bytes.
+pub(super) struct Published {
+    pub(super) summary: Vec<u8>,
+    pub(super) root: Vec<u8>,
+    pub(super) leaf: Vec<u8>,
+}
+
+/// The dataset's descriptor in summary and index.
+pub(super) fn descriptor(catalog: &Catalog) -> std::result::Result<DatasetDescriptor, NulInText> {
+    Ok(DatasetDescriptor {
+        id: Some(catalog.id),
+        checkpoint: Some(catalog.id),
+        name: Some(Text::new(catalog.name.clone())?),
+        created_us: Some(catalog.created_us),
+        user: Some(Text::new(catalog.user.clone())?),
+        job_id: Some(Text::new(catalog.job_id.clone())?),
+        files: Some(catalog.layout.members.iter().map(|m| m.files).sum()),
+        size: Some(catalog.bytes()),
+        complete: Some(true),
+        ..DatasetDescriptor::default()
+    })
+}
+
+impl Published {
+    pub(super) fn of(catalog: &Catalog) -> std::result::Result<Self, String> {
+        let nul = |e: NulInText| e.to_string();
+        let ranks = catalog.layout.members.len() as u64;
+        let mut leaf = Rank2FileLeaf { level: Some(0), ranks: Some(ranks), ..Rank2FileLeaf::default() };
+        for member in (0..).zip(&catalog.layout.members).map(|(m, _)| Member(m)) {
+            let files =
+                catalog.files_of(member).map(|(entry, copy)| (Text::from(&entry.path), file_of(entry, copy)));
+            leaf.by_member.set_last(member, RankFiles { files: files.collect(), ..RankFiles::default() });
+        }
+        let mut root = Rank2FileNode { level: Some(1), ranks: Some(ranks), ..Rank2FileNode::default() };
+        let place = RecordPlace { offset: Some(0), file: Some(LEAF.into()), ..RecordPlace::default() };
+        root.children.set_last(Member(0), place);
+        let mut summary = Summary {
+            dataset: Some(descriptor(catalog).map_err(nul)?),
+            complete: Some(true),
+            version: Some(SUMMARY_VERSION),
+            epoch: Some(catalog.epoch.0),
+            ..Summary::default()
+        };
+        for entry in &catalog.entries {
+            let path = if entry.path.is_root() { Text::from(OWN) } else { Text::from(&entry.path) };
+            match &entry.kind {
+                EntryKind::File(_) => {}
+                EntryKind::Directory => drop(summary.directories.set_last(path, name_of(entry, None))),
+                EntryKind::Symlink(target) => {
+                    let target = Text::new(target.clone()).map_err(nul)?;
+                    summary.links.set_last(path, name_of(entry, Some(target)));
+                }
+            }
+        }
+        Ok(Self { summary: summary.encode(), root: root.encode(), leaf: leaf.encode() })
+    }
+}
+
+fn file_of(entry: &Entry, copy: &FileCopy) -> FileOnPfs {
+    FileOnPfs {
+        size: Some(copy.size),
+        crc: Some(Crc32(copy.crc)),
+        program_rank: copy.program_rank,
+        mode: Some(TYPE_FILE | entry.mode),
+        uid: Some(entry.uid),
+        gid: Some(entry.gid),
+        atime_secs: Some(entry.atime.secs),
+        atime_nsecs: Some(entry.atime.nsecs),
+        mtime_secs: Some(entry.mtime.secs),
+        mtime_nsecs: Some(entry.mtime.nsecs),
+        ..FileOnPfs::default()
+    }
+}
+
+fn name_of(entry: &Entry, target: Option<Text>) -> NameOnPfs {
+    NameOnPfs {
+        target,
+        mode: Some(entry.mode),
+        uid: Some(entry.uid),
+        gid: Some(entry.gid),
+        atime_secs: Some(entry.atime.secs),
+        atime_nsecs: Some(entry.atime.nsecs),
+        mtime_secs: Some(entry.mtime.secs),
+        mtime_nsecs: Some(entry.mtime.nsecs),
+        ..NameOnPfs::default()
+    }
+}
+
+/// Reads the catalog of a dataset in the prefix: names, sizes and CRCs; every member is a set of its own.
+pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
+    let directory = prefix.dataset(&stored.name);
+    let top = open(&directory)?;
+    let reader = Reader { directory: &directory, top };
+    let path = directory.join("summary.scr");
+    let summary = match reader.record::<Summary>(&[".scr/summary.scr", "summary.scr"])? {
+        Some(summary) if summary.is_complete() => summary,
+        Some(_) => return Err(PfsError::content(&path, "the dataset is not complete")),
+        None => return Err(PfsError::content(&path, "missing")),
+    };
+    let about = summary.dataset.clone().unwrap_or_default();
+    if about.id.is_some_and(|id| id != stored.id) {
+        return Err(PfsError::content(&path, "another dataset has this name now"));
+    }
+    let (ranks, files) = reader.files(&summary, stored)?;
+    let mut members = vec![MemberPlace { host: String::new(), files: 0, bytes: 0 }; ranks];
+    let mut entries = reader.names(&summary)?;
+    for (member, path, file) in files {
+        let entry = reader.file(member, path, &file)?;
+        let (Some(place), EntryKind::File(copy)) = (members.get_mut(member.0 as usize), &entry.kind) else {
+            return Err(PfsError::content(&directory, format!("member {member} of {ranks}")));
+        };
+        place.files += 1;
+        place.bytes = place.bytes.saturating_add(copy.size);
+        entries.push(entry);
+    }
+    reader.add_missing_directories(&mut entries)?;
+    let sets = (0..).zip(&members).map(|(m, _)| vec![Member(m)]).collect();
+    let text = |text: Option<Text>| text.map(|t| t.to_string()).unwrap_or_default();
+    let mut catalog = Catalog {
+        id: stored.id,
+        epoch: Epoch(summary.epoch.unwrap_or(stored.epoch.0)),
+        revision: 0,
+        name: stored.name.clone(),
+        created_us: about.created_us.unwrap_or(0),
+        user: text(about.user),
+        job_id: text(about.job_id),
+        layout: Layout { scheme: Scheme::Single, members, sets },
+        entries,
+    };
+    catalog.sort();
+    Ok(catalog)
+}
+
+type FileRow = (Member, RelPath, FileOnPfs);
+
+struct Reader<'a> {
+    directory: &'a Path,
+    top: OwnedFd,
+}
+
+impl Reader<'_> {
+    /// The first of `names` that is there.
+    fn record<R: Record>(&self, names: &[&str]) -> Result<Option<R>> {
+        for name in names {
+            if let Some(record) = super::prefix::read_record(&self.directory.join(name))? {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Number of members, and all files that a fetch takes.
+    fn files(&self, summary: &Summary, stored: &StoredDataset) -> Result<(usize, Vec<FileRow>)> {
+        let path = self.directory.join(".scr/rank2file.scr");
+        let mut rows = Vec::new();
+        let ranks = if let Some(checkpoint) = summary.checkpoints.get(&stored.id) {
+            for (member, files) in checkpoint.by_member.iter() {
+                self.rows(*member, files, &mut rows)?;
+            }
+            checkpoint.ranks
+        } else {
+            let root = self.record::<Rank2File>(&[".scr/rank2file.scr", "rank2file.scr"])?;
+            let Some(root) = root else { return Err(PfsError::content(&path, "missing")) };
+            let ranks = match &root.body {
+                Rank2FileBody::Node(node) => node.ranks,
+                Rank2FileBody::Leaf(leaf) => leaf.ranks,
+            };
+            self.descend(&root.body, LEVELS_MAX, &mut rows)?;
+            ranks
+        };
+        match ranks {
+            Some(ranks @ 1..=MEMBERS_MAX) => Ok((usize::try_from(ranks).unwrap_or(0), rows)),
+            other => Err(PfsError::content(&path, format!("{other:?} members"))),
+        }
+    }
+
+    fn descend(&self, body: &Rank2FileBody, levels: u32, rows: &mut Vec<FileRow>) -> Result<()> {
+        let node = match body {
+            Rank2FileBody::Leaf(leaf) => {
+                return leaf.by_member.iter().try_for_each(|(member, files)| self.rows(*member, files, rows));
+            }
+            Rank2FileBody::Node(node) => node,
+        };
+        if levels == 0 {
+            return Err(PfsError::content(
+                self.directory,
+                format!("rank2file has more than {LEVELS_MAX} levels"),
+            ));
+        }
+        for (member, place) in node.children.iter() {
+            let Some(file) = &place.file else {
+                return Err(PfsError::content(
+                    self.directory,
+                    format!("rank2file names no file for member {member}"),
+                ));
+            };
+            let path = self.directory.join(self.inner(file)?.as_path());
+            let Some(bytes) = read_bounded(&path)? else { return Err(PfsError::content(&path, "missing")) };
+            let below = Rank2File::decode_at(&bytes, place.offset.unwrap_or(0))
+                .map_err(|source| PfsError::Record { path, source })?;
+            self.descend(&below.body, levels - 1, rows)?;
+        }
+        Ok(())
+    }
+
+    fn rows(&self, member: Member, files: &RankFiles, rows: &mut Vec<FileRow>) -> Result<()> {
+        for (path, file) in files.files.iter().filter(|(_, file)| !file.no_fetch) {
+            rows.push((member, self.inner(path)?, file.clone()));
+        }
+        if rows.len() as u64 > RECORD_BYTES_MAX / 16 {
+            return Err(PfsError::content(self.directory, "more files than its records could hold"));
+        }
+        Ok(())
+    }
+
+    /// A path that stays in the dataset.
+    fn inner(&self, path: &Text) -> Result<RelPath> {
+        let inner = RelPath::new(path.as_bytes()).ok().filter(|path| !path.is_root());
+        inner.ok_or_else(|| PfsError::content(self.directory, format!("{path} is not a path in the dataset")))
+    }
+
+    fn file(&self, member: Member, path: RelPath, file: &FileOnPfs) -> Result<Entry> {
+        let (Some(size), Some(Crc32(crc))) = (file.size, file.crc) else {
+            let reason = format!("{path}: no size or no CRC recorded; it cannot be verified");
+            return Err(PfsError::content(self.directory, reason));
+        };
+        let kind = EntryKind::File(FileCopy { size, crc, member, program_rank: file.program_rank });
+        if let (Some(mode), Some(uid), Some(gid)) = (file.mode, file.uid, file.gid) {
+            let (atime, mtime) =
+                (stamp(file.atime_secs, file.atime_nsecs), stamp(file.mtime_secs, file.mtime_nsecs));
+            return Ok(Entry { path, kind, mode: mode & MODE_BITS, uid, gid, atime, mtime });
+        }
+        let stat = self.stat(&path)?;
+        Ok(entry_of_stat(path, kind, &stat))
+    }
+
+    /// Directories and links that the summary lists.
+    fn names(&self, summary: &Summary) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for (path, name) in summary.directories.iter() {
+            let path = if *path == OWN { RelPath::root() } else { self.inner(path)? };
+            entries.push(entry_of_name(path, EntryKind::Directory, name));
+        }
+        for (path, name) in summary.links.iter() {
+            let Some(target) = &name.target else {
+                return Err(PfsError::content(self.directory, format!("{path}: a link without a target")));
+            };
+            let kind = EntryKind::Symlink(target.as_bytes().to_vec());
+            entries.push(entry_of_name(self.inner(path)?, kind, name));
+        }
+        Ok(entries)
+    }
+
+    /// Directories that no record lists, as they are on the PFS.
+    fn add_missing_directories(&self, entries: &mut Vec<Entry>) -> Result<()> {
+        let known: BTreeSet<RelPath> = entries.iter().map(|e| e.path.clone()).collect();
+        let mut missing = BTreeSet::from([RelPath::root()]);
+        for entry in entries.iter() {
+            let mut at = entry.path.split_last().map(|(parent, _)| parent);
+            while let Some(parent) = at {
+                at = parent.split_last().map(|(above, _)| above);
+                if !missing.insert(parent) {
+                    break;
+                }
+            }
+        }
+        for path in missing.into_iter().filter(|path| !known.contains(path)) {
+            let stat = self.stat(&path)?;
+            entries.push(entry_of_stat(path, EntryKind::Directory, &stat));
+        }
+        Ok(())
+    }
+
+    fn stat(&self, path: &RelPath) -> Result<Stat> {
+        let shown = || self.directory.join(path.as_path());
+        let (parent, name) = match path.split_last() {
+            None => {
+                return rustix::fs::fstat(&self.top).map_err(|e| PfsError::io(&shown(), "stat")(e.into()));
+            }
+            Some(_) => {
+                beneath::parent_of(self.top.as_fd(), path, false).map_err(PfsError::io(&shown(), "open"))?
+            }
+        };
+        rustix::fs::statat(&parent, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| PfsError::io(&shown(), "stat")(e.into()))
+    }
+}
+
+fn open(directory: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(rustix::fs::CWD, directory, flags, Mode::empty())
+        .map_err(|e| PfsError::io(directory, "open")(e.into()))
+}
+
+fn stamp(secs: Option<i64>, nsecs: Option<u32>) -> Stamp {
+    Stamp { secs: secs.unwrap_or(0), nsecs: nsecs.filter(|n| *n < 1_000_000_000).unwrap_or(0) }
+}
+
+fn entry_of_name(path: RelPath, kind: EntryKind, name: &NameOnPfs) -> Entry {
+    Entry {
+        path,
+        kind,
+        mode: name.mode.unwrap_or(0o755) & MODE_BITS,
+        uid: name.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+        gid: name.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+        atime: stamp(name.atime_secs, name.atime_nsecs),
+        mtime: stamp(name.mtime_secs, name.mtime_nsecs),
+    }
+}
+
+fn entry_of_stat(path: RelPath, kind: EntryKind, stat: &Stat) -> Entry {
+    let time = |secs: i64, nsecs: u64| Stamp { secs, nsecs: u32::try_from(nsecs).unwrap_or(0) };
+    Entry {
+        path,
+        kind,
+        mode: stat.st_mode & MODE_BITS,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}

@@ -1,0 +1,179 @@
+//! The index of the prefix, and `scr.current` beside it.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use scrfs::hash::Text;
+use scrfs::ids::{DatasetId, Epoch};
+use scrfs::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Words};
+
+use super::StoredDataset;
+use super::lock::Lock;
+use super::prefix::{
+    PfsError, Prefix, Result, exists, is_name, read_record, remove_file, rename, replace, sync_parent,
+};
+
+/// The link that a person may change.
+const CURRENT: &str = "scr.current";
+
+/// The datasets of the prefix, newest first.
+pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
+    let index = read(prefix)?;
+    let current = current(prefix, &index)?;
+    let mut stored = Vec::new();
+    for view in index.entries() {
+        let Some(name) = view.name else { continue };
+        let directory = prefix.dataset(name);
+        let usable = view.complete && view.failed.is_empty() && is_name(name) && has_summary(prefix, name)?;
+        stored.push(StoredDataset {
+            id: view.id,
+            epoch: Epoch(view.epoch.unwrap_or(0)),
+            name: name.to_vec(),
+            directory: directory.as_os_str().as_bytes().to_vec(),
+            usable,
+            current: current.as_ref() == Some(name),
+        });
+    }
+    stored.sort_by_key(|dataset| std::cmp::Reverse((dataset.epoch, dataset.id)));
+    // A name may have entries of several ids; the newest is the one that is there.
+    let mut seen = false;
+    for dataset in stored.iter_mut().filter(|dataset| dataset.current) {
+        dataset.current = !std::mem::replace(&mut seen, true);
+    }
+    Ok(stored)
+}
+
+/// Adds a dataset that is in place; other entries of its name go with the files that they were about. This is the commit
+/// point of a flush.
+pub(super) fn add(
+    prefix: &Prefix,
+    lock: &Lock,
+    id: DatasetId,
+    epoch: Epoch,
+    about: DatasetDescriptor,
+) -> Result<()> {
+    let mut index = read(prefix)?;
+    let Some(name) = about.name.clone() else {
+        return Err(PfsError::content(&prefix.state("index.scr"), format!("dataset {id} has no name")));
+    };
+    let replaced: Vec<_> =
+        index.entries().filter(|v| v.name == Some(&name) && v.id != id).map(|v| v.id).collect();
+    for other in replaced {
+        index.remove_entry(&name, other);
+    }
+    let entry = IndexEntry {
+        complete: Some(true),
+        dataset: Some(about),
+        flushed: now(),
+        epoch: Some(epoch.0),
+        ..IndexEntry::default()
+    };
+    let newer_is_current = index
+        .entries()
+        .filter(|v| v.name.is_some() && v.name == index.current.as_ref() && v.complete && v.failed.is_empty())
+        .any(|v| age(&v) > (epoch, id));
+    index.set_entry(name.clone(), id, entry);
+    if !newer_is_current {
+        index.current = Some(name);
+    }
+    write(prefix, lock, &index)?;
+    prefix.step("flush.current")?;
+    point_current(prefix, &index)
+}
+
+/// Notes that a fetch of this dataset found bad bytes.
+pub(super) fn mark_failed(prefix: &Prefix, lock: &Lock, stored: &StoredDataset) -> Result<()> {
+    let mut index = read(prefix)?;
+    let path = prefix.state("index.scr");
+    let name = Text::new(stored.name.clone()).map_err(|e| PfsError::content(&path, e.to_string()))?;
+    let Some(entry) = index.entry_mut(&name, stored.id) else {
+        return Err(PfsError::content(&path, format!("no entry of dataset {}", stored.id)));
+    };
+    entry.failed = now();
+    write(prefix, lock, &index)
+}
+
+fn age(view: &IndexView<'_>) -> (Epoch, DatasetId) {
+    (Epoch(view.epoch.unwrap_or(0)), view.id)
+}
+
+fn read(prefix: &Prefix) -> Result<Index> {
+    Ok(read_record(&prefix.state("index.scr"))?.unwrap_or_else(Index::new))
+}
+
+fn write(prefix: &Prefix, _held: &Lock, index: &Index) -> Result<()> {
+    prefix.newest()?;
+    prefix.step("flush.index")?;
+    replace(&prefix.state("index.scr"), &index.encode())
+}
+
+fn has_summary(prefix: &Prefix, name: &[u8]) -> Result<bool> {
+    let directory = prefix.dataset(name);
+    Ok(exists(&directory.join(".scr/summary.scr"))? || exists(&directory.join("summary.scr"))?)
+}
+
+/// The dataset that a restart presents: what the link says, where a person made it differ from CURRENT.
+fn current(prefix: &Prefix, index: &Index) -> Result<Option<Text>> {
+    let path = prefix.root().join(CURRENT);
+    let linked = match fs::read_link(&path) {
+        Ok(target) => target.file_name().and_then(|name| Text::new(name.as_bytes()).ok()),
+        // None, or something else of that name: CURRENT counts.
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => None,
+        Err(e) => return Err(PfsError::io(&path, "readlink")(e)),
+    };
+    let known = |name: &Text| index.entries().any(|view| view.name == Some(name));
+    Ok(linked.filter(known).or_else(|| index.current.clone()))
+}
+
+/// Makes the link say what CURRENT says.
+fn point_current(prefix: &Prefix, index: &Index) -> Result<()> {
+    let Some(name) = &index.current else { return Ok(()) };
+    let link = prefix.root().join(CURRENT);
+    match fs::symlink_metadata(&link) {
+        // A person's own file or directory of that name stays.
+        Ok(found) if !found.is_symlink() => return Ok(()),
+        _ => {}
+    }
+    let temporary = prefix.state("current.new");
+    remove_file(&temporary)?;
+    std::os::unix::fs::symlink(name.as_path(), &temporary).map_err(PfsError::io(&temporary, "symlink"))?;
+    rename(&temporary, &link)?;
+    sync_parent(&link)
+}
+
+/// This moment as the index has it; UTC, as the library keeps no time zone.
+fn now() -> Words {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let text = Text::new(stamp(seconds)).unwrap_or_default();
+    std::iter::once((text, ())).collect()
+}
+
+/// `YYYY-MM-DDTHH:MM:SS` of seconds since 1970 (days to civil date in the proleptic Gregorian calendar).
+fn stamp(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years from 1 March 0000, so that the leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + carry;
+    format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_dates() {
+        assert_eq!(stamp(0), "1970-01-01T00:00:00");
+        assert_eq!(stamp(951_782_399), "2000-02-28T23:59:59");
+        assert_eq!(stamp(951_827_696), "2000-02-29T12:34:56");
+        assert_eq!(stamp(1_795_241_159), "2026-11-21T06:05:59");
+    }
+}

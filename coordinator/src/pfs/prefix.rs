@@ -1,0 +1,233 @@
+//! The prefix: its paths, small files that appear whole, and steps at which tests end the work.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use scrfs::ids::{DatasetId, Epoch};
+use scrfs::path::RelPath;
+use scrfs::record::{Record, RecordError};
+
+/// A record on the PFS is at most this many bytes.
+pub(super) const RECORD_BYTES_MAX: u64 = 256 << 20;
+
+/// Why a task in the prefix failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PfsError {
+    /// A system call.
+    #[error("{}: {step}: {source}", path.display())]
+    Io { path: PathBuf, step: &'static str, source: io::Error },
+    /// A file is not the record that it should be.
+    #[error("{}: {source}", path.display())]
+    Record { path: PathBuf, source: RecordError },
+    /// It is, but says something that cannot be.
+    #[error("{}: {reason}", path.display())]
+    Content { path: PathBuf, reason: String },
+    /// The dataset cannot be put there.
+    #[error("dataset {id} ({}): {reason}", String::from_utf8_lossy(name))]
+    Dataset { id: DatasetId, name: Vec<u8>, reason: String },
+    /// Newer coordinators are at work.
+    #[error("epoch {0} has begun; this one, {1}, changes nothing any more")]
+    Superseded(Epoch, Epoch),
+    /// Another holds the lock.
+    #[error("{}: held by {holder}", path.display())]
+    Locked { path: PathBuf, holder: String },
+}
+
+impl PfsError {
+    pub(super) fn io(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, step, source }
+    }
+
+    pub(super) fn content(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Content { path: path.to_owned(), reason: reason.into() }
+    }
+}
+
+pub(super) type Result<T> = std::result::Result<T, PfsError>;
+
+/// The job's directory on the PFS, as coordinators of one epoch use it.
+#[derive(Debug)]
+pub(super) struct Prefix {
+    root: PathBuf,
+    pub(super) epoch: Epoch,
+    /// For the lock file.
+    pub(super) host: String,
+    /// Steps until the work ends as by a crash.
+    #[cfg(test)]
+    pub(super) steps_left: std::cell::Cell<u64>,
+}
+
+impl Prefix {
+    pub(super) fn new(root: &[u8], epoch: Epoch, host: &str) -> Self {
+        Self {
+            root: PathBuf::from(OsString::from_vec(root.to_vec())),
+            epoch,
+            host: host.to_owned(),
+            #[cfg(test)]
+            steps_left: std::cell::Cell::new(u64::MAX),
+        }
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// `<prefix>/.scr/<name>`.
+    pub(super) fn state(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        self.root.join(".scr").join(name.as_ref())
+    }
+
+    /// Where a dataset is copied to before it gets its name.
+    pub(super) fn flush(&self, id: DatasetId) -> PathBuf {
+        self.state(format!("flush.{id}"))
+    }
+
+    /// Where a former dataset of its name waits until the index is written.
+    pub(super) fn old(&self, id: DatasetId) -> PathBuf {
+        self.state(format!("old.{id}"))
+    }
+
+    /// A link that holds the dataset's name from before the swap until after the index entry.
+    pub(super) fn swap(&self, id: DatasetId) -> PathBuf {
+        self.state(format!("swap.{id}"))
+    }
+
+    /// The directory of dataset `name`.
+    pub(super) fn dataset(&self, name: &[u8]) -> PathBuf {
+        self.root.join(OsStr::from_bytes(name))
+    }
+
+    /// Makes `<prefix>/.scr`.
+    pub(super) fn make(&self) -> Result<()> {
+        let path = self.root.join(".scr");
+        fs::create_dir_all(&path).map_err(PfsError::io(&path, "mkdir"))
+    }
+
+    /// Fails when coordinators of a newer epoch have begun.
+    pub(super) fn newest(&self) -> Result<()> {
+        let numbers = self.numbered("epoch.")?;
+        match numbers.last() {
+            Some(highest) if *highest > self.epoch.0 => {
+                Err(PfsError::Superseded(Epoch(*highest), self.epoch))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The numbers of `<prefix>/.scr/<word><number>`, lowest first.
+    pub(super) fn numbered(&self, word: &str) -> Result<Vec<u64>> {
+        let path = self.root.join(".scr");
+        let names = match fs::read_dir(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(PfsError::io(&path, "list"))?,
+        };
+        let mut numbers = Vec::new();
+        for name in names {
+            let name = name.map_err(PfsError::io(&path, "list"))?.file_name();
+            numbers
+                .extend(name.to_str().and_then(|n| n.strip_prefix(word)).and_then(|n| n.parse::<u64>().ok()));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Passes a fault point; tests end the work here.
+    pub(super) fn step(&self, point: &'static str) -> Result<()> {
+        #[cfg(test)]
+        {
+            let left = self.steps_left.get();
+            if left == 0 {
+                return Err(PfsError::io(&self.root, point)(io::Error::other("crashed")));
+            }
+            self.steps_left.set(left - 1);
+        }
+        scrfs::faults::hit(point).map_err(PfsError::io(&self.root, point))
+    }
+}
+
+/// Reads a record; `None` when there is no such file.
+pub(super) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
+    let Some(bytes) = read_bounded(path)? else { return Ok(None) };
+    let read = R::decode(&bytes);
+    read.map(Some).map_err(|source| PfsError::Record { path: path.to_owned(), source })
+}
+
+/// The bytes of a small file; `None` when there is no such file.
+pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(PfsError::io(path, "open"))?,
+    };
+    let mut bytes = Vec::new();
+    file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(PfsError::io(path, "read"))?;
+    if bytes.len() as u64 > RECORD_BYTES_MAX {
+        return Err(PfsError::content(path, format!("more than {RECORD_BYTES_MAX} bytes")));
+    }
+    Ok(Some(bytes))
+}
+
+/// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as SCR's files are.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&temporary)
+        .map_err(PfsError::io(&temporary, "create"))?;
+    file.write_all(bytes).map_err(PfsError::io(&temporary, "write"))?;
+    file.sync_all().map_err(PfsError::io(&temporary, "fsync"))?;
+    rename(&temporary, path)?;
+    sync_parent(path)
+}
+
+pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(PfsError::io(from, "rename"))
+}
+
+/// Puts the names in the directory of `path` on storage.
+pub(super) fn sync_parent(path: &Path) -> Result<()> {
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+/// Puts the names in `directory` on storage.
+pub(super) fn sync_directory(directory: &Path) -> Result<()> {
+    File::open(directory).and_then(|d| d.sync_all()).map_err(PfsError::io(directory, "fsync"))
+}
+
+/// Removes a tree; it is no error when there is none.
+pub(super) fn remove_tree(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(PfsError::io(path, "remove")(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file or link; it is no error when there is none.
+pub(super) fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(PfsError::io(path, "remove")(e)),
+        _ => Ok(()),
+    }
+}
+
+/// True when something has this name, a dangling link too.
+pub(super) fn exists(path: &Path) -> Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(PfsError::io(path, "stat")(e)),
+    }
+}
+
+/// A dataset's name is one component, and none that is kept for scrfs.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    let single = RelPath::new(name).is_ok_and(|path| path.names().count() == 1);
+    single && name != b".scr" && name != b"scr.current"
+}

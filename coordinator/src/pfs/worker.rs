@@ -1,0 +1,48 @@
+//! The thread of rank 0 that works in the prefix, one task at a time. A PFS that hangs holds up nothing else.
+
+use std::io;
+
+use crossbeam_channel::{Sender, unbounded};
+
+use super::lock::Lock;
+use super::prefix::{Prefix, Result};
+use super::{PfsOutcome, PfsTask, catalog, flush, index};
+use crate::message::Opening;
+
+/// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its sender.
+pub fn start(opening: &Opening, done: impl Fn(PfsOutcome) + Send + 'static) -> io::Result<Sender<PfsTask>> {
+    let host = opening.hosts.first().map_or("", String::as_str);
+    let prefix = Prefix::new(&opening.settings.prefix, opening.epoch, host);
+    let (tasks, waiting) = unbounded::<PfsTask>();
+    let work = move || {
+        for task in waiting {
+            let outcome = carry_out(&prefix, &task).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a task on the PFS failed");
+                PfsOutcome::Failed(task, error.to_string())
+            });
+            done(outcome);
+        }
+    };
+    std::thread::Builder::new().name("pfs".to_owned()).spawn(work)?;
+    Ok(tasks)
+}
+
+pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
+    Ok(match task {
+        PfsTask::Survey => {
+            flush::recover(prefix)?;
+            PfsOutcome::Surveyed(index::survey(prefix)?)
+        }
+        PfsTask::BeginFlush(catalog) => PfsOutcome::FlushBegun(catalog.id, flush::begin(prefix, catalog)?),
+        PfsTask::Publish(catalog) => {
+            flush::publish(prefix, catalog)?;
+            PfsOutcome::Published(catalog.id)
+        }
+        PfsTask::ReadCatalog(stored) => PfsOutcome::Catalog(Box::new(catalog::read(prefix, stored)?)),
+        PfsTask::MarkFailed(stored) => {
+            let lock = Lock::take(prefix)?;
+            index::mark_failed(prefix, &lock, stored)?;
+            PfsOutcome::Marked(stored.id)
+        }
+    })
+}
