@@ -1,5 +1,19 @@
 //! scrfs-coordinator: one MPI process per node, beside the program. In reading order:
+//!
+//! * [`service`], [`open`], [`run`]: the process, the opening of an epoch, the loop
+//! * [`lead`]: what rank 0 decides; [`job`], [`pfs`]: what it has done for it
+//! * [`jobs`], [`comm`]: bytes between nodes; [`node`]: this node's daemon
 
+pub mod comm;
+pub mod epoch;
 pub mod job;
+pub mod jobs;
 pub mod lead;
+pub mod message;
+pub mod node;
+pub mod open;
 pub mod pfs;
+pub mod ready;
+pub mod run;
+pub mod service;
+pub mod settings;

@@ -1,2 +1,48 @@
-//! scrfs.
-fn main() {}
+//! scrfs-coordinator: see the library's documentation. This file puts the parts together; the loop is in `run`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use scrfs::control::Start;
+use scrfs_coordinator::comm::mpi::MpiTransport;
+use scrfs_coordinator::service::{self, Options};
+
+/// One per node, started by mpirun; `scrfs-run` does that.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+#[command(group(clap::ArgGroup::new("start").required(true).args(["attach", "restart"])))]
+struct Arguments {
+    /// Where scrfs is mounted on every node.
+    #[arg(long, default_value = "/scr")]
+    mount: PathBuf,
+    /// Programs run: settle what is in doubt; present, hide and remove nothing.
+    #[arg(long)]
+    attach: bool,
+    /// No program runs: choose a dataset, rebuild, present it, remove junk.
+    #[arg(long)]
+    restart: bool,
+    /// Written on the first node when programs may start.
+    #[arg(long, value_name = "PATH")]
+    ready_file: Option<PathBuf>,
+    /// The job's directory on the parallel file system (SCR_PREFIX).
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+    /// The job's id (SCR_JOB_ID).
+    #[arg(long, value_name = "ID")]
+    job_id: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let start = if arguments.restart { Start::Restart } else { Start::Attach };
+    let Arguments { mount, ready_file, prefix, job_id, .. } = arguments;
+    let options = Options { mount, start, ready_file, prefix, job_id };
+    match MpiTransport::new() {
+        Ok(transport) => service::serve(transport, options),
+        Err(error) => {
+            eprintln!("scrfs-coordinator: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

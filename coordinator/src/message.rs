@@ -1,0 +1,72 @@
+//! What coordinators say to one another, beside blocks ([`crate::jobs::block`]).
+
+use std::collections::BTreeSet;
+
+use scrfs::control::{Command, Event, Settings, Start};
+use scrfs::ids::Epoch;
+use serde::{Deserialize, Serialize};
+
+use crate::job::{Job, JobId, JobResult};
+
+/// A control message between coordinators.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum PeerMessage {
+    /// To the lead, first: this node is there.
+    Greeting(Box<Greeting>),
+    /// From the lead: greet your daemon with this.
+    Begin(Box<Opening>),
+    /// To the lead: the daemon has accepted.
+    Attached,
+    /// From the lead, for the daemon.
+    Relay(Command),
+    /// From the daemon, for the lead.
+    Report(Event),
+    /// From the lead: run your share.
+    StartJob(JobId, Box<Job>),
+    /// To the lead: the shares here have ended.
+    JobDone(JobId, JobResult),
+    /// To the sender of a block: it was consumed.
+    Credit {
+        /// Which job.
+        job: JobId,
+        /// Position of the share that sent the block.
+        from: u32,
+        /// Position of the share that consumed it.
+        to: u32,
+    },
+    /// To the other nodes of a job: a share failed here, do not wait for it.
+    JobAbort {
+        /// Which job.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// The coordinators end.
+    Leave,
+}
+
+/// A node introduces itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// Its host's name.
+    pub host: String,
+    /// The highest epoch that its daemon has seen.
+    pub epoch: Epoch,
+    /// Its settings.
+    pub settings: Settings,
+    /// Which of them were set there by hand.
+    pub by_hand: BTreeSet<String>,
+}
+
+/// How the epoch opens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Opening {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Host names by rank.
+    pub hosts: Vec<String>,
+    /// How the coordinators start.
+    pub start: Start,
+    /// The lead's settings.
+    pub settings: Settings,
+}

@@ -1,0 +1,176 @@
+//! This node's daemon as its coordinator sees it: wait for the mount, greet, pass commands down and events up.
+//!
+//! Two threads serve the link, so that the transport's thread never waits for the daemon.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, unbounded};
+use scrfs::control::client::{self, ClientError, DataConnection, Link};
+use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Role};
+use scrfs::ids::Epoch;
+
+use crate::jobs::link::{Connector, DataLink};
+
+/// How long a mount may take to come up.
+pub const MOUNT_LIMIT: Duration = Duration::from_mins(1);
+/// Between two looks at a mount that is coming up: nothing tells of it.
+const MOUNT_RETRY: Duration = Duration::from_millis(50);
+/// One question or the greeting.
+const ASK_LIMIT: Duration = Duration::from_secs(30);
+/// One request of a job; finishing a member puts all its bytes on storage within it.
+const DATA_LIMIT: Duration = Duration::from_mins(10);
+
+/// Why there is no daemon to work with.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The mount did not come up.
+    #[error("no daemon at {mount} within {limit} s: {source}")]
+    Absent {
+        /// Mount point.
+        mount: PathBuf,
+        /// Seconds waited.
+        limit: u64,
+        /// The last try's error.
+        source: ClientError,
+    },
+    /// It answered with something else.
+    #[error("the daemon in {0} does not tell its status: {1}")]
+    Status(PathBuf, String),
+    /// It refused or broke.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A thread could not be started.
+    #[error("no thread for the link: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What the daemon's link gives.
+#[derive(Debug)]
+pub enum FromDaemon {
+    /// An event for the lead.
+    Event(Event),
+    /// The link is over; the reason.
+    Lost(String),
+}
+
+/// A daemon that was found, not yet greeted.
+pub struct Found {
+    directory: PathBuf,
+    /// The highest epoch that it has seen.
+    pub epoch: Epoch,
+}
+
+/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`].
+pub fn find(mount: &Path) -> Result<Found, NodeError> {
+    let end = Instant::now() + MOUNT_LIMIT;
+    loop {
+        let error = match try_find(mount) {
+            Ok(found) => return Ok(found),
+            Err(NodeError::Client(error)) => error,
+            Err(other) => return Err(other),
+        };
+        if Instant::now() >= end {
+            return Err(NodeError::Absent {
+                mount: mount.to_owned(),
+                limit: MOUNT_LIMIT.as_secs(),
+                source: error,
+            });
+        }
+        std::thread::sleep(MOUNT_RETRY);
+    }
+}
+
+fn try_find(mount: &Path) -> Result<Found, NodeError> {
+    let directory = client::find_control_directory(mount)?;
+    match client::ask(&directory, &Ask::Status, ASK_LIMIT)? {
+        Answer::Status(status) => Ok(Found { directory, epoch: Epoch(status.epoch) }),
+        Answer::Failed(reason) => Err(NodeError::Status(directory, reason)),
+        Answer::Events(_) | Answer::Stopping => Err(NodeError::Status(directory, "wrong answer".to_owned())),
+    }
+}
+
+/// The greeted daemon.
+pub struct Node {
+    commands: Sender<Command>,
+}
+
+impl Found {
+    /// Greets as `role`; from now on every event and the end of the link go to `up`.
+    pub fn attach(
+        self,
+        role: Role,
+        up: impl Fn(FromDaemon) + Clone + Send + 'static,
+    ) -> Result<Node, NodeError> {
+        let Link { commands: mut down, mut events } = Link::connect(&self.directory, role, ASK_LIMIT)?;
+        let (commands, waiting) = unbounded::<Command>();
+        let lost = up.clone();
+        let writer = move || {
+            for command in waiting {
+                if let Err(error) = down.send(&command) {
+                    lost(FromDaemon::Lost(error.to_string()));
+                    return;
+                }
+            }
+        };
+        let reader = move || {
+            loop {
+                match events.receive(None) {
+                    Ok(Some(event)) => up(FromDaemon::Event(event)),
+                    Ok(None) => {}
+                    Err(error) => return up(FromDaemon::Lost(error.to_string())),
+                }
+            }
+        };
+        spawn("link-down", writer)?;
+        spawn("link-up", reader)?;
+        Ok(Node { commands })
+    }
+
+    /// Makes data connections for the workers of `epoch`.
+    pub fn connector(&self, epoch: Epoch) -> Connector {
+        let directory = self.directory.clone();
+        Arc::new(move || {
+            let connection =
+                DataConnection::connect(&directory, epoch, DATA_LIMIT).map_err(|e| e.to_string())?;
+            Ok(Box::new(connection) as Box<dyn DataLink>)
+        })
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), NodeError> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop).map_err(NodeError::Thread)
+}
+
+impl Node {
+    /// Passes a command on, in order. A lost link is told by [`FromDaemon::Lost`].
+    pub fn send(&self, command: Command) {
+        // The writer is gone only after it told of the lost link.
+        drop(self.commands.send(command));
+    }
+}
+
+impl DataLink for DataConnection {
+    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), String> {
+        let wants_descriptor = matches!(
+            request,
+            DataRequest::OpenFile { .. }
+                | DataRequest::OpenRedundancy { .. }
+                | DataRequest::CreateRedundancy { .. }
+                | DataRequest::CreateFile { .. }
+                | DataRequest::CreateCopy(_)
+        );
+        let answer = if wants_descriptor {
+            self.descriptor(request).map(|fd| (DataReply::Descriptor, Some(fd)))
+        } else {
+            Self::request(self, request).map(|reply| (reply, None))
+        };
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(ClientError::Failed { errno, reason }) => Ok((DataReply::Failed { errno, reason }, None)),
+            Err(other) => Err(other.to_string()),
+        }
+    }
+}

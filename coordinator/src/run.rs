@@ -1,0 +1,413 @@
+//! The loop of one coordinator: transport, daemon, jobs, PFS worker and time on one side, the lead (rank 0) on the other.
+//!
+//! One thread owns the transport and runs this loop. Everything else that can wait has its own thread and speaks through
+//! one channel, which is also what the loop sleeps on. The lead's commands go to the daemons and their events to the lead
+//! unchanged and in order.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use scrfs::control::{Command, Event, Settings};
+use scrfs::ids::NodeRank;
+
+use crate::comm::{CommError, Lane, Received, Transport};
+use crate::job::{Job, JobId};
+use crate::jobs::Jobs;
+use crate::jobs::block::{Block, Outgoing, Stream};
+use crate::jobs::link::Connector;
+use crate::lead::{Input, Lead, Output};
+use crate::message::{Opening, PeerMessage};
+use crate::node::{FromDaemon, Node};
+use crate::open::{self, Early, OpenError};
+use crate::pfs::{PfsOutcome, PfsTask};
+use crate::ready;
+
+/// Between two polls of the transport when nothing happens.
+const IDLE_POLL: Duration = Duration::from_millis(10);
+/// Between two polls while hot.
+const HOT_POLL: Duration = Duration::from_micros(100);
+/// After anything happened more is likely.
+const HOT: Duration = Duration::from_millis(500);
+/// How often the lead is told the time when nothing else is told.
+const TICK: Duration = Duration::from_millis(100);
+/// Messages taken from one source before the others have their turn.
+const TURN: usize = 128;
+
+/// What the loop is woken by.
+#[derive(Debug)]
+pub enum Wake {
+    /// The daemon's link.
+    Daemon(FromDaemon),
+    /// A job's worker.
+    Job(Outgoing),
+    /// The PFS worker.
+    Pfs(Box<PfsOutcome>),
+    /// A signal asks this process to end.
+    Signal(i32),
+}
+
+/// Why a coordinator ends other than by a signal. The whole coordinators' job ends with it.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The transport failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A message could not be read or written.
+    #[error(transparent)]
+    Peer(#[from] OpenError),
+    /// The daemon is gone or has a newer coordinator.
+    #[error("the link to the daemon is lost: {0}")]
+    DaemonLost(String),
+    /// The ready file could not be written.
+    #[error("{path}: {source}")]
+    Ready {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An injected fault.
+    #[error("injected at {0}: {1}")]
+    Fault(&'static str, std::io::Error),
+}
+
+/// How the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// A signal to this or another coordinator.
+    Asked,
+}
+
+/// What only rank 0 has.
+struct LeadSide {
+    lead: Lead,
+    pfs: Sender<PfsTask>,
+    ready_file: Option<PathBuf>,
+    epoch: scrfs::ids::Epoch,
+    clock: Clock,
+    told: Instant,
+}
+
+/// Microseconds since 1970 that never go back.
+#[derive(Default)]
+struct Clock(u64);
+
+impl Clock {
+    fn now(&mut self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.0 = self.0.max(u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
+        self.0
+    }
+}
+
+/// One coordinator after the opening.
+pub struct Coordinator<T> {
+    transport: T,
+    node: Node,
+    jobs: Jobs,
+    lead: Option<LeadSide>,
+    wakes: Receiver<Wake>,
+    /// Blocks held back while the transport has no room; bounded by the jobs' credits.
+    held: VecDeque<(NodeRank, Vec<u8>)>,
+    hot_until: Instant,
+    leaving: bool,
+}
+
+/// What a coordinator is made of.
+pub struct Parts<T> {
+    /// The transport, opened.
+    pub transport: T,
+    /// The greeted daemon.
+    pub node: Node,
+    /// Data connections to it.
+    pub connect: Connector,
+    /// Sender and receiver of everything that wakes the loop.
+    pub wakes: (Sender<Wake>, Receiver<Wake>),
+    /// How the epoch opened.
+    pub opening: Opening,
+    /// Rank 0: takes PFS tasks.
+    pub pfs: Option<Sender<PfsTask>>,
+    /// Rank 0: written when programs may start.
+    pub ready_file: Option<PathBuf>,
+}
+
+impl<T: Transport> Coordinator<T> {
+    /// Runs until a signal or an error; gives the transport back. `early` came before the loop began.
+    pub fn start(parts: Parts<T>, early: Early) -> (T, Result<Ended, RunError>) {
+        let (mut this, begin) = Self::new(parts);
+        let begun = this.tell(begin).and_then(|()| early.into_iter().try_for_each(|m| this.received(m)));
+        let result = begun.and_then(|()| this.run());
+        this.jobs.abort_all("the coordinator ends");
+        (this.transport, result)
+    }
+
+    /// Puts the parts together; the lead, at rank 0, is to be told the second value first.
+    fn new(parts: Parts<T>) -> (Self, Input) {
+        let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, ready_file } = parts;
+        let Opening { epoch, hosts, start, settings } = opening;
+        let Settings { block_bytes, .. } = settings;
+        let emit = std::sync::Arc::new(move |out| drop(wake.send(Wake::Job(out))));
+        let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit);
+        let lead = pfs.map(|pfs| LeadSide {
+            lead: Lead::new(),
+            pfs,
+            ready_file,
+            epoch,
+            clock: Clock::default(),
+            told: Instant::now(),
+        });
+        let hot_until = Instant::now() + HOT;
+        let held = VecDeque::new();
+        let this = Self { transport, node, jobs, lead, wakes, held, hot_until, leaving: false };
+        (this, Input::Begin { epoch, hosts, start, settings })
+    }
+
+    fn run(&mut self) -> Result<Ended, RunError> {
+        while !self.leaving {
+            self.turn()?;
+        }
+        Ok(Ended::Asked)
+    }
+
+    fn turn(&mut self) -> Result<(), RunError> {
+        let mut worked = false;
+        for _ in 0..TURN {
+            let Some(received) = self.transport.poll()? else { break };
+            self.received(received)?;
+            worked = true;
+        }
+        for _ in 0..TURN {
+            let Ok(wake) = self.wakes.try_recv() else { break };
+            self.woken(wake)?;
+            worked = true;
+        }
+        self.send_held()?;
+        self.tick()?;
+        let now = Instant::now();
+        if worked {
+            self.hot_until = now + HOT;
+            return Ok(());
+        }
+        let busy = !self.held.is_empty() || self.jobs.busy() || !self.transport.is_drained();
+        let wait = if now < self.hot_until || busy { HOT_POLL } else { IDLE_POLL };
+        match self.wakes.recv_timeout(wait) {
+            Ok(wake) => {
+                self.hot_until = now + HOT;
+                self.woken(wake)
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => Err(RunError::DaemonLost("all threads ended".to_owned())),
+        }
+    }
+
+    fn send_held(&mut self) -> Result<(), RunError> {
+        while self.transport.has_room() {
+            let Some((node, bytes)) = self.held.pop_front() else { break };
+            self.transport.send(node, Lane::Bulk, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Result<(), RunError> {
+        match &self.lead {
+            Some(side) if side.told.elapsed() >= TICK => self.lead_steps(None),
+            _ => Ok(()),
+        }
+    }
+
+    fn received(&mut self, received: Received) -> Result<(), RunError> {
+        let Received { from, lane, bytes } = received;
+        if lane == Lane::Bulk {
+            let Some((job, stream, block)) = Block::from_message(bytes) else {
+                return Err(OpenError::Message(from, "a block that is too short".to_owned()).into());
+            };
+            self.jobs.arrived(job, stream, block);
+            return Ok(());
+        }
+        self.heard(from, open::decode(from, &bytes)?)
+    }
+
+    fn heard(&mut self, from: NodeRank, message: PeerMessage) -> Result<(), RunError> {
+        match message {
+            PeerMessage::Relay(command) => self.relay(command),
+            PeerMessage::Report(event) => self.tell(Input::Daemon(from, event)),
+            PeerMessage::StartJob(id, job) => {
+                self.jobs.start(id, *job);
+                Ok(())
+            }
+            PeerMessage::JobDone(id, result) => self.tell(Input::Job(from, id, result)),
+            PeerMessage::Credit { job, from, to } => {
+                self.jobs.credited(job, Stream { from, to });
+                Ok(())
+            }
+            PeerMessage::JobAbort { job, reason } => {
+                self.jobs.abort(job, &reason);
+                Ok(())
+            }
+            PeerMessage::Leave => {
+                tracing::info!(%from, "asked to end by a peer");
+                self.leaving = true;
+                Ok(())
+            }
+            PeerMessage::Greeting(_) | PeerMessage::Begin(_) | PeerMessage::Attached => {
+                Err(OpenError::Message(from, "a message of the opening, after it".to_owned()).into())
+            }
+        }
+    }
+
+    fn woken(&mut self, wake: Wake) -> Result<(), RunError> {
+        match wake {
+            Wake::Daemon(FromDaemon::Event(event)) => {
+                passes(point_of_event(&event))?;
+                self.say(NodeRank(0), PeerMessage::Report(event))
+            }
+            Wake::Daemon(FromDaemon::Lost(reason)) => Err(RunError::DaemonLost(reason)),
+            Wake::Job(Outgoing::Block { node, job, stream, block }) => {
+                self.held.push_back((node, block.into_message(job, stream)));
+                Ok(())
+            }
+            Wake::Job(Outgoing::Credit { node, job, stream: Stream { from, to } }) => {
+                self.say(node, PeerMessage::Credit { job, from, to })
+            }
+            Wake::Job(Outgoing::Ended { job, result, peers }) => {
+                self.jobs.ended(job);
+                if let Err(reason) = &result {
+                    tracing::warn!(job = job.0, reason, "a job's share failed");
+                    for peer in peers {
+                        let reason = format!("node {}: {reason}", self.transport.rank());
+                        self.say(peer, PeerMessage::JobAbort { job, reason })?;
+                    }
+                }
+                self.say(NodeRank(0), PeerMessage::JobDone(job, result))
+            }
+            Wake::Pfs(outcome) => self.tell(Input::Pfs(*outcome)),
+            Wake::Signal(signal) => {
+                tracing::info!(signal, "asked to end by a signal");
+                let me = self.transport.rank();
+                for peer in (0..self.transport.size()).map(NodeRank).filter(|p| *p != me) {
+                    self.say(peer, PeerMessage::Leave)?;
+                }
+                self.leaving = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Says something to a node; to this one without the transport.
+    fn say(&mut self, to: NodeRank, message: PeerMessage) -> Result<(), RunError> {
+        if to == self.transport.rank() {
+            return self.heard(to, message);
+        }
+        Ok(open::send(&mut self.transport, to, &message)?)
+    }
+
+    fn relay(&mut self, command: Command) -> Result<(), RunError> {
+        passes(point_of_command(&command))?;
+        self.node.send(command);
+        Ok(())
+    }
+
+    /// Tells the lead; elsewhere nobody should have asked.
+    fn tell(&mut self, input: Input) -> Result<(), RunError> {
+        if self.lead.is_none() && !matches!(input, Input::Begin { .. }) {
+            tracing::warn!("something for the lead came to a node that is not; dropped");
+        }
+        self.lead_steps(Some(input))
+    }
+
+    /// The time, then `input`: one step each; carries out what the lead wants.
+    fn lead_steps(&mut self, input: Option<Input>) -> Result<(), RunError> {
+        let Some(side) = &mut self.lead else { return Ok(()) };
+        side.told = Instant::now();
+        // The first input is Begin, before any time.
+        let mut outputs = Vec::new();
+        let now = Input::Now(side.clock.now());
+        if matches!(input, Some(Input::Begin { .. })) {
+            outputs.extend(input.map(|begin| side.lead.step(begin)).unwrap_or_default());
+            outputs.extend(side.lead.step(now));
+        } else {
+            outputs.extend(side.lead.step(now));
+            outputs.extend(input.map(|input| side.lead.step(input)).unwrap_or_default());
+        }
+        outputs.into_iter().try_for_each(|output| self.carry_out(output))
+    }
+
+    fn carry_out(&mut self, output: Output) -> Result<(), RunError> {
+        match output {
+            Output::Command(node, command) => self.say(node, PeerMessage::Relay(command)),
+            Output::Start(id, job) => self.start_job(id, &job),
+            Output::Pfs(task) => {
+                passes(point_of_task(&task))?;
+                if let Some(side) = &self.lead {
+                    // The worker lives as long as this sender.
+                    drop(side.pfs.send(task));
+                }
+                Ok(())
+            }
+            Output::Ready(current) => {
+                let Some(LeadSide { ready_file, epoch, .. }) = &self.lead else { return Ok(()) };
+                let shown = current.as_deref().map(String::from_utf8_lossy);
+                tracing::info!(current = shown.as_deref().unwrap_or("none"), "the mounts are ready");
+                let Some(path) = ready_file else { return Ok(()) };
+                ready::write(path, *epoch, current.as_deref())
+                    .map_err(|source| RunError::Ready { path: path.clone(), source })
+            }
+            Output::Note(text) => {
+                tracing::info!("{text}");
+                Ok(())
+            }
+        }
+    }
+
+    fn start_job(&mut self, id: JobId, job: &Job) -> Result<(), RunError> {
+        let mut nodes = job.nodes();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+            .into_iter()
+            .try_for_each(|node| self.say(node, PeerMessage::StartJob(id, Box::new(job.clone()))))
+    }
+}
+
+/// Passes a fault point of the coordinators.
+fn passes(point: Option<&'static str>) -> Result<(), RunError> {
+    point.map_or(Ok(()), |point| scrfs::faults::hit(point).map_err(|error| RunError::Fault(point, error)))
+}
+
+/// Before a command reaches the daemon.
+fn point_of_command(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::DirPrepare { .. } => Some("round.prepare"),
+        Command::DirApply { .. } => Some("round.apply"),
+        Command::DirFinish { .. } => Some("round.finish"),
+        Command::Freeze { .. } => Some("seal.freeze"),
+        Command::Commit(_) => Some("commit.send"),
+        Command::FlushMember { .. } => Some("flush.member"),
+        Command::Present { .. } => Some("present.send"),
+        _ => None,
+    }
+}
+
+/// Before an event reaches the lead.
+fn point_of_event(event: &Event) -> Option<&'static str> {
+    match event {
+        Event::DirPrepared { .. } => Some("round.prepared"),
+        Event::DirApplied { .. } => Some("round.applied"),
+        Event::Frozen { .. } => Some("seal.frozen"),
+        Event::Committed { .. } => Some("commit.done"),
+        Event::FlushedMember { .. } => Some("flush.copied"),
+        Event::FetchedMember { .. } => Some("fetch.member"),
+        _ => None,
+    }
+}
+
+/// Before the PFS worker gets a task.
+fn point_of_task(task: &PfsTask) -> Option<&'static str> {
+    match task {
+        PfsTask::BeginFlush(_) => Some("flush.begin"),
+        PfsTask::Publish(_) => Some("flush.publish"),
+        _ => None,
+    }
+}

@@ -1,0 +1,250 @@
+//! From a started transport to the end of the process: settings, log, daemon, opening, loop, end.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, unbounded};
+use scrfs::config::{self, Config, ConfigError, Sources};
+use scrfs::control::{Role, Start};
+use scrfs::ids::NodeRank;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::comm::Transport;
+use crate::message::Greeting;
+use crate::node::{self, NodeError};
+use crate::open::{self, OpenError};
+use crate::pfs;
+use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
+use crate::settings;
+
+/// What the command line says.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where scrfs is mounted.
+    pub mount: PathBuf,
+    /// How to start.
+    pub start: Start,
+    /// Written when programs may start.
+    pub ready_file: Option<PathBuf>,
+    /// Over `SCR_PREFIX`.
+    pub prefix: Option<PathBuf>,
+    /// Over `SCR_JOB_ID`.
+    pub job_id: Option<String>,
+}
+
+/// A transport that a process leaves at its end.
+pub trait Leave: Transport {
+    /// Ends the whole job of coordinators.
+    fn abort(&self, code: i32) -> !;
+    /// Sends what is under way and leaves, at most for `limit`.
+    fn finish(self, limit: Duration) -> Result<(), crate::comm::CommError>;
+}
+
+#[cfg(feature = "mpi")]
+impl Leave for crate::comm::mpi::MpiTransport {
+    fn abort(&self, code: i32) -> ! {
+        Self::abort(self, code)
+    }
+    fn finish(self, limit: Duration) -> Result<(), crate::comm::CommError> {
+        Self::finish(self, limit)
+    }
+}
+
+/// Exit code when the coordinators cannot go on; their starter may try again (EX_TEMPFAIL).
+const EXIT_FAILED: i32 = 75;
+/// Exit code when starting again is of no use: settings (EX_CONFIG).
+const EXIT_SETTINGS: i32 = 78;
+/// The end must come even if a peer no longer answers.
+const END_LIMIT: Duration = Duration::from_secs(3);
+
+/// Why a coordinator fails.
+#[derive(Debug, thiserror::Error)]
+enum ServiceError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("this process's user or directory is unknown: {0}")]
+    Process(io::Error),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("no thread for {0}: {1}")]
+    Thread(&'static str, io::Error),
+}
+
+/// Serves until a signal or an error.
+pub fn serve(mut transport: impl Leave, options: Options) -> ExitCode {
+    let sources = match sources(&options) {
+        Ok(sources) => sources,
+        Err(error) => {
+            start_log(transport.rank(), "?", 0);
+            return fail(&transport, &ServiceError::Process(error));
+        }
+    };
+    let config = match Config::load(&sources, config::read_file) {
+        Ok(config) => config,
+        Err(error) => {
+            start_log(transport.rank(), &sources.host, 0);
+            return fail(&transport, &error.into());
+        }
+    };
+    start_log(transport.rank(), &sources.host, config.debug);
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    be_nice();
+    let (wake, wakes) = unbounded();
+    let watching = watch_signals(wake.clone());
+    let opened = watching.and_then(|()| attach(&mut transport, &options, &config, &sources, &wake));
+    let (node, connect, opening, early) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return fail(&transport, &error),
+    };
+    let leads = transport.rank() == NodeRank(0);
+    let worker = leads.then(|| {
+        let wake = wake.clone();
+        pfs::start(&opening, move |outcome| drop(wake.send(Wake::Pfs(Box::new(outcome)))))
+    });
+    let pfs = match worker.transpose() {
+        Ok(pfs) => pfs,
+        Err(error) => return fail(&transport, &ServiceError::Thread("the PFS", error)),
+    };
+    let ready_file = options.ready_file.filter(|_| leads);
+    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, ready_file };
+    let (transport, result) = Coordinator::start(parts, early);
+    match result {
+        Ok(Ended::Asked) => leave(transport),
+        Err(error) => fail(&transport, &error.into()),
+    }
+}
+
+fn sources(options: &Options) -> io::Result<Sources> {
+    let mut sources = Sources::of_process(std::env::vars_os())?;
+    let over = [("SCR_PREFIX", options.prefix.as_ref().map(|p| p.as_os_str().to_owned()))];
+    let over = over.into_iter().chain([("SCR_JOB_ID", options.job_id.as_ref().map(Into::into))]);
+    for (name, value) in over {
+        if let Some(value) = value {
+            sources.environment.insert(name.to_owned(), value);
+        }
+    }
+    Ok(sources)
+}
+
+type Attached = (node::Node, crate::jobs::link::Connector, crate::message::Opening, open::Early);
+
+fn attach(
+    transport: &mut impl Leave,
+    options: &Options,
+    config: &Config,
+    sources: &Sources,
+    wake: &Sender<Wake>,
+) -> Result<Attached, ServiceError> {
+    let daemon = node::find(&options.mount)?;
+    let by_hand = settings::set_by_hand(|name| sources.environment.get(name).is_some_and(|v| !v.is_empty()));
+    let settings = config.settings();
+    let greeting = Greeting { host: sources.host.clone(), epoch: daemon.epoch, settings, by_hand };
+    let mut early = Vec::new();
+    let opening = open::introduce(transport, greeting, options.start, &mut early)?;
+    tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?options.start, "the epoch opens");
+    let role = Role::Coordinator {
+        epoch: opening.epoch,
+        rank: transport.rank(),
+        hosts: opening.hosts.clone(),
+        start: opening.start,
+        settings: opening.settings.clone(),
+    };
+    let connect = daemon.connector(opening.epoch);
+    let up = wake.clone();
+    let node = daemon.attach(role, move |from| drop(up.send(Wake::Daemon(from))))?;
+    open::attached(transport, &mut early)?;
+    Ok((node, connect, opening, early))
+}
+
+/// All coordinators were asked to end.
+fn leave(transport: impl Leave) -> ExitCode {
+    end_at_the_latest();
+    match transport.finish(END_LIMIT) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::warn!(%error, "left without the others");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// This coordinator cannot go on, so none can.
+fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
+    tracing::error!("{error}");
+    end_at_the_latest();
+    let settings = matches!(error, ServiceError::Config(_) | ServiceError::Open(OpenError::Settings(_)));
+    transport.abort(if settings { EXIT_SETTINGS } else { EXIT_FAILED })
+}
+
+/// MPI may wait for peers that are gone: then this process dies of a signal, which mpirun takes as the job's end.
+fn end_at_the_latest() {
+    let spawned = std::thread::Builder::new().name("last-resort".to_owned()).spawn(|| {
+        std::thread::sleep(END_LIMIT + END_LIMIT);
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no thread to bound the end");
+    }
+}
+
+/// A second signal does not wait for anything.
+fn watch_signals(wake: Sender<Wake>) -> Result<(), ServiceError> {
+    let thread = |error| ServiceError::Thread("signals", error);
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(thread)?;
+    let watch = move || {
+        for (nth, signal) in (&mut signals).into_iter().enumerate() {
+            drop(wake.send(Wake::Signal(signal)));
+            if nth == 0 {
+                end_at_the_latest();
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop).map_err(thread)
+}
+
+/// The program comes first (DESIGN 8).
+fn be_nice() {
+    if let Err(error) = rustix::process::nice(5) {
+        tracing::debug!(%error, "could not lower the priority");
+    }
+}
+
+fn start_log(rank: NodeRank, host: &str, debug: u64) {
+    let level = match debug {
+        0 => tracing::Level::INFO,
+        1 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    let prefix = format!("[{rank} {host}] ");
+    let started = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_target(false)
+        .with_writer(move || Prefixed(prefix.clone()))
+        .try_init();
+    // Tests have a log already.
+    drop(started);
+}
+
+/// stderr, each event begun with rank and host: mpirun mixes the lines of all nodes.
+struct Prefixed(String);
+
+impl Write for Prefixed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = [self.0.as_bytes(), bytes].concat();
+        io::stderr().lock().write_all(&line)?;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
