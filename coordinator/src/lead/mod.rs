@@ -189,7 +189,8 @@ impl Running {
                 true
             }
             (_, Event::Marker { name }) => {
-                self.seals.marker(cluster, node, name);
+                let in_round = self.directories.round_touches(&name);
+                self.seals.marker(cluster, node, name, in_round);
                 true
             }
             (_, Event::Fetch { request, file }) => {
@@ -211,8 +212,9 @@ impl Running {
                 event => matches!(event, Event::Evicted(_)),
             },
             (Phase::Recovering(recover), event) => {
-                let evicted = matches!(event, Event::Evicted(_));
-                recover.event(cluster, node, event) || evicted
+                // What cannot be recovered is dropped by the way.
+                let by_the_way = matches!(event, Event::Evicted(_) | Event::Dropped(_));
+                recover.event(cluster, node, event) || by_the_way
             }
             (Phase::Serving, Event::DirPrepared { round, votes }) => {
                 self.directories.prepared(cluster, node, round, votes)
@@ -404,7 +406,7 @@ impl Running {
         }
         let cluster = &mut self.cluster;
         let may_give_ids = !matches!(self.survey, Survey::Asked(_));
-        self.seals.begin(cluster, may_give_ids, |name| self.directories.round_touches(name));
+        while self.seals.begin(cluster, may_give_ids, |name| self.directories.round_touches(name)) {}
         self.directories.begin(cluster, |op| self.seals.hold(op));
         self.flushes.begin(cluster);
         self.fetches.begin(cluster);

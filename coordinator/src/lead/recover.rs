@@ -1,7 +1,7 @@
 //! Restart: which datasets can be presented. Candidates, newest first, from the caches or from the prefix, until one is
 //! good: that is current. Older ones are then taken from the caches only. Then `Present`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use scrfs::control::{Command, Event};
 use scrfs::dataset::Catalog;
@@ -91,7 +91,7 @@ impl Recover {
             // Of two datasets of one name only the newer can be at that path.
             let taken = |held: &Held| self.chosen.iter().any(|(chosen, _)| chosen.name == held.name);
             if candidate.held.as_ref().is_some_and(taken) {
-                cluster.datasets.put_aside(candidate.id);
+                put_aside(cluster, &candidate);
                 continue;
             }
             let source = candidate.held.clone().filter(|_| cluster.settings.distribute);
@@ -119,9 +119,7 @@ impl Recover {
             self.step = Step::FromPrefix(candidate, Box::new(refetch));
             return true;
         }
-        if candidate.held.is_some() {
-            cluster.datasets.put_aside(candidate.id);
-        }
+        put_aside(cluster, &candidate);
         false
     }
 
@@ -152,9 +150,7 @@ impl Recover {
                     }
                     Step::FromPrefix(candidate, _) => {
                         cluster.note(format!("dataset {} is not in the prefix: {reason}", candidate.id));
-                        if candidate.held.is_some() {
-                            cluster.datasets.put_aside(candidate.id);
-                        }
+                        put_aside(cluster, &candidate);
                     }
                     _ => {}
                 }
@@ -264,6 +260,18 @@ impl Recover {
             }
             _ => {}
         }
+    }
+}
+
+/// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was never recorded: there
+/// it would keep the next dataset of its name from being sealed.
+fn put_aside(cluster: &mut Cluster, candidate: &Candidate) {
+    let Some(held) = &candidate.held else { return };
+    cluster.datasets.put_aside(candidate.id);
+    let complete: BTreeSet<NodeRank> = held.complete().map(|(node, _)| node).collect();
+    for node in cluster.nodes().filter(|node| !complete.contains(node)) {
+        let reason = "its dataset cannot be recovered".to_owned();
+        cluster.send(node, Command::Drop { id: candidate.id, reason });
     }
 }
 

@@ -59,8 +59,8 @@ impl Seals {
         self.resumed.push_back(Resumed { catalog, missing, flushed });
     }
 
-    /// A marker was set.
-    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>) {
+    /// A marker was set. `in_round`: the round that runs has an operation in that dataset; it may remove it.
+    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>, in_round: bool) {
         if let Some(reason) = bad_name(&name) {
             cluster.send(node, Command::RefuseMarker { name, reason });
             return;
@@ -74,7 +74,7 @@ impl Seals {
         if joins || self.queue.contains(&name) || self.resumed.iter().any(|seal| seal.catalog.name == name) {
             return;
         }
-        match cluster.datasets.named(&name) {
+        match cluster.datasets.named(&name).filter(|_| !in_round) {
             Some(id) => cluster.send(node, Command::Sealed(id)),
             None => self.queue.push_back(name),
         }
@@ -112,13 +112,13 @@ impl Seals {
     }
 
     /// Begins the next seal if none runs. `may_give_ids`: the highest id is known. `round_touches`: the round that runs
-    /// has an operation in that dataset.
+    /// has an operation in that dataset. True when a marker was answered and the next can be looked at.
     pub(super) fn begin(
         &mut self,
         cluster: &mut Cluster,
         may_give_ids: bool,
         round_touches: impl Fn(&[u8]) -> bool,
-    ) {
+    ) -> bool {
         if self.current.is_none() {
             if let Some(Resumed { catalog, missing, flushed }) = self.resumed.pop_front() {
                 let name = catalog.name.clone();
@@ -128,8 +128,13 @@ impl Seals {
                 self.current = Some(Seal { name, step: Step::Holding });
             }
         }
-        let Some(seal) = &mut self.current else { return };
+        let Some(seal) = &mut self.current else { return false };
         if matches!(seal.step, Step::Holding) && !round_touches(&seal.name) {
+            if let Some(id) = cluster.datasets.named(&seal.name) {
+                cluster.send_all(&Command::Sealed(id));
+                self.current = None;
+                return true;
+            }
             let id = cluster.next_id();
             for node in cluster.nodes() {
                 let (name, member) = (seal.name.clone(), Member(node.0));
@@ -137,6 +142,7 @@ impl Seals {
             }
             seal.step = Step::Freezing(id, Answers::of(cluster.nodes()));
         }
+        false
     }
 
     /// A node is quiet, or cannot be frozen; false when that is not awaited.

@@ -1,0 +1,582 @@
+//! A model of a daemon: what it must remember, and how it answers commands. Contents of files are numbers; size and CRC
+//! follow from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scrfs::control::{
+    Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory, MemberPart,
+    SealedFile,
+};
+use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Stamp};
+use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
+use scrfs::path::RelPath;
+
+use crate::prefix::Prefix;
+use crate::rng::Rng;
+
+pub(crate) const EEXIST: i32 = 17;
+const ENOENT: i32 = 2;
+const ENOTEMPTY: i32 = 39;
+const EROFS: i32 = 30;
+const EIO: i32 = 5;
+
+pub(crate) fn size_of(content: u64) -> u64 {
+    content % 1000
+}
+
+pub(crate) fn crc_of(content: u64) -> u32 {
+    u32::try_from(content >> 32).expect("32 bits")
+}
+
+/// A member's files by path in the dataset; `bad`: some byte has rotted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemberData {
+    pub(crate) files: BTreeMap<RelPath, u64>,
+    pub(crate) bad: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Dataset {
+    pub(crate) epoch: Epoch,
+    pub(crate) name: Vec<u8>,
+    pub(crate) state: HeldState,
+    /// Of Frozen: who this node is, and its files.
+    pub(crate) frozen: Option<(Member, MemberData)>,
+    pub(crate) members: BTreeMap<Member, MemberData>,
+    pub(crate) catalog: Option<Catalog>,
+    pub(crate) flushed: bool,
+    pub(crate) listed: bool,
+}
+
+/// How a program's request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answered {
+    Directory(RequestId, DirOp, i32),
+    Marker(Vec<u8>, Option<DatasetId>),
+    Fetch(SealedFile, i32),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Daemon {
+    pub(crate) host: String,
+    pub(crate) origin: u64,
+    pub(crate) serial: u64,
+    pub(crate) epoch: Epoch,
+    pub(crate) highest_id: u64,
+    pub(crate) directories: BTreeSet<RelPath>,
+    /// Unsealed files, relative to the root.
+    pub(crate) files: BTreeMap<RelPath, u64>,
+    pub(crate) waiting: BTreeMap<RequestId, DirOp>,
+    pub(crate) markers: BTreeSet<Vec<u8>>,
+    pub(crate) fetches: BTreeMap<RequestId, SealedFile>,
+    pub(crate) serving: bool,
+    pub(crate) prepared: Option<(u64, Vec<(RequestId, DirOp)>)>,
+    pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
+    pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
+    /// Sealed datasets of which programs here have unlinked every name.
+    pub(crate) emptied: BTreeSet<DatasetId>,
+    /// What programs were told, for the checks.
+    pub(crate) answered: Vec<Answered>,
+}
+
+/// What may go wrong in a daemon, per 10,000 commands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trouble(pub(crate) u64);
+
+fn root() -> Entry {
+    entry(RelPath::root(), EntryKind::Directory)
+}
+
+pub(crate) fn entry(path: RelPath, kind: EntryKind) -> Entry {
+    let (atime, mtime) = (Stamp::default(), Stamp::default());
+    Entry { path, kind, mode: 0o755, uid: 1, gid: 1, atime, mtime }
+}
+
+fn listing(files: &BTreeMap<RelPath, u64>) -> Vec<FrozenFile> {
+    files.iter().map(|(path, content)| FrozenFile { path: path.clone(), size: size_of(*content) }).collect()
+}
+
+pub(crate) fn top_of(path: &RelPath) -> &[u8] {
+    path.split_first().map_or(b"", |(top, _)| top)
+}
+
+pub(crate) fn op_paths(op: &DirOp) -> Vec<&RelPath> {
+    match op {
+        DirOp::Make { path, .. } | DirOp::Remove { path } => vec![path],
+        DirOp::Rename { from, to, .. } => vec![from, to],
+    }
+}
+
+/// Renames a directory in a set of directories.
+pub(crate) fn rename(directories: &mut BTreeSet<RelPath>, from: &RelPath, to: &RelPath) {
+    let moved: Vec<RelPath> = directories.iter().filter(|dir| dir.strip(from).is_some()).cloned().collect();
+    for dir in moved {
+        directories.remove(&dir);
+        let inner = dir.strip(from).expect("below");
+        directories.insert(to.concat(&inner).expect("short"));
+    }
+}
+
+impl Daemon {
+    pub(crate) fn new(host: &str, origin: u64) -> Self {
+        Self { host: host.to_owned(), origin, ..Self::default() }
+    }
+
+    /// A new coordinator of `epoch` attaches.
+    pub(crate) fn attach(&mut self, epoch: Epoch) {
+        assert!(epoch > self.epoch, "epochs rise");
+        self.epoch = epoch;
+        self.serving = false;
+    }
+
+    pub(crate) fn listed(&self, name: &[u8]) -> Option<(DatasetId, &Dataset)> {
+        let mine = |dataset: &&Dataset| dataset.listed && dataset.state == HeldState::Complete;
+        self.datasets
+            .iter()
+            .filter(|(_, dataset)| dataset.name == name && mine(dataset))
+            .map(|(id, dataset)| (*id, dataset))
+            .next_back()
+    }
+
+    /// Changes below this name wait for a seal.
+    pub(crate) fn is_frozen(&self, name: &[u8]) -> bool {
+        self.datasets.values().any(|dataset| dataset.name == name && dataset.state != HeldState::Complete)
+    }
+
+    pub(crate) fn is_held(&self, path: &RelPath) -> bool {
+        let touches = |op: &DirOp| {
+            op_paths(op).iter().any(|held| held.strip(path).is_some() || path.strip(held).is_some())
+        };
+        self.prepared.iter().flat_map(|(_, ops)| ops).any(|(_, op)| touches(op))
+    }
+
+    fn inventory(&self) -> Inventory {
+        let sealed: BTreeSet<&[u8]> =
+            self.datasets.values().filter(|d| d.listed).map(|d| d.name.as_slice()).collect();
+        let directories = self.directories.iter().filter(|path| !sealed.contains(top_of(path)));
+        Inventory {
+            epoch: self.epoch,
+            highest_id: self.highest_id,
+            directories: directories
+                .map(|path| DirHeld { path: path.clone(), mode: 0o755, uid: 1, gid: 1 })
+                .collect(),
+            unfinished: self.unfinished.iter().map(|(id, op)| (*id, op.clone())).collect(),
+            datasets: self
+                .datasets
+                .iter()
+                .map(|(id, dataset)| HeldDataset {
+                    id: *id,
+                    epoch: dataset.epoch,
+                    revision: dataset.catalog.as_ref().map_or(0, |catalog| catalog.revision),
+                    name: dataset.name.clone(),
+                    state: dataset.state,
+                    members: dataset.members.keys().copied().collect(),
+                    flushed: dataset.flushed,
+                    listed: dataset.listed,
+                })
+                .collect(),
+        }
+    }
+
+    /// A sealed dataset goes when it is empty as the node lists it where the request was made.
+    fn vote(&self, id: RequestId, op: &DirOp) -> i32 {
+        let exists = |path: &RelPath| self.directories.contains(path);
+        let parent_errno = |path: &RelPath| match path.split_last() {
+            None => EEXIST,
+            Some((parent, _)) if !parent.is_root() && !exists(&parent) => ENOENT,
+            Some((parent, _)) if !parent.is_root() && self.listed(top_of(&parent)).is_some() => EROFS,
+            Some(_) => 0,
+        };
+        let empty = |path: &RelPath| {
+            let below = |other: &RelPath| other != path && other.strip(path).is_some();
+            !self.directories.iter().any(below) && !self.files.keys().any(below)
+        };
+        match op {
+            DirOp::Make { path, .. } if exists(path) => EEXIST,
+            DirOp::Make { path, .. } => parent_errno(path),
+            DirOp::Remove { path } if !exists(path) => ENOENT,
+            DirOp::Remove { path } if self.listed(top_of(path)).is_some() => {
+                let emptied = self.listed(path.as_bytes()).is_some_and(|(id, _)| self.emptied.contains(&id));
+                match path.names().count() {
+                    1 if id.origin == self.origin && !emptied => ENOTEMPTY,
+                    1 => 0,
+                    _ => EROFS,
+                }
+            }
+            DirOp::Remove { path } if !empty(path) => ENOTEMPTY,
+            DirOp::Remove { .. } => 0,
+            DirOp::Rename { from, to, .. } => {
+                if !exists(from) {
+                    ENOENT
+                } else if self.listed(top_of(from)).is_some() {
+                    EROFS
+                } else if exists(to) {
+                    EEXIST
+                } else if to.strip(from).is_some() {
+                    22
+                } else {
+                    parent_errno(to)
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, op: &DirOp, events: &mut Vec<Event>) {
+        match op {
+            DirOp::Make { path, .. } => {
+                self.directories.insert(path.clone());
+            }
+            DirOp::Remove { path } => {
+                if let Some((id, _)) = self.listed(path.as_bytes()) {
+                    self.datasets.remove(&id);
+                    events.push(Event::Removed(id));
+                    self.directories.retain(|dir| dir.strip(path).is_none());
+                }
+                assert!(!self.files.keys().any(|file| file.strip(path).is_some()), "files lost by rmdir");
+                self.directories.remove(path);
+            }
+            DirOp::Rename { from, to, .. } => {
+                for path in [from, to] {
+                    assert!(!self.is_frozen(top_of(path)), "a frozen dataset's directory was renamed");
+                }
+                if self.directories.contains(from) {
+                    rename(&mut self.directories, from, to);
+                    let moved: Vec<RelPath> =
+                        self.files.keys().filter(|file| file.strip(from).is_some()).cloned().collect();
+                    for file in moved {
+                        let content = self.files.remove(&file).expect("there");
+                        let inner = file.strip(from).expect("below");
+                        self.files.insert(to.concat(&inner).expect("short"), content);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The files of an unsealed dataset, relative to it.
+    fn files_in(&self, name: &[u8]) -> BTreeMap<RelPath, u64> {
+        let top = RelPath::new(name).expect("a name");
+        let inner = self.files.iter().filter_map(|(path, content)| Some((path.strip(&top)?, *content)));
+        inner.collect()
+    }
+
+    fn directories_in(&self, name: &[u8]) -> Vec<Entry> {
+        let top = RelPath::new(name).expect("a name");
+        let inner = self.directories.iter().filter_map(|path| path.strip(&top));
+        inner.filter(|path| !path.is_root()).map(|path| entry(path, EntryKind::Directory)).collect()
+    }
+
+    /// A worker finishes the frozen member: its vote.
+    pub(crate) fn finish_member(&mut self, id: DatasetId) -> Result<MemberPart, String> {
+        let directories = self.datasets.get(&id).map(|dataset| self.directories_in(&dataset.name));
+        let dataset = self.datasets.get_mut(&id).ok_or("no such seal")?;
+        if dataset.state == HeldState::Complete {
+            return Err("complete already".to_owned());
+        }
+        let (member, data) = dataset.frozen.clone().ok_or("not frozen")?;
+        let mut entries = vec![root()];
+        entries.extend(directories.unwrap_or_default());
+        for (path, content) in &data.files {
+            let (size, crc) = (size_of(*content), crc_of(*content));
+            let copy = FileCopy { size, crc, member, program_rank: None };
+            entries.push(entry(path.clone(), EntryKind::File(copy)));
+        }
+        dataset.state = HeldState::Recorded;
+        dataset.members.insert(member, data);
+        Ok(MemberPart { member, entries })
+    }
+
+    fn commit(&mut self, catalog: &Catalog) {
+        let new = || Dataset {
+            epoch: catalog.epoch,
+            name: catalog.name.clone(),
+            state: HeldState::Recorded,
+            frozen: None,
+            members: BTreeMap::new(),
+            catalog: None,
+            flushed: false,
+            listed: false,
+        };
+        self.highest_id = self.highest_id.max(catalog.id.0);
+        let dataset = self.datasets.entry(catalog.id).or_insert_with(new);
+        assert_eq!(dataset.epoch, catalog.epoch, "another dataset under this id");
+        if dataset.catalog.as_ref().is_none_or(|stored| stored.revision <= catalog.revision) {
+            dataset.catalog = Some(catalog.clone());
+        }
+        dataset.state = HeldState::Complete;
+        dataset.listed = true;
+        dataset.frozen = None;
+        let top = RelPath::new(catalog.name.clone()).expect("a name");
+        self.files.retain(|path, _| path.strip(&top).is_none());
+        self.list_directories(&catalog.clone());
+    }
+
+    fn list_directories(&mut self, catalog: &Catalog) {
+        let top = RelPath::new(catalog.name.clone()).expect("a name");
+        for entry in catalog.entries.iter().filter(|entry| entry.kind == EntryKind::Directory) {
+            self.directories.insert(top.concat(&entry.path).expect("short"));
+        }
+    }
+
+    fn fail_markers(&mut self, name: &[u8]) {
+        if self.markers.remove(name) {
+            self.answered.push(Answered::Marker(name.to_vec(), None));
+        }
+    }
+
+    fn fetch_member(
+        &mut self,
+        prefix: &Prefix,
+        rng: &mut Rng,
+        trouble: Trouble,
+        id: DatasetId,
+        member: Member,
+        entries: &[Entry],
+    ) -> Result<Vec<FrozenFile>, FetchFailure> {
+        if rng.rarely(trouble.0) {
+            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false });
+        }
+        let mut data = MemberData::default();
+        for entry in entries {
+            let EntryKind::File(copy) = &entry.kind else { continue };
+            assert_eq!(copy.member, member, "another member's file");
+            let content = prefix.read(id, &entry.path).filter(|content| crc_of(*content) == copy.crc);
+            let Some(content) = content else {
+                return Err(FetchFailure { reason: format!("{} is bad", entry.path), corrupt: true });
+            };
+            data.files.insert(entry.path.clone(), content);
+        }
+        let files = listing(&data.files);
+        self.datasets.get_mut(&id).expect("just made").frozen = Some((member, data));
+        Ok(files)
+    }
+
+    /// Carries out a command.
+    pub(crate) fn command(
+        &mut self,
+        command: Command,
+        prefix: &mut Prefix,
+        rng: &mut Rng,
+        trouble: Trouble,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut trouble_now = || rng.rarely(trouble.0);
+        match command {
+            Command::Inventory => events.push(Event::Inventory(Box::new(self.inventory()))),
+            Command::ReadCatalog(id) => {
+                let complete = self.datasets.get(&id).filter(|d| d.state == HeldState::Complete);
+                let catalog = complete.and_then(|d| d.catalog.clone()).map(Box::new);
+                events.push(Event::Catalog { id, catalog });
+            }
+            Command::Serve => {
+                self.serving = true;
+                self.prepared = None;
+                let requests = self.waiting.iter().map(|(id, op)| (*id, op.clone()));
+                events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));
+                events.extend(self.markers.iter().map(|name| Event::Marker { name: name.clone() }));
+                let fetches = self.fetches.iter().map(|(id, file)| (*id, file.clone()));
+                events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
+            }
+            Command::DirPrepare { round, ops } => {
+                assert!(self.serving && self.prepared.is_none(), "one round at a time");
+                assert!(self.unfinished.is_empty(), "the last round was finished everywhere");
+                let votes = ops.iter().map(|(id, op)| self.vote(*id, op)).collect();
+                self.prepared = Some((round, ops));
+                events.push(Event::DirPrepared { round, votes });
+            }
+            Command::DirApply { round, verdicts } => {
+                let (prepared, ops) = self.prepared.take().expect("prepared");
+                assert_eq!(prepared, round);
+                for ((id, op), verdict) in ops.into_iter().zip(&verdicts) {
+                    if *verdict == 0 {
+                        self.apply(&op, &mut events);
+                        self.unfinished.insert(id, op);
+                    }
+                }
+                events.push(Event::DirApplied { round, results: vec![0; verdicts.len()] });
+            }
+            Command::DirReplay { round, ops } => {
+                assert!(!self.serving);
+                self.prepared = None;
+                let results = vec![0; ops.len()];
+                for (id, op) in ops {
+                    if self.vote(id, &op) == 0 {
+                        self.apply(&op, &mut events);
+                    }
+                    self.unfinished.insert(id, op);
+                }
+                events.push(Event::DirApplied { round, results });
+            }
+            Command::DirFinish { results } => {
+                for (id, errno) in results {
+                    self.unfinished.remove(&id);
+                    if let Some(op) = self.waiting.remove(&id) {
+                        self.answered.push(Answered::Directory(id, op, errno));
+                    }
+                }
+            }
+            Command::DirUnite { directories } => {
+                self.directories.extend(directories.into_iter().map(|directory| directory.path));
+                events.push(Event::DirUnited);
+            }
+            Command::Freeze { id, name, member } => {
+                assert!(id.0 > self.highest_id, "id {id} was seen before");
+                assert!(!self.is_frozen(&name), "frozen twice");
+                self.highest_id = id.0;
+                let exists = self.directories.contains(&RelPath::new(name.clone()).expect("a name"));
+                let data = MemberData { files: self.files_in(&name), bad: false };
+                let result = if !exists {
+                    Err("no such directory".to_owned())
+                } else if trouble_now() {
+                    Err("somebody writes".to_owned())
+                } else {
+                    Ok(listing(&data.files))
+                };
+                let dataset = Dataset {
+                    epoch: self.epoch,
+                    name,
+                    state: HeldState::Frozen,
+                    frozen: Some((member, data)),
+                    members: BTreeMap::new(),
+                    catalog: None,
+                    flushed: false,
+                    listed: false,
+                };
+                self.datasets.insert(id, dataset);
+                events.push(Event::Frozen { id, result });
+            }
+            Command::Drop { id, .. } => {
+                if let Some(dataset) = self.datasets.remove(&id) {
+                    assert_ne!(dataset.state, HeldState::Complete, "a complete dataset was dropped");
+                    if self.serving {
+                        self.fail_markers(&dataset.name);
+                    }
+                }
+                events.push(Event::Dropped(id));
+            }
+            Command::Commit(catalog) => {
+                let id = catalog.id;
+                let result = if trouble_now() {
+                    Err("injected".to_owned())
+                } else {
+                    self.commit(&catalog);
+                    Ok(())
+                };
+                events.push(Event::Committed { id, result });
+            }
+            Command::Sealed(id) => {
+                let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
+                let name = name.expect("sealed means complete here");
+                if self.markers.remove(&name) {
+                    self.answered.push(Answered::Marker(name, Some(id)));
+                }
+            }
+            Command::RefuseMarker { name, .. } => self.fail_markers(&name),
+            Command::Evict(id) => {
+                if let Some(dataset) = self.datasets.remove(&id).filter(|dataset| dataset.listed) {
+                    let top = RelPath::new(dataset.name).expect("a name");
+                    self.directories.retain(|dir| dir.strip(&top).is_none());
+                }
+                events.push(Event::Evicted(id));
+            }
+            Command::FlushMember { id, .. } => {
+                let held = self.datasets.get(&id).filter(|d| d.state == HeldState::Complete);
+                let result = match held.and_then(|d| d.catalog.as_ref().map(|c| (d, c))) {
+                    None => Err("not here".to_owned()),
+                    Some(_) if trouble_now() => Err("injected".to_owned()),
+                    Some((dataset, catalog)) => self.copy_out(id, dataset, catalog, prefix),
+                };
+                events.push(Event::FlushedMember { id, result });
+            }
+            Command::MarkFlushed(id) => {
+                if let Some(dataset) = self.datasets.get_mut(&id) {
+                    dataset.flushed = true;
+                }
+            }
+            Command::Verify(id) => {
+                let result = |data: &MemberData| if data.bad { Err("bad CRC".to_owned()) } else { Ok(()) };
+                let members = self.datasets.get(&id).map(|d| &d.members).into_iter().flatten();
+                let members = members.map(|(member, data)| (*member, result(data))).collect();
+                events.push(Event::Verified { id, members });
+            }
+            Command::FetchMember { id, epoch, name, member, entries, .. } => {
+                self.highest_id = self.highest_id.max(id.0);
+                let fresh = Dataset {
+                    epoch,
+                    name,
+                    state: HeldState::Frozen,
+                    frozen: None,
+                    members: BTreeMap::new(),
+                    catalog: None,
+                    flushed: false,
+                    listed: false,
+                };
+                let former = self.datasets.insert(id, fresh);
+                assert!(former.is_none(), "an old version must be evicted before a fetch");
+                let result = self.fetch_member(prefix, rng, trouble, id, member, &entries);
+                events.push(Event::FetchedMember { id, result });
+            }
+            Command::Present { datasets } => {
+                let result = if trouble_now() { Err("injected".to_owned()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.present(&datasets);
+                }
+                events.push(Event::Presented { result });
+            }
+            Command::Fetched { request, errno } => {
+                if let Some(file) = self.fetches.remove(&request) {
+                    self.answered.push(Answered::Fetch(file, errno));
+                }
+            }
+            Command::CopyFromPrefix { request, file, .. } => {
+                let good = prefix.read(file.id, &file.path).is_some() && !trouble_now();
+                let result = if good { Ok(()) } else { Err("not good".to_owned()) };
+                events.push(Event::CopiedFromPrefix { request, result });
+            }
+            Command::Note(_) => {}
+        }
+        events
+    }
+
+    fn copy_out(
+        &self,
+        id: DatasetId,
+        dataset: &Dataset,
+        catalog: &Catalog,
+        prefix: &mut Prefix,
+    ) -> Result<(), String> {
+        for (member, place) in (0..).map(Member).zip(&catalog.layout.members) {
+            if place.host != self.host || place.files == 0 {
+                continue;
+            }
+            let data = dataset.members.get(&member).filter(|data| !data.bad);
+            let data = data.ok_or_else(|| format!("member {member} is bad"))?;
+            prefix.copy(id, &data.files);
+        }
+        Ok(())
+    }
+
+    fn present(&mut self, listed: &[DatasetId]) {
+        self.files.clear();
+        self.directories.clear();
+        for id in listed {
+            let dataset = self.datasets.get(id).expect("presented means here");
+            assert_eq!(dataset.state, HeldState::Complete, "presented means complete");
+        }
+        for (id, dataset) in &mut self.datasets {
+            dataset.listed = listed.contains(id);
+        }
+        for id in listed {
+            let catalog = self.datasets.get(id).and_then(|dataset| dataset.catalog.clone());
+            self.list_directories(&catalog.expect("complete"));
+        }
+    }
+
+    /// Programs of this node are dead.
+    pub(crate) fn forget_programs(&mut self) {
+        self.waiting.clear();
+        self.markers.clear();
+        self.fetches.clear();
+        self.emptied.clear();
+    }
+}

@@ -1,0 +1,87 @@
+//! Somebody who sees all caches and the prefix at once, and knows what a restart must find. Written apart from the lead.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use scrfs::control::HeldState;
+use scrfs::dataset::{Catalog, EntryKind, Scheme};
+use scrfs::ids::{DatasetId, Epoch, Member};
+use scrfs::path::RelPath;
+
+use crate::daemon::Daemon;
+use crate::prefix::Prefix;
+
+pub(crate) type Key = (Epoch, DatasetId);
+/// What each dataset's files were when it was sealed.
+pub(crate) type Truth = BTreeMap<Key, BTreeMap<RelPath, u64>>;
+
+/// The catalog that counts: the highest revision's.
+pub(crate) fn catalog(nodes: &[Daemon], key: Key) -> Option<&Catalog> {
+    let complete = nodes.iter().filter_map(|node| node.datasets.get(&key.1));
+    let complete = complete.filter(|d| d.epoch == key.0 && d.state == HeldState::Complete);
+    complete.filter_map(|dataset| dataset.catalog.as_ref()).max_by_key(|catalog| catalog.revision)
+}
+
+/// Members of which some node has good bytes.
+pub(crate) fn members(nodes: &[Daemon], key: Key) -> BTreeSet<Member> {
+    let Some(newest) = catalog(nodes, key) else { return BTreeSet::new() };
+    let mut found = BTreeSet::new();
+    for dataset in nodes.iter().filter_map(|node| node.datasets.get(&key.1)).filter(|d| d.epoch == key.0) {
+        let same = dataset.catalog.as_ref().is_none_or(|catalog| {
+            catalog.entries == newest.entries && catalog.layout.sets == newest.layout.sets
+        });
+        if same {
+            found.extend(dataset.members.iter().filter(|(_, data)| !data.bad).map(|(member, _)| *member));
+        }
+    }
+    found
+}
+
+/// The caches can give it.
+pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
+    let Some(catalog) = catalog(nodes, key) else { return false };
+    let found = members(nodes, key);
+    catalog.layout.sets.iter().all(|set| {
+        let lost: Vec<&Member> = set.iter().filter(|member| !found.contains(member)).collect();
+        let rebuilds = usize::from(catalog.layout.scheme != Scheme::Single && set.len() > 1);
+        lost.len() <= rebuilds || lost.iter().all(|member| catalog.files_of(**member).next().is_none())
+    })
+}
+
+pub(crate) fn in_prefix(prefix: &Prefix, key: Key) -> bool {
+    prefix.datasets.get(&key).is_some_and(|stored| !stored.failed && !stored.bad)
+}
+
+/// What a restart must present as current.
+pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetch: bool) -> Option<Key> {
+    let mut keys: BTreeSet<Reverse<Key>> = prefix.datasets.keys().map(|key| Reverse(*key)).collect();
+    for node in nodes {
+        let complete = node.datasets.iter().filter(|(_, dataset)| dataset.state == HeldState::Complete);
+        keys.extend(complete.map(|(id, dataset)| Reverse((dataset.epoch, *id))));
+    }
+    let found = |key: &Key| (distribute && in_caches(nodes, *key)) || (fetch && in_prefix(prefix, *key));
+    keys.into_iter().map(|key| key.0).find(found)
+}
+
+/// Every file of a presented dataset is where its catalog says, with the bytes that were sealed.
+pub(crate) fn readable(nodes: &[Daemon], truth: &Truth, id: DatasetId) {
+    let catalog = nodes[0].datasets[&id].catalog.as_ref().expect("presented");
+    let files = &truth[&(catalog.epoch, id)];
+    let mut seen = 0;
+    for entry in &catalog.entries {
+        let EntryKind::File(copy) = &entry.kind else { continue };
+        let host = &catalog.layout.members[copy.member.0 as usize].host;
+        let holder = nodes.iter().find(|node| node.host == *host).expect("a member's node takes part");
+        let data = holder.datasets.get(&id).and_then(|dataset| dataset.members.get(&copy.member));
+        let data = data.unwrap_or_else(|| panic!("{host} lacks member {} of {id}", copy.member));
+        assert!(!data.bad, "bad bytes of {id} on {host}");
+        assert_eq!(
+            data.files.get(&entry.path),
+            files.get(&entry.path),
+            "wrong bytes of {} in {id}",
+            entry.path
+        );
+        seen += 1;
+    }
+    assert!(seen >= files.len(), "files of {id} are missing");
+}

@@ -1,0 +1,88 @@
+//! A model of the prefix.
+
+use std::collections::BTreeMap;
+
+use scrfs::dataset::{Catalog, EntryKind};
+use scrfs::ids::{DatasetId, Epoch};
+use scrfs::path::RelPath;
+use scrfs_coordinator::pfs::{PfsOutcome, PfsTask, StoredDataset};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) catalog: Catalog,
+    pub(crate) files: BTreeMap<RelPath, u64>,
+    pub(crate) failed: bool,
+    /// A file has rotted.
+    pub(crate) bad: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Prefix {
+    pub(crate) datasets: BTreeMap<(Epoch, DatasetId), Stored>,
+    /// `flush.<id>`.
+    begun: BTreeMap<DatasetId, BTreeMap<RelPath, u64>>,
+    pub(crate) published: u64,
+}
+
+impl Prefix {
+    /// The newest of that id (names and ids are one to one here).
+    pub(crate) fn stored(&self, id: DatasetId) -> Option<&Stored> {
+        self.datasets.values().rev().find(|stored| stored.catalog.id == id)
+    }
+
+    pub(crate) fn read(&self, id: DatasetId, path: &RelPath) -> Option<u64> {
+        self.stored(id).filter(|stored| !stored.bad)?.files.get(path).copied()
+    }
+
+    pub(crate) fn copy(&mut self, id: DatasetId, files: &BTreeMap<RelPath, u64>) {
+        if let Some(begun) = self.begun.get_mut(&id) {
+            begun.extend(files.iter().map(|(path, content)| (path.clone(), *content)));
+        }
+    }
+
+    pub(crate) fn carry_out(&mut self, task: PfsTask) -> PfsOutcome {
+        match task {
+            PfsTask::Survey => {
+                let newest =
+                    self.datasets.iter().filter(|(_, stored)| !stored.failed).map(|(key, _)| *key).max();
+                let all = self.datasets.iter().rev().map(|(key, stored)| StoredDataset {
+                    id: key.1,
+                    epoch: key.0,
+                    name: stored.catalog.name.clone(),
+                    directory: [b"/pfs/", stored.catalog.name.as_slice()].concat(),
+                    usable: !stored.failed,
+                    current: Some(*key) == newest,
+                });
+                PfsOutcome::Surveyed(all.collect())
+            }
+            PfsTask::BeginFlush(catalog) => {
+                self.begun.insert(catalog.id, BTreeMap::new());
+                PfsOutcome::FlushBegun(catalog.id, format!("/pfs/.scr/flush.{}", catalog.id).into_bytes())
+            }
+            PfsTask::Publish(catalog) => {
+                let id = catalog.id;
+                let files = self.begun.remove(&id).expect("begun before it is published");
+                for entry in &catalog.entries {
+                    let file = matches!(entry.kind, EntryKind::File(_));
+                    assert!(!file || files.contains_key(&entry.path), "{} was not copied", entry.path);
+                }
+                self.published += 1;
+                let stored = Stored { catalog: *catalog, files, failed: false, bad: false };
+                // A swap: what had that name is gone.
+                self.datasets.retain(|_, old| old.catalog.name != stored.catalog.name);
+                self.datasets.insert((stored.catalog.epoch, id), stored);
+                PfsOutcome::Published(id)
+            }
+            PfsTask::ReadCatalog(dataset) => match self.datasets.get(&(dataset.epoch, dataset.id)) {
+                Some(stored) => PfsOutcome::Catalog(Box::new(stored.catalog.clone())),
+                None => PfsOutcome::Failed(PfsTask::ReadCatalog(dataset), "not there".to_owned()),
+            },
+            PfsTask::MarkFailed(dataset) => {
+                if let Some(stored) = self.datasets.get_mut(&(dataset.epoch, dataset.id)) {
+                    stored.failed = true;
+                }
+                PfsOutcome::Marked(dataset.id)
+            }
+        }
+    }
+}
