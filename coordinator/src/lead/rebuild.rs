@@ -34,7 +34,7 @@ enum Step {
     /// Catalogs by revision, one of each: who is asked now, who can be asked next.
     Reading(BTreeMap<u32, (Option<Catalog>, VecDeque<NodeRank>)>),
     Verifying(Answers<Verified>),
-    Rebuilding(BTreeMap<JobId, Answers<()>>, BTreeMap<Member, NodeRank>),
+    Rebuilding(BTreeMap<JobId, Answers<JobResult>>, BTreeMap<Member, NodeRank>),
     /// Nodes that hold members of another layout of it.
     Evicting(Answers<()>, BTreeMap<Member, NodeRank>),
     Committing(Committing),
@@ -254,14 +254,17 @@ impl Rebuild {
         result: JobResult,
     ) -> Option<Recovered> {
         let Step::Rebuilding(jobs, places) = &mut self.step else { return None };
-        if !jobs.get_mut(&job)?.put(node, ()) {
+        if !jobs.get_mut(&job)?.put(node, result) {
             return None;
         }
-        if let Err(reason) = result {
-            return Some(Recovered::Failed(format!("{}: {reason}", cluster.host(node))));
-        }
+        // Also after a failure all are awaited: no share may write behind the next candidate's back.
         if !jobs.values().all(Answers::all) {
             return Some(Recovered::Running);
+        }
+        for (node, result) in jobs.values().flat_map(Answers::iter) {
+            if let Err(reason) = result {
+                return Some(Recovered::Failed(format!("{}: {reason}", cluster.host(node))));
+            }
         }
         let places = std::mem::take(places);
         Some(self.evict(cluster, places))

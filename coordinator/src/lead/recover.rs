@@ -115,7 +115,14 @@ impl Recover {
         };
         let stored = candidate.stored.clone().filter(|stored| may && allowed(stored));
         if let Some(stored) = stored {
-            let refetch = Refetch::begin(cluster, stored, candidate.held.clone());
+            // Another dataset under the same id makes room too: nodes were cut off when ids were given.
+            let (same_id, others) = std::mem::take(&mut self.candidates)
+                .into_iter()
+                .partition::<VecDeque<Candidate>, _>(|other| other.id == candidate.id);
+            self.candidates = others;
+            let held: Vec<Held> =
+                candidate.held.iter().cloned().chain(same_id.into_iter().filter_map(|c| c.held)).collect();
+            let refetch = Refetch::begin(cluster, stored, &held);
             self.step = Step::FromPrefix(candidate, Box::new(refetch));
             return true;
         }

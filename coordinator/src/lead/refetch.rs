@@ -2,7 +2,7 @@
 //!
 //! Nodes that still hold an unrecoverable version of it drop that first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{Command, FetchFailure, FrozenFile};
 use scrfs::dataset::{Catalog, Entry, EntryKind};
@@ -34,17 +34,23 @@ enum Step {
 #[derive(Debug)]
 pub(super) struct Refetch {
     stored: StoredDataset,
-    /// What caches still have of it.
-    held: Option<Held>,
+    /// Nodes that may have something under its id.
+    holders: BTreeSet<NodeRank>,
+    /// The highest revision that they have.
+    revision: Option<u32>,
     /// As the prefix has it, dealt to the current nodes.
     source: Option<Catalog>,
     step: Step,
 }
 
 impl Refetch {
-    pub(super) fn begin(cluster: &mut Cluster, stored: StoredDataset, held: Option<Held>) -> Self {
+    /// `held`: what caches have under its id.
+    pub(super) fn begin(cluster: &mut Cluster, stored: StoredDataset, held: &[Held]) -> Self {
         cluster.pfs(PfsTask::ReadCatalog(stored.clone()));
-        Self { stored, held, source: None, step: Step::Reading }
+        // A rebuild that failed has left members on nodes that had none before.
+        let holders = cluster.nodes().filter(|_| !held.is_empty()).collect();
+        let revision = held.iter().map(Held::highest_revision).max();
+        Self { stored, holders, revision, source: None, step: Step::Reading }
     }
 
     fn id(&self) -> DatasetId {
@@ -65,14 +71,13 @@ impl Refetch {
         }
         deal(&mut catalog, cluster.hosts.len());
         self.source = Some(catalog);
-        let holders: Vec<NodeRank> = self.held.iter().flat_map(|held| held.nodes.keys().copied()).collect();
-        if holders.is_empty() {
+        if self.holders.is_empty() {
             self.fetch(cluster);
         } else {
-            for &node in &holders {
+            for &node in &self.holders {
                 cluster.send(node, Command::Evict(self.id()));
             }
-            self.step = Step::Evicting(Answers::of(holders));
+            self.step = Step::Evicting(Answers::of(self.holders.iter().copied()));
         }
         Some(Recovered::Running)
     }
@@ -154,7 +159,7 @@ impl Refetch {
             files: 0,
             bytes: 0,
         };
-        let revision = cluster.next_revision(self.held.as_ref().map(Held::highest_revision));
+        let revision = cluster.next_revision(self.revision);
         let making = Making { id: source.id, epoch: self.stored.epoch, revision, about };
         self.step = Step::Encoding(Encoding::start(cluster, making, &frozen));
         Some(Recovered::Running)

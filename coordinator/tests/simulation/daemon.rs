@@ -18,7 +18,6 @@ pub(crate) const EEXIST: i32 = 17;
 const ENOENT: i32 = 2;
 const ENOTEMPTY: i32 = 39;
 const EROFS: i32 = 30;
-const EIO: i32 = 5;
 
 pub(crate) fn size_of(content: u64) -> u64 {
     content % 1000

@@ -8,7 +8,7 @@ use scrfs::dataset::{Catalog, EntryKind, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member};
 use scrfs::path::RelPath;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Dataset};
 use crate::prefix::Prefix;
 
 pub(crate) type Key = (Epoch, DatasetId);
@@ -40,6 +40,11 @@ pub(crate) fn members(nodes: &[Daemon], key: Key) -> BTreeSet<Member> {
 /// The caches can give it.
 pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
     let Some(catalog) = catalog(nodes, key) else { return false };
+    // Ids were given twice when all that knew of the first was away: the newer epoch's stands.
+    let newer = |dataset: &Dataset| dataset.epoch > key.0 && dataset.state == HeldState::Complete;
+    if nodes.iter().filter_map(|node| node.datasets.get(&key.1)).any(newer) {
+        return false;
+    }
     let found = members(nodes, key);
     catalog.layout.sets.iter().all(|set| {
         let lost: Vec<&Member> = set.iter().filter(|member| !found.contains(member)).collect();

@@ -11,7 +11,9 @@ use scrfs_coordinator::job::{Job, JobId, JobOutput, JobResult};
 use scrfs_coordinator::lead::{Input, Lead, Output};
 use scrfs_coordinator::pfs::{PfsOutcome, PfsTask};
 
-use crate::daemon::{Answered, Daemon, Dataset, EEXIST, MemberData, Trouble, rename, size_of};
+use crate::daemon::{
+    Answered, Daemon, Dataset, EEXIST, MemberData, Trouble, op_paths, rename, size_of, top_of,
+};
 use crate::observer::{self, Key, Truth};
 use crate::prefix::Prefix;
 use crate::rng::Rng;
@@ -25,6 +27,7 @@ struct Share {
     fails: bool,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "a test's knobs")]
 pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) settings: Settings,
@@ -45,7 +48,7 @@ pub(crate) struct World {
     /// The start of this epoch is over.
     pub(crate) ready: bool,
     start: Start,
-    expected: Option<Option<Key>>,
+    expected: Option<Key>,
     /// Per 10,000.
     pub(crate) trouble: u64,
     /// Also while a restart looks for its dataset.
@@ -151,10 +154,6 @@ impl World {
         self.trace.iter()
     }
 
-    pub(crate) fn attached(&self) -> bool {
-        self.lead.is_some()
-    }
-
     /// Starts coordinators on the nodes, in any order of ranks.
     pub(crate) fn start(&mut self, start: Start) {
         assert!(self.lead.is_none());
@@ -175,7 +174,7 @@ impl World {
         if start == Start::Restart {
             self.programs = false;
             let Settings { distribute, fetch, .. } = self.settings;
-            self.expected = Some(observer::expected(&self.nodes, &self.prefix, distribute, fetch));
+            self.expected = observer::expected(&self.nodes, &self.prefix, distribute, fetch);
         }
         self.up = self.nodes.iter().map(|_| VecDeque::new()).collect();
         self.down = self.nodes.iter().map(|_| VecDeque::new()).collect();
@@ -282,9 +281,9 @@ impl World {
     }
 
     fn can_give(&self, key: Key) -> bool {
-        (observer::in_caches(&self.nodes, key) && self.settings.distribute)
-            || (observer::in_prefix(&self.prefix, key) && self.settings.fetch)
-            || !self.settings.distribute
+        let prefix = observer::in_prefix(&self.prefix, key) && self.settings.fetch;
+        // Without SCR_DISTRIBUTE the caches promise nothing.
+        observer::in_caches(&self.nodes, key) || prefix || !self.settings.distribute
     }
 
     fn newest_promise(&self) -> Option<Key> {
@@ -346,6 +345,16 @@ impl World {
         self.ready = true;
         self.programs = true;
         if self.start == Start::Attach {
+            // An eviction that was decided and never reached a node did not happen.
+            let evicts = self.down.iter().flatten().filter_map(|command| match command {
+                Command::Evict(id) => Some(*id),
+                _ => None,
+            });
+            let evicts: BTreeSet<DatasetId> = evicts.collect();
+            for node in &self.nodes {
+                let listed = |top: &[u8]| node.listed(top).is_some_and(|(id, _)| !evicts.contains(&id));
+                self.oracle.extend(node.directories.iter().filter(|dir| listed(top_of(dir))).cloned());
+            }
             return;
         }
         self.promised.clear();
@@ -371,7 +380,7 @@ impl World {
         let current_name = listed.iter().find(|(id, _)| Some(*id) == current.map(|key| key.1));
         assert_eq!(name, current_name.map(|(_, dataset)| dataset.name.clone()), "ready names current");
         if self.trouble == 0 || !self.trouble_in_restart {
-            assert_eq!(Some(current), self.expected, "the newest that can be recovered");
+            assert_eq!(current, self.expected, "the newest that can be recovered");
         }
         self.promised.extend(current.into_iter().zip(name));
         self.rebuilt += u64::from(current.is_some());
@@ -435,12 +444,11 @@ impl World {
             assert_eq!((size_of(content), data.bad), (copy.size, false), "committed before it was recorded");
             sealed.insert(entry.path.clone(), content);
         }
-        match self.truth.get(&key) {
-            Some(truth) => assert_eq!(*truth, sealed, "other bytes under the id of {key:?}"),
-            None => {
-                self.truth.insert(key, sealed);
-                self.seals += 1;
-            }
+        if let Some(truth) = self.truth.get(&key) {
+            assert_eq!(*truth, sealed, "other bytes under the id of {key:?}");
+        } else {
+            self.truth.insert(key, sealed);
+            self.seals += 1;
         }
     }
 
@@ -659,8 +667,8 @@ impl World {
             return;
         }
         // In a frozen dataset the mount makes these wait.
-        let below = |path: &RelPath| path.names().count() > 1 && node.is_frozen(crate::daemon::top_of(path));
-        if crate::daemon::op_paths(&op).into_iter().any(below) {
+        let below = |path: &RelPath| path.names().count() > 1 && node.is_frozen(top_of(path));
+        if op_paths(&op).into_iter().any(below) {
             return;
         }
         node.serial += 1;
@@ -678,7 +686,7 @@ impl World {
     fn write(&mut self, at: usize) {
         let node = &self.nodes[at];
         let free = |dir: &&RelPath| {
-            let top = crate::daemon::top_of(dir);
+            let top = top_of(dir);
             node.listed(top).is_none() && !node.is_frozen(top) && !node.is_held(dir)
         };
         let dirs: Vec<&RelPath> = node.directories.iter().filter(free).collect();
