@@ -154,10 +154,12 @@ impl FileSystem {
                 return Ok((attr, ttl));
             }
             let attr = Attr::of(id, &stat_of(inode.fd()?)?);
-            let ttl = ttls(&place, attr.kind).1;
+            let ttl = ttls(&place, &attr).1;
             return Ok((attr, ttl));
         }
-        Ok((Attr::of(id, &stat_of(inode.fd()?)?), LOCAL))
+        let attr = Attr::of(id, &stat_of(inode.fd()?)?);
+        let ttl = ttls(&Place::Outside, &attr).1;
+        Ok((attr, ttl))
     }
 
     /// The target of a symbolic link.
@@ -227,7 +229,7 @@ fn marker_attr(sealed: &Sealed, inode: &Inode) -> Attr {
 
 /// An entry with the times that the kernel may keep it.
 pub(crate) fn entry_at(place: &Place, attr: Attr) -> Entry {
-    let (entry_ttl, attr_ttl) = ttls(place, attr.kind);
+    let (entry_ttl, attr_ttl) = ttls(place, &attr);
     Entry { attr, entry_ttl, attr_ttl }
 }
 
@@ -240,11 +242,15 @@ pub(crate) fn inner_of(place: &Place) -> RelPath {
 }
 
 /// Times to keep a name and its attributes: none for what another node can change (directories in the checkpoint
-/// path, markers).
-fn ttls(place: &Place, kind: Kind) -> (Duration, Duration) {
+/// path, markers), and none for attributes with a suid or sgid bit, which a write clears behind the kernel's back.
+fn ttls(place: &Place, attr: &Attr) -> (Duration, Duration) {
+    let clears = attr.kind == Kind::File && attr.perm & 0o6000 != 0;
+    let attrs = if clears { Duration::ZERO } else { LOCAL };
     match place {
-        Place::Entry(_) | Place::Inside { .. } if kind == Kind::Directory => (Duration::ZERO, Duration::ZERO),
+        Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => {
+            (Duration::ZERO, Duration::ZERO)
+        }
         Place::Inside { inner, .. } if inner.as_bytes() == MARKER => (Duration::ZERO, Duration::ZERO),
-        Place::Outside | Place::Top | Place::Entry(_) | Place::Inside { .. } => (LOCAL, LOCAL),
+        Place::Outside | Place::Top | Place::Entry(_) | Place::Inside { .. } => (LOCAL, attrs),
     }
 }
