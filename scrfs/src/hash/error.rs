@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Text;
+use crate::path::PathError;
 
 /// Bytes that are not a hash file. Every offset counts bytes from the start of the record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -158,6 +159,9 @@ pub enum FieldProblem {
     /// The same number twice in one list, spelled differently.
     #[error("is in its list already")]
     Duplicate,
+    /// A path that would leave the dataset's directory.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// Something else, in words.
     #[error("{0}")]
     Other(&'static str),

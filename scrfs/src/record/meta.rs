@@ -2,8 +2,10 @@
 
 use super::field::{Word, record};
 use super::value::Crc32;
-use crate::hash::{FieldProblem, Text};
+use crate::dataset::Stamp;
+use crate::hash::{FieldError, FieldProblem, Text};
 use crate::ids::{DatasetId, Member};
+use crate::path::RelPath;
 
 record! {
     /// A file's meta data: `META` in filemaps, `FILE/<j>` in XOR headers, and in 2011 a file `<file>.scr`.
@@ -50,6 +52,30 @@ record! {
         kind: Option<FileKind> = ["TYPE"],
         /// The file's name in the cache.
         file: Option<Text> = ["FILE"],
+    }
+}
+
+impl Meta {
+    /// The file's path within the dataset's directory (`FILE`); an error if it is missing or leads out of it.
+    pub fn path_in_dataset(&self) -> Result<RelPath, FieldError> {
+        let file = super::require(self.file.as_ref(), "FILE")?;
+        RelPath::new(file.as_bytes()).map_err(|error| FieldError::at("FILE", error.into()))
+    }
+
+    /// Time of the last access.
+    pub fn atime(&self) -> Option<Stamp> {
+        Some(Stamp { secs: self.atime_secs?, nsecs: self.atime_nsecs? })
+    }
+
+    /// Time of the last change of the bytes.
+    pub fn mtime(&self) -> Option<Stamp> {
+        Some(Stamp { secs: self.mtime_secs?, nsecs: self.mtime_nsecs? })
+    }
+
+    /// Sets both times.
+    pub fn set_times(&mut self, atime: Stamp, mtime: Stamp) {
+        (self.atime_secs, self.atime_nsecs) = (Some(atime.secs), Some(atime.nsecs));
+        (self.mtime_secs, self.mtime_nsecs) = (Some(mtime.secs), Some(mtime.nsecs));
     }
 }
 

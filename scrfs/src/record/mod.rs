@@ -12,7 +12,7 @@
 //! | `filemap.scrinfo` | [`FilemapMaster`] | [`filemap`] |
 //! | `filemap_<k>.scrinfo` | [`FilemapMember`] | [`filemap`] |
 //! | `<rank>.scrfilemap` | [`RankFilemap`] | [`filemap`] |
-//! | `<m>_of_<n>_in_<g>.xor` | [`XorHeader`], then the payload | [`xor_header`] |
+//! | `<m>_of_<n>_in_<g>.xor` | [`XorHeader`], then the payload; [`XorFileName`] | [`xor_header`] |
 //! | `summary.scr` | [`Summary`] | [`summary`] |
 //! | `rank2file.scr`, `rank2file.0.<i>.scr` | [`Rank2FileNode`], [`Rank2FileLeaf`]; [`Rank2File`] reads either | [`rank2file`] |
 //! | `index.scr` | [`Index`] | [`index`] |
@@ -57,7 +57,7 @@ pub use rank2file::{Rank2File, Rank2FileBody, Rank2FileLeaf, Rank2FileNode, Reco
 pub use state::{FlushEntry, FlushFile, Halt, Nodes, Transfer, TransferFile};
 pub use summary::{FileOnPfs, NameOnPfs, RankFiles, Summary};
 pub use value::{Crc32, Decimal};
-pub use xor_header::{MemberFiles, XorGroup, XorHeader};
+pub use xor_header::{MemberFiles, XorFileName, XorGroup, XorHeader};
 
 use crate::hash::{self, FieldError, FieldProblem, FormatError, Hash};
 

@@ -163,6 +163,30 @@ fn headers_that_lie_are_refused() {
 }
 
 #[test]
+fn xor_file_names_of_both_forms() {
+    let name = XorFileName { position: 2, members: 4, group: 10 };
+    assert_eq!(name.to_string(), "3_of_4_in_10.xor");
+    assert_eq!(XorFileName::parse(b"3_of_4_in_10.xor"), Some(name));
+    assert_eq!(XorFileName::parse(b"xor.10_3_of_4.scr"), Some(name));
+    for bad in
+        ["0_of_4_in_1.xor", "5_of_4_in_1.xor", "+1_of_4_in_1.xor", "1_of_4.xor", "_of__in_.xor", "xor.1.scr"]
+    {
+        assert_eq!(XorFileName::parse(bad.as_bytes()), None, "{bad}");
+    }
+}
+
+#[test]
+fn paths_stay_in_the_dataset() {
+    let meta = |file: &'static str| Meta { file: Some(file.into()), ..Meta::default() };
+    assert_eq!(meta("a b/c").path_in_dataset().unwrap().as_bytes(), b"a b/c");
+    for bad in ["../x", "/etc/passwd", "a/../../b", "a//b"] {
+        let error = meta(bad).path_in_dataset().unwrap_err();
+        assert!(matches!(error.problem, FieldProblem::Path(_)), "{bad}");
+    }
+    assert_eq!(Meta::default().path_in_dataset().unwrap_err().to_string(), "FILE: is missing");
+}
+
+#[test]
 fn wrong_values_are_named_with_their_path() {
     let lines = "  RANK\n    0\n      DSET\n        1\n          FILE\n            f\n              META\n                SIZE\n                  big\n";
     assert_eq!(

@@ -1,4 +1,6 @@
-//! The header of an XOR file; the payload follows it.
+//! The header of an XOR file, the payload of which follows it; and the file's name.
+
+use std::fmt;
 
 use super::descriptor::DatasetDescriptor;
 use super::field::record;
@@ -49,10 +51,62 @@ record! {
     }
 }
 
+/// The place of a member in the sets of a dataset, as its XOR file's name tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct XorFileName {
+    /// The member's position in its set, from 0 (from 1 in the name).
+    pub position: u64,
+    /// Members of the set.
+    pub members: u64,
+    /// The set's name: the member at its position 0.
+    pub group: u64,
+}
+
+impl XorFileName {
+    /// Reads `<m>_of_<n>_in_<g>.xor`, and `xor.<g>_<m>_of_<n>.scr` of 1.1.8 and later. A position beyond the set is
+    /// not a name.
+    pub fn parse(name: &[u8]) -> Option<Self> {
+        let name = std::str::from_utf8(name).ok()?;
+        let (place, group) = if let Some(stem) = name.strip_suffix(".xor") {
+            stem.split_once("_in_")?
+        } else {
+            let (group, place) = name.strip_prefix("xor.")?.strip_suffix(".scr")?.split_once('_')?;
+            (place, group)
+        };
+        let (ordinal, members) = place.split_once("_of_")?;
+        let [ordinal, members, group] = [ordinal, members, group].map(plain_number);
+        let position = ordinal?.checked_sub(1)?;
+        let name = Self { position, members: members?, group: group? };
+        (position < name.members).then_some(name)
+    }
+}
+
+fn plain_number(digits: &str) -> Option<u64> {
+    let plain = digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+impl fmt::Display for XorFileName {
+    /// In the form of 2013.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_of_{}_in_{}.xor", self.position + 1, self.members, self.group)
+    }
+}
+
+impl XorHeader {
+    /// The header of a lost member, from those of its neighbours: the right one knows its files, the left one is whom
+    /// it knew.
+    pub fn of_lost(left: &Self, right: &Self) -> Self {
+        Self { current: right.partner.clone(), partner: left.current.clone(), ..right.clone() }
+    }
+}
+
 impl MemberFiles {
-    /// The files of `rank`, in logical order.
+    /// The files of `rank`, in logical order. CRCs are left out, as SCR has it: the header is written before they are
+    /// known.
     pub fn new(rank: Member, files: Vec<Meta>) -> Self {
         let count = Some(files.len() as u64);
+        let files = files.into_iter().map(|meta| Meta { crc: None, ..meta });
         // SCR numbers the files from 0 and sets each at the head.
         let files = (0..).zip(files).collect::<Vec<_>>().into_iter().rev().collect();
         Self { files, count, rank: Some(rank), ..Self::default() }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use scrfs::ids::Member;
-use scrfs::record::{FilemapMember, Meta, Record, XorHeader};
+use scrfs::record::{FilemapMember, MemberFiles, Meta, Record, XorFileName, XorHeader};
 use scrfs::redundancy::reference::{Survivor, encode, rebuild};
 use scrfs::redundancy::xor::Geometry;
 
@@ -148,9 +148,24 @@ fn what_was_scavenged_is_rebuilt_as_scr_rebuilt_it() {
         let rebuilt = rebuild(&members, chunk, &known.sizes().unwrap(), BLOCK).unwrap();
         assert!(rebuilt.files == after[lost].files, "{name}");
         assert!(rebuilt.parity == after[lost].payload, "{name}");
+        let header = XorHeader::of_lost(&parts[lost - 1].header, &parts[lost].header);
+        assert_same_facts(&header, &after[lost].header, &name);
         rebuilt_sets += 1;
     }
     assert_eq!(rebuilt_sets, 3);
+}
+
+/// SCR's rebuilt header says the same as ours, if in another order.
+fn assert_same_facts(ours: &XorHeader, scrs: &XorHeader, name: &str) {
+    let files = |member: &Option<MemberFiles>| {
+        let member = member.clone().unwrap();
+        (member.rank, member.in_order().unwrap().into_iter().cloned().collect::<Vec<_>>())
+    };
+    assert_eq!(files(&ours.current), files(&scrs.current), "{name}");
+    assert_eq!(files(&ours.partner), files(&scrs.partner), "{name}");
+    assert_eq!((ours.chunk, ours.ranks), (scrs.chunk, scrs.ranks), "{name}");
+    assert_eq!((&ours.dataset, ours.checkpoint), (&scrs.dataset, scrs.checkpoint), "{name}");
+    assert_eq!(ours.encode().len(), scrs.encode().len(), "{name}");
 }
 
 #[test]
@@ -163,6 +178,13 @@ fn headers_say_what_we_would_say() {
             let current = header.current.as_ref().unwrap();
             assert_eq!(current.count, Some(part.files.len() as u64));
             let position = ring.iter().position(|&member| member == part.rank()).unwrap();
+            let file_name = part.path.file_name().unwrap().as_encoded_bytes();
+            let said = XorFileName {
+                position: position as u64,
+                members: ring.len() as u64,
+                group: ring[0].0.into(),
+            };
+            assert_eq!(XorFileName::parse(file_name), Some(said), "{name}");
             let left = ring[(position + ring.len() - 1) % ring.len()];
             let partner = header.partner.as_ref().unwrap();
             assert_eq!(partner.rank, Some(left), "{name}");
