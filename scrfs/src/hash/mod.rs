@@ -3,7 +3,7 @@
 //! Every piece of metadata that SCR keeps is one tree. A tree is a list of elements; an element is a key and the tree
 //! below it; `KEY = VALUE` is a key with one child that has no children. In reading order:
 //!
-//! - [`tree`]: [`Hash`], the tree, and [`Text`], its keys and values; building and reading it.
+//! - [`tree`]: [`struct@Hash`], the tree, and [`Text`], its keys and values; building and reading it.
 //! - [`error`]: what can be wrong with bytes ([`FormatError`]) and with a tree ([`FieldError`]).
 //! - [`codec`]: a tree as packed bytes (big-endian counts, keys ending in NUL).
 //! - [`file`](mod@file): a record: header, packed tree, CRC32. A file is one record, several, or one and a payload.
