@@ -34,4 +34,3 @@ mod state;
 mod transfers;
 
 pub use node::{Node, NodeConfig, NodeError};
-
