@@ -159,6 +159,8 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         control_base: config.control_base,
         cache_base: config.cache_base,
         passthrough: !args.no_passthrough,
+        coordinator_wait: config.coordinator_wait,
+        seal_timeout: config.seal_timeout,
     })
 }
 
