@@ -19,6 +19,7 @@ mod rebuild;
 mod recover;
 mod refetch;
 mod seal;
+mod sets;
 mod settle;
 
 use scrfs::control::{Command, DirOp, Event, Settings, Start};

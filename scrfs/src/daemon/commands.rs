@@ -28,7 +28,11 @@ impl Node {
 
             Command::Inventory => self.in_records(link, Self::send_inventory),
             Command::ReadCatalog(id) => self.in_records(link, move |node| node.send_catalog(id)),
-            Command::Serve => self.in_records(link, Self::serve),
+            Command::Serve => {
+                // What is still held is the former lead's and was never decided. Now, before this lead's first round.
+                self.release_held();
+                self.in_records(link, Self::serve);
+            }
             Command::Freeze { id, name, member } => {
                 self.in_records(link, move |node| node.freeze(id, name, member));
             }
@@ -88,7 +92,6 @@ impl Node {
                 attached.served = true;
             }
         }
-        self.release_held();
         self.answer_sealed_markers();
         self.send_waiting();
     }

@@ -47,6 +47,11 @@ impl Disk {
         Self { store, names, written: [None, None] }
     }
 
+    #[cfg(test)]
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Changes the table, on storage first. `edit` is called twice: for the copy and for the table.
     pub(super) fn change(
         &mut self,

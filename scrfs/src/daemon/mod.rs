@@ -15,7 +15,7 @@ pub mod boundary;
 pub mod node;
 
 mod cache;
-pub(crate) mod callers;
+mod callers;
 mod catalog_file;
 mod commands;
 mod disk;
@@ -34,3 +34,6 @@ mod state;
 mod transfers;
 
 pub use node::{Node, NodeConfig, NodeError};
+
+#[cfg(test)]
+mod tests;

@@ -171,6 +171,7 @@ impl Node {
             local: false,
             lost_at: None,
             freezing: std::collections::HashMap::new(),
+            seals: std::collections::HashMap::new(),
             waiting: Waiting::default(),
             stopping: false,
         };
@@ -338,12 +339,10 @@ impl Service for Node {
             state.local = false;
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
-            let bound =
-                greeting.settings.seal_timeout_ms.saturating_add(greeting.settings.coordinator_wait_ms);
-            self.tree.set_wait_bound(Duration::from_millis(bound));
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }
+            state.seals.clear();
             state.waiting.restart_clocks(Instant::now());
             state.attached.replace(Attached {
                 link: link.clone(),

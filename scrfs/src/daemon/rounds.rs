@@ -270,8 +270,9 @@ impl Node {
     /// before.
     pub(super) fn act_alone(&self, op: DirOp, request: Option<RequestId>, done: Completion) {
         let me = self.me.clone();
+        let answer = Answer(Some(done));
         self.lanes.local.run(move || {
-            let Some(node) = me.upgrade() else { return done(Err(Errno(libc::EIO))) };
+            let Some(node) = me.upgrade() else { return };
             let applied = {
                 let mut rounds = node.rounds.lock();
                 node.release(&mut rounds);
@@ -279,7 +280,26 @@ impl Node {
                 request.is_some_and(|request| rounds.unfinished.contains_key(&request))
             };
             let errno = if applied { 0 } else { node.vote(&op).err().unwrap_or_else(|| node.apply(&op)) };
-            done(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
+            answer.give(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
         });
+    }
+}
+
+/// A completion that runs also when the work that should have run it is thrown away (EIO).
+struct Answer(Option<Completion>);
+
+impl Answer {
+    fn give(mut self, result: Result<(), Errno>) {
+        if let Some(done) = self.0.take() {
+            done(result);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(Err(Errno(libc::EIO)));
+        }
     }
 }

@@ -65,6 +65,7 @@ impl Bell {
 impl Node {
     /// Starts freezing. In the records' thread.
     pub(super) fn freeze(&self, id: DatasetId, name: Vec<u8>, member: Member) {
+        self.state.lock().seals.insert(id, name.clone());
         if let Err(reason) = self.begin_freeze(id, &name) {
             self.events
                 .error(Some(id), &format!("{}: cannot be frozen: {reason}", String::from_utf8_lossy(&name)));
@@ -263,11 +264,14 @@ impl Node {
     /// The seal failed, or is in doubt no more: nothing of it is left. In the records' thread. `settling`: markers that
     /// wait will ask again.
     pub(super) fn drop_seal(&self, id: DatasetId, reason: &str, settling: bool) {
-        let freezing = self.state.lock().freezing.get(&id).cloned();
-        if let Some(freezing) = &freezing {
-            freezing.cancel();
-        }
-        let name = self.take_seal_back(id).or(freezing.map(|freezing| freezing.name));
+        let begun = {
+            let mut state = self.state.lock();
+            if let Some(freezing) = state.freezing.get(&id) {
+                freezing.cancel();
+            }
+            state.seals.remove(&id)
+        };
+        let name = self.take_seal_back(id).or(begun);
         let shown = name.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         self.events.error(Some(id), &format!("{shown}: not sealed: {reason}"));
         if let Some(name) = name.filter(|_| !settling) {
@@ -389,7 +393,9 @@ impl Node {
                 return;
             };
             dataset.settled = true;
-            dataset.name.clone()
+            let name = dataset.name.clone();
+            state.seals.remove(&id);
+            name
         };
         let forgotten = RelPath::new(name.clone()).map(|path| self.journal.lock().forget(&path));
         if let Ok(Err(error)) = forgotten {

@@ -221,6 +221,8 @@ pub(super) struct State {
     /// The last coordinator was lost then, and what waits for its successor has not been settled.
     pub(super) lost_at: Option<Instant>,
     pub(super) freezing: HashMap<DatasetId, Freezing>,
+    /// Names of the seals of this epoch that have not ended, also of those that could not be frozen.
+    pub(super) seals: HashMap<DatasetId, Vec<u8>>,
     pub(super) waiting: Waiting,
     pub(super) stopping: bool,
 }

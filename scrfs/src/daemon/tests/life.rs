@@ -1,0 +1,170 @@
+//! One dataset's life, with the worker killed and started again after every step.
+
+use super::*;
+use crate::control::{Answer, Ask, HeldState, client};
+
+/// Restarts; the new worker must tell a new coordinator what the old one would have.
+fn survives_restart(bench: &mut Bench) {
+    let before = bench.inventory();
+    bench.restart();
+    let mut after = bench.inventory();
+    after.epoch = before.epoch;
+    assert_eq!(after, before);
+}
+
+#[test]
+fn every_step_survives_a_restart() {
+    let mut bench = Bench::new();
+    survives_restart(&mut bench);
+
+    let mut lead = bench.serving(1);
+    let made = bench.directory_op(make("ck"));
+    let Event::DirRequest { request, op } = lead.next() else { panic!() };
+    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, op)] });
+    assert_eq!(lead.next(), Event::DirPrepared { round: 1, votes: vec![0] });
+    assert_eq!(bench.tree.held(), 1);
+    lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
+    lead.send(Command::DirFinish { results: vec![(request, 0)] });
+    assert_eq!(made.recv_timeout(WAIT).unwrap(), Ok(()));
+    survives_restart(&mut bench);
+
+    bench.write("ck/rank 0", b"hello");
+    bench.write("ck/sub/rank 1", b"");
+    std::os::unix::fs::symlink("rank 0", bench.tree.at(&path("ck/link"))).unwrap();
+    survives_restart(&mut bench);
+
+    let mut lead = bench.serving(2);
+    let files = lead.freeze(1, "ck").unwrap();
+    assert_eq!(files.len(), 2);
+    assert!(bench.tree.is_frozen("ck"));
+    survives_restart(&mut bench);
+    assert!(bench.tree.is_frozen("ck"), "a seal in doubt is frozen again");
+    assert_eq!(bench.inventory().datasets[0].state, HeldState::Frozen);
+
+    let mut lead = bench.lead(3, Start::Attach);
+    assert_eq!(lead.inventory().epoch, Epoch(2));
+    let part = encode(&mut lead.data(), 1, &files).unwrap();
+    assert_eq!(
+        part.entries.iter().filter(|e| matches!(e.kind, crate::dataset::EntryKind::File(_))).count(),
+        2
+    );
+    survives_restart(&mut bench);
+    let held = &bench.inventory().datasets[0];
+    assert_eq!((held.state, &held.members[..]), (HeldState::Recorded, &[Member(0)][..]));
+
+    let mut lead = bench.lead(4, Start::Attach);
+    let catalog = catalog(1, 4, "ck", &part);
+    lead.commit(&catalog).unwrap();
+    assert!(bench.tree.is_sealed("ck"));
+    survives_restart(&mut bench);
+    assert!(bench.tree.is_sealed("ck"));
+    assert!(bench.inventory().datasets[0].listed);
+
+    let mut lead = bench.serving(5);
+    lead.send(Command::Sealed(DatasetId(1)));
+    lead.send(Command::MarkFlushed(DatasetId(1)));
+    lead.send(Command::ReadCatalog(DatasetId(1)));
+    let Event::Catalog { catalog: Some(read), .. } = lead.next() else { panic!() };
+    assert_eq!(*read, catalog);
+    assert_eq!(bench.marker("ck", Caller::default()).recv_timeout(WAIT).unwrap(), Ok(()), "sealed already");
+    survives_restart(&mut bench);
+    assert!(bench.inventory().datasets[0].flushed);
+
+    let mut lead = bench.serving(6);
+    lead.send(Command::Evict(DatasetId(1)));
+    assert_eq!(lead.next(), Event::Evicted(DatasetId(1)));
+    assert!(!bench.tree.at(&path("ck")).exists());
+    survives_restart(&mut bench);
+    let inventory = bench.inventory();
+    assert!(inventory.datasets.is_empty());
+    assert_eq!(inventory.highest_id, 1, "ids are never used again");
+    assert!(!bench.directory.path().join("cache/user/scr.j1/dataset.1").exists());
+}
+
+#[test]
+fn the_filemap_has_what_scr_reads() {
+    let bench = Bench::new();
+    bench.write("ck/rank 0", b"hello");
+    bench.serving(1).seal(1, "ck");
+    let bytes = std::fs::read(bench.control().join("filemap_0.scrinfo")).unwrap();
+    let tree = crate::hash::decode_file(&bytes).unwrap();
+    let part = ["RANK", "0", "DSET", "1"].iter().fold(&tree, |at, key| at.get(key).unwrap());
+    assert_eq!(part.number::<u32>("FILES").unwrap(), Some(2), "the redundancy file counts");
+    let meta = ["FILE", "rank 0", "META"].iter().fold(part, |at, key| at.get(key).unwrap());
+    for (key, value) in [
+        ("FILE", "rank 0"),
+        ("NAME", "rank 0"),
+        ("SIZE", "5"),
+        ("RANKS", "2"),
+        ("COMPLETE", "1"),
+        ("PROGRAM_RANK", "7"),
+    ] {
+        assert!(meta.text(key).unwrap().unwrap() == value, "{key}");
+    }
+    let crc = format!("{:#x}", crc32fast::hash(b"hello"));
+    assert!(meta.text("CRC").unwrap().unwrap() == crc.as_str());
+    assert!(part.get("DSETDESC").is_some() && part.get("REDDESC").is_some());
+}
+
+#[test]
+fn a_program_removes_a_sealed_dataset() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    let request = crate::ids::RequestId { origin: 9, serial: 1 };
+    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, DirOp::Remove { path: path("ck") })] });
+    assert_eq!(lead.next(), Event::DirPrepared { round: 1, votes: vec![0] });
+    lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    assert_eq!(lead.next(), Event::Removed(DatasetId(1)));
+    assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
+    // The name is free at once, whatever is still being deleted.
+    bench.write("ck/new", b"y");
+    until("the removal", || !bench.control().join("dataset.1.scrinfo").exists());
+    assert!(bench.inventory().datasets.is_empty());
+    assert!(bench.tree.at(&path("ck/new")).exists());
+}
+
+#[test]
+fn a_dropped_seal_leaves_the_files_and_fails_the_marker() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    let marker = bench.marker("ck", Caller::default());
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    let files = lead.freeze(1, "ck").unwrap();
+    encode(&mut lead.data(), 1, &files).unwrap();
+    lead.send(Command::Drop { id: DatasetId(1), reason: "a full cache elsewhere".into() });
+    assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+    assert!(!bench.tree.is_frozen("ck"));
+    assert!(bench.events().contains("a full cache elsewhere"));
+    assert!(bench.inventory().datasets.is_empty());
+    // The same again, under a new id.
+    let marker = bench.marker("ck", Caller::default());
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    lead.seal(2, "ck");
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+#[test]
+fn status_shows_what_is_there() {
+    let bench = Bench::new();
+    bench.write("ck1/f", b"12345");
+    bench.write("ck2/g", b"xy");
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck1");
+    until("sealed", || bench.events().contains("all members"));
+    let Answer::Status(status) = client::ask(&bench.control(), &Ask::Status, WAIT).unwrap() else { panic!() };
+    let of = |name: &str| status.datasets.iter().find(|d| d.name == name).unwrap();
+    assert_eq!((of("ck1").state.as_str(), of("ck1").bytes, of("ck1").id), ("protected", 5, 1));
+    assert!(of("ck1").current);
+    assert_eq!(of("ck1").survives, [("n0".to_owned(), true), ("n1".to_owned(), true)]);
+    assert_eq!((of("ck2").state.as_str(), of("ck2").bytes), ("open", 2));
+    assert_eq!(status.coordinator.unwrap().hosts.len(), 2);
+    let Answer::Events(lines) = client::ask(&bench.control(), &Ask::Events(3), WAIT).unwrap() else {
+        panic!()
+    };
+    assert_eq!(lines.len(), 3);
+}

@@ -1,0 +1,186 @@
+//! Data connections: what workers may open, and what is believed of what they bring.
+
+use std::fs::File;
+
+use super::*;
+use crate::control::client::ClientError;
+use crate::control::{HeldState, SealedFile};
+use crate::dataset::EntryKind;
+
+/// A catalog with one file of member 1, which is elsewhere.
+fn elsewhere(bytes: &[u8]) -> Catalog {
+    let mut catalog = catalog(3, 1, "ck", &MemberPart { member: Member(0), entries: Vec::new() });
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let entry = |path: &str, kind, mode| crate::dataset::Entry {
+        path: RelPath::new(path).unwrap(),
+        kind,
+        mode,
+        uid,
+        gid,
+        atime: crate::dataset::Stamp { secs: 100, nsecs: 0 },
+        mtime: crate::dataset::Stamp { secs: 200, nsecs: 0 },
+    };
+    let copy = crate::dataset::FileCopy {
+        size: bytes.len() as u64,
+        crc: crc32fast::hash(bytes),
+        member: Member(1),
+        program_rank: None,
+    };
+    catalog.entries = vec![
+        entry("", EntryKind::Directory, 0o755),
+        entry("d", EntryKind::Directory, 0o751),
+        entry("d/f", EntryKind::File(copy), 0o640),
+        entry("l", EntryKind::Symlink(b"d/f".to_vec()), 0o777),
+    ];
+    catalog.layout.members[1].files = 1;
+    catalog.layout.members[1].bytes = bytes.len() as u64;
+    catalog
+}
+
+fn failed(result: Result<impl Sized, ClientError>) -> (i32, String) {
+    match result {
+        Err(ClientError::Failed { errno, reason }) => (errno, reason),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it did not fail"),
+    }
+}
+
+#[test]
+fn a_lost_member_is_rebuilt_here() {
+    let bytes = b"rebuilt bytes";
+    let mut bench = Bench::new();
+    let mut lead = bench.lead(1, Start::Restart);
+    lead.inventory();
+    let mut data = lead.data();
+    let (id, member) = (DatasetId(3), Member(1));
+    let begin = DataRequest::BeginMember { catalog: Box::new(elsewhere(bytes)), member };
+    let create = DataRequest::CreateFile { id, path: path("d/f") };
+    let finish = |crc| DataRequest::FinishMember {
+        id,
+        member,
+        crcs: vec![crc],
+        redundancy: Some(("2_of_2_in_0.xor".into(), 6, crc32fast::hash(b"parity"))),
+        set: vec![Member(0), Member(1)],
+        members: 2,
+    };
+    let bring = |data: &mut DataConnection, bytes: &[u8]| {
+        data.done(&begin).unwrap();
+        File::from(data.descriptor(&create).unwrap()).write_all(bytes).unwrap();
+        let name = "2_of_2_in_0.xor".into();
+        let fd = data.descriptor(&DataRequest::CreateRedundancy { id, member, name }).unwrap();
+        File::from(fd).write_all(b"parity").unwrap();
+    };
+    // Bytes that are not those of the catalog are not taken.
+    bring(&mut data, bytes);
+    assert!(failed(data.request(&finish(7))).1.contains("CRC"));
+    bring(&mut data, b"short");
+    assert!(failed(data.request(&finish(crc32fast::hash(bytes)))).1.contains("bytes"));
+    assert!(bench.inventory().datasets[0].members.is_empty());
+    // What a former coordinator's job left is gone with it.
+    let mut lead = bench.lead(2, Start::Restart);
+    lead.inventory();
+    assert!(!bench.directory.path().join("cache/user/scr.j1/dataset.3/staged").exists());
+    let mut data = lead.data();
+    assert!(failed(data.descriptor(&create)).1.contains("no member"));
+
+    bring(&mut data, bytes);
+    assert!(matches!(data.request(&finish(crc32fast::hash(bytes))).unwrap(), DataReply::Part(_)));
+    let held = bench.inventory().datasets.remove(0);
+    assert_eq!((held.state, held.members, held.listed), (HeldState::Complete, vec![member], false));
+    bench.restart();
+    assert!(!bench.tree.at(&path("ck")).exists(), "not presented yet");
+    let mut lead = bench.lead(3, Start::Restart);
+    lead.send(Command::Verify(id));
+    assert_eq!(lead.next(), Event::Verified { id, members: vec![(member, Ok(()))] });
+    lead.send(Command::Present { datasets: vec![id] });
+    assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
+    assert_eq!(std::fs::read(bench.tree.at(&path("ck/d/f"))).unwrap(), bytes);
+    let meta = std::fs::metadata(bench.tree.at(&path("ck/d/f"))).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mtime(&meta), 200);
+    let mode =
+        std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(bench.tree.at(&path("ck/d"))).unwrap());
+    assert_eq!(mode & 0o7777, 0o751);
+    assert_eq!(std::fs::read_link(bench.tree.at(&path("ck/l"))).unwrap(), Path::new("d/f"));
+}
+
+#[test]
+fn a_sealed_file_is_brought_here_only_whole() {
+    let bytes = b"sealed";
+    let bench = Bench::new();
+    std::fs::create_dir(bench.tree.at(&path("ck"))).unwrap();
+    let mut lead = bench.serving(1);
+    lead.commit(&elsewhere(bytes)).unwrap();
+    let file = SealedFile { id: DatasetId(3), path: path("d/f") };
+    let open = || {
+        let (give, outcome) = crossbeam_channel::bounded(1);
+        let done = Box::new(move |result| give.send(result).unwrap());
+        bench.node.fetch(file.id, &file.path, Caller::default(), done);
+        outcome
+    };
+    let (first, second) = (open(), open());
+    let Event::Fetch { request, file: asked } = lead.next() else { panic!() };
+    assert_eq!(asked, file);
+    let mut data = lead.data();
+    let mut bring = |bytes: &[u8]| {
+        let fd = data.descriptor(&DataRequest::CreateCopy(file.clone())).unwrap();
+        File::from(fd).write_all(bytes).unwrap();
+        let (size, crc) = (bytes.len() as u64, crc32fast::hash(bytes));
+        data.done(&DataRequest::InstallCopy { file: file.clone(), size, crc })
+    };
+    assert_eq!(failed(bring(b"forged")).0, libc::EIO);
+    assert!(!bench.tree.at(&path("ck/d/f")).exists());
+    bring(bytes).unwrap();
+    assert_eq!(std::fs::read(bench.tree.at(&path("ck/d/f"))).unwrap(), bytes);
+    // One request for both, answered together.
+    lead.send(Command::Fetched { request, errno: 0 });
+    assert_eq!(first.recv_timeout(WAIT).unwrap(), Ok(()));
+    assert_eq!(second.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+#[test]
+fn paths_and_names_stay_in_the_dataset() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("secret"), b"s").unwrap();
+    std::os::unix::fs::symlink(outside.path(), bench.tree.at(&path("ck/out"))).unwrap();
+    let mut lead = bench.serving(1);
+    lead.freeze(1, "ck").unwrap();
+    let mut data = lead.data();
+    let id = DatasetId(1);
+    assert_eq!(
+        failed(data.descriptor(&DataRequest::OpenFile { id, path: path("out/secret") })).0,
+        libc::ENOENT
+    );
+    for name in ["../x", "a/b", "", "staged", "aside", "/x"] {
+        let create = DataRequest::CreateRedundancy { id, member: Member(0), name: name.into() };
+        assert_eq!(failed(data.descriptor(&create)).0, libc::EINVAL, "{name}");
+    }
+    assert_eq!(
+        failed(data.descriptor(&DataRequest::OpenFile { id: DatasetId(9), path: path("f") })).0,
+        libc::ENOENT
+    );
+    let finish = |crcs, set| DataRequest::FinishMember {
+        id,
+        member: Member(0),
+        crcs,
+        redundancy: None,
+        set,
+        members: 1,
+    };
+    assert_eq!(failed(data.request(&finish(vec![1, 2], vec![Member(0)]))).0, libc::EINVAL);
+    assert_eq!(failed(data.request(&finish(vec![1], vec![Member(5)]))).0, libc::EINVAL);
+    // The file changed after it was frozen: that is not what the others encode.
+    std::fs::write(bench.tree.at(&path("ck/f")), b"longer").unwrap();
+    assert_eq!(failed(data.request(&finish(vec![1], vec![Member(0)]))).0, libc::EIO);
+    // A catalog that speaks of other bytes is refused.
+    std::fs::write(bench.tree.at(&path("ck/f")), b"x").unwrap();
+    let DataReply::Part(part) = data.request(&finish(vec![5], vec![Member(0)])).unwrap() else { panic!() };
+    let mut other = catalog(1, 1, "ck", &part);
+    for entry in &mut other.entries {
+        if let EntryKind::File(copy) = &mut entry.kind {
+            copy.crc = 6;
+        }
+    }
+    assert!(lead.commit(&other).is_err());
+}

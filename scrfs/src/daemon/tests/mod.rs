@@ -1,0 +1,431 @@
+//! Tests of the node with stand-ins for its neighbours: a tree that is a plain directory, and a scripted lead that
+//! speaks over the real socket.
+
+mod crash;
+mod life;
+mod members;
+mod restarts;
+mod waits;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+
+use super::boundary::{Caller, Errno, GlobalRequests, MountedTree, Writer};
+use super::{Node, NodeConfig};
+use crate::control::client::{DataConnection, EventReceiver, Link};
+use crate::control::{
+    Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, Inventory, MemberPart, Role, Start,
+    test_settings,
+};
+use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
+use crate::ids::{DatasetId, Epoch, Member, NodeRank};
+use crate::path::RelPath;
+
+/// Longer than anything here takes.
+const WAIT: Duration = Duration::from_secs(10);
+
+fn path(text: &str) -> RelPath {
+    RelPath::new(text).unwrap()
+}
+
+fn make(name: &str) -> DirOp {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    DirOp::Make { path: path(name), mode: 0o755, uid, gid }
+}
+
+/// A tree without a mount: what programs would do is done to its directory.
+struct FakeTree {
+    root: PathBuf,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    held: Vec<DirOp>,
+    frozen: BTreeSet<Vec<u8>>,
+    sealed: BTreeMap<Vec<u8>, Arc<CatalogIndex>>,
+    writers: Vec<Writer>,
+    wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl FakeTree {
+    fn at(&self, path: &RelPath) -> PathBuf {
+        self.root.join(path.as_path())
+    }
+
+    fn is_frozen(&self, name: &str) -> bool {
+        self.inner.lock().frozen.contains(name.as_bytes())
+    }
+
+    fn is_sealed(&self, name: &str) -> bool {
+        self.inner.lock().sealed.contains_key(name.as_bytes())
+    }
+
+    fn held(&self) -> usize {
+        self.inner.lock().held.len()
+    }
+
+    fn set_writers(&self, writers: Vec<Writer>) {
+        self.inner.lock().writers = writers;
+        let wakers = self.inner.lock().wakers.clone();
+        for wake in wakers {
+            wake();
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+impl MountedTree for FakeTree {
+    fn prepare(&self, op: &DirOp) -> Result<(), Errno> {
+        let need = |path: &RelPath, there: bool| match (self.at(path).exists(), there) {
+            (true, false) => Err(Errno(libc::EEXIST)),
+            (false, true) => Err(Errno(libc::ENOENT)),
+            _ => Ok(()),
+        };
+        match op {
+            DirOp::Make { path, .. } => need(path, false)?,
+            DirOp::Remove { path } => need(path, true)?,
+            DirOp::Rename { from, .. } => need(from, true)?,
+        }
+        self.inner.lock().held.push(op.clone());
+        Ok(())
+    }
+
+    fn apply(&self, op: &DirOp) -> Result<(), Errno> {
+        self.release(op);
+        let done = match op {
+            DirOp::Make { path, .. } => std::fs::create_dir(self.at(path)),
+            DirOp::Remove { path } if self.inner.lock().sealed.remove(path.as_bytes()).is_some() => Ok(()),
+            DirOp::Remove { path } => std::fs::remove_dir(self.at(path)),
+            DirOp::Rename { from, to, .. } => std::fs::rename(self.at(from), self.at(to)),
+        };
+        done.map_err(|e| errno(&e))
+    }
+
+    fn release(&self, op: &DirOp) {
+        self.inner.lock().held.retain(|held| held != op);
+    }
+
+    fn directories(&self) -> Result<Vec<DirHeld>, Errno> {
+        let sealed: Vec<Vec<u8>> = self.inner.lock().sealed.keys().cloned().collect();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.root).map_err(|e| errno(&e))? {
+            let name = entry.map_err(|e| errno(&e))?.file_name();
+            if !sealed.iter().any(|s| s == name.as_bytes()) {
+                found.push(DirHeld {
+                    path: RelPath::new(name.as_bytes()).unwrap(),
+                    mode: 0o755,
+                    uid: 0,
+                    gid: 0,
+                });
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(found)
+    }
+
+    fn freeze(&self, name: &[u8]) {
+        self.inner.lock().frozen.insert(name.to_vec());
+    }
+
+    fn writers(&self, _: &[u8]) -> Result<Vec<Writer>, Errno> {
+        Ok(self.inner.lock().writers.clone())
+    }
+
+    fn on_release(&self, _: &[u8], wake: Arc<dyn Fn() + Send + Sync>) {
+        self.inner.lock().wakers.push(wake);
+    }
+
+    fn files(&self, name: &[u8]) -> Result<Vec<FrozenFile>, Errno> {
+        let top = self.at(&RelPath::new(name).unwrap());
+        let mut files = Vec::new();
+        collect(&top, &RelPath::root(), &mut files).map_err(|e| errno(&e))?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(files)
+    }
+
+    fn backing_directory(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(self.at(&RelPath::new(name).unwrap()), flags, Mode::empty())
+            .map_err(|e| Errno(e.raw_os_error()))
+    }
+
+    fn thaw(&self, name: &[u8]) {
+        self.inner.lock().frozen.remove(name);
+    }
+
+    fn sealed(&self, catalog: Arc<CatalogIndex>) {
+        let mut inner = self.inner.lock();
+        let name = catalog.catalog().name.clone();
+        inner.frozen.remove(&name);
+        inner.sealed.insert(name, catalog);
+    }
+
+    fn unlisted(&self, id: DatasetId) {
+        self.inner.lock().sealed.retain(|_, catalog| catalog.catalog().id != id);
+    }
+
+    fn remove_junk(&self) -> Result<(), Errno> {
+        for DirHeld { path, .. } in self.directories()? {
+            let at = self.at(&path);
+            let removed = if at.is_dir() { std::fs::remove_dir_all(at) } else { std::fs::remove_file(at) };
+            removed.map_err(|e| errno(&e))?;
+        }
+        Ok(())
+    }
+
+    fn mode(&self) -> (String, String) {
+        ("plain".into(), "no mount".into())
+    }
+}
+
+fn collect(top: &Path, at: &RelPath, files: &mut Vec<FrozenFile>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(top.join(at.as_path()))? {
+        let entry = entry?;
+        let path = at.join(entry.file_name().as_bytes()).unwrap();
+        if entry.file_type()?.is_dir() {
+            collect(top, &path, files)?;
+        } else if entry.file_type()?.is_file() {
+            files.push(FrozenFile { path, size: entry.metadata()?.len() });
+        }
+    }
+    Ok(())
+}
+
+/// A node in a directory of its own; restarts as a killed worker does.
+struct Bench {
+    directory: tempfile::TempDir,
+    tree: Arc<FakeTree>,
+    node: Arc<Node>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (tree, node) = Self::start(directory.path());
+        Self { directory, tree, node }
+    }
+
+    fn start(directory: &Path) -> (Arc<FakeTree>, Arc<Node>) {
+        let cache = directory.join("cache/user/scr.j1");
+        let tree = Arc::new(FakeTree { root: cache.join("tree"), inner: Mutex::default() });
+        let config = NodeConfig {
+            control_directory: directory.join("cntl"),
+            cache_directory: cache,
+            mount_point: "/scr".into(),
+            job_user: "tester".into(),
+            job_uid: rustix::process::getuid().as_raw(),
+            job_id: "j1".into(),
+            host: "n0".into(),
+            coordinator_wait: Duration::from_millis(200),
+            on_stop: Arc::new(|| {}),
+        };
+        let mounted: Arc<dyn MountedTree> = Arc::clone(&tree) as _;
+        (tree, Node::start(config, mounted).unwrap())
+    }
+
+    fn control(&self) -> PathBuf {
+        self.directory.path().join("cntl")
+    }
+
+    fn restart(&mut self) {
+        self.node.stop();
+        (self.tree, self.node) = Self::start(self.directory.path());
+    }
+
+    fn write(&self, file: &str, bytes: &[u8]) {
+        self.node.creating(&path(file), Some(7)).unwrap();
+        let at = self.tree.at(&path(file));
+        std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+        std::fs::write(at, bytes).unwrap();
+    }
+
+    /// The outcome of a program's directory operation.
+    fn directory_op(&self, op: DirOp) -> Receiver<Result<(), Errno>> {
+        let (give, outcome) = crossbeam_channel::bounded(1);
+        self.node.directory(op, Caller::default(), Box::new(move |result| give.send(result).unwrap()));
+        outcome
+    }
+
+    fn marker(&self, name: &str, caller: Caller) -> Receiver<Result<(), Errno>> {
+        let (give, outcome) = crossbeam_channel::bounded(1);
+        self.node.marker(name.as_bytes(), caller, Box::new(move |result| give.send(result).unwrap()));
+        outcome
+    }
+
+    fn lead(&self, epoch: u64, start: Start) -> Lead {
+        Lead::attach(&self.control(), epoch, start)
+    }
+
+    /// Attached, asked and serving.
+    fn serving(&self, epoch: u64) -> Lead {
+        let mut lead = self.lead(epoch, Start::Attach);
+        lead.inventory();
+        lead.send(Command::Serve);
+        lead
+    }
+
+    /// What a new coordinator would be told.
+    fn inventory(&self) -> Inventory {
+        self.node.inventory()
+    }
+
+    fn events(&self) -> String {
+        self.node.events.newest(1000).join("\n")
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.node.stop();
+    }
+}
+
+/// The lead as this node sees it.
+struct Lead {
+    link: Link,
+    epoch: u64,
+    directory: PathBuf,
+}
+
+impl Lead {
+    fn attach(directory: &Path, epoch: u64, start: Start) -> Self {
+        let role = Role::Coordinator {
+            epoch: Epoch(epoch),
+            rank: NodeRank(0),
+            hosts: vec!["n0".into(), "n1".into()],
+            start,
+            settings: test_settings(),
+        };
+        Self { link: Link::connect(directory, role, WAIT).unwrap(), epoch, directory: directory.to_owned() }
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "reads as it is said")]
+    fn send(&mut self, command: Command) {
+        self.link.commands.send(&command).unwrap();
+    }
+
+    /// The next event.
+    fn next(&mut self) -> Event {
+        next(&mut self.link.events)
+    }
+
+    fn inventory(&mut self) -> Inventory {
+        self.send(Command::Inventory);
+        match self.next() {
+            Event::Inventory(inventory) => *inventory,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn data(&self) -> DataConnection {
+        DataConnection::connect(&self.directory, Epoch(self.epoch), WAIT).unwrap()
+    }
+
+    fn freeze(&mut self, id: u64, name: &str) -> Result<Vec<FrozenFile>, String> {
+        self.send(Command::Freeze { id: DatasetId(id), name: name.into(), member: Member(0) });
+        match self.next() {
+            Event::Frozen { result, .. } => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn commit(&mut self, catalog: &Catalog) -> Result<(), String> {
+        self.send(Command::Commit(Box::new(catalog.clone())));
+        match self.next() {
+            Event::Committed { result, .. } => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Freezes, encodes, commits and seals.
+    fn seal(&mut self, id: u64, name: &str) -> Catalog {
+        let files = self.freeze(id, name).unwrap();
+        let part = encode(&mut self.data(), id, &files).unwrap();
+        let catalog = catalog(id, self.epoch, name, &part);
+        self.commit(&catalog).unwrap();
+        self.send(Command::Sealed(DatasetId(id)));
+        catalog
+    }
+}
+
+fn next(events: &mut EventReceiver) -> Event {
+    events.receive(Some(WAIT)).unwrap().expect("an event within the time")
+}
+
+const REDUNDANCY: &str = "1_of_2_in_0.xor";
+
+/// What a coordinator's encode job does at its daemon.
+fn encode(data: &mut DataConnection, id: u64, files: &[FrozenFile]) -> Result<MemberPart, String> {
+    let id = DatasetId(id);
+    let mut crcs = Vec::new();
+    for file in files {
+        let fd = data
+            .descriptor(&DataRequest::OpenFile { id, path: file.path.clone() })
+            .map_err(|error| error.to_string())?;
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::fs::File::from(fd), &mut bytes).unwrap();
+        crcs.push(crc32fast::hash(&bytes));
+    }
+    let create = DataRequest::CreateRedundancy { id, member: Member(0), name: REDUNDANCY.into() };
+    let fd = data.descriptor(&create).map_err(|error| error.to_string())?;
+    std::fs::File::from(fd).write_all(b"parity").unwrap();
+    let redundancy = Some((REDUNDANCY.to_owned(), 6, crc32fast::hash(b"parity")));
+    let set = vec![Member(0), Member(1)];
+    let finish = DataRequest::FinishMember { id, member: Member(0), crcs, redundancy, set, members: 2 };
+    match data.request(&finish).map_err(|error| error.to_string())? {
+        DataReply::Part(part) => Ok(*part),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The catalog of this node's part and an empty member on `n1`.
+fn catalog(id: u64, epoch: u64, name: &str, part: &MemberPart) -> Catalog {
+    let sizes: Vec<u64> = part
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.kind {
+            crate::dataset::EntryKind::File(copy) => Some(copy.size),
+            _ => None,
+        })
+        .collect();
+    let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes };
+    let mut catalog = Catalog {
+        id: DatasetId(id),
+        epoch: Epoch(epoch),
+        revision: 0,
+        name: name.into(),
+        created_us: 1,
+        user: "tester".into(),
+        job_id: "j1".into(),
+        layout: Layout {
+            scheme: Scheme::Xor,
+            members: vec![place("n0", sizes.len() as u64, sizes.iter().sum()), place("n1", 0, 0)],
+            sets: vec![vec![Member(0), Member(1)]],
+        },
+        entries: part.entries.clone(),
+    };
+    catalog.sort();
+    catalog
+}
+
+/// Waits for something that another thread brings about.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < WAIT, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

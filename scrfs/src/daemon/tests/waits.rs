@@ -1,0 +1,204 @@
+//! Programs that wait: without a coordinator, across coordinators, and dying meanwhile.
+
+use std::time::Instant;
+
+use super::*;
+use crate::control::client::ClientError;
+
+#[test]
+fn a_node_that_never_had_a_coordinator_acts_alone_at_once() {
+    let bench = Bench::new();
+    assert_eq!(bench.directory_op(make("ck")).recv_timeout(WAIT).unwrap(), Ok(()));
+    assert!(bench.tree.at(&path("ck")).exists());
+    assert_eq!(bench.directory_op(make("ck")).recv_timeout(WAIT).unwrap(), Err(Errno(libc::EEXIST)));
+    assert_eq!(bench.marker("ck", Caller::default()).recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+    assert!(bench.events().contains("no coordinator"));
+}
+
+#[test]
+fn after_a_loss_requests_wait_once_and_then_act_alone() {
+    let bench = Bench::new();
+    let lead = bench.serving(1);
+    drop(lead);
+    until("the loss", || bench.events().contains("is gone"));
+    let begun = Instant::now();
+    assert_eq!(bench.directory_op(make("a")).recv_timeout(WAIT).unwrap(), Ok(()));
+    // The job's setting, 300 ms.
+    assert!(begun.elapsed() >= Duration::from_millis(290));
+    let begun = Instant::now();
+    assert_eq!(bench.directory_op(make("b")).recv_timeout(WAIT).unwrap(), Ok(()));
+    assert!(begun.elapsed() < Duration::from_millis(250));
+    assert!(bench.events().contains("act on this node alone"));
+    // Until one attaches.
+    let mut lead = bench.serving(2);
+    let waiting = bench.directory_op(make("c"));
+    let Event::DirRequest { request, .. } = lead.next() else { panic!() };
+    lead.send(Command::DirFinish { results: vec![(request, libc::EEXIST)] });
+    assert_eq!(waiting.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EEXIST)));
+}
+
+#[test]
+fn a_successor_gets_what_waits() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let waiting = bench.directory_op(make("a"));
+    let marker = bench.marker("ck", Caller::default());
+    let Event::DirRequest { request, .. } = lead.next() else { panic!() };
+    drop(lead);
+    let mut lead = bench.lead(2, Start::Attach);
+    lead.inventory();
+    lead.send(Command::Serve);
+    let events = [lead.next(), lead.next()];
+    assert!(events.contains(&Event::DirRequest { request, op: make("a") }), "the same request: {events:?}");
+    assert!(events.contains(&Event::Marker { name: b"ck".to_vec() }));
+    lead.send(Command::RefuseMarker { name: b"ck".to_vec(), reason: "no files".into() });
+    lead.send(Command::DirFinish { results: vec![(request, 0)] });
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+    assert_eq!(waiting.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+#[test]
+fn held_names_are_free_again_when_no_successor_comes() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let waiting = bench.directory_op(make("a"));
+    let Event::DirRequest { request, op } = lead.next() else { panic!() };
+    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, op)] });
+    lead.next();
+    assert_eq!(bench.tree.held(), 1);
+    drop(lead);
+    assert_eq!(waiting.recv_timeout(WAIT).unwrap(), Ok(()));
+    assert_eq!(bench.tree.held(), 0);
+    assert!(bench.tree.at(&path("a")).exists());
+}
+
+#[test]
+fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
+    let mut bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let request = crate::ids::RequestId { origin: 3, serial: 4 };
+    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, make("a"))] });
+    lead.next();
+    lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    lead.next();
+    bench.restart();
+    let mut lead = bench.lead(2, Start::Attach);
+    assert_eq!(lead.inventory().unfinished, [(request, make("a"))]);
+    let other = crate::ids::RequestId { origin: 3, serial: 5 };
+    lead.send(Command::DirReplay { round: 1, ops: vec![(request, make("a")), (other, make("b"))] });
+    assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0, 0] });
+    assert!(bench.tree.at(&path("b")).exists());
+    lead.send(Command::DirFinish { results: vec![(request, 0), (other, 0)] });
+    assert!(lead.inventory().unfinished.is_empty());
+    bench.restart();
+    assert!(bench.inventory().unfinished.is_empty());
+}
+
+#[test]
+fn a_seal_that_nobody_can_have_voted_for_ends_with_its_coordinator() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    let marker = bench.marker("ck", Caller::default());
+    lead.next();
+    lead.freeze(1, "ck").unwrap();
+    drop(lead);
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+    until("the thaw", || !bench.tree.is_frozen("ck"));
+    assert!(bench.events().contains("undecided"));
+}
+
+#[test]
+fn a_recorded_seal_stays_frozen_until_a_successor_decides() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    let marker = bench.marker("ck", Caller::default());
+    lead.next();
+    let files = lead.freeze(1, "ck").unwrap();
+    let part = encode(&mut lead.data(), 1, &files).unwrap();
+    drop(lead);
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+    assert!(bench.events().contains("undecided"));
+    assert!(bench.tree.is_frozen("ck"));
+    let mut lead = bench.lead(2, Start::Attach);
+    assert_eq!(lead.inventory().datasets.len(), 1);
+    lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
+    lead.send(Command::Sealed(DatasetId(1)));
+    lead.send(Command::Serve);
+    assert_eq!(bench.marker("ck", Caller::default()).recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+#[test]
+fn a_killed_program_is_let_go() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let caller = Caller { tid: child.id(), uid: 0, gid: 0 };
+    let marker = bench.marker("ck", caller);
+    lead.next();
+    // It runs: its wait goes on. Then it is gone, which is the end of the state that a pending kill is the beginning of.
+    assert!(marker.recv_timeout(Duration::from_millis(150)).is_err());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EINTR)));
+}
+
+#[test]
+fn old_epochs_are_refused_also_after_a_restart() {
+    let mut bench = Bench::new();
+    let old = bench.serving(5);
+    let refused = |bench: &Bench, epoch| {
+        let role = Role::Coordinator {
+            epoch: Epoch(epoch),
+            rank: NodeRank(0),
+            hosts: Vec::new(),
+            start: Start::Attach,
+            settings: test_settings(),
+        };
+        matches!(
+            Link::connect(&bench.control(), role, WAIT),
+            Err(ClientError::Refused { highest: Epoch(5..), .. })
+        )
+    };
+    assert!(refused(&bench, 4));
+    let mut new = bench.lead(6, Start::Attach);
+    let mut old = old;
+    assert!(old.link.events.receive(Some(WAIT)).is_err(), "the former link is closed");
+    assert!(DataConnection::connect(&bench.control(), Epoch(5), WAIT).is_err());
+    assert_eq!(new.inventory().epoch, Epoch(5));
+    bench.restart();
+    assert!(refused(&bench, 5));
+}
+
+#[test]
+fn writers_are_waited_for_and_named() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    let writer = |pid| Writer { path: path("f"), pid, command: "prog".into() };
+    // One that goes.
+    bench.tree.set_writers(vec![writer(999_999)]);
+    lead.send(Command::Freeze { id: DatasetId(1), name: b"ck".to_vec(), member: Member(0) });
+    std::thread::sleep(Duration::from_millis(50));
+    bench.tree.set_writers(Vec::new());
+    assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
+    lead.send(Command::Drop { id: DatasetId(1), reason: "again".into() });
+    lead.next();
+    // One that stays.
+    bench.tree.set_writers(vec![writer(999_999)]);
+    let error = lead.freeze(2, "ck").unwrap_err();
+    assert!(error.contains("f by prog (pid 999999)"), "{error}");
+    assert!(!bench.tree.is_frozen("ck"));
+    // The marker's own process waits for itself: at once.
+    let begun = Instant::now();
+    let me = std::process::id();
+    let marker = bench.marker("ck", Caller { tid: me, uid: 0, gid: 0 });
+    lead.next();
+    bench.tree.set_writers(vec![writer(me)]);
+    let error = lead.freeze(3, "ck").unwrap_err();
+    assert!(error.contains("set the marker"), "{error}");
+    assert!(begun.elapsed() < Duration::from_millis(390));
+    lead.send(Command::Drop { id: DatasetId(3), reason: error });
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+}
