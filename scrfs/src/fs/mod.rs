@@ -35,7 +35,7 @@ mod world;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -70,7 +70,6 @@ pub struct DataMode {
 
 /// The file system. Shared by the adapter's threads and the node.
 pub struct FileSystem {
-    me: Weak<Self>,
     root: Arc<OwnedFd>,
     root_path: PathBuf,
     /// Runs as root: may give files to their makers, and needs no permission bits.
@@ -106,8 +105,7 @@ impl FileSystem {
         let key = attr::key_of(&attr::stat_of(&root)?);
         let root = Arc::new(root);
         std::fs::create_dir_all(tree.join(checkpoint_path.as_path()))?;
-        let fs = Arc::new_cyclic(|me| Self {
-            me: Weak::clone(me),
+        let fs = Arc::new(Self {
             root: Arc::clone(&root),
             root_path: tree.to_owned(),
             privileged: rustix::process::geteuid().is_root(),

@@ -76,7 +76,7 @@ fn start<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Receiver<Result<
 }
 
 fn now<T>(outcome: &Receiver<Result<T, Errno>>) -> Result<T, Errno> {
-    outcome.try_recv().expect("answered at once")
+    outcome.recv_timeout(Duration::from_secs(10)).expect("an answer")
 }
 
 fn waits<T>(outcome: &Receiver<Result<T, Errno>>) -> bool {
@@ -341,8 +341,13 @@ fn rename_and_link_onto_the_markers_name_wait_for_the_seal() {
     let linked = start(|done| bench.fs.link(me(), y, ck, b".complete", done));
     let Asked::Marker(_, done) = bench.asked() else { panic!("not a marker") };
     bench.seal(1, "ck", &[("y", 1)]);
+    bench.seal(1, "ck", &[("y", 1), ("z", 1)]);
     done(Ok(()));
     assert!(now(&linked).is_ok());
+    bench.fs.lookup(ck, b"z").unwrap();
+    let repeated = start(|done| bench.fs.rename(me(), (ck, b"z"), (ck, b".complete"), 0, done));
+    assert_eq!(now(&repeated), Ok(()), "the dataset is sealed, which is what was wanted");
+    assert_eq!(bench.names(ck), [".complete", "link", "y"]);
 }
 
 #[test]

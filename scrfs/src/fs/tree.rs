@@ -165,9 +165,7 @@ impl MountedTree for FileSystem {
 impl FileSystem {
     /// Lets what waits look again.
     fn changed(&self) {
-        if let Some(me) = self.me.upgrade() {
-            me.wake_waiters();
-        }
+        self.wake_waiters();
     }
 
     fn end_wakes(&self, name: &[u8]) {

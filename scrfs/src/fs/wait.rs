@@ -1,6 +1,7 @@
-//! Operations that wait for a held name or a frozen dataset. They occupy no thread: what is left to do is kept here
-//! and runs again when something has changed; a waiter whose caller has a fatal signal pending is answered EINTR, and
-//! one that has waited its bound ETIMEDOUT.
+//! Operations that wait for a held name or a frozen dataset. They occupy no session thread: what is left to do is kept
+//! here. One thread runs all of it again when something has changed (never the thread that changed it, which may hold
+//! locks of the node's), answers EINTR for a caller who has a fatal signal pending, and ETIMEDOUT when the bound of a
+//! wait has passed.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use crate::daemon::boundary::{Caller, Errno};
 
 /// How often callers are looked at for fatal signals, of which no event tells.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long the thread may keep a file system alive that is not used any more.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// Takes the outcome of an operation, once.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
@@ -27,17 +30,24 @@ struct Waiter {
     again: Again,
 }
 
+#[derive(Default)]
+struct List {
+    waiters: Vec<Waiter>,
+    /// The world has changed since they were tried.
+    changed: bool,
+    watched: bool,
+}
+
 /// The waiting operations of one file system.
 #[derive(Default)]
 pub(crate) struct Waiters {
-    list: Mutex<Vec<Waiter>>,
+    list: Mutex<List>,
     some: Condvar,
-    watched: Mutex<bool>,
 }
 
 impl std::fmt::Debug for Waiters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Waiters({})", self.list.lock().len())
+        write!(f, "Waiters({})", self.list.lock().waiters.len())
     }
 }
 
@@ -77,31 +87,36 @@ impl FileSystem {
     }
 
     fn queue(self: &Arc<Self>, waiter: Waiter) {
-        self.waiters.list.lock().push(waiter);
-        self.waiters.some.notify_one();
-        let mut watched = self.waiters.watched.lock();
-        if !*watched {
+        let mut list = self.waiters.list.lock();
+        list.waiters.push(waiter);
+        if !list.watched {
             let fs = Arc::downgrade(self);
-            let spawned = std::thread::Builder::new().name("waiters".into()).spawn(move || watch(&fs));
+            let spawned = std::thread::Builder::new().name("scrfs-held".into()).spawn(move || watch(&fs));
             match spawned {
-                Ok(_) => *watched = true,
-                // Waiters still end when what they wait for does.
-                Err(error) => tracing::error!(%error, "cannot watch waiting requests for signals and time"),
+                Ok(_) => list.watched = true,
+                Err(error) => {
+                    tracing::error!(%error, "no thread for waiting requests");
+                    let refused: Vec<Waiter> = list.waiters.drain(..).collect();
+                    drop(list);
+                    for waiter in refused {
+                        (waiter.again)(self, Some(Errno(libc::EAGAIN)));
+                    }
+                    return;
+                }
             }
         }
+        self.waiters.some.notify_one();
     }
 
-    /// Runs every waiter again; after each change of the world, without its lock.
-    pub(crate) fn wake_waiters(self: &Arc<Self>) {
-        let all = std::mem::take(&mut *self.waiters.list.lock());
-        for waiter in all {
-            (waiter.again)(self, None);
-        }
+    /// Has every waiter tried again; after each change of the world.
+    pub(crate) fn wake_waiters(&self) {
+        self.waiters.list.lock().changed = true;
+        self.waiters.some.notify_one();
     }
 
     /// Operations that wait now.
     pub fn waiting(&self) -> usize {
-        self.waiters.list.lock().len()
+        self.waiters.list.lock().waiters.len()
     }
 
     fn end_overdue(self: &Arc<Self>) {
@@ -109,8 +124,8 @@ impl FileSystem {
         let mut ended = Vec::new();
         {
             let mut list = self.waiters.list.lock();
-            let mut kept = Vec::with_capacity(list.len());
-            for waiter in list.drain(..) {
+            let mut kept = Vec::with_capacity(list.waiters.len());
+            for waiter in list.waiters.drain(..) {
                 if fatal_signal_pending(waiter.caller) {
                     ended.push((waiter, libc::EINTR));
                 } else if now >= waiter.until {
@@ -119,7 +134,7 @@ impl FileSystem {
                     kept.push(waiter);
                 }
             }
-            *list = kept;
+            list.waiters = kept;
         }
         for (waiter, errno) in ended {
             (waiter.again)(self, Some(Errno(errno)));
@@ -127,17 +142,21 @@ impl FileSystem {
     }
 }
 
-/// Ends with the file system: it holds it only while it looks.
+/// Ends with the file system, which it keeps alive only for one look.
 fn watch(fs: &Weak<FileSystem>) {
     loop {
         let Some(fs) = fs.upgrade() else { return };
         let mut list = fs.waiters.list.lock();
-        if list.is_empty() {
-            fs.waiters.some.wait_for(&mut list, Duration::from_secs(10));
-        } else {
-            fs.waiters.some.wait_for(&mut list, LOOK);
+        if !list.changed {
+            let at_most = if list.waiters.is_empty() { IDLE } else { LOOK };
+            fs.waiters.some.wait_for(&mut list, at_most);
         }
+        let again =
+            if std::mem::take(&mut list.changed) { std::mem::take(&mut list.waiters) } else { Vec::new() };
         drop(list);
+        for waiter in again {
+            (waiter.again)(&fs, None);
+        }
         fs.end_overdue();
     }
 }
