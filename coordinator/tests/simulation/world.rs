@@ -346,6 +346,13 @@ impl World {
         self.programs = true;
         if self.start == Start::Attach {
             // An eviction that was decided and never reached a node did not happen.
+            // What all have recorded is promised from now on, its predecessor may go.
+            let everywhere = |id: &DatasetId| {
+                let complete = |node: &Daemon| node.datasets.get(id).is_some_and(|d| d.listed);
+                self.nodes.iter().all(complete)
+            };
+            let whole = self.nodes[0].datasets.iter().filter(|(id, _)| everywhere(id));
+            self.promised.extend(whole.map(|(id, dataset)| ((dataset.epoch, *id), dataset.name.clone())));
             let evicts = self.down.iter().flatten().filter_map(|command| match command {
                 Command::Evict(id) => Some(*id),
                 _ => None,
