@@ -49,6 +49,12 @@ impl Held {
         self.complete().map(|(_, holding)| holding.revision).max().unwrap_or(0)
     }
 
+    /// Every member's data is on some node.
+    fn has_members(&self, catalog: &Catalog) -> bool {
+        let on_some = |member: u32| self.nodes.values().any(|holding| holding.members.contains(&member));
+        (0u32..).zip(&catalog.layout.members).all(|(member, _)| on_some(member))
+    }
+
     pub(super) fn complete(&self) -> impl Iterator<Item = (NodeRank, &Holding)> {
         self.nodes
             .iter()
@@ -308,6 +314,10 @@ impl Settle {
                 // Enough newer ones are complete everywhere: its eviction had begun.
                 cluster.send_all(&Command::Evict(id));
             } else {
+                if !held.has_members(&catalog) {
+                    // An eviction that had begun, and since then newer ones were removed; or a loss.
+                    cluster.note(format!("dataset {id}: a member is lost; the next restart rebuilds it"));
+                }
                 doubts.push((catalog, missing, held.flushed()));
             }
         }
