@@ -409,7 +409,9 @@ fn a_dead_worker_is_replaced_and_a_dead_mount_is_cleaned() {
         assert_eq!(fs::read(m.at("kept")).unwrap(), b"kept", "the worker goes on alone");
         kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
         wait_until("the worker ends", || has_ended(worker));
-        assert_eq!(fs::metadata(m.at("kept")).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        wait_until("a dead mount", || {
+            fs::metadata(m.at("kept")).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+        });
         let output = m.mount(&[]);
         assert!(output.status.success(), "{output:?}");
         assert_eq!(fs::read(m.at("kept")).unwrap(), b"kept");
