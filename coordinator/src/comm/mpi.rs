@@ -1,7 +1,8 @@
 //! The MPI transport: the only file that names rsmpi.
 //!
 //! Funneled: the thread that made [`MpiTransport`] is the only one that calls MPI; the type cannot leave it. Sends own
-//! their buffer until `MPI_Test` says that MPI is done with it; receives are matched probes, so no buffer is posted ahead.
+//! their buffer until `MPI_Test` says that MPI is done with it; receives follow a probe, so no buffer is posted ahead. (Not a
+//! matched probe: over libfabric Open MPI 4.1.4 fails every `MPI_Mrecv` with MPI_ERR_OTHER. With one thread plain ones do.)
 //! MPI's own errors are fatal to the job before a code could come back.
 #![expect(
     unsafe_code,
@@ -115,18 +116,18 @@ impl MpiTransport {
     }
 
     fn take(&mut self, lane: Lane) -> Result<Option<Received>, CommError> {
-        let Some((message, status)) = self.world.any_process().immediate_matched_probe_with_tag(tag(lane))
-        else {
+        let Some(status) = self.world.any_process().immediate_probe_with_tag(tag(lane)) else {
             return Ok(None);
         };
         let bytes = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(usize::MAX);
         if bytes > MESSAGE_BYTES_MAX {
             self.abort(EXIT_PANIC);
         }
+        let source = status.source_rank();
+        let from = u32::try_from(source).map_err(|_| CommError::Unusable("no source".to_owned()))?;
         let mut buffer = vec![0u8; bytes];
-        let _ = message.matched_receive_into(&mut buffer[..]);
-        let from =
-            u32::try_from(status.source_rank()).map_err(|_| CommError::Unusable("no source".to_owned()))?;
+        // Only this thread receives, so the message that was probed is the next of its source and tag.
+        self.world.process_at_rank(source).receive_into_with_tag(&mut buffer[..], tag(lane));
         Ok(Some(Received { from: NodeRank(from), lane, bytes: buffer }))
     }
 }
