@@ -144,21 +144,23 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
             sources.environment.insert(name.into(), value);
         }
     }
-    // Taken as it was written: relative to the mount's root, where other paths are relative to the working directory.
-    let written = args.checkpoint_path.or_else(|| sources.environment.get("SCRFS_CHECKPOINT_PATH").cloned());
+    if let Some(path) = args.checkpoint_path {
+        sources.environment.insert("SCRFS_CHECKPOINT_PATH".into(), path);
+    }
     let config = Config::load(&sources, read_file)?;
-    let checkpoint = written.map(PathBuf::from).or_else(|| config.checkpoint_path.clone());
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     Ok(Options {
-        checkpoint_path: checkpoint_path(checkpoint.as_deref(), &args.mount_point)?,
+        checkpoint_path: checkpoint_path(config.checkpoint_path.as_deref(), &args.mount_point)?,
         mount_point: args.mount_point,
         user: config.user,
         job_id: config.job_id,
         control_base: config.control_base,
         cache_base: config.cache_base,
         passthrough: !args.no_passthrough,
+        coordinator_wait: config.coordinator_wait,
+        seal_timeout: config.seal_timeout,
     })
 }
 

@@ -10,7 +10,9 @@ use scrfs::hash::file::HEADER_BYTES;
 use scrfs::hash::{Text, record_size};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
-use scrfs::record::{DatasetDescriptor, FileKind, MemberFiles, Meta, Record, XorGroup, XorHeader};
+use scrfs::record::{
+    DatasetDescriptor, FileKind, MemberFiles, Meta, Record, XorFileName, XorGroup, XorHeader,
+};
 use scrfs::redundancy::left;
 use scrfs::redundancy::xor::Geometry;
 
@@ -104,8 +106,9 @@ impl SetRecord {
 
     /// The redundancy file of the member at `position`: `<m>_of_<n>_in_<g>.xor`.
     pub fn file_name(&self, position: u32) -> String {
-        let group = self.set.first().map_or(0, |m| m.0);
-        format!("{}_of_{}_in_{group}.xor", position + 1, self.set.len())
+        let group = self.set.first().map_or(0, |m| m.0.into());
+        let members = self.set.len() as u64;
+        XorFileName { position: position.into(), members, group }.to_string()
     }
 
     /// The header of the member at `position`, as its bytes in the file.

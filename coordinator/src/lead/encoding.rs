@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use scrfs::control::{FrozenFile, MemberPart};
 use scrfs::dataset::{Catalog, Layout};
 use scrfs::ids::{Member, NodeRank};
+use scrfs::redundancy::sets::lay_out;
 
 use super::answers::Answers;
 use super::catalog::{self, Making};
 use super::cluster::Cluster;
-use super::sets::sets;
 use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
 
 /// The jobs that run, and the parts that came. Member = node rank.
@@ -38,7 +38,7 @@ impl Encoding {
         making.about.bytes = frozen.iter().flatten().fold(0, |sum, file| sum.saturating_add(file.size));
         let settings = &cluster.settings;
         let (scheme, set_size, hop) = (settings.scheme, settings.set_size, settings.hop_distance);
-        let sets = sets(&cluster.hosts, set_size, hop);
+        let sets = lay_out(&cluster.hosts, set_size as usize, hop as usize);
         let members = u32::try_from(frozen.len()).unwrap_or(u32::MAX);
         let mut jobs = BTreeMap::new();
         for set in &sets {

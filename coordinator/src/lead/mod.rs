@@ -19,7 +19,6 @@ mod rebuild;
 mod recover;
 mod refetch;
 mod seal;
-mod sets;
 mod settle;
 
 use scrfs::control::{Command, DirOp, Event, Settings, Start};

@@ -392,3 +392,85 @@ fn target(
         })
         .unwrap_or(NodeRank(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::Settings;
+    use scrfs::dataset::{Layout, MemberPlace};
+    use scrfs::ids::Epoch;
+
+    use super::*;
+
+    fn cluster(hosts: &[&str]) -> Cluster {
+        let settings = Settings {
+            prefix: b"/pfs".to_vec(),
+            user: "u".to_owned(),
+            job_id: "j".to_owned(),
+            coordinator_wait_ms: 0,
+            seal_timeout_ms: 0,
+            cache_size: 2,
+            scheme: Scheme::Xor,
+            set_size: 8,
+            hop_distance: 1,
+            flush_every: 0,
+            fetch: true,
+            distribute: true,
+            list_max: 10,
+            block_bytes: 1,
+        };
+        Cluster::new(Epoch(2), hosts.iter().map(|host| (*host).to_owned()).collect(), settings, 0)
+    }
+
+    fn catalog(hosts: &[&str], sets: &[&[u32]]) -> Catalog {
+        let place = |host: &&str| MemberPlace { host: (*host).to_owned(), files: 1, bytes: 1 };
+        Catalog {
+            id: DatasetId(1),
+            epoch: Epoch(1),
+            revision: 0,
+            name: b"ck".to_vec(),
+            created_us: 0,
+            user: String::new(),
+            job_id: String::new(),
+            layout: Layout {
+                scheme: Scheme::Xor,
+                members: hosts.iter().map(place).collect(),
+                sets: sets.iter().map(|set| set.iter().copied().map(Member).collect()).collect(),
+            },
+            entries: Vec::new(),
+        }
+    }
+
+    /// Hosts of the members, sets, nodes now, who holds what, the lost member, and where it goes.
+    #[test]
+    fn a_lost_member_goes_to() {
+        type Row<'a> = (&'a [&'a str], &'a [&'a [u32]], &'a [&'a str], &'a [(u32, u32)], u32, u32, &'a str);
+        let table: &[Row<'_>] = &[
+            (&["a", "b", "c"], &[&[0, 1, 2]], &["a", "s", "c"], &[(0, 0), (2, 2)], 1, 1, "the spare"),
+            (
+                &["a", "b", "c"],
+                &[&[0, 1, 2]],
+                &["s", "a", "b", "c"],
+                &[(0, 1), (2, 3)],
+                1,
+                2,
+                "its own node again",
+            ),
+            (&["a", "b", "c"], &[&[0, 1, 2]], &["a", "c"], &[(0, 0), (2, 1)], 1, 0, "any"),
+            (
+                &["a", "b", "c", "d"],
+                &[&[0, 1], &[2, 3]],
+                &["a", "c", "d"],
+                &[(0, 0), (2, 1), (3, 2)],
+                1,
+                1,
+                "a node of another set",
+            ),
+        ];
+        for (members, sets, nodes, held, lost, wanted, why) in table {
+            let (cluster, catalog) = (cluster(nodes), catalog(members, sets));
+            let places = held.iter().map(|(member, node)| (Member(*member), NodeRank(*node))).collect();
+            let set = catalog.layout.sets.iter().find(|set| set.contains(&Member(*lost))).unwrap();
+            assert_eq!(target(&cluster, &catalog, set, &places, Member(*lost)), NodeRank(*wanted), "{why}");
+        }
+    }
+}

@@ -295,3 +295,33 @@ fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> Ve
     }
     all.into_values().rev().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_first_from_caches_and_prefix() {
+        let held = |epoch: u64| Held {
+            epoch: Epoch(epoch),
+            name: b"ck".to_vec(),
+            nodes: BTreeMap::new(),
+            strangers: Vec::new(),
+        };
+        let stored = |epoch: u64, id: u64| StoredDataset {
+            id: DatasetId(id),
+            epoch: Epoch(epoch),
+            name: b"ck".to_vec(),
+            directory: b"/pfs/ck".to_vec(),
+            usable: true,
+            current: false,
+        };
+        let caches = [(5, 3), (4, 3), (9, 2)].map(|(id, epoch)| (DatasetId(id), held(epoch)));
+        let found = candidates(caches.into(), vec![stored(3, 4), stored(1, 7), stored(4, 1)]);
+        let shown: Vec<_> = found.iter().map(|c| (c.id.0, c.held.is_some(), c.stored.is_some())).collect();
+        assert_eq!(
+            shown,
+            [(1, false, true), (5, true, false), (4, true, true), (9, true, false), (7, false, true)]
+        );
+    }
+}

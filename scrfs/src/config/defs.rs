@@ -17,7 +17,7 @@ pub enum Kind {
     Word(&'static [&'static str]),
     /// Any text without line breaks.
     Text,
-    /// A path; a relative one is below the working directory.
+    /// A path; a relative one is below the working directory, or below what `doc` says.
     Path,
     /// Paths separated by commas or colons.
     Paths,
@@ -124,7 +124,12 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     row("SCR_EXCLUDE_NODES", Kind::Hosts, "", "hosts never to use"),
     row("SCR_MPI_BUF_SIZE", Kind::Bytes(4096, 64 << 20), "128k", "bytes of one block between coordinators"),
-    row("SCRFS_CHECKPOINT_PATH", Kind::Path, "", "where datasets are; default: the mount's root"),
+    row(
+        "SCRFS_CHECKPOINT_PATH",
+        Kind::Path,
+        "",
+        "where datasets are, below the mount's root; default: there",
+    ),
     row("SCRFS_SEAL_TIMEOUT", Kind::Time, "30s", "how long a seal waits for writers"),
     row(
         "SCRFS_COORDINATOR_WAIT",

@@ -148,7 +148,7 @@ pub struct Config {
     pub exclude_nodes: Vec<String>,
     /// `SCR_MPI_BUF_SIZE`.
     pub block_bytes: u32,
-    /// `SCRFS_CHECKPOINT_PATH`; `None`: the mount's root.
+    /// `SCRFS_CHECKPOINT_PATH` as it was written, absolute or below the mount's root; `None`: the mount's root.
     pub checkpoint_path: Option<PathBuf>,
     /// `SCRFS_SEAL_TIMEOUT`.
     pub seal_timeout: Duration,
@@ -426,7 +426,7 @@ impl Layers {
             min_nodes: self.small("SCR_MIN_NODES")?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
             block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
-            checkpoint_path: self.path("SCRFS_CHECKPOINT_PATH", sources)?,
+            checkpoint_path: self.read("SCRFS_CHECKPOINT_PATH", |text, _| Ok(PathBuf::from(text)))?,
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),

@@ -131,3 +131,25 @@ fn every_default_reads_as_its_kind() {
         assert!(!defs::NOT_YET.contains(&p.name), "{}", p.name);
     }
 }
+
+/// The manual's table is made from [`defs`]; `SCRFS_WRITE_DOCS=1 cargo test` writes it.
+#[test]
+fn the_manual_has_the_table() {
+    use std::fmt::Write as _;
+
+    let mut table = "| name | kind | default | meaning |\n|---|---|---|---|\n".to_owned();
+    for p in defs::PARAMETERS {
+        let mark = if p.who == Who::Administrator { " (s)" } else { "" };
+        writeln!(table, "| {}{mark} | {} | {} | {} |", p.name, p.kind.describe(), p.default, p.doc).unwrap();
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (begin, end) = ("<!-- parameters:begin -->\n", "<!-- parameters:end -->");
+    let (before, rest) = page.split_once(begin).unwrap();
+    let (found, after) = rest.split_once(end).unwrap();
+    if std::env::var_os("SCRFS_WRITE_DOCS").is_some() {
+        std::fs::write(&path, format!("{before}{begin}{table}{end}{after}")).unwrap();
+    } else {
+        assert_eq!(found, table, "run: SCRFS_WRITE_DOCS=1 cargo test -p scrfs config");
+    }
+}

@@ -105,6 +105,9 @@ pub trait MountedTree: Send + Sync {
     /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
     fn remove_junk(&self) -> Result<(), Errno>;
 
+    /// The job's bound of a wait for a seal or a directory round, for operations that wait here.
+    fn set_wait_bound(&self, _bound: std::time::Duration) {}
+
     /// Passthrough or plain, and why.
     fn mode(&self) -> (String, String);
 }

@@ -49,7 +49,7 @@ fn status_of(tid: u32) -> Option<Status> {
 }
 
 /// True when thread `tid` is about to die by a signal, or is gone.
-pub(super) fn is_dying(tid: u32) -> bool {
+pub(crate) fn is_dying(tid: u32) -> bool {
     status_of(tid).is_none_or(|status| is_fatal(&status))
 }
 

@@ -15,7 +15,7 @@ pub mod boundary;
 pub mod node;
 
 mod cache;
-mod callers;
+pub(crate) mod callers;
 mod catalog_file;
 mod commands;
 mod disk;

@@ -339,6 +339,9 @@ impl Service for Node {
             state.local = false;
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
+            let bound =
+                greeting.settings.seal_timeout_ms.saturating_add(greeting.settings.coordinator_wait_ms);
+            self.tree.set_wait_bound(Duration::from_millis(bound));
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::place::MARKER;
 use crate::daemon::boundary::Caller;
+use crate::daemon::callers::is_dying;
 
 /// Longest environment that is searched for a rank.
 const ENVIRON_BYTES_MAX: usize = 256 * 1024;
@@ -119,40 +120,9 @@ fn rank_in(environ: &[u8]) -> Option<u32> {
         .or_else(|| rank("SLURM_PROCID"))
 }
 
-/// Signals that end a process which neither handles, blocks nor ignores them are not worth telling apart here: KILL
-/// always ends it; the others count when they are pending and not blocked, for then only this wait keeps them.
+/// The caller is about to die by a signal, or is gone: nobody waits for the answer.
 pub(crate) fn fatal_signal_pending(caller: Caller) -> bool {
-    if caller.tid == 0 {
-        return false;
-    }
-    let Ok(status) = fs::read_to_string(format!("/proc/{}/status", caller.tid)) else {
-        // No such thread any more: nobody waits.
-        return true;
-    };
-    fatal_pending_in(&status)
-}
-
-fn fatal_pending_in(status: &str) -> bool {
-    let mask = |name: &str| {
-        status_field(status, name).and_then(|text| u64::from_str_radix(&text, 16).ok()).unwrap_or(0)
-    };
-    let kill = 1_u64 << (libc::SIGKILL - 1);
-    // Default action "ignore" or "stop": pending ones do not end the process.
-    let harmless = [
-        libc::SIGCHLD,
-        libc::SIGURG,
-        libc::SIGWINCH,
-        libc::SIGCONT,
-        libc::SIGSTOP,
-        libc::SIGTSTP,
-        libc::SIGTTIN,
-        libc::SIGTTOU,
-    ]
-    .iter()
-    .fold(0_u64, |set, signal| set | 1 << (signal - 1));
-    let kept = mask("SigBlk") | mask("SigIgn") | mask("SigCgt") | harmless;
-    let pending = mask("SigPnd") | mask("ShdPnd");
-    pending & (!kept | kill) != 0
+    caller.tid != 0 && is_dying(caller.tid)
 }
 
 /// The calling thread is being ended by a signal.
@@ -212,15 +182,5 @@ mod tests {
         let me = Caller { tid: std::process::id(), ..Caller::default() };
         assert_eq!(Processes::default().of(me).pid, std::process::id());
         assert!(!dying_by_signal(me));
-    }
-
-    #[test]
-    fn which_pending_signals_are_fatal() {
-        let status = |pending: u64, caught: u64| format!("ShdPnd:\t{pending:016x}\nSigCgt:\t{caught:016x}\n");
-        let term = 1 << (libc::SIGTERM - 1);
-        assert!(fatal_pending_in(&status(term, 0)));
-        assert!(!fatal_pending_in(&status(term, term)));
-        assert!(fatal_pending_in(&status(1 << (libc::SIGKILL - 1), u64::MAX)));
-        assert!(!fatal_pending_in(&status(1 << (libc::SIGCHLD - 1), 0)));
     }
 }

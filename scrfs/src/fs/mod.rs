@@ -142,11 +142,6 @@ impl FileSystem {
         *self.mode_reason.write() = mode.reason;
     }
 
-    /// Bound of a wait for a seal or a directory round.
-    pub fn set_wait_bound(&self, bound: Duration) {
-        *self.wait_bound.write() = bound;
-    }
-
     /// A regular file on the cache's file system, to try passthrough with.
     pub fn probe_file(&self) -> Result<OwnedFd, Errno> {
         let dir = self.root_path.parent().unwrap_or(&self.root_path);

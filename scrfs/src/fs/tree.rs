@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::fs::{Dir, FileType, OFlags};
 
@@ -154,6 +155,10 @@ impl MountedTree for FileSystem {
         drop(world);
         self.changed();
         Ok(())
+    }
+
+    fn set_wait_bound(&self, bound: Duration) {
+        *self.wait_bound.write() = bound;
     }
 
     fn mode(&self) -> (String, String) {

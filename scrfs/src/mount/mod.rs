@@ -19,6 +19,7 @@ pub mod worker;
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::path::RelPath;
 
@@ -39,6 +40,10 @@ pub struct Options {
     pub checkpoint_path: RelPath,
     /// Use kernel passthrough where it can be had.
     pub passthrough: bool,
+    /// `SCRFS_COORDINATOR_WAIT` until a coordinator brings the job's.
+    pub coordinator_wait: Duration,
+    /// `SCRFS_SEAL_TIMEOUT`, likewise.
+    pub seal_timeout: Duration,
 }
 
 /// Why something about a mount failed.

@@ -201,13 +201,6 @@ fn reap(worker: &mut Worker) -> Result<ExitStatus, MountError> {
     worker.child.wait().map_err(failed("cannot wait for", "the worker"))
 }
 
-/// Asks the supervisor of this worker to unmount and end.
-pub fn ask_to_stop() {
-    if let Some(parent) = rustix::process::getppid() {
-        let _ = rustix::process::kill_process(parent, Signal::TERM);
-    }
-}
-
 /// Says one line on standard output, for the process that started this one.
 pub(super) fn say(line: &str) {
     let mut out = std::io::stdout();

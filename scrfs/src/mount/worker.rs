@@ -1,16 +1,18 @@
 //! Serves a mount.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use caps::{CapSet, Capability};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use super::places::{Lock, Places, WORKER_LOCK};
 use super::supervisor::{READY, say};
 use super::{MountError, Options, failed};
-use crate::daemon::boundary::GlobalRequests;
+use crate::daemon::boundary::MountedTree;
+use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;
 use crate::fuse;
 
@@ -23,19 +25,46 @@ pub fn run(options: &Options) -> Result<(), MountError> {
     let tree = places.tree();
     let fs = FileSystem::new(&tree, options.checkpoint_path.clone())
         .map_err(|e| failed("cannot open the tree", &tree)(std::io::Error::from_raw_os_error(e.0)))?;
-    fs.connect(start_node(options, &places, &fs)?);
-    let options = fuse::Options { passthrough: options.passthrough };
-    fuse::serve(&fs, connection, options, || say(READY)).map_err(failed("cannot serve", &tree))
+    fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
+    let node = start_node(options, &places, &fs)?;
+    fs.connect(Arc::clone(&node) as _);
+    let adapter = fuse::Options { passthrough: options.passthrough };
+    let served = fuse::serve(&fs, connection, adapter, || say(READY));
+    node.stop();
+    served.map_err(failed("cannot serve", &tree))
 }
 
-/// The node beside this tree.
-#[expect(clippy::unnecessary_wraps, reason = "a node that cannot start is an error")]
-fn start_node(
-    _options: &Options,
-    _places: &Places,
-    fs: &Arc<FileSystem>,
-) -> Result<Arc<dyn GlobalRequests>, MountError> {
-    Ok(crate::fs::alone::Alone::new(fs))
+/// The node beside this tree: it lists what is sealed before the first request is served.
+fn start_node(options: &Options, places: &Places, fs: &Arc<FileSystem>) -> Result<Arc<Node>, MountError> {
+    let host = nix::unistd::gethostname().map_err(|e| MountError::Node(format!("no host name: {e}")))?;
+    let mount_point = options.mount_point.clone();
+    let supervisor = rustix::process::getppid();
+    let config = NodeConfig {
+        control_directory: places.control.clone(),
+        cache_directory: places.cache.clone(),
+        mount_point: options.mount_point.clone(),
+        job_user: options.user.clone(),
+        job_uid: places.uid,
+        job_id: options.job_id.clone(),
+        host: host.to_string_lossy().into_owned(),
+        coordinator_wait: options.coordinator_wait,
+        on_stop: Arc::new(move || stop(supervisor, &mount_point)),
+    };
+    Node::start(config, Arc::clone(fs) as _).map_err(|e| MountError::Node(e.to_string()))
+}
+
+/// The supervisor unmounts; a worker that has lost it does so itself.
+fn stop(supervisor: Option<Pid>, mount_point: &Path) {
+    match supervisor {
+        Some(pid) if rustix::process::getppid() == supervisor && pid != Pid::INIT => {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        _ => {
+            if let Err(error) = super::device::unmount(mount_point, true) {
+                tracing::error!(%error, "told to stop");
+            }
+        }
+    }
 }
 
 /// The device came as standard input, the one descriptor that a child gets without further agreement.
