@@ -204,6 +204,31 @@ impl Rebuild {
         if let Err(reason) = self.recoverable(&places) {
             return Some(Recovered::Failed(reason));
         }
+        Some(self.evict(cluster, places))
+    }
+
+    /// What belongs to another layout goes before a member is rebuilt there.
+    fn evict(&mut self, cluster: &mut Cluster, places: BTreeMap<Member, NodeRank>) -> Recovered {
+        if self.other_layout.is_empty() {
+            return self.rebuild(cluster, places);
+        }
+        for &node in &self.other_layout {
+            cluster.send(node, Command::Evict(self.id));
+        }
+        self.step = Step::Evicting(Answers::of(self.other_layout.iter().copied()), places);
+        Recovered::Running
+    }
+
+    /// A node has evicted; `None` when that is not awaited.
+    pub(super) fn evicted(&mut self, cluster: &mut Cluster, node: NodeRank) -> Option<Recovered> {
+        let Step::Evicting(answers, places) = &mut self.step else { return None };
+        if !answers.put(node, ()) {
+            return None;
+        }
+        if !answers.all() {
+            return Some(Recovered::Running);
+        }
+        let places = std::mem::take(places);
         Some(self.rebuild(cluster, places))
     }
 
@@ -239,7 +264,7 @@ impl Rebuild {
             }
         }
         if jobs.is_empty() {
-            return self.evict(cluster, places);
+            return self.commit(cluster, &places);
         }
         self.step = Step::Rebuilding(jobs, places);
         Recovered::Running
@@ -265,31 +290,6 @@ impl Rebuild {
             if let Err(reason) = result {
                 return Some(Recovered::Failed(format!("{}: {reason}", cluster.host(node))));
             }
-        }
-        let places = std::mem::take(places);
-        Some(self.evict(cluster, places))
-    }
-
-    /// What belongs to another layout goes before this one's catalog comes.
-    fn evict(&mut self, cluster: &mut Cluster, places: BTreeMap<Member, NodeRank>) -> Recovered {
-        if self.other_layout.is_empty() {
-            return self.commit(cluster, &places);
-        }
-        for &node in &self.other_layout {
-            cluster.send(node, Command::Evict(self.id));
-        }
-        self.step = Step::Evicting(Answers::of(self.other_layout.iter().copied()), places);
-        Recovered::Running
-    }
-
-    /// A node has evicted; `None` when that is not awaited.
-    pub(super) fn evicted(&mut self, cluster: &mut Cluster, node: NodeRank) -> Option<Recovered> {
-        let Step::Evicting(answers, places) = &mut self.step else { return None };
-        if !answers.put(node, ()) {
-            return None;
-        }
-        if !answers.all() {
-            return Some(Recovered::Running);
         }
         let places = std::mem::take(places);
         Some(self.commit(cluster, &places))

@@ -128,7 +128,9 @@ impl Settle {
         true
     }
 
-    /// Operations that some node applied and not all have finished: every node had voted for them.
+    /// Operations that some node applied and not all have finished: every node had voted for them. A restart only has
+    /// them forgotten: no program waits, directories are made anew, and a node that was away may come back with an
+    /// operation of long ago.
     fn replay(&mut self, cluster: &mut Cluster) {
         let mut unfinished: BTreeMap<RequestId, DirOp> = BTreeMap::new();
         for inventory in self.inventories.values() {
@@ -137,6 +139,12 @@ impl Settle {
             }
         }
         if unfinished.is_empty() || self.replayed {
+            self.drop_undecided(cluster);
+            return;
+        }
+        if self.start == Start::Restart {
+            let results = unfinished.into_keys().map(|id| (id, 0)).collect();
+            cluster.send_all(&Command::DirFinish { results });
             self.drop_undecided(cluster);
             return;
         }

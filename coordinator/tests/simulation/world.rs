@@ -49,7 +49,7 @@ pub(crate) struct World {
     pub(crate) ready: bool,
     start: Start,
     expected: Option<Key>,
-    /// Nothing was made to fail since this start.
+    /// Nothing is made to fail in this start.
     calm: bool,
     /// Per 10,000.
     pub(crate) trouble: u64,
