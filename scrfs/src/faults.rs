@@ -19,6 +19,15 @@
 //! * restart: `present.begun`, `present.aside`, `present.listed`; eviction: `evict.begun`, `evict.removed`
 //! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`; `store.remove`,
 //!   `store.append`
+//!
+//! In a coordinator:
+//! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`, `seal.freeze`, `commit.send`,
+//!   `flush.member`, `present.send`; before an event leaves for the lead: `round.prepared`, `round.applied`,
+//!   `seal.frozen`, `commit.done`, `flush.copied`, `fetch.member`
+//! * jobs: `encode.start`, `encode.block`, `encode.finish`, `rebuild.start`, `rebuild.block`, `rebuild.finish`,
+//!   `fetch.send`, `fetch.install`
+//! * rank 0 in the prefix: `flush.begin`, `flush.publish`, `flush.summary`, `flush.swap`, `flush.swapping`,
+//!   `flush.swapped`, `flush.index`, `flush.current`, `flush.cleanup`
 
 use std::io;
 
