@@ -72,14 +72,20 @@ impl<'a> Job<'a> {
         format!("{}/faults", self.prefix())
     }
 
-    /// Arms a fault, in whatever process of the job gets there first.
-    ///
-    /// # Panics
-    /// When the PFS cannot be written.
+    /// Arms a fault, in whatever coordinator of the job gets there first.
     pub fn arm(&self, fault: &str) {
+        self.arm_in("faults", fault);
+    }
+
+    /// Arms a fault in the daemon that gets there first.
+    pub fn arm_daemon(&self, fault: &str) {
+        self.arm_in("faults.daemon", fault);
+    }
+
+    fn arm_in(&self, name: &str, fault: &str) {
         let fresh = self.host_prefix().join("faults.new");
         fs::write(&fresh, fault).expect("the PFS can be written");
-        fs::rename(fresh, self.host_prefix().join("faults")).expect("rename on the PFS");
+        fs::rename(fresh, self.host_prefix().join(name)).expect("rename on the PFS");
     }
 
     /// Takes an armed fault back; false if it has fired.
@@ -116,7 +122,7 @@ impl<'a> Job<'a> {
         let mut command = self.cluster.on(node).cmd(&format!("{BIN}/scrfs"));
         let user = if self.uid == 0 { "root" } else { "job" };
         command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", CACHE, SCR]);
-        command.env("SCRFS_FAULTS_FILE", self.faults_file());
+        command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.prefix()));
         command
     }
 
@@ -128,7 +134,8 @@ impl<'a> Job<'a> {
     /// `scrfs-run` with `used` nodes of `hosts`, `ranks` on each, and this program.
     pub fn run_command(&self, hosts: &[usize], used: usize, ranks: usize, program: &[&str]) -> Command {
         let names: Vec<String> = hosts.iter().map(|k| format!("node{k}")).collect();
-        let shell = self.cluster.head().user(self.uid).limit(Duration::from_secs(400));
+        let shell =
+            self.cluster.head().user(self.uid).limit(Duration::from_secs(400)).grace(Duration::from_secs(20));
         let mut command = shell.cmd(&format!("{BIN}/scrfs-run"));
         command.args(["--hosts", &names.join(",")]).args(["--nodes", &used.to_string()]);
         command.args(["--ranks-per-node", &ranks.to_string()]).args(["--prefix", &self.prefix()]);

@@ -18,12 +18,16 @@ pub struct Shell {
     place: Place,
     uid: u32,
     limit: Duration,
+    grace: Duration,
 }
+
+/// Between TERM and KILL.
+const GRACE: Duration = Duration::from_secs(2);
 
 impl Shell {
     /// Commands in this place, as root, for at most a minute each.
     pub fn at(state: &State, place: Place) -> Self {
-        Self { state: state.clone(), place, uid: 0, limit: Duration::from_mins(1) }
+        Self { state: state.clone(), place, uid: 0, limit: Duration::from_mins(1), grace: GRACE }
     }
 
     /// As this user (and the group of the same number, no others) instead of root.
@@ -47,6 +51,13 @@ impl Shell {
         self
     }
 
+    /// How long after TERM (its own or one passed on) the command may take before KILL; 2 s if not set.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
     /// The place that the commands run in.
     pub fn place(&self) -> Place {
         self.place
@@ -55,7 +66,11 @@ impl Shell {
     /// A command that runs `program` there.
     pub fn cmd(&self, program: &str) -> Command {
         let mut command = Command::new("/usr/bin/timeout");
-        command.args(["-k", "2"]).arg(format!("{:.3}", self.limit.as_secs_f64())).arg(simnode());
+        command
+            .arg("-k")
+            .arg(format!("{:.3}", self.grace.as_secs_f64()))
+            .arg(format!("{:.3}", self.limit.as_secs_f64()))
+            .arg(simnode());
         command.arg("enter").arg(self.state.dir()).arg(self.place.to_string()).arg(self.uid.to_string());
         command.arg(program);
         environment(&mut command, self.uid);

@@ -43,7 +43,7 @@ pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
         .open(&log)
         .map_err(failed("cannot open", &log))?;
     let io = |doing| failed(doing, "/proc/self/exe");
-    let mut child = Command::new("/proc/self/exe")
+    let mut child = Command::new(program())
         .arg("supervise")
         .args(arguments(&options))
         .stdin(Stdio::null())
@@ -164,6 +164,11 @@ fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
         }
         _ => Ok(point),
     }
+}
+
+/// This program, by its name where that still leads to it: `ps` then shows what it is.
+pub(super) fn program() -> PathBuf {
+    std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())
 }
 
 /// Command-line arguments that give another process of this program the same options.

@@ -105,7 +105,7 @@ struct Worker {
 fn start_worker(device: &Device, options: &Options) -> Result<Worker, MountError> {
     let io = |doing| failed(doing, "/proc/self/exe");
     let connection = device.connection.try_clone().map_err(io("cannot share the device with"))?;
-    let mut child = Command::new("/proc/self/exe")
+    let mut child = Command::new(super::launch::program())
         .arg("worker")
         .args(super::launch::arguments(options))
         .stdin(Stdio::from(connection))

@@ -26,7 +26,7 @@ pub(super) fn head(state: &State) -> Outcome<u8> {
     root::build(state, Place::Head)?;
     let address = Place::Head.address();
     network(&format!(
-        "link set lo up\nlink add br0 type bridge\naddr add {address}/24 dev br0\nlink set br0 up\n"
+        "link set lo up\nlink add br0 address 02:00:0a:4d:00:fe type bridge\naddr add {address}/24 dev br0\nlink set br0 up\n"
     ))?;
     let mut door = program("door");
     door.stdin(Stdio::null()).stdout(Stdio::piped());
