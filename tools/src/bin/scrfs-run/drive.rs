@@ -204,10 +204,10 @@ impl Driver {
 
     fn carry_out(&mut self, wanted: Output) -> Outcome<Option<u8>> {
         match wanted {
-            Output::Look { serial, hosts, sweep } => {
+            Output::Look { serial, hosts, sweep, doubt } => {
                 let (looker, queue) = (self.looker.clone(), self.queue.clone());
                 spawn("look", move || {
-                    let nodes = looker.look(&hosts, sweep);
+                    let nodes = looker.look(&hosts, sweep, doubt);
                     drop(queue.send(Event::Tell(Input::Looked { serial, nodes })));
                 })?;
             }

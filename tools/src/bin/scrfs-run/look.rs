@@ -33,36 +33,35 @@ pub(crate) struct Looker {
 }
 
 impl Looker {
-    /// All of `hosts`, in their order. First all at once, which is quick when all are there; those without an answer
-    /// are then asked one by one, and once more, for a busy machine is not a dead one.
-    pub(crate) fn look(&self, hosts: &[String], sweep: bool) -> Vec<Look> {
+    /// All of `hosts`, in their order. All at once is quick when all are there, and tells nothing when one is not; so
+    /// with `doubt` each is asked by itself from the start. One that was too slow is asked once more: a busy machine is
+    /// not a dead one.
+    pub(crate) fn look(&self, hosts: &[String], sweep: bool, doubt: bool) -> Vec<Look> {
         let mut found: Vec<Option<Report>> = hosts.iter().map(|_| None).collect();
-        let mut reasons: Vec<String> = vec![String::new(); hosts.len()];
-        if hosts.len() > 1 {
-            let (reports, _) = self.ask(hosts, sweep);
-            for report in reports {
+        if hosts.len() > 1 && !doubt {
+            for report in self.ask(hosts, sweep).0 {
                 if let Some(at) = hosts.iter().position(|h| same_host(h, &report.host)) {
                     found[at] = Some(report);
                 }
             }
         }
-        for _ in 0..2 {
-            let missing: Vec<usize> = (0..hosts.len()).filter(|&at| found[at].is_none()).collect();
-            for chunk in missing.chunks(AT_ONCE) {
-                std::thread::scope(|scope| {
-                    let asked: Vec<_> = chunk
-                        .iter()
-                        .map(|&at| {
-                            (at, scope.spawn(move || self.ask(std::slice::from_ref(&hosts[at]), sweep)))
-                        })
-                        .collect();
-                    for (at, thread) in asked {
-                        let Ok((reports, reason)) = thread.join() else { continue };
-                        found[at] = reports.into_iter().next();
-                        reasons[at] = reason;
+        let missing: Vec<usize> = (0..hosts.len()).filter(|&at| found[at].is_none()).collect();
+        let mut reasons = vec![String::new(); hosts.len()];
+        for chunk in missing.chunks(AT_ONCE) {
+            std::thread::scope(|scope| {
+                let one = |at: usize| std::slice::from_ref(&hosts[at]);
+                let asked: Vec<_> = chunk
+                    .iter()
+                    .map(|&at| (at, scope.spawn(move || self.ask_twice(one(at), sweep))))
+                    .collect();
+                for (at, thread) in asked {
+                    match thread.join() {
+                        Ok(Ok(report)) => found[at] = Some(report),
+                        Ok(Err(silence)) => reasons[at] = silence.to_string(),
+                        Err(_) => "the question failed".clone_into(&mut reasons[at]),
                     }
-                });
-            }
+                }
+            });
         }
         hosts
             .iter()
@@ -74,23 +73,43 @@ impl Looker {
             .collect()
     }
 
-    /// One mpirun over `hosts`: the answers, and why there are none.
-    fn ask(&self, hosts: &[String], sweep: bool) -> (Vec<Report>, String) {
+    fn ask_twice(&self, host: &[String], sweep: bool) -> Result<Report, Silence> {
+        let mut asked = self.ask(host, sweep);
+        if asked.0.is_empty() && matches!(asked.1, Silence::TooSlow) {
+            asked = self.ask(host, sweep);
+        }
+        let (reports, silence) = asked;
+        reports.into_iter().next().ok_or(silence)
+    }
+
+    /// One mpirun over `hosts`: the answers, and what it means if there is none.
+    fn ask(&self, hosts: &[String], sweep: bool) -> (Vec<Report>, Silence) {
         let mut command: Vec<&OsStr> =
             vec![self.ctl.as_os_str(), "probe".as_ref(), "--mount".as_ref(), self.mount.as_os_str()];
         if sweep {
             command.extend([OsStr::new("--sweep"), OsStr::new(&self.token)]);
         }
         match bounded(&self.mpirun.tool(hosts, &command), LIMIT) {
-            Ok(Ended { output, code: Some(code) }) => {
-                (Report::find_all(&output), format!("it cannot be reached (launcher's exit code {code})"))
+            Ok(Ended { output, code }) => {
+                (Report::find_all(&output), code.map_or(Silence::TooSlow, Silence::Unreachable))
             }
-            Ok(Ended { output, code: None }) => {
-                (Report::find_all(&output), format!("no answer in {} s", LIMIT.as_secs()))
+            Err(error) => {
+                let launcher = self.mpirun.program.display();
+                (Vec::new(), Silence::NoLauncher(format!("{launcher}: {error}")))
             }
-            Err(error) => (Vec::new(), format!("{}: {error}", self.mpirun.program.display())),
         }
     }
+}
+
+/// Why a node did not answer.
+#[derive(Debug, thiserror::Error)]
+enum Silence {
+    #[error("it cannot be reached (launcher's exit code {0})")]
+    Unreachable(u8),
+    #[error("no answer in {} s", LIMIT.as_secs())]
+    TooSlow,
+    #[error("{0}")]
+    NoLauncher(String),
 }
 
 /// Lists and hosts may differ in their domain.

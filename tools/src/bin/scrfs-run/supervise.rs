@@ -81,6 +81,8 @@ pub(crate) enum Output {
         hosts: Vec<String>,
         /// End what is left of the job there: nothing of it is to run now.
         sweep: bool,
+        /// One of them may well be dead.
+        doubt: bool,
     },
     /// One coordinator on each.
     StartCoordinators {
@@ -236,7 +238,7 @@ impl Supervisor {
             return out;
         }
         match input {
-            Input::Begin => self.look(true, &mut out),
+            Input::Begin => self.look(false, &mut out),
             Input::Looked { serial, nodes } if serial == self.serial => self.looked(now, &nodes, &mut out),
             Input::Ready(current) => self.ready(now, current, &mut out),
             Input::CoordinatorsEnded(why) => self.coordinators_ended(now, &why, &mut out),
@@ -253,16 +255,16 @@ impl Supervisor {
         out
     }
 
-    fn look(&mut self, sweep: bool, out: &mut Vec<Output>) {
+    fn look(&mut self, doubt: bool, out: &mut Vec<Output>) {
         self.phase = Phase::Looking;
         self.deadline = None;
         let hosts = self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
-        self.ask(hosts, sweep, out);
+        self.ask(hosts, true, doubt, out);
     }
 
-    fn ask(&mut self, hosts: Vec<String>, sweep: bool, out: &mut Vec<Output>) {
+    fn ask(&mut self, hosts: Vec<String>, sweep: bool, doubt: bool, out: &mut Vec<Output>) {
         self.serial += 1;
-        out.push(Output::Look { serial: self.serial, hosts, sweep });
+        out.push(Output::Look { serial: self.serial, hosts, sweep, doubt });
     }
 
     fn looked(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
@@ -405,7 +407,7 @@ impl Supervisor {
                     "coordinators ended ({why}), the program goes on: starting new ones"
                 )));
                 if self.attach_failures > 0 {
-                    self.ask(self.used.clone(), false, out);
+                    self.ask(self.used.clone(), false, true, out);
                 }
                 self.attach_failures += 1;
             }
@@ -422,7 +424,7 @@ impl Supervisor {
             Phase::Running if code == 0 && !self.node_lost => {
                 self.phase = Phase::Checking;
                 self.deadline = None;
-                self.ask(self.used.clone(), false, out);
+                self.ask(self.used.clone(), false, false, out);
             }
             Phase::Running => {
                 self.code = if code == 0 { 1 } else { code };
