@@ -19,13 +19,21 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Node {
     mount: PathBuf,
     control: PathBuf,
+    timeout: Duration,
 }
 
 impl Node {
     /// Finds the daemon behind the mount at `mount`.
     pub fn at(mount: &Path) -> Outcome<Self> {
         let control = client::find_control_directory(mount).map_err(|e| explain(mount, &e))?;
-        Ok(Self { mount: mount.to_owned(), control })
+        Ok(Self { mount: mount.to_owned(), control, timeout: TIMEOUT })
+    }
+
+    /// The same with another limit for each answer.
+    #[must_use]
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     /// Everything it knows of itself.
@@ -45,7 +53,7 @@ impl Node {
     }
 
     fn ask(&self, question: &Ask) -> Outcome<Answer> {
-        client::ask(&self.control, question, TIMEOUT).map_err(|e| explain(&self.mount, &e))
+        client::ask(&self.control, question, self.timeout).map_err(|e| explain(&self.mount, &e))
     }
 
     fn unexpected(&self, answer: &Answer) -> Failure {

@@ -12,8 +12,10 @@ use scrfs_tools::node::Node;
 use scrfs_tools::probe::{RUN_VARIABLE, Report};
 use scrfs_tools::{Failure, Outcome, output};
 
+/// A daemon that takes longer is not fit. With [`SWEEP`] below what scrfs-run waits for the whole probe.
+const ANSWER: Duration = Duration::from_secs(4);
 /// How long processes may take to end after KILL.
-const SWEEP: Duration = Duration::from_secs(3);
+const SWEEP: Duration = Duration::from_secs(2);
 /// Between two looks at the process table.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -26,7 +28,7 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
             Err(failure) => report.problem = Some(failure.message),
         }
     }
-    match mount.map(|dir| Node::at(dir)?.status()).transpose() {
+    match mount.map(|dir| Node::at(dir)?.within(ANSWER).status()).transpose() {
         Ok(status) => report.newest = status.as_ref().map(newest).unwrap_or_default(),
         Err(failure) => report.problem = Some(failure.message),
     }
