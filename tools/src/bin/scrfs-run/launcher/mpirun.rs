@@ -21,10 +21,8 @@ const KEEPALIVE: [&str; 9] = [
     "2",
 ];
 
-/// Our own programs are guests on cores that are the program's. Matched probes, by which coordinators receive, fail over
-/// the libfabric of Debian 12 (component cm).
-const SERVICE: [&str; 9] =
-    ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "pml", "^cm"];
+/// Our own programs are guests on cores that are the program's.
+const SERVICE: [&str; 6] = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"];
 
 /// Of Open MPI's parameters in the environment, those that say how to reach nodes; the others are the program's.
 const REACH: [&str; 3] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_"];
@@ -218,7 +216,7 @@ mod tests {
         assert_eq!(
             words(&line),
             "--host n1:1,n2:1 -np 2 --map-by ppr:1:node --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-             --mca pml ^cm KEEPALIVE -x SCRFS_RUN -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator --attach --mount /scr --ready-file \
+             KEEPALIVE -x SCRFS_RUN -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator --attach --mount /scr --ready-file \
              /pfs/.scr/ready.1"
         );
         let names: Vec<_> = line.environment.keys().map(|n| n.to_string_lossy().into_owned()).collect();
