@@ -116,17 +116,12 @@ pub(crate) enum Output {
 const RECOVERIES_MAX: u32 = 5;
 /// Attaching takes a few seconds; after this time it is tried anew.
 const ATTACH_LIMIT: Duration = Duration::from_mins(1);
-/// After each failed attach, the next one waits longer; the last pause is kept.
-const ATTACH_PAUSES: [Duration; 6] = [
-    Duration::ZERO,
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(8),
-    Duration::from_secs(16),
-];
+/// After each failed attach, the next one waits longer; the last pause is kept. Each of them with an attach stays
+/// below `SCRFS_COORDINATOR_WAIT` (10 s): mkdir and markers of the living program wait no longer than that.
+const ATTACH_PAUSES: [Duration; 4] =
+    [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// Coordinators that lived as long as this did not fail at attaching.
-const ATTACHED_WELL: Duration = Duration::from_secs(20);
+const ATTACHED_WELL: Duration = Duration::from_secs(5);
 /// Whatever does not end in this time after KILL is left to the nodes' sweep.
 const CLEAR_LIMIT: Duration = Duration::from_secs(15);
 /// What asks for the end of flushes keeps to the limit by itself; its launcher gets this much more.
