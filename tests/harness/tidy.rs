@@ -305,11 +305,21 @@ const LAYERS: [(&str, &[&str]); 3] = [
 const ADAPTERS: [(&str, &str); 2] = [("fuser", "scrfs/src/fuse"), ("mpi", "coordinator/src/comm/mpi")];
 
 /// Files beyond the limit: what they are granted, and why.
-const LONG_FILES: [(&str, usize, &str); 0] = [];
+const LONG_FILES: [(&str, usize, &str); 3] = [
+    ("coordinator/tests/simulation/daemon.rs", 530, "one model daemon: all commands in one match"),
+    (
+        "coordinator/tests/simulation/world.rs",
+        690,
+        "one owner of all state of a run; to be cut into faults and checks",
+    ),
+    ("scrfs/src/fs/tests.rs", 510, "to be cut by operation when the mount grows"),
+];
 
 /// Files with unsafe code, and what they need it for.
-const FENCED: [(&str, &str); 1] =
-    [("coordinator/src/comm/mpi.rs", "sends that outlive a scope need MPI's own calls")];
+const FENCED: [(&str, &str); 2] = [
+    ("coordinator/src/comm/mpi.rs", "sends that outlive a scope need MPI's own calls"),
+    ("scrfs/src/fs/sys.rs", "leases have no safe wrapper"),
+];
 
 /// Where only values go in and out.
 const PURE: [&str; 1] = ["coordinator/src/lead/"];

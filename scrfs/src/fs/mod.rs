@@ -1,7 +1,7 @@
 //! The mounted tree: what programs see, over the backing tree in the cache.
 //!
 //! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading order: [`place`] says
-//! what a path means; [`table`] keeps the inodes; [`world`] what is held, frozen or sealed now; `names`, `create`,
+//! what a path means; [`table`] keeps the inodes; `world` what is held, frozen or sealed now; `names`, `create`,
 //! `rename`, `data`, `attrs`, `listing` are the operations; `directory` and `marker` are those that other nodes take
 //! part in; `tree` is what the node asks of the mount ([`MountedTree`]).
 //!
