@@ -107,7 +107,7 @@ fn finish_swap(prefix: &Prefix, lock: &Lock, id: DatasetId) -> Result<()> {
     let (copied, place, old) = (prefix.flush(id), prefix.dataset(name), prefix.old(id));
     if exists(&copied)? && summary_of(&copied)?.is_some() {
         if exists(&place)? {
-            if summary_of(&place)?.is_none() {
+            if !is_dataset(&place)? {
                 remove_file(&swap)?;
                 let reason = "something that is no dataset has this name in the prefix".to_owned();
                 return Err(PfsError::Dataset { id, name: name.to_vec(), reason });
@@ -135,9 +135,25 @@ fn finish_swap(prefix: &Prefix, lock: &Lock, id: DatasetId) -> Result<()> {
     sync_directory(&prefix.state(""))
 }
 
-/// Which dataset a directory is; `None` when it is none, or not a complete one.
+/// Whether a directory is a complete dataset, or was one before its summary was damaged: such a one may be replaced too.
+fn is_dataset(directory: &Path) -> Result<bool> {
+    match read_record::<Summary>(&directory.join(".scr/summary.scr")) {
+        Err(PfsError::Record { .. }) => Ok(true),
+        Err(error) => Err(error),
+        Ok(_) => Ok(summary_of(directory)?.is_some()),
+    }
+}
+
+/// Which dataset a directory is; `None` when it is none, or not a complete one, or its summary is damaged.
 fn summary_of(directory: &Path) -> Result<Option<(DatasetId, Epoch, Summary)>> {
-    let Some(summary) = read_record::<Summary>(&directory.join(".scr/summary.scr"))? else { return Ok(None) };
+    let summary = match read_record::<Summary>(&directory.join(".scr/summary.scr")) {
+        Err(error @ PfsError::Record { .. }) => {
+            tracing::warn!(%error, "a summary is damaged: what it is about is no dataset any more");
+            return Ok(None);
+        }
+        other => other?,
+    };
+    let Some(summary) = summary else { return Ok(None) };
     let id = summary.dataset.as_ref().and_then(|dataset| dataset.id);
     let epoch = Epoch(summary.epoch.unwrap_or(0));
     Ok(id.filter(|_| summary.is_complete()).map(|id| (id, epoch, summary)))

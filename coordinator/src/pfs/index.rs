@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use scrfs::hash::Text;
 use scrfs::ids::{DatasetId, Epoch};
-use scrfs::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Words};
+use scrfs::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Summary, Words};
 
 use super::StoredDataset;
 use super::lock::Lock;
@@ -99,8 +99,53 @@ fn age(view: &IndexView<'_>) -> (Epoch, DatasetId) {
     (Epoch(view.epoch.unwrap_or(0)), view.id)
 }
 
+/// The index; one that is damaged is made anew from the summaries, and replaced by the next write.
 fn read(prefix: &Prefix) -> Result<Index> {
-    Ok(read_record(&prefix.state("index.scr"))?.unwrap_or_else(Index::new))
+    match read_record(&prefix.state("index.scr")) {
+        Err(error @ PfsError::Record { .. }) => {
+            tracing::warn!(%error, "the index is damaged: the datasets' own summaries are read instead");
+            from_summaries(prefix)
+        }
+        other => Ok(other?.unwrap_or_else(Index::new)),
+    }
+}
+
+/// An index of the complete datasets directly in the prefix, the newest as CURRENT.
+fn from_summaries(prefix: &Prefix) -> Result<Index> {
+    let root = prefix.root();
+    let mut index = Index::new();
+    let mut newest = None;
+    for found in fs::read_dir(root).map_err(PfsError::io(root, "list"))? {
+        let found = found.map_err(PfsError::io(root, "list"))?;
+        let name = found.file_name();
+        // `scr.current` and other links name what is found by itself.
+        if !is_name(name.as_bytes()) || !found.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let summary = match read_record::<Summary>(&found.path().join(".scr/summary.scr")) {
+            Ok(Some(summary)) if summary.is_complete() => summary,
+            Ok(_) => continue,
+            Err(error) => {
+                tracing::warn!(%error, "a summary cannot be read: its dataset is left out");
+                continue;
+            }
+        };
+        let Some(id) = summary.dataset.as_ref().and_then(|about| about.id) else { continue };
+        let Ok(name) = Text::new(name.as_bytes()) else { continue };
+        let age = (summary.epoch.unwrap_or(0), id);
+        if newest.is_none_or(|newest| age > newest) {
+            newest = Some(age);
+            index.current = Some(name.clone());
+        }
+        let entry = IndexEntry {
+            complete: Some(true),
+            dataset: summary.dataset,
+            epoch: summary.epoch,
+            ..IndexEntry::default()
+        };
+        index.set_entry(name, id, entry);
+    }
+    Ok(index)
 }
 
 fn write(prefix: &Prefix, _held: &Lock, index: &Index) -> Result<()> {

@@ -200,6 +200,88 @@ fn a_crash_at_any_step_leaves_the_former_or_the_new_dataset_whole() {
     }
 }
 
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[40] ^= 0xff;
+    fs::write(path, bytes).unwrap();
+}
+
+/// Also after a crash in the swap, which otherwise would keep all datasets of the prefix from being seen.
+#[test]
+fn a_former_dataset_with_a_damaged_summary_is_replaced() {
+    for crashed in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let before = prefix(root.path(), 5);
+        flush(&before, &catalog(1, b"ck"));
+        flush(&before, &catalog(2, b"other"));
+        damage(&root.path().join("ck/.scr/summary.scr"));
+        let new = catalog(3, b"ck");
+        begin_and_copy(&before, &new);
+        if crashed {
+            // Up to the link that announces the swap.
+            before.steps_left.set(1);
+        }
+        assert_eq!(carry_out(&before, &PfsTask::Publish(Box::new(new.clone()))).is_err(), crashed);
+        let after = prefix(root.path(), 6);
+        let found = survey(&after);
+        assert_eq!(found.iter().map(|d| (d.id.0, d.usable)).collect::<Vec<_>>(), [(3, true), (2, true)]);
+        assert_eq!(read(&after, &found[0]), new);
+        content_is(&after, &new);
+        nothing_left_over(&after);
+    }
+}
+
+#[test]
+fn a_damaged_copy_leaves_the_former_dataset() {
+    let root = tempfile::tempdir().unwrap();
+    let before = prefix(root.path(), 5);
+    let old = catalog(1, b"ck");
+    flush(&before, &old);
+    begin_and_copy(&before, &catalog(2, b"ck"));
+    // Summary, swap: the former one has gone aside, the copy is not in its place yet.
+    before.steps_left.set(2);
+    assert!(carry_out(&before, &PfsTask::Publish(Box::new(catalog(2, b"ck")))).is_err());
+    assert!(!root.path().join("ck").exists());
+    damage(&before.flush(DatasetId(2)).join(".scr/summary.scr"));
+    let after = prefix(root.path(), 6);
+    let found = survey(&after);
+    assert_eq!(found.iter().map(|d| (d.id.0, d.usable)).collect::<Vec<_>>(), [(1, true)]);
+    content_is(&after, &old);
+    nothing_left_over(&after);
+}
+
+#[test]
+fn a_damaged_index_is_made_anew() {
+    let root = tempfile::tempdir().unwrap();
+    let prefix = prefix(root.path(), 5);
+    for (id, name) in [(1, &b"one"[..]), (2, b"two"), (3, b"three")] {
+        flush(&prefix, &catalog(id, name));
+    }
+    fs::create_dir(root.path().join("input")).unwrap();
+    let before = survey(&prefix);
+    for damaged in [&b""[..], b"no record at all, but of some length"] {
+        fs::write(prefix.state("index.scr"), damaged).unwrap();
+        assert_eq!(survey(&prefix), before);
+    }
+    damage(&root.path().join("two/.scr/summary.scr"));
+    flush(&prefix, &catalog(4, b"four"));
+    assert_eq!(survey(&prefix).iter().map(|d| d.id.0).collect::<Vec<_>>(), [4, 3, 1]);
+}
+
+/// A full or read-only PFS: what a crash left cannot be removed, and the datasets are seen all the same.
+#[test]
+fn leftovers_that_must_stay_hide_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let prefix = prefix(root.path(), 5);
+    flush(&prefix, &catalog(1, b"ck"));
+    fs::create_dir(prefix.flush(DatasetId(9))).unwrap();
+    // No lock can be made here.
+    fs::create_dir(prefix.state("index.lock")).unwrap();
+    let found = survey(&prefix);
+    assert_eq!(found.iter().map(|d| (d.id.0, d.usable)).collect::<Vec<_>>(), [(1, true)]);
+    assert_eq!(read(&prefix, &found[0]), catalog(1, b"ck"));
+}
+
 #[test]
 fn a_copy_that_is_not_whole_is_not_published() {
     let root = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::io;
 use crossbeam_channel::{Sender, unbounded};
 
 use super::lock::Lock;
-use super::prefix::{Prefix, Result};
+use super::prefix::{PfsError, Prefix, Result};
 use super::{PfsOutcome, PfsTask, catalog, flush, index};
 use crate::message::Opening;
 
@@ -30,7 +30,12 @@ pub fn start(opening: &Opening, done: impl Fn(PfsOutcome) + Send + 'static) -> i
 pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
     Ok(match task {
         PfsTask::Survey => {
-            flush::recover(prefix)?;
+            match flush::recover(prefix) {
+                Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
+                // What is left over on a PFS that is full or read-only must not hide the datasets that are there.
+                Err(error) => tracing::warn!(%error, "what a crash left in the prefix stays for now"),
+                Ok(()) => {}
+            }
             PfsOutcome::Surveyed(index::survey(prefix)?)
         }
         PfsTask::BeginFlush(catalog) => PfsOutcome::FlushBegun(catalog.id, flush::begin(prefix, catalog)?),
