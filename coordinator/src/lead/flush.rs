@@ -1,5 +1,5 @@
 //! Flushes, one at a time, oldest first: begin, members copy, publish (DESIGN 7). A failure is tried again after a
-//! growing delay and holds nothing else up; after the last try the next dataset becomes due.
+//! growing delay, in which newer datasets wait too; after the last try the next dataset becomes due.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -149,12 +149,13 @@ pub fn compare(path: &RelPath, seen: Seen, recorded: &FileCopy) -> Result<(), Tr
     })
 }
 
-/// Owner, mode and times, as far as the user may: the PFS may not let them.
+/// Owner, mode and times, as far as the user may: the PFS may not let them. Its owner can always read it, because it is
+/// checked and fetched with the owner's rights; the sealed mode is in the records.
 fn keep_attributes(to: &File, entry: &Entry) {
     let uid = rustix::fs::Uid::from_raw(entry.uid);
     let gid = rustix::fs::Gid::from_raw(entry.gid);
     let _ = rustix::fs::fchown(to, Some(uid), Some(gid));
-    let _ = rustix::fs::fchmod(to, Mode::from_raw_mode(entry.mode & 0o7777));
+    let _ = rustix::fs::fchmod(to, Mode::from_raw_mode(entry.mode & 0o7777 | 0o400));
     let _ = rustix::fs::futimens(to, &times(entry));
 }
 
@@ -230,6 +231,19 @@ mod tests {
         std::fs::write(local.path(), b"").unwrap();
         pfs.get(open(true), &entry, &copy, &Monitor::default()).unwrap();
         assert_eq!(std::fs::read(local.path()).unwrap(), b"some bytes");
+    }
+
+    #[test]
+    fn a_file_that_its_owner_may_not_read_stays_readable_for_checks_and_fetches() {
+        let dir = tempfile::tempdir().unwrap();
+        let pfs = PfsDirectory::open(&me(), dir.path().as_os_str().as_bytes()).unwrap();
+        let (mut entry, copy) = entry("f", b"some bytes");
+        entry.mode = 0o020;
+        let local = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(local.path(), b"some bytes").unwrap();
+        pfs.put(File::open(local.path()).unwrap().into(), &entry, &copy, &Monitor::default()).unwrap();
+        let meta = std::fs::metadata(dir.path().join("f")).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o420);
     }
 
     #[test]
