@@ -9,7 +9,7 @@ use scrfs_harness::programs::program;
 use scrfs_harness::{Cluster, wait};
 
 /// Points that a living program passes: directory rounds, seal, encode, commit, flush.
-const ALIVE: [&str; 24] = [
+const ALIVE: [&str; 26] = [
     "round.prepare=kill@1",
     "round.prepare=kill@3",
     "round.prepared=kill@2",
@@ -33,7 +33,9 @@ const ALIVE: [&str; 24] = [
     "commit.done=kill@3",
     "flush.begin=kill@1",
     "flush.publish=kill@1",
-    "flush.swap=kill@1",
+    "flush.swapped=kill@1",
+    "flush.index=kill@1",
+    "flush.current=kill@1",
 ];
 
 /// Points that are passed while no program runs: recovery.
