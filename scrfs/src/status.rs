@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Layout, Scheme};
+use crate::dataset::Layout;
+use crate::ids::Member;
 
 /// One node's state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,17 +90,10 @@ pub fn survives(layout: &Layout, flushed: bool) -> Vec<(String, bool)> {
         .collect()
 }
 
-fn set_survives(layout: &Layout, set: &[crate::ids::Member], host: &str) -> bool {
-    let lost_bytes_or_files =
-        |m: &crate::ids::Member| layout.members.get(m.0 as usize).is_some_and(|place| place.host == host);
-    let lost = set.iter().filter(|m| lost_bytes_or_files(m)).count();
-    let rebuilds = match layout.scheme {
-        Scheme::Single => 0,
-        Scheme::Xor | Scheme::Partner => usize::from(set.len() > 1),
-    };
-    let nothing_to_lose = set
-        .iter()
-        .filter(|m| lost_bytes_or_files(m))
-        .all(|m| layout.members.get(m.0 as usize).is_some_and(|place| place.files == 0));
-    lost <= rebuilds || nothing_to_lose
+fn set_survives(layout: &Layout, set: &[Member], host: &str) -> bool {
+    let place = |member: &Member| layout.members.get(member.0 as usize);
+    let lost: Vec<usize> =
+        (0..set.len()).filter(|&at| place(&set[at]).is_some_and(|place| place.host == host)).collect();
+    let nothing_to_lose = lost.iter().all(|&at| place(&set[at]).is_some_and(|place| place.files == 0));
+    nothing_to_lose || layout.scheme.survives(set.len(), &lost)
 }
