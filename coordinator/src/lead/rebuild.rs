@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use scrfs::control::Command;
-use scrfs::dataset::{Catalog, EntryKind, Scheme};
+use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 
 use super::answers::Answers;
@@ -161,10 +161,10 @@ impl Rebuild {
     fn recoverable(&self, places: &BTreeMap<Member, NodeRank>) -> Result<(), String> {
         let Some(catalog) = &self.catalog else { return Err("no catalog".to_owned()) };
         for set in &catalog.layout.sets {
-            let lost: Vec<Member> =
-                set.iter().copied().filter(|member| !places.contains_key(member)).collect();
-            if lost.len() > rebuilds(catalog, set) && lost.iter().any(|member| has_files(catalog, *member)) {
-                let members: Vec<String> = lost.iter().map(ToString::to_string).collect();
+            let lost: Vec<usize> = (0..set.len()).filter(|at| !places.contains_key(&set[*at])).collect();
+            let survives = catalog.layout.scheme.survives(set.len(), &lost);
+            if !survives && lost.iter().any(|at| has_files(catalog, set[*at])) {
+                let members: Vec<String> = lost.iter().map(|at| set[*at].to_string()).collect();
                 let (lost, of) = (members.join(", "), set.len());
                 return Err(format!("members {lost} of a set of {of} are lost, more than it rebuilds"));
             }
@@ -247,20 +247,20 @@ impl Rebuild {
         let mut jobs = BTreeMap::new();
         for set in &catalog.layout.sets {
             let lost: Vec<usize> = (0..set.len()).filter(|at| !held.contains_key(&set[*at])).collect();
-            match lost[..] {
-                [at] if rebuilds(catalog, set) > 0 => {
-                    let job = Job::Rebuild {
-                        catalog: Box::new(catalog.clone()),
-                        set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
-                        lost: u32::try_from(at).unwrap_or(u32::MAX),
-                    };
-                    let answers = Answers::of(job.nodes());
-                    jobs.insert(cluster.start(job), answers);
-                }
-                [] => {}
+            if !catalog.layout.scheme.survives(set.len(), &lost) {
                 // Members without files: nothing of them is lost, but what they protected has one guard less.
-                _ => cluster
-                    .note(format!("dataset {}: redundancy data of members without files is lost", self.id)),
+                cluster
+                    .note(format!("dataset {}: redundancy data of members without files is lost", self.id));
+                continue;
+            }
+            for at in lost {
+                let job = Job::Rebuild {
+                    catalog: Box::new(catalog.clone()),
+                    set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
+                    lost: u32::try_from(at).unwrap_or(u32::MAX),
+                };
+                let answers = Answers::of(job.nodes());
+                jobs.insert(cluster.start(job), answers);
             }
         }
         if jobs.is_empty() {
@@ -348,14 +348,6 @@ impl Rebuild {
     }
 }
 
-/// How many lost members a set gives back.
-fn rebuilds(catalog: &Catalog, set: &[Member]) -> usize {
-    match catalog.layout.scheme {
-        Scheme::Single => 0,
-        Scheme::Partner | Scheme::Xor => usize::from(set.len() > 1),
-    }
-}
-
 fn has_files(catalog: &Catalog, member: Member) -> bool {
     catalog.files_of(member).next().is_some()
 }
@@ -396,7 +388,7 @@ fn target(
 #[cfg(test)]
 mod tests {
     use scrfs::control::Settings;
-    use scrfs::dataset::{Layout, MemberPlace};
+    use scrfs::dataset::{Layout, MemberPlace, Scheme};
     use scrfs::ids::Epoch;
 
     use super::*;

@@ -47,9 +47,15 @@ pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
     }
     let found = members(nodes, key);
     catalog.layout.sets.iter().all(|set| {
-        let lost: Vec<&Member> = set.iter().filter(|member| !found.contains(member)).collect();
-        let rebuilds = usize::from(catalog.layout.scheme != Scheme::Single && set.len() > 1);
-        lost.len() <= rebuilds || lost.iter().all(|member| catalog.files_of(**member).next().is_none())
+        let there = |at: usize| found.contains(&set[at]);
+        let lost: Vec<usize> = (0..set.len()).filter(|at| !there(*at)).collect();
+        let survives = match catalog.layout.scheme {
+            Scheme::Single => lost.is_empty(),
+            Scheme::Xor => lost.len() <= 1 && set.len() > 1,
+            // A member's copy is at its right neighbour.
+            Scheme::Partner => lost.iter().all(|at| there((at + 1) % set.len())),
+        };
+        survives || lost.is_empty() || lost.iter().all(|at| catalog.files_of(set[*at]).next().is_none())
     })
 }
 

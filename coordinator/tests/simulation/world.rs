@@ -7,7 +7,7 @@ use scrfs::control::{Command, DirOp, Event, HeldState, SealedFile, Settings, Sta
 use scrfs::dataset::{Catalog, EntryKind, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
-use scrfs_coordinator::job::{Job, JobId, JobOutput, JobResult};
+use scrfs_coordinator::job::{Job, JobId, JobOutput, JobResult, SetMember};
 use scrfs_coordinator::lead::{Input, Lead, Output};
 use scrfs_coordinator::pfs::{PfsOutcome, PfsTask};
 
@@ -540,11 +540,16 @@ impl World {
                 Ok(JobOutput::Part(Box::new(part)))
             }
             Job::Rebuild { catalog, set, lost } => {
+                let copy = &set[(*lost as usize + 1) % set.len()];
                 let lost = &set[*lost as usize];
                 if share.node != lost.node.0 as usize {
                     return Ok(JobOutput::Done);
                 }
-                for member in set.iter().filter(|member| member.member != lost.member) {
+                let partner = catalog.layout.scheme == Scheme::Partner;
+                let gives = |m: &&SetMember| {
+                    if partner { m.member == copy.member } else { m.member != lost.member }
+                };
+                for member in set.iter().filter(gives) {
                     let peer = self.nodes[member.node.0 as usize].datasets.get(&catalog.id);
                     let data = peer.and_then(|dataset| dataset.members.get(&member.member));
                     data.filter(|data| !data.bad).ok_or("a member is bad")?;
