@@ -1,16 +1,19 @@
 //! A model of a daemon: what it must remember, and how it answers commands. Contents of files are numbers; size and CRC
 //! follow from them.
 
+mod datasets;
+mod directories;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{
-    Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory, MemberPart,
-    SealedFile,
+    Command, DirHeld, DirOp, Event, FrozenFile, HeldDataset, HeldState, Inventory, SealedFile,
 };
-use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Stamp};
+use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
 use scrfs::path::RelPath;
 
+pub(crate) use self::directories::{op_paths, rename, top_of};
 use crate::prefix::Prefix;
 use crate::rng::Rng;
 
@@ -95,27 +98,6 @@ fn listing(files: &BTreeMap<RelPath, u64>) -> Vec<FrozenFile> {
     files.iter().map(|(path, content)| FrozenFile { path: path.clone(), size: size_of(*content) }).collect()
 }
 
-pub(crate) fn top_of(path: &RelPath) -> &[u8] {
-    path.split_first().map_or(b"", |(top, _)| top)
-}
-
-pub(crate) fn op_paths(op: &DirOp) -> Vec<&RelPath> {
-    match op {
-        DirOp::Make { path, .. } | DirOp::Remove { path } => vec![path],
-        DirOp::Rename { from, to, .. } => vec![from, to],
-    }
-}
-
-/// Renames a directory in a set of directories.
-pub(crate) fn rename(directories: &mut BTreeSet<RelPath>, from: &RelPath, to: &RelPath) {
-    let moved: Vec<RelPath> = directories.iter().filter(|dir| dir.strip(from).is_some()).cloned().collect();
-    for dir in moved {
-        directories.remove(&dir);
-        let inner = dir.strip(from).expect("below");
-        directories.insert(to.concat(&inner).expect("short"));
-    }
-}
-
 impl Daemon {
     pub(crate) fn new(host: &str, origin: u64) -> Self {
         Self { host: host.to_owned(), origin, ..Self::default() }
@@ -140,13 +122,6 @@ impl Daemon {
     /// Changes below this name wait for a seal.
     pub(crate) fn is_frozen(&self, name: &[u8]) -> bool {
         self.datasets.values().any(|dataset| dataset.name == name && dataset.state != HeldState::Complete)
-    }
-
-    pub(crate) fn is_held(&self, path: &RelPath) -> bool {
-        let touches = |op: &DirOp| {
-            op_paths(op).iter().any(|held| held.strip(path).is_some() || path.strip(held).is_some())
-        };
-        self.prepared.iter().flat_map(|(_, ops)| ops).any(|(_, op)| touches(op))
     }
 
     fn inventory(&self) -> Inventory {
@@ -177,177 +152,10 @@ impl Daemon {
         }
     }
 
-    /// A sealed dataset goes when it is empty as the node lists it where the request was made.
-    fn vote(&self, id: RequestId, op: &DirOp) -> i32 {
-        let exists = |path: &RelPath| self.directories.contains(path);
-        let parent_errno = |path: &RelPath| match path.split_last() {
-            None => EEXIST,
-            Some((parent, _)) if !parent.is_root() && !exists(&parent) => ENOENT,
-            Some((parent, _)) if !parent.is_root() && self.listed(top_of(&parent)).is_some() => EROFS,
-            Some(_) => 0,
-        };
-        let empty = |path: &RelPath| {
-            let below = |other: &RelPath| other != path && other.strip(path).is_some();
-            !self.directories.iter().any(below) && !self.files.keys().any(below)
-        };
-        match op {
-            DirOp::Make { path, .. } if exists(path) => EEXIST,
-            DirOp::Make { path, .. } => parent_errno(path),
-            DirOp::Remove { path } if !exists(path) => ENOENT,
-            DirOp::Remove { path } if self.listed(top_of(path)).is_some() => {
-                let emptied = self.listed(path.as_bytes()).is_some_and(|(id, _)| self.emptied.contains(&id));
-                match path.names().count() {
-                    1 if id.origin == self.origin && !emptied => ENOTEMPTY,
-                    1 => 0,
-                    _ => EROFS,
-                }
-            }
-            DirOp::Remove { path } if !empty(path) => ENOTEMPTY,
-            DirOp::Remove { .. } => 0,
-            DirOp::Rename { from, to, .. } => {
-                if !exists(from) {
-                    ENOENT
-                } else if self.listed(top_of(from)).is_some() {
-                    EROFS
-                } else if exists(to) {
-                    EEXIST
-                } else if to.strip(from).is_some() {
-                    22
-                } else {
-                    parent_errno(to)
-                }
-            }
-        }
-    }
-
-    fn apply(&mut self, op: &DirOp, events: &mut Vec<Event>) {
-        match op {
-            DirOp::Make { path, .. } => {
-                self.directories.insert(path.clone());
-            }
-            DirOp::Remove { path } => {
-                if let Some((id, _)) = self.listed(path.as_bytes()) {
-                    self.datasets.remove(&id);
-                    events.push(Event::Removed(id));
-                    self.directories.retain(|dir| dir.strip(path).is_none());
-                }
-                assert!(!self.files.keys().any(|file| file.strip(path).is_some()), "files lost by rmdir");
-                self.directories.remove(path);
-            }
-            DirOp::Rename { from, to, .. } => {
-                for path in [from, to] {
-                    assert!(!self.is_frozen(top_of(path)), "a frozen dataset's directory was renamed");
-                }
-                if self.directories.contains(from) {
-                    rename(&mut self.directories, from, to);
-                    let moved: Vec<RelPath> =
-                        self.files.keys().filter(|file| file.strip(from).is_some()).cloned().collect();
-                    for file in moved {
-                        let content = self.files.remove(&file).expect("there");
-                        let inner = file.strip(from).expect("below");
-                        self.files.insert(to.concat(&inner).expect("short"), content);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The files of an unsealed dataset, relative to it.
-    fn files_in(&self, name: &[u8]) -> BTreeMap<RelPath, u64> {
-        let top = RelPath::new(name).expect("a name");
-        let inner = self.files.iter().filter_map(|(path, content)| Some((path.strip(&top)?, *content)));
-        inner.collect()
-    }
-
-    fn directories_in(&self, name: &[u8]) -> Vec<Entry> {
-        let top = RelPath::new(name).expect("a name");
-        let inner = self.directories.iter().filter_map(|path| path.strip(&top));
-        inner.filter(|path| !path.is_root()).map(|path| entry(path, EntryKind::Directory)).collect()
-    }
-
-    /// A worker finishes the frozen member: its vote.
-    pub(crate) fn finish_member(&mut self, id: DatasetId) -> Result<MemberPart, String> {
-        let directories = self.datasets.get(&id).map(|dataset| self.directories_in(&dataset.name));
-        let dataset = self.datasets.get_mut(&id).ok_or("no such seal")?;
-        if dataset.state == HeldState::Complete {
-            return Err("complete already".to_owned());
-        }
-        let (member, data) = dataset.frozen.clone().ok_or("not frozen")?;
-        let mut entries = vec![root()];
-        entries.extend(directories.unwrap_or_default());
-        for (path, content) in &data.files {
-            let (size, crc) = (size_of(*content), crc_of(*content));
-            let copy = FileCopy { size, crc, member, program_rank: None };
-            entries.push(entry(path.clone(), EntryKind::File(copy)));
-        }
-        dataset.state = HeldState::Recorded;
-        dataset.members.insert(member, data);
-        Ok(MemberPart { member, entries })
-    }
-
-    fn commit(&mut self, catalog: &Catalog) {
-        let new = || Dataset {
-            epoch: catalog.epoch,
-            name: catalog.name.clone(),
-            state: HeldState::Recorded,
-            frozen: None,
-            members: BTreeMap::new(),
-            catalog: None,
-            flushed: false,
-            listed: false,
-        };
-        self.highest_id = self.highest_id.max(catalog.id.0);
-        let dataset = self.datasets.entry(catalog.id).or_insert_with(new);
-        assert_eq!(dataset.epoch, catalog.epoch, "another dataset under this id");
-        if dataset.catalog.as_ref().is_none_or(|stored| stored.revision <= catalog.revision) {
-            dataset.catalog = Some(catalog.clone());
-        }
-        dataset.state = HeldState::Complete;
-        dataset.listed = true;
-        dataset.frozen = None;
-        let top = RelPath::new(catalog.name.clone()).expect("a name");
-        self.files.retain(|path, _| path.strip(&top).is_none());
-        self.list_directories(&catalog.clone());
-    }
-
-    fn list_directories(&mut self, catalog: &Catalog) {
-        let top = RelPath::new(catalog.name.clone()).expect("a name");
-        for entry in catalog.entries.iter().filter(|entry| entry.kind == EntryKind::Directory) {
-            self.directories.insert(top.concat(&entry.path).expect("short"));
-        }
-    }
-
     fn fail_markers(&mut self, name: &[u8]) {
         if self.markers.remove(name) {
             self.answered.push(Answered::Marker(name.to_vec(), None));
         }
-    }
-
-    fn fetch_member(
-        &mut self,
-        prefix: &Prefix,
-        rng: &mut Rng,
-        trouble: Trouble,
-        id: DatasetId,
-        member: Member,
-        entries: &[Entry],
-    ) -> Result<Vec<FrozenFile>, FetchFailure> {
-        if rng.rarely(trouble.0) {
-            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false });
-        }
-        let mut data = MemberData::default();
-        for entry in entries {
-            let EntryKind::File(copy) = &entry.kind else { continue };
-            assert_eq!(copy.member, member, "another member's file");
-            let content = prefix.read(id, &entry.path).filter(|content| crc_of(*content) == copy.crc);
-            let Some(content) = content else {
-                return Err(FetchFailure { reason: format!("{} is bad", entry.path), corrupt: true });
-            };
-            data.files.insert(entry.path.clone(), content);
-        }
-        let files = listing(&data.files);
-        self.datasets.get_mut(&id).expect("just made").frozen = Some((member, data));
-        Ok(files)
     }
 
     /// Carries out a command.
@@ -535,40 +343,6 @@ impl Daemon {
             Command::Note(_) => {}
         }
         events
-    }
-
-    fn copy_out(
-        &self,
-        id: DatasetId,
-        dataset: &Dataset,
-        catalog: &Catalog,
-        prefix: &mut Prefix,
-    ) -> Result<(), String> {
-        for (member, place) in (0..).map(Member).zip(&catalog.layout.members) {
-            if place.host != self.host || place.files == 0 {
-                continue;
-            }
-            let data = dataset.members.get(&member).filter(|data| !data.bad);
-            let data = data.ok_or_else(|| format!("member {member} is bad"))?;
-            prefix.copy(id, &data.files);
-        }
-        Ok(())
-    }
-
-    fn present(&mut self, listed: &[DatasetId]) {
-        self.files.clear();
-        self.directories.clear();
-        for id in listed {
-            let dataset = self.datasets.get(id).expect("presented means here");
-            assert_eq!(dataset.state, HeldState::Complete, "presented means complete");
-        }
-        for (id, dataset) in &mut self.datasets {
-            dataset.listed = listed.contains(id);
-        }
-        for id in listed {
-            let catalog = self.datasets.get(id).and_then(|dataset| dataset.catalog.clone());
-            self.list_directories(&catalog.expect("complete"));
-        }
     }
 
     /// Programs of this node are dead.

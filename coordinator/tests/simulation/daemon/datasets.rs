@@ -1,0 +1,133 @@
+//! Members on their way: frozen, finished, committed, fetched, copied to the prefix, presented.
+
+use std::collections::BTreeMap;
+
+use scrfs::control::{FetchFailure, FrozenFile, HeldState, MemberPart};
+use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
+use scrfs::ids::{DatasetId, Member};
+use scrfs::path::RelPath;
+
+use super::{Daemon, Dataset, MemberData, Trouble, crc_of, entry, listing, root, size_of};
+use crate::prefix::Prefix;
+use crate::rng::Rng;
+
+impl Daemon {
+    /// The files of an unsealed dataset, relative to it.
+    pub(super) fn files_in(&self, name: &[u8]) -> BTreeMap<RelPath, u64> {
+        let top = RelPath::new(name).expect("a name");
+        let inner = self.files.iter().filter_map(|(path, content)| Some((path.strip(&top)?, *content)));
+        inner.collect()
+    }
+
+    fn directories_in(&self, name: &[u8]) -> Vec<Entry> {
+        let top = RelPath::new(name).expect("a name");
+        let inner = self.directories.iter().filter_map(|path| path.strip(&top));
+        inner.filter(|path| !path.is_root()).map(|path| entry(path, EntryKind::Directory)).collect()
+    }
+
+    /// A worker finishes the frozen member: its vote.
+    pub(crate) fn finish_member(&mut self, id: DatasetId) -> Result<MemberPart, String> {
+        let directories = self.datasets.get(&id).map(|dataset| self.directories_in(&dataset.name));
+        let dataset = self.datasets.get_mut(&id).ok_or("no such seal")?;
+        if dataset.state == HeldState::Complete {
+            return Err("complete already".to_owned());
+        }
+        let (member, data) = dataset.frozen.clone().ok_or("not frozen")?;
+        let mut entries = vec![root()];
+        entries.extend(directories.unwrap_or_default());
+        for (path, content) in &data.files {
+            let (size, crc) = (size_of(*content), crc_of(*content));
+            let copy = FileCopy { size, crc, member, program_rank: None };
+            entries.push(entry(path.clone(), EntryKind::File(copy)));
+        }
+        dataset.state = HeldState::Recorded;
+        dataset.members.insert(member, data);
+        Ok(MemberPart { member, entries })
+    }
+
+    pub(super) fn commit(&mut self, catalog: &Catalog) {
+        let new = || Dataset {
+            epoch: catalog.epoch,
+            name: catalog.name.clone(),
+            state: HeldState::Recorded,
+            frozen: None,
+            members: BTreeMap::new(),
+            catalog: None,
+            flushed: false,
+            listed: false,
+        };
+        self.highest_id = self.highest_id.max(catalog.id.0);
+        let dataset = self.datasets.entry(catalog.id).or_insert_with(new);
+        assert_eq!(dataset.epoch, catalog.epoch, "another dataset under this id");
+        if dataset.catalog.as_ref().is_none_or(|stored| stored.revision <= catalog.revision) {
+            dataset.catalog = Some(catalog.clone());
+        }
+        dataset.state = HeldState::Complete;
+        dataset.listed = true;
+        dataset.frozen = None;
+        let top = RelPath::new(catalog.name.clone()).expect("a name");
+        self.files.retain(|path, _| path.strip(&top).is_none());
+        self.list_directories(&catalog.clone());
+    }
+
+    pub(super) fn fetch_member(
+        &mut self,
+        prefix: &Prefix,
+        rng: &mut Rng,
+        trouble: Trouble,
+        id: DatasetId,
+        member: Member,
+        entries: &[Entry],
+    ) -> Result<Vec<FrozenFile>, FetchFailure> {
+        if rng.rarely(trouble.0) {
+            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false });
+        }
+        let mut data = MemberData::default();
+        for entry in entries {
+            let EntryKind::File(copy) = &entry.kind else { continue };
+            assert_eq!(copy.member, member, "another member's file");
+            let content = prefix.read(id, &entry.path).filter(|content| crc_of(*content) == copy.crc);
+            let Some(content) = content else {
+                return Err(FetchFailure { reason: format!("{} is bad", entry.path), corrupt: true });
+            };
+            data.files.insert(entry.path.clone(), content);
+        }
+        let files = listing(&data.files);
+        self.datasets.get_mut(&id).expect("just made").frozen = Some((member, data));
+        Ok(files)
+    }
+
+    pub(super) fn copy_out(
+        &self,
+        id: DatasetId,
+        dataset: &Dataset,
+        catalog: &Catalog,
+        prefix: &mut Prefix,
+    ) -> Result<(), String> {
+        for (member, place) in (0..).map(Member).zip(&catalog.layout.members) {
+            if place.host != self.host || place.files == 0 {
+                continue;
+            }
+            let data = dataset.members.get(&member).filter(|data| !data.bad);
+            let data = data.ok_or_else(|| format!("member {member} is bad"))?;
+            prefix.copy(id, &data.files);
+        }
+        Ok(())
+    }
+
+    pub(super) fn present(&mut self, listed: &[DatasetId]) {
+        self.files.clear();
+        self.directories.clear();
+        for id in listed {
+            let dataset = self.datasets.get(id).expect("presented means here");
+            assert_eq!(dataset.state, HeldState::Complete, "presented means complete");
+        }
+        for (id, dataset) in &mut self.datasets {
+            dataset.listed = listed.contains(id);
+        }
+        for id in listed {
+            let catalog = self.datasets.get(id).and_then(|dataset| dataset.catalog.clone());
+            self.list_directories(&catalog.expect("complete"));
+        }
+    }
+}

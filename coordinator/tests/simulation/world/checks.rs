@@ -1,0 +1,204 @@
+//! What must hold: at every answer, at every commit, when a start is over and when everything has settled.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scrfs::control::{Command, DirOp, HeldState, Start};
+use scrfs::dataset::{Catalog, EntryKind};
+use scrfs::ids::{DatasetId, RequestId};
+use scrfs::path::RelPath;
+
+use super::World;
+use crate::daemon::{Answered, Daemon, Dataset, EEXIST, rename, size_of, top_of};
+use crate::observer;
+
+impl World {
+    pub(super) fn got_ready(&mut self, name: Option<Vec<u8>>) {
+        assert!(!self.ready, "ready once");
+        self.ready = true;
+        self.programs = true;
+        if self.start == Start::Attach {
+            // An eviction that was decided and never reached a node did not happen.
+            // What all have recorded is promised from now on, its predecessor may go.
+            let everywhere = |id: &DatasetId| {
+                let complete = |node: &Daemon| node.datasets.get(id).is_some_and(|d| d.listed);
+                self.nodes.iter().all(complete)
+            };
+            let whole = self.nodes[0].datasets.iter().filter(|(id, _)| everywhere(id));
+            self.promised.extend(whole.map(|(id, dataset)| ((dataset.epoch, *id), dataset.name.clone())));
+            let evicts = self.down.iter().flatten().filter_map(|command| match command {
+                Command::Evict(id) => Some(*id),
+                _ => None,
+            });
+            let evicts: BTreeSet<DatasetId> = evicts.collect();
+            for node in &self.nodes {
+                let listed = |top: &[u8]| node.listed(top).is_some_and(|(id, _)| !evicts.contains(&id));
+                self.oracle.extend(node.directories.iter().filter(|dir| listed(top_of(dir))).cloned());
+            }
+            return;
+        }
+        self.promised.clear();
+        self.removing.clear();
+        let listed: Vec<(DatasetId, Dataset)> = self.nodes[0]
+            .datasets
+            .iter()
+            .filter(|(_, dataset)| dataset.listed)
+            .map(|(id, dataset)| (*id, dataset.clone()))
+            .collect();
+        self.oracle = self.nodes[0].directories.clone();
+        for node in &self.nodes {
+            assert_eq!(node.directories, self.oracle, "directories after a restart");
+            assert!(node.files.is_empty(), "unsealed files after a restart");
+            let here: Vec<DatasetId> =
+                node.datasets.iter().filter(|(_, d)| d.listed).map(|(id, _)| *id).collect();
+            assert_eq!(here, listed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), "listed on {}", node.host);
+        }
+        for (id, _) in &listed {
+            observer::readable(&self.nodes, &self.truth, *id);
+        }
+        let current = listed.iter().map(|(id, dataset)| (dataset.epoch, *id)).max();
+        let current_name = listed.iter().find(|(id, _)| Some(*id) == current.map(|key| key.1));
+        assert_eq!(name, current_name.map(|(_, dataset)| dataset.name.clone()), "ready names current");
+        if self.calm {
+            assert_eq!(current, self.expected, "the newest that can be recovered");
+        }
+        self.promised.extend(current.into_iter().zip(name));
+        self.rebuilt += u64::from(current.is_some());
+    }
+
+    pub(super) fn finished(&mut self, results: &[(RequestId, i32)]) {
+        for &(id, errno) in results {
+            match self.finished.insert(id, errno) {
+                Some(0) => assert_eq!(errno, 0, "a request that took effect fails"),
+                // It failed, its program never heard of it and asked the next coordinators again.
+                _ if errno == 0 => self.took_effect(id),
+                _ if errno == EEXIST => {
+                    if let Some(DirOp::Make { path, .. }) = self.ops.get(&id) {
+                        let exists = self.oracle.contains(path) || self.prepared.contains(path);
+                        assert!(exists, "EEXIST, but {path} does not exist");
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn took_effect(&mut self, id: RequestId) {
+        match self.ops.get(&id).expect("a known request") {
+            DirOp::Make { path, .. } => {
+                assert!(self.oracle.insert(path.clone()) || !self.ready, "{path} was made twice");
+            }
+            DirOp::Remove { path } => {
+                let exists = self.oracle.contains(path) || self.prepared.contains(path);
+                assert!(exists || !self.ready, "{path} was removed twice");
+                self.oracle.retain(|dir| dir.strip(path).is_none());
+            }
+            DirOp::Rename { from, to, .. } => {
+                assert!(self.oracle.contains(from) || !self.ready, "{from} was renamed twice");
+                rename(&mut self.oracle, from, to);
+            }
+        }
+    }
+
+    /// With a listed dataset its directories go.
+    pub(super) fn evicting(&mut self, id: DatasetId) {
+        let listed =
+            self.nodes.iter().filter_map(|node| node.datasets.get(&id)).find(|dataset| dataset.listed);
+        if let Some(dataset) = listed.filter(|_| self.ready) {
+            let top = RelPath::new(dataset.name.clone()).expect("a name");
+            self.oracle.retain(|dir| dir.strip(&top).is_none());
+        }
+    }
+
+    pub(super) fn committing(&mut self, catalog: &Catalog) {
+        let key = (catalog.epoch, catalog.id);
+        let stored = self.catalogs.entry((key, catalog.revision)).or_insert_with(|| catalog.clone());
+        assert_eq!(stored, catalog, "two catalogs under one id and revision");
+        if self.start == Start::Attach && self.truth.contains_key(&key) {
+            // It was checked when it was sealed; it may have lost members since.
+            return;
+        }
+        let mut sealed = BTreeMap::new();
+        for entry in &catalog.entries {
+            let EntryKind::File(copy) = &entry.kind else { continue };
+            let host = &catalog.layout.members[copy.member.0 as usize].host;
+            let holder = self.nodes.iter().find(|node| node.host == *host).expect("takes part");
+            let data = &holder.datasets[&catalog.id].members[&copy.member];
+            let content = data.files[&entry.path];
+            assert_eq!((size_of(content), data.bad), (copy.size, false), "committed before it was recorded");
+            sealed.insert(entry.path.clone(), content);
+        }
+        if let Some(truth) = self.truth.get(&key) {
+            assert_eq!(*truth, sealed, "other bytes under the id of {key:?}");
+        } else {
+            self.truth.insert(key, sealed);
+            self.seals += 1;
+        }
+    }
+
+    pub(super) fn check_answers(&mut self) {
+        for at in 0..self.nodes.len() {
+            for answer in std::mem::take(&mut self.nodes[at].answered) {
+                self.check_answer(at, &answer);
+            }
+        }
+    }
+
+    fn check_answer(&mut self, at: usize, answer: &Answered) {
+        match answer {
+            Answered::Directory(_, DirOp::Make { path, .. }, 0) => {
+                for node in &self.nodes {
+                    assert!(node.directories.contains(path), "{path} is not on {}", node.host);
+                }
+            }
+            Answered::Directory(_, DirOp::Remove { path }, 0) => {
+                for node in &self.nodes {
+                    assert!(!node.directories.contains(path), "{path} is still on {}", node.host);
+                }
+            }
+            Answered::Marker(name, Some(id)) => {
+                let epoch = self.nodes[at].datasets[id].epoch;
+                for node in &self.nodes {
+                    let Some(dataset) = node.datasets.get(id) else {
+                        // An old one whose marker was set again; it has made room meanwhile.
+                        let newer = node.datasets.iter().any(|(other, d)| other > id && d.listed);
+                        assert!(newer, "{id} is not on {}", node.host);
+                        continue;
+                    };
+                    assert_eq!(
+                        (&dataset.name, dataset.state),
+                        (name, HeldState::Complete),
+                        "on {}",
+                        node.host
+                    );
+                }
+                self.promised.insert((epoch, *id), name.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing is left to do, and nothing waits.
+    pub(crate) fn check_settled(&self) {
+        assert!(self.ready, "ready");
+        for node in &self.nodes {
+            let host = &node.host;
+            assert!(node.waiting.is_empty(), "{host}: {:?} wait", node.waiting);
+            assert!(node.markers.is_empty(), "{host}: markers {:?} wait", node.markers);
+            assert!(node.fetches.is_empty(), "{host}: fetches wait");
+            assert!(node.unfinished.is_empty() && node.prepared.is_none(), "{host}: a round is not finished");
+            assert_eq!(node.directories, self.nodes[0].directories, "directories on {host}");
+            assert_eq!(node.directories, self.oracle, "directories of the order");
+            let listed = |node: &Daemon| -> Vec<DatasetId> {
+                let complete = node.datasets.iter().filter(|(_, d)| d.listed);
+                complete.map(|(id, _)| *id).collect()
+            };
+            assert_eq!(listed(node), listed(&self.nodes[0]), "listed on {host}");
+            assert!(
+                node.datasets.values().all(|d| d.state == HeldState::Complete),
+                "{host}: a seal in doubt"
+            );
+            let size = self.settings.cache_size as usize;
+            assert!(listed(node).len() <= size, "{host} keeps {:?}", listed(node));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Nodes that are lost between two runs, and what must outlive that.
+
+use scrfs::ids::Member;
+
+use super::World;
+use crate::daemon::Daemon;
+use crate::observer::{self, Key};
+
+impl World {
+    /// Loses nodes between two runs. The newest promised dataset must be there before, and after the loss of any node
+    /// that its scheme promises to survive.
+    pub(crate) fn lose_nodes(&mut self) {
+        assert!(self.lead.is_none());
+        let promise = self.newest_promise();
+        if let Some(key) = promise {
+            assert!(self.can_give(key), "the newest promised dataset {key:?} is gone without a loss");
+        }
+        if self.rng.chance(10) && !self.graveyard.is_empty() {
+            let at = self.rng.below(self.graveyard.len());
+            let back = self.graveyard.remove(at);
+            if self.nodes.iter().all(|node| node.host != back.host) {
+                self.say(|| format!("=== {} comes back", back.host));
+                self.nodes.push(back);
+            }
+        }
+        let losses = *self.rng.pick(&[0, 1, 1, 1, 1, 2, 3]).expect("some");
+        for _ in 0..losses.min(self.nodes.len()) {
+            self.lose_one(if losses == 1 { promise } else { None });
+        }
+        if self.rng.chance(10) {
+            let all: Vec<Key> = self.prefix.datasets.keys().copied().collect();
+            if let Some(key) = self.rng.pick(&all) {
+                self.prefix.datasets.get_mut(key).expect("there").bad = true;
+                self.promised.remove(key);
+            }
+        }
+        if self.nodes.is_empty() {
+            self.add_node();
+        }
+    }
+
+    fn lose_one(&mut self, promise: Option<Key>) {
+        let at = self.rng.below(self.nodes.len());
+        let host = self.nodes[at].host.clone();
+        self.say(|| format!("=== loses {host}"));
+        let survives = promise.is_some_and(|key| {
+            let layout = observer::catalog(&self.nodes, key).map(|catalog| &catalog.layout);
+            // Members that an earlier loss took and that are not rebuilt yet do not count as protected.
+            let whole = layout.is_some_and(|layout| {
+                (0..).map(Member).zip(&layout.members).all(|(member, place)| {
+                    let holder = self.nodes.iter().find(|node| node.host == place.host);
+                    let data = holder.and_then(|node| node.datasets.get(&key.1)?.members.get(&member));
+                    data.is_some_and(|data| !data.bad)
+                })
+            });
+            let hosts = layout.map(|layout| scrfs::status::survives(layout, false)).unwrap_or_default();
+            whole
+                && self.settings.distribute
+                && hosts.iter().all(|(name, survives)| *name != host || *survives)
+        });
+        let dead = match self.rng.below(4) {
+            // Some bytes rot.
+            0 => {
+                for dataset in self.nodes[at].datasets.values_mut() {
+                    dataset.members.values_mut().for_each(|data| data.bad = true);
+                }
+                None
+            }
+            // It boots again, empty.
+            1 => {
+                let origin = self.next_host + 1000;
+                self.next_host += 1;
+                Some(std::mem::replace(&mut self.nodes[at], Daemon::new(&host, origin)))
+            }
+            // A spare takes its place.
+            2 => {
+                self.add_node();
+                Some(self.nodes.swap_remove(at))
+            }
+            _ => Some(self.nodes.swap_remove(at)),
+        };
+        self.graveyard.extend(dead);
+        if self.nodes.is_empty() {
+            self.add_node();
+        }
+        if let Some(key) = promise.filter(|_| survives) {
+            assert!(self.can_give(key), "dataset {key:?} did not survive the loss of {host}");
+        }
+    }
+
+    fn can_give(&self, key: Key) -> bool {
+        let prefix = observer::in_prefix(&self.prefix, key) && self.settings.fetch;
+        // Without SCR_DISTRIBUTE the caches promise nothing.
+        observer::in_caches(&self.nodes, key) || prefix || !self.settings.distribute
+    }
+
+    fn newest_promise(&self) -> Option<Key> {
+        // After a loss beyond the promise nothing is promised until the next restart has found something.
+        let (key, name) = self.promised.last_key_value().filter(|_| self.ready || self.programs)?;
+        (!self.removing.contains(name)).then_some(*key)
+    }
+}

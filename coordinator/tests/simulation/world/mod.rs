@@ -1,0 +1,312 @@
+//! The world of one seed: daemons, links, jobs, prefix, programs, and a lead that may die at any instant. One step is
+//! one delivery, one share of a job, one PFS task, one program's act or a tick of the clock.
+
+mod checks;
+mod jobs;
+mod losses;
+mod programs;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use scrfs::control::{Command, DirOp, Event, Settings, Start};
+use scrfs::dataset::{Catalog, Scheme};
+use scrfs::ids::{Epoch, NodeRank, RequestId};
+use scrfs::path::RelPath;
+use scrfs_coordinator::lead::{Input, Lead, Output};
+use scrfs_coordinator::pfs::{PfsOutcome, PfsTask};
+
+use self::jobs::Share;
+use crate::daemon::{Daemon, Dataset, Trouble};
+use crate::observer::{self, Key, Truth};
+use crate::prefix::Prefix;
+use crate::rng::Rng;
+
+#[allow(clippy::struct_excessive_bools, reason = "a test's knobs")]
+pub(crate) struct World {
+    pub(crate) rng: Rng,
+    pub(crate) settings: Settings,
+    /// By rank of the running (or last) epoch.
+    pub(crate) nodes: Vec<Daemon>,
+    /// Lost nodes that may come back with what they had.
+    graveyard: Vec<Daemon>,
+    pub(crate) prefix: Prefix,
+    lead: Option<Lead>,
+    epoch: u64,
+    now: u64,
+    up: Vec<VecDeque<Event>>,
+    down: Vec<VecDeque<Command>>,
+    shares: Vec<Share>,
+    tasks: VecDeque<PfsTask>,
+    /// Programs run.
+    pub(crate) programs: bool,
+    /// The start of this epoch is over.
+    pub(crate) ready: bool,
+    start: Start,
+    expected: Option<Key>,
+    /// Nothing is made to fail in this start.
+    calm: bool,
+    /// Per 10,000.
+    pub(crate) trouble: u64,
+    /// Also while a restart looks for its dataset.
+    pub(crate) trouble_in_restart: bool,
+    /// Directories as the order of operations has them.
+    oracle: BTreeSet<RelPath>,
+    /// The same when the last round was prepared: an eviction may come between.
+    prepared: BTreeSet<RelPath>,
+    ops: BTreeMap<RequestId, DirOp>,
+    finished: BTreeMap<RequestId, i32>,
+    catalogs: BTreeMap<(Key, u32), Catalog>,
+    truth: Truth,
+    /// Datasets whose marker's close returned 0, or that were presented.
+    promised: BTreeMap<Key, Vec<u8>>,
+    removing: BTreeSet<Vec<u8>>,
+    next_host: u64,
+    pub(crate) gave_up: bool,
+    pub(crate) seals: u64,
+    pub(crate) rebuilt: u64,
+    trace: VecDeque<String>,
+}
+
+fn settings(rng: &mut Rng) -> Settings {
+    Settings {
+        prefix: b"/pfs".to_vec(),
+        user: "u".to_owned(),
+        job_id: "j".to_owned(),
+        coordinator_wait_ms: 10_000,
+        seal_timeout_ms: 30_000,
+        cache_size: *rng.pick(&[1, 2, 2, 3]).expect("some"),
+        scheme: *rng.pick(&[Scheme::Xor, Scheme::Xor, Scheme::Partner, Scheme::Single]).expect("some"),
+        set_size: *rng.pick(&[2, 3, 8]).expect("some"),
+        hop_distance: 1,
+        flush_every: *rng.pick(&[0, 1, 2, 3]).expect("some"),
+        fetch: rng.chance(90),
+        distribute: rng.chance(92),
+        list_max: 100,
+        block_bytes: 4096,
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let settings = settings(&mut rng);
+        let count = 1 + rng.below(6);
+        let trouble = *rng.pick(&[0, 0, 60, 300]).expect("some");
+        let mut world = Self {
+            trouble_in_restart: rng.chance(30),
+            rng,
+            settings,
+            nodes: Vec::new(),
+            graveyard: Vec::new(),
+            prefix: Prefix::default(),
+            lead: None,
+            epoch: 0,
+            now: 1_000_000,
+            up: Vec::new(),
+            down: Vec::new(),
+            shares: Vec::new(),
+            tasks: VecDeque::new(),
+            programs: false,
+            ready: false,
+            start: Start::Restart,
+            expected: None,
+            calm: true,
+            trouble,
+            oracle: BTreeSet::new(),
+            prepared: BTreeSet::new(),
+            ops: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            catalogs: BTreeMap::new(),
+            truth: Truth::new(),
+            promised: BTreeMap::new(),
+            removing: BTreeSet::new(),
+            next_host: 0,
+            gave_up: false,
+            seals: 0,
+            rebuilt: 0,
+            trace: VecDeque::new(),
+        };
+        for _ in 0..count {
+            world.add_node();
+        }
+        world
+    }
+
+    fn add_node(&mut self) {
+        self.next_host += 1;
+        self.nodes.push(Daemon::new(&format!("n{}", self.next_host), self.next_host));
+    }
+
+    fn say(&mut self, text: impl FnOnce() -> String) {
+        if std::env::var_os("SIMULATION_TRACE").is_some() {
+            self.trace.push_back(text());
+            if self.trace.len() > 4000 {
+                self.trace.pop_front();
+            }
+        }
+    }
+
+    /// The last things that happened, when a seed is run again with `SIMULATION_TRACE`.
+    pub(crate) fn trace(&self) -> impl Iterator<Item = &String> {
+        self.trace.iter()
+    }
+
+    /// Starts coordinators on the nodes, in any order of ranks.
+    pub(crate) fn start(&mut self, start: Start) {
+        assert!(self.lead.is_none());
+        for at in (1..self.nodes.len()).rev() {
+            let other = self.rng.below(at + 1);
+            self.nodes.swap(at, other);
+        }
+        let highest = self.nodes.iter().map(|node| node.epoch.0).max().unwrap_or(0);
+        self.epoch = self.epoch.max(highest) + 1;
+        let epoch = Epoch(self.epoch);
+        self.say(|| format!("=== {start:?} {epoch:?}"));
+        for node in &mut self.nodes {
+            node.attach(epoch);
+            if start == Start::Restart {
+                node.forget_programs();
+            }
+        }
+        if start == Start::Restart {
+            self.programs = false;
+            let Settings { distribute, fetch, .. } = self.settings;
+            self.expected = observer::expected(&self.nodes, &self.prefix, distribute, fetch);
+        }
+        self.up = self.nodes.iter().map(|_| VecDeque::new()).collect();
+        self.down = self.nodes.iter().map(|_| VecDeque::new()).collect();
+        self.start = start;
+        self.ready = false;
+        self.calm = !self.injects() || self.trouble == 0;
+        self.lead = Some(Lead::new());
+        self.feed(Input::Now(self.now));
+        let hosts = self.nodes.iter().map(|node| node.host.clone()).collect();
+        self.feed(Input::Begin { epoch, hosts, start, settings: self.settings.clone() });
+    }
+
+    /// All coordinators die: nothing in flight arrives, jobs stop where they are.
+    pub(crate) fn kill(&mut self) {
+        self.say(|| "=== killed".to_owned());
+        self.lead = None;
+        self.up.clear();
+        self.down.clear();
+        self.shares.clear();
+        if let Some(task) = self.tasks.pop_front().filter(|_| self.rng.chance(50)) {
+            self.prefix.carry_out(task);
+        }
+        self.tasks.clear();
+    }
+
+    fn feed(&mut self, input: Input) {
+        self.say(|| format!("> {input:?}"));
+        let Some(lead) = &mut self.lead else { return };
+        for output in lead.step(input) {
+            self.say(|| format!("    < {output:?}"));
+            self.output(output);
+        }
+    }
+
+    fn output(&mut self, output: Output) {
+        match output {
+            Output::Command(node, command) => {
+                match &command {
+                    Command::DirFinish { results } => self.finished(results),
+                    Command::Commit(catalog) => self.committing(catalog),
+                    Command::Evict(id) => self.evicting(*id),
+                    // Also before a program hears of it: its predecessor may go from now on.
+                    Command::Sealed(id) => {
+                        let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());
+                        let sealed = self.nodes.iter().find_map(|node| node.datasets.get(id).map(key));
+                        self.promised.extend(sealed);
+                    }
+                    Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
+                    _ => {}
+                }
+                self.down[node.0 as usize].push_back(command);
+            }
+            Output::Start(id, job) => {
+                let failing = self.injects() && self.rng.rarely(self.trouble * 3);
+                let nodes: BTreeSet<NodeRank> = job.nodes().into_iter().collect();
+                for node in nodes {
+                    let fails = failing && self.rng.chance(60);
+                    self.shares.push(Share { id, job: job.clone(), node: node.0 as usize, fails });
+                }
+            }
+            Output::Pfs(task) => self.tasks.push_back(task),
+            Output::Ready(name) => self.got_ready(name),
+            Output::Note(text) => {
+                assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");
+                self.gave_up |= text.contains("given up");
+            }
+        }
+    }
+
+    fn injects(&self) -> bool {
+        self.ready || self.trouble_in_restart || self.start == Start::Attach
+    }
+
+    /// One step; false when there was nothing to do but to let time pass.
+    pub(crate) fn step(&mut self, acts: bool) -> bool {
+        let mut choices: Vec<(u8, usize)> = Vec::new();
+        choices.extend((0..self.up.len()).filter(|at| !self.up[*at].is_empty()).map(|at| (0, at)));
+        choices.extend((0..self.down.len()).filter(|at| !self.down[*at].is_empty()).map(|at| (1, at)));
+        choices.extend((0..self.shares.len()).map(|at| (2, at)));
+        choices.extend(self.tasks.front().map(|_| (3, 0)));
+        let busy = !choices.is_empty();
+        if acts && self.programs {
+            choices.push((4, 0));
+        }
+        if !busy || self.rng.chance(2) {
+            choices.push((5, 0));
+        }
+        let Some(&(kind, at)) = self.rng.pick(&choices) else { return false };
+        match kind {
+            0 => {
+                let event = self.up[at].pop_front().expect("not empty");
+                self.feed(Input::Daemon(rank(at), event));
+            }
+            1 => self.deliver(at),
+            2 => {
+                let share = self.shares.swap_remove(at);
+                let result = self.share(&share);
+                self.feed(Input::Job(rank(share.node), share.id, result));
+            }
+            3 => {
+                let task = self.tasks.pop_front().expect("not empty");
+                let fails = self.injects() && self.rng.rarely(self.trouble * 3);
+                // The survey decides what a restart may expect, it fails only while programs run.
+                let outcome = if fails && (self.ready || task != PfsTask::Survey) {
+                    PfsOutcome::Failed(task, "injected".to_owned())
+                } else {
+                    self.prefix.carry_out(task)
+                };
+                self.feed(Input::Pfs(outcome));
+            }
+            4 => self.act(),
+            _ => {
+                self.now += 500_000;
+                self.feed(Input::Now(self.now));
+            }
+        }
+        self.check_answers();
+        busy
+    }
+
+    fn deliver(&mut self, at: usize) {
+        let command = self.down[at].pop_front().expect("not empty");
+        let trouble = Trouble(if self.injects() { self.trouble } else { 0 });
+        self.say(|| format!("  n{at} {command:?}"));
+        let events = self.nodes[at].command(command, &mut self.prefix, &mut self.rng, trouble);
+        self.up[at].extend(events);
+    }
+
+    fn send_up(&mut self, at: usize, event: Event) {
+        if self.lead.is_some() {
+            self.up[at].push_back(event);
+        }
+    }
+}
+
+fn rank(at: usize) -> NodeRank {
+    NodeRank(u32::try_from(at).expect("few nodes"))
+}

@@ -1,0 +1,119 @@
+//! What programs do in the mounts.
+
+use scrfs::control::{DirOp, Event, HeldState, SealedFile};
+use scrfs::dataset::EntryKind;
+use scrfs::ids::RequestId;
+use scrfs::path::RelPath;
+
+use super::World;
+use crate::daemon::{op_paths, top_of};
+
+impl World {
+    /// A program does something on some node.
+    pub(super) fn act(&mut self) {
+        let at = self.rng.below(self.nodes.len());
+        match self.rng.below(20) {
+            0..=4 => {
+                let path = self.some_path();
+                self.directory(at, DirOp::Make { path, mode: 0o755, uid: 1, gid: 1 });
+            }
+            5 => {
+                let path = self.some_path();
+                self.directory(at, DirOp::Remove { path });
+            }
+            6 => {
+                let (from, to) = (self.some_path(), self.some_path());
+                self.directory(at, DirOp::Rename { from, to, no_replace: true, exchange: false });
+            }
+            7..=14 => self.write(at),
+            15..=17 => {
+                let name = self.some_name();
+                let path = RelPath::new(name.clone()).expect("a name");
+                let node = &mut self.nodes[at];
+                if node.directories.contains(&path) && node.markers.insert(name.clone()) && node.serving {
+                    self.send_up(at, Event::Marker { name });
+                }
+            }
+            18 => self.open(at),
+            _ => {
+                // rm -rf of a whole dataset, seldom.
+                let name = self.some_name();
+                let listed = self.nodes[at].listed(&name).map(|(id, _)| id);
+                if let Some(id) = listed.filter(|_| self.rng.chance(40)) {
+                    self.nodes[at].emptied.insert(id);
+                    self.removing.insert(name.clone());
+                    let path = RelPath::new(name).expect("a name");
+                    self.directory(at, DirOp::Remove { path });
+                }
+            }
+        }
+    }
+
+    fn some_name(&mut self) -> Vec<u8> {
+        vec![*self.rng.pick(b"abcdef").expect("some")]
+    }
+
+    fn some_path(&mut self) -> RelPath {
+        let mut bytes = self.some_name();
+        if self.rng.chance(40) {
+            bytes.extend_from_slice(self.rng.pick(&[b"/x", b"/y"]).expect("some").as_slice());
+        }
+        RelPath::new(bytes).expect("a path")
+    }
+
+    fn directory(&mut self, at: usize, op: DirOp) {
+        let node = &mut self.nodes[at];
+        if node.waiting.len() >= 3 {
+            return;
+        }
+        // In a frozen dataset the mount makes these wait.
+        let below = |path: &RelPath| path.names().count() > 1 && node.is_frozen(top_of(path));
+        if op_paths(&op).into_iter().any(below) {
+            return;
+        }
+        node.serial += 1;
+        let request = RequestId { origin: node.origin, serial: node.serial };
+        node.waiting.insert(request, op.clone());
+        self.ops.insert(request, op.clone());
+        if node.serving {
+            self.send_up(at, Event::DirRequest { request, op: op.clone() });
+            if self.rng.chance(3) {
+                self.send_up(at, Event::DirRequest { request, op });
+            }
+        }
+    }
+
+    fn write(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        let free = |dir: &&RelPath| {
+            let top = top_of(dir);
+            node.listed(top).is_none() && !node.is_frozen(top) && !node.is_held(dir)
+        };
+        let dirs: Vec<&RelPath> = node.directories.iter().filter(free).collect();
+        let Some(&dir) = self.rng.pick(&dirs) else { return };
+        let shared = self.rng.chance(2);
+        let name = if shared { "all".to_owned() } else { format!("{}.{}", node.host, self.rng.below(3)) };
+        let path = dir.join(name.as_bytes()).expect("short");
+        let content = self.rng.number();
+        self.nodes[at].files.insert(path, content);
+    }
+
+    fn open(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let listed = node.datasets.iter().filter(|(_, d)| d.listed && d.state == HeldState::Complete);
+        let mut files = Vec::new();
+        for (id, dataset) in listed {
+            let catalog = dataset.catalog.as_ref().expect("complete");
+            for entry in catalog.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_))) {
+                files.push(SealedFile { id: *id, path: entry.path.clone() });
+            }
+        }
+        let Some(file) = self.rng.pick(&files).cloned() else { return };
+        node.serial += 1;
+        let request = RequestId { origin: node.origin, serial: node.serial };
+        node.fetches.insert(request, file.clone());
+        if node.serving {
+            self.send_up(at, Event::Fetch { request, file });
+        }
+    }
+}
