@@ -70,7 +70,14 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetc
         let complete = node.datasets.iter().filter(|(_, dataset)| dataset.state == HeldState::Complete);
         keys.extend(complete.map(|(id, dataset)| Reverse((dataset.epoch, *id))));
     }
-    let found = |key: &Key| (distribute && in_caches(nodes, *key)) || (fetch && in_prefix(prefix, *key));
+    // Of two datasets with one id the older makes room for a fetch of the newer, also when that fails then: ids were
+    // given twice when all that knew of the first was away.
+    let newer = |key: &Key, stored: &Key| stored.1 == key.1 && stored.0 > key.0;
+    let makes_room = |key: &Key| {
+        fetch && prefix.datasets.iter().any(|(stored, dataset)| newer(key, stored) && !dataset.failed)
+    };
+    let cached = |key: &Key| distribute && in_caches(nodes, *key) && !makes_room(key);
+    let found = |key: &Key| cached(key) || (fetch && in_prefix(prefix, *key));
     keys.into_iter().map(|key| key.0).find(found)
 }
 
