@@ -8,7 +8,7 @@
 //! fires, once.
 //!
 //! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
-//! `fetch`, `present`, `evict`, `verify`, `store`.
+//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`.
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
@@ -16,7 +16,8 @@
 //!   `commit.begun`, `commit.recorded`, `commit.listed`
 //! * rebuild: `rebuild.begun`, then as a seal's member; fetch: `fetch.block`, `fetch.staged`, `fetch.placed`
 //! * flush: `flush.block`, `flush.copied`; verify: `verify.block`
-//! * restart: `present.begun`, `present.aside`, `present.listed`; eviction: `evict.begun`, `evict.removed`
+//! * restart: `present.begun`, `present.aside`, `present.listed`; eviction: `evict.begun`, `evict.removed`;
+//!   a program's removal: `remove.aside`, `remove.synced`
 //! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`; `store.remove`,
 //!   `store.append`
 //!

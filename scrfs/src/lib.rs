@@ -13,6 +13,7 @@ pub mod fs;
 pub mod fuse;
 pub mod hash;
 pub mod ids;
+mod lane;
 #[cfg(feature = "fuse")]
 pub mod mount;
 pub mod path;

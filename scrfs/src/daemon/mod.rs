@@ -23,7 +23,6 @@ mod events;
 mod eviction;
 mod filemap;
 mod journal;
-mod lane;
 mod members;
 mod report;
 mod requests;

@@ -16,6 +16,7 @@ use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Servic
 use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState};
 use crate::hash::Text;
 use crate::ids::{Epoch, RequestId};
+use crate::lane::Lane;
 use crate::store::{Store, StoreError};
 use crate::transfer::user::Identity;
 
@@ -25,7 +26,6 @@ use super::disk::Disk;
 use super::events::Events;
 use super::filemap::CacheNames;
 use super::journal::Journal;
-use super::lane::Lane;
 use super::requests::Waiting;
 use super::rounds::Rounds;
 use super::state::{Attached, Home, Origin, State};

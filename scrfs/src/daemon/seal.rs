@@ -160,7 +160,7 @@ impl Node {
         if frozen.len() as u64 > limit {
             return Err(format!("{} files, more than SCRFS_LIST_MAX ({limit})", frozen.len()));
         }
-        let part = self.describe(name, member, &frozen)?;
+        let part = self.describe(id, name, member, &frozen)?;
         self.record_frozen(id, name, member, part, cancelled)?;
         faults::hit("seal.frozen").map_err(text)?;
         Ok(frozen)
@@ -216,7 +216,13 @@ impl Node {
     }
 
     /// The member's files with their attributes and ranks, and the links and directories beside them.
-    fn describe(&self, name: &[u8], member: Member, frozen: &[FrozenFile]) -> Result<Part, String> {
+    fn describe(
+        &self,
+        id: DatasetId,
+        name: &[u8],
+        member: Member,
+        frozen: &[FrozenFile],
+    ) -> Result<Part, String> {
         let top = self.tree.backing_directory(name).map_err(|error| error.to_string())?;
         let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
         let name = RelPath::new(name).map_err(|error| error.to_string())?;
@@ -232,9 +238,12 @@ impl Node {
             files.push((entry_of(file.path.clone(), EntryKind::File(copy.clone()), &stat), copy));
         }
         files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
-        let mut others = Vec::new();
-        walk(top.as_fd(), &RelPath::root(), &mut others)
+        let (mut others, mut lost) = (Vec::new(), Lost::default());
+        walk(top.as_fd(), &RelPath::root(), &mut others, &mut lost)
             .map_err(|error| format!("cannot be listed: {error}"))?;
+        if let Some(text) = lost.told(&name) {
+            self.events.warning(Some(id), &text);
+        }
         Ok(Part::new(Origin::Here, files, others))
     }
 
@@ -461,8 +470,43 @@ pub(super) fn entry_of(path: RelPath, kind: EntryKind, stat: &rustix::fs::Stat) 
     }
 }
 
-/// Collects the directories and links at and below `path`.
-fn walk(top: BorrowedFd<'_>, path: &RelPath, found: &mut Vec<Entry>) -> io::Result<()> {
+/// What cannot be part of a checkpoint.
+#[derive(Default)]
+struct Lost {
+    names: Vec<String>,
+    count: usize,
+}
+
+impl Lost {
+    /// How many are named.
+    const NAMED_MAX: usize = 8;
+
+    fn add(&mut self, path: &RelPath, kind: FileType) {
+        self.count += 1;
+        if self.names.len() < Self::NAMED_MAX {
+            let word = match kind {
+                FileType::Fifo => "a FIFO",
+                FileType::Socket => "a socket",
+                _ => "a device",
+            };
+            self.names.push(format!("{path} ({word})"));
+        }
+    }
+
+    fn told(&self, dataset: &RelPath) -> Option<String> {
+        let more = self.count - self.names.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (self.count > 0).then(|| {
+            format!(
+                "{dataset}: no part of the checkpoint, and gone once it is sealed: {}{more}",
+                self.names.join(", ")
+            )
+        })
+    }
+}
+
+/// Collects the directories and links at and below `path`, and what is lost.
+fn walk(top: BorrowedFd<'_>, path: &RelPath, found: &mut Vec<Entry>, lost: &mut Lost) -> io::Result<()> {
     let directory = beneath::open_directory(top, path)?;
     let stat = rustix::fs::fstat(&directory)?;
     found.push(entry_of(path.clone(), EntryKind::Directory, &stat));
@@ -473,12 +517,13 @@ fn walk(top: BorrowedFd<'_>, path: &RelPath, found: &mut Vec<Entry>) -> io::Resu
         let name = RelPath::new(name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let stat = rustix::fs::statat(&directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => walk(top, &inner, found)?,
+            FileType::Directory => walk(top, &inner, found, lost)?,
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&directory, name.as_path(), Vec::new())?.into_bytes();
                 found.push(entry_of(inner, EntryKind::Symlink(target), &stat));
             }
-            _ => {}
+            FileType::RegularFile => {}
+            kind => lost.add(&inner, kind),
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Attributes of a file as a program sees them, and the changes it asks for.
 
 use std::os::fd::AsFd;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Stat};
 
@@ -80,6 +81,11 @@ pub struct Attr {
     pub ctime: Stamp,
 }
 
+fn now() -> Stamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Stamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsecs: since.subsec_nanos() }
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "nanoseconds are below 10^9")]
 fn stamp(secs: impl Into<i64>, nsecs: u64) -> Stamp {
     Stamp { secs: secs.into(), nsecs: nsecs as u32 }
@@ -106,6 +112,25 @@ impl Attr {
         }
     }
 
+    /// Attributes of an empty file of `owner` (user and group) that was made `at` that time.
+    pub(crate) fn of_empty_file(nodeid: u64, (uid, gid): (u32, u32), at: Stamp) -> Self {
+        Self {
+            nodeid,
+            kind: Kind::File,
+            perm: 0o644,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: at,
+            mtime: at,
+            ctime: at,
+        }
+    }
+
     /// Attributes of a sealed name; `sealed_at` stands in for the time of the inode's last change.
     pub(crate) fn of_entry(nodeid: u64, entry: &CatalogEntry, sealed_at: Stamp) -> Self {
         let (size, nlink) = match &entry.kind {
@@ -128,6 +153,30 @@ impl Attr {
             mtime: entry.mtime,
             ctime: sealed_at,
         }
+    }
+}
+
+impl Attr {
+    /// Follows chmod, chown and utimensat, as a file system does.
+    pub(crate) fn change(&mut self, changes: &Changes) {
+        let now = now();
+        let owned = changes.uid.is_some() || changes.gid.is_some();
+        if owned && self.kind != Kind::Directory {
+            // A new owner does not get to lend out his rights unknowingly.
+            let group = if self.perm & libc::S_IXGRP == 0 { 0 } else { libc::S_ISGID };
+            self.perm &= !(libc::S_ISUID | group);
+        }
+        self.perm = changes.mode.map_or(self.perm, |mode| mode & 0o7777);
+        self.uid = changes.uid.unwrap_or(self.uid);
+        self.gid = changes.gid.unwrap_or(self.gid);
+        for (time, to) in [(&mut self.atime, changes.atime), (&mut self.mtime, changes.mtime)] {
+            *time = match to {
+                None => *time,
+                Some(SetTime::Now) => now,
+                Some(SetTime::At(at)) => at,
+            };
+        }
+        self.ctime = now;
     }
 }
 

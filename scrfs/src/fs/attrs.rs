@@ -12,6 +12,7 @@ use rustix::fs::{
 use super::attr::{Attr, Changes, SetTime};
 use super::data::MARKER_BYTES_MAX;
 use super::errno::{Stop, fail};
+use super::names::inner_of;
 use super::place::Place;
 use super::table::Inode;
 use super::wait::Done;
@@ -42,10 +43,14 @@ impl FileSystem {
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
             may_set(world, path, place, changes)?;
-            if let Some(sealed) = world.sealed(place)
-                && inode.backing().is_none()
-            {
-                self.write_marker(sealed, &inode)?;
+            if let Some(sealed) = world.sealed(place) {
+                let written = place.is_marker() && inode.backing().is_some();
+                if changes.size.is_none() && !written {
+                    return Ok(sealed.change(&inner_of(place), changes)?);
+                }
+                if !written {
+                    self.write_marker(sealed, &inode)?;
+                }
             }
             if place.is_marker() && changes.size.is_some_and(|size| size > MARKER_BYTES_MAX) {
                 return fail(libc::EFBIG);
@@ -145,16 +150,16 @@ impl FileSystem {
     }
 }
 
-/// What a sealed dataset or a frozen one allows.
+/// What a sealed dataset or a frozen one allows: of the former all but the bytes.
 fn may_set(world: &World, path: &crate::path::RelPath, place: &Place, changes: &Changes) -> Result<(), Stop> {
     if place.is_marker() {
         return Ok(());
     }
-    if world.sealed(place).is_some() {
-        return fail(libc::EROFS);
-    }
     if changes.size.is_none() {
         return Ok(());
+    }
+    if world.sealed(place).is_some() {
+        return fail(libc::EROFS);
     }
     let frozen = matches!(place, Place::Inside { .. }) && world.frozen(place);
     if frozen || world.held(path) { Err(Stop::Wait) } else { Ok(()) }

@@ -115,19 +115,33 @@ impl FileSystem {
             Err(error) => return done(Err(error)),
         };
         if let DirOp::Remove { path } = &op {
-            self.removing.lock().push(path.clone());
+            self.removing.lock().push((path.clone(), None));
         }
         let (fs, asked) = (Arc::clone(self), op.clone());
         let answer = move |outcome| {
-            if let DirOp::Remove { path } = &asked {
+            let DirOp::Remove { path } = &asked else { return done(outcome) };
+            let bytes = {
                 let mut removing = fs.removing.lock();
-                if let Some(at) = removing.iter().position(|other| other == path) {
-                    removing.swap_remove(at);
-                }
+                let asked = removing.iter().position(|(other, _)| other == path);
+                asked.and_then(|at| removing.swap_remove(at).1)
+            };
+            match bytes {
+                Some(number) if outcome.is_ok() => fs.when_gone(number, caller, done),
+                _ => done(outcome),
             }
-            done(outcome);
         };
         requests.directory(op, caller, Box::new(answer));
+    }
+
+    /// Answers a removal when its room is free, as any file system does; should that take too long, without it.
+    fn when_gone(self: &Arc<Self>, number: u64, caller: Caller, done: Done<()>) {
+        let step =
+            move |fs: &Self, _: &World| if fs.doomed.is_gone(number) { Ok(()) } else { Err(Stop::Wait) };
+        let finish = move |gone: Result<(), Errno>| match gone {
+            Err(Errno(libc::ETIMEDOUT)) => done(Ok(())),
+            outcome => done(outcome),
+        };
+        self.attempt(caller, step, Box::new(finish));
     }
 
     /// May `op` be done here? The vote of [`crate::daemon::boundary::MountedTree::prepare`].
@@ -182,7 +196,7 @@ impl FileSystem {
             }
         }
         // Asked for here: empty then, perhaps not now.
-        if self.removing.lock().contains(path)
+        if self.removing.lock().iter().any(|(asked, _)| asked == path)
             && let Some(id) = self.table.find(path)
         {
             self.check_empty(world, id)?;
@@ -295,10 +309,14 @@ impl FileSystem {
     }
 
     fn doom_if_there(&self, path: &RelPath) -> Result<(), Errno> {
-        match self.doom(path) {
-            Err(Errno(libc::ENOENT)) => Ok(()),
-            outcome => outcome,
+        let number = match self.doom(path) {
+            Err(Errno(libc::ENOENT)) => None,
+            outcome => outcome?,
+        };
+        for (_, bytes) in self.removing.lock().iter_mut().filter(|(asked, _)| asked == path) {
+            *bytes = number;
         }
+        Ok(())
     }
 
     /// The names at and below `path` are no longer what the kernel's inodes stand for.

@@ -14,6 +14,7 @@ pub(crate) mod caller;
 mod create;
 mod data;
 mod directory;
+mod doomed;
 mod errno;
 mod handles;
 mod listing;
@@ -34,8 +35,8 @@ mod world;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -47,11 +48,12 @@ pub use self::handles::Handle;
 pub use self::listing::DirEntry;
 pub use self::names::Entry;
 pub use self::open::Opened;
-use self::place::{Namespace, RESERVED_AT_ROOT};
+use self::place::Namespace;
 use self::table::{Backing, Table};
 pub use self::wait::Done;
 use crate::daemon::boundary::{Errno, GlobalRequests};
 use crate::path::RelPath;
+use crate::store::beneath;
 
 /// Bound of a wait for a seal or a directory round, until the job's settings are known: `SCRFS_SEAL_TIMEOUT` and
 /// `SCRFS_COORDINATOR_WAIT` together.
@@ -85,9 +87,10 @@ pub struct FileSystem {
     passthrough: AtomicBool,
     mode_reason: RwLock<String>,
     wakes: Mutex<Vec<(Vec<u8>, Wake)>>,
-    /// Directories whose removal was asked for here and is not decided.
-    removing: Mutex<Vec<RelPath>>,
-    doomed: AtomicU64,
+    /// Directories whose removal was asked for here and is not decided; then, what is to be waited for.
+    removing: Mutex<Vec<(RelPath, Option<u64>)>>,
+    doomed: doomed::Doomed,
+    me: Weak<Self>,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -105,7 +108,10 @@ impl FileSystem {
         let key = attr::key_of(&attr::stat_of(&root)?);
         let root = Arc::new(root);
         std::fs::create_dir_all(tree.join(checkpoint_path.as_path()))?;
-        let fs = Arc::new(Self {
+        let doomed = doomed::Doomed::open(tree)?;
+        // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the process.
+        signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
+        Ok(Arc::new_cyclic(|me| Self {
             root: Arc::clone(&root),
             root_path: tree.to_owned(),
             privileged: rustix::process::geteuid().is_root(),
@@ -121,12 +127,9 @@ impl FileSystem {
             mode_reason: RwLock::new("not mounted yet".into()),
             wakes: Mutex::default(),
             removing: Mutex::default(),
-            doomed: AtomicU64::new(0),
-        });
-        fs.clear_doomed();
-        // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the process.
-        signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
-        Ok(fs)
+            doomed,
+            me: me.clone(),
+        }))
     }
 
     /// Tells whom to ask for what other nodes take part in; once.
@@ -186,37 +189,35 @@ impl FileSystem {
         self.open_in_tree(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
     }
 
-    /// Takes what is about to be deleted out of sight first, then deletes it.
-    fn doom(&self, path: &RelPath) -> Result<(), Errno> {
-        let keep = self.root_path.join(std::ffi::OsStr::new(".scrfs"));
-        debug_assert_eq!(keep.file_name().map(std::ffi::OsStr::as_encoded_bytes), Some(RESERVED_AT_ROOT));
-        if let Err(error) = std::fs::create_dir(&keep)
-            && error.kind() != std::io::ErrorKind::AlreadyExists
-        {
-            return Err(error.into());
+    /// Takes what is to be deleted out of sight; its bytes go by and by. The number, where there are any, is to wait
+    /// for.
+    fn doom(&self, path: &RelPath) -> Result<Option<u64>, Errno> {
+        let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let dir = self.open_directory(&above)?;
+        let taken = self.as_owner(&dir, || self.doomed.take(dir.try_clone()?, name))?;
+        let me = Weak::clone(&self.me);
+        let after = move || {
+            if let Some(fs) = me.upgrade() {
+                // Who saw the bytes there and began to wait is in the queue when this lock was to be had.
+                drop(fs.world.write());
+                fs.wake_waiters();
+            }
+        };
+        Ok(taken.map(|aside| self.doomed.delete(aside, after)))
+    }
+
+    /// Changes a directory of the backing tree whose modes may keep a daemon without privileges from it: what programs
+    /// may, the kernel has decided by the modes that they see.
+    fn as_owner<T>(&self, dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        match change() {
+            Err(Errno(libc::EACCES)) if !self.privileged => {
+                let mode = beneath::open_up(dir)?;
+                let changed = change();
+                beneath::close_again(dir, mode)?;
+                changed
+            }
+            outcome => outcome,
         }
-        let (dir, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let dir = self.open_directory(&dir)?;
-        let aside = keep.join(self.doomed.fetch_add(1, Ordering::Relaxed).to_string());
-        rustix::fs::renameat(&dir, name, rustix::fs::CWD, &aside)?;
-        remove_all(&aside);
-        Ok(())
-    }
-
-    fn clear_doomed(&self) {
-        remove_all(&self.root_path.join(".scrfs"));
-    }
-}
-
-/// Deletes what may be a directory. It is out of sight already, so an error costs room, not correctness.
-fn remove_all(path: &Path) {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(_) => return,
-    };
-    if let Err(error) = removed {
-        tracing::warn!(path = %path.display(), %error, "cannot delete");
     }
 }
 

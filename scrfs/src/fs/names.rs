@@ -14,7 +14,7 @@ use super::table::{Backing, Inode};
 use super::wait::Done;
 use super::world::World;
 use crate::daemon::boundary::Errno;
-use crate::dataset::{EntryKind, Stamp};
+use crate::dataset::EntryKind;
 use crate::path::RelPath;
 
 /// How long the kernel may keep names and attributes that only this node changes. Not longer: stores through a
@@ -100,13 +100,13 @@ impl FileSystem {
                 return fail(libc::ENOENT);
             }
             let inode = self.enter_marker(parent, name)?;
-            let attr = marker_attr(sealed, &inode);
+            let attr = marker_attr(sealed, &inner, &inode)?;
             return Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO });
         }
-        let entry = sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
+        sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
         let inode = self.table.enter_sealed(parent, name)?;
-        let attr = Attr::of_entry(inode.id, entry, sealed.sealed_at());
-        let ttl = if attr.kind == Kind::Directory { Duration::ZERO } else { LOCAL };
+        let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
+        let ttl = sealed_ttl(&attr);
         Ok(Entry { attr, entry_ttl: ttl, attr_ttl: ttl })
     }
 
@@ -145,12 +145,12 @@ impl FileSystem {
         let world = self.world.read();
         if let Some((_, place)) = self.place_of(id) {
             if let Some(sealed) = world.sealed(&place) {
+                let inner = inner_of(&place);
                 if place.is_marker() {
-                    return Ok((marker_attr(sealed, &inode), Duration::ZERO));
+                    return Ok((marker_attr(sealed, &inner, &inode)?, Duration::ZERO));
                 }
-                let entry = sealed.entry(&inner_of(&place)).ok_or(Errno(libc::ENOENT))?;
-                let attr = Attr::of_entry(id, entry, sealed.sealed_at());
-                let ttl = if attr.kind == Kind::Directory { Duration::ZERO } else { LOCAL };
+                let attr = sealed.attr(id, &inner).ok_or(Errno(libc::ENOENT))?;
+                let ttl = sealed_ttl(&attr);
                 return Ok((attr, ttl));
             }
             let attr = Attr::of(id, &stat_of(inode.fd()?)?);
@@ -203,28 +203,17 @@ impl FileSystem {
     }
 }
 
-/// The marker's attributes: its file's, else those of an empty file that belongs to the dataset's owner.
-fn marker_attr(sealed: &Sealed, inode: &Inode) -> Attr {
+/// The marker's attributes: its file's, where one was written here.
+fn marker_attr(sealed: &Sealed, inner: &RelPath, inode: &Inode) -> Result<Attr, Errno> {
     if let Some(stat) = inode.fd().ok().and_then(|fd| stat_of(&fd).ok()) {
-        return Attr::of(inode.id, &stat);
+        return Ok(Attr::of(inode.id, &stat));
     }
-    let at: Stamp = sealed.sealed_at();
-    let (uid, gid) = sealed.top().map_or((0, 0), |top| (top.uid, top.gid));
-    Attr {
-        nodeid: inode.id,
-        kind: Kind::File,
-        perm: 0o644,
-        nlink: 1,
-        uid,
-        gid,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        blksize: 4096,
-        atime: at,
-        mtime: at,
-        ctime: at,
-    }
+    sealed.attr(inode.id, inner).ok_or(Errno(libc::ENOENT))
+}
+
+/// How long the kernel may keep a sealed name and its attributes: directories are removed on other nodes.
+fn sealed_ttl(attr: &Attr) -> Duration {
+    if attr.kind == Kind::Directory { Duration::ZERO } else { LOCAL }
 }
 
 /// An entry with the times that the kernel may keep it.

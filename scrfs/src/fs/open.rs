@@ -201,7 +201,7 @@ impl FileSystem {
             }
             Err(error) => return Err(error),
         };
-        let made = match self.new_file(owner, &dir, MARKER, 0o644) {
+        let made = match self.as_owner(&dir, || self.new_file(owner, &dir, MARKER, 0o644)) {
             Ok(made) => made,
             Err(Errno(libc::EEXIST)) => {
                 self.open_in_tree(&top.join(MARKER)?, OFlags::PATH | OFlags::NOFOLLOW)?

@@ -29,7 +29,7 @@ impl FileSystem {
                 }
                 // Its file is no data, so it goes; where none was written there is nothing to remove.
                 if let Ok(dir) = self.table.get(parent)?.fd() {
-                    super::create::remove_stale_marker(&dir, name)?;
+                    self.as_owner(&dir, || super::create::remove_stale_marker(&dir, name))?;
                 }
             } else {
                 let entry = sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;

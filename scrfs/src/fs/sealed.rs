@@ -1,11 +1,15 @@
-//! How a sealed dataset is seen: names and attributes from its catalog, less the names that were removed here.
+//! How a sealed dataset is seen: names and attributes from its catalog, less the names that were removed here, and with
+//! the attributes that were given here. Both are this mount's view of it and end with the worker: what was sealed, and
+//! what other nodes see, does not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use super::attr::{Attr, Changes};
 use super::place::MARKER;
+use crate::daemon::boundary::Errno;
 use crate::dataset::{CatalogIndex, Entry, EntryKind, Stamp};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
@@ -17,6 +21,7 @@ pub(crate) struct Sealed {
     /// Directories that no entry of the catalog names: their attributes are those of the dataset's directory.
     implied: BTreeMap<RelPath, Entry>,
     hidden: RwLock<BTreeSet<RelPath>>,
+    given: RwLock<BTreeMap<RelPath, Attr>>,
 }
 
 /// One name of a sealed directory.
@@ -29,9 +34,10 @@ pub(crate) enum Name<'a> {
 }
 
 impl Sealed {
-    /// The dataset of `index`; what `before` (an earlier revision of it) hid stays hidden.
+    /// The dataset of `index`; what was hidden and given in `before` (an earlier revision of it) stays so.
     pub(crate) fn new(index: Arc<CatalogIndex>, before: Option<&Sealed>) -> Self {
         let hidden = before.map(|sealed| sealed.hidden.read().clone()).unwrap_or_default();
+        let given = before.map(|sealed| sealed.given.read().clone()).unwrap_or_default();
         let mut implied = BTreeMap::new();
         let model = index.entry(&RelPath::root());
         for entry in &index.catalog().entries {
@@ -47,7 +53,7 @@ impl Sealed {
         implied.entry(RelPath::root()).or_insert_with(|| {
             model.cloned().unwrap_or_else(|| directory(&RelPath::root(), None, index.catalog().created_us))
         });
-        Self { index, implied, hidden: RwLock::new(hidden) }
+        Self { index, implied, hidden: RwLock::new(hidden), given: RwLock::new(given) }
     }
 
     pub(crate) fn id(&self) -> DatasetId {
@@ -69,6 +75,31 @@ impl Sealed {
             return None;
         }
         self.index.entry(path).or_else(|| self.implied.get(path))
+    }
+
+    /// The attributes of `path` under number `nodeid`, unless it is hidden. The marker's are those of an empty file.
+    pub(crate) fn attr(&self, nodeid: u64, path: &RelPath) -> Option<Attr> {
+        let marker = path.as_bytes() == MARKER && self.shows_marker();
+        let entry = self.entry(path);
+        if entry.is_none() && !marker {
+            return None;
+        }
+        if let Some(given) = self.given.read().get(path) {
+            return Some(Attr { nodeid, ..given.clone() });
+        }
+        let Some(entry) = entry else {
+            let owner = self.top().map_or((0, 0), |top| (top.uid, top.gid));
+            return Some(Attr::of_empty_file(nodeid, owner, self.sealed_at()));
+        };
+        Some(Attr::of_entry(nodeid, entry, self.sealed_at()))
+    }
+
+    /// chmod, chown and utimensat, in this view.
+    pub(crate) fn change(&self, path: &RelPath, changes: &Changes) -> Result<(), Errno> {
+        let mut attr = self.attr(0, path).ok_or(Errno(libc::ENOENT))?;
+        attr.change(changes);
+        self.given.write().insert(path.clone(), attr);
+        Ok(())
     }
 
     /// The dataset's own directory.

@@ -19,6 +19,9 @@ use crate::dataset::CatalogIndex;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 
+/// How long a restart waits for the room of what it removes.
+const JUNK_WAIT: Duration = Duration::from_mins(1);
+
 impl MountedTree for FileSystem {
     fn prepare(&self, op: &DirOp) -> Result<(), Errno> {
         let mut world = self.world.write();
@@ -154,6 +157,10 @@ impl MountedTree for FileSystem {
         }
         drop(world);
         self.changed();
+        // What is brought here next may need the room.
+        if !self.doomed.wait(JUNK_WAIT) {
+            self.note("what is not sealed is out of sight, but still being deleted".into());
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
@@ -92,10 +92,49 @@ pub fn put_in_place(
 ) -> io::Result<()> {
     let (from_parent, from_name) = parent_of(from_directory, from, false)?;
     let (to_parent, to_name) = parent_of(to_directory, to, true)?;
-    Ok(rustix::fs::renameat(&from_parent, from_name.as_path(), &to_parent, to_name.as_path())?)
+    rename(from_parent.as_fd(), &from_name, to_parent.as_fd(), &to_name)
 }
 
-/// Removes `path` with all that is below it; it is no error when there is none.
+/// rename(2). A directory's own mode may keep a process without privileges from giving it another parent: it is its
+/// owner's to move all the same.
+pub fn rename(
+    from_directory: BorrowedFd<'_>,
+    from: &RelPath,
+    to_directory: BorrowedFd<'_>,
+    to: &RelPath,
+) -> io::Result<()> {
+    let renamed = || rustix::fs::renameat(from_directory, from.as_path(), to_directory, to.as_path());
+    match renamed() {
+        Err(Errno::ACCESS) => {
+            let moved = open_path(from_directory, from.as_path().as_os_str())?;
+            let mode = open_up(&moved)?;
+            let outcome = renamed();
+            close_again(&moved, mode)?;
+            Ok(outcome?)
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
+fn open_path(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
+}
+
+/// Gives its owner all rights on a directory, which may be opened with O_PATH; returns its mode until now.
+pub fn open_up(directory: impl AsFd) -> io::Result<Mode> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode & 0o7777);
+    close_again(directory, mode | Mode::RWXU)?;
+    Ok(mode)
+}
+
+/// Sets the mode of a directory, which may be opened with O_PATH.
+pub fn close_again(directory: impl AsFd, mode: Mode) -> io::Result<()> {
+    let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
+    Ok(rustix::fs::chmodat(rustix::fs::CWD, path, mode, AtFlags::empty())?)
+}
+
+/// Removes `path` with all that is below it, whatever the modes of its directories; it is no error when there is none.
 pub fn remove_tree(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result<()> {
     let (parent, name) = match parent_of(directory, path, false) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -111,7 +150,14 @@ pub fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
 
 fn empty_at(directory: BorrowedFd<'_>, depth: usize) -> io::Result<()> {
     for name in names(directory)? {
-        remove_name(directory, OsStr::from_bytes(&name), depth)?;
+        let name = OsStr::from_bytes(&name);
+        match remove_name(directory, name, depth) {
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                open_up(directory)?;
+                remove_name(directory, name, depth)?;
+            }
+            removed => removed?,
+        }
     }
     Ok(())
 }
@@ -127,7 +173,13 @@ fn remove_name(parent: BorrowedFd<'_>, name: &OsStr, depth: usize) -> io::Result
         Err(errno) => return Err(errno.into()),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let directory = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            open_up(open_path(parent, name)?)?;
+            rustix::fs::openat(parent, name, flags, Mode::empty())?
+        }
+        opened => opened?,
+    };
     empty_at(directory.as_fd(), depth + 1)?;
     match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -178,6 +230,35 @@ mod tests {
         // A link of the name is replaced, not followed.
         create_file(root.as_fd(), &path("file"), OFlags::WRONLY).unwrap();
         assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn modes_do_not_keep_an_owner_without_privileges_from_moving_and_removing() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+
+        let dir = tempfile::tempdir().unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let user = if user == 0 { 12345 } else { user };
+        for at in ["", "from", "from/d", "from/d/closed", "from/d/closed/deep", "to"] {
+            std::fs::create_dir_all(dir.path().join(at)).unwrap();
+            chown(dir.path().join(at), Some(user), None).unwrap();
+        }
+        std::fs::write(dir.path().join("from/d/closed/deep/f"), b"x").unwrap();
+        for (at, mode) in [("from/d/closed/deep", 0o500), ("from/d/closed", 0), ("from/d", 0o500)] {
+            std::fs::set_permissions(dir.path().join(at), PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let identity = crate::transfer::user::Identity { uid: user, gid: user, groups: vec![user] };
+        let owner = crate::transfer::user::UserThread::start(&identity).unwrap();
+        let (root, to) = (handle(dir.path()), dir.path().join("to/moved"));
+        let moved = to.clone();
+        owner
+            .run(move || {
+                put_in_place(root.as_fd(), &path("from/d"), root.as_fd(), &path("to/moved")).unwrap();
+                assert_eq!(std::fs::metadata(&moved).unwrap().permissions().mode() & 0o777, 0o500);
+                remove_tree(root.as_fd(), &path("to/moved")).unwrap();
+            })
+            .unwrap();
+        assert!(!to.exists());
     }
 
     #[test]

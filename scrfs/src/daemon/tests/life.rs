@@ -108,6 +108,22 @@ fn the_filemap_has_what_scr_reads() {
 }
 
 #[test]
+fn what_cannot_be_sealed_is_named() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    for n in 0..20 {
+        let at = bench.tree.at(&path(&format!("ck/pipe {n:02}")));
+        rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+    }
+    let _socket = std::os::unix::net::UnixListener::bind(bench.tree.at(&path("ck/a socket"))).unwrap();
+    assert_eq!(lead.freeze(1, "ck").unwrap().len(), 1);
+    let events = bench.events();
+    assert!(events.contains("a socket (a socket), pipe 00 (a FIFO)"), "{events}");
+    assert!(events.contains("pipe 06 (a FIFO) and 13 more") && !events.contains("pipe 07"), "{events}");
+}
+
+#[test]
 fn a_program_removes_a_sealed_dataset() {
     let bench = Bench::new();
     bench.write("ck/f", b"x");

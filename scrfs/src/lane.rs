@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 type Work = Box<dyn FnOnce() + Send>;
 
 /// One thread and its queue.
-pub(super) struct Lane {
+pub(crate) struct Lane {
     queue: Mutex<Option<Sender<Work>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Lane {
-    pub(super) fn start(name: &str) -> io::Result<Self> {
+    pub(crate) fn start(name: &str) -> io::Result<Self> {
         // The lead bounds what it asks for; programs' requests are bounded by their number.
         let (queue, work) = crossbeam_channel::unbounded::<Work>();
         let thread = Builder::new().name(name.into()).spawn(move || work.iter().for_each(|work| work()))?;
@@ -23,14 +23,14 @@ impl Lane {
     }
 
     /// Queues `work`; after [`Lane::stop`] it is dropped.
-    pub(super) fn run(&self, work: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
         if let Some(queue) = &*self.queue.lock() {
             let _ = queue.send(Box::new(work));
         }
     }
 
     /// Waits until all queued work is done, and ends the thread.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         *self.queue.lock() = None;
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()

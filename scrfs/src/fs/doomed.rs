@@ -1,0 +1,215 @@
+//! Deleting trees: out of sight at once, by one rename; the bytes go in a thread of their own, so that the daemon serves
+//! everything else while a big tree is deleted.
+//!
+//! A tree is deleted only when its rename is on storage, so that no half of it comes back after a power loss. What a
+//! crash left is deleted at the next start. Who removed a directory is answered when its bytes are gone: the room that
+//! statfs then tells of can be written to.
+//!
+//! Fault points: `remove.aside`, `remove.synced`.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use super::place::RESERVED_AT_ROOT;
+use crate::daemon::boundary::Errno;
+use crate::faults;
+use crate::lane::Lane;
+use crate::path::RelPath;
+use crate::store::beneath;
+
+/// What is being deleted.
+pub(crate) struct Doomed {
+    lane: Lane,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// `.scrfs` in the backing tree: what is in it is to be deleted.
+    keep: OwnedFd,
+    count: Mutex<Count>,
+    gone: Condvar,
+}
+
+struct Count {
+    /// Name and number of the next.
+    next: u64,
+    /// All before this one are gone, or could not be deleted.
+    gone: u64,
+}
+
+/// Out of sight, not yet being deleted.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Aside {
+    number: u64,
+    /// Where it was, opened for nothing but its path.
+    from: OwnedFd,
+}
+
+impl Doomed {
+    /// In the backing tree at `tree`; goes on with what a former process left.
+    pub(crate) fn open(tree: &Path) -> io::Result<Self> {
+        let tree =
+            rustix::fs::open(tree, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let reserved =
+            RelPath::new(RESERVED_AT_ROOT).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let keep = beneath::make_directories(tree.as_fd(), &reserved)?;
+        let left = beneath::names(keep.as_fd())?;
+        let number = |name: &Vec<u8>| std::str::from_utf8(name).ok()?.parse::<u64>().ok();
+        let next = left.iter().filter_map(number).max().map_or(0, |last| last.saturating_add(1));
+        let shared =
+            Arc::new(Shared { keep, count: Mutex::new(Count { next, gone: next }), gone: Condvar::new() });
+        let doomed = Self { lane: Lane::start("scrfs-delete")?, shared };
+        for name in left {
+            let shared = Arc::clone(&doomed.shared);
+            doomed.lane.run(move || shared.delete(&name));
+        }
+        Ok(doomed)
+    }
+
+    /// Takes `name` out of directory `from`, which is opened with O_PATH. One that is empty, or no directory, is gone
+    /// by that.
+    pub(crate) fn take(&self, from: OwnedFd, name: &[u8]) -> Result<Option<Aside>, Errno> {
+        match rustix::fs::unlinkat(&from, name, AtFlags::REMOVEDIR) {
+            Ok(()) => return Ok(None),
+            Err(rustix::io::Errno::NOTDIR) => {
+                rustix::fs::unlinkat(&from, name, AtFlags::empty())?;
+                return Ok(None);
+            }
+            // EEXIST is another way to say ENOTEMPTY.
+            Err(rustix::io::Errno::NOTEMPTY | rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let number = {
+            let mut count = self.shared.count.lock();
+            count.next += 1;
+            count.next - 1
+        };
+        let path = RelPath::new(name)?;
+        let moved = beneath::rename(from.as_fd(), &path, self.shared.keep.as_fd(), &named(number)?);
+        if let Err(error) = moved {
+            self.queue(number, |_| {}, || {});
+            return Err(error.into());
+        }
+        Ok(Some(Aside { number, from }))
+    }
+
+    /// Deletes it by and by; `after` runs in the deleting thread. Its number is for [`Doomed::is_gone`].
+    pub(crate) fn delete(&self, aside: Aside, after: impl FnOnce() + Send + 'static) -> u64 {
+        let Aside { number, from } = aside;
+        self.queue(number, move |shared| shared.delete_safely(&from, number), after);
+        number
+    }
+
+    fn queue(
+        &self,
+        number: u64,
+        work: impl FnOnce(&Shared) + Send + 'static,
+        after: impl FnOnce() + Send + 'static,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        self.lane.run(move || {
+            work(&shared);
+            {
+                let mut count = shared.count.lock();
+                count.gone = count.gone.max(number + 1);
+            }
+            shared.gone.notify_all();
+            after();
+        });
+    }
+
+    /// Have its bytes gone?
+    pub(crate) fn is_gone(&self, number: u64) -> bool {
+        number < self.shared.count.lock().gone
+    }
+
+    /// Waits until all that was taken so far is gone; false when that takes longer.
+    pub(crate) fn wait(&self, at_most: Duration) -> bool {
+        let mut count = self.shared.count.lock();
+        let last = count.next;
+        !self.shared.gone.wait_while_for(&mut count, |count| count.gone < last, at_most).timed_out()
+    }
+}
+
+impl Shared {
+    fn delete_safely(&self, from: &OwnedFd, number: u64) {
+        let synced = faults::hit("remove.aside")
+            .and_then(|()| self.sync(from))
+            .and_then(|()| faults::hit("remove.synced"));
+        match synced {
+            Ok(()) => self.delete(number.to_string().as_bytes()),
+            Err(error) => tracing::warn!(%error, number, "a removed tree stays until the next start"),
+        }
+    }
+
+    fn sync(&self, from: &OwnedFd) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::fsync(&self.keep)?;
+        Ok(rustix::fs::fsync(rustix::fs::openat(from, ".", flags, Mode::empty())?)?)
+    }
+
+    /// It is out of sight, so an error costs room, not correctness.
+    fn delete(&self, name: &[u8]) {
+        let removed = RelPath::new(name)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))
+            .and_then(|path| beneath::remove_tree(self.keep.as_fd(), &path));
+        if let Err(error) = removed {
+            tracing::warn!(name = %String::from_utf8_lossy(name), %error, "a removed tree cannot be deleted");
+        }
+    }
+}
+
+fn named(number: u64) -> Result<RelPath, Errno> {
+    Ok(RelPath::new(number.to_string())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(fd: &OwnedFd) -> String {
+        super::super::proc_path(fd)
+    }
+
+    #[test]
+    fn what_a_crash_left_is_deleted_and_numbers_are_not_given_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let keep = dir.path().join(".scrfs");
+        std::fs::create_dir_all(keep.join("7/deep/er")).unwrap();
+        std::fs::write(keep.join("7/deep/file"), b"x").unwrap();
+        std::fs::write(keep.join("odd"), b"x").unwrap();
+        std::fs::create_dir_all(dir.path().join("d/below")).unwrap();
+        let doomed = Doomed::open(dir.path()).unwrap();
+        let from = || rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let aside = doomed.take(from(), b"d").unwrap().unwrap();
+        assert!(!dir.path().join("d").exists() && !doomed.is_gone(aside.number));
+        let (told, after) = std::sync::mpsc::channel();
+        let number = doomed.delete(aside, move || told.send(()).unwrap());
+        assert_eq!(number, 8);
+        after.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(doomed.is_gone(number) && doomed.wait(Duration::from_secs(10)));
+        assert_eq!(std::fs::read_dir(path(&doomed.shared.keep)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_holds_nothing_goes_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("empty")).unwrap();
+        std::fs::write(dir.path().join("file"), b"x").unwrap();
+        let doomed = Doomed::open(dir.path()).unwrap();
+        for name in ["empty", "file"] {
+            let from = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            assert!(doomed.take(from, name.as_bytes()).unwrap().is_none());
+            assert!(!dir.path().join(name).exists());
+        }
+        let from = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        assert_eq!(doomed.take(from, b"none").unwrap_err(), Errno(libc::ENOENT));
+    }
+}

@@ -1,0 +1,45 @@
+//! Directory operations that all nodes do, and what a restart removes.
+
+use super::*;
+
+#[test]
+fn directories_are_voted_on() {
+    let bench = Bench::new("");
+    let (a, b) = (bench.mkdir(ROOT, "a").attr.nodeid, bench.mkdir(ROOT, "b").attr.nodeid);
+    let (entry, opened) = bench.create(a, "f").unwrap();
+    let remove = DirOp::Remove { path: path("a") };
+    assert_eq!(bench.fs.prepare(&remove), Err(Errno(libc::ENOTEMPTY)), "a file is open");
+    bench.fs.release(opened.fh);
+    let rename = |from: &str, to: &str| DirOp::Rename {
+        from: path(from),
+        to: path(to),
+        no_replace: false,
+        exchange: false,
+    };
+    assert_eq!(bench.fs.prepare(&rename("b", "a")), Err(Errno(libc::ENOTEMPTY)));
+    assert_eq!(bench.fs.prepare(&rename("b", "b/c")), Err(Errno(libc::EINVAL)));
+    let moved = start(|done| bench.fs.rename(me(), (ROOT, b"a"), (b, b"c"), 0, done));
+    bench.round().unwrap();
+    now(&moved).unwrap();
+    assert_eq!(bench.fs.place_of(entry.attr.nodeid).unwrap().0, path("b/c/f"));
+    let held: Vec<String> = bench.fs.directories().unwrap().iter().map(|d| d.path.to_string()).collect();
+    assert_eq!(held, ["b", "b/c"]);
+    let elsewhere = DirOp::Remove { path: path("b") };
+    bench.fs.prepare(&elsewhere).expect("files that only this node has go with it");
+    bench.fs.apply(&elsewhere).unwrap();
+    assert!(!bench.tree("b").exists());
+}
+
+#[test]
+fn a_restart_removes_what_is_not_sealed() {
+    let bench = Bench::new("");
+    let junk = bench.mkdir(ROOT, "junk").attr.nodeid;
+    bench.write(junk, "f", b"1");
+    bench.write(ROOT, "loose", b"1");
+    bench.mkdir(ROOT, "ck");
+    bench.seal(1, "ck", &[]);
+    bench.fs.remove_junk().unwrap();
+    assert_eq!(bench.names(ROOT), ["ck"]);
+    bench.fs.unlisted(DatasetId(1));
+    assert!(Path::new(&bench.tree("ck")).exists(), "bytes are the node's business");
+}

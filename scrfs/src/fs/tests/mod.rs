@@ -1,0 +1,254 @@
+//! Whole operations without a mount, against a node that only records what it is asked.
+
+mod directories;
+mod marker;
+mod sealed;
+mod waits;
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::control::DirOp;
+use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, MountedTree};
+use crate::dataset::{
+    Catalog, CatalogIndex, Entry as Sealed, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp,
+};
+use crate::fs::table::ROOT;
+use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, SetTime};
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::path::RelPath;
+
+enum Asked {
+    Directory(DirOp, Completion),
+    Marker(Vec<u8>, Completion),
+    Fetch(RelPath, Completion),
+}
+
+#[derive(Default)]
+struct Node {
+    asked: Mutex<VecDeque<Asked>>,
+    created: Mutex<Vec<RelPath>>,
+    notes: Mutex<Vec<String>>,
+}
+
+impl GlobalRequests for Node {
+    fn directory(&self, op: DirOp, _: Caller, done: Completion) {
+        self.asked.lock().push_back(Asked::Directory(op, done));
+    }
+    fn marker(&self, name: &[u8], _: Caller, done: Completion) {
+        self.asked.lock().push_back(Asked::Marker(name.to_vec(), done));
+    }
+    fn fetch(&self, _: DatasetId, path: &RelPath, _: Caller, done: Completion) {
+        self.asked.lock().push_back(Asked::Fetch(path.clone(), done));
+    }
+    fn creating(&self, path: &RelPath, _: Option<u32>) -> Result<(), Errno> {
+        self.created.lock().push(path.clone());
+        Ok(())
+    }
+    fn note(&self, text: String) {
+        self.notes.lock().push(text);
+    }
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    fs: Arc<FileSystem>,
+    node: Arc<Node>,
+}
+
+fn path(text: &str) -> RelPath {
+    RelPath::new(text).unwrap()
+}
+
+fn me() -> Caller {
+    Caller {
+        tid: std::process::id(),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    }
+}
+
+/// Starts an operation; its outcome comes through the channel.
+fn start<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Receiver<Result<T, Errno>> {
+    let (send, receive) = channel();
+    operation(Box::new(move |outcome| send.send(outcome).unwrap()));
+    receive
+}
+
+fn now<T>(outcome: &Receiver<Result<T, Errno>>) -> Result<T, Errno> {
+    outcome.recv_timeout(Duration::from_secs(10)).expect("an answer")
+}
+
+fn waits<T>(outcome: &Receiver<Result<T, Errno>>) -> bool {
+    matches!(outcome.try_recv(), Err(TryRecvError::Empty))
+}
+
+impl Bench {
+    fn new(checkpoint: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("tree")).unwrap();
+        let fs = FileSystem::new(&dir.path().join("tree"), path(checkpoint)).unwrap();
+        let node = Arc::new(Node::default());
+        fs.connect(Arc::clone(&node) as _);
+        Self { dir, fs, node }
+    }
+
+    fn tree(&self, below: &str) -> std::path::PathBuf {
+        self.dir.path().join("tree").join(below)
+    }
+
+    fn asked(&self) -> Asked {
+        self.node.asked.lock().pop_front().expect("a request to the node")
+    }
+
+    /// Decides the directory operation that was asked for, as a round does.
+    fn round(&self) -> Result<(), Errno> {
+        let Asked::Directory(op, done) = self.asked() else { panic!("not a directory operation") };
+        let outcome = self.fs.prepare(&op).and_then(|()| self.fs.apply(&op));
+        done(outcome);
+        outcome
+    }
+
+    fn mkdir(&self, parent: u64, name: &str) -> Entry {
+        let made = start(|done| self.fs.mkdir(me(), parent, name.as_bytes(), 0o755, done));
+        assert!(waits(&made));
+        self.round().unwrap();
+        now(&made).unwrap()
+    }
+
+    fn create(&self, parent: u64, name: &str) -> Result<(Entry, super::Opened), Errno> {
+        now(&start(|done| {
+            self.fs.create(me(), parent, name.as_bytes(), 0o644, libc::O_RDWR, done);
+        }))
+    }
+
+    fn write(&self, parent: u64, name: &str, data: &[u8]) -> u64 {
+        let (entry, opened) = self.create(parent, name).unwrap();
+        assert_eq!(self.fs.write(opened.fh, 0, data).unwrap(), data.len());
+        self.fs.release(opened.fh);
+        entry.attr.nodeid
+    }
+
+    fn open(&self, id: u64, flags: i32) -> Receiver<Result<super::Opened, Errno>> {
+        start(|done| self.fs.open(me(), id, flags, done))
+    }
+
+    fn names(&self, id: u64) -> Vec<String> {
+        let fh = self.fs.opendir(id).unwrap();
+        let mut names = Vec::new();
+        self.fs
+            .readdir(fh, 0, true, &mut |listed, entry, _| {
+                if let Some(entry) = entry {
+                    names.push(String::from_utf8(listed.name.clone()).unwrap());
+                    self.fs.forget(entry.attr.nodeid, 1);
+                }
+                true
+            })
+            .unwrap();
+        self.fs.releasedir(fh);
+        names.sort();
+        names
+    }
+
+    fn seal(&self, id: u64, name: &str, files: &[(&str, u64)]) {
+        self.fs.sealed(Arc::new(CatalogIndex::new(catalog(id, name, files))));
+    }
+}
+
+fn catalog(id: u64, name: &str, files: &[(&str, u64)]) -> Catalog {
+    let entry = |path: RelPath, kind| Sealed {
+        path,
+        kind,
+        mode: 0o640,
+        uid: 7,
+        gid: 8,
+        atime: Stamp::default(),
+        mtime: Stamp { secs: 77, nsecs: 5 },
+    };
+    let mut entries = vec![entry(RelPath::root(), EntryKind::Directory)];
+    for (at, size) in files {
+        let copy = FileCopy { size: *size, crc: 0, member: Member(0), program_rank: None };
+        entries.push(entry(path(at), EntryKind::File(copy)));
+    }
+    entries.push(entry(path("link"), EntryKind::Symlink(b"a".to_vec())));
+    Catalog {
+        id: DatasetId(id),
+        epoch: Epoch(1),
+        revision: 0,
+        name: name.into(),
+        created_us: 5_000_000,
+        user: "u".into(),
+        job_id: "1".into(),
+        layout: Layout {
+            scheme: Scheme::Single,
+            members: vec![MemberPlace { host: "h".into(), files: files.len() as u64, bytes: 0 }],
+            sets: vec![vec![Member(0)]],
+        },
+        entries,
+    }
+}
+
+#[test]
+fn files_are_announced_before_they_are_made() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    bench.write(ck, "a", b"hello");
+    bench.write(ROOT, "loose", b"x");
+    assert_eq!(*bench.node.created.lock(), vec![path("ck/a")]);
+    assert_eq!(std::fs::read(bench.tree("ck/a")).unwrap(), b"hello");
+    assert_eq!(bench.names(ck), ["a"]);
+}
+
+#[test]
+fn scratch_beside_the_checkpoint_path_is_nobodys_business() {
+    let bench = Bench::new("ckpt");
+    let made = start(|done| bench.fs.mkdir(me(), ROOT, b"scratch", 0o755, done));
+    let scratch = now(&made).unwrap().attr.nodeid;
+    bench.write(scratch, ".complete", b"");
+    assert!(bench.node.created.lock().is_empty());
+    assert_eq!(bench.names(ROOT), ["ckpt", "scratch"]);
+    for name in ["ckpt", "nothing"] {
+        let refused = now(&start(|done| bench.fs.rmdir(me(), ROOT, name.as_bytes(), done)));
+        assert!(refused.is_err(), "{name}");
+    }
+}
+
+#[test]
+fn listings_keep_their_offsets_while_names_change() {
+    let bench = Bench::new("");
+    for n in 0..10 {
+        bench.write(ROOT, &format!("f{n}"), b"");
+    }
+    let fh = bench.fs.opendir(ROOT).unwrap();
+    let mut seen = Vec::new();
+    let mut offset = 0;
+    loop {
+        let before = seen.len();
+        bench
+            .fs
+            .readdir(fh, offset, false, &mut |listed, _, next| {
+                if seen.len() == before + 3 {
+                    return false;
+                }
+                seen.push(String::from_utf8(listed.name.clone()).unwrap());
+                offset = next;
+                true
+            })
+            .unwrap();
+        if seen.len() == before {
+            break;
+        }
+        // Removing what was listed must not make the listing skip.
+        for name in &seen[before..] {
+            let _ = now(&start(|done| bench.fs.unlink(me(), ROOT, name.as_bytes(), done)));
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 12);
+}

@@ -1,0 +1,95 @@
+//! What waits for a held name or a frozen dataset, and who is waited for.
+
+use super::*;
+
+#[test]
+fn a_held_name_makes_local_operations_wait() {
+    let bench = Bench::new("");
+    let op = DirOp::Make { path: path("d"), mode: 0o700, uid: me().uid, gid: me().gid };
+    bench.fs.prepare(&op).unwrap();
+    let file = start(|done| bench.fs.create(me(), ROOT, b"d", 0o644, libc::O_RDWR | libc::O_EXCL, done));
+    assert!(waits(&file) && bench.fs.waiting() == 1);
+    bench.write(ROOT, "other", b"");
+    bench.fs.apply(&op).unwrap();
+    assert_eq!(now(&file).unwrap_err(), Errno(libc::EEXIST));
+    bench.fs.apply(&op).expect("what is done is done");
+    assert_eq!(bench.fs.prepare(&op), Err(Errno(libc::EEXIST)));
+    let below = DirOp::Make { path: path("no/where"), mode: 0o700, uid: 0, gid: 0 };
+    assert_eq!(bench.fs.prepare(&below), Err(Errno(libc::ENOENT)));
+}
+
+#[test]
+fn a_waiter_that_died_or_waited_too_long_is_answered() {
+    let bench = Bench::new("");
+    let op = DirOp::Make { path: path("d"), mode: 0o700, uid: 0, gid: 0 };
+    bench.fs.prepare(&op).unwrap();
+    let gone = Caller { tid: u32::MAX / 4, ..me() };
+    let dead = start(|done| bench.fs.unlink(gone, ROOT, b"d", done));
+    let bound = Duration::from_secs(10);
+    assert_eq!(dead.recv_timeout(bound).unwrap(), Err(Errno(libc::EINTR)));
+    bench.fs.set_wait_bound(Duration::from_millis(10));
+    let late = start(|done| bench.fs.unlink(me(), ROOT, b"d", done));
+    assert_eq!(late.recv_timeout(bound).unwrap(), Err(Errno(libc::ETIMEDOUT)));
+}
+
+#[test]
+fn a_frozen_dataset_lets_reads_and_the_marker_through() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let file = bench.write(ck, "a", b"data");
+    bench.fs.freeze(b"ck");
+    let writes = bench.open(file, libc::O_WRONLY);
+    let creates = start(|done| bench.fs.create(me(), ck, b"b", 0o644, libc::O_WRONLY, done));
+    let truncate = Changes { size: Some(0), ..Changes::default() };
+    let truncates = start(|done| bench.fs.setattr(me(), file, truncate, done));
+    let unlinks = start(|done| bench.fs.unlink(me(), ck, b"a", done));
+    let makes = start(|done| bench.fs.mkdir(me(), ck, b"sub", 0o755, done));
+    assert!(waits(&writes) && waits(&creates) && waits(&truncates) && waits(&unlinks) && waits(&makes));
+    let reads = now(&bench.open(file, libc::O_RDONLY)).unwrap();
+    assert_eq!(bench.fs.read(reads.fh, 0, 10).unwrap(), b"data");
+    bench.fs.release(reads.fh);
+    let (_, marker) = bench.create(ck, ".complete").unwrap();
+    bench.fs.release(marker.fh);
+
+    bench.seal(1, "ck", &[("a", 4)]);
+    assert_eq!(now(&writes).unwrap_err(), Errno(libc::EROFS));
+    assert_eq!(now(&creates).unwrap_err(), Errno(libc::EROFS));
+    assert_eq!(now(&truncates).unwrap_err(), Errno(libc::EROFS));
+    assert_eq!(now(&makes).unwrap_err(), Errno(libc::EROFS));
+    assert_eq!(now(&unlinks), Ok(()), "unlinking hides the name");
+    assert_eq!(std::fs::read(bench.tree("ck/a")).unwrap(), b"data", "the bytes stay");
+}
+
+#[test]
+fn a_failed_seal_lets_waiters_go_on() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    bench.fs.freeze(b"ck");
+    let creates = start(|done| bench.fs.create(me(), ck, b"b", 0o644, libc::O_WRONLY, done));
+    assert!(waits(&creates));
+    bench.fs.thaw(b"ck");
+    assert!(now(&creates).is_ok());
+}
+
+#[test]
+fn who_writes_is_named_until_he_stops() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    bench.write(ck, "done", b"1234");
+    let (_, opened) = bench.create(ck, "busy").unwrap();
+    let (woken, wake) = channel();
+    bench.fs.freeze(b"ck");
+    bench.fs.on_release(b"ck", Arc::new(move || woken.send(()).unwrap()));
+    let writers = bench.fs.writers(b"ck").unwrap();
+    assert_eq!(writers.len(), 1);
+    assert_eq!((&writers[0].path, writers[0].pid), (&path("busy"), std::process::id()));
+    bench.fs.release(opened.fh);
+    drop(opened);
+    wake.try_recv().unwrap();
+    assert!(bench.fs.writers(b"ck").unwrap().is_empty());
+    let files = bench.fs.files(b"ck").unwrap();
+    assert_eq!(
+        files.iter().map(|f| (f.path.to_string(), f.size)).collect::<Vec<_>>(),
+        [("busy".to_owned(), 0), ("done".to_owned(), 4)]
+    );
+}
