@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use scrfs::control::{Command, Event, Settings};
+use scrfs::control::{Command, Event, Settings, Severity};
 use scrfs::ids::NodeRank;
 
 use crate::comm::{CommError, Lane, Received, Transport};
@@ -354,8 +354,11 @@ impl<T: Transport> Coordinator<T> {
                 ready::write(path, *epoch, current.as_deref())
                     .map_err(|source| RunError::Ready { path: path.clone(), source })
             }
-            Output::Note(text) => {
-                tracing::info!("{text}");
+            Output::Note(severity, text) => {
+                match severity {
+                    Severity::Info => tracing::info!("{text}"),
+                    Severity::Warning => tracing::warn!("{text}"),
+                }
                 Ok(())
             }
         }

@@ -1,7 +1,7 @@
 //! What every part of the lead shares: who takes part, the settings, the time, the known datasets, and the outputs of
 //! the step that runs.
 
-use scrfs::control::{Command, Settings};
+use scrfs::control::{Command, Settings, Severity};
 use scrfs::dataset::{Catalog, Layout};
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 
@@ -107,13 +107,22 @@ impl Cluster {
 
     /// For the log of the coordinator only.
     pub(super) fn log(&mut self, text: String) {
-        self.out.push(Output::Note(text));
+        self.out.push(Output::Note(Severity::Info, text));
     }
 
-    /// For the log and for every node's events.
+    /// What was decided or done: for the log and for every node's events.
     pub(super) fn note(&mut self, text: String) {
-        self.send_all(&Command::Note(text.clone()));
-        self.log(text);
+        self.tell(Severity::Info, text);
+    }
+
+    /// Something was lost, is unprotected or failed: for the log and for every node's events.
+    pub(super) fn warn(&mut self, text: String) {
+        self.tell(Severity::Warning, text);
+    }
+
+    fn tell(&mut self, severity: Severity, text: String) {
+        self.send_all(&Command::Note { severity, text: text.clone() });
+        self.out.push(Output::Note(severity, text));
     }
 
     pub(super) fn take_outputs(&mut self) -> Vec<Output> {
@@ -139,7 +148,7 @@ impl Cluster {
     pub(super) fn note_unprotected(&mut self, catalog: &Catalog) {
         if let Some(why) = unprotected(&catalog.layout) {
             let name = String::from_utf8_lossy(&catalog.name).into_owned();
-            self.note(format!("dataset {} ({name}): {why}", catalog.id));
+            self.warn(format!("dataset {} ({name}): {why}", catalog.id));
         }
     }
 }

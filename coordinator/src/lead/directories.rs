@@ -174,7 +174,7 @@ impl Directories {
             let errno = if verdict == 0 { failure } else { verdict };
             if verdict == 0 && failure != 0 {
                 let text = std::io::Error::from_raw_os_error(failure);
-                cluster.note(format!("{:?} failed on some node after all had agreed: {text}", lot.op));
+                cluster.warn(format!("{:?} failed on some node after all had agreed: {text}", lot.op));
             }
             results.push((lot.id, errno));
             let follow = if errno == 0 { Errno::EEXIST as i32 } else { errno };
@@ -208,7 +208,7 @@ fn checked(cluster: &mut Cluster, node: NodeRank, answers: Vec<i32>, wanted: usi
         return answers;
     }
     let text = format!("{} answered {} of {wanted} directory operations", cluster.host(node), answers.len());
-    cluster.note(text);
+    cluster.warn(text);
     vec![Errno::EIO as i32; wanted]
 }
 

@@ -104,7 +104,7 @@ impl Fetches {
         let Some(fetch) = self.all.remove(key) else { return };
         if errno != 0 {
             let (id, path, host) = (fetch.file.id, &fetch.file.path, cluster.host(key.0));
-            cluster.note(format!("{path} of dataset {id} cannot be brought to {host}: {reason}"));
+            cluster.warn(format!("{path} of dataset {id} cannot be brought to {host}: {reason}"));
         }
         for request in fetch.requests {
             cluster.send(key.0, Command::Fetched { request, errno });

@@ -1,7 +1,10 @@
-//! Flushes, one at a time, oldest first: begin, members copy, publish (DESIGN 7). A failure is tried again after a
-//! growing delay, in which newer datasets wait too; after the last try the next dataset becomes due.
+//! Flushes, one at a time: begin, members copy, publish (DESIGN 7).
+//!
+//! What is due for the longest time goes first. After a failure a dataset is due again when a growing delay is over, and
+//! others go meanwhile: one that fails every time holds nobody up, and as a new one is due from when it was chosen, new
+//! ones do not hold up a retry either. After the last try the dataset is given up for this epoch.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use scrfs::control::Command;
 use scrfs::ids::{DatasetId, NodeRank};
@@ -19,21 +22,29 @@ enum Step {
     Beginning,
     Copying(Answers<Result<(), String>>),
     Publishing,
-    /// Again at this time.
-    Waiting(u64),
 }
 
 #[derive(Debug)]
 struct Flush {
     id: DatasetId,
+    /// That failed.
     tries: u32,
     step: Step,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    id: DatasetId,
+    /// That failed.
+    tries: u32,
+    /// Not before this time.
+    due: u64,
 }
 
 /// The running flush and those that wait.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    queue: VecDeque<DatasetId>,
+    waiting: Vec<Waiting>,
     current: Option<Flush>,
     /// Not tried again in this epoch.
     given_up: BTreeSet<DatasetId>,
@@ -54,56 +65,46 @@ impl Flushes {
         }
         for known in cluster.datasets.newest_first().iter().rev() {
             let id = known.catalog.id;
-            let last = self.queue.iter().chain(self.current.iter().map(|flush| &flush.id)).max();
-            let last = last.map_or(0, |id| id.0).max(cluster.datasets.highest_flushed);
+            let last = self.ids().max().map_or(0, |id| id.0).max(cluster.datasets.highest_flushed);
             let new = !known.flushed && !self.given_up.contains(&id);
             if new && flush_due(id, last, cluster.settings.flush_every) {
-                self.queue.push_back(id);
+                self.waiting.push(Waiting { id, tries: 0, due: cluster.now });
             }
         }
     }
 
+    /// Datasets of which a flush runs or waits.
+    fn ids(&self) -> impl Iterator<Item = DatasetId> {
+        let waiting = self.waiting.iter().map(|waiting| waiting.id);
+        waiting.chain(self.current.iter().map(|flush| flush.id))
+    }
+
     /// A flush of it runs or waits, or it is not known yet whether one is due.
     pub(super) fn busy(&self, id: DatasetId) -> bool {
-        !self.surveyed
-            || self.queue.contains(&id)
-            || self.current.as_ref().is_some_and(|flush| flush.id == id)
+        !self.surveyed || self.ids().any(|flush| flush == id)
     }
 
     /// A program removed it.
     pub(super) fn removed(&mut self, id: DatasetId) {
-        self.queue.retain(|queued| *queued != id);
+        self.waiting.retain(|waiting| waiting.id != id);
         if self.current.as_ref().is_some_and(|flush| flush.id == id) {
             self.current = None;
         }
     }
 
-    /// Begins the next flush, or the next try, if it is time.
+    /// Begins the next flush, or the next try of one, when none runs and one is due.
     pub(super) fn begin(&mut self, cluster: &mut Cluster) {
-        match &mut self.current {
-            Some(Flush { step: step @ Step::Waiting(_), id, .. }) => {
-                if !matches!(step, Step::Waiting(until) if *until <= cluster.now) {
-                    return;
-                }
-                if let Some(known) = cluster.datasets.get(*id) {
-                    let task = PfsTask::BeginFlush(Box::new(known.catalog.clone()));
-                    *step = Step::Beginning;
-                    cluster.pfs(task);
-                } else {
-                    self.current = None;
-                }
-            }
-            Some(_) => {}
-            None => {
-                while let Some(id) = self.queue.pop_front() {
-                    if let Some(known) = cluster.datasets.get(id) {
-                        let task = PfsTask::BeginFlush(Box::new(known.catalog.clone()));
-                        self.current = Some(Flush { id, tries: 0, step: Step::Beginning });
-                        cluster.pfs(task);
-                        return;
-                    }
-                }
-            }
+        if self.current.is_some() {
+            return;
+        }
+        self.waiting.retain(|waiting| cluster.datasets.get(waiting.id).is_some());
+        let due = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.due <= cluster.now);
+        let next = due.min_by_key(|(_, waiting)| (waiting.due, waiting.id)).map(|(at, _)| at);
+        let Some(Waiting { id, tries, .. }) = next.map(|at| self.waiting.swap_remove(at)) else { return };
+        if let Some(known) = cluster.datasets.get(id) {
+            let task = PfsTask::BeginFlush(Box::new(known.catalog.clone()));
+            self.current = Some(Flush { id, tries, step: Step::Beginning });
+            cluster.pfs(task);
         }
     }
 
@@ -165,15 +166,15 @@ impl Flushes {
 
     /// A try failed. False when no such flush runs.
     pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, reason: &str) -> bool {
-        let Some(flush) = self.current.as_mut().filter(|flush| flush.id == id) else { return false };
-        flush.tries += 1;
-        if flush.tries < TRIES {
-            flush.step = Step::Waiting(cluster.now + delay(flush.tries, 1_000 * MS, 60_000 * MS));
-            cluster.note(format!("flush of dataset {id} failed, it will be tried again: {reason}"));
+        let Some(flush) = self.current.take_if(|flush| flush.id == id) else { return false };
+        let tries = flush.tries + 1;
+        if tries < TRIES {
+            let due = cluster.now + delay(tries, 1_000 * MS, 60_000 * MS);
+            self.waiting.push(Waiting { id, tries, due });
+            cluster.warn(format!("flush of dataset {id} failed, it will be tried again: {reason}"));
         } else {
             self.given_up.insert(id);
-            self.current = None;
-            cluster.note(format!("flush of dataset {id} failed {TRIES} times, it is given up: {reason}"));
+            cluster.warn(format!("flush of dataset {id} failed {TRIES} times, it is given up: {reason}"));
         }
         true
     }

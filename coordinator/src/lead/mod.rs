@@ -21,7 +21,7 @@ mod refetch;
 mod seal;
 mod settle;
 
-use scrfs::control::{Command, DirOp, Event, Settings, Start};
+use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
 use scrfs::ids::{Epoch, NodeRank};
 
 use self::cluster::Cluster;
@@ -74,7 +74,7 @@ pub enum Output {
     /// The mounts present their dataset, programs may start (the name of current, if any): scrfs-run waits for this.
     Ready(Option<Vec<u8>>),
     /// For the log. What operators should see goes to the daemons too, as [`Command::Note`].
-    Note(String),
+    Note(Severity, String),
 }
 
 /// What the prefix has.
@@ -119,7 +119,7 @@ impl Lead {
                 slot.insert(Box::new(running)).cluster.take_outputs()
             }
             (input, Some(running)) => running.step(input),
-            (input, None) => vec![Output::Note(format!("before the epoch began: {input:?}"))],
+            (input, None) => vec![Output::Note(Severity::Info, format!("before the epoch began: {input:?}"))],
         }
     }
 }
@@ -233,7 +233,11 @@ impl Running {
                 awaited
             }
             (Phase::Serving, Event::FlushedMember { id, result }) => {
-                self.flushes.copied(cluster, node, id, result) || cluster.datasets.get(id).is_none()
+                let awaited = self.flushes.copied(cluster, node, id, result);
+                let gone = cluster.datasets.get(id).is_none();
+                // It may be given up now: then it may go, and the next one may be due.
+                self.choose();
+                awaited || gone
             }
             (Phase::Serving, Event::CopiedFromPrefix { request, result }) => {
                 self.fetches.copied(cluster, node, request, result)
@@ -290,7 +294,7 @@ impl Running {
                 }
                 PfsTask::BeginFlush(catalog) | PfsTask::Publish(catalog) => {
                     self.flushes.failed(cluster, catalog.id, &reason);
-                    self.evict();
+                    self.choose();
                     true
                 }
                 PfsTask::ReadCatalog(_) => match &mut self.phase {
@@ -298,7 +302,7 @@ impl Running {
                     _ => false,
                 },
                 PfsTask::MarkFailed(stored) => {
-                    cluster.note(format!("dataset {} could not be marked FAILED: {reason}", stored.id));
+                    cluster.warn(format!("dataset {} could not be marked FAILED: {reason}", stored.id));
                     true
                 }
             },
@@ -327,7 +331,7 @@ impl Running {
 
     fn no_survey(&mut self, reason: &str) {
         if matches!(self.survey, Survey::Asked(_)) {
-            self.cluster.note(format!("what the prefix has is not known: {reason}"));
+            self.cluster.warn(format!("what the prefix has is not known: {reason}"));
             self.survey = Survey::Unknown;
             self.flushes.surveyed();
             self.choose();

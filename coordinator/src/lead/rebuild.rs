@@ -195,7 +195,7 @@ impl Rebuild {
                     }
                     Err(reason) => {
                         let host = cluster.host(node).to_owned();
-                        cluster.note(format!("member {member} of dataset {} on {host}: {reason}", self.id));
+                        cluster.warn(format!("member {member} of dataset {} on {host}: {reason}", self.id));
                     }
                 }
             }
@@ -250,7 +250,7 @@ impl Rebuild {
             if !catalog.layout.scheme.survives(set.len(), &lost) {
                 // Members without files: nothing of them is lost, but what they protected has one guard less.
                 cluster
-                    .note(format!("dataset {}: redundancy data of members without files is lost", self.id));
+                    .warn(format!("dataset {}: redundancy data of members without files is lost", self.id));
                 continue;
             }
             for at in lost {

@@ -150,13 +150,13 @@ impl Recover {
             Some(Recovered::Failed(reason)) => {
                 match std::mem::replace(&mut self.step, Step::Done) {
                     Step::FromCache(candidate, _) => {
-                        cluster.note(format!("dataset {} is not in the caches: {reason}", candidate.id));
+                        cluster.warn(format!("dataset {} is not in the caches: {reason}", candidate.id));
                         if self.start_fetch(cluster, candidate) {
                             return true;
                         }
                     }
                     Step::FromPrefix(candidate, _) => {
-                        cluster.note(format!("dataset {} is not in the prefix: {reason}", candidate.id));
+                        cluster.warn(format!("dataset {} is not in the prefix: {reason}", candidate.id));
                         put_aside(cluster, &candidate);
                     }
                     _ => {}
@@ -184,7 +184,7 @@ impl Recover {
             return false;
         }
         if let Some(text) = failure {
-            cluster.note(text);
+            cluster.warn(text);
         }
         if answers.all() {
             let tries = *tries + 1;

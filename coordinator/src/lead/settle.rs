@@ -257,7 +257,7 @@ impl Settle {
                 asks.remove(&id);
             }
             Err(reason) => {
-                cluster.note(format!("{} has dataset {id} complete, but: {reason}", cluster.host(node)));
+                cluster.warn(format!("{} has dataset {id} complete, but: {reason}", cluster.host(node)));
                 if !ask_catalog(cluster, id, others) {
                     asks.remove(&id);
                 }
@@ -324,7 +324,7 @@ impl Settle {
             } else {
                 if !held.has_members(&catalog) {
                     // An eviction that had begun, and since then newer ones were removed; or a loss.
-                    cluster.note(format!("dataset {id}: a member is lost; the next restart rebuilds it"));
+                    cluster.warn(format!("dataset {id}: a member is lost; the next restart rebuilds it"));
                 }
                 doubts.push((catalog, missing, held.flushed()));
             }

@@ -7,6 +7,9 @@ use scrfs::ids::{DatasetId, Epoch};
 use scrfs::path::RelPath;
 use scrfs_coordinator::pfs::{PfsOutcome, PfsTask, StoredDataset};
 
+/// Tries of a flush in one epoch.
+pub(crate) const TRIES: u32 = 6;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) catalog: Catalog,
@@ -20,11 +23,33 @@ pub(crate) struct Stored {
 pub(crate) struct Prefix {
     pub(crate) datasets: BTreeMap<(Epoch, DatasetId), Stored>,
     /// `flush.<id>`.
-    begun: BTreeMap<DatasetId, BTreeMap<RelPath, u64>>,
+    pub(crate) begun: BTreeMap<DatasetId, BTreeMap<RelPath, u64>>,
     pub(crate) published: u64,
+    pub(crate) curse: Option<Curse>,
+    /// Flushes that fail every time: tries in this epoch.
+    pub(crate) tried: BTreeMap<DatasetId, u32>,
+    /// Datasets that were published while a cursed one waited for its next try.
+    pub(crate) overtook: u64,
+}
+
+/// Where the flush of every third dataset fails, each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Curse {
+    Begin,
+    Copy,
+    Publish,
 }
 
 impl Prefix {
+    pub(crate) fn cursed(&self, id: DatasetId) -> bool {
+        self.curse.is_some() && id.0.is_multiple_of(3)
+    }
+
+    /// Flushes of it end here.
+    pub(crate) fn refuses(&self, id: DatasetId, at: Curse) -> bool {
+        self.cursed(id) && self.curse == Some(at)
+    }
+
     /// The newest of that id (names and ids are one to one here).
     pub(crate) fn stored(&self, id: DatasetId) -> Option<&Stored> {
         self.datasets.values().rev().find(|stored| stored.catalog.id == id)
@@ -55,6 +80,12 @@ impl Prefix {
                 });
                 PfsOutcome::Surveyed(all.collect())
             }
+            PfsTask::BeginFlush(catalog) if self.refuses(catalog.id, Curse::Begin) => {
+                PfsOutcome::Failed(PfsTask::BeginFlush(catalog), "cursed".to_owned())
+            }
+            PfsTask::Publish(catalog) if self.refuses(catalog.id, Curse::Publish) => {
+                PfsOutcome::Failed(PfsTask::Publish(catalog), "cursed".to_owned())
+            }
             PfsTask::BeginFlush(catalog) => {
                 self.begun.insert(catalog.id, BTreeMap::new());
                 PfsOutcome::FlushBegun(catalog.id, format!("/pfs/.scr/flush.{}", catalog.id).into_bytes())
@@ -67,6 +98,8 @@ impl Prefix {
                     assert!(!file || files.contains_key(&entry.path), "{} was not copied", entry.path);
                 }
                 self.published += 1;
+                let waits = |(cursed, tries): (&DatasetId, &u32)| *cursed < id && *tries < TRIES;
+                self.overtook += u64::from(self.tried.iter().any(waits));
                 let stored = Stored { catalog: *catalog, files, failed: false, bad: false };
                 // A swap: what had that name is gone.
                 self.datasets.retain(|_, old| old.catalog.name != stored.catalog.name);

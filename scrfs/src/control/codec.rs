@@ -122,12 +122,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::control::{Ask, Command};
+    use crate::control::{Ask, Command, Severity};
     use crate::ids::DatasetId;
 
     #[test]
     fn frames_survive_any_tearing() {
-        let commands = [Command::Inventory, Command::Note("x".repeat(300)), Command::Sealed(DatasetId(7))];
+        let commands = [
+            Command::Inventory,
+            Command::Note { severity: Severity::Info, text: "x".repeat(300) },
+            Command::Sealed(DatasetId(7)),
+        ];
         let mut bytes = Vec::new();
         for command in &commands {
             bytes.extend(encode(command).unwrap());

@@ -339,7 +339,21 @@ pub enum Command {
         directory: Vec<u8>,
     },
     /// Something worth an operator's attention, for the events. -
-    Note(String),
+    Note {
+        /// How much it matters.
+        severity: Severity,
+        /// With dataset, member and host where it is about these.
+        text: String,
+    },
+}
+
+/// How much a note of the lead matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Severity {
+    /// What was decided or done.
+    Info,
+    /// Something was lost, is unprotected or failed.
+    Warning,
 }
 
 /// Why a member could not be fetched from the PFS.

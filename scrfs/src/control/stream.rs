@@ -247,7 +247,7 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
-    use crate::control::{Command, DataReply};
+    use crate::control::{Command, DataReply, Severity};
 
     #[test]
     fn a_descriptor_rides_along_and_is_close_on_exec() {
@@ -300,7 +300,7 @@ mod tests {
         let (mut sender, _keep) = split(a, codec::FRAME_MAX);
         let (_other, mut receiver) = split(b, codec::FRAME_MAX);
         let text = "n".repeat(3 << 20);
-        let sent = Command::Note(text);
+        let sent = Command::Note { severity: Severity::Warning, text };
         let expected = sent.clone();
         let writer = std::thread::spawn(move || sender.send(&sent).unwrap());
         assert_eq!(receiver.receive::<Command>(None).unwrap(), expected);

@@ -3,7 +3,7 @@
 //! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's order. Transfers,
 //! files that programs wait for, evictions: a thread each. Freezing: a thread per seal.
 
-use crate::control::Command;
+use crate::control::{Command, Severity};
 use crate::ids::DatasetId;
 
 use super::node::Node;
@@ -55,7 +55,8 @@ impl Node {
                     waiter.answer(errno);
                 }
             }
-            Command::Note(text) => self.events.info(None, &text),
+            Command::Note { severity: Severity::Info, text } => self.events.info(None, &text),
+            Command::Note { severity: Severity::Warning, text } => self.events.warning(None, &text),
             Command::Evict(id) => self.evict(link, id),
 
             Command::FlushMember { id, directory } => {

@@ -14,7 +14,7 @@ use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
 use scrfs::path::RelPath;
 
 pub(crate) use self::directories::{op_paths, rename, top_of};
-use crate::prefix::Prefix;
+use crate::prefix::{Curse, Prefix};
 use crate::rng::Rng;
 
 pub(crate) const EEXIST: i32 = 17;
@@ -291,6 +291,7 @@ impl Daemon {
                 let result = match held.and_then(|d| d.catalog.as_ref().map(|c| (d, c))) {
                     None => Err("not here".to_owned()),
                     Some(_) if trouble_now() => Err("injected".to_owned()),
+                    Some(_) if prefix.refuses(id, Curse::Copy) => Err("cursed".to_owned()),
                     Some((dataset, catalog)) => self.copy_out(id, dataset, catalog, prefix),
                 };
                 events.push(Event::FlushedMember { id, result });
@@ -340,7 +341,7 @@ impl Daemon {
                 let result = if good { Ok(()) } else { Err("not good".to_owned()) };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
-            Command::Note(_) => {}
+            Command::Note { .. } => {}
         }
         events
     }

@@ -6,10 +6,12 @@ use scrfs::control::{Command, DirOp, HeldState, Start};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, RequestId};
 use scrfs::path::RelPath;
+use scrfs_coordinator::pfs::PfsTask;
 
 use super::World;
 use crate::daemon::{Answered, Daemon, Dataset, EEXIST, rename, size_of, top_of};
 use crate::observer;
+use crate::prefix::TRIES;
 
 impl World {
     pub(super) fn got_ready(&mut self, name: Option<Vec<u8>>) {
@@ -132,6 +134,29 @@ impl World {
         } else {
             self.truth.insert(key, sealed);
             self.seals += 1;
+        }
+    }
+
+    /// Tries are bounded, in each epoch.
+    pub(super) fn flush_begins(&mut self, task: &PfsTask) {
+        if let PfsTask::BeginFlush(catalog) = task
+            && self.prefix.cursed(catalog.id)
+        {
+            let tries = self.prefix.tried.entry(catalog.id).or_default();
+            *tries += 1;
+            assert!(*tries <= TRIES, "flush of {} is tried without end", catalog.id);
+        }
+    }
+
+    /// Nothing is on its way: what is due is flushed, or cursed. One that fails every time holds no other up.
+    pub(super) fn check_flushes(&self) {
+        if self.lead.is_none() || !self.smooth || !self.ready || self.settings.flush_every != 1 {
+            return;
+        }
+        let newest = self.prefix.datasets.keys().max().copied();
+        for (id, dataset) in self.nodes[0].datasets.iter().filter(|(_, dataset)| dataset.listed) {
+            let due = Some((dataset.epoch, *id)) > newest && !self.prefix.cursed(*id);
+            assert!(!due || dataset.flushed, "{id} is due and not flushed");
         }
     }
 

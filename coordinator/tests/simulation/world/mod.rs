@@ -18,7 +18,7 @@ use scrfs_coordinator::pfs::{PfsOutcome, PfsTask};
 use self::jobs::Share;
 use crate::daemon::{Daemon, Dataset, Trouble};
 use crate::observer::{self, Key, Truth};
-use crate::prefix::Prefix;
+use crate::prefix::{Curse, Prefix};
 use crate::rng::Rng;
 
 #[allow(clippy::struct_excessive_bools, reason = "a test's knobs")]
@@ -47,6 +47,8 @@ pub(crate) struct World {
     calm: bool,
     /// Per 10,000.
     pub(crate) trouble: u64,
+    /// Nothing fails by chance in the whole run.
+    smooth: bool,
     /// Also while a restart looks for its dataset.
     pub(crate) trouble_in_restart: bool,
     /// Directories as the order of operations has them.
@@ -92,13 +94,15 @@ impl World {
         let settings = settings(&mut rng);
         let count = 1 + rng.below(6);
         let trouble = *rng.pick(&[0, 0, 60, 300]).expect("some");
+        let curses = [Curse::Begin, Curse::Copy, Curse::Publish];
+        let curse = rng.chance(20).then(|| *rng.pick(&curses).expect("some"));
         let mut world = Self {
             trouble_in_restart: rng.chance(30),
             rng,
             settings,
             nodes: Vec::new(),
             graveyard: Vec::new(),
-            prefix: Prefix::default(),
+            prefix: Prefix { curse, ..Prefix::default() },
             lead: None,
             epoch: 0,
             now: 1_000_000,
@@ -112,6 +116,7 @@ impl World {
             expected: None,
             calm: true,
             trouble,
+            smooth: trouble == 0,
             oracle: BTreeSet::new(),
             prepared: BTreeSet::new(),
             ops: BTreeMap::new(),
@@ -195,6 +200,7 @@ impl World {
             self.prefix.carry_out(task);
         }
         self.tasks.clear();
+        self.prefix.tried.clear();
     }
 
     fn feed(&mut self, input: Input) {
@@ -232,9 +238,12 @@ impl World {
                     self.shares.push(Share { id, job: job.clone(), node: node.0 as usize, fails });
                 }
             }
-            Output::Pfs(task) => self.tasks.push_back(task),
+            Output::Pfs(task) => {
+                self.flush_begins(&task);
+                self.tasks.push_back(task);
+            }
             Output::Ready(name) => self.got_ready(name),
-            Output::Note(text) => {
+            Output::Note(_, text) => {
                 assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");
                 self.gave_up |= text.contains("given up");
             }
@@ -289,6 +298,9 @@ impl World {
             }
         }
         self.check_answers();
+        if !busy {
+            self.check_flushes();
+        }
         busy
     }
 
