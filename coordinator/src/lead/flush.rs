@@ -16,6 +16,8 @@ use crate::pfs::PfsTask;
 
 /// Tries for one dataset.
 const TRIES: u32 = 6;
+/// A flush of which nothing is heard for so long is held up: then those that wait may make room in the caches.
+const HELD_UP: u64 = 900_000 * MS;
 
 #[derive(Debug)]
 enum Step {
@@ -30,6 +32,8 @@ struct Flush {
     /// That failed.
     tries: u32,
     step: Step,
+    /// When something was heard of it.
+    heard: u64,
 }
 
 #[derive(Debug)]
@@ -50,6 +54,7 @@ pub(super) struct Flushes {
     given_up: BTreeSet<DatasetId>,
     /// What the prefix has is known, or cannot be known.
     surveyed: bool,
+    held_up: bool,
 }
 
 impl Flushes {
@@ -79,9 +84,11 @@ impl Flushes {
         waiting.chain(self.current.iter().map(|flush| flush.id))
     }
 
-    /// A flush of it runs or waits, or it is not known yet whether one is due.
+    /// It stays in the caches: a flush of it runs, or waits and is not held up without end, or it is not known yet whether one is due.
     pub(super) fn busy(&self, id: DatasetId) -> bool {
-        !self.surveyed || self.ids().any(|flush| flush == id)
+        let waits = || self.waiting.iter().any(|waiting| waiting.id == id);
+        let runs = self.current.as_ref().is_some_and(|flush| flush.id == id);
+        !self.surveyed || runs || (!self.held_up && waits())
     }
 
     /// A program removed it.
@@ -103,7 +110,7 @@ impl Flushes {
         let Some(Waiting { id, tries, .. }) = next.map(|at| self.waiting.swap_remove(at)) else { return };
         if let Some(known) = cluster.datasets.get(id) {
             let task = PfsTask::BeginFlush(Box::new(known.catalog.clone()));
-            self.current = Some(Flush { id, tries, step: Step::Beginning });
+            self.current = Some(Flush { id, tries, step: Step::Beginning, heard: cluster.now });
             cluster.pfs(task);
         }
     }
@@ -115,6 +122,7 @@ impl Flushes {
             return false;
         }
         flush.step = Step::Copying(Answers::of(cluster.nodes()));
+        flush.heard = cluster.now;
         cluster.send_all(&Command::FlushMember { id, directory: directory.to_vec() });
         true
     }
@@ -132,6 +140,7 @@ impl Flushes {
         if !answers.put(node, result) {
             return false;
         }
+        flush.heard = cluster.now;
         // Also after a failure all are awaited: the next try must not meet this one's writers.
         if answers.all() {
             let failures: Vec<String> = answers
@@ -151,6 +160,21 @@ impl Flushes {
             }
         }
         true
+    }
+
+    /// True when the running flush is held up from now on: some datasets need not wait for theirs any more.
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) -> bool {
+        let late = self.current.as_ref().filter(|flush| flush.heard + HELD_UP <= cluster.now);
+        let begins = late.is_some() && !self.held_up;
+        self.held_up = late.is_some();
+        if let Some(id) = late.filter(|_| begins).map(|flush| flush.id) {
+            let minutes = HELD_UP / (60_000 * MS);
+            cluster.warn(format!(
+                "flush of dataset {id} is held up: nothing was heard of it for {minutes} minutes; \
+                 datasets that wait behind it make room when the caches need it"
+            ));
+        }
+        begins
     }
 
     /// It is in the index.

@@ -22,6 +22,7 @@ mod seal;
 mod settle;
 
 use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
+use scrfs::dataset::Catalog;
 use scrfs::ids::{Epoch, NodeRank};
 
 use self::cluster::Cluster;
@@ -33,7 +34,7 @@ use self::recover::Recover;
 use self::seal::Seals;
 use self::settle::Settle;
 use crate::job::{Job, JobId, JobResult};
-use crate::pfs::{PfsOutcome, PfsTask, StoredDataset};
+use crate::pfs::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
 
 /// A PFS that does not say what it has keeps seals and restarts waiting no longer than this, microseconds.
 const SURVEY_LIMIT: u64 = 30_000 * MS;
@@ -171,7 +172,12 @@ impl Running {
         match &mut self.phase {
             Phase::Recovering(recover) => recover.tick(&mut self.cluster),
             Phase::Settling(_) => {}
-            Phase::Serving => self.seals.tick(&mut self.cluster),
+            Phase::Serving => {
+                self.seals.tick(&mut self.cluster);
+                if self.flushes.tick(&mut self.cluster) {
+                    self.evict();
+                }
+            }
         }
         self.advance();
         self.cluster.take_outputs()
@@ -282,26 +288,30 @@ impl Running {
                 self.evict();
                 true
             }
-            PfsOutcome::Catalog(catalog) => match &mut self.phase {
-                Phase::Recovering(recover) => recover.stored(cluster, Ok(*catalog)),
-                _ => false,
-            },
+            PfsOutcome::Catalog(stored, catalog) => {
+                self.stored(&stored, Ok(*catalog));
+                true
+            }
             PfsOutcome::Marked(_) => true,
-            PfsOutcome::Failed(task, reason) => match task {
+            PfsOutcome::Failed(task, failure) => match task {
                 PfsTask::Survey => {
-                    self.no_survey(&reason);
+                    self.no_survey(&failure.reason);
                     true
                 }
                 PfsTask::BeginFlush(catalog) | PfsTask::Publish(catalog) => {
-                    self.flushes.failed(cluster, catalog.id, &reason);
+                    self.flushes.failed(cluster, catalog.id, &failure.reason);
                     self.choose();
                     true
                 }
-                PfsTask::ReadCatalog(_) => match &mut self.phase {
-                    Phase::Recovering(recover) => recover.stored(cluster, Err(&reason)),
-                    _ => false,
-                },
+                PfsTask::ReadCatalog(stored) => {
+                    if failure.cause == PfsCause::Damaged {
+                        cluster.pfs(PfsTask::MarkFailed(stored.clone()));
+                    }
+                    self.stored(&stored, Err(&failure.reason));
+                    true
+                }
                 PfsTask::MarkFailed(stored) => {
+                    let reason = failure.reason;
                     cluster.warn(format!("dataset {} could not be marked FAILED: {reason}", stored.id));
                     true
                 }
@@ -309,6 +319,13 @@ impl Running {
         };
         if !awaited {
             self.cluster.log("an outcome on the PFS that nobody awaits: ignored".to_owned());
+        }
+    }
+
+    /// The records of a dataset in the prefix; when they come late nobody needs them any more.
+    fn stored(&mut self, stored: &StoredDataset, catalog: Result<Catalog, &str>) {
+        if let Phase::Recovering(recover) = &mut self.phase {
+            recover.stored(&mut self.cluster, stored, catalog);
         }
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Recover {
     /// What the index names as the one to restart from.
     stored_current: Option<(Epoch, DatasetId)>,
     chosen: Vec<(Catalog, bool)>,
+    /// It left a question without an answer: it is not asked again.
+    prefix_hangs: bool,
     step: Step,
 }
 
@@ -60,7 +62,8 @@ impl Recover {
         let current = stored.iter().find(|dataset| dataset.current && dataset.usable);
         let stored_current = current.map(|dataset| (dataset.epoch, dataset.id));
         let candidates = candidates(held, stored);
-        let mut recover = Self { candidates, stored_current, chosen: Vec::new(), step: Step::Done };
+        let mut recover =
+            Self { candidates, stored_current, chosen: Vec::new(), prefix_hangs: false, step: Step::Done };
         recover.next(cluster);
         recover
     }
@@ -109,7 +112,7 @@ impl Recover {
 
     /// Starts a fetch of it, if it may be fetched; only current is, and nothing newer than what the index says.
     fn start_fetch(&mut self, cluster: &mut Cluster, candidate: Candidate) -> bool {
-        let may = cluster.settings.fetch && self.chosen.is_empty();
+        let may = cluster.settings.fetch && self.chosen.is_empty() && !self.prefix_hangs;
         let allowed = |stored: &StoredDataset| {
             stored.usable && self.stored_current.is_none_or(|current| (stored.epoch, stored.id) <= current)
         };
@@ -247,20 +250,34 @@ impl Recover {
         self.outcome(cluster, outcome)
     }
 
-    /// The prefix's catalog of a candidate, or why there is none; false when it is not awaited.
-    pub(super) fn stored(&mut self, cluster: &mut Cluster, catalog: Result<Catalog, &str>) -> bool {
-        let Step::FromPrefix(_, refetch) = &mut self.step else { return false };
-        let outcome = match catalog {
-            Ok(catalog) => refetch.catalog(cluster, catalog),
-            Err(reason) => refetch.unreadable(reason),
+    /// The prefix's catalog of a candidate, or why there is none.
+    pub(super) fn stored(
+        &mut self,
+        cluster: &mut Cluster,
+        stored: &StoredDataset,
+        catalog: Result<Catalog, &str>,
+    ) {
+        // One that comes late is another candidate's.
+        let asked = |refetch: &Refetch| refetch.is_of(stored);
+        let outcome = match &mut self.step {
+            Step::FromPrefix(_, refetch) if asked(refetch) => match catalog {
+                Ok(catalog) => refetch.catalog(cluster, catalog),
+                Err(reason) => refetch.unreadable(reason),
+            },
+            _ => None,
         };
-        self.outcome(cluster, outcome)
+        self.outcome(cluster, outcome);
     }
 
     pub(super) fn tick(&mut self, cluster: &mut Cluster) {
         match &mut self.step {
             Step::FromCache(_, rebuild) => rebuild.tick(cluster),
-            Step::FromPrefix(_, refetch) => refetch.tick(cluster),
+            Step::FromPrefix(_, refetch) => {
+                if let Some(outcome) = refetch.tick(cluster) {
+                    self.prefix_hangs = true;
+                    self.outcome(cluster, Some(outcome));
+                }
+            }
             Step::Again { until, tries } if *until <= cluster.now => {
                 let tries = *tries;
                 self.present(cluster, tries);

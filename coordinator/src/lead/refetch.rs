@@ -14,14 +14,19 @@ use super::catalog::{Making, check};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::encoding::{Encoded, Encoding};
+use super::policy::MS;
 use super::rebuild::Recovered;
 use super::settle::Held;
 use crate::job::{About, JobId, JobResult};
 use crate::pfs::{PfsTask, StoredDataset};
 
+/// A PFS that hangs must not keep what caches have from being presented.
+const READ_LIMIT: u64 = 60_000 * MS;
+
 #[derive(Debug)]
 enum Step {
-    Reading,
+    /// Not waited for after this time.
+    Reading(u64),
     Evicting(Answers<()>),
     Fetching(Answers<Result<Vec<FrozenFile>, FetchFailure>>),
     Encoding(Encoding),
@@ -50,7 +55,7 @@ impl Refetch {
         // A rebuild that failed has left members on nodes that had none before.
         let holders = cluster.nodes().filter(|_| !held.is_empty()).collect();
         let revision = held.iter().map(Held::highest_revision).max();
-        Self { stored, holders, revision, source: None, step: Step::Reading }
+        Self { stored, holders, revision, source: None, step: Step::Reading(cluster.now + READ_LIMIT) }
     }
 
     fn id(&self) -> DatasetId {
@@ -59,7 +64,7 @@ impl Refetch {
 
     /// The prefix's catalog; `None` when it is not awaited.
     pub(super) fn catalog(&mut self, cluster: &mut Cluster, mut catalog: Catalog) -> Option<Recovered> {
-        if !matches!(self.step, Step::Reading) {
+        if !matches!(self.step, Step::Reading(_)) {
             return None;
         }
         if let Err(reason) = check(&catalog, self.id(), false) {
@@ -84,7 +89,12 @@ impl Refetch {
 
     /// The prefix cannot give its catalog.
     pub(super) fn unreadable(&mut self, reason: &str) -> Option<Recovered> {
-        matches!(self.step, Step::Reading).then(|| Recovered::Failed(reason.to_owned()))
+        matches!(self.step, Step::Reading(_)).then(|| Recovered::Failed(reason.to_owned()))
+    }
+
+    /// This is the dataset that is fetched.
+    pub(super) fn is_of(&self, stored: &StoredDataset) -> bool {
+        (self.stored.epoch, self.stored.id) == (stored.epoch, stored.id)
     }
 
     /// A node has dropped its old version; `None` when that is not awaited.
@@ -239,9 +249,17 @@ impl Refetch {
         Some(if answers.all() { Recovered::Failed(std::mem::take(reason)) } else { Recovered::Running })
     }
 
-    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
-        if let Step::Committing(committing) = &mut self.step {
-            committing.tick(cluster);
+    /// It fails when the prefix leaves it without an answer.
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) -> Option<Recovered> {
+        match &mut self.step {
+            Step::Reading(until) if *until <= cluster.now => {
+                Some(Recovered::Failed("the prefix does not give its records in time".to_owned()))
+            }
+            Step::Committing(committing) => {
+                committing.tick(cluster);
+                None
+            }
+            _ => None,
         }
     }
 }

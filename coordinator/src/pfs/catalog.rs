@@ -203,6 +203,7 @@ impl Reader<'_> {
         };
         match ranks {
             Some(ranks @ 1..=MEMBERS_MAX) => Ok((usize::try_from(ranks).unwrap_or(0), rows)),
+            Some(ranks) if ranks > MEMBERS_MAX => Err(PfsError::unusable(&path, format!("{ranks} members"))),
             other => Err(PfsError::content(&path, format!("{other:?} members"))),
         }
     }
@@ -215,7 +216,7 @@ impl Reader<'_> {
             Rank2FileBody::Node(node) => node,
         };
         if levels == 0 {
-            return Err(PfsError::content(
+            return Err(PfsError::unusable(
                 self.directory,
                 format!("rank2file has more than {LEVELS_MAX} levels"),
             ));
@@ -241,7 +242,7 @@ impl Reader<'_> {
             rows.push((member, self.inner(path)?, file.clone()));
         }
         if rows.len() as u64 > RECORD_BYTES_MAX / 16 {
-            return Err(PfsError::content(self.directory, "more files than its records could hold"));
+            return Err(PfsError::unusable(self.directory, "more files than its records could hold"));
         }
         Ok(())
     }
@@ -255,7 +256,7 @@ impl Reader<'_> {
     fn file(&self, member: Member, path: RelPath, file: &FileOnPfs) -> Result<Entry> {
         let (Some(size), Some(Crc32(crc))) = (file.size, file.crc) else {
             let reason = format!("{path}: no size or no CRC recorded; it cannot be verified");
-            return Err(PfsError::content(self.directory, reason));
+            return Err(PfsError::unusable(self.directory, reason));
         };
         let kind = EntryKind::File(FileCopy { size, crc, member, program_rank: file.program_rank });
         if let (Some(mode), Some(uid), Some(gid)) = (file.mode, file.uid, file.gid) {

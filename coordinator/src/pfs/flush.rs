@@ -80,7 +80,9 @@ pub(super) fn recover(prefix: &Prefix) -> Result<()> {
     let lock = Lock::take(prefix)?;
     for id in swaps.iter().copied().map(DatasetId) {
         match finish_swap(prefix, &lock, id) {
-            Err(error @ (PfsError::Dataset { .. } | PfsError::Content { .. })) => {
+            Err(
+                error @ (PfsError::Dataset { .. } | PfsError::Content { .. } | PfsError::Unusable { .. }),
+            ) => {
                 tracing::warn!(dataset = id.0, %error, "a half-done swap cannot be finished");
                 remove_file(&prefix.swap(id))?;
             }

@@ -26,7 +26,7 @@ pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
     for view in index.entries() {
         let Some(name) = view.name else { continue };
         let directory = prefix.dataset(name);
-        let usable = view.complete && view.failed.is_empty() && is_name(name) && has_summary(prefix, name)?;
+        let usable = view.complete && view.failed.is_empty() && is_name(name) && exists(&directory)?;
         stored.push(StoredDataset {
             id: view.id,
             epoch: Epoch(view.epoch.unwrap_or(0)),
@@ -83,7 +83,7 @@ pub(super) fn add(
     point_current(prefix, &index)
 }
 
-/// Notes that a fetch of this dataset found bad bytes.
+/// Notes that a fetch of this dataset found bad bytes or records.
 pub(super) fn mark_failed(prefix: &Prefix, lock: &Lock, stored: &StoredDataset) -> Result<()> {
     let mut index = read(prefix)?;
     let path = prefix.state("index.scr");
@@ -152,11 +152,6 @@ fn write(prefix: &Prefix, _held: &Lock, index: &Index) -> Result<()> {
     prefix.newest()?;
     prefix.step("flush.index")?;
     replace(&prefix.state("index.scr"), &index.encode())
-}
-
-fn has_summary(prefix: &Prefix, name: &[u8]) -> Result<bool> {
-    let directory = prefix.dataset(name);
-    Ok(exists(&directory.join(".scr/summary.scr"))? || exists(&directory.join("summary.scr"))?)
 }
 
 /// The dataset that a restart presents: what the link says, where a person made it differ from CURRENT.

@@ -29,7 +29,7 @@ pub enum PfsTask {
     Publish(Box<Catalog>),
     /// Read a dataset's names, sizes and CRCs as a catalog to fetch by; members as its rank2file has them.
     ReadCatalog(StoredDataset),
-    /// Mark it FAILED in the index: a fetch found bad bytes.
+    /// Mark it FAILED in the index: a fetch found bad bytes or records.
     MarkFailed(StoredDataset),
 }
 
@@ -44,7 +44,7 @@ pub struct StoredDataset {
     pub name: Vec<u8>,
     /// Absolute path.
     pub directory: Vec<u8>,
-    /// The index says complete and not failed.
+    /// The index says complete and not failed, and something has its name.
     pub usable: bool,
     /// A person or scrfs marked it as the one to restart from.
     pub current: bool,
@@ -60,9 +60,27 @@ pub enum PfsOutcome {
     /// To `Publish`.
     Published(DatasetId),
     /// To `ReadCatalog`.
-    Catalog(Box<Catalog>),
+    Catalog(StoredDataset, Box<Catalog>),
     /// To `MarkFailed`.
     Marked(DatasetId),
-    /// The task failed; the text names path and reason.
-    Failed(PfsTask, String),
+    /// The task failed.
+    Failed(PfsTask, PfsFailure),
+}
+
+/// Why a task failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PfsFailure {
+    /// What it says of the dataset.
+    pub cause: PfsCause,
+    /// With the path.
+    pub reason: String,
+}
+
+/// What the failure of a task says of its dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PfsCause {
+    /// Nothing: the PFS does not serve, or what is there is beyond this version.
+    Unavailable,
+    /// To `ReadCatalog`: the dataset's records are missing, torn, fail their CRC or say what cannot be.
+    Damaged,
 }

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use scrfs::hash::FormatError;
 use scrfs::ids::{DatasetId, Epoch};
 use scrfs::path::RelPath;
 use scrfs::record::{Record, RecordError};
@@ -25,6 +26,9 @@ pub(super) enum PfsError {
     /// It is, but says something that cannot be.
     #[error("{}: {reason}", path.display())]
     Content { path: PathBuf, reason: String },
+    /// Sound for all that is known, but this version cannot use it.
+    #[error("{}: {reason}", path.display())]
+    Unusable { path: PathBuf, reason: String },
     /// The dataset cannot be put there.
     #[error("dataset {id} ({}): {reason}", String::from_utf8_lossy(name))]
     Dataset { id: DatasetId, name: Vec<u8>, reason: String },
@@ -44,6 +48,20 @@ impl PfsError {
 
     pub(super) fn content(path: &Path, reason: impl Into<String>) -> Self {
         Self::Content { path: path.to_owned(), reason: reason.into() }
+    }
+
+    pub(super) fn unusable(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Unusable { path: path.to_owned(), reason: reason.into() }
+    }
+
+    /// What should be there is not, or is not what was written.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Record { source: RecordError::Format(FormatError::Version { .. }), .. } => false,
+            Self::Record { .. } | Self::Content { .. } => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
     }
 }
 
@@ -165,7 +183,7 @@ pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(PfsError::io(path, "read"))?;
     if bytes.len() as u64 > RECORD_BYTES_MAX {
-        return Err(PfsError::content(path, format!("more than {RECORD_BYTES_MAX} bytes")));
+        return Err(PfsError::unusable(path, format!("more than {RECORD_BYTES_MAX} bytes")));
     }
     Ok(Some(bytes))
 }

@@ -1,5 +1,7 @@
 //! Flush, crash at each step, recovery, reading back; and a prefix as SCR wrote it.
 
+mod damage;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -109,7 +111,7 @@ fn survey(prefix: &Prefix) -> Vec<StoredDataset> {
 
 fn read(prefix: &Prefix, stored: &StoredDataset) -> Catalog {
     match carry_out(prefix, &PfsTask::ReadCatalog(stored.clone())).unwrap() {
-        PfsOutcome::Catalog(catalog) => *catalog,
+        PfsOutcome::Catalog(_, catalog) => *catalog,
         other => panic!("{other:?}"),
     }
 }

@@ -1,12 +1,13 @@
-//! The thread of rank 0 that works in the prefix, one task at a time. A PFS that hangs holds up nothing else.
+//! The thread of rank 0 that works in the prefix, one task at a time. A PFS that hangs holds up this thread and
+//! no other; the lead waits for none of its outcomes without a limit.
 
 use std::io;
 
 use crossbeam_channel::{Sender, unbounded};
 
 use super::lock::Lock;
-use super::prefix::{PfsError, Prefix, Result};
-use super::{PfsOutcome, PfsTask, catalog, flush, index};
+use super::prefix::{PfsError, Prefix, Result, exists};
+use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, index};
 use crate::message::Opening;
 
 /// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its sender.
@@ -18,13 +19,26 @@ pub fn start(opening: &Opening, done: impl Fn(PfsOutcome) + Send + 'static) -> i
         for task in waiting {
             let outcome = carry_out(&prefix, &task).unwrap_or_else(|error| {
                 tracing::warn!(%error, "a task on the PFS failed");
-                PfsOutcome::Failed(task, error.to_string())
+                let cause = cause(&prefix, &task, &error);
+                PfsOutcome::Failed(task, PfsFailure { cause, reason: error.to_string() })
             });
             done(outcome);
         }
     };
     std::thread::Builder::new().name("pfs".to_owned()).spawn(work)?;
     Ok(tasks)
+}
+
+/// Whether the dataset is to blame. Not while the prefix as a whole is away: then every file of it seems to be missing. Nor
+/// in a swap that could not be settled: then another dataset may be at its place for now.
+pub(super) fn cause(prefix: &Prefix, task: &PfsTask, error: &PfsError) -> PfsCause {
+    let there = || exists(&prefix.state("index.scr")).unwrap_or(false);
+    let settled = || prefix.numbered("swap.").is_ok_and(|swaps| swaps.is_empty());
+    if matches!(task, PfsTask::ReadCatalog(_)) && error.is_damage() && there() && settled() {
+        PfsCause::Damaged
+    } else {
+        PfsCause::Unavailable
+    }
 }
 
 pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
@@ -43,7 +57,9 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
             flush::publish(prefix, catalog)?;
             PfsOutcome::Published(catalog.id)
         }
-        PfsTask::ReadCatalog(stored) => PfsOutcome::Catalog(Box::new(catalog::read(prefix, stored)?)),
+        PfsTask::ReadCatalog(stored) => {
+            PfsOutcome::Catalog(stored.clone(), Box::new(catalog::read(prefix, stored)?))
+        }
         PfsTask::MarkFailed(stored) => {
             let lock = Lock::take(prefix)?;
             index::mark_failed(prefix, &lock, stored)?;

@@ -58,7 +58,7 @@ fn run(world: &mut World) {
     world.check_settled();
 }
 
-fn seed(seed: u64) -> [u64; 4] {
+fn seed(seed: u64) -> [u64; 5] {
     let mut world = World::new(seed);
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     if let Err(panic) = outcome {
@@ -68,7 +68,7 @@ fn seed(seed: u64) -> [u64; 4] {
         eprintln!("the failing seed: SIMULATION_SEED={seed} SIMULATION_TRACE=1");
         std::panic::resume_unwind(panic);
     }
-    [world.seals, world.rebuilt, world.prefix.published, world.prefix.overtook]
+    [world.seals, world.rebuilt, world.prefix.published, world.prefix.overtook, world.prefix.marked]
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn seeds() {
         return;
     }
     let count = std::env::var("SIMULATION_COUNT").map_or(3000, |count| count.parse().expect("a number"));
-    let mut total = [0; 4];
+    let mut total = [0; 5];
     for number in 0..count {
         for (total, one) in total.iter_mut().zip(seed(number)) {
             *total += one;
@@ -86,6 +86,7 @@ fn seeds() {
     }
     // A simulation in which little happens proves little.
     let wanted = count / 2;
-    let enough = total[..3].iter().all(|what| *what > wanted) && total[3] > count / 10;
-    assert!(enough, "seals, restarts, flushes, flushes past one that fails: {total:?}");
+    let enough =
+        total[..3].iter().all(|what| *what > wanted) && total[3] > count / 10 && total[4] > count / 200;
+    assert!(enough, "seals, restarts, flushes, flushes past one that fails, marked: {total:?}");
 }

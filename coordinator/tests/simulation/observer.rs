@@ -60,7 +60,7 @@ pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
 }
 
 pub(crate) fn in_prefix(prefix: &Prefix, key: Key) -> bool {
-    prefix.datasets.get(&key).is_some_and(|stored| !stored.failed && !stored.bad)
+    prefix.datasets.get(&key).is_some_and(|stored| !stored.failed && !stored.bad && !stored.unreadable)
 }
 
 /// What a restart must present as current.

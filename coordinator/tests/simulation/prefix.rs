@@ -1,11 +1,11 @@
 //! A model of the prefix.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Epoch};
 use scrfs::path::RelPath;
-use scrfs_coordinator::pfs::{PfsOutcome, PfsTask, StoredDataset};
+use scrfs_coordinator::pfs::{PfsCause, PfsFailure, PfsOutcome, PfsTask, StoredDataset};
 
 /// Tries of a flush in one epoch.
 pub(crate) const TRIES: u32 = 6;
@@ -17,6 +17,8 @@ pub(crate) struct Stored {
     pub(crate) failed: bool,
     /// A file has rotted.
     pub(crate) bad: bool,
+    /// Summary or rank2file has.
+    pub(crate) unreadable: bool,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +32,10 @@ pub(crate) struct Prefix {
     pub(crate) tried: BTreeMap<DatasetId, u32>,
     /// Datasets that were published while a cursed one waited for its next try.
     pub(crate) overtook: u64,
+    /// Found damaged, to be marked FAILED.
+    pub(crate) to_mark: BTreeSet<(Epoch, DatasetId)>,
+    /// For damaged records.
+    pub(crate) marked: u64,
 }
 
 /// Where the flush of every third dataset fails, each time.
@@ -66,6 +72,9 @@ impl Prefix {
     }
 
     pub(crate) fn carry_out(&mut self, task: PfsTask) -> PfsOutcome {
+        if let PfsTask::MarkFailed(dataset) = &task {
+            self.to_mark.remove(&(dataset.epoch, dataset.id));
+        }
         match task {
             PfsTask::Survey => {
                 let newest =
@@ -81,10 +90,10 @@ impl Prefix {
                 PfsOutcome::Surveyed(all.collect())
             }
             PfsTask::BeginFlush(catalog) if self.refuses(catalog.id, Curse::Begin) => {
-                PfsOutcome::Failed(PfsTask::BeginFlush(catalog), "cursed".to_owned())
+                failed(PfsTask::BeginFlush(catalog), PfsCause::Unavailable, "cursed")
             }
             PfsTask::Publish(catalog) if self.refuses(catalog.id, Curse::Publish) => {
-                PfsOutcome::Failed(PfsTask::Publish(catalog), "cursed".to_owned())
+                failed(PfsTask::Publish(catalog), PfsCause::Unavailable, "cursed")
             }
             PfsTask::BeginFlush(catalog) => {
                 self.begun.insert(catalog.id, BTreeMap::new());
@@ -100,22 +109,33 @@ impl Prefix {
                 self.published += 1;
                 let waits = |(cursed, tries): (&DatasetId, &u32)| *cursed < id && *tries < TRIES;
                 self.overtook += u64::from(self.tried.iter().any(waits));
-                let stored = Stored { catalog: *catalog, files, failed: false, bad: false };
+                let stored =
+                    Stored { catalog: *catalog, files, failed: false, bad: false, unreadable: false };
                 // A swap: what had that name is gone.
                 self.datasets.retain(|_, old| old.catalog.name != stored.catalog.name);
                 self.datasets.insert((stored.catalog.epoch, id), stored);
                 PfsOutcome::Published(id)
             }
             PfsTask::ReadCatalog(dataset) => match self.datasets.get(&(dataset.epoch, dataset.id)) {
-                Some(stored) => PfsOutcome::Catalog(Box::new(stored.catalog.clone())),
-                None => PfsOutcome::Failed(PfsTask::ReadCatalog(dataset), "not there".to_owned()),
+                Some(stored) if stored.unreadable => {
+                    self.to_mark.insert((dataset.epoch, dataset.id));
+                    failed(PfsTask::ReadCatalog(dataset), PfsCause::Damaged, "bad CRC")
+                }
+                Some(stored) => PfsOutcome::Catalog(dataset, Box::new(stored.catalog.clone())),
+                None => failed(PfsTask::ReadCatalog(dataset), PfsCause::Unavailable, "not there"),
             },
             PfsTask::MarkFailed(dataset) => {
                 if let Some(stored) = self.datasets.get_mut(&(dataset.epoch, dataset.id)) {
+                    assert!(stored.bad || stored.unreadable, "a sound dataset is marked FAILED");
+                    self.marked += u64::from(stored.unreadable);
                     stored.failed = true;
                 }
                 PfsOutcome::Marked(dataset.id)
             }
         }
     }
+}
+
+pub(crate) fn failed(task: PfsTask, cause: PfsCause, reason: &str) -> PfsOutcome {
+    PfsOutcome::Failed(task, PfsFailure { cause, reason: reason.to_owned() })
 }

@@ -160,6 +160,20 @@ impl World {
         }
     }
 
+    /// A PFS that hangs keeps no job from starting, and does not let the caches grow without end.
+    pub(super) fn check_held_up(&self) {
+        let asked = self.tasks.front().map_or(self.now, |(since, _)| *since);
+        assert!(self.ready || asked + 300_000_000 > self.now, "the start waits for a PFS that hangs");
+        let flush = |task: &PfsTask| matches!(task, PfsTask::BeginFlush(_) | PfsTask::Publish(_));
+        let since = self.tasks.iter().rev().find(|(_, task)| flush(task)).map(|(since, _)| *since);
+        if self.ready && since.is_some_and(|since| since + 1_000_000_000 < self.now) {
+            for node in &self.nodes {
+                let listed = node.datasets.values().filter(|dataset| dataset.listed).count();
+                assert!(listed <= self.settings.cache_size as usize + 1, "{} keeps {listed}", node.host);
+            }
+        }
+    }
+
     pub(super) fn check_answers(&mut self) {
         for at in 0..self.nodes.len() {
             for answer in std::mem::take(&mut self.nodes[at].answered) {
@@ -205,6 +219,7 @@ impl World {
     /// Nothing is left to do, and nothing waits.
     pub(crate) fn check_settled(&self) {
         assert!(self.ready, "ready");
+        assert!(self.prefix.to_mark.is_empty(), "{:?} are damaged, not marked", self.prefix.to_mark);
         for node in &self.nodes {
             let host = &node.host;
             assert!(node.waiting.is_empty(), "{host}: {:?} wait", node.waiting);

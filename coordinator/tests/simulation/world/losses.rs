@@ -30,7 +30,8 @@ impl World {
         if self.rng.chance(10) {
             let all: Vec<Key> = self.prefix.datasets.keys().copied().collect();
             if let Some(key) = self.rng.pick(&all) {
-                self.prefix.datasets.get_mut(key).expect("there").bad = true;
+                let stored = self.prefix.datasets.get_mut(key).expect("there");
+                *(if self.rng.chance(50) { &mut stored.bad } else { &mut stored.unreadable }) = true;
                 self.promised.remove(key);
             }
         }

@@ -13,12 +13,12 @@ use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs_coordinator::lead::{Input, Lead, Output};
-use scrfs_coordinator::pfs::{PfsOutcome, PfsTask};
+use scrfs_coordinator::pfs::{PfsCause, PfsTask};
 
 use self::jobs::Share;
 use crate::daemon::{Daemon, Dataset, Trouble};
 use crate::observer::{self, Key, Truth};
-use crate::prefix::{Curse, Prefix};
+use crate::prefix::{Curse, Prefix, failed};
 use crate::rng::Rng;
 
 #[allow(clippy::struct_excessive_bools, reason = "a test's knobs")]
@@ -36,7 +36,11 @@ pub(crate) struct World {
     up: Vec<VecDeque<Event>>,
     down: Vec<VecDeque<Command>>,
     shares: Vec<Share>,
-    tasks: VecDeque<PfsTask>,
+    /// And when they were given.
+    tasks: VecDeque<(u64, PfsTask)>,
+    /// The PFS hangs now and then; until this time.
+    hangs: bool,
+    hang: u64,
     /// Programs run.
     pub(crate) programs: bool,
     /// The start of this epoch is over.
@@ -94,6 +98,7 @@ impl World {
         let settings = settings(&mut rng);
         let count = 1 + rng.below(6);
         let trouble = *rng.pick(&[0, 0, 60, 300]).expect("some");
+        let hangs = rng.chance(10);
         let curses = [Curse::Begin, Curse::Copy, Curse::Publish];
         let curse = rng.chance(20).then(|| *rng.pick(&curses).expect("some"));
         let mut world = Self {
@@ -110,13 +115,15 @@ impl World {
             down: Vec::new(),
             shares: Vec::new(),
             tasks: VecDeque::new(),
+            hangs,
+            hang: 0,
             programs: false,
             ready: false,
             start: Start::Restart,
             expected: None,
             calm: true,
             trouble,
-            smooth: trouble == 0,
+            smooth: trouble == 0 && !hangs,
             oracle: BTreeSet::new(),
             prepared: BTreeSet::new(),
             ops: BTreeMap::new(),
@@ -196,11 +203,13 @@ impl World {
         self.up.clear();
         self.down.clear();
         self.shares.clear();
-        if let Some(task) = self.tasks.pop_front().filter(|_| self.rng.chance(50)) {
+        if let Some((_, task)) = self.tasks.pop_front().filter(|_| self.rng.chance(50)) {
             self.prefix.carry_out(task);
         }
         self.tasks.clear();
         self.prefix.tried.clear();
+        self.prefix.to_mark.clear();
+        self.hang = 0;
     }
 
     fn feed(&mut self, input: Input) {
@@ -240,7 +249,7 @@ impl World {
             }
             Output::Pfs(task) => {
                 self.flush_begins(&task);
-                self.tasks.push_back(task);
+                self.tasks.push_back((self.now, task));
             }
             Output::Ready(name) => self.got_ready(name),
             Output::Note(_, text) => {
@@ -260,7 +269,8 @@ impl World {
         choices.extend((0..self.up.len()).filter(|at| !self.up[*at].is_empty()).map(|at| (0, at)));
         choices.extend((0..self.down.len()).filter(|at| !self.down[*at].is_empty()).map(|at| (1, at)));
         choices.extend((0..self.shares.len()).map(|at| (2, at)));
-        choices.extend(self.tasks.front().map(|_| (3, 0)));
+        let hanging = self.hangs(acts);
+        choices.extend(self.tasks.front().filter(|_| !hanging).map(|_| (3, 0)));
         let busy = !choices.is_empty();
         if acts && self.programs {
             choices.push((4, 0));
@@ -281,11 +291,12 @@ impl World {
                 self.feed(Input::Job(rank(share.node), share.id, result));
             }
             3 => {
-                let task = self.tasks.pop_front().expect("not empty");
+                let (_, task) = self.tasks.pop_front().expect("not empty");
                 let fails = self.injects() && self.rng.rarely(self.trouble * 3);
                 // The survey decides what a restart may expect, it fails only while programs run.
                 let outcome = if fails && (self.ready || task != PfsTask::Survey) {
-                    PfsOutcome::Failed(task, "injected".to_owned())
+                    self.prefix.to_mark.clear();
+                    failed(task, PfsCause::Unavailable, "injected")
                 } else {
                     self.prefix.carry_out(task)
                 };
@@ -293,15 +304,32 @@ impl World {
             }
             4 => self.act(),
             _ => {
-                self.now += 500_000;
+                self.now += if hanging { 30_000_000 } else { 500_000 };
                 self.feed(Input::Now(self.now));
             }
         }
         self.check_answers();
         if !busy {
             self.check_flushes();
+            self.check_held_up();
         }
         busy
+    }
+
+    /// The PFS hangs; it may begin to.
+    fn hangs(&mut self, may_begin: bool) -> bool {
+        let Some((_, task)) = self.tasks.front().filter(|_| self.hangs && may_begin) else {
+            return self.now < self.hang;
+        };
+        // Seldom asked.
+        let reads = matches!(task, PfsTask::ReadCatalog(_));
+        let begins = self.rng.rarely(if reads { 2000 } else { 100 });
+        if begins && self.hang <= self.now {
+            self.hang = self.now + 1_000_000 * *self.rng.pick(&[40, 100, 2000]).expect("some");
+            self.calm = false;
+            self.say(|| "the PFS hangs".to_owned());
+        }
+        self.now < self.hang
     }
 
     fn deliver(&mut self, at: usize) {

@@ -1,0 +1,146 @@
+//! Records that are damaged, and what is not to be taken for it.
+
+use std::fs;
+use std::path::Path;
+
+use scrfs::ids::{DatasetId, Member};
+use scrfs::record::{FileOnPfs, Rank2FileLeaf, RankFiles, Record, Summary};
+
+use super::{catalog, damage, flush, prefix, survey};
+use crate::pfs::prefix::Prefix;
+use crate::pfs::worker::{carry_out, cause};
+use crate::pfs::{PfsCause, PfsTask, StoredDataset};
+
+/// What the failure to read a dataset's catalog says of it.
+fn blames(prefix: &Prefix, stored: &StoredDataset) -> PfsCause {
+    let task = PfsTask::ReadCatalog(stored.clone());
+    let error = carry_out(prefix, &task).unwrap_err();
+    cause(prefix, &task, &error)
+}
+
+#[test]
+fn damaged_records_are_told_from_a_pfs_that_does_not_serve() {
+    type Harm = fn(&Path, &Path);
+    let shorten = |path: &Path| fs::write(path, &fs::read(path).unwrap()[..60]).unwrap();
+    let harms: [(&str, Harm, PfsCause); 10] = [
+        ("CRC of the summary", |_, ck| damage(&ck.join(".scr/summary.scr")), PfsCause::Damaged),
+        ("CRC of the root", |_, ck| damage(&ck.join(".scr/rank2file.scr")), PfsCause::Damaged),
+        ("CRC of the leaf", |_, ck| damage(&ck.join(".scr/rank2file.0.0.scr")), PfsCause::Damaged),
+        ("summary gone", |_, ck| fs::remove_file(ck.join(".scr/summary.scr")).unwrap(), PfsCause::Damaged),
+        ("root gone", |_, ck| fs::remove_file(ck.join(".scr/rank2file.scr")).unwrap(), PfsCause::Damaged),
+        ("leaf gone", |_, ck| fs::remove_file(ck.join(".scr/rank2file.0.0.scr")).unwrap(), PfsCause::Damaged),
+        ("dataset gone", |_, ck| fs::remove_dir_all(ck).unwrap(), PfsCause::Damaged),
+        (
+            "prefix gone",
+            |root, _| fs::rename(root, root.with_extension("gone")).unwrap(),
+            PfsCause::Unavailable,
+        ),
+        (
+            "a summary that cannot be read as a file",
+            |_, ck| {
+                fs::remove_file(ck.join(".scr/summary.scr")).unwrap();
+                fs::create_dir(ck.join(".scr/summary.scr")).unwrap();
+            },
+            PfsCause::Unavailable,
+        ),
+        (
+            "a swap that is not settled",
+            |root, ck| {
+                damage(&ck.join(".scr/summary.scr"));
+                std::os::unix::fs::symlink("ck", root.join(".scr/swap.7")).unwrap();
+            },
+            PfsCause::Unavailable,
+        ),
+    ];
+    for (what, harm, expected) in harms {
+        let top = tempfile::tempdir().unwrap();
+        let root = top.path().join("prefix");
+        fs::create_dir(&root).unwrap();
+        let prefix = prefix(&root, 5);
+        flush(&prefix, &catalog(1, b"ck"));
+        let stored = survey(&prefix).remove(0);
+        harm(&root, &root.join("ck"));
+        assert_eq!(blames(&prefix, &stored), expected, "{what}");
+    }
+    for name in ["summary.scr", "rank2file.scr", "rank2file.0.0.scr"] {
+        let root = tempfile::tempdir().unwrap();
+        let prefix = prefix(root.path(), 5);
+        flush(&prefix, &catalog(1, b"ck"));
+        flush(&prefix, &catalog(2, b"other"));
+        shorten(&root.path().join("other/.scr").join(name));
+        let stored = survey(&prefix).remove(0);
+        assert_eq!((blames(&prefix, &stored), stored.usable), (PfsCause::Damaged, true), "{name} torn");
+        carry_out(&prefix, &PfsTask::MarkFailed(stored)).unwrap();
+        let usable: Vec<_> = survey(&prefix).iter().map(|d| (d.id.0, d.usable)).collect();
+        assert_eq!(usable, [(2, false), (1, true)], "{name} torn");
+    }
+}
+
+/// Sound by its own CRC, but not true: of another dataset; not complete; files without members.
+#[test]
+fn records_that_lie_are_damage_and_what_is_beyond_this_version_is_not() {
+    type Edit = fn(&Path);
+    fn edit<R: Record>(path: &Path, change: impl FnOnce(&mut R)) {
+        let mut record = R::decode(&fs::read(path).unwrap()).unwrap();
+        change(&mut record);
+        fs::write(path, record.encode()).unwrap();
+    }
+    fn leaf(ck: &Path, change: impl FnOnce(&mut Rank2FileLeaf)) {
+        edit(&ck.join(".scr/rank2file.0.0.scr"), change);
+    }
+    let lies: [(&str, Edit, PfsCause); 5] = [
+        (
+            "of another",
+            |ck| {
+                edit::<Summary>(&ck.join(".scr/summary.scr"), |s| {
+                    s.dataset.as_mut().unwrap().id = Some(DatasetId(9));
+                });
+            },
+            PfsCause::Damaged,
+        ),
+        (
+            "not complete",
+            |ck| edit::<Summary>(&ck.join(".scr/summary.scr"), |s| s.complete = Some(false)),
+            PfsCause::Damaged,
+        ),
+        (
+            "too many members",
+            |ck| {
+                leaf(ck, |l| {
+                    drop(l.by_member.set_last(Member(8), l.by_member.get(&Member(0)).unwrap().clone()));
+                });
+            },
+            PfsCause::Damaged,
+        ),
+        (
+            "out of the dataset",
+            |ck| {
+                leaf(ck, |l| {
+                    let mut files = RankFiles::default();
+                    files.files.set_last("../x".into(), FileOnPfs::default());
+                    l.by_member.set_last(Member(1), files);
+                });
+            },
+            PfsCause::Damaged,
+        ),
+        (
+            "no CRC",
+            |ck| {
+                leaf(ck, |l| {
+                    let mut files = RankFiles::default();
+                    files.files.set_last("x".into(), FileOnPfs { size: Some(1), ..FileOnPfs::default() });
+                    l.by_member.set_last(Member(1), files);
+                });
+            },
+            PfsCause::Unavailable,
+        ),
+    ];
+    for (what, lie, expected) in lies {
+        let root = tempfile::tempdir().unwrap();
+        let prefix = prefix(root.path(), 5);
+        flush(&prefix, &catalog(1, b"ck"));
+        let stored = survey(&prefix).remove(0);
+        lie(&root.path().join("ck"));
+        assert_eq!(blames(&prefix, &stored), expected, "{what}");
+    }
+}
