@@ -2,10 +2,11 @@
 # Gets what the test command and the demo need: Debian packages and the Rust toolchain. To be sourced, from the top
 # directory. Each function returns when the thing is there, or says what is missing and how to get it, and exits 1.
 
-# shellcheck disable=SC2034  # BASE_PACKAGES is for those who source this
+. deploy/steps.sh
 
 RUST_VERSION=1.95.0
-# What a build with mount and MPI needs, and what a simulated cluster runs on.
+# What a build with mount and MPI needs, and what a simulated cluster runs on. For those who source this.
+# shellcheck disable=SC2034
 BASE_PACKAGES=(ca-certificates curl fuse3 gcc git iproute2 libc6-dev libclang-dev libopenmpi-dev
     openmpi-bin pkg-config procps util-linux)
 
@@ -33,8 +34,10 @@ need_packages() {
     [ ${#missing[@]} -gt 0 ] || return 0
     echo "installing: ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    { timeout -k 5 300 apt-get -qq update &&
-        timeout -k 5 900 apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null; } ||
+    # What an interrupted installation left half-way comes first. Without a terminal of its own dpkg can be ended, too.
+    { step timeout -k 5 300 dpkg --configure -a && step timeout -k 5 300 apt-get -qq update &&
+        step timeout -k 5 900 apt-get -qq install -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" \
+            >/dev/null; } ||
         cannot "packages could not be installed" "apt-get install ${missing[*]}"
 }
 
@@ -46,13 +49,12 @@ need_toolchain() {
         export PATH="$own/use/bin:$PATH"
     elif command -v rustup >/dev/null; then
         export RUSTUP_TOOLCHAIN=$RUST_VERSION
-        rustc --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 ||
-            timeout -k 5 900 rustup -q toolchain install "$RUST_VERSION" "${parts[@]}" || true
-    elif ! has_toolchain; then
+        step has_toolchain || step timeout -k 5 900 rustup -q toolchain install "$RUST_VERSION" "${parts[@]}" || true
+    elif ! step has_toolchain; then
         fetch_toolchain "$own" "${parts[@]}" || true
         export PATH="$own/use/bin:$PATH"
     fi
-    has_toolchain || cannot "Rust $RUST_VERSION with clippy and rustfmt is missing" \
+    step has_toolchain || cannot "Rust $RUST_VERSION with clippy and rustfmt is missing" \
         "install rustup (https://rustup.rs), then: rustup toolchain install $RUST_VERSION ${parts[*]}"
 }
 
@@ -67,8 +69,9 @@ fetch_toolchain() {
     from="https://static.rust-lang.org/rustup/dist/$(uname -m)-unknown-linux-gnu/rustup-init"
     shift
     echo "fetching Rust $RUST_VERSION into $dir"
-    mkdir -p "$dir" && curl -fsSL -m 300 -o "$dir/rustup-init" "$from" && sum=$(curl -fsSL -m 60 "$from.sha256") || return 1
+    rm -rf "$dir" && mkdir -p "$dir" && step curl -fsSL -m 300 -o "$dir/rustup-init" "$from" &&
+        step curl -fsSL -m 60 -o "$dir/sum" "$from.sha256" && sum=$(cat "$dir/sum") || return 1
     echo "${sum%% *}  $dir/rustup-init" | sha256sum -c --quiet && chmod +x "$dir/rustup-init" || return 1
-    RUSTUP_HOME=$dir CARGO_HOME=$dir/cargo timeout -k 5 900 "$dir/rustup-init" -q -y --no-modify-path \
+    RUSTUP_HOME=$dir CARGO_HOME=$dir/cargo step timeout -k 5 900 "$dir/rustup-init" -q -y --no-modify-path \
         --default-toolchain "$RUST_VERSION" "$@" >/dev/null 2>&1 && ln -sfn "$dir/toolchains/$RUST_VERSION"-* "$dir/use"
 }

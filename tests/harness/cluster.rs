@@ -18,7 +18,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -87,6 +87,9 @@ impl Cluster {
         if !rustix::process::getuid().is_root() {
             return Err(io::Error::other("a simulated cluster needs root"));
         }
+        listen();
+        // A signal waits until the keeper is known, which removes the directory.
+        let starting = ENDING.read().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::Builder::new().prefix("scrfs-sim-").tempdir()?;
         let state = State::at(dir.path());
         furnish(&state, config)?;
@@ -94,7 +97,8 @@ impl Cluster {
         // From here on the keeper removes the directory.
         let dir = dir.keep();
         let cluster = Self { control: Control { state }, nodes: config.nodes };
-        register(dir, keeper);
+        clusters().insert(dir, keeper);
+        drop(starting);
         thread::scope(|scope| {
             let cluster = &cluster;
             let boots: Vec<_> = (0..config.nodes).map(|k| scope.spawn(move || cluster.boot(k))).collect();
@@ -401,16 +405,19 @@ fn clusters() -> std::sync::MutexGuard<'static, BTreeMap<PathBuf, Keeper>> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Remembers a cluster; INT, TERM and HUP to this process end all remembered ones before they do what they usually do.
+/// Held for writing from a signal on: no cluster starts any more.
+static ENDING: RwLock<()> = RwLock::new(());
+
+/// From now on INT, TERM and HUP to this process end all its clusters before they do what they usually do.
 /// (Without this they would end too, but a little after the process.)
-fn register(dir: PathBuf, keeper: Keeper) {
+fn listen() {
     static HANDLER: OnceLock<()> = OnceLock::new();
-    clusters().insert(dir, keeper);
     HANDLER.get_or_init(|| {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
         thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
+                let _ending = ENDING.write().unwrap_or_else(PoisonError::into_inner);
                 let all = std::mem::take(&mut *clusters());
                 let ends: Vec<_> = all.into_values().map(|keeper| thread::spawn(|| keeper.end())).collect();
                 for end in ends {

@@ -9,6 +9,8 @@
 //! - [`programs`]: the test programs in C
 //! - [`wait`]: waiting for a condition with a deadline and a message
 //! - [`tree`]: checksums of whole trees, as a node sees them
+//! - [`pages`]: what the pages for people name is there
+//! - [`parsers`]: everything that reads bytes of others, as functions that any bytes may be given to
 //! - [`tidy`]: the house rules as tests
 //! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering, remote shell
 //!
@@ -17,6 +19,8 @@
 pub mod cluster;
 pub mod job;
 pub mod mpirun;
+pub mod pages;
+pub mod parsers;
 pub mod place;
 pub mod programs;
 pub mod shell;

@@ -4,6 +4,7 @@
 
 mod cluster;
 mod crash_points;
+mod interrupt;
 mod marker;
 mod programs;
 mod recovery;

@@ -1,6 +1,7 @@
 //! The house rules, on the sources that this was built from.
 
-use scrfs_harness::cluster::workspace;
+use scrfs_harness::cluster::{bin_dir, workspace};
+use scrfs_harness::pages;
 use scrfs_harness::tidy::{self, Source};
 
 #[track_caller]
@@ -65,4 +66,20 @@ fn every_package_obeys_the_lints() {
 #[test]
 fn the_tables_are_up_to_date() {
     holds(tidy::tables);
+}
+
+#[test]
+fn pages_name_what_is_there() {
+    let sources = tidy::sources(&workspace()).expect("the sources");
+    let named = ["README.md", "scrfs/docs/operations.md"];
+    let pages: Vec<&Source> = sources.iter().filter(|s| named.contains(&s.path.as_str())).collect();
+    assert_eq!(pages.len(), named.len());
+    let mut broken = pages::links(&workspace(), &sources);
+    broken.extend(pages::commands(&workspace(), &bin_dir(), &pages));
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+    // It bites.
+    let text = "`scrfs-ctl statsu`, `status --jsn`, `--no-such`, `tests/walk`, [x](y.md)\n    scrfs mount --frobnicate /scr -- --x\n";
+    let bad = Source { path: "README.md".into(), text: text.into() };
+    assert_eq!(pages::commands(&workspace(), &bin_dir(), &[&bad]).len(), 5);
+    assert_eq!(pages::links(&workspace(), &[bad]).len(), 1);
 }

@@ -12,11 +12,14 @@ const MEMBERS_MAX: usize = 1 << 20;
 
 /// Why a catalog is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum CatalogError {
+pub enum CatalogError {
+    /// A value is missing or not what it should be.
     #[error(transparent)]
     Field(#[from] FieldError),
+    /// A text that cannot be a key.
     #[error(transparent)]
     Nul(#[from] NulInText),
+    /// Its parts do not fit together.
     #[error("{0}")]
     Wrong(String),
 }
@@ -67,7 +70,8 @@ pub(super) fn validate_name(name: &[u8]) -> Result<RelPath, CatalogError> {
     }
 }
 
-pub(super) fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
+/// The record of a catalog.
+pub fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
     let mut tree = Hash::new();
     put(&mut tree, "COMPLETE", 1_u32);
     put(&mut tree, "ID", catalog.id.0);
@@ -104,7 +108,8 @@ pub(super) fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
     Ok(tree)
 }
 
-pub(super) fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
+/// Reads a record; what it gives is valid.
+pub fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
     if need(tree.number::<u32>("COMPLETE"), "COMPLETE")? != 1 {
         return wrong("COMPLETE is not 1");
     }

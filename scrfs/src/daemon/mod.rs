@@ -12,11 +12,11 @@
 //! * `events`, `report`: what operators see.
 
 pub mod boundary;
+pub mod catalog_file;
 pub mod node;
 
 mod cache;
 pub(crate) mod callers;
-mod catalog_file;
 mod commands;
 mod disk;
 mod events;

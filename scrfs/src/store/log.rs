@@ -126,7 +126,7 @@ fn frame<T: Serialize>(record: &T) -> io::Result<Vec<u8>> {
 }
 
 /// The records up to the first that is not whole, and the bytes that they take.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> (Vec<T>, u64) {
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> (Vec<T>, u64) {
     let mut records = Vec::new();
     let mut at = 0;
     while let Some((record, length)) = parse_one(&bytes[at..]) {

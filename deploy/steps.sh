@@ -1,0 +1,39 @@
+#!/bin/bash
+# Steps that can be interrupted. To be sourced. INT, TERM and HUP end the running step with all its processes, wait for
+# them (test clusters are taken down on the way), remove temporary files, and exit with 128 + the signal.
+
+# Everything that makes temporary files finds this directory; also what is killed in the middle leaves nothing outside.
+TMPDIR=$(mktemp -d)
+chmod 1777 "$TMPDIR"
+export TMPDIR
+
+leave() {
+    rm -rf --one-file-system "$TMPDIR" || true
+}
+trap leave EXIT
+
+stop() {
+    local group
+    # Whoever reads our messages may be gone, too.
+    trap '' INT TERM HUP PIPE
+    echo "interrupted: clearing up" >&2 || true
+    for group in $(jobs -p); do
+        kill -TERM -- "-$group" 2>/dev/null || true
+        for _ in {1..100}; do kill -0 -- "-$group" 2>/dev/null || break; sleep 0.1; done
+        kill -KILL -- "-$group" 2>/dev/null || true
+    done
+    exit $((128 + $1))
+}
+trap 'stop 2' INT
+trap 'stop 15' TERM
+trap 'stop 1' HUP
+
+# step COMMAND...: runs it in a process group of its own, so that all of it can be ended; gives its exit code.
+step() {
+    local code=0
+    set -m
+    "$@" </dev/null &
+    set +m
+    wait "$!" || code=$?
+    return "$code"
+}
