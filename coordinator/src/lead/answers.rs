@@ -27,6 +27,11 @@ impl<T> Answers<T> {
         }
     }
 
+    /// Takes an answer; true when it was the last one, `None` when none of that node is awaited.
+    pub(super) fn answered(&mut self, node: NodeRank, answer: T) -> Option<bool> {
+        self.put(node, answer).then(|| self.all())
+    }
+
     /// Nothing is awaited any more.
     pub(super) fn all(&self) -> bool {
         self.from.values().all(Option::is_some)

@@ -7,18 +7,17 @@ use scrfs::dataset::{Catalog, Layout};
 use scrfs::ids::{Member, NodeRank};
 use scrfs::redundancy::sets::lay_out;
 
-use super::answers::Answers;
 use super::catalog::{self, Making};
 use super::cluster::Cluster;
-use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
+use super::jobs::{Ended, Jobs, Share};
+use crate::job::{Job, JobOutput, SetMember};
 
-/// The jobs that run, and the parts that came. Member = node rank.
+/// The jobs that run. Member = node rank.
 #[derive(Debug)]
 pub(super) struct Encoding {
     making: Making,
     layout: Layout,
-    jobs: BTreeMap<JobId, Answers<()>>,
-    parts: BTreeMap<Member, MemberPart>,
+    jobs: Jobs,
 }
 
 /// How far an encoding is.
@@ -40,7 +39,7 @@ impl Encoding {
         let (scheme, set_size, hop) = (settings.scheme, settings.set_size, settings.hop_distance);
         let sets = lay_out(&cluster.hosts, set_size as usize, hop as usize);
         let members = u32::try_from(frozen.len()).unwrap_or(u32::MAX);
-        let mut jobs = BTreeMap::new();
+        let mut jobs = Jobs::default();
         for set in &sets {
             let files = |member: &Member| &frozen[member.0 as usize];
             let job = Job::Encode {
@@ -58,43 +57,36 @@ impl Encoding {
                     .collect(),
                 members,
             };
-            let answers = Answers::of(job.nodes());
-            jobs.insert(cluster.start(job), answers);
+            jobs.start(cluster, job);
         }
         let layout = Layout { scheme, members: catalog::places(&cluster.hosts), sets };
-        Self { making, layout, jobs, parts: BTreeMap::new() }
+        Self { making, layout, jobs }
     }
 
-    /// A share ended; `None` when it is no share of these jobs.
-    pub(super) fn job(
-        &mut self,
-        cluster: &Cluster,
-        node: NodeRank,
-        job: JobId,
-        result: JobResult,
-    ) -> Option<Encoded> {
-        if !self.jobs.get_mut(&job)?.put(node, ()) {
-            return None;
-        }
-        let host = cluster.host(node);
-        Some(match result {
-            Err(reason) => Encoded::Failed(format!("{host}: {reason}")),
-            Ok(JobOutput::Part(part)) if part.member.0 == node.0 => {
-                self.parts.insert(part.member, *part);
-                self.joined(cluster)
-            }
-            Ok(_) => Encoded::Failed(format!("{host} ended its share without its part of the catalog")),
+    /// A share ended; `None` when it is no share of these jobs. The first failure is the encoding's: what still runs ends for
+    /// nothing.
+    pub(super) fn job(&mut self, cluster: &Cluster, share: Share) -> Option<Encoded> {
+        Some(match self.jobs.ended(cluster, share)? {
+            Ended::Running => Encoded::Running,
+            Ended::Failing(reason) | Ended::Failed(reason) => Encoded::Failed(reason),
+            Ended::Done(outputs) => match self.joined(cluster, outputs) {
+                Ok(catalog) => Encoded::Done(Box::new(catalog)),
+                Err(reason) => Encoded::Failed(reason),
+            },
         })
     }
 
-    fn joined(&mut self, cluster: &Cluster) -> Encoded {
-        if !self.jobs.values().all(Answers::all) {
-            return Encoded::Running;
+    fn joined(&self, cluster: &Cluster, outputs: Vec<(NodeRank, JobOutput)>) -> Result<Catalog, String> {
+        let mut parts: BTreeMap<Member, MemberPart> = BTreeMap::new();
+        for (node, output) in outputs {
+            match output {
+                JobOutput::Part(part) if part.member.0 == node.0 => parts.insert(part.member, *part),
+                _ => {
+                    let host = cluster.host(node);
+                    return Err(format!("{host} ended its share without its part of the catalog"));
+                }
+            };
         }
-        let parts = std::mem::take(&mut self.parts);
-        match catalog::join(&self.making, self.layout.clone(), parts, cluster.settings.list_max) {
-            Ok(catalog) => Encoded::Done(Box::new(catalog)),
-            Err(reason) => Encoded::Failed(reason),
-        }
+        catalog::join(&self.making, self.layout.clone(), parts, cluster.settings.list_max)
     }
 }

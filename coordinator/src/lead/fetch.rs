@@ -10,6 +10,7 @@ use scrfs::ids::{NodeRank, RequestId};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::jobs::Share;
 use crate::job::{Job, JobId, JobResult};
 
 /// Copies that run at once; others wait in order.
@@ -112,13 +113,8 @@ impl Fetches {
     }
 
     /// A share ended; false when it is no share of these copies.
-    pub(super) fn job(
-        &mut self,
-        cluster: &mut Cluster,
-        node: NodeRank,
-        job: JobId,
-        result: JobResult,
-    ) -> bool {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
+        let Share { node, job, result } = share;
         let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(running, _) if *running == job);
         let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else { return false };
         let Step::Sending(_, answers) = &mut fetch.step else { return false };

@@ -14,6 +14,7 @@ mod directories;
 mod encoding;
 mod fetch;
 mod flush;
+mod jobs;
 mod policy;
 mod rebuild;
 mod recover;
@@ -29,6 +30,7 @@ use self::cluster::Cluster;
 use self::directories::Directories;
 use self::fetch::Fetches;
 use self::flush::Flushes;
+use self::jobs::Share;
 use self::policy::{Evictable, MS, evictions};
 use self::recover::Recover;
 use self::seal::Seals;
@@ -154,7 +156,7 @@ impl Running {
     fn step(&mut self, input: Input) -> Vec<Output> {
         match input {
             Input::Daemon(node, event) if self.cluster.has(node) => self.event(node, event),
-            Input::Job(node, job, result) if self.cluster.has(node) => self.job(node, job, result),
+            Input::Job(node, job, result) if self.cluster.has(node) => self.job(Share { node, job, result }),
             Input::Pfs(outcome) => self.pfs(outcome),
             other => self.cluster.log(format!("not expected: {other:?}")),
         }
@@ -256,14 +258,12 @@ impl Running {
         }
     }
 
-    fn job(&mut self, node: NodeRank, job: JobId, result: JobResult) {
+    fn job(&mut self, share: Share) {
+        let (node, job) = (share.node, share.job);
         let cluster = &mut self.cluster;
         let awaited = match &mut self.phase {
-            Phase::Recovering(recover) => recover.job(cluster, node, job, result),
-            Phase::Serving => {
-                self.seals.job(cluster, node, job, result.clone())
-                    || self.fetches.job(cluster, node, job, result)
-            }
+            Phase::Recovering(recover) => recover.job(cluster, share),
+            Phase::Serving => self.seals.job(cluster, share.clone()) || self.fetches.job(cluster, share),
             Phase::Settling(_) => false,
         };
         // Shares of jobs whose purpose failed meanwhile still end.

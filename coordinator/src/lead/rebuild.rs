@@ -11,8 +11,9 @@ use super::answers::Answers;
 use super::catalog::{check, same_members};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
+use super::jobs::{Ended, Jobs, Share};
 use super::settle::Held;
-use crate::job::{Job, JobId, JobResult, SetMember};
+use crate::job::{Job, SetMember};
 
 /// Failed commits on one node before the candidate is given up.
 const COMMIT_TRIES: u32 = 5;
@@ -34,7 +35,7 @@ enum Step {
     /// Catalogs by revision, one of each: who is asked now, who can be asked next.
     Reading(BTreeMap<u32, (Option<Catalog>, VecDeque<NodeRank>)>),
     Verifying(Answers<Verified>),
-    Rebuilding(BTreeMap<JobId, Answers<JobResult>>, BTreeMap<Member, NodeRank>),
+    Rebuilding(Jobs, BTreeMap<Member, NodeRank>),
     /// Nodes that hold members of another layout of it.
     Evicting(Answers<()>, BTreeMap<Member, NodeRank>),
     Committing(Committing),
@@ -180,10 +181,7 @@ impl Rebuild {
         members: Verified,
     ) -> Option<Recovered> {
         let Step::Verifying(answers) = &mut self.step else { return None };
-        if !answers.put(node, members) {
-            return None;
-        }
-        if !answers.all() {
+        if !answers.answered(node, members)? {
             return Some(Recovered::Running);
         }
         let mut good: BTreeSet<(NodeRank, Member)> = BTreeSet::new();
@@ -222,10 +220,7 @@ impl Rebuild {
     /// A node has evicted; `None` when that is not awaited.
     pub(super) fn evicted(&mut self, cluster: &mut Cluster, node: NodeRank) -> Option<Recovered> {
         let Step::Evicting(answers, places) = &mut self.step else { return None };
-        if !answers.put(node, ()) {
-            return None;
-        }
-        if !answers.all() {
+        if !answers.answered(node, ())? {
             return Some(Recovered::Running);
         }
         let places = std::mem::take(places);
@@ -244,7 +239,7 @@ impl Rebuild {
                 }
             }
         }
-        let mut jobs = BTreeMap::new();
+        let mut jobs = Jobs::default();
         for set in &catalog.layout.sets {
             let lost: Vec<usize> = (0..set.len()).filter(|at| !held.contains_key(&set[*at])).collect();
             if !catalog.layout.scheme.survives(set.len(), &lost) {
@@ -259,8 +254,7 @@ impl Rebuild {
                     set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
                     lost: u32::try_from(at).unwrap_or(u32::MAX),
                 };
-                let answers = Answers::of(job.nodes());
-                jobs.insert(cluster.start(job), answers);
+                jobs.start(cluster, job);
             }
         }
         if jobs.is_empty() {
@@ -271,28 +265,17 @@ impl Rebuild {
     }
 
     /// A share ended; `None` when it is no share of these jobs.
-    pub(super) fn job(
-        &mut self,
-        cluster: &mut Cluster,
-        node: NodeRank,
-        job: JobId,
-        result: JobResult,
-    ) -> Option<Recovered> {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
         let Step::Rebuilding(jobs, places) = &mut self.step else { return None };
-        if !jobs.get_mut(&job)?.put(node, result) {
-            return None;
-        }
-        // Also after a failure all are awaited: no share may write behind the next candidate's back.
-        if !jobs.values().all(Answers::all) {
-            return Some(Recovered::Running);
-        }
-        for (node, result) in jobs.values().flat_map(Answers::iter) {
-            if let Err(reason) = result {
-                return Some(Recovered::Failed(format!("{}: {reason}", cluster.host(node))));
+        Some(match jobs.ended(cluster, share)? {
+            // Also after a failure all are awaited: no share may write behind the next candidate's back.
+            Ended::Running | Ended::Failing(_) => Recovered::Running,
+            Ended::Failed(reason) => Recovered::Failed(reason),
+            Ended::Done(_) => {
+                let places = std::mem::take(places);
+                self.commit(cluster, &places)
             }
-        }
-        let places = std::mem::take(places);
-        Some(self.commit(cluster, &places))
+        })
     }
 
     /// The catalog with the new places, to all; nothing when no place has changed and every node has it.

@@ -9,11 +9,11 @@ use scrfs::ids::{DatasetId, Epoch, NodeRank};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::jobs::Share;
 use super::policy::{MS, delay};
 use super::rebuild::{Rebuild, Recovered};
 use super::refetch::Refetch;
 use super::settle::Held;
-use crate::job::{JobId, JobResult};
 use crate::pfs::StoredDataset;
 
 /// A dataset that may be presented: what caches have of it, and what the prefix has.
@@ -235,16 +235,10 @@ impl Recover {
     }
 
     /// A share ended; false when it is no share of the recovery's jobs.
-    pub(super) fn job(
-        &mut self,
-        cluster: &mut Cluster,
-        node: NodeRank,
-        job: JobId,
-        result: JobResult,
-    ) -> bool {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
         let outcome = match &mut self.step {
-            Step::FromCache(_, rebuild) => rebuild.job(cluster, node, job, result),
-            Step::FromPrefix(_, refetch) => refetch.job(cluster, node, job, result),
+            Step::FromCache(_, rebuild) => rebuild.job(cluster, share),
+            Step::FromPrefix(_, refetch) => refetch.job(cluster, share),
             _ => None,
         };
         self.outcome(cluster, outcome)

@@ -14,10 +14,11 @@ use super::catalog::{Making, check};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::encoding::{Encoded, Encoding};
+use super::jobs::Share;
 use super::policy::MS;
 use super::rebuild::Recovered;
 use super::settle::Held;
-use crate::job::{About, JobId, JobResult};
+use crate::job::About;
 use crate::pfs::{PfsTask, StoredDataset};
 
 /// A PFS that hangs must not keep what caches have from being presented.
@@ -100,10 +101,7 @@ impl Refetch {
     /// A node has dropped its old version; `None` when that is not awaited.
     pub(super) fn evicted(&mut self, cluster: &mut Cluster, node: NodeRank) -> Option<Recovered> {
         let Step::Evicting(answers) = &mut self.step else { return None };
-        if !answers.put(node, ()) {
-            return None;
-        }
-        if answers.all() {
+        if answers.answered(node, ())? {
             self.fetch(cluster);
         }
         Some(Recovered::Running)
@@ -138,10 +136,7 @@ impl Refetch {
         result: Result<Vec<FrozenFile>, FetchFailure>,
     ) -> Option<Recovered> {
         let Step::Fetching(answers) = &mut self.step else { return None };
-        if !answers.put(node, result) {
-            return None;
-        }
-        if !answers.all() {
+        if !answers.answered(node, result)? {
             return Some(Recovered::Running);
         }
         let mut frozen = Vec::new();
@@ -176,15 +171,9 @@ impl Refetch {
     }
 
     /// A share ended; `None` when it is no share of these jobs.
-    pub(super) fn job(
-        &mut self,
-        cluster: &mut Cluster,
-        node: NodeRank,
-        job: JobId,
-        result: JobResult,
-    ) -> Option<Recovered> {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
         let Step::Encoding(encoding) = &mut self.step else { return None };
-        Some(match encoding.job(cluster, node, job, result)? {
+        Some(match encoding.job(cluster, share)? {
             Encoded::Running => Recovered::Running,
             Encoded::Failed(reason) => self.fail(cluster, reason, false),
             Encoded::Done(catalog) => {
@@ -243,10 +232,11 @@ impl Refetch {
     /// A node has dropped what it fetched; `None` when that is not awaited.
     pub(super) fn dropped(&mut self, node: NodeRank) -> Option<Recovered> {
         let Step::Dropping(answers, reason) = &mut self.step else { return None };
-        if !answers.put(node, ()) {
-            return None;
-        }
-        Some(if answers.all() { Recovered::Failed(std::mem::take(reason)) } else { Recovered::Running })
+        Some(if answers.answered(node, ())? {
+            Recovered::Failed(std::mem::take(reason))
+        } else {
+            Recovered::Running
+        })
     }
 
     /// It fails when the prefix leaves it without an answer.

@@ -17,14 +17,15 @@ use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
-use crate::job::{About, JobId, JobResult};
+use super::jobs::Share;
+use crate::job::About;
 
 #[derive(Debug)]
 enum Step {
     /// A round with operations in the dataset runs.
     Holding,
     Freezing(DatasetId, Answers<Result<Vec<FrozenFile>, String>>),
-    Encoding(DatasetId, Encoding),
+    Encoding(DatasetId, Box<Encoding>),
     /// And whether it is on the PFS already (resumed ones).
     Committing(Committing, bool),
     Dropping(DatasetId, Answers<()>),
@@ -198,21 +199,15 @@ impl Seals {
                 bytes: 0,
             };
             let making = Making { id, epoch: cluster.epoch, revision: 0, about };
-            *step = Step::Encoding(id, Encoding::start(cluster, making, &frozen));
+            *step = Step::Encoding(id, Box::new(Encoding::start(cluster, making, &frozen)));
         }
     }
 
     /// A job's share ended; false when it is no share of this seal.
-    pub(super) fn job(
-        &mut self,
-        cluster: &mut Cluster,
-        node: NodeRank,
-        job: JobId,
-        result: JobResult,
-    ) -> bool {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
         let Some(Seal { step, .. }) = &mut self.current else { return false };
         let Step::Encoding(_, encoding) = step else { return false };
-        match encoding.job(cluster, node, job, result) {
+        match encoding.job(cluster, share) {
             None => return false,
             Some(Encoded::Running) => {}
             Some(Encoded::Failed(reason)) => self.fail(cluster, &reason),

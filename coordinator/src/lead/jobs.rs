@@ -1,0 +1,71 @@
+//! Jobs that run for one purpose, and what their shares ended with.
+
+use std::collections::BTreeMap;
+
+use scrfs::ids::NodeRank;
+
+use super::answers::Answers;
+use super::cluster::Cluster;
+use crate::job::{Job, JobId, JobOutput, JobResult};
+
+/// The end of one node's share of a job.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    pub(super) node: NodeRank,
+    pub(super) job: JobId,
+    pub(super) result: JobResult,
+}
+
+/// The jobs, of which all shares are awaited.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    running: BTreeMap<JobId, Answers<()>>,
+    outputs: Vec<(NodeRank, JobOutput)>,
+    /// The first, with its host.
+    failure: Option<String>,
+}
+
+/// How far the jobs are.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// Shares are awaited.
+    Running,
+    /// They are, but one has failed.
+    Failing(String),
+    /// None is awaited, one had failed.
+    Failed(String),
+    /// All shares, by the order in which they ended.
+    Done(Vec<(NodeRank, JobOutput)>),
+}
+
+impl Jobs {
+    /// Starts one more.
+    pub(super) fn start(&mut self, cluster: &mut Cluster, job: Job) {
+        let answers = Answers::of(job.nodes());
+        self.running.insert(cluster.start(job), answers);
+    }
+
+    /// None was started.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// A share ended; `None` when it is no share of these jobs.
+    pub(super) fn ended(&mut self, cluster: &Cluster, share: Share) -> Option<Ended> {
+        let Share { node, job, result } = share;
+        self.running.get_mut(&job)?.answered(node, ())?;
+        match result {
+            Ok(output) => self.outputs.push((node, output)),
+            Err(reason) => {
+                self.failure.get_or_insert_with(|| format!("{}: {reason}", cluster.host(node)));
+            }
+        }
+        let all = self.running.values().all(Answers::all);
+        Some(match &self.failure {
+            Some(reason) if all => Ended::Failed(reason.clone()),
+            Some(reason) => Ended::Failing(reason.clone()),
+            None if all => Ended::Done(std::mem::take(&mut self.outputs)),
+            None => Ended::Running,
+        })
+    }
+}
