@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use scrfs::status::{DatasetStatus, NodeStatus};
 use scrfs_tools::node::Node;
-use scrfs_tools::output::{self, bytes_for_people};
+use scrfs_tools::output::{self, bytes_for_people, hosts_for_people};
 use scrfs_tools::{Failure, Outcome};
 
 pub(crate) fn status(node: &Node, json: bool) -> Outcome {
@@ -22,16 +22,22 @@ fn show(s: &NodeStatus) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{} on {}: {} ({})", s.mount_point, s.host, s.mode, s.mode_reason);
-    let _ = writeln!(text, "job {}, epoch {}, {}", s.job, s.epoch, coordinator(s));
-    let _ = writeln!(text, "cache {}, control {}", s.cache_directory, s.control_directory);
+    let job = s.job.split_once(' ').map_or_else(|| s.job.clone(), |(user, id)| format!("{id} of {user}"));
+    let epoch = if s.epoch == 0 { "no epoch yet".to_owned() } else { format!("epoch {}", s.epoch) };
+    let _ = writeln!(text, "job {job}, {epoch}, {}", coordinator(s));
+    let _ = writeln!(text, "cache {}, control directory {}", s.cache_directory, s.control_directory);
     if s.waiting > 0 {
-        let _ = writeln!(text, "{} requests of programs wait", s.waiting);
+        let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
     }
     if s.datasets.is_empty() {
         text.push_str("no datasets\n");
         return text;
     }
-    let _ = writeln!(text, "\n{}\n\n{}", trimmed(&datasets(s)), trimmed(&losses(s)));
+    let _ = writeln!(text, "\n{}", trimmed(&datasets(s)));
+    if s.datasets.iter().any(|d| d.current) {
+        text.push_str("* current: what a restart presents\n");
+    }
+    let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
     text
 }
 
@@ -44,27 +50,38 @@ fn coordinator(s: &NodeStatus) -> String {
 }
 
 fn datasets(s: &NodeStatus) -> Table {
-    let mut table =
-        plain(&["id", "dataset", "state", "scheme", "files", "bytes", "on the PFS", "progress", "held by"]);
+    // Something is on its way rarely: no empty column for it.
+    let moving = s.datasets.iter().any(|d| d.progress.is_some());
+    let mut header = vec!["id", "dataset", "state", "scheme", "files", "bytes", "on the PFS", "held by"];
+    if moving {
+        header.insert(7, "progress");
+    }
+    let mut table = plain(&header);
     for at in [0, 4, 5] {
         if let Some(column) = table.column_mut(at) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     for d in &s.datasets {
-        let id = if d.id == 0 { "-".to_owned() } else { d.id.to_string() };
         let name = d.name.escape_debug().to_string();
-        table.add_row([
-            id,
+        let mut row = vec![
+            if d.id == 0 { "-".to_owned() } else { d.id.to_string() },
             if d.current { format!("{name} *") } else { name },
             d.state.clone(),
             if d.scheme.is_empty() { "-".to_owned() } else { d.scheme.clone() },
             d.files.to_string(),
             bytes_for_people(d.bytes),
             if d.flushed { "yes" } else { "no" }.to_owned(),
-            d.progress.map(progress).unwrap_or_default(),
-            if d.hosts.is_empty() { s.host.clone() } else { d.hosts.join(" ") },
-        ]);
+        ];
+        if moving {
+            row.push(d.progress.map(progress).unwrap_or_default());
+        }
+        row.push(if d.hosts.is_empty() {
+            format!("{} (its own files only)", s.host)
+        } else {
+            hosts_for_people(d.hosts.iter().map(String::as_str))
+        });
+        table.add_row(row);
     }
     table
 }
@@ -73,27 +90,39 @@ fn progress((done, all): (u64, u64)) -> String {
     format!("{} of {}", bytes_for_people(done), bytes_for_people(all))
 }
 
-/// For each node: what a restart would present if it died now, and what would be gone.
+/// For each node: what a restart would present if it alone died now, and what would be gone. Nodes whose loss costs the
+/// same are told together.
 fn losses(s: &NodeStatus) -> Table {
-    let mut table = plain(&["if this node died now", "a restart would present", "lost"]);
+    let mut costs: Vec<((String, String), Vec<&str>)> = Vec::new();
     for host in hosts(s) {
-        let (mut presented, mut lost) = (None, Vec::new());
-        for d in &s.datasets {
-            if !is_sealed(d) {
-                lost.push(format!("{} (not sealed)", d.name.escape_debug()));
-            } else if survives(d, host) {
-                presented = presented.or(Some(d));
-            } else {
-                lost.push(d.name.escape_debug().to_string());
-            }
+        let cost = cost(s, host);
+        match costs.iter_mut().find(|(known, _)| *known == cost) {
+            Some((_, hosts)) => hosts.push(host),
+            None => costs.push((cost, vec![host])),
         }
-        table.add_row([
-            host.to_owned(),
-            presented.map_or_else(|| "nothing".to_owned(), |d| d.name.escape_debug().to_string()),
-            if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") },
-        ]);
+    }
+    let mut table = plain(&["if one of these died now", "a restart would present", "lost"]);
+    for ((presented, lost), hosts) in costs {
+        table.add_row([hosts_for_people(hosts), presented, lost]);
     }
     table
+}
+
+fn cost(s: &NodeStatus, host: &str) -> (String, String) {
+    let (mut presented, mut lost) = (None, Vec::new());
+    for d in &s.datasets {
+        if !is_sealed(d) {
+            lost.push(format!("{} (not sealed)", d.name.escape_debug()));
+        } else if survives(d, host) {
+            presented = presented.or(Some(d));
+        } else {
+            lost.push(d.name.escape_debug().to_string());
+        }
+    }
+    (
+        presented.map_or_else(|| "nothing".to_owned(), |d| d.name.escape_debug().to_string()),
+        if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") },
+    )
 }
 
 /// All nodes that this one knows of.
@@ -162,7 +191,7 @@ pub(crate) mod tests {
             mount_point: "/scr".to_owned(),
             mode: "passthrough".to_owned(),
             mode_reason: "kernel 6.18, CAP_SYS_ADMIN".to_owned(),
-            job: "ann/77".to_owned(),
+            job: "ann 77".to_owned(),
             control_directory: "/dev/shm/ann/scr.77".to_owned(),
             cache_directory: "/tmp/scr/ann/scr.77".to_owned(),
             coordinator: Some(CoordinatorStatus {
@@ -189,19 +218,27 @@ pub(crate) mod tests {
         let text = show(&node(vec![open, unprotected, old]));
         let expected = "\
 /scr on node0: passthrough (kernel 6.18, CAP_SYS_ADMIN)
-job ann/77, epoch 2, coordinator 0 of 2 (pid 44)
-cache /tmp/scr/ann/scr.77, control /dev/shm/ann/scr.77
+job 77 of ann, epoch 2, coordinator 0 of 2 (pid 44)
+cache /tmp/scr/ann/scr.77, control directory /dev/shm/ann/scr.77
 
 id  dataset  state      scheme  files    bytes  on the PFS  progress            held by
- -  ck.5     open       -           8  3.0 MiB  no                              node0
- 4  ck.4     protected  SINGLE      8  3.0 MiB  no                              node0 node1
- 3  ck.3 *   flushing   XOR         8  3.0 MiB  no          1.0 MiB of 3.0 MiB  node0 node1
+ -  ck.5     open       -           8  3.0 MiB  no                              node0 (its own files only)
+ 4  ck.4     protected  SINGLE      8  3.0 MiB  no                              node[0-1]
+ 3  ck.3 *   flushing   XOR         8  3.0 MiB  no          1.0 MiB of 3.0 MiB  node[0-1]
+* current: what a restart presents
 
-if this node died now  a restart would present  lost
-node0                  ck.4                     ck.5 (not sealed)
-node1                  ck.3                     ck.5 (not sealed), ck.4
+if one of these died now  a restart would present  lost
+node0                     ck.4                     ck.5 (not sealed)
+node1                     ck.3                     ck.5 (not sealed), ck.4
 ";
         assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn nodes_that_cost_the_same_are_told_together() {
+        let text = show(&node(vec![dataset(7, "ck.7", "protected", &["node2", "node0", "node1", "node3"])]));
+        assert!(text.contains("\nnode[0-3]                 ck.7                     nothing\n"), "{text}");
+        assert!(!text.contains("progress") && !text.contains('*'), "{text}");
     }
 
     #[test]
