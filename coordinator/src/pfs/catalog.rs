@@ -15,7 +15,7 @@ use scrfs::ids::{Epoch, Member};
 use scrfs::path::RelPath;
 use scrfs::record::rank2file::{Rank2FileBody, RecordPlace};
 use scrfs::record::summary::{FileOnPfs, NameOnPfs, RankFiles, SUMMARY_VERSION, Summary};
-use scrfs::record::{Crc32, DatasetDescriptor, Rank2File, Rank2FileLeaf, Rank2FileNode, Record};
+use scrfs::record::{Attributes, Crc32, DatasetDescriptor, Rank2File, Rank2FileLeaf, Rank2FileNode, Record};
 use scrfs::store::beneath;
 
 use super::StoredDataset;
@@ -28,7 +28,6 @@ const LEAF: &str = ".scr/rank2file.0.0.scr";
 const LEVELS_MAX: u32 = 8;
 /// Members of a dataset; far above any machine, far below what could exhaust memory.
 const MEMBERS_MAX: u64 = 1 << 20;
-const TYPE_FILE: u32 = 0o100_000;
 const MODE_BITS: u32 = 0o7777;
 
 /// The records of one dataset, as bytes.
@@ -36,22 +35,6 @@ pub(super) struct Published {
     pub(super) summary: Vec<u8>,
     pub(super) root: Vec<u8>,
     pub(super) leaf: Vec<u8>,
-}
-
-/// The dataset's descriptor in summary and index.
-pub(super) fn descriptor(catalog: &Catalog) -> std::result::Result<DatasetDescriptor, NulInText> {
-    Ok(DatasetDescriptor {
-        id: Some(catalog.id),
-        checkpoint: Some(catalog.id),
-        name: Some(Text::new(catalog.name.clone())?),
-        created_us: Some(catalog.created_us),
-        user: Some(Text::new(catalog.user.clone())?),
-        job_id: Some(Text::new(catalog.job_id.clone())?),
-        files: Some(catalog.layout.members.iter().map(|m| m.files).sum()),
-        size: Some(catalog.bytes()),
-        complete: Some(true),
-        ..DatasetDescriptor::default()
-    })
 }
 
 impl Published {
@@ -68,7 +51,7 @@ impl Published {
         let place = RecordPlace { offset: Some(0), file: Some(LEAF.into()), ..RecordPlace::default() };
         root.children.set_last(Member(0), place);
         let mut summary = Summary {
-            dataset: Some(descriptor(catalog).map_err(nul)?),
+            dataset: Some(DatasetDescriptor::of(catalog).map_err(nul)?),
             complete: Some(true),
             version: Some(SUMMARY_VERSION),
             epoch: Some(catalog.epoch.0),
@@ -94,29 +77,13 @@ fn file_of(entry: &Entry, copy: &FileCopy) -> FileOnPfs {
         size: Some(copy.size),
         crc: Some(Crc32(copy.crc)),
         program_rank: copy.program_rank,
-        mode: Some(TYPE_FILE | entry.mode),
-        uid: Some(entry.uid),
-        gid: Some(entry.gid),
-        atime_secs: Some(entry.atime.secs),
-        atime_nsecs: Some(entry.atime.nsecs),
-        mtime_secs: Some(entry.mtime.secs),
-        mtime_nsecs: Some(entry.mtime.nsecs),
+        attributes: Some(Attributes::of(entry)),
         ..FileOnPfs::default()
     }
 }
 
 fn name_of(entry: &Entry, target: Option<Text>) -> NameOnPfs {
-    NameOnPfs {
-        target,
-        mode: Some(entry.mode),
-        uid: Some(entry.uid),
-        gid: Some(entry.gid),
-        atime_secs: Some(entry.atime.secs),
-        atime_nsecs: Some(entry.atime.nsecs),
-        mtime_secs: Some(entry.mtime.secs),
-        mtime_nsecs: Some(entry.mtime.nsecs),
-        ..NameOnPfs::default()
-    }
+    NameOnPfs { target, attributes: Some(Attributes::of(entry)), ..NameOnPfs::default() }
 }
 
 /// Reads the catalog of a dataset in the prefix: names, sizes and CRCs; every member is a set of its own.
@@ -259,13 +226,15 @@ impl Reader<'_> {
             return Err(PfsError::unusable(self.directory, reason));
         };
         let kind = EntryKind::File(FileCopy { size, crc, member, program_rank: file.program_rank });
-        if let (Some(mode), Some(uid), Some(gid)) = (file.mode, file.uid, file.gid) {
-            let (atime, mtime) =
-                (stamp(file.atime_secs, file.atime_nsecs), stamp(file.mtime_secs, file.mtime_nsecs));
-            return Ok(Entry { path, kind, mode: mode & MODE_BITS, uid, gid, atime, mtime });
+        self.entry(path, kind, file.attributes)
+    }
+
+    /// With the attributes that were recorded; where none were, with those that it has on the PFS.
+    fn entry(&self, path: RelPath, kind: EntryKind, recorded: Option<Attributes>) -> Result<Entry> {
+        match recorded {
+            Some(attributes) => Ok(attributes.entry(path, kind)),
+            None => self.stat(&path).map(|stat| entry_of_stat(path, kind, &stat)),
         }
-        let stat = self.stat(&path)?;
-        Ok(entry_of_stat(path, kind, &stat))
     }
 
     /// Directories and links that the summary lists.
@@ -273,14 +242,14 @@ impl Reader<'_> {
         let mut entries = Vec::new();
         for (path, name) in summary.directories.iter() {
             let path = if *path == OWN { RelPath::root() } else { self.inner(path)? };
-            entries.push(entry_of_name(path, EntryKind::Directory, name));
+            entries.push(self.entry(path, EntryKind::Directory, name.attributes)?);
         }
         for (path, name) in summary.links.iter() {
             let Some(target) = &name.target else {
                 return Err(PfsError::content(self.directory, format!("{path}: a link without a target")));
             };
             let kind = EntryKind::Symlink(target.as_bytes().to_vec());
-            entries.push(entry_of_name(self.inner(path)?, kind, name));
+            entries.push(self.entry(self.inner(path)?, kind, name.attributes)?);
         }
         Ok(entries)
     }
@@ -324,22 +293,6 @@ fn open(directory: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(rustix::fs::CWD, directory, flags, Mode::empty())
         .map_err(|e| PfsError::io(directory, "open")(e.into()))
-}
-
-fn stamp(secs: Option<i64>, nsecs: Option<u32>) -> Stamp {
-    Stamp { secs: secs.unwrap_or(0), nsecs: nsecs.filter(|n| *n < 1_000_000_000).unwrap_or(0) }
-}
-
-fn entry_of_name(path: RelPath, kind: EntryKind, name: &NameOnPfs) -> Entry {
-    Entry {
-        path,
-        kind,
-        mode: name.mode.unwrap_or(0o755) & MODE_BITS,
-        uid: name.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
-        gid: name.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
-        atime: stamp(name.atime_secs, name.atime_nsecs),
-        mtime: stamp(name.mtime_secs, name.mtime_nsecs),
-    }
 }
 
 fn entry_of_stat(path: RelPath, kind: EntryKind, stat: &Stat) -> Entry {

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::dataset::{Catalog, CatalogIndex, Scheme};
 use crate::hash::{self, Hash, Text};
 use crate::ids::{DatasetId, Epoch, Member};
+use crate::record::Record;
 use crate::store::{Store, StoreError};
 
 use super::catalog_file::{self, need, put};
@@ -71,7 +72,7 @@ impl Disk {
     /// Writes what differs from storage.
     pub(super) fn write(&mut self, table: &Table, scheme: Scheme) -> Result<(), StoreError> {
         let filemap = filemap::encode(table.datasets.values(), scheme, &self.names);
-        let files = [(FILEMAP, hash::encode(&filemap)), (NODE, hash::encode(&encode_node(table)))];
+        let files = [(FILEMAP, filemap.encode()), (NODE, hash::encode(&encode_node(table)))];
         for (written, (name, bytes)) in self.written.iter_mut().zip(files) {
             if written.as_ref() != Some(&bytes) {
                 *written = None;
@@ -102,7 +103,7 @@ impl Disk {
     /// Reads everything. What cannot be read is told and left out: a daemon that does not start helps nobody.
     pub(super) fn load(&mut self) -> Result<Loaded, StoreError> {
         let mut problems = Vec::new();
-        let master = hash::encode(&filemap::master(self.filemap_path()));
+        let master = filemap::master(self.filemap_path()).encode();
         if self.store.read(MASTER, FILE_MAX)?.as_ref() != Some(&master) {
             self.store.commit(MASTER, &master)?;
         }

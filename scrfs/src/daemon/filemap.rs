@@ -6,12 +6,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::dataset::{Entry, EntryKind, FileCopy, Scheme, Stamp};
+use crate::dataset::{Entry, EntryKind, FileCopy, Scheme};
 use crate::hash::{FieldError, FieldProblem, Hash, Text};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
+use crate::record::{
+    Attributes, Crc32, DatasetDescriptor, FileKind, FilemapEntry, FilemapMaster, FilemapMember,
+    FlushDescriptor, Meta, Record, RedundancyDescriptor, require,
+};
 
-use super::catalog_file::{crc_of, crc_text, decode_attributes, encode_attributes, need, put, scheme_word};
+use super::catalog_file::scheme_word;
 use super::state::{Dataset, Part, RedundancyFile};
 
 /// What the filemap tells of one member.
@@ -35,127 +39,79 @@ pub(super) fn encode<'a>(
     datasets: impl Iterator<Item = &'a Dataset>,
     scheme: Scheme,
     cache: &CacheNames,
-) -> Hash {
-    let mut by_dataset = Hash::new();
-    let mut by_member: BTreeMap<Member, Hash> = BTreeMap::new();
-    for dataset in datasets.filter(|dataset| !dataset.parts.is_empty()) {
+) -> FilemapMember {
+    let mut map = FilemapMember::default();
+    for dataset in datasets {
         let scheme = dataset.catalog.as_ref().map_or(scheme, |index| index.catalog().layout.scheme);
-        let mut ranks = Hash::new();
         for (member, part) in &dataset.parts {
-            ranks.append(Text::from(member.0), Hash::new());
-            let datasets = by_member.entry(*member).or_default();
-            datasets.append(Text::from(dataset.id.0), encode_part(dataset, *member, part, scheme, cache));
+            let mut entry = entry_of(part);
+            // Known once the dataset is complete; what cannot be put down has not been recorded either.
+            entry.dataset = dataset.catalog.as_ref().and_then(|c| DatasetDescriptor::of(c.catalog()).ok());
+            if !part.set.is_empty() {
+                let sets =
+                    dataset.catalog.as_ref().map_or(1, |index| index.catalog().layout.sets.len().max(1));
+                entry.redundancy = Some(redundancy_of(*member, part, scheme, sets, cache));
+            }
+            map.set_entry(*member, dataset.id, entry);
         }
-        let mut rank = Hash::new();
-        rank.append("RANK".into(), ranks);
-        by_dataset.append(Text::from(dataset.id.0), rank);
     }
-    let mut tree = Hash::new();
-    if by_dataset.is_empty() {
-        return tree;
-    }
-    tree.append("DSET".into(), by_dataset);
-    let mut ranks = Hash::new();
-    for (member, datasets) in by_member {
-        let mut below = Hash::new();
-        below.append("DSET".into(), datasets);
-        ranks.append(Text::from(member.0), below);
-    }
-    tree.append("RANK".into(), ranks);
-    tree
+    map
 }
 
-fn encode_part(dataset: &Dataset, member: Member, part: &Part, scheme: Scheme, cache: &CacheNames) -> Hash {
-    let mut tree = Hash::new();
-    put(&mut tree, "FILES", part.files.len() + usize::from(part.redundancy.is_some()));
-    if let Some(descriptor) = encode_descriptor(dataset) {
-        tree.append("DSETDESC".into(), descriptor);
+fn entry_of(part: &Part) -> FilemapEntry {
+    let flush =
+        FlushDescriptor { preserve: Some(false), container: Some(false), ..FlushDescriptor::default() };
+    let mut entry = FilemapEntry { flush: Some(flush), ..FilemapEntry::default() };
+    let meta = |name: &Text, kind, size| Meta {
+        file: Some(name.clone()),
+        kind: Some(kind),
+        ranks: Some(part.members.into()),
+        size: Some(size),
+        complete: Some(part.recorded),
+        ..Meta::default()
+    };
+    for (file, copy) in &part.files {
+        let name = Text::from(&file.path);
+        let meta = Meta {
+            orig: Some(name.clone()),
+            name: Some(name.clone()),
+            crc: (part.recorded || part.crcs_known).then_some(Crc32(copy.crc)),
+            program_rank: copy.program_rank,
+            attributes: Some(Attributes::of(file)),
+            ..meta(&name, FileKind::User, copy.size)
+        };
+        entry.files.set_last(name, meta.into());
     }
-    let mut files = Hash::new();
-    for (entry, copy) in &part.files {
-        let mut meta = Hash::new();
-        let name = Text::from(&entry.path);
-        put_meta(&mut meta, &name, "USER", part.members, copy.size);
-        put(&mut meta, "ORIG", &name);
-        put(&mut meta, "NAME", &name);
-        put(&mut meta, "COMPLETE", u32::from(part.recorded));
-        if part.recorded || part.crcs_known {
-            put(&mut meta, "CRC", crc_text(copy.crc));
-        }
-        if let Some(rank) = copy.program_rank {
-            put(&mut meta, "PROGRAM_RANK", rank);
-        }
-        encode_attributes(&mut meta, entry);
-        files.append(name, meta_of(meta));
+    if let Some(file) = &part.redundancy {
+        // Made by the coordinator of position, size and set: never has a NUL.
+        let name = Text::new(file.name.clone()).unwrap_or_default();
+        let meta = Meta { crc: Some(Crc32(file.crc)), ..meta(&name, FileKind::Xor, file.size) };
+        entry.files.set_last(name, meta.into());
     }
-    if let Some(redundancy) = &part.redundancy {
-        let name = Text::new(redundancy.name.clone()).unwrap_or_default();
-        let mut meta = Hash::new();
-        put_meta(&mut meta, &name, "XOR", part.members, redundancy.size);
-        put(&mut meta, "COMPLETE", u32::from(part.recorded));
-        put(&mut meta, "CRC", crc_text(redundancy.crc));
-        files.append(name, meta_of(meta));
-    }
-    tree.append("FILE".into(), files);
-    if !part.set.is_empty() {
-        tree.append("REDDESC".into(), encode_redundancy(dataset, member, part, scheme, cache));
-    }
-    let mut flush = Hash::new();
-    put(&mut flush, "PRESERVE", 0_u32);
-    put(&mut flush, "CONTAINER", 0_u32);
-    tree.append("FLUSH".into(), flush);
-    tree
+    entry.expected_files = Some(entry.files.len() as u64);
+    entry
 }
 
-fn put_meta(meta: &mut Hash, name: &Text, kind: &'static str, members: u32, size: u64) {
-    put(meta, "FILE", name);
-    put(meta, "TYPE", kind);
-    put(meta, "RANKS", members);
-    put(meta, "SIZE", size);
-}
-
-fn meta_of(meta: Hash) -> Hash {
-    let mut tree = Hash::new();
-    tree.append("META".into(), meta);
-    tree
-}
-
-/// Known once the dataset is complete.
-fn encode_descriptor(dataset: &Dataset) -> Option<Hash> {
-    let catalog = dataset.catalog.as_ref()?.catalog();
-    let mut tree = Hash::new();
-    put(&mut tree, "CKPT", dataset.id.0);
-    put(&mut tree, "JOBID", Text::new(catalog.job_id.clone()).unwrap_or_default());
-    put(&mut tree, "USER", Text::new(catalog.user.clone()).unwrap_or_default());
-    put(&mut tree, "CREATED", catalog.created_us);
-    put(&mut tree, "NAME", Text::new(catalog.name.clone()).unwrap_or_default());
-    put(&mut tree, "ID", dataset.id.0);
-    put(&mut tree, "FILES", catalog.layout.members.iter().map(|place| place.files).sum::<u64>());
-    put(&mut tree, "SIZE", catalog.bytes());
-    put(&mut tree, "COMPLETE", 1_u32);
-    Some(tree)
-}
-
-fn encode_redundancy(
-    dataset: &Dataset,
+fn redundancy_of(
     member: Member,
     part: &Part,
     scheme: Scheme,
+    sets: usize,
     cache: &CacheNames,
-) -> Hash {
-    let mut tree = Hash::new();
-    put(&mut tree, "ENABLED", 1_u32);
-    put(&mut tree, "INTERVAL", 1_u32);
-    put(&mut tree, "BASE", &cache.base);
-    put(&mut tree, "DIRECTORY", &cache.directory);
-    put(&mut tree, "TYPE", scheme_word(scheme));
-    // SCR names a set after its first member.
-    let groups = dataset.catalog.as_ref().map_or(1, |index| index.catalog().layout.sets.len().max(1));
-    put(&mut tree, "GROUPS", groups);
-    put(&mut tree, "GROUP_ID", part.set.first().map_or(member.0, |first| first.0));
-    put(&mut tree, "GROUP_SIZE", part.set.len());
-    put(&mut tree, "GROUP_RANK", part.set.iter().position(|&m| m == member).unwrap_or(0));
-    tree
+) -> RedundancyDescriptor {
+    RedundancyDescriptor {
+        enabled: Some(true),
+        interval: Some(1),
+        base: Some(cache.base.clone()),
+        directory: Some(cache.directory.clone()),
+        kind: Some(scheme_word(scheme).into()),
+        groups: Some(sets as u64),
+        // SCR names a set after its first member.
+        group_id: Some(part.set.first().map_or(member, |first| *first).0.into()),
+        group_size: Some(part.set.len() as u64),
+        group_rank: Some(part.set.iter().position(|&m| m == member).unwrap_or(0) as u64),
+        ..RedundancyDescriptor::default()
+    }
 }
 
 /// Reads a filemap; a member whose record is wrong is left out and told in the second value.
@@ -164,12 +120,12 @@ pub(super) fn decode(tree: &Hash) -> (Filemap, Vec<String>) {
     let mut problems = Vec::new();
     let ranks = tree.get("RANK").into_iter().flat_map(Hash::iter);
     for (rank, below) in ranks {
-        for (id, part) in below.get("DSET").into_iter().flat_map(Hash::iter) {
+        for (id, entry) in below.get("DSET").into_iter().flat_map(Hash::iter) {
             let (Some(member), Some(dataset)) = (rank.number(), id.number()) else {
                 problems.push(format!("RANK/{rank}/DSET/{id}: not numbers"));
                 continue;
             };
-            match decode_part(part, Member(member)) {
+            match FilemapEntry::from_hash(entry).and_then(|entry| mapped(&entry, Member(member))) {
                 Ok(mapped) => drop(map.insert((DatasetId(dataset), Member(member)), mapped)),
                 Err(error) => problems.push(format!("RANK/{rank}/DSET/{id}/{error}")),
             }
@@ -178,17 +134,16 @@ pub(super) fn decode(tree: &Hash) -> (Filemap, Vec<String>) {
     (map, problems)
 }
 
-fn decode_part(tree: &Hash, member: Member) -> Result<Mapped, FieldError> {
-    let expected: usize = need(tree.number("FILES"), "FILES")?;
+fn mapped(entry: &FilemapEntry, member: Member) -> Result<Mapped, FieldError> {
     let mut mapped = Mapped { files: Vec::new(), redundancy: None };
-    for (name, below) in tree.get("FILE").into_iter().flat_map(Hash::iter) {
-        let decoded = below
-            .get("META")
-            .ok_or_else(|| FieldError::at("META", FieldProblem::Missing))
-            .and_then(|meta| decode_meta(meta, name, member, &mut mapped));
-        decoded.map_err(|error| error.under(name).under("FILE"))?;
+    for (name, file) in entry.files.iter() {
+        let meta = require(file.meta.as_ref(), "META");
+        let added = meta
+            .and_then(|meta| add_file(meta, name, member, &mut mapped).map_err(|error| error.under("META")));
+        added.map_err(|error| error.under(name).under("FILE"))?;
     }
-    if mapped.files.len() + usize::from(mapped.redundancy.is_some()) != expected {
+    let expected = *require(entry.expected_files.as_ref(), "FILES")?;
+    if (mapped.files.len() + usize::from(mapped.redundancy.is_some())) as u64 != expected {
         return Err(FieldError::at("FILES", FieldProblem::Other("is not the number of files")));
     }
     // The order of the logical file, whatever order the record has.
@@ -196,36 +151,24 @@ fn decode_part(tree: &Hash, member: Member) -> Result<Mapped, FieldError> {
     Ok(mapped)
 }
 
-fn decode_meta(meta: &Hash, name: &Text, member: Member, mapped: &mut Mapped) -> Result<(), FieldError> {
-    let size = need(meta.number("SIZE"), "SIZE")?;
-    let crc = meta.text("CRC")?.map(crc_of).transpose()?.unwrap_or(0);
-    if need(meta.text("TYPE"), "TYPE")? == "XOR" {
+fn add_file(meta: &Meta, name: &Text, member: Member, mapped: &mut Mapped) -> Result<(), FieldError> {
+    let size = *require(meta.size.as_ref(), "SIZE")?;
+    let crc = meta.crc.map_or(0, |crc| crc.0);
+    if *require(meta.kind.as_ref(), "TYPE")? == FileKind::Xor {
         let name = name.as_str().ok_or_else(|| FieldError::here(FieldProblem::Other("is not UTF-8")))?;
         mapped.redundancy = Some(RedundancyFile { name: name.to_owned(), size, crc });
         return Ok(());
     }
-    let path = RelPath::new(name.as_bytes())
-        .map_err(|_| FieldError::here(FieldProblem::Other("is not a path in the dataset")))?;
-    let copy = FileCopy { size, crc, member, program_rank: meta.number("PROGRAM_RANK")? };
-    let mut entry = Entry {
-        path,
-        kind: EntryKind::File(copy.clone()),
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        atime: Stamp::default(),
-        mtime: Stamp::default(),
-    };
-    decode_attributes(meta, &mut entry)?;
-    mapped.files.push((entry, copy));
+    let path = RelPath::new(name.as_bytes()).map_err(|error| FieldError::here(error.into()))?;
+    let copy = FileCopy { size, crc, member, program_rank: meta.program_rank };
+    let attributes = require(meta.attributes.as_ref(), "MODE")?;
+    mapped.files.push((attributes.entry(path, EntryKind::File(copy.clone())), copy));
     Ok(())
 }
 
 /// `filemap.scrinfo`: the list of this node's filemaps.
-pub(super) fn master(path_of_filemap: Text) -> Hash {
-    let mut tree = Hash::new();
-    put(&mut tree, "Filemap", path_of_filemap);
-    tree
+pub(super) fn master(path_of_filemap: Text) -> FilemapMaster {
+    FilemapMaster { filemaps: [(path_of_filemap, ())].into_iter().collect(), ..FilemapMaster::default() }
 }
 
 #[cfg(test)]
@@ -252,17 +195,23 @@ mod tests {
         dataset.parts.insert(Member(2), Arc::new(Part::new(Origin::Here, Vec::new(), Vec::new())));
         dataset.catalog = Some(Arc::new(CatalogIndex::new(catalog)));
         let cache = CacheNames { base: "/dev/shm".into(), directory: "/dev/shm/u/scr.j".into() };
-        let tree = encode([&dataset].into_iter(), Scheme::Xor, &cache);
+        let filemap = encode([&dataset].into_iter(), Scheme::Xor, &cache);
+        assert_eq!(FilemapMember::decode(&filemap.encode()).unwrap(), filemap);
+        let tree = crate::hash::decode_file(&filemap.encode()).unwrap();
         let (map, problems) = decode(&tree);
         assert!(problems.is_empty(), "{problems:?}");
         assert_eq!(map.len(), 2);
         let mapped = &map[&(DatasetId(4), Member(0))];
         assert_eq!(mapped.files, part.files);
         assert_eq!(mapped.redundancy, Some(redundancy));
-        let part = tree.get("RANK").unwrap().get("0").unwrap().get("DSET").unwrap().get("4").unwrap();
-        assert_eq!(part.number::<u32>("FILES").unwrap(), Some(2));
-        assert_eq!(part.get("REDDESC").unwrap().number::<u32>("GROUP_RANK").unwrap(), Some(1));
-        assert_eq!(part.get("DSETDESC").unwrap().number::<u64>("SIZE").unwrap(), Some(5));
+        assert_eq!(tree.to_string(), include_str!("filemap_0.txt"));
+    }
+
+    #[test]
+    fn the_master_names_this_filemap() {
+        let master = master(Text::new("/dev/shm/u/scr.j/filemap_0.scrinfo").unwrap());
+        assert_eq!(FilemapMaster::decode(&master.encode()).unwrap(), master);
+        assert_eq!(master.to_hash().to_string(), "  Filemap\n    /dev/shm/u/scr.j/filemap_0.scrinfo\n");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What is known of a dataset, and how it is protected.
 
 use super::field::record;
-use crate::hash::Text;
+use crate::dataset::Catalog;
+use crate::hash::{NulInText, Text};
 use crate::ids::DatasetId;
 use crate::redundancy::Scheme;
 
@@ -32,6 +33,24 @@ record! {
         job_id: Option<Text> = ["JOBID"],
         /// Its id among checkpoints.
         checkpoint: Option<DatasetId> = ["CKPT"],
+    }
+}
+
+impl DatasetDescriptor {
+    /// The descriptor of a complete dataset.
+    pub fn of(catalog: &Catalog) -> Result<Self, NulInText> {
+        Ok(Self {
+            id: Some(catalog.id),
+            checkpoint: Some(catalog.id),
+            name: Some(Text::new(catalog.name.clone())?),
+            created_us: Some(catalog.created_us),
+            user: Some(Text::new(catalog.user.clone())?),
+            job_id: Some(Text::new(catalog.job_id.clone())?),
+            files: Some(catalog.layout.members.iter().map(|m| m.files).sum()),
+            size: Some(catalog.bytes()),
+            complete: Some(true),
+            ..Self::default()
+        })
     }
 }
 

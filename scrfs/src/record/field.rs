@@ -64,6 +64,15 @@ impl<'a> Fields<'a> {
         Self { tree, taken: Vec::new() }
     }
 
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.tree.has(key)
+    }
+
+    /// The one value of `key`, which must be there.
+    pub(super) fn need<T: Value>(&mut self, key: &'static str) -> Result<T, FieldError> {
+        Option::read(self, &[key])?.ok_or_else(|| FieldError::at(key, FieldProblem::Missing))
+    }
+
     /// What is below the first of `words` that is there, and that word.
     fn take(&mut self, words: &[&'static str]) -> Option<(&'static str, &'a Hash)> {
         let (&spelled, below) = words.iter().find_map(|word| Some((word, self.tree.get(word)?)))?;
@@ -95,8 +104,9 @@ impl<'a> Writer<'a> {
         Self { shape, fields: Vec::new() }
     }
 
-    fn put(&mut self, field: &'static str, below: Hash) {
-        self.fields.push((field, Some(below)));
+    /// `words` as in [`Field`].
+    fn put(&mut self, words: &[&'static str], below: Hash) {
+        self.fields.extend(words.first().map(|&field| (field, Some(below))));
     }
 
     /// New fields first, in the table's order; then, in the order that was read, what is still there.
@@ -122,10 +132,11 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A field of a record, with the words of its key, the one that is written first.
+/// A field of a record, with the words of its key, the one that is written first. A field of several keys knows them
+/// itself, and has no words.
 pub(super) trait Field: Sized {
     fn read(fields: &mut Fields<'_>, words: &[&'static str]) -> Result<Self, FieldError>;
-    fn write(&self, writer: &mut Writer<'_>, word: &'static str);
+    fn write(&self, writer: &mut Writer<'_>, words: &[&'static str]);
 }
 
 /// What can be below a key.
@@ -147,9 +158,9 @@ impl<T: Value> Field for Option<T> {
         T::from_below(below).map(Some).map_err(|error| error.under(spelled))
     }
 
-    fn write(&self, writer: &mut Writer<'_>, word: &'static str) {
+    fn write(&self, writer: &mut Writer<'_>, words: &[&'static str]) {
         if let Some(value) = self {
-            writer.put(word, value.to_below());
+            writer.put(words, value.to_below());
         }
     }
 }
@@ -160,9 +171,9 @@ impl Field for bool {
         Ok(fields.take(words).is_some())
     }
 
-    fn write(&self, writer: &mut Writer<'_>, word: &'static str) {
+    fn write(&self, writer: &mut Writer<'_>, words: &[&'static str]) {
         if *self {
-            writer.put(word, Hash::new());
+            writer.put(words, Hash::new());
         }
     }
 }
@@ -184,15 +195,15 @@ impl<K: Word + Clone + Eq + std::hash::Hash, V: Value> Field for Ordered<K, V> {
         Ok(map)
     }
 
-    fn write(&self, writer: &mut Writer<'_>, word: &'static str) {
-        if self.is_empty() && !writer.shape.has(word) {
+    fn write(&self, writer: &mut Writer<'_>, words: &[&'static str]) {
+        if self.is_empty() && !words.iter().any(|word| writer.shape.has(word)) {
             return;
         }
         let mut below = Hash::new();
         for (key, value) in self.iter() {
             below.append(key.to_word(), value.to_below());
         }
-        writer.put(word, below);
+        writer.put(words, below);
     }
 }
 
@@ -303,7 +314,7 @@ macro_rules! record {
     (
         $(#[$about:meta])*
         $name:ident {
-            $($(#[$field_about:meta])* $field:ident: $type:ty = [$first:literal $(, $other:literal)*],)*
+            $($(#[$field_about:meta])* $field:ident: $type:ty = [$($word:literal),*],)*
         }
     ) => {
         $(#[$about])*
@@ -318,14 +329,14 @@ macro_rules! record {
             fn from_hash(tree: &$crate::hash::Hash) -> Result<Self, $crate::hash::FieldError> {
                 let mut fields = $crate::record::field::Fields::new(tree);
                 Ok(Self {
-                    $($field: $crate::record::field::Field::read(&mut fields, &[$first $(, $other)*])?,)*
+                    $($field: $crate::record::field::Field::read(&mut fields, &[$($word),*])?,)*
                     shape: fields.shape(),
                 })
             }
 
             fn to_hash(&self) -> $crate::hash::Hash {
                 let mut writer = $crate::record::field::Writer::new(&self.shape);
-                $($crate::record::field::Field::write(&self.$field, &mut writer, $first);)*
+                $($crate::record::field::Field::write(&self.$field, &mut writer, &[$($word),*]);)*
                 writer.finish()
             }
         }

@@ -1,8 +1,8 @@
 //! What is known of one file.
 
+use super::attributes::Attributes;
 use super::field::{Word, record};
 use super::value::Crc32;
-use crate::dataset::Stamp;
 use crate::hash::{FieldError, FieldProblem, Text};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
@@ -10,28 +10,16 @@ use crate::path::RelPath;
 record! {
     /// A file's meta data: `META` in filemaps, `FILE/<j>` in XOR headers, and in 2011 a file `<file>.scr`.
     ///
-    /// `file` and `name` hold the path relative to the dataset's directory (in SCR's own files the base name). The keys
-    /// from `mode` to `program_rank` are scrfs's own; other readers ignore them. A member's XOR header has metas
+    /// `file` and `name` hold the path relative to the dataset's directory (in SCR's own files the base name).
+    /// `program_rank` and `attributes` are scrfs's own; other readers ignore them. A member's XOR header has metas
     /// without `crc`: they are written before the CRCs are known.
     Meta {
         /// CRC32 of the bytes.
         crc: Option<Crc32> = ["CRC"],
         /// MPI rank of the process that made the file.
         program_rank: Option<u32> = ["PROGRAM_RANK"],
-        /// Permission and type bits (`st_mode`), decimal.
-        mode: Option<u32> = ["MODE"],
-        /// Owner.
-        uid: Option<u32> = ["UID"],
-        /// Group.
-        gid: Option<u32> = ["GID"],
-        /// Last access: seconds since 1970.
-        atime_secs: Option<i64> = ["ATIME_SECS"],
-        /// Last access: nanoseconds within the second.
-        atime_nsecs: Option<u32> = ["ATIME_NSECS"],
-        /// Last change of the bytes: seconds since 1970.
-        mtime_secs: Option<i64> = ["MTIME_SECS"],
-        /// Last change of the bytes: nanoseconds within the second.
-        mtime_nsecs: Option<u32> = ["MTIME_NSECS"],
+        /// Mode, owner and times (scrfs).
+        attributes: Option<Attributes> = [],
         /// The file was closed in good order.
         complete: Option<bool> = ["COMPLETE"],
         /// Bytes.
@@ -60,22 +48,6 @@ impl Meta {
     pub fn path_in_dataset(&self) -> Result<RelPath, FieldError> {
         let file = super::require(self.file.as_ref(), "FILE")?;
         RelPath::new(file.as_bytes()).map_err(|error| FieldError::at("FILE", error.into()))
-    }
-
-    /// Time of the last access.
-    pub fn atime(&self) -> Option<Stamp> {
-        Some(Stamp { secs: self.atime_secs?, nsecs: self.atime_nsecs? })
-    }
-
-    /// Time of the last change of the bytes.
-    pub fn mtime(&self) -> Option<Stamp> {
-        Some(Stamp { secs: self.mtime_secs?, nsecs: self.mtime_nsecs? })
-    }
-
-    /// Sets both times.
-    pub fn set_times(&mut self, atime: Stamp, mtime: Stamp) {
-        (self.atime_secs, self.atime_nsecs) = (Some(atime.secs), Some(atime.nsecs));
-        (self.mtime_secs, self.mtime_nsecs) = (Some(mtime.secs), Some(mtime.nsecs));
     }
 }
 

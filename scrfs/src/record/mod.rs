@@ -8,6 +8,7 @@
 //! | file | record | module |
 //! |---|---|---|
 //! | part of most others; `<file>.scr` in 2011 | [`Meta`] | [`meta`] |
+//! | part of most others | [`Attributes`] | |
 //! | part of others | [`DatasetDescriptor`], [`RedundancyDescriptor`], [`FlushDescriptor`] | [`descriptor`] |
 //! | `filemap.scrinfo` | [`FilemapMaster`] | [`filemap`] |
 //! | `filemap_<k>.scrinfo` | [`FilemapMember`] | [`filemap`] |
@@ -33,6 +34,7 @@
 //! assert_eq!(FilemapMember::decode(&filemap.encode()).unwrap(), filemap);
 //! ```
 
+mod attributes;
 pub mod descriptor;
 mod field;
 pub mod filemap;
@@ -46,6 +48,7 @@ pub mod summary;
 mod value;
 pub mod xor_header;
 
+pub use attributes::Attributes;
 pub use descriptor::{DatasetDescriptor, FlushDescriptor, RedundancyDescriptor};
 pub use field::Shape;
 pub use filemap::{FileEntry, FilemapEntry, FilemapMaster, FilemapMember, RankFilemap};

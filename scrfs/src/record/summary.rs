@@ -1,5 +1,6 @@
 //! `summary.scr`: what a dataset on the PFS is.
 
+use super::attributes::Attributes;
 use super::descriptor::DatasetDescriptor;
 use super::field::record;
 use super::ordered::Ordered;
@@ -53,24 +54,12 @@ record! {
 }
 
 record! {
-    /// One file on the PFS. The keys from `program_rank` to `mtime_nsecs` are scrfs's own; other readers ignore them.
+    /// One file on the PFS. `program_rank` and `attributes` are scrfs's own; other readers ignore them.
     FileOnPfs {
         /// MPI rank of the process that made the file.
         program_rank: Option<u32> = ["PROGRAM_RANK"],
-        /// Permission and type bits (`st_mode`), decimal.
-        mode: Option<u32> = ["MODE"],
-        /// Owner.
-        uid: Option<u32> = ["UID"],
-        /// Group.
-        gid: Option<u32> = ["GID"],
-        /// Last access: seconds since 1970.
-        atime_secs: Option<i64> = ["ATIME_SECS"],
-        /// Last access: nanoseconds within the second.
-        atime_nsecs: Option<u32> = ["ATIME_NSECS"],
-        /// Last change of the bytes: seconds since 1970.
-        mtime_secs: Option<i64> = ["MTIME_SECS"],
-        /// Last change of the bytes: nanoseconds within the second.
-        mtime_nsecs: Option<u32> = ["MTIME_NSECS"],
+        /// Mode, owner and times (scrfs).
+        attributes: Option<Attributes> = [],
         /// Bytes.
         size: Option<u64> = ["SIZE"],
         /// CRC32 of them.
@@ -85,20 +74,8 @@ record! {
     NameOnPfs {
         /// What a link points to.
         target: Option<Text> = ["TARGET"],
-        /// Permission bits, decimal.
-        mode: Option<u32> = ["MODE"],
-        /// Owner.
-        uid: Option<u32> = ["UID"],
-        /// Group.
-        gid: Option<u32> = ["GID"],
-        /// Last access: seconds since 1970.
-        atime_secs: Option<i64> = ["ATIME_SECS"],
-        /// Last access: nanoseconds within the second.
-        atime_nsecs: Option<u32> = ["ATIME_NSECS"],
-        /// Last change: seconds since 1970.
-        mtime_secs: Option<i64> = ["MTIME_SECS"],
-        /// Last change: nanoseconds within the second.
-        mtime_nsecs: Option<u32> = ["MTIME_NSECS"],
+        /// Mode, owner and times (scrfs).
+        attributes: Option<Attributes> = [],
     }
 }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dataset::Stamp;
 use crate::hash::Text;
 use crate::ids::{DatasetId, Member};
 
@@ -61,17 +62,22 @@ fn a_new_record_is_in_scrs_order() {
 
 #[test]
 fn our_own_meta_keys() {
-    let meta = Meta {
-        mode: Some(0o100_644),
-        mtime_secs: Some(-1),
-        mtime_nsecs: Some(999_999_999),
-        program_rank: Some(17),
-        ..Meta::default()
+    let attributes = Attributes {
+        mode: 0o100_644,
+        uid: 1000,
+        gid: 0,
+        atime: Stamp::default(),
+        mtime: Stamp { secs: -1, nsecs: 999_999_999 },
     };
-    let lines =
-        "  PROGRAM_RANK\n    17\n  MODE\n    33188\n  MTIME_SECS\n    -1\n  MTIME_NSECS\n    999999999\n";
+    let meta = Meta { attributes: Some(attributes), program_rank: Some(17), ..Meta::default() };
+    let lines = "  PROGRAM_RANK\n    17\n  MODE\n    33188\n  UID\n    1000\n  GID\n    0\n  ATIME_SECS\n    0\n  ATIME_NSECS\n    0\n  MTIME_SECS\n    -1\n  MTIME_NSECS\n    999999999\n";
     assert_eq!(meta.to_hash().to_string(), lines);
     assert_eq!(same::<Meta>(lines), meta);
+    // Some of them only: not ours, and kept.
+    let theirs: Meta = same("  MODE\n    33188\n  SIZE\n    1\n  UID\n    x\n");
+    assert_eq!((theirs.attributes, theirs.shape.foreign().count()), (None, 2));
+    let late = lines.replace("999999999", "1000000000");
+    assert_eq!(refused::<Meta>(&late), "MTIME_NSECS: is not within a second");
 }
 
 #[test]
