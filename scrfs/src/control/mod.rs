@@ -9,6 +9,7 @@
 pub mod client;
 pub mod codec;
 pub mod message;
+mod peer;
 pub mod server;
 pub mod stream;
 

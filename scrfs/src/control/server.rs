@@ -15,12 +15,13 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Inbox, Sender as Outbox, TrySendError};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::codec::{FRAME_MAX, HELLO_MAX};
 use super::message::{
     Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Settings, Start, Welcome,
 };
+pub use super::peer::Peer;
 use super::stream::{self, Closer, Receiver, SOCKET_NAME, Sender, StreamError};
 use crate::ids::{Epoch, NodeRank};
 
@@ -34,17 +35,6 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 /// Connections that the kernel queues before they are accepted.
 const BACKLOG: i32 = 64;
-
-/// Who is at the other end, as the kernel tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// Process that connected.
-    pub pid: i32,
-    /// Its user.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-}
 
 /// A coordinator's hello.
 #[derive(Debug, Clone, PartialEq)]
@@ -225,12 +215,10 @@ fn transient(error: &io::Error) -> bool {
 }
 
 fn admit(shared: &Arc<Shared>, service: &Arc<dyn Service>, socket: UnixStream) {
-    let peer = match sockopt::socket_peercred(&socket) {
-        Ok(cred) => {
-            Peer { pid: cred.pid.as_raw_nonzero().get(), uid: cred.uid.as_raw(), gid: cred.gid.as_raw() }
-        }
-        Err(errno) => {
-            tracing::warn!(%errno, "cannot tell who connects");
+    let peer = match Peer::of(&socket) {
+        Ok(peer) => peer,
+        Err(error) => {
+            tracing::warn!(%error, "cannot tell who connects");
             return;
         }
     };
@@ -393,10 +381,12 @@ mod tests {
         highest: Mutex<Epoch>,
         link: Mutex<Option<LinkHandle>>,
         ended: Mutex<Vec<u64>>,
+        peer: Mutex<Option<Peer>>,
     }
 
     impl Service for Echo {
-        fn attach(&self, greeting: Greeting, _: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
+        fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
+            *self.peer.lock() = Some(peer.clone());
             let mut highest = self.highest.lock();
             if greeting.epoch < *highest {
                 return Err(Refusal { reason: "old".into(), highest: *highest });
@@ -486,6 +476,51 @@ mod tests {
         second.commands.closer().close();
         server.stop();
         assert!(matches!(client::ask(dir.path(), &Ask::Status, WAIT), Err(ClientError::Connect { .. })));
+    }
+
+    /// Runs `work` as another user, who has only these groups.
+    fn as_user<T: Send>(uid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let groups: Vec<_> = groups.iter().map(|&gid| rustix::fs::Gid::from_raw(gid)).collect();
+                rustix::thread::set_thread_groups(&groups).unwrap();
+                // This thread's ids only: the rest of the process stays root's.
+                let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(uid));
+                rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+                rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+                work()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn only_the_jobs_user_and_root_are_heard() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (job, other) = (12_345, 54_321);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
+        let echo = Arc::new(Echo::default());
+        let _server = Server::start(dir.path(), job, echo.clone()).unwrap();
+        let of_job: Vec<u32> = (20_000..20_100).collect();
+        let link = as_user(job, &of_job, || Link::connect(dir.path(), coordinator(1), WAIT).unwrap());
+        let peer = echo.peer.lock().clone().unwrap();
+        assert_eq!((peer.uid, peer.gid, peer.groups), (job, job, Some(of_job)));
+        as_user(other, &[job], || {
+            let refused = |outcome: Result<(), ClientError>| match outcome {
+                Err(ClientError::Refused { reason, .. }) => assert!(reason.contains("54321"), "{reason}"),
+                outcome => panic!("{outcome:?}"),
+            };
+            refused(client::ask(dir.path(), &Ask::Status, WAIT).map(drop));
+            refused(client::ask(dir.path(), &Ask::Events(1), WAIT).map(drop));
+            refused(client::ask(dir.path(), &Ask::Stop, WAIT).map(drop));
+            refused(Link::connect(dir.path(), coordinator(2), WAIT).map(drop));
+            refused(DataConnection::connect(dir.path(), Epoch(1), WAIT).map(drop));
+        });
+        assert_eq!(*echo.highest.lock(), Epoch(1), "a stranger's epoch counts for nothing");
+        drop(link);
     }
 
     #[test]

@@ -351,7 +351,7 @@ impl Service for Node {
                 link: link.clone(),
                 greeting,
                 pid: peer.pid,
-                identity: Identity::of(peer.uid, peer.gid),
+                identity: Identity::of_peer(peer),
                 served: false,
                 transfers: Vec::new(),
             })

@@ -10,6 +10,8 @@ use std::thread::{Builder, JoinHandle};
 use crossbeam_channel::Sender;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
+use crate::control::server::Peer;
+
 /// A user's rights on files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -22,6 +24,15 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// The rights that a peer had when it connected; where the kernel does not tell its groups, those that the user
+    /// database gives.
+    pub fn of_peer(peer: &Peer) -> Self {
+        match &peer.groups {
+            Some(groups) => Self { uid: peer.uid, gid: peer.gid, groups: groups.clone() },
+            None => Self::of(peer.uid, peer.gid),
+        }
+    }
+
     /// `uid` and `gid` with the groups that the user database gives to that user.
     pub fn of(uid: u32, gid: u32) -> Self {
         let name = nix::unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name);
@@ -139,5 +150,13 @@ mod tests {
         assert!(identity.groups.contains(&0));
         let nobody = Identity::of(54_321, 77);
         assert_eq!(nobody.groups, [77]);
+        let mut peer = Peer { pid: 1, uid: 54_321, gid: 77, groups: Some(vec![5, 6]) };
+        assert_eq!(
+            Identity::of_peer(&peer).groups,
+            [5, 6],
+            "what the process has, not what the database says"
+        );
+        peer.groups = None;
+        assert_eq!(Identity::of_peer(&peer), nobody);
     }
 }

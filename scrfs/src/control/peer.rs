@@ -1,0 +1,69 @@
+//! Who is at the other end of a socket, as the kernel tells.
+#![expect(unsafe_code, reason = "a peer's groups have no safe wrapper")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::net::sockopt;
+
+/// Groups that a process can have (NGROUPS_MAX).
+const GROUPS_MAX: usize = 65_536;
+/// Room for most users at the first try.
+const GROUPS_USUAL: usize = 64;
+
+/// Who is at the other end, when it connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Process that connected.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its supplementary groups; `None`: the kernel does not tell (before 4.13).
+    pub groups: Option<Vec<u32>>,
+}
+
+impl Peer {
+    /// Of a connected socket.
+    pub(super) fn of(socket: impl AsFd) -> io::Result<Self> {
+        let cred = sockopt::socket_peercred(&socket)?;
+        let groups = match groups_of(&socket) {
+            Ok(groups) => Some(groups),
+            Err(error) => {
+                tracing::warn!(%error, "a peer's groups are not told");
+                None
+            }
+        };
+        let (pid, uid, gid) = (cred.pid.as_raw_nonzero().get(), cred.uid.as_raw(), cred.gid.as_raw());
+        Ok(Self { pid, uid, gid, groups })
+    }
+}
+
+fn groups_of(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
+    loop {
+        let mut bytes = libc::socklen_t::try_from(size_of_val(&groups[..])).map_err(io::Error::other)?;
+        // SAFETY: `groups` is a live buffer of `bytes` bytes for this call, and any bytes are valid in it; `bytes` is
+        // where the kernel puts how many it wrote, or would have.
+        let got = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        let told = bytes as usize / size_of::<libc::gid_t>();
+        if got == 0 {
+            groups.truncate(told);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) || told <= groups.len() || told > GROUPS_MAX {
+            return Err(error);
+        }
+        groups.resize(told, 0);
+    }
+}
