@@ -13,6 +13,7 @@ use super::{Entry, FileSystem};
 use crate::control::DirOp;
 use crate::daemon::boundary::{Caller, Errno};
 use crate::path::RelPath;
+use crate::store::beneath;
 
 enum Step<T> {
     Here(T),
@@ -232,14 +233,7 @@ impl FileSystem {
             Ok(rustix::fs::FileType::Directory) if exchange => Ok(()),
             Ok(rustix::fs::FileType::Directory) => {
                 let dir = self.open_in_tree(to, OFlags::RDONLY | OFlags::DIRECTORY)?;
-                for entry in rustix::fs::Dir::read_from(&dir)? {
-                    let entry = entry?;
-                    let name = entry.file_name().to_bytes();
-                    if name != b"." && name != b".." {
-                        return fail(libc::ENOTEMPTY);
-                    }
-                }
-                Ok(())
+                if beneath::entries(&dir)?.next().is_none() { Ok(()) } else { fail(libc::ENOTEMPTY) }
             }
             Ok(_) => fail(libc::ENOTDIR),
             Err(Errno(libc::ENOENT)) if exchange => fail(libc::ENOENT),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use super::FileSystem;
 use super::attr::Kind;
@@ -16,6 +16,7 @@ use super::table::{Inode, ROOT};
 use super::world::World;
 use crate::daemon::boundary::Errno;
 use crate::path::RelPath;
+use crate::store::beneath;
 
 /// One name of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,12 +146,9 @@ impl FileSystem {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(&inode.fd()?, ".", flags, Mode::empty())?;
         let mut entries = Vec::new();
-        for entry in Dir::read_from(&dir)? {
+        for entry in beneath::entries(&dir)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
             let here = path.join(name)?;
             // A marker is listed once its dataset is sealed, and then it is not listed from here.
             if self.names.reserved(&here) || self.names.place(&here).is_marker() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::fs::{Dir, FileType, OFlags};
+use rustix::fs::{FileType, OFlags};
 
 use super::attr::stat_of;
 use super::errno::fail;
@@ -18,6 +18,7 @@ use crate::daemon::boundary::{Errno, MountedTree, Writer};
 use crate::dataset::CatalogIndex;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
+use crate::store::beneath;
 
 /// How long a restart waits for the room of what it removes.
 const JUNK_WAIT: Duration = Duration::from_mins(1);
@@ -188,13 +189,9 @@ impl FileSystem {
     fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
         let fd = self.open_in_tree(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut found = Vec::new();
-        for entry in Dir::read_from(&fd)? {
+        for entry in beneath::entries(&fd)? {
             let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            let path = dir.join(name)?;
+            let path = dir.join(entry.file_name().to_bytes())?;
             if self.names.reserved(&path) {
                 continue;
             }

@@ -86,22 +86,8 @@ pub(super) fn attr(attr: &Attr) -> FileAttr {
 
 /// What stands in for the attributes of `.` and `..`.
 pub(super) fn dots(listed: &DirEntry) -> FileAttr {
-    let at = Stamp::default();
-    attr(&Attr {
-        nodeid: listed.ino,
-        kind: listed.kind,
-        perm: 0o755,
-        nlink: 2,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        blksize: 4096,
-        atime: at,
-        mtime: at,
-        ctime: at,
-    })
+    let file = Attr::of_empty_file(listed.ino, (0, 0), Stamp::default());
+    attr(&Attr { kind: listed.kind, perm: 0o755, nlink: 2, ..file })
 }
 
 #[cfg(test)]

@@ -21,20 +21,35 @@ use crate::fs::{Changes, Done, Entry, NewNode, Opened};
 /// Numbers are never given twice, so one generation is enough.
 const GENERATION: Generation = Generation(0);
 
-fn entry_reply(reply: ReplyEntry) -> Done<Entry> {
-    Box::new(move |outcome| match outcome {
-        Ok(entry) => {
-            reply.entry_with_ttls(&entry.attr_ttl, &entry.entry_ttl, &attr(&entry.attr), GENERATION);
+/// Answers with what came out, or the error.
+macro_rules! answer {
+    ($reply:ident, $outcome:expr, $answer:expr) => {
+        match $outcome {
+            Ok(value) => hand(value, $answer),
+            Err(error) => $reply.error(errno(error)),
         }
-        Err(error) => reply.error(errno(error)),
+    };
+}
+
+fn hand<T>(value: T, to: impl FnOnce(T)) {
+    to(value);
+}
+
+fn entry_reply(reply: ReplyEntry) -> Done<Entry> {
+    Box::new(move |outcome| {
+        answer!(reply, outcome, |entry| {
+            reply.entry_with_ttls(&entry.attr_ttl, &entry.entry_ttl, &attr(&entry.attr), GENERATION);
+        });
     })
 }
 
 fn empty_reply(reply: ReplyEmpty) -> Done<()> {
-    Box::new(move |outcome| match outcome {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    })
+    Box::new(move |outcome| answer!(reply, outcome, |()| reply.ok()))
+}
+
+/// Replies carry 32 bits.
+fn narrow(number: impl TryInto<u32>) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
 }
 
 fn empty_now(reply: ReplyEmpty, outcome: Result<(), Errno>) {
@@ -50,7 +65,7 @@ fn open_flags(opened: &Opened) -> FopenFlags {
 
 fn xattr_reply(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
     match outcome {
-        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
+        Ok(value) if size == 0 => reply.size(narrow(value.len())),
         Ok(value) if value.len() <= size as usize => reply.data(&value),
         Ok(_) => reply.error(fuser::Errno::ERANGE),
         Err(error) => reply.error(errno(error)),
@@ -72,10 +87,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.fs.getattr(ino.0) {
-            Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.getattr(ino.0), |(found, ttl)| reply.attr(&ttl, &attr(&found)));
     }
 
     fn setattr(
@@ -105,18 +117,14 @@ impl Filesystem for Adapter {
             mtime: mtime.map(set_time),
             handle: fh.map(|fh| fh.0),
         };
-        let done: Done<(_, Duration)> = Box::new(move |outcome| match outcome {
-            Ok((changed, ttl)) => reply.attr(&ttl, &attr(&changed)),
-            Err(error) => reply.error(errno(error)),
+        let done: Done<(_, Duration)> = Box::new(move |outcome| {
+            answer!(reply, outcome, |(changed, ttl)| reply.attr(&ttl, &attr(&changed)));
         });
         self.fs.setattr(caller(request), ino.0, changes, done);
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.fs.readlink(ino.0) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.readlink(ino.0), |target| reply.data(&target));
     }
 
     fn mknod(
@@ -244,10 +252,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.fs.read(fh.0, offset, size) {
-            Ok(data) => reply.data(&data),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.read(fh.0, offset, size), |data| reply.data(&data));
     }
 
     fn write(
@@ -262,10 +267,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.fs.write(fh.0, offset, data) {
-            Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.write(fh.0, offset, data), |written| reply.written(narrow(written)));
     }
 
     fn flush(
@@ -298,10 +300,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.fs.opendir(ino.0) {
-            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.opendir(ino.0), |fh| reply.opened(FileHandle(fh), FopenFlags::empty()));
     }
 
     fn readdir(
@@ -315,10 +314,7 @@ impl Filesystem for Adapter {
         let outcome = self.fs.readdir(fh.0, offset, false, &mut |listed, _, next| {
             !reply.add(INodeNo(listed.ino), next, kind(listed.kind), OsStr::from_bytes(&listed.name))
         });
-        match outcome {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, outcome, |()| reply.ok());
     }
 
     fn readdirplus(
@@ -338,10 +334,7 @@ impl Filesystem for Adapter {
             };
             !reply.add(found.ino, next, name, &ttl, &found, GENERATION)
         });
-        match outcome {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, outcome, |()| reply.ok());
     }
 
     fn releasedir(
@@ -361,22 +354,18 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        match self.fs.statfs() {
-            Ok(room) => {
-                let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-                reply.statfs(
-                    room.f_blocks,
-                    room.f_bfree,
-                    room.f_bavail,
-                    room.f_files,
-                    room.f_ffree,
-                    narrow(room.f_bsize),
-                    narrow(room.f_namemax),
-                    narrow(room.f_frsize),
-                );
-            }
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.statfs(), |room| {
+            reply.statfs(
+                room.f_blocks,
+                room.f_bfree,
+                room.f_bavail,
+                room.f_files,
+                room.f_ffree,
+                narrow(room.f_bsize),
+                narrow(room.f_namemax),
+                narrow(room.f_frsize),
+            );
+        });
     }
 
     fn setxattr(
@@ -426,10 +415,7 @@ impl Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        match self.fs.seek(fh.0, offset, whence) {
-            Ok(found) => reply.offset(found),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.seek(fh.0, offset, whence), |found| reply.offset(found));
     }
 
     fn copy_file_range(
@@ -445,9 +431,7 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.fs.copy_range((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
-            Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(reply, self.fs.copy_range((fh_in.0, offset_in), (fh_out.0, offset_out), len), |copied| reply
+            .written(narrow(copied)));
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::path::RelPath;
@@ -188,16 +188,15 @@ fn remove_name(parent: BorrowedFd<'_>, name: &OsStr, depth: usize) -> io::Result
 }
 
 /// The names in a directory, without `.` and `..`.
-pub fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            names.push(name.to_vec());
-        }
-    }
-    Ok(names)
+pub fn names(directory: impl AsFd) -> io::Result<Vec<Vec<u8>>> {
+    entries(directory)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec())).collect()
+}
+
+/// What is in a directory, without `.` and `..`.
+pub fn entries(directory: impl AsFd) -> io::Result<impl Iterator<Item = io::Result<DirEntry>>> {
+    let dots = |entry: &DirEntry| matches!(entry.file_name().to_bytes(), b"." | b"..");
+    let all = Dir::read_from(directory)?;
+    Ok(all.filter(move |entry| !entry.as_ref().is_ok_and(dots)).map(|entry| Ok(entry?)))
 }
 
 #[cfg(test)]
