@@ -66,8 +66,9 @@ pub trait MountedTree: Send + Sync {
     /// [`MountedTree::apply`] or [`MountedTree::release`].
     fn prepare(&self, op: &DirOp) -> Result<(), Errno>;
 
-    /// Does it and lets the names go. When the top of a sealed dataset was removed, the tree forgets it; the node, which
-    /// passed the operation on, deletes its bytes.
+    /// Does it and lets the names go. What a removal leaves is out of sight when this returns, and is deleted by and by.
+    /// When the top of a sealed dataset was removed, the tree forgets it; the node, which passed the operation on, removes
+    /// its records and redundancy data.
     fn apply(&self, op: &DirOp) -> Result<(), Errno>;
 
     /// Lets held names go without doing it.
