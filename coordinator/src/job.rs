@@ -90,8 +90,26 @@ pub enum JobOutput {
     Part(Box<MemberPart>),
 }
 
+/// Why a share failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}")]
+pub struct JobFailure {
+    /// With path, dataset or member, for the log and the events.
+    pub reason: String,
+    /// The data that it was to give is gone or not what was sealed: no other try will find it. False for what may pass:
+    /// a full cache, a lost link, a failure of another share.
+    pub bad: bool,
+}
+
+impl JobFailure {
+    /// What may pass.
+    pub fn passing(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), bad: false }
+    }
+}
+
 /// How a share ended.
-pub type JobResult = Result<JobOutput, String>;
+pub type JobResult = Result<JobOutput, JobFailure>;
 
 impl Job {
     /// The nodes that take part.

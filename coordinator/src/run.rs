@@ -273,8 +273,9 @@ impl<T: Transport> Coordinator<T> {
             }
             Wake::Job(Outgoing::Ended { job, result, peers }) => {
                 self.jobs.ended(job);
-                if let Err(reason) = &result {
-                    tracing::warn!(job = job.0, reason, "a job's share failed");
+                if let Err(failure) = &result {
+                    let reason = &failure.reason;
+                    tracing::warn!(job = job.0, reason, bad = failure.bad, "a job's share failed");
                     for peer in peers {
                         let reason = format!("node {}: {reason}", self.transport.rank());
                         self.say(peer, PeerMessage::JobAbort { job, reason })?;

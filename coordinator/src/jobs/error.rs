@@ -2,6 +2,7 @@
 
 use std::io;
 
+use nix::errno::Errno;
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 
@@ -76,6 +77,30 @@ pub enum JobError {
     /// An injected fault.
     #[error("injected: {0}")]
     Fault(io::Error),
+}
+
+impl JobError {
+    /// A share that was to give data cannot: what is on its node is gone, or is not what was sealed. Not: too little
+    /// memory, no descriptor, an epoch that is over.
+    pub(super) fn is_bad_data(&self) -> bool {
+        let lost = |errno: i32| {
+            use Errno::{EBADMSG, EINVAL, EIO, ELOOP, ENOENT, ENOTDIR, EUCLEAN};
+            [EIO, ENOENT, ENOTDIR, EINVAL, ELOOP, EUCLEAN, EBADMSG].contains(&Errno::from_raw(errno))
+        };
+        match self {
+            Self::Crc { .. } | Self::Redundancy { .. } => true,
+            Self::Daemon { errno, .. } => lost(*errno),
+            Self::Io { source, .. } => {
+                source.kind() == io::ErrorKind::UnexpectedEof || source.raw_os_error().is_some_and(lost)
+            }
+            Self::Aborted(_)
+            | Self::Stalled(..)
+            | Self::Protocol { .. }
+            | Self::Link(_)
+            | Self::Plan { .. }
+            | Self::Fault(_) => false,
+        }
+    }
 }
 
 /// Passes a fault point.

@@ -31,7 +31,7 @@ use self::error::JobError;
 use self::link::{Connector, Daemon};
 use self::streams::{Emit, Exchange, Peers};
 pub use self::streams::{STALL_LIMIT, WINDOW};
-use crate::job::{Job, JobId, JobOutput, JobResult};
+use crate::job::{Job, JobFailure, JobId, JobOutput, JobResult};
 
 /// Largest block: bounds a job's memory together with [`WINDOW`].
 const BLOCK_BYTES_MAX: usize = 16 << 20;
@@ -94,7 +94,7 @@ impl Jobs {
             emit(Outgoing::Ended { job: id, result, peers });
         });
         if let Err(error) = spawned {
-            let result = Err(format!("no thread for job {}: {error}", id.0));
+            let result = Err(JobFailure::passing(format!("no thread for job {}: {error}", id.0)));
             (self.emit)(Outgoing::Ended { job: id, result, peers: ended });
         }
     }
@@ -160,12 +160,14 @@ struct Shares {
 impl Shares {
     fn run(&self) -> JobResult {
         let results: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = self.here.iter().map(|at| scope.spawn(|| self.share(*at))).collect();
-            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(panicked()))).collect()
+            let threads: Vec<_> = self.here.iter().map(|at| (*at, scope.spawn(|| self.share(*at)))).collect();
+            threads.into_iter().map(|(at, t)| (at, t.join().unwrap_or_else(|_| Err(panicked())))).collect()
         });
         let mut output = JobOutput::Done;
         let mut failure: Option<JobError> = None;
-        for result in results {
+        let mut bad = false;
+        for (at, result) in results {
+            bad |= result.as_ref().is_err_and(|error| self.is_bad(at, error));
             match result {
                 Ok(part @ JobOutput::Part(_)) => output = part,
                 // The share that failed by itself says why, not the one that it took along.
@@ -173,7 +175,18 @@ impl Shares {
                 Ok(JobOutput::Done) | Err(_) => {}
             }
         }
-        failure.map_or(Ok(output), |error| Err(error.to_string()))
+        failure.map_or(Ok(output), |error| Err(JobFailure { reason: error.to_string(), bad }))
+    }
+
+    /// The share at this position failed because sealed data is gone or wrong.
+    fn is_bad(&self, at: u32, error: &JobError) -> bool {
+        match &self.job {
+            Job::Encode { .. } => false,
+            // What the survivors gave was as sealed, so what is wrong is the parity.
+            Job::Rebuild { lost, .. } if at == *lost => matches!(error, JobError::Crc { .. }),
+            Job::Rebuild { .. } => error.is_bad_data(),
+            Job::Send { .. } => at == send::HOLDER && error.is_bad_data(),
+        }
     }
 
     fn share(&self, at: u32) -> Result<JobOutput, JobError> {

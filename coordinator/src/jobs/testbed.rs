@@ -302,7 +302,8 @@ fn node_loop(
                     jobs.ended(job);
                     if let Err(reason) = &result {
                         for peer in peers {
-                            let _ = transport.send(peer, Lane::Control, control(1, job, nowhere, reason));
+                            let _ =
+                                transport.send(peer, Lane::Control, control(1, job, nowhere, &reason.reason));
                         }
                     }
                     let _ = done.send((me, job, result));

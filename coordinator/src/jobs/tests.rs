@@ -246,7 +246,7 @@ fn a_fault_in_one_share_ends_all_with_an_error() {
         case.nodes.daemons[3].fail_after(after);
         let results = case.nodes.run(1, &case.encode_job(Scheme::Xor), 0);
         let error = results[&NodeRank(3)].as_ref().unwrap_err();
-        assert!(error.contains("injected"), "{error}");
+        assert!(error.reason.contains("injected") && !error.bad, "{error}");
         let failed = results.values().filter(|r| r.is_err()).count();
         assert!(failed == 4 || after >= 2, "{failed} of 4 ended with an error");
         if after < 2 {
@@ -282,8 +282,9 @@ fn a_changed_survivor_is_named_and_nothing_is_rebuilt() {
     case.nodes.daemons[3].put(path, &wrong);
     case.lose(0);
     let results = case.nodes.run(2, &case.rebuild_job(&catalog, 0, 4), 0);
-    assert!(results[&NodeRank(3)].as_ref().unwrap_err().contains("CRC"), "{results:?}");
-    assert!(results[&NodeRank(4)].is_err());
+    let named = results[&NodeRank(3)].as_ref().unwrap_err();
+    assert!(named.bad && named.reason.contains("CRC"), "{results:?}");
+    assert!(!results[&NodeRank(4)].as_ref().unwrap_err().bad, "{results:?}");
     assert_eq!(case.nodes.daemons[4].abandoned(), vec![Member(0)]);
 }
 

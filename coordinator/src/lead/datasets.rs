@@ -17,6 +17,9 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Datasets {
     listed: BTreeMap<DatasetId, Known>,
+    /// Listed, but of some file no source has the right bytes: what can be read of them is read, nothing else is done
+    /// with them, and nothing is counted on.
+    failed: BTreeMap<DatasetId, Known>,
     /// Still in caches, but not listed: a restart could not or would not present them.
     aside: BTreeSet<DatasetId>,
     /// The highest id that is known to be on the PFS; 0 = none.
@@ -29,6 +32,7 @@ impl Datasets {
             self.highest_flushed = self.highest_flushed.max(catalog.id.0);
         }
         self.aside.remove(&catalog.id);
+        self.failed.remove(&catalog.id);
         self.listed.insert(catalog.id, Known { catalog, flushed });
     }
 
@@ -38,8 +42,25 @@ impl Datasets {
         }
     }
 
-    pub(super) fn take_aside(&mut self) -> BTreeSet<DatasetId> {
-        std::mem::take(&mut self.aside)
+    /// A newer dataset is complete: what is put aside, and what has failed and is older, can go. Not what is `busy`.
+    pub(super) fn take_left_over(&mut self, busy: impl Fn(DatasetId) -> bool) -> BTreeSet<DatasetId> {
+        let newest = self.newest_first().first().map(|known| age(&known.catalog));
+        let old = |id: &DatasetId, known: &Known| Some(age(&known.catalog)) < newest && !busy(*id);
+        let failed = self.failed.extract_if(.., |id, known| old(id, known)).map(|(id, _)| id);
+        failed.chain(std::mem::take(&mut self.aside)).collect()
+    }
+
+    /// No source has the right bytes of one of its files; false when that was known, or there is no such dataset.
+    pub(super) fn fail(&mut self, id: DatasetId) -> bool {
+        let known = self.listed.remove(&id);
+        let found = known.is_some();
+        self.failed.extend(known.map(|known| (id, known)));
+        found
+    }
+
+    /// Also one that has failed.
+    pub(super) fn any(&self, id: DatasetId) -> Option<&Known> {
+        self.listed.get(&id).or_else(|| self.failed.get(&id))
     }
 
     pub(super) fn get(&self, id: DatasetId) -> Option<&Known> {
@@ -48,7 +69,7 @@ impl Datasets {
 
     pub(super) fn remove(&mut self, id: DatasetId) -> Option<Known> {
         self.aside.remove(&id);
-        self.listed.remove(&id)
+        self.listed.remove(&id).or_else(|| self.failed.remove(&id))
     }
 
     /// The newest of that name.
@@ -60,6 +81,7 @@ impl Datasets {
     pub(super) fn all_named(&self, name: &[u8]) -> Vec<DatasetId> {
         self.listed
             .values()
+            .chain(self.failed.values())
             .filter(|known| known.catalog.name == name)
             .map(|known| known.catalog.id)
             .collect()
@@ -67,12 +89,13 @@ impl Datasets {
 
     pub(super) fn flushed(&mut self, id: DatasetId) {
         self.highest_flushed = self.highest_flushed.max(id.0);
-        if let Some(known) = self.listed.get_mut(&id) {
+        let listed = self.listed.get_mut(&id);
+        if let Some(known) = listed.or_else(|| self.failed.get_mut(&id)) {
             known.flushed = true;
         }
     }
 
-    /// Newest first.
+    /// Newest first; without those that have failed.
     pub(super) fn newest_first(&self) -> Vec<&Known> {
         let mut all: Vec<&Known> = self.listed.values().collect();
         all.sort_by_key(|known| std::cmp::Reverse(age(&known.catalog)));

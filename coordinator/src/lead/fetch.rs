@@ -1,20 +1,28 @@
-//! Fetch on open: a sealed file that is on another node is brought to where it is opened (DESIGN 4.6). Holders are
-//! asked first, in order; then the PFS; if no source is good the program gets EIO.
+//! Fetch on open: a sealed file that is on another node is brought to where it is opened (DESIGN 4.6). Its holders are
+//! asked first; a holder whose bytes are bad gets its member rebuilt from the set ([`super::mend`]) and is asked again;
+//! then the PFS. If no source is good the program gets EIO, and the dataset is marked failed: but only if every source's
+//! bytes are gone or wrong, not when a cache was full or a link broke.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nix::errno::Errno;
-use scrfs::control::{Command, SealedFile};
-use scrfs::dataset::EntryKind;
-use scrfs::ids::{NodeRank, RequestId};
+use scrfs::control::{Command, DirOp, FetchFailure, SealedFile};
+use scrfs::dataset::{Catalog, EntryKind, FileCopy};
+use scrfs::ids::{DatasetId, Member, NodeRank, RequestId};
+use scrfs::path::RelPath;
 
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::directories::{Hold, paths};
 use super::jobs::Share;
+use super::mend::{Mended, Mends, Missed};
 use crate::job::{Job, JobId, JobResult};
+use crate::pfs::{PfsTask, StoredDataset};
 
 /// Copies that run at once; others wait in order.
 const RUNNING_MAX: usize = 64;
+/// Times that one fetch has members rebuilt: bytes that go bad again and again are a broken disk.
+const REBUILDS_MAX: u32 = 3;
 
 /// A file and who wants it; ordered, so that runs repeat.
 type Key = (NodeRank, u64, Vec<u8>);
@@ -22,7 +30,10 @@ type Key = (NodeRank, u64, Vec<u8>);
 #[derive(Debug)]
 enum Step {
     Queued,
-    Sending(JobId, Answers<JobResult>),
+    /// From this member's holder, who had it rebuilt so many times by then.
+    Sending(Member, u32, JobId, Answers<JobResult>),
+    /// This member's rebuild runs, or waits for the directory round.
+    Rebuilding(Member),
     /// The request that the copy was asked under.
     Copying(RequestId),
 }
@@ -32,11 +43,31 @@ struct Fetch {
     file: SealedFile,
     /// All are answered by one copy.
     requests: Vec<RequestId>,
-    /// Holders that were tried.
-    tried: BTreeSet<NodeRank>,
+    /// Members whose holders were asked, since their rebuild if there was one.
+    tried: BTreeSet<Member>,
+    /// Of these, those whose bytes are bad and that were not rebuilt since.
+    bad: BTreeSet<Member>,
+    rebuilds: u32,
+    /// The PFS was asked.
+    copied: bool,
     step: Step,
-    /// Why the last source failed.
-    reason: String,
+    /// Why the sources gave nothing.
+    missed: Vec<Missed>,
+}
+
+impl Fetch {
+    fn new(file: SealedFile, request: RequestId) -> Self {
+        Self {
+            file,
+            requests: vec![request],
+            tried: BTreeSet::new(),
+            bad: BTreeSet::new(),
+            rebuilds: 0,
+            copied: false,
+            step: Step::Queued,
+            missed: Vec::new(),
+        }
+    }
 }
 
 /// The copies that run and wait.
@@ -44,6 +75,13 @@ struct Fetch {
 pub(super) struct Fetches {
     all: BTreeMap<Key, Fetch>,
     queue: VecDeque<Key>,
+    mends: Mends,
+    /// Rebuilds to start.
+    wanted: BTreeSet<(DatasetId, Member)>,
+    /// Rebuilds ended: what waited for that can go on.
+    ended: bool,
+    /// Their copies on the PFS were marked FAILED.
+    failed_there: BTreeSet<DatasetId>,
 }
 
 impl Fetches {
@@ -57,48 +95,114 @@ impl Fetches {
             return;
         }
         self.queue.push_back(key.clone());
-        let (tried, reason) = (BTreeSet::from([node]), "no other node has it".to_owned());
-        self.all.insert(key, Fetch { file, requests: vec![request], tried, step: Step::Queued, reason });
+        self.all.insert(key, Fetch::new(file, request));
     }
 
-    /// Starts what waits, as far as there is room.
-    pub(super) fn begin(&mut self, cluster: &mut Cluster) {
-        while self.all.len() - self.queue.len() < RUNNING_MAX {
-            let Some(key) = self.queue.pop_front() else { return };
-            self.next_source(cluster, &key);
+    /// Starts what waits, as far as there is room. `committing`: the dataset is complete on some nodes, and will be on
+    /// all. `round_touches`: the directory round that runs has an operation in that dataset; it may remove it.
+    pub(super) fn begin(
+        &mut self,
+        cluster: &mut Cluster,
+        committing: impl Fn(DatasetId) -> bool,
+        round_touches: impl Fn(&[u8]) -> bool,
+    ) {
+        let mut later = VecDeque::new();
+        while self.all.len() - self.queue.len() - later.len() < RUNNING_MAX {
+            let Some(key) = self.queue.pop_front() else { break };
+            if committing(DatasetId(key.1)) {
+                later.push_back(key);
+            } else {
+                self.next_source(cluster, &key);
+            }
         }
+        later.append(&mut self.queue);
+        self.queue = later;
+        let touched = |cluster: &Cluster, id: DatasetId| {
+            cluster.datasets.any(id).is_some_and(|known| round_touches(&known.catalog.name))
+        };
+        let ready: Vec<_> = self.wanted.iter().copied().filter(|(id, _)| !touched(cluster, *id)).collect();
+        for (id, member) in ready {
+            self.wanted.remove(&(id, member));
+            if let Err(missed) = self.mends.begin(cluster, id, member) {
+                self.ended = true;
+                self.mended(cluster, &Mended { id, member, result: Err(missed) });
+            }
+        }
+    }
+
+    /// A member of this dataset is being rebuilt, or will be.
+    pub(super) fn rebuilding(&self, id: DatasetId) -> bool {
+        self.mends.busy(id) || self.wanted.iter().any(|(wanted, _)| *wanted == id)
+    }
+
+    /// Whether a rebuild has ended since this was asked.
+    pub(super) fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What running rebuilds mean for a directory operation.
+    pub(super) fn hold(&self, op: &DirOp) -> Hold {
+        let rebuilt = |path: &RelPath| path.split_first().is_some_and(|(top, _)| self.mends.busy_name(top));
+        if paths(op).any(rebuilt) { Hold::Wait } else { Hold::Free }
     }
 
     fn next_source(&mut self, cluster: &mut Cluster, key: &Key) {
         let Some(fetch) = self.all.get_mut(key) else { return };
-        let Some(known) = cluster.datasets.get(fetch.file.id) else {
+        let Some(known) = cluster.datasets.any(fetch.file.id) else {
             self.answer(cluster, key, Errno::EIO as i32, "its dataset is not there any more");
             return;
         };
-        // Equal files of several members are one name: each holder is a source.
-        let layout = &known.catalog.layout;
-        let entries = &known.catalog.entries;
-        let first = entries.partition_point(|entry| entry.path < fetch.file.path);
-        let source =
-            entries[first..].iter().take_while(|entry| entry.path == fetch.file.path).find_map(|entry| {
-                let EntryKind::File(copy) = &entry.kind else { return None };
-                let holder = cluster.rank_of(&layout.members.get(copy.member.0 as usize)?.host)?;
-                (!fetch.tried.contains(&holder)).then_some((holder, copy.size, copy.crc))
-            });
-        if let Some((from, size, crc)) = source {
-            fetch.tried.insert(from);
-            let job = Job::Send { file: fetch.file.clone(), size, crc, from, to: key.0 };
+        let copies = copies(&known.catalog, &fetch.file.path);
+        if copies.is_empty() {
+            self.answer(cluster, key, Errno::EIO as i32, "it is no file of the dataset");
+            return;
+        }
+        for (copy, host) in copies {
+            if !fetch.tried.insert(copy.member) {
+                continue;
+            }
+            let Some(from) = cluster.rank_of(&host) else {
+                fetch.missed.push(Missed::passing(format!("{host} takes no part in this epoch")));
+                continue;
+            };
+            // Also where the asker is the holder: what is there may have been rebuilt since it asked.
+            let job = Job::Send { file: fetch.file.clone(), size: copy.size, crc: copy.crc, from, to: key.0 };
             let answers = Answers::of(job.nodes());
-            fetch.step = Step::Sending(cluster.start(job), answers);
-        } else if known.flushed && !matches!(fetch.step, Step::Copying(_)) && !fetch.requests.is_empty() {
-            let request = fetch.requests[0];
+            let rebuilds = self.mends.rebuilds(fetch.file.id, copy.member);
+            fetch.step = Step::Sending(copy.member, rebuilds, cluster.start(job), answers);
+            return;
+        }
+        if let Some(member) = fetch.bad.pop_first() {
+            if fetch.rebuilds < REBUILDS_MAX {
+                fetch.rebuilds += 1;
+                fetch.step = Step::Rebuilding(member);
+                self.wanted.insert((fetch.file.id, member));
+                return;
+            }
+            fetch.missed.push(Missed::passing(format!("bad again after {REBUILDS_MAX} rebuilds")));
+        }
+        if known.flushed && !std::mem::replace(&mut fetch.copied, true) {
+            let Some(&request) = fetch.requests.first() else { return };
             fetch.step = Step::Copying(request);
             let (file, directory) = (fetch.file.clone(), cluster.prefix_of(&known.catalog.name));
             cluster.send(key.0, Command::CopyFromPrefix { request, file, directory });
-        } else {
-            let reason = std::mem::take(&mut fetch.reason);
-            self.answer(cluster, key, Errno::EIO as i32, &reason);
+            return;
         }
+        self.fail(cluster, key);
+    }
+
+    /// No source has given it.
+    fn fail(&mut self, cluster: &mut Cluster, key: &Key) {
+        let Some(fetch) = self.all.get(key) else { return };
+        let (id, path) = (fetch.file.id, &fetch.file.path);
+        let reasons: Vec<&str> = fetch.missed.iter().map(|missed| missed.reason.as_str()).collect();
+        let reasons = reasons.join("; ");
+        if fetch.missed.iter().all(|missed| missed.bad) && cluster.datasets.fail(id) {
+            let reason = format!("no source has the right bytes of {path}: {reasons}");
+            cluster.log(format!("dataset {id} has failed: {reason}"));
+            cluster.send_all(&Command::MarkFailed { id, reason });
+        }
+        self.answer(cluster, key, Errno::EIO as i32, &reasons);
     }
 
     fn answer(&mut self, cluster: &mut Cluster, key: &Key, errno: i32, reason: &str) {
@@ -112,31 +216,61 @@ impl Fetches {
         }
     }
 
-    /// A share ended; false when it is no share of these copies.
+    /// A share ended; false when it is no share of these copies or of a rebuild for them.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
-        let Share { node, job, result } = share;
-        let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(running, _) if *running == job);
-        let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else { return false };
-        let Step::Sending(_, answers) = &mut fetch.step else { return false };
+        let job = share.job;
+        let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(_, _, running, _) if *running == job);
+        let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else {
+            let Some(mended) = self.mends.job(cluster, share) else { return false };
+            if let Some(mended) = mended {
+                self.ended = true;
+                self.mended(cluster, &mended);
+            }
+            return true;
+        };
+        let Share { node, result, .. } = share;
+        let Step::Sending(member, rebuilds, _, answers) = &mut fetch.step else { return false };
         if !answers.put(node, result) {
             return false;
         }
         if answers.all() {
-            let key = key.clone();
-            let failure = answers.iter().find_map(|(node, result)| {
-                result.as_ref().err().map(|why| format!("{}: {why}", cluster.host(node)))
-            });
+            let (key, member) = (key.clone(), *member);
+            let rebuilt_since = self.mends.rebuilds(fetch.file.id, member) != *rebuilds;
             // The receiver has checked and installed; whatever the sender says after that does not matter.
-            let installed = answers.iter().any(|(node, result)| node == key.0 && result.is_ok());
-            match failure {
-                Some(reason) if !installed => {
-                    fetch.reason = reason;
-                    self.next_source(cluster, &key);
+            if answers.iter().any(|(node, result)| node == key.0 && result.is_ok()) {
+                self.answer(cluster, &key, 0, "");
+            } else {
+                let missed = Missed::of(cluster, answers);
+                if missed.bad && rebuilt_since {
+                    // What it had then it has no more.
+                    fetch.tried.remove(&member);
+                } else {
+                    if missed.bad {
+                        fetch.bad.insert(member);
+                    }
+                    fetch.missed.push(missed);
                 }
-                _ => self.answer(cluster, &key, 0, ""),
+                self.next_source(cluster, &key);
             }
         }
         true
+    }
+
+    /// All fetches that waited for the rebuild of this member go on.
+    fn mended(&mut self, cluster: &mut Cluster, mended: &Mended) {
+        let waits = |fetch: &Fetch| {
+            fetch.file.id == mended.id
+                && matches!(fetch.step, Step::Rebuilding(member) if member == mended.member)
+        };
+        let keys: Vec<Key> = self.all.iter().filter(|(_, f)| waits(f)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let Some(fetch) = self.all.get_mut(&key) else { continue };
+            match &mended.result {
+                Ok(()) => drop(fetch.tried.remove(&mended.member)),
+                Err(missed) => fetch.missed.push(missed.clone()),
+            }
+            self.next_source(cluster, &key);
+        }
     }
 
     /// The PFS's copy is in place, or not; false when that is not awaited.
@@ -145,15 +279,46 @@ impl Fetches {
         cluster: &mut Cluster,
         node: NodeRank,
         request: RequestId,
-        result: Result<(), String>,
+        result: Result<(), FetchFailure>,
     ) -> bool {
         let mine = |fetch: &Fetch| matches!(fetch.step, Step::Copying(asked) if asked == request);
-        let found = self.all.iter().find(|(key, fetch)| key.0 == node && mine(fetch));
-        let Some(key) = found.map(|(key, _)| key.clone()) else { return false };
-        match result {
-            Ok(()) => self.answer(cluster, &key, 0, ""),
-            Err(reason) => self.answer(cluster, &key, Errno::EIO as i32, &reason),
+        let found = self.all.iter_mut().find(|(key, fetch)| key.0 == node && mine(fetch));
+        let Some((key, fetch)) = found else { return false };
+        let key = key.clone();
+        let Err(failure) = result else {
+            self.answer(cluster, &key, 0, "");
+            return true;
+        };
+        let reason = format!("the PFS: {}", failure.reason);
+        fetch.missed.push(Missed { reason, bad: failure.corrupt });
+        let id = fetch.file.id;
+        if failure.corrupt
+            && let Some(known) = cluster.datasets.any(id)
+            && self.failed_there.insert(id)
+        {
+            let (epoch, name) = (known.catalog.epoch, known.catalog.name.clone());
+            let directory = cluster.prefix_of(&name);
+            let stored = StoredDataset { id, epoch, name, directory, usable: true, current: false };
+            cluster.warn(format!("dataset {id}: its copy on the PFS is bad and is marked FAILED"));
+            cluster.pfs(PfsTask::MarkFailed(stored));
         }
+        self.next_source(cluster, &key);
         true
     }
+}
+
+/// The members that have a file of this path (equal files of several are one name), and their hosts.
+fn copies(catalog: &Catalog, path: &RelPath) -> Vec<(FileCopy, String)> {
+    let entries = &catalog.entries;
+    let first = entries.partition_point(|entry| entry.path < *path);
+    let equal = entries[first..].iter().take_while(|entry| entry.path == *path);
+    equal
+        .filter_map(|entry| match &entry.kind {
+            EntryKind::File(copy) => {
+                let place = catalog.layout.members.get(copy.member.0 as usize)?;
+                Some((copy.clone(), place.host.clone()))
+            }
+            _ => None,
+        })
+        .collect()
 }

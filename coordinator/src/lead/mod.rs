@@ -2,7 +2,7 @@
 //! no file, socket, clock, thread or MPI.
 //!
 //! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with `rebuild` and `refetch`)
-//! until programs are served, then `directories`, `seal`, `flush` and `fetch` side by side. [`Lead`] hands each input to
+//! until programs are served, then `directories`, `seal`, `flush` and `fetch` (with `mend`) side by side. [`Lead`] hands each input to
 //! the machine that awaits it; what nobody awaits is ignored with a note, never trusted.
 
 mod answers;
@@ -15,6 +15,7 @@ mod encoding;
 mod fetch;
 mod flush;
 mod jobs;
+mod mend;
 mod policy;
 mod rebuild;
 mod recover;
@@ -27,7 +28,7 @@ use scrfs::dataset::Catalog;
 use scrfs::ids::{Epoch, NodeRank};
 
 use self::cluster::Cluster;
-use self::directories::Directories;
+use self::directories::{Directories, Hold};
 use self::fetch::Fetches;
 use self::flush::Flushes;
 use self::jobs::Share;
@@ -359,7 +360,7 @@ impl Running {
     fn mark_flushed(&mut self) {
         let Survey::Known(stored) = &self.survey else { return };
         for dataset in stored.iter().filter(|dataset| dataset.usable) {
-            let known = self.cluster.datasets.get(dataset.id);
+            let known = self.cluster.datasets.any(dataset.id);
             if known.is_some_and(|known| !known.flushed && known.catalog.epoch == dataset.epoch) {
                 self.cluster.datasets.flushed(dataset.id);
                 self.cluster.send_all(&Command::MarkFlushed(dataset.id));
@@ -384,7 +385,7 @@ impl Running {
 
     /// A dataset is complete everywhere.
     fn sealed(&mut self) {
-        for id in self.cluster.datasets.take_aside() {
+        for id in self.cluster.datasets.take_left_over(|id| self.fetches.rebuilding(id)) {
             self.cluster.send_all(&Command::Evict(id));
         }
         self.choose();
@@ -409,7 +410,8 @@ impl Running {
             .iter()
             .map(|known| {
                 let id = known.catalog.id;
-                Evictable { id, busy: !known.flushed && self.flushes.busy(id) }
+                let flushing = !known.flushed && self.flushes.busy(id);
+                Evictable { id, busy: flushing || self.fetches.rebuilding(id) }
             })
             .collect();
         for id in evictions(&newest_first, self.cluster.settings.cache_size) {
@@ -427,9 +429,16 @@ impl Running {
         let cluster = &mut self.cluster;
         let may_give_ids = !matches!(self.survey, Survey::Asked(_));
         while self.seals.begin(cluster, may_give_ids, |name| self.directories.round_touches(name)) {}
-        self.directories.begin(cluster, |op| self.seals.hold(op));
+        self.directories.begin(cluster, |op| match self.fetches.hold(op) {
+            Hold::Free => self.seals.hold(op),
+            held => held,
+        });
         self.flushes.begin(cluster);
-        self.fetches.begin(cluster);
+        let committing = |id| self.seals.committing(id);
+        self.fetches.begin(cluster, committing, |name| self.directories.round_touches(name));
+        if self.fetches.take_ended() {
+            self.evict();
+        }
     }
 
     fn change_phase(&mut self) {

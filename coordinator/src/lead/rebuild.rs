@@ -335,7 +335,7 @@ fn has_files(catalog: &Catalog, member: Member) -> bool {
     catalog.files_of(member).next().is_some()
 }
 
-fn set_member(catalog: &Catalog, member: Member, node: NodeRank) -> SetMember {
+pub(super) fn set_member(catalog: &Catalog, member: Member, node: NodeRank) -> SetMember {
     let size = |entry: &scrfs::dataset::Entry| match &entry.kind {
         EntryKind::File(copy) => copy.size,
         _ => 0,

@@ -97,7 +97,14 @@ impl Recover {
                 put_aside(cluster, &candidate);
                 continue;
             }
-            let source = candidate.held.clone().filter(|_| cluster.settings.distribute);
+            let failed = candidate.held.as_ref().is_some_and(Held::failed);
+            if failed {
+                cluster.note(format!(
+                    "dataset {} is marked failed: it is not taken from the caches",
+                    candidate.id
+                ));
+            }
+            let source = candidate.held.clone().filter(|_| cluster.settings.distribute && !failed);
             if let Some(held) = source {
                 let rebuild = Rebuild::begin(cluster, candidate.id, held);
                 self.step = Step::FromCache(candidate, Box::new(rebuild));

@@ -81,6 +81,13 @@ impl Seals {
         }
     }
 
+    /// It is complete on some nodes perhaps, and not yet known to be on all.
+    pub(super) fn committing(&self, id: DatasetId) -> bool {
+        let current = self.current.as_ref().map(|seal| &seal.step);
+        matches!(current, Some(Step::Committing(committing, _)) if committing.catalog.id == id)
+            || self.resumed.iter().any(|seal| seal.catalog.id == id)
+    }
+
     /// What the running seal means for a directory operation.
     pub(super) fn hold(&self, op: &DirOp) -> Hold {
         let resumed = |path: &RelPath| {

@@ -24,6 +24,7 @@ pub(super) struct Holding {
     pub(super) members: BTreeSet<u32>,
     pub(super) flushed: bool,
     pub(super) listed: bool,
+    pub(super) failed: bool,
 }
 
 /// A dataset that is complete: some daemon recorded COMPLETE.
@@ -43,6 +44,13 @@ impl Held {
 
     pub(super) fn listed(&self) -> bool {
         self.nodes.values().any(|holding| holding.listed)
+    }
+
+    /// A node that has its highest revision has it marked as failed. An older revision's mark says nothing: it was
+    /// fetched anew since.
+    pub(super) fn failed(&self) -> bool {
+        let highest = self.highest_revision();
+        self.complete().any(|(_, holding)| holding.failed && holding.revision == highest)
     }
 
     pub(super) fn highest_revision(&self) -> u32 {
@@ -315,11 +323,13 @@ impl Settle {
                 })
             };
             let missing: Vec<NodeRank> = all.iter().copied().filter(|node| !has(node)).collect();
-            if missing.is_empty() {
+            if missing.is_empty() && held.failed() {
+                hand_over_failed(cluster, catalog, &held);
+            } else if missing.is_empty() {
                 whole += 1;
                 cluster.datasets.insert(catalog, held.flushed());
-            } else if whole >= keep {
-                // Enough newer ones are complete everywhere: its eviction had begun.
+            } else if whole >= keep || held.failed() {
+                // Enough newer ones are complete everywhere, or it has failed: its eviction had begun.
                 cluster.send_all(&Command::Evict(id));
             } else {
                 if !held.has_members(&catalog) {
@@ -332,6 +342,17 @@ impl Settle {
         for (catalog, missing, flushed) in doubts.into_iter().rev() {
             seals.resume(Box::new(catalog), missing, flushed);
         }
+    }
+}
+
+/// It stays what it is, and all nodes know it.
+fn hand_over_failed(cluster: &mut Cluster, catalog: Catalog, held: &Held) {
+    let id = catalog.id;
+    cluster.datasets.insert(catalog, held.flushed());
+    cluster.datasets.fail(id);
+    for (node, _) in held.complete().filter(|(_, holding)| !holding.failed) {
+        let reason = "another node has it marked as failed".to_owned();
+        cluster.send(node, Command::MarkFailed { id, reason });
     }
 }
 
@@ -366,6 +387,7 @@ fn complete(inventories: &BTreeMap<NodeRank, Inventory>) -> BTreeMap<DatasetId, 
                 members: dataset.members.iter().map(|member| member.0).collect(),
                 flushed: dataset.flushed,
                 listed: dataset.listed,
+                failed: dataset.failed,
             };
             held.nodes.insert(node, holding);
         } else if dataset.state == HeldState::Complete {

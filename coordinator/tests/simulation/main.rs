@@ -58,7 +58,7 @@ fn run(world: &mut World) {
     world.check_settled();
 }
 
-fn seed(seed: u64) -> [u64; 5] {
+fn seed(seed: u64) -> [u64; 7] {
     let mut world = World::new(seed);
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     if let Err(panic) = outcome {
@@ -68,7 +68,8 @@ fn seed(seed: u64) -> [u64; 5] {
         eprintln!("the failing seed: SIMULATION_SEED={seed} SIMULATION_TRACE=1");
         std::panic::resume_unwind(panic);
     }
-    [world.seals, world.rebuilt, world.prefix.published, world.prefix.overtook, world.prefix.marked]
+    let (prefix, failed) = (&world.prefix, world.failed.len() as u64);
+    [world.seals, world.rebuilt, prefix.published, prefix.overtook, prefix.marked, world.mended, failed]
 }
 
 #[test]
@@ -78,15 +79,20 @@ fn seeds() {
         return;
     }
     let count = std::env::var("SIMULATION_COUNT").map_or(3000, |count| count.parse().expect("a number"));
-    let mut total = [0; 5];
+    let mut total = [0; 7];
     for number in 0..count {
         for (total, one) in total.iter_mut().zip(seed(number)) {
             *total += one;
         }
     }
+    let [seals, restarts, flushes, overtook, marked, mended, failed] = total;
+    let told = format!(
+        "{count} seeds: {seals} seals, {restarts} restarts, {flushes} flushes ({overtook} past one that fails, {marked} \
+         marked), {mended} members rebuilt while programs ran, {failed} datasets failed"
+    );
+    eprintln!("{told}");
     // A simulation in which little happens proves little.
-    let wanted = count / 2;
-    let enough =
-        total[..3].iter().all(|what| *what > wanted) && total[3] > count / 10 && total[4] > count / 200;
-    assert!(enough, "seals, restarts, flushes, flushes past one that fails, marked: {total:?}");
+    let enough = [seals, restarts, flushes].iter().all(|what| *what > count / 2);
+    let enough = enough && overtook > count / 10 && marked > count / 200;
+    assert!(enough && mended > count / 20 && failed > count / 50, "{told}");
 }

@@ -37,9 +37,45 @@ pub(crate) fn members(nodes: &[Daemon], key: Key) -> BTreeSet<Member> {
     found
 }
 
+/// Some node that knows its highest revision has it marked as failed.
+pub(crate) fn failed(nodes: &[Daemon], key: Key) -> bool {
+    let Some(newest) = catalog(nodes, key) else { return false };
+    let held = nodes.iter().filter_map(|node| node.datasets.get(&key.1));
+    held.filter(|d| d.epoch == key.0 && d.failed)
+        .any(|d| d.catalog.as_ref().is_some_and(|catalog| catalog.revision == newest.revision))
+}
+
+/// Members whose bytes are good where the catalog says that they are.
+pub(crate) fn in_places(nodes: &[Daemon], catalog: &Catalog) -> BTreeSet<Member> {
+    let good = |host: &str, member: Member| {
+        let holder = nodes.iter().find(|node| node.host == host)?;
+        holder.datasets.get(&catalog.id)?.members.get(&member).filter(|data| !data.bad)
+    };
+    let places = (0..).map(Member).zip(&catalog.layout.members);
+    places.filter(|(member, place)| good(&place.host, *member).is_some()).map(|(member, _)| member).collect()
+}
+
+/// The others of its set can give this member back.
+pub(crate) fn rebuildable(catalog: &Catalog, found: &BTreeSet<Member>, member: Member) -> bool {
+    let set = catalog.layout.sets.iter().find(|set| set.contains(&member)).expect("in a set");
+    let at = set.iter().position(|m| *m == member).expect("in its set");
+    match catalog.layout.scheme {
+        Scheme::Single => false,
+        Scheme::Xor => set.len() > 1 && set.iter().all(|m| *m == member || found.contains(m)),
+        // Its own files from its right neighbour, the copy that it keeps from its left one.
+        Scheme::Partner => {
+            let there = |by: usize| found.contains(&set[(at + by) % set.len()]);
+            set.len() > 1 && there(1) && there(set.len() - 1)
+        }
+    }
+}
+
 /// The caches can give it.
 pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
     let Some(catalog) = catalog(nodes, key) else { return false };
+    if failed(nodes, key) {
+        return false;
+    }
     // Ids were given twice when all that knew of the first was away: the newer epoch's stands.
     let newer = |dataset: &Dataset| dataset.epoch > key.0 && dataset.state == HeldState::Complete;
     if nodes.iter().filter_map(|node| node.datasets.get(&key.1)).any(newer) {

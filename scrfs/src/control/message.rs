@@ -192,6 +192,8 @@ pub struct HeldDataset {
     pub flushed: bool,
     /// Programs see it. False: a restart put it aside ([`Command::Present`]), or it is not complete yet.
     pub listed: bool,
+    /// [`Command::MarkFailed`] is recorded here.
+    pub failed: bool,
 }
 
 /// A file as it was when its dataset was frozen.
@@ -297,6 +299,13 @@ pub enum Command {
     },
     /// It is on the PFS now. -
     MarkFlushed(DatasetId),
+    /// No source has the right bytes of one of its files: no restart presents it, until a later revision is committed. -
+    MarkFailed {
+        /// Which dataset.
+        id: DatasetId,
+        /// The file and what was wrong with each source, for the events.
+        reason: String,
+    },
 
     /// Check size and CRC of all its files and redundancy files here. [`Event::Verified`].
     Verify(DatasetId),
@@ -356,7 +365,7 @@ pub enum Severity {
     Warning,
 }
 
-/// Why a member could not be fetched from the PFS.
+/// Why a member or a file could not be fetched from the PFS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchFailure {
     /// With path, dataset and member, for the events.
@@ -477,7 +486,7 @@ pub enum Event {
         /// Which request.
         request: RequestId,
         /// In place, or why not.
-        result: Result<(), String>,
+        result: Result<(), FetchFailure>,
     },
 }
 
@@ -507,7 +516,9 @@ pub enum DataRequest {
         /// `<m>_of_<n>_in_<g>.xor`.
         name: String,
     },
-    /// A lost member will be rebuilt here: these are its names (from the catalog). Answer [`DataReply::Done`].
+    /// A lost member will be rebuilt here: these are its names (from the catalog). What is here of it, and counted so
+    /// far, stays until it is finished. Refused while programs are served when the dataset is not here: then it was
+    /// removed. Answer [`DataReply::Done`].
     BeginMember {
         /// The catalog of the dataset, stored here first if it is not.
         catalog: Box<Catalog>,

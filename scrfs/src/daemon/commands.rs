@@ -4,7 +4,7 @@
 //! files that programs wait for, evictions: a thread each. Freezing: a thread per seal.
 
 use crate::control::{Command, Severity};
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, RequestId};
 
 use super::node::Node;
 use super::requests::with_link;
@@ -42,6 +42,9 @@ impl Node {
             Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(id)),
+            Command::MarkFailed { id, reason } => {
+                self.in_records(link, move |node| node.mark_failed(id, &reason));
+            }
             Command::Present { datasets } => self.in_records(link, move |node| node.present(&datasets)),
 
             Command::RefuseMarker { name, reason } => {
@@ -49,11 +52,10 @@ impl Node {
                 self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
                 self.answer_markers(&name, libc::EIO);
             }
+            Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),
+            // After what was to be recorded of the failure: the program's death may end the coordinators.
             Command::Fetched { request, errno } => {
-                let waiters = self.state.lock().waiting.take_fetch(request);
-                for waiter in waiters {
-                    waiter.answer(errno);
-                }
+                self.in_records(link, move |node| node.answer_fetch(request, errno));
             }
             Command::Note { severity: Severity::Info, text } => self.events.info(None, &text),
             Command::Note { severity: Severity::Warning, text } => self.events.warning(None, &text),
@@ -73,6 +75,13 @@ impl Node {
                     with_link(&me, link, |node| node.copy_from_prefix(request, &file, &directory));
                 });
             }
+        }
+    }
+
+    fn answer_fetch(&self, request: RequestId, errno: i32) {
+        let waiters = self.state.lock().waiting.take_fetch(request);
+        for waiter in waiters {
+            waiter.answer(errno);
         }
     }
 
@@ -99,13 +108,15 @@ impl Node {
 
     /// Markers whose dataset turned out complete while no coordinator was there.
     fn answer_sealed_markers(&self) {
-        let names: Vec<Vec<u8>> = {
+        let names: Vec<(Vec<u8>, i32)> = {
             let state = self.state.lock();
             let complete = state.present().filter(|dataset| dataset.catalog.is_some() && dataset.listed);
-            complete.map(|dataset| dataset.name.clone()).collect()
+            let errno =
+                |dataset: &super::state::Dataset| if dataset.failed.is_some() { libc::EIO } else { 0 };
+            complete.map(|dataset| (dataset.name.clone(), errno(dataset))).collect()
         };
-        for name in names {
-            self.answer_markers(&name, 0);
+        for (name, errno) in names {
+            self.answer_markers(&name, errno);
         }
     }
 
@@ -120,6 +131,18 @@ impl Node {
             Err(error) => {
                 self.events.error(Some(id), &format!("that it is on the PFS cannot be recorded: {error}"));
             }
+        }
+    }
+
+    fn mark_failed(&self, id: DatasetId, reason: &str) {
+        let marked = self.disk.lock().change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.failed = Some(reason.to_owned());
+            }
+        });
+        self.events.warning(Some(id), &format!("failed: {reason}"));
+        if let Err(error) = marked {
+            self.events.error(Some(id), &format!("that it has failed cannot be recorded: {error}"));
         }
     }
 }

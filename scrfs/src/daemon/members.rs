@@ -2,7 +2,9 @@
 //! and hand over what they made.
 //!
 //! What arrives is staged and gets its place only when it is whole and checked. `FinishMember` is the member's vote:
-//! when it is answered, files, redundancy data and filemap are on storage.
+//! when it is answered, files, redundancy data and filemap are on storage. A member that is here and is rebuilt, because
+//! its bytes are bad, counts as it is until then; each of its files is replaced by a rename, so that a program that has
+//! the old one open keeps it.
 //!
 //! Fault points: `rebuild.begun`, `seal.synced`, `seal.placed`, `seal.recorded`, `fetch.placed`.
 
@@ -112,13 +114,14 @@ impl Node {
 
     pub(super) fn dataset(&self, id: DatasetId) -> Result<Dataset, DataError> {
         let found = self.state.lock().table.datasets.get(&id).filter(|dataset| !dataset.going).cloned();
-        found.ok_or_else(|| DataError::new(id, libc::ENOENT, "is not on this node"))
+        // Not ENOENT: nothing of it is bad, it was removed.
+        found.ok_or_else(|| DataError::new(id, libc::ESTALE, "is not on this node"))
     }
 
     fn part(dataset: &Dataset, member: Member) -> Result<Arc<Part>, DataError> {
         let missing =
             || DataError::new(dataset.id, libc::ENOENT, "is not on this node").at(format!("member {member}"));
-        dataset.parts.get(&member).cloned().ok_or_else(missing)
+        dataset.rebuilding.get(&member).or_else(|| dataset.parts.get(&member)).cloned().ok_or_else(missing)
     }
 
     fn open_member_file(&self, id: DatasetId, path: &RelPath) -> Result<OwnedFd, DataError> {
@@ -138,8 +141,8 @@ impl Node {
 
     fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<OwnedFd, DataError> {
         let dataset = self.dataset(id)?;
-        let part = Self::part(&dataset, member)?;
-        let redundancy = part.redundancy.as_ref().ok_or_else(|| {
+        let redundancy = dataset.parts.get(&member).and_then(|part| part.redundancy.as_ref());
+        let redundancy = redundancy.ok_or_else(|| {
             DataError::new(id, libc::ENOENT, "has no redundancy file").at(format!("member {member}"))
         })?;
         let name = file_name(id, &redundancy.name)?;
@@ -164,8 +167,13 @@ impl Node {
         }
         let mut disk = self.disk.lock();
         self.check_epoch(id, epoch)?;
-        let have = self.state.lock().table.datasets.get(&id).cloned();
+        let (have, restarts) = {
+            let state = self.state.lock();
+            let restarts = state.attached.as_ref().is_some_and(super::state::Attached::presents_later);
+            (state.table.datasets.get(&id).cloned(), restarts)
+        };
         match &have {
+            None if !restarts => return Err(wrong("the dataset was removed here".into())),
             Some(dataset) if dataset.going => return Err(wrong("the dataset is being removed here".into())),
             Some(dataset) if dataset.name != catalog.name => {
                 return Err(wrong("another dataset has this id".into()));
@@ -185,6 +193,14 @@ impl Node {
         part.crcs_known = true;
         let part = Arc::new(part);
         self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
+        let here = have.as_ref().and_then(|dataset| dataset.parts.get(&member));
+        if here.is_some_and(|here| here.recorded && here.files == part.files) {
+            if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+                dataset.catalog = Some(index);
+                dataset.rebuilding.insert(member, part);
+            }
+            return faults::hit("rebuild.begun").map_err(DataError::io(id, member));
+        }
         disk.change(&self.state, |table| {
             let catalog = index.catalog();
             table.highest_id = table.highest_id.max(id.0);
@@ -202,8 +218,9 @@ impl Node {
 
     fn create_member_file(&self, id: DatasetId, path: &RelPath) -> Result<OwnedFd, DataError> {
         let dataset = self.dataset(id)?;
-        let mut begun =
+        let unfinished =
             dataset.parts.iter().filter(|(_, part)| part.origin == Origin::Staged && !part.recorded);
+        let mut begun = dataset.rebuilding.iter().chain(unfinished);
         let Some((&member, _)) = begun.find(|(_, part)| part.file(path).is_some()) else {
             return Err(
                 DataError::new(id, libc::ENOENT, "belongs to no member that is rebuilt here").at(path)
@@ -270,6 +287,7 @@ impl Node {
         }
         disk.change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.rebuilding.remove(&member);
                 dataset.parts.insert(member, Arc::clone(&part));
             }
         })
@@ -339,6 +357,7 @@ impl Node {
         let mut disk = self.disk.lock();
         disk.change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.rebuilding.remove(&member);
                 dataset.parts.retain(|m, part| *m != member || part.recorded || part.origin == Origin::Here);
             }
         })

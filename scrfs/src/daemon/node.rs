@@ -287,6 +287,7 @@ impl Node {
     fn discard_unfinished(&self) {
         let unfinished = self.disk.lock().change(&self.state, |table| {
             for dataset in table.datasets.values_mut() {
+                dataset.rebuilding.clear();
                 dataset.parts.retain(|_, part| part.recorded || part.origin == Origin::Here);
             }
             table

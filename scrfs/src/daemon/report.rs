@@ -61,6 +61,9 @@ impl Node {
             status.hosts = layout.members.iter().map(|place| place.host.clone()).collect();
             status.hosts.dedup();
             status.survives = survives(layout, dataset.flushed);
+            if dataset.failed.is_some() {
+                status.survives.iter_mut().for_each(|(_, kept)| *kept = false);
+            }
         } else {
             status.bytes = dataset.parts.values().map(|part| part.bytes()).sum();
             status.files = dataset.parts.values().map(|part| part.files.len() as u64).sum();

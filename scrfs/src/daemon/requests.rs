@@ -383,10 +383,11 @@ impl GlobalRequests for Node {
 
     fn marker(&self, name: &[u8], caller: Caller, done: Completion) {
         let mut state = self.state.lock();
-        let sealed = state.by_name(name).is_some_and(|dataset| dataset.catalog.is_some() && dataset.settled);
-        if sealed || state.stopping {
+        let known = state.by_name(name).filter(|dataset| dataset.catalog.is_some() && dataset.settled);
+        let sealed = known.map(|dataset| dataset.failed.is_none());
+        if sealed.is_some() || state.stopping {
             drop(state);
-            return done(if sealed { Ok(()) } else { Err(Errno(libc::EIO)) });
+            return done(if sealed == Some(true) { Ok(()) } else { Err(Errno(libc::EIO)) });
         }
         let alone = self.wait_for(&mut state, Wanted::Marker(name.to_vec()), caller, done);
         drop(state);

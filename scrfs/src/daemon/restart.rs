@@ -61,6 +61,7 @@ impl Node {
             members,
             flushed: dataset.flushed,
             listed: dataset.listed,
+            failed: dataset.failed.is_some(),
         }
     }
 

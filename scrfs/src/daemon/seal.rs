@@ -314,6 +314,7 @@ impl Node {
     fn forget_unrecorded(&self, disk: &mut disk::Disk, id: DatasetId) {
         let forgotten = disk.change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.rebuilding.clear();
                 dataset.parts.retain(|_, part| part.recorded);
             }
         });

@@ -102,6 +102,9 @@ pub(super) struct Dataset {
     /// COMPLETE is recorded, with this catalog.
     pub(super) catalog: Option<Arc<CatalogIndex>>,
     pub(super) parts: BTreeMap<Member, Arc<Part>>,
+    /// Members of `parts` that are being rebuilt here, as they will be. Not on storage: until one is finished, what
+    /// `parts` says of it is true, and what has arrived for it is forgotten with its coordinator.
+    pub(super) rebuilding: BTreeMap<Member, Arc<Part>>,
     pub(super) flushed: bool,
     /// Its eviction has begun: it is on storage that it has, so it is no longer spoken of.
     pub(super) going: bool,
@@ -124,6 +127,7 @@ impl Dataset {
             home,
             catalog: None,
             parts: BTreeMap::new(),
+            rebuilding: BTreeMap::new(),
             flushed: false,
             going: false,
             settled: false,

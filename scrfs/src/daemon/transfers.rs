@@ -278,26 +278,26 @@ impl Node {
 
     pub(super) fn copy_from_prefix(&self, request: RequestId, file: &SealedFile, directory: &[u8]) {
         let result = self.try_copy_from_prefix(file, directory);
-        if let Err(reason) = &result {
-            self.events.error(Some(file.id), &format!("{}: copy from the PFS: {reason}", file.path));
+        if let Err(failure) = &result {
+            let text = format!("{}: copy from the PFS: {}", file.path, failure.reason);
+            self.events.error(Some(file.id), &text);
         }
         self.state.lock().send(Event::CopiedFromPrefix { request, result });
     }
 
-    fn try_copy_from_prefix(&self, file: &SealedFile, directory: &[u8]) -> Result<(), String> {
-        let (dataset, entry, copy) = self.copy_record(file).map_err(|error| error.to_string())?;
+    fn try_copy_from_prefix(&self, file: &SealedFile, directory: &[u8]) -> Result<(), FetchFailure> {
+        let (dataset, entry, copy) = self.copy_record(file).map_err(here)?;
         let (monitor, identity) = {
             let mut state = self.state.lock();
-            let attached = state.attached.as_mut().ok_or("the coordinator is gone")?;
+            let attached = state.attached.as_mut().ok_or("the coordinator is gone").map_err(here)?;
             let monitor = Monitor::new(copy.size);
             attached.transfers.push(monitor.clone());
             (monitor, attached.identity.clone())
         };
-        let pfs = PfsDirectory::open(&identity, directory).map_err(|error| error.to_string())?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(|error| error.to_string())?;
+        let pfs = PfsDirectory::open(&identity, directory).map_err(there)?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(here)?;
         let staged = Staged::Copy(entry.path.clone());
         self.fetch_file(&pfs, file.id, &staged, &home, &entry, &copy, &monitor)
-            .map_err(|failure| failure.reason)
     }
 }
 

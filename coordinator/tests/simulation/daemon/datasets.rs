@@ -55,6 +55,7 @@ impl Daemon {
             catalog: None,
             flushed: false,
             listed: false,
+            failed: false,
         };
         self.highest_id = self.highest_id.max(catalog.id.0);
         let dataset = self.datasets.entry(catalog.id).or_insert_with(new);
@@ -64,6 +65,7 @@ impl Daemon {
         }
         dataset.state = HeldState::Complete;
         dataset.listed = true;
+        dataset.failed = false;
         dataset.frozen = None;
         let top = RelPath::new(catalog.name.clone()).expect("a name");
         self.files.retain(|path, _| path.strip(&top).is_none());
@@ -97,6 +99,13 @@ impl Daemon {
         Ok(files)
     }
 
+    /// The right bytes of a sealed file, if they are here.
+    pub(crate) fn good(&self, id: DatasetId, path: &RelPath) -> Option<u64> {
+        let members = self.datasets.get(&id)?.members.values().filter(|data| !data.bad);
+        let own = members.filter_map(|data| data.files.get(path).copied()).next();
+        own.or_else(|| self.copies.get(&(id, path.clone())).copied())
+    }
+
     pub(super) fn copy_out(
         &self,
         id: DatasetId,
@@ -121,6 +130,7 @@ impl Daemon {
         for id in listed {
             let dataset = self.datasets.get(id).expect("presented means here");
             assert_eq!(dataset.state, HeldState::Complete, "presented means complete");
+            assert!(!dataset.failed, "a failed dataset is presented");
         }
         for (id, dataset) in &mut self.datasets {
             dataset.listed = listed.contains(id);

@@ -89,6 +89,7 @@ impl Daemon {
             DirOp::Remove { path } => {
                 if let Some((id, _)) = self.listed(path.as_bytes()) {
                     self.datasets.remove(&id);
+                    self.copies.retain(|(of, _), _| *of != id);
                     events.push(Event::Removed(id));
                     self.directories.retain(|dir| dir.strip(path).is_none());
                 }

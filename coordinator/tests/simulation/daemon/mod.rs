@@ -7,7 +7,7 @@ mod directories;
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{
-    Command, DirHeld, DirOp, Event, FrozenFile, HeldDataset, HeldState, Inventory, SealedFile,
+    Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory, SealedFile,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
@@ -48,6 +48,7 @@ pub(crate) struct Dataset {
     pub(crate) catalog: Option<Catalog>,
     pub(crate) flushed: bool,
     pub(crate) listed: bool,
+    pub(crate) failed: bool,
 }
 
 /// How a program's request ended.
@@ -77,6 +78,8 @@ pub(crate) struct Daemon {
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
     /// Sealed datasets of which programs here have unlinked every name.
     pub(crate) emptied: BTreeSet<DatasetId>,
+    /// Sealed files that were brought here.
+    pub(crate) copies: BTreeMap<(DatasetId, RelPath), u64>,
     /// What programs were told, for the checks.
     pub(crate) answered: Vec<Answered>,
 }
@@ -147,6 +150,7 @@ impl Daemon {
                     members: dataset.members.keys().copied().collect(),
                     flushed: dataset.flushed,
                     listed: dataset.listed,
+                    failed: dataset.failed,
                 })
                 .collect(),
         }
@@ -234,6 +238,8 @@ impl Daemon {
                 let data = MemberData { files: self.files_in(&name), bad: false };
                 let result = if !exists {
                     Err("no such directory".to_owned())
+                } else if self.listed(&name).is_some() {
+                    Err("its name is that of a sealed dataset".to_owned())
                 } else if trouble_now() {
                     Err("somebody writes".to_owned())
                 } else {
@@ -248,6 +254,7 @@ impl Daemon {
                     catalog: None,
                     flushed: false,
                     listed: false,
+                    failed: false,
                 };
                 self.datasets.insert(id, dataset);
                 events.push(Event::Frozen { id, result });
@@ -280,6 +287,7 @@ impl Daemon {
             }
             Command::RefuseMarker { name, .. } => self.fail_markers(&name),
             Command::Evict(id) => {
+                self.copies.retain(|(of, _), _| *of != id);
                 if let Some(dataset) = self.datasets.remove(&id).filter(|dataset| dataset.listed) {
                     let top = RelPath::new(dataset.name).expect("a name");
                     self.directories.retain(|dir| dir.strip(&top).is_none());
@@ -301,6 +309,11 @@ impl Daemon {
                     dataset.flushed = true;
                 }
             }
+            Command::MarkFailed { id, .. } => {
+                if let Some(dataset) = self.datasets.get_mut(&id) {
+                    dataset.failed = true;
+                }
+            }
             Command::Verify(id) => {
                 let result = |data: &MemberData| if data.bad { Err("bad CRC".to_owned()) } else { Ok(()) };
                 let members = self.datasets.get(&id).map(|d| &d.members).into_iter().flatten();
@@ -318,6 +331,7 @@ impl Daemon {
                     catalog: None,
                     flushed: false,
                     listed: false,
+                    failed: false,
                 };
                 let former = self.datasets.insert(id, fresh);
                 assert!(former.is_none(), "an old version must be evicted before a fetch");
@@ -337,8 +351,16 @@ impl Daemon {
                 }
             }
             Command::CopyFromPrefix { request, file, .. } => {
-                let good = prefix.read(file.id, &file.path).is_some() && !trouble_now();
-                let result = if good { Ok(()) } else { Err("not good".to_owned()) };
+                let failure = |corrupt| FetchFailure { reason: "not good".to_owned(), corrupt };
+                let result = match prefix.read(file.id, &file.path) {
+                    None => Err(failure(true)),
+                    Some(_) if trouble_now() => Err(failure(false)),
+                    Some(_) if !self.datasets.contains_key(&file.id) => Err(failure(false)),
+                    Some(content) => {
+                        self.copies.insert((file.id, file.path), content);
+                        Ok(())
+                    }
+                };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
             Command::Note { .. } => {}

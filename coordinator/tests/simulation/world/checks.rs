@@ -26,7 +26,12 @@ impl World {
                 self.nodes.iter().all(complete)
             };
             let whole = self.nodes[0].datasets.iter().filter(|(id, _)| everywhere(id));
-            self.promised.extend(whole.map(|(id, dataset)| ((dataset.epoch, *id), dataset.name.clone())));
+            let whole = whole.map(|(id, dataset)| ((dataset.epoch, *id), dataset.name.clone()));
+            self.promised.extend(whole.filter(|(key, _)| !self.rotten.contains(key)));
+            let newest = self.promised.last_key_value().map(|(key, _)| *key);
+            if self.rotten.last() > newest.as_ref() {
+                self.forget_older();
+            }
             let evicts = self.down.iter().flatten().filter_map(|command| match command {
                 Command::Evict(id) => Some(*id),
                 _ => None,
@@ -54,7 +59,8 @@ impl World {
                 node.datasets.iter().filter(|(_, d)| d.listed).map(|(id, _)| *id).collect();
             assert_eq!(here, listed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), "listed on {}", node.host);
         }
-        for (id, _) in &listed {
+        for (id, dataset) in &listed {
+            self.rotten.remove(&(dataset.epoch, *id));
             observer::readable(&self.nodes, &self.truth, *id);
         }
         let current = listed.iter().map(|(id, dataset)| (dataset.epoch, *id)).max();
@@ -155,7 +161,9 @@ impl World {
         }
         let newest = self.prefix.datasets.keys().max().copied();
         for (id, dataset) in self.nodes[0].datasets.iter().filter(|(_, dataset)| dataset.listed) {
-            let due = Some((dataset.epoch, *id)) > newest && !self.prefix.cursed(*id);
+            // Bad bytes are not flushed, and a flush that was given up for them is not tried again.
+            let decayed = self.decayed.contains(&(dataset.epoch, *id));
+            let due = Some((dataset.epoch, *id)) > newest && !self.prefix.cursed(*id) && !decayed;
             assert!(!due || dataset.flushed, "{id} is due and not flushed");
         }
     }
@@ -210,8 +218,11 @@ impl World {
                         node.host
                     );
                 }
-                self.promised.insert((epoch, *id), name.clone());
+                if self.may_promise((epoch, *id)) {
+                    self.promised.insert((epoch, *id), name.clone());
+                }
             }
+            Answered::Fetch(file, errno) => self.check_fetch(at, file, *errno),
             _ => {}
         }
     }
@@ -238,7 +249,16 @@ impl World {
                 "{host}: a seal in doubt"
             );
             let size = self.settings.cache_size as usize;
-            assert!(listed(node).len() <= size, "{host} keeps {:?}", listed(node));
+            let failed = |id: &DatasetId| node.datasets[id].failed;
+            for id in listed(node) {
+                assert_eq!(
+                    failed(&id),
+                    self.nodes[0].datasets[&id].failed,
+                    "{id} has failed on some nodes only"
+                );
+            }
+            let kept = listed(node).into_iter().filter(|id| !failed(id)).count();
+            assert!(kept <= size, "{host} keeps {:?}", listed(node));
         }
     }
 }

@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    fn can_give(&self, key: Key) -> bool {
+    pub(super) fn can_give(&self, key: Key) -> bool {
         let prefix = observer::in_prefix(&self.prefix, key) && self.settings.fetch;
         // Without SCR_DISTRIBUTE the caches promise nothing.
         observer::in_caches(&self.nodes, key) || prefix || !self.settings.distribute

@@ -2,6 +2,7 @@
 //! one delivery, one share of a job, one PFS task, one program's act or a tick of the clock.
 
 mod checks;
+mod decay;
 mod jobs;
 mod losses;
 mod programs;
@@ -12,6 +13,7 @@ use scrfs::control::{Command, DirOp, Event, Settings, Start};
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
+use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lead, Output};
 use scrfs_coordinator::pfs::{PfsCause, PfsTask};
 
@@ -36,6 +38,8 @@ pub(crate) struct World {
     up: Vec<VecDeque<Event>>,
     down: Vec<VecDeque<Command>>,
     shares: Vec<Share>,
+    /// Nodes whose bytes the first share of a job found bad; the others meet the same bytes.
+    found_bad: BTreeMap<JobId, Vec<usize>>,
     /// And when they were given.
     tasks: VecDeque<(u64, PfsTask)>,
     /// The PFS hangs now and then; until this time.
@@ -70,6 +74,16 @@ pub(crate) struct World {
     pub(crate) gave_up: bool,
     pub(crate) seals: u64,
     pub(crate) rebuilt: u64,
+    /// Members rebuilt while programs ran.
+    pub(crate) mended: u64,
+    /// Datasets marked as failed.
+    pub(crate) failed: BTreeSet<Key>,
+    /// Datasets of which bytes went bad while programs ran.
+    decayed: BTreeSet<Key>,
+    /// Datasets that were promised, and of which bytes went bad beyond what anybody can give back.
+    rotten: BTreeSet<Key>,
+    /// Nothing but death and decay happens in this seed.
+    quiet: bool,
     trace: VecDeque<String>,
 }
 
@@ -114,6 +128,7 @@ impl World {
             up: Vec::new(),
             down: Vec::new(),
             shares: Vec::new(),
+            found_bad: BTreeMap::new(),
             tasks: VecDeque::new(),
             hangs,
             hang: 0,
@@ -136,6 +151,11 @@ impl World {
             gave_up: false,
             seals: 0,
             rebuilt: 0,
+            mended: 0,
+            failed: BTreeSet::new(),
+            decayed: BTreeSet::new(),
+            rotten: BTreeSet::new(),
+            quiet: trouble == 0,
             trace: VecDeque::new(),
         };
         for _ in 0..count {
@@ -203,6 +223,7 @@ impl World {
         self.up.clear();
         self.down.clear();
         self.shares.clear();
+        self.found_bad.clear();
         if let Some((_, task)) = self.tasks.pop_front().filter(|_| self.rng.chance(50)) {
             self.prefix.carry_out(task);
         }
@@ -232,8 +253,9 @@ impl World {
                     Command::Sealed(id) => {
                         let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());
                         let sealed = self.nodes.iter().find_map(|node| node.datasets.get(id).map(key));
-                        self.promised.extend(sealed);
+                        self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
                     }
+                    Command::MarkFailed { id, .. } => self.marked_failed(*id),
                     Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
                     _ => {}
                 }

@@ -12,7 +12,7 @@ impl World {
     /// A program does something on some node.
     pub(super) fn act(&mut self) {
         let at = self.rng.below(self.nodes.len());
-        match self.rng.below(20) {
+        match self.rng.below(24) {
             0..=4 => {
                 let path = self.some_path();
                 self.directory(at, DirOp::Make { path, mode: 0o755, uid: 1, gid: 1 });
@@ -34,7 +34,8 @@ impl World {
                     self.send_up(at, Event::Marker { name });
                 }
             }
-            18 => self.open(at),
+            18..=21 => self.open(at),
+            22 => self.rot(at),
             _ => {
                 // rm -rf of a whole dataset, seldom.
                 let name = self.some_name();
@@ -109,6 +110,10 @@ impl World {
             }
         }
         let Some(file) = self.rng.pick(&files).cloned() else { return };
+        // What is here is opened here; save when it came after the mount had looked.
+        if node.good(file.id, &file.path).is_some() && self.rng.chance(80) {
+            return;
+        }
         node.serial += 1;
         let request = RequestId { origin: node.origin, serial: node.serial };
         node.fetches.insert(request, file.clone());

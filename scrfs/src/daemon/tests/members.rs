@@ -158,7 +158,7 @@ fn paths_and_names_stay_in_the_dataset() {
     }
     assert_eq!(
         failed(data.descriptor(&DataRequest::OpenFile { id: DatasetId(9), path: path("f") })).0,
-        libc::ENOENT
+        libc::ESTALE
     );
     let finish = |crcs, set| DataRequest::FinishMember {
         id,

@@ -1,6 +1,7 @@
 //! Tests of the node with stand-ins for its neighbours: a tree that is a plain directory, and a scripted lead that
 //! speaks over the real socket.
 
+mod bad;
 mod crash;
 mod life;
 mod members;

@@ -1,0 +1,172 @@
+//! Bad members rebuilt where they are, while programs run: from the other members of the set, on the holder's own node
+//! (DESIGN 4.6). No place changes, so nothing is committed: until the new files are whole and verified the daemon keeps
+//! what it has, and what it has recorded of the member is true all the time.
+//!
+//! One rebuild per member, whoever waits for it. Its dataset is not removed and not evicted meanwhile.
+
+use std::collections::BTreeMap;
+
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, Member, NodeRank};
+
+use super::answers::Answers;
+use super::cluster::Cluster;
+use super::jobs::Share;
+use super::rebuild::set_member;
+use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
+
+/// Why a source did not give what was asked of it.
+#[derive(Debug, Clone)]
+pub(super) struct Missed {
+    pub(super) reason: String,
+    /// Its bytes are gone or wrong; false for what may pass.
+    pub(super) bad: bool,
+}
+
+impl Missed {
+    pub(super) fn passing(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), bad: false }
+    }
+
+    pub(super) fn bad(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), bad: true }
+    }
+
+    /// Of the shares of a job that failed: the one that found bad data, else the first.
+    pub(super) fn of(cluster: &Cluster, answers: &Answers<JobResult>) -> Self {
+        let failures = || answers.iter().filter_map(|(node, result)| Some((node, result.as_ref().err()?)));
+        match failures().find(|(_, failure)| failure.bad).or_else(|| failures().next()) {
+            Some((node, failure)) => {
+                Self { reason: format!("{}: {failure}", cluster.host(node)), bad: failure.bad }
+            }
+            None => Self::passing("a share ended without its result"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    job: JobId,
+    /// The dataset's.
+    name: Vec<u8>,
+    target: NodeRank,
+    answers: Answers<JobResult>,
+}
+
+/// A rebuild that ended.
+#[derive(Debug)]
+pub(super) struct Mended {
+    pub(super) id: DatasetId,
+    pub(super) member: Member,
+    pub(super) result: Result<(), Missed>,
+}
+
+/// The rebuilds that run.
+#[derive(Debug, Default)]
+pub(super) struct Mends {
+    running: BTreeMap<(DatasetId, Member), Running>,
+    /// How often a member was rebuilt in this epoch.
+    rebuilt: BTreeMap<(DatasetId, Member), u32>,
+    /// What the rest of its set cannot give back, and why: not tried again in this epoch.
+    lost: BTreeMap<(DatasetId, Member), String>,
+}
+
+impl Mends {
+    /// Starts the rebuild of a member unless it runs.
+    pub(super) fn begin(
+        &mut self,
+        cluster: &mut Cluster,
+        id: DatasetId,
+        member: Member,
+    ) -> Result<(), Missed> {
+        if self.running.contains_key(&(id, member)) {
+            return Ok(());
+        }
+        if let Some(reason) = self.lost.get(&(id, member)) {
+            return Err(Missed::bad(reason.clone()));
+        }
+        let Some(known) = cluster.datasets.any(id) else {
+            return Err(Missed::passing("its dataset is not there any more"));
+        };
+        let (set, at) = plan(cluster, &known.catalog, member)?;
+        let (name, target) = (known.catalog.name.clone(), set[at].node);
+        let lost = u32::try_from(at).unwrap_or(u32::MAX);
+        let job = Job::Rebuild { catalog: Box::new(known.catalog.clone()), set, lost };
+        let answers = Answers::of(job.nodes());
+        let job = cluster.start(job);
+        cluster.log(format!("member {member} of dataset {id} is bad and is being rebuilt from its set"));
+        self.running.insert((id, member), Running { job, name, target, answers });
+        Ok(())
+    }
+
+    /// A share ended: `None` when it is no share of these jobs, else the rebuild when all have ended.
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Option<Mended>> {
+        let Share { node, job, result } = share;
+        let (&key, running) = self.running.iter_mut().find(|(_, running)| running.job == job)?;
+        if !running.answers.put(node, result) {
+            return None;
+        }
+        if !running.answers.all() {
+            return Some(None);
+        }
+        let Running { target, answers, .. } = self.running.remove(&key)?;
+        let (id, member) = key;
+        // It has checked and placed the files; whatever a survivor says after that does not matter.
+        let placed =
+            answers.iter().any(|(node, result)| node == target && matches!(result, Ok(JobOutput::Part(_))));
+        let result = if placed { Ok(()) } else { Err(Missed::of(cluster, &answers)) };
+        let host = cluster.host(target).to_owned();
+        if placed {
+            *self.rebuilt.entry(key).or_default() += 1;
+        }
+        match &result {
+            Ok(()) => cluster.warn(format!(
+                "member {member} of dataset {id} was bad on {host} and is rebuilt from its set"
+            )),
+            Err(missed) => {
+                let text = &missed.reason;
+                cluster.warn(format!(
+                    "member {member} of dataset {id} is bad on {host} and cannot be rebuilt: {text}"
+                ));
+                if missed.bad {
+                    self.lost.insert(key, text.clone());
+                }
+            }
+        }
+        Some(Some(Mended { id, member, result }))
+    }
+
+    /// How often this member was rebuilt.
+    pub(super) fn rebuilds(&self, id: DatasetId, member: Member) -> u32 {
+        self.rebuilt.get(&(id, member)).copied().unwrap_or(0)
+    }
+
+    /// A rebuild of this dataset runs.
+    pub(super) fn busy(&self, id: DatasetId) -> bool {
+        self.running.keys().any(|(running, _)| *running == id)
+    }
+
+    /// A rebuild of the dataset of this name runs.
+    pub(super) fn busy_name(&self, name: &[u8]) -> bool {
+        self.running.values().any(|running| running.name == name)
+    }
+}
+
+/// Who takes part in the rebuild of `member` on its own node, in ring order, and where in that the member is.
+fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<SetMember>, usize), Missed> {
+    let layout = &catalog.layout;
+    let found = layout.sets.iter().find_map(|set| Some((set, set.iter().position(|m| *m == member)?)));
+    let Some((set, at)) = found else { return Err(Missed::bad("it is in no set")) };
+    if !layout.scheme.survives(set.len(), &[at]) {
+        return Err(Missed::bad("its set cannot give a member back"));
+    }
+    let mut nodes = Vec::with_capacity(set.len());
+    for member in set {
+        let host = layout.members.get(member.0 as usize).map_or("?", |place| place.host.as_str());
+        let Some(node) = cluster.rank_of(host) else {
+            return Err(Missed::passing(format!("{host} takes no part in this epoch")));
+        };
+        nodes.push(set_member(catalog, *member, node));
+    }
+    Ok((nodes, at))
+}

@@ -1,0 +1,128 @@
+//! Bytes that went bad in the cache: a member rebuilt where it is, and a dataset marked as failed.
+
+use std::fs::File;
+use std::io::{Read, Write};
+
+use super::*;
+use crate::dataset::EntryKind;
+
+const ID: DatasetId = DatasetId(1);
+const MEMBER: Member = Member(0);
+const FILES: [(&str, &[u8]); 2] = [("a", b"first"), ("b", b"second")];
+
+/// A job's worker that rebuilds member 0 with these bytes of `b`; finished when `finish`.
+fn rebuild(data: &mut DataConnection, catalog: &Catalog, b: &[u8], finish: bool) -> Result<(), String> {
+    let begin = DataRequest::BeginMember { catalog: Box::new(catalog.clone()), member: MEMBER };
+    data.done(&begin).map_err(|error| error.to_string())?;
+    let mut crcs = Vec::new();
+    for (name, bytes) in [FILES[0], ("b", b)] {
+        let fd = data.descriptor(&DataRequest::CreateFile { id: ID, path: path(name) }).unwrap();
+        File::from(fd).write_all(bytes).unwrap();
+        crcs.push(crc32fast::hash(bytes));
+    }
+    let create = DataRequest::CreateRedundancy { id: ID, member: MEMBER, name: REDUNDANCY.into() };
+    File::from(data.descriptor(&create).unwrap()).write_all(b"parity").unwrap();
+    if !finish {
+        return Ok(());
+    }
+    let redundancy = Some((REDUNDANCY.to_owned(), 6, crc32fast::hash(b"parity")));
+    let set = vec![Member(0), Member(1)];
+    let finish = DataRequest::FinishMember { id: ID, member: MEMBER, crcs, redundancy, set, members: 2 };
+    data.request(&finish).map(drop).map_err(|error| error.to_string())
+}
+
+fn sealed(bench: &Bench) -> (Lead, Catalog) {
+    for (name, bytes) in FILES {
+        bench.write(&format!("ck/{name}"), bytes);
+    }
+    let mut lead = bench.serving(1);
+    let catalog = lead.seal(1, "ck");
+    (lead, catalog)
+}
+
+#[test]
+fn a_bad_member_counts_as_it_is_until_its_rebuild_is_whole() {
+    let mut bench = Bench::new();
+    let (lead, catalog) = sealed(&bench);
+    let bad = bench.tree.at(&path("ck/b"));
+    std::fs::write(&bad, b"SECOND").unwrap();
+    let mut held_open = File::open(&bad).unwrap();
+    let as_before = |bench: &Bench| {
+        assert_eq!(bench.inventory().datasets[0].members, [MEMBER]);
+        assert_eq!(std::fs::read(bench.tree.at(&path("ck/b"))).unwrap(), b"SECOND");
+        assert_eq!(std::fs::read(bench.tree.at(&path("ck/a"))).unwrap(), FILES[0].1);
+    };
+    let mut data = lead.data();
+    // Bytes that were not sealed are not taken.
+    assert!(rebuild(&mut data, &catalog, b"Second", true).unwrap_err().contains("CRC"));
+    as_before(&bench);
+    data.done(&DataRequest::AbandonMember { id: ID, member: MEMBER }).unwrap();
+    as_before(&bench);
+    // A coordinator that dies, and a worker of the daemon that does, leave what was there.
+    rebuild(&mut data, &catalog, FILES[1].1, false).unwrap();
+    as_before(&bench);
+    let mut lead = bench.serving(2);
+    lead.inventory();
+    as_before(&bench);
+    assert!(!bench.directory.path().join("cache/user/scr.j1/dataset.1/staged").exists());
+    rebuild(&mut lead.data(), &catalog, FILES[1].1, false).unwrap();
+    bench.restart();
+    as_before(&bench);
+
+    let lead = bench.serving(3);
+    rebuild(&mut lead.data(), &catalog, FILES[1].1, true).unwrap();
+    for (name, bytes) in FILES {
+        assert_eq!(std::fs::read(bench.tree.at(&path(&format!("ck/{name}")))).unwrap(), bytes);
+    }
+    let mut old = Vec::new();
+    held_open.read_to_end(&mut old).unwrap();
+    assert_eq!(old, b"SECOND", "who has it open keeps it");
+    bench.restart();
+    let mut lead = bench.serving(4);
+    lead.send(Command::Verify(ID));
+    assert_eq!(lead.next(), Event::Verified { id: ID, members: vec![(MEMBER, Ok(()))] });
+}
+
+#[test]
+fn a_removed_dataset_does_not_come_back_as_a_rebuilt_one() {
+    let bench = Bench::new();
+    let (mut lead, catalog) = sealed(&bench);
+    lead.send(Command::Evict(ID));
+    assert_eq!(lead.next(), Event::Evicted(ID));
+    let error = rebuild(&mut lead.data(), &catalog, FILES[1].1, false).unwrap_err();
+    assert!(error.contains("removed"), "{error}");
+    assert!(bench.inventory().datasets.is_empty());
+}
+
+#[test]
+fn a_failed_dataset_stays_failed_and_its_predecessor_is_current() {
+    let mut bench = Bench::new();
+    let (mut lead, _) = sealed(&bench);
+    bench.write("ck2/c", b"newer");
+    let newer = lead.seal(2, "ck2");
+    let reason = "no source has the right bytes of c".to_owned();
+    lead.send(Command::MarkFailed { id: newer.id, reason });
+    lead.inventory();
+    let check = |bench: &Bench| {
+        let failed: Vec<bool> = bench.inventory().datasets.iter().map(|held| held.failed).collect();
+        assert_eq!(failed, [false, true]);
+        let status = bench.node.status();
+        let [new, old] = &status.datasets[..] else { panic!("{status:?}") };
+        assert_eq!((new.state.as_str(), new.current), ("failed", false));
+        assert!(new.survives.iter().all(|(_, survives)| !survives));
+        assert_eq!((old.state.as_str(), old.current), ("protected", true));
+    };
+    check(&bench);
+    assert!(bench.events().contains("failed: no source has the right bytes of c"));
+    let told = bench.marker("ck2", Caller::default()).recv_timeout(WAIT).unwrap();
+    assert_eq!(told, Err(Errno(libc::EIO)), "its marker is true no more");
+    bench.restart();
+    check(&bench);
+
+    // Brought anew, under a later revision, it is what it was.
+    let mut lead = bench.serving(2);
+    let again = Catalog { revision: 1, ..newer };
+    assert!(again.entries.iter().any(|entry| matches!(entry.kind, EntryKind::File(_))));
+    lead.commit(&again).unwrap();
+    assert!(bench.inventory().datasets.iter().all(|held| !held.failed));
+}
