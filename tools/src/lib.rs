@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 it could not be done, 2 wrong usage. Data goes to standard output, talk to standard error.
 
+pub mod ended;
 mod failure;
 pub mod node;
 pub mod output;

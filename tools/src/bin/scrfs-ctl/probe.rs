@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use scrfs::status::NodeStatus;
+use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
 use scrfs_tools::probe::{RUN_VARIABLE, Report};
 use scrfs_tools::{Failure, Outcome, output};
@@ -16,8 +16,6 @@ use scrfs_tools::{Failure, Outcome, output};
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long processes may take to end after KILL.
 const SWEEP: Duration = Duration::from_secs(2);
-/// Between two looks at the process table.
-const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
     let host = nix::unistd::gethostname().map_err(|e| Failure::new(format!("host name: {e}")))?;
@@ -50,27 +48,33 @@ fn end_all(token: &str) -> Outcome<u32> {
         if left.is_empty() {
             return Ok(u32::try_from(ended.len()).unwrap_or(u32::MAX));
         }
-        if begun.elapsed() > SWEEP {
-            return Err(Failure::new(format!("process {} of the former run does not end", left[0])));
+        for (_, process) in &left {
+            process.kill();
         }
-        for pid in left {
-            // Gone in the meantime is as good.
-            let _ = kill(pid, Signal::SIGKILL);
+        // While they end they may have started others: one more look.
+        for (pid, process) in left {
+            if begun.elapsed() >= SWEEP || !process.wait(SWEEP.saturating_sub(begun.elapsed())) {
+                return Err(Failure::new(format!("process {pid} of the former run does not end")));
+            }
             ended.insert(pid);
         }
-        std::thread::sleep(PAUSE);
     }
 }
 
 /// Processes of this user whose environment has the mark. Others' environments cannot be read, nor are they ours.
-fn marked(token: &str) -> Vec<Pid> {
+fn marked(token: &str) -> Vec<(Pid, Process)> {
     let wanted = format!("{RUN_VARIABLE}={token}");
     let own = std::process::id();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&pid| pid != own && has_mark(pid, wanted.as_ref()))
-        .filter_map(|pid| i32::try_from(pid).ok().map(Pid::from_raw))
+        .filter(|&pid| pid != own)
+        .filter_map(|pid| {
+            let number = Pid::from_raw(i32::try_from(pid).ok()?);
+            // Opened before the look: what is killed is what was looked at.
+            let process = Process::open(number)?;
+            has_mark(pid, wanted.as_ref()).then_some((number, process))
+        })
         .collect()
 }
 
@@ -93,7 +97,7 @@ mod tests {
         let (mut ours, mut other) = (start(&token), start(&format!("{token}x")));
         // Until it is `sleep`, the child has its parent's environment.
         while marked(&token).is_empty() {
-            std::thread::sleep(PAUSE);
+            std::thread::yield_now();
         }
         assert_eq!(end_all(&token).unwrap(), 1);
         ours.wait().unwrap();
