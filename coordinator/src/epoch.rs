@@ -1,55 +1,60 @@
 //! The epoch of a start of the coordinators: the next number whose file this start alone makes in the prefix.
 //!
 //! `<prefix>/.scr/epoch.<n>` is made by exclusive create, with job, host and process in it for people. Where the prefix
-//! cannot be written, the epoch is one above the highest that any daemon has seen.
+//! cannot be written, the epoch is one above the highest that any daemon has seen, and above what can still be read
+//! there: datasets in the prefix are never newer than what this epoch seals.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use scrfs::bounded;
 use scrfs::ids::Epoch;
 
 /// Files kept, the newest ones: enough to see who was last.
 const KEPT: usize = 8;
 /// Tries against others that start at the same time.
 const TRIES: u32 = 1000;
-/// A PFS that hangs must not keep the job from starting.
-const PFS_LIMIT: Duration = Duration::from_secs(20);
 
 /// Makes the epoch of this start: above all files in the prefix and above `seen`, the highest of any daemon. The second
-/// value says why the prefix could not be used, if so.
-pub fn begin(prefix: &Path, seen: Epoch, job_id: &str, host: &str) -> (Epoch, Option<io::Error>) {
-    let (out, made) = crossbeam_channel::bounded(1);
+/// value says why the prefix could not be used, if so; it has `limit` to answer.
+pub fn begin(
+    prefix: &Path,
+    seen: Epoch,
+    job_id: &str,
+    host: &str,
+    limit: Duration,
+) -> (Epoch, Option<io::Error>) {
     let directory = prefix.join(".scr");
     let content = format!("job {job_id}\nhost {host}\npid {}\n", std::process::id());
-    let spawned = std::thread::Builder::new().name("epoch".to_owned()).spawn(move || {
-        // The receiver is gone when this came too late: then the epoch is left to no one, which does no harm.
-        drop(out.send(create_next(&directory, seen, content.as_bytes())));
+    // A file that is made too late is this start's all the same: its number is the one that is taken below.
+    let result = bounded::within(limit, move || {
+        let existing = fs::create_dir_all(&directory).and_then(|()| list(&directory))?;
+        let above = Epoch(existing.last().map_or(0, |(n, _)| *n).max(seen.0));
+        Ok((above, create_next(&directory, &existing, above, content.as_bytes())))
     });
-    let result = match spawned {
-        Err(error) => Err(error),
-        Ok(_) => made.recv_timeout(PFS_LIMIT).unwrap_or_else(|_| {
-            Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {} s", PFS_LIMIT.as_secs())))
-        }),
-    };
     match result {
-        Ok(epoch) => (epoch, None),
+        Ok((_, Ok(epoch))) => (epoch, None),
+        Ok((above, Err(error))) => (Epoch(above.0.saturating_add(1)), Some(error)),
         Err(error) => (Epoch(seen.0.saturating_add(1)), Some(error)),
     }
 }
 
-fn create_next(directory: &Path, seen: Epoch, content: &[u8]) -> io::Result<Epoch> {
-    fs::create_dir_all(directory)?;
-    let existing = list(directory)?;
-    let mut next = existing.last().map_or(0, |(n, _)| *n).max(seen.0).saturating_add(1);
+fn create_next(
+    directory: &Path,
+    existing: &[(u64, PathBuf)],
+    above: Epoch,
+    content: &[u8],
+) -> io::Result<Epoch> {
+    let mut next = above.0.saturating_add(1);
     for _ in 0..TRIES {
         match OpenOptions::new().write(true).create_new(true).open(directory.join(format!("epoch.{next}"))) {
             Ok(mut file) => {
                 file.write_all(content)?;
                 file.sync_all()?;
                 File::open(directory)?.sync_all()?;
-                prune(&existing);
+                prune(existing);
                 return Ok(Epoch(next));
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => next = next.saturating_add(1),
@@ -86,15 +91,17 @@ fn prune(existing: &[(u64, PathBuf)]) {
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_mins(1);
+
     #[test]
     fn each_start_gets_a_higher_one_and_old_files_go() {
         let prefix = tempfile::tempdir().unwrap();
         for n in 1..=20 {
-            let (epoch, problem) = begin(prefix.path(), Epoch(0), "j1", "node0");
+            let (epoch, problem) = begin(prefix.path(), Epoch(0), "j1", "node0", LIMIT);
             assert!(problem.is_none());
             assert_eq!(epoch, Epoch(n));
         }
-        assert_eq!(begin(prefix.path(), Epoch(40), "j1", "node0").0, Epoch(41));
+        assert_eq!(begin(prefix.path(), Epoch(40), "j1", "node0", LIMIT).0, Epoch(41));
         let left = list(&prefix.path().join(".scr")).unwrap();
         assert_eq!((left.len(), left.last().unwrap().0), (KEPT, 41));
     }
@@ -104,7 +111,7 @@ mod tests {
         let prefix = tempfile::tempdir().unwrap();
         let mut got: Vec<_> = std::thread::scope(|scope| {
             let starts: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| begin(prefix.path(), Epoch(3), "j", "h").0)).collect();
+                (0..8).map(|_| scope.spawn(|| begin(prefix.path(), Epoch(3), "j", "h", LIMIT).0)).collect();
             starts.into_iter().map(|s| s.join().unwrap()).collect()
         });
         got.sort_unstable();
@@ -116,7 +123,7 @@ mod tests {
     #[test]
     fn without_the_prefix_it_is_above_what_daemons_saw() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let (epoch, problem) = begin(file.path(), Epoch(6), "j1", "node0");
+        let (epoch, problem) = begin(file.path(), Epoch(6), "j1", "node0", LIMIT);
         assert_eq!(epoch, Epoch(7));
         assert!(problem.is_some());
     }

@@ -8,7 +8,8 @@ use scrfs::control::Start;
 use scrfs_coordinator::comm::mpi::MpiTransport;
 use scrfs_coordinator::service::{self, Options};
 
-/// One per node, started by mpirun; `scrfs-run` does that.
+/// One per node, started by mpirun; `scrfs-run` does that. When programs may start, the first one prints a line that
+/// begins with `scrfs-ready` on standard output.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 #[command(group(clap::ArgGroup::new("start").required(true).args(["attach", "restart"])))]
@@ -22,9 +23,6 @@ struct Arguments {
     /// No program runs: choose a dataset, rebuild, present it, remove junk.
     #[arg(long)]
     restart: bool,
-    /// Written on the first node when programs may start.
-    #[arg(long, value_name = "PATH")]
-    ready_file: Option<PathBuf>,
     /// The job's directory on the parallel file system (SCR_PREFIX).
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
@@ -36,10 +34,10 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
-    let Arguments { mount, ready_file, prefix, job_id, .. } = arguments;
-    let options = Options { mount, start, ready_file, prefix, job_id };
+    let Arguments { mount, prefix, job_id, .. } = arguments;
+    let options = Options { mount, start, prefix, job_id };
     match MpiTransport::new() {
-        Ok(transport) => service::serve(transport, options),
+        Ok(transport) => service::serve(transport, &options),
         Err(error) => {
             eprintln!("scrfs-coordinator: {error}");
             ExitCode::FAILURE

@@ -69,4 +69,6 @@ pub struct Opening {
     pub start: Start,
     /// The lead's settings.
     pub settings: Settings,
+    /// For every node's events: what went wrong in the opening.
+    pub notes: Vec<String>,
 }

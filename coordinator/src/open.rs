@@ -16,6 +16,8 @@ use crate::{epoch, settings};
 
 /// The others' mounts may be late by [`crate::node::MOUNT_LIMIT`]; starting them and making the epoch takes time too.
 const PEERS_LIMIT: Duration = Duration::from_mins(2);
+/// A PFS that does not answer must not keep the job from starting.
+const PREFIX_LIMIT: Duration = Duration::from_secs(20);
 /// Between two polls while nothing comes.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -107,12 +109,20 @@ fn open(transport: &mut impl Transport, start: Start, early: &mut Early) -> Resu
     let hosts = agreed_hosts(&greetings, &settings)?;
     let seen = greetings.values().map(|g| g.epoch).max().unwrap_or_default();
     let prefix = Path::new(std::ffi::OsStr::from_bytes(&settings.prefix));
-    let (epoch, problem) = epoch::begin(prefix, seen, &settings.job_id, &host);
-    if let Some(error) = problem {
+    let limit = match start {
+        Start::Restart => PREFIX_LIMIT,
+        // Programs wait for us, and go on alone when that takes too long.
+        Start::Attach => PREFIX_LIMIT.min(Duration::from_millis(settings.coordinator_wait_ms) / 2),
+    };
+    let (epoch, problem) = epoch::begin(prefix, seen, &settings.job_id, &host, limit);
+    let note = |error| {
         let prefix = prefix.display();
-        tracing::warn!(%prefix, %error, %epoch, "the prefix cannot be written; the epoch follows what daemons have seen");
-    }
-    Ok(Opening { epoch, hosts, start, settings })
+        format!(
+            "{prefix} cannot be written ({error}): epoch {epoch} follows what can be known without, nothing is flushed"
+        )
+    };
+    let notes = problem.map(note).into_iter().collect();
+    Ok(Opening { epoch, hosts, start, settings, notes })
 }
 
 fn agreed_hosts(

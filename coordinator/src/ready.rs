@@ -1,37 +1,36 @@
-//! The ready file: says that programs may start, and with which dataset.
+//! Tells who started the coordinators that programs may start ([`scrfs::control::ready`]).
+//!
+//! Standard output belongs to this alone; everything else that a coordinator has to say goes to standard error.
 
-use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
 
-use scrfs::ids::Epoch;
+use scrfs::control::ready::Ready;
 
-/// Writes one JSON object: `epoch`, and `current`, the name of the dataset that is presented or an empty string. It
-/// appears at once and whole.
-pub fn write(path: &Path, epoch: Epoch, current: Option<&[u8]>) -> io::Result<()> {
-    let name = String::from_utf8_lossy(current.unwrap_or_default()).into_owned();
-    let text = serde_json::json!({ "epoch": epoch.0, "current": name }).to_string();
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}", std::process::id()));
-    let mut file = File::create(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)
+/// Writes the line at once: it is shorter than what a pipe takes whole.
+pub fn announce(out: &mut impl Write, ready: &Ready) -> io::Result<()> {
+    out.write_all(format!("{ready}\n").as_bytes())?;
+    out.flush()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use scrfs::ids::Epoch;
 
     #[test]
-    fn it_holds_one_object_and_replaces_a_former_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("ready");
-        write(&path, Epoch(3), Some(b"ck 1")).unwrap();
-        write(&path, Epoch(4), None).unwrap();
-        let read: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        assert_eq!(read, serde_json::json!({ "epoch": 4, "current": "" }));
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    fn it_is_one_write_of_one_line() {
+        struct Writes(Vec<Vec<u8>>);
+        impl Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.push(bytes.to_vec());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut out = Writes(Vec::new());
+        announce(&mut out, &Ready { epoch: Epoch(3), current: Some(b"ck\n1".to_vec()) }).unwrap();
+        assert_eq!(out.0, [b"scrfs-ready epoch=3 current=ck%0A1;\n"]);
     }
 }

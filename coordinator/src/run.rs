@@ -5,10 +5,10 @@
 //! unchanged and in order.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use scrfs::control::ready::Ready;
 use scrfs::control::{Command, Event, Settings, Severity};
 use scrfs::ids::NodeRank;
 
@@ -60,14 +60,6 @@ pub enum RunError {
     /// The daemon is gone or has a newer coordinator.
     #[error("the link to the daemon is lost: {0}")]
     DaemonLost(String),
-    /// The ready file could not be written.
-    #[error("{path}: {source}")]
-    Ready {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
     /// An injected fault.
     #[error("injected at {0}: {1}")]
     Fault(&'static str, std::io::Error),
@@ -84,7 +76,6 @@ pub enum Ended {
 struct LeadSide {
     lead: Lead,
     pfs: Sender<PfsTask>,
-    ready_file: Option<PathBuf>,
     epoch: scrfs::ids::Epoch,
     clock: Clock,
     told: Instant,
@@ -129,15 +120,17 @@ pub struct Parts<T> {
     pub opening: Opening,
     /// Rank 0: takes PFS tasks.
     pub pfs: Option<Sender<PfsTask>>,
-    /// Rank 0: written when programs may start.
-    pub ready_file: Option<PathBuf>,
 }
 
 impl<T: Transport> Coordinator<T> {
     /// Runs until a signal or an error; gives the transport back. `early` came before the loop began.
-    pub fn start(parts: Parts<T>, early: Early) -> (T, Result<Ended, RunError>) {
+    pub fn start(mut parts: Parts<T>, early: Early) -> (T, Result<Ended, RunError>) {
+        let notes = std::mem::take(&mut parts.opening.notes);
         let (mut this, begin) = Self::new(parts);
-        let begun = this.tell(begin).and_then(|()| early.into_iter().try_for_each(|m| this.received(m)));
+        let begun = this
+            .note(notes)
+            .and_then(|()| this.tell(begin))
+            .and_then(|()| early.into_iter().try_for_each(|m| this.received(m)));
         let result = begun.and_then(|()| this.run());
         this.jobs.abort_all("the coordinator ends");
         (this.transport, result)
@@ -145,15 +138,14 @@ impl<T: Transport> Coordinator<T> {
 
     /// Puts the parts together; the lead, at rank 0, is to be told the second value first.
     fn new(parts: Parts<T>) -> (Self, Input) {
-        let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, ready_file } = parts;
-        let Opening { epoch, hosts, start, settings } = opening;
+        let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs } = parts;
+        let Opening { epoch, hosts, start, settings, notes: _ } = opening;
         let Settings { block_bytes, .. } = settings;
         let emit = std::sync::Arc::new(move |out| drop(wake.send(Wake::Job(out))));
         let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit);
         let lead = pfs.map(|pfs| LeadSide {
             lead: Lead::new(),
             pfs,
-            ready_file,
             epoch,
             clock: Clock::default(),
             told: Instant::now(),
@@ -162,6 +154,20 @@ impl<T: Transport> Coordinator<T> {
         let held = VecDeque::new();
         let this = Self { transport, node, jobs, lead, wakes, held, hot_until, leaving: false };
         (this, Input::Begin { epoch, hosts, start, settings })
+    }
+
+    /// What the opening had to say goes to the lead's log and every node's events.
+    fn note(&mut self, notes: Vec<String>) -> Result<(), RunError> {
+        if self.lead.is_none() {
+            return Ok(());
+        }
+        for text in notes {
+            tracing::warn!("{text}");
+            for node in (0..self.transport.size()).map(NodeRank) {
+                self.say(node, PeerMessage::Relay(Command::Note(text.clone())))?;
+            }
+        }
+        Ok(())
     }
 
     fn run(&mut self) -> Result<Ended, RunError> {
@@ -348,12 +354,15 @@ impl<T: Transport> Coordinator<T> {
                 Ok(())
             }
             Output::Ready(current) => {
-                let Some(LeadSide { ready_file, epoch, .. }) = &self.lead else { return Ok(()) };
+                let Some(LeadSide { epoch, .. }) = &self.lead else { return Ok(()) };
                 let shown = current.as_deref().map(String::from_utf8_lossy);
                 tracing::info!(current = shown.as_deref().unwrap_or("none"), "the mounts are ready");
-                let Some(path) = ready_file else { return Ok(()) };
-                ready::write(path, *epoch, current.as_deref())
-                    .map_err(|source| RunError::Ready { path: path.clone(), source })
+                let ready = Ready { epoch: *epoch, current };
+                if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &ready) {
+                    // Whoever waited for it is gone, or never was: the mounts are served all the same.
+                    tracing::warn!(%error, "nobody was told that the mounts are ready");
+                }
+                Ok(())
             }
             Output::Note(severity, text) => {
                 match severity {

@@ -27,8 +27,6 @@ pub struct Options {
     pub mount: PathBuf,
     /// How to start.
     pub start: Start,
-    /// Written when programs may start.
-    pub ready_file: Option<PathBuf>,
     /// Over `SCR_PREFIX`.
     pub prefix: Option<PathBuf>,
     /// Over `SCR_JOB_ID`.
@@ -78,8 +76,8 @@ enum ServiceError {
 }
 
 /// Serves until a signal or an error.
-pub fn serve(mut transport: impl Leave, options: Options) -> ExitCode {
-    let sources = match sources(&options) {
+pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
+    let sources = match sources(options) {
         Ok(sources) => sources,
         Err(error) => {
             start_log(transport.rank(), "?", 0);
@@ -100,7 +98,7 @@ pub fn serve(mut transport: impl Leave, options: Options) -> ExitCode {
     be_nice();
     let (wake, wakes) = unbounded();
     let watching = watch_signals(wake.clone());
-    let opened = watching.and_then(|()| attach(&mut transport, &options, &config, &sources, &wake));
+    let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wake));
     let (node, connect, opening, early) = match opened {
         Ok(opened) => opened,
         Err(error) => return fail(&transport, &error),
@@ -114,8 +112,7 @@ pub fn serve(mut transport: impl Leave, options: Options) -> ExitCode {
         Ok(pfs) => pfs,
         Err(error) => return fail(&transport, &ServiceError::Thread("the PFS", error)),
     };
-    let ready_file = options.ready_file.filter(|_| leads);
-    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, ready_file };
+    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs };
     let (transport, result) = Coordinator::start(parts, early);
     match result {
         Ok(Ended::Asked) => leave(transport),

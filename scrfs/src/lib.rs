@@ -3,6 +3,7 @@
 //!
 //! This crate is everything of one node: formats, mount, daemon. In reading order:
 
+pub mod bounded;
 pub mod config;
 pub mod control;
 pub mod daemon;

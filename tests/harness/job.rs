@@ -44,8 +44,10 @@ impl<'a> Job<'a> {
 
     fn of_user(cluster: &'a Cluster, name: &str, uid: u32) -> Self {
         let job = Self { cluster, name: name.to_owned(), uid, settings: Vec::new() };
-        fs::create_dir_all(job.host_prefix()).expect("the PFS can be written");
-        std::os::unix::fs::chown(job.host_prefix(), Some(uid), Some(uid)).expect("chown of the prefix");
+        for directory in [job.host_prefix(), job.host_desk()] {
+            fs::create_dir_all(&directory).expect("the PFS can be written");
+            std::os::unix::fs::chown(&directory, Some(uid), Some(uid)).expect("chown on the PFS");
+        }
         let faults = job.faults_file();
         job.set("SCRFS_FAULTS_FILE", &faults).set("SCR_FLUSH", "0")
     }
@@ -68,8 +70,17 @@ impl<'a> Job<'a> {
         self.cluster.pfs().join(&self.name)
     }
 
+    /// The test's own files, beside the prefix: that may go away.
+    fn desk(&self) -> String {
+        format!("{PFS}/{}.test", self.name)
+    }
+
+    fn host_desk(&self) -> PathBuf {
+        self.cluster.pfs().join(format!("{}.test", self.name))
+    }
+
     fn faults_file(&self) -> String {
-        format!("{}/faults", self.prefix())
+        format!("{}/faults", self.desk())
     }
 
     /// Arms a fault, in whatever coordinator of the job gets there first.
@@ -83,19 +94,19 @@ impl<'a> Job<'a> {
     }
 
     fn arm_in(&self, name: &str, fault: &str) {
-        let fresh = self.host_prefix().join("faults.new");
+        let fresh = self.host_desk().join("faults.new");
         fs::write(&fresh, fault).expect("the PFS can be written");
-        fs::rename(fresh, self.host_prefix().join(name)).expect("rename on the PFS");
+        fs::rename(fresh, self.host_desk().join(name)).expect("rename on the PFS");
     }
 
     /// Takes an armed fault back; false if it has fired.
     pub fn disarm(&self) -> bool {
-        fs::remove_file(self.host_prefix().join("faults")).is_ok()
+        fs::remove_file(self.host_desk().join("faults")).is_ok()
     }
 
     /// Whether the armed fault has fired.
     pub fn fired(&self) -> bool {
-        !self.host_prefix().join("faults").exists()
+        !self.host_desk().join("faults").exists()
     }
 
     /// Commands on a node as the job's user.
@@ -122,7 +133,7 @@ impl<'a> Job<'a> {
         let mut command = self.cluster.on(node).cmd(&format!("{BIN}/scrfs"));
         let user = if self.uid == 0 { "root" } else { "job" };
         command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", CACHE, SCR]);
-        command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.prefix()));
+        command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
         command
     }
 
@@ -153,9 +164,8 @@ impl<'a> Job<'a> {
     /// # Panics
     /// When it cannot be started.
     pub fn start(&self, hosts: &[usize], used: usize, ranks: usize, program: &[&str]) -> Running {
-        let out = self
-            .host_prefix()
-            .join(format!("run.{:?}.out", Instant::now()).replace([' ', ':', '{', '}'], ""));
+        let out =
+            self.host_desk().join(format!("run.{:?}.out", Instant::now()).replace([' ', ':', '{', '}'], ""));
         let file = fs::File::create(&out).expect("the PFS can be written");
         let copy = file.try_clone().expect("dup");
         let mut command = self.run_command(hosts, used, ranks, program);
@@ -165,13 +175,13 @@ impl<'a> Job<'a> {
 
     /// Lines of the program's log so far.
     pub fn log(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.host_prefix().join("log")).unwrap_or_default();
+        let text = fs::read_to_string(self.host_desk().join("log")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
     /// The log's path as the program is to be told.
     pub fn log_path(&self) -> String {
-        format!("{}/log", self.prefix())
+        format!("{}/log", self.desk())
     }
 
     /// Steps whose marker's close succeeded, in order.

@@ -30,6 +30,8 @@ pub const SYSTEM_FILE: &str = "/etc/scrfs.conf";
 pub const USER_FILE: &str = ".scrconf";
 /// A configuration file is at most this many bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Of a file that is there and is no configuration file.
+const INVALID: std::io::ErrorKind = std::io::ErrorKind::InvalidData;
 
 /// Where a value came from, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +91,8 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why.
         reason: String,
+        /// The same for programs.
+        kind: std::io::ErrorKind,
     },
 }
 
@@ -156,6 +160,8 @@ pub struct Config {
     pub coordinator_wait: Duration,
     /// `SCRFS_LIST_MAX`.
     pub list_max: u64,
+    /// What the user file sets, as texts by parameter: for those who must not read that file again, as it may be gone.
+    pub user_file: BTreeMap<&'static str, String>,
     /// Lines for people: what was not understood or has no effect.
     pub warnings: Vec<String>,
 }
@@ -174,11 +180,19 @@ impl Config {
         let prefix = layers.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone());
         let named = layers.path("SCR_CONF_FILE", sources)?;
         let user_file = named.clone().unwrap_or_else(|| prefix.join(USER_FILE));
-        let text = text_of(&read, &user_file)?;
+        let text = match text_of(&read, &user_file) {
+            // A PFS that is away must not keep a job from its caches. What is there and wrong is an error.
+            Err(ConfigError::Unreadable { path, reason, kind }) if named.is_none() && kind != INVALID => {
+                layers.warnings.push(format!("{}: {reason}; what it may set has no effect", path.display()));
+                None
+            }
+            other => other?,
+        };
         if text.is_none() && named.is_some() {
             return Err(ConfigError::Unreadable {
                 path: user_file,
                 reason: "no such file (SCR_CONF_FILE)".to_owned(),
+                kind: std::io::ErrorKind::NotFound,
             });
         }
         layers.add_file(&user_file, text.as_deref(), Rank::User)?;
@@ -214,7 +228,11 @@ fn text_of(
     read: &impl Fn(&Path) -> std::io::Result<Option<String>>,
     path: &Path,
 ) -> Result<Option<String>, ConfigError> {
-    read(path).map_err(|e| ConfigError::Unreadable { path: path.to_owned(), reason: e.to_string() })
+    read(path).map_err(|e| ConfigError::Unreadable {
+        path: path.to_owned(),
+        reason: e.to_string(),
+        kind: e.kind(),
+    })
 }
 
 /// Lower is stronger.
@@ -295,6 +313,12 @@ impl Layers {
         if !text.trim().is_empty() {
             self.texts.entry(parameter.name).or_default().insert(rank, (text.trim().to_owned(), origin));
         }
+    }
+
+    fn of_rank(&self, rank: Rank) -> BTreeMap<&'static str, String> {
+        let found =
+            self.texts.iter().filter_map(|(name, layers)| Some((*name, layers.get(&rank)?.0.clone())));
+        found.collect()
     }
 
     fn warn_unknown(&mut self, name: &str, origin: &Origin) {
@@ -430,6 +454,7 @@ impl Layers {
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
+            user_file: self.of_rank(Rank::User),
             warnings: std::mem::take(&mut self.warnings),
         };
         debug_assert!(

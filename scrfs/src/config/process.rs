@@ -4,8 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::Duration;
 
 use super::{FILE_BYTES_MAX, Sources};
+use crate::bounded;
+
+/// The user file is on a PFS, which may not answer.
+const READ_LIMIT: Duration = Duration::from_secs(10);
 
 impl Sources {
     /// Of this process; the caller passes its environment (`std::env::vars_os()`), so that the library reads none.
@@ -26,8 +31,13 @@ impl Sources {
     }
 }
 
-/// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes; `None` when there is none.
+/// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most ten seconds; `None` when there is none.
 pub fn read_file(path: &Path) -> io::Result<Option<String>> {
+    let path = path.to_owned();
+    bounded::within(READ_LIMIT, move || read(&path))
+}
+
+fn read(path: &Path) -> io::Result<Option<String>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -71,6 +71,33 @@ fn errors_name_file_line_field_and_value() {
 }
 
 #[test]
+fn a_prefix_that_is_away_is_no_error() {
+    let away = |errno: i32| {
+        move |path: &Path| {
+            if path.starts_with("/work") { Err(io::Error::from_raw_os_error(errno)) } else { Ok(None) }
+        }
+    };
+    // ENOTDIR, EACCES, EIO.
+    for errno in [20, 13, 5] {
+        let config = Config::load(&sources(&[]), away(errno)).unwrap();
+        assert!(config.warnings[0].starts_with("/work/dir/.scrconf: "), "{:?}", config.warnings);
+        assert!(Config::load(&sources(&[("SCR_CONF_FILE", "mine")]), away(errno)).is_err());
+    }
+    let garbage = |path: &Path| {
+        if path.starts_with("/work") { Err(io::ErrorKind::InvalidData.into()) } else { Ok(None) }
+    };
+    assert!(Config::load(&sources(&[]), garbage).is_err());
+}
+
+#[test]
+fn what_the_user_file_sets_is_known() {
+    let user = ("/work/dir/.scrconf", "SCR_FLUSH=3\nSCR_CNTL_BASE=/x\nSCR_SET_SIZE=4\n");
+    let c = load(&[("SCR_FLUSH", "1")], &[user]).unwrap();
+    let expected = [("SCR_FLUSH", "3"), ("SCR_SET_SIZE", "4")].map(|(n, v)| (n, v.to_owned()));
+    assert_eq!(c.user_file, expected.into());
+}
+
+#[test]
 fn what_has_no_effect_is_named() {
     let c = load(
         &[("SCRFS_MARKR", "x"), ("SCR_GROUP", "SWITCH"), ("SCRFS_CURRENT", "ck.1"), ("SCRATCH", "/tmp")],

@@ -10,6 +10,7 @@ pub mod client;
 pub mod codec;
 pub mod message;
 mod peer;
+pub mod ready;
 pub mod server;
 pub mod stream;
 

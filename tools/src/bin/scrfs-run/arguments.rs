@@ -86,8 +86,10 @@ impl Arguments {
         if let Some(hosts) = &self.hosts {
             environment.insert("SCR_NODELIST".into(), hosts.into());
         }
-        let sources = Sources::of_process(environment.clone())
-            .map_err(|e| Failure::new(format!("this process: {e}")))?;
+        let sources = Sources::of_process(environment.clone()).map_err(|e| {
+            Failure::new(format!("this process's user or working directory: {e}"))
+                .hint("start it in a directory that exists")
+        })?;
         let config = Config::load(&sources, config::read_file)
             .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
         for warning in &config.warnings {
@@ -101,18 +103,26 @@ impl Arguments {
         environment.insert("SCR_USER_NAME".into(), config.user.clone().into());
         // Of a scrfs-run around this one.
         environment.remove(OsStr::new(RUN_VARIABLE));
+        let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));
+        let user_file = user_file.filter(|(name, _)| is_unset(&environment, name)).collect();
+        let coordinator = self.coordinator.map(|path| absolute(&path)).transpose()?;
         let beside = beside_this_program()?;
         Ok(Job {
             enable: config.enable,
             plan,
             excluded: config.exclude_nodes,
             ranks_per_node: size(self.ranks_per_node),
-            mount: self.mount,
+            mount: absolute(&self.mount)?,
             prefix: config.prefix,
             flush_every: config.flush_every,
             program: self.program,
-            mpirun: Mpirun { program: self.mpirun, extra: self.mpirun_arg, environment },
-            coordinator: self.coordinator.unwrap_or_else(|| beside.join("scrfs-coordinator")),
+            mpirun: Mpirun {
+                program: launcher(self.mpirun)?,
+                extra: self.mpirun_arg,
+                environment,
+                user_file,
+            },
+            coordinator: coordinator.unwrap_or_else(|| beside.join("scrfs-coordinator")),
             ctl: beside.join("scrfs-ctl"),
             token,
         })
@@ -135,6 +145,22 @@ impl Arguments {
             flush_limit: Duration::from_secs(self.flush_limit),
         })
     }
+}
+
+/// An empty value unsets.
+fn is_unset(environment: &BTreeMap<OsString, OsString>, name: &OsString) -> bool {
+    environment.get(name).is_none_or(|value| value.to_string_lossy().trim().is_empty())
+}
+
+/// What is started may have another working directory.
+fn absolute(path: &Path) -> Outcome<PathBuf> {
+    std::path::absolute(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))
+}
+
+/// One that is only a name is looked up in PATH.
+fn launcher(program: OsString) -> Outcome<OsString> {
+    let is_path = program.as_encoded_bytes().contains(&b'/');
+    if is_path { Ok(absolute(Path::new(&program))?.into()) } else { Ok(program) }
 }
 
 /// A token must differ from that of an earlier process with the same number: microseconds since 1970.

@@ -5,28 +5,24 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use scrfs::control::ready::Ready;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::{Failure, Outcome, output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::announce;
 use crate::arguments::Job;
 use crate::launcher::CommandLine;
 use crate::look::Looker;
+use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
 use crate::supervise::{Input, Output, Start, Supervisor};
-
-/// Between two looks for the ready file: it is on a parallel file system, which tells nobody of new files.
-const READY_PAUSE: Duration = Duration::from_millis(50);
-/// A ready file is a short line.
-const READY_BYTES_MAX: usize = 64 << 10;
 
 /// What is started and watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,13 +37,16 @@ enum Part {
 enum Event {
     Tell(Input),
     Ended(Part, Pid),
-    Ready(PathBuf, String),
+    /// From the coordinators of this start.
+    Ready(u64, Ready),
 }
 
 /// A part that runs.
 struct Running {
     group: Group,
-    /// It was asked to end: when it is killed.
+    /// It was asked to end.
+    stopped: bool,
+    /// When it is killed for not doing so.
     kill_at: Option<Instant>,
 }
 
@@ -60,16 +59,11 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
             ));
         }
     }
-    let records = job.prefix.join(".scr");
-    std::fs::create_dir_all(&records).map_err(|e| {
-        Failure::new(format!("{}: {e}", records.display())).hint(
-            "name a directory on the parallel file system that you can write, with --prefix or SCR_PREFIX",
-        )
-    })?;
+    prefix::look(&job.prefix)?;
     process::adopt_orphans().map_err(|e| Failure::new(format!("becoming a subreaper: {e}")))?;
     let (queue, events) = mpsc::channel();
     watch_signals(&queue)?;
-    let mut driver = Driver::new(job, records, queue);
+    let mut driver = Driver::new(job, queue);
     let code = driver.run(&events);
     driver.end_all();
     code
@@ -83,7 +77,7 @@ pub(crate) fn plain(job: Job) -> Outcome<u8> {
     let hosts: Vec<String> =
         job.plan.hosts.iter().filter(|h| !job.excluded.contains(h)).take(job.plan.nodes).cloned().collect();
     let line = job.mpirun.program(&hosts, job.ranks_per_node, &job.program, &[]);
-    let mut driver = Driver::new(job, PathBuf::new(), queue);
+    let mut driver = Driver::new(job, queue);
     driver.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
     let mut stopped_by = None;
     let code = loop {
@@ -111,25 +105,22 @@ fn cannot_start(line: &CommandLine, error: &io::Error) -> Failure {
 struct Driver {
     job: Job,
     looker: Looker,
-    /// `<prefix>/.scr`.
-    records: PathBuf,
     queue: Sender<Event>,
     running: BTreeMap<Part, Running>,
-    /// The ready file that is waited for, and what calls the wait off.
-    ready: Option<(PathBuf, Arc<AtomicBool>)>,
+    /// Starts of coordinators so far.
     starts: u64,
     wake_at: Option<Instant>,
 }
 
 impl Driver {
-    fn new(job: Job, records: PathBuf, queue: Sender<Event>) -> Self {
+    fn new(job: Job, queue: Sender<Event>) -> Self {
         let looker = Looker {
             mpirun: job.mpirun.clone(),
             ctl: job.ctl.clone(),
             mount: job.mount.clone(),
             token: job.token.clone(),
         };
-        Self { job, looker, records, queue, running: BTreeMap::new(), ready: None, starts: 0, wake_at: None }
+        Self { job, looker, queue, running: BTreeMap::new(), starts: 0, wake_at: None }
     }
 
     fn run(&mut self, events: &Receiver<Event>) -> Outcome<u8> {
@@ -170,19 +161,17 @@ impl Driver {
     fn understand(&mut self, event: Event) -> Option<Input> {
         match event {
             Event::Tell(input) => Some(input),
-            Event::Ready(path, current) => {
-                let expected = self.ready.as_ref().is_some_and(|(waited, _)| *waited == path);
-                self.forget_ready();
-                expected.then(|| Input::Ready(Some(current).filter(|name| !name.is_empty())))
+            Event::Ready(started, Ready { epoch, current }) => {
+                tracing::debug!(%epoch, started, "the coordinators are ready");
+                // Not of those that have ended or are to end.
+                let part = self.running.get(&Part::Coordinators).filter(|_| started == self.starts)?;
+                (!part.stopped).then(|| Input::Ready(current.map(OsString::from_vec)))
             }
             Event::Ended(part, pid) => {
                 let code = self.reap(part, pid)?;
                 Some(match part {
                     Part::Program => Input::ProgramEnded(code),
-                    Part::Coordinators => {
-                        self.forget_ready();
-                        Input::CoordinatorsEnded(format!("exit code {code}"))
-                    }
+                    Part::Coordinators => Input::CoordinatorsEnded(code),
                     Part::Flush if code == 0 => Input::Flushed(Ok(())),
                     Part::Flush => Input::Flushed(Err(format!("scrfs-ctl wait ended with exit code {code}"))),
                 })
@@ -213,15 +202,12 @@ impl Driver {
             }
             Output::StartCoordinators { hosts, start } => self.start_coordinators(&hosts, start)?,
             Output::StartProgram { hosts, current } => {
-                let set = [("SCRFS_CURRENT", OsString::from(current.unwrap_or_default())), self.mark()];
+                let set = [("SCRFS_CURRENT", current.unwrap_or_default()), self.mark()];
                 let line = self.job.mpirun.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
                 self.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
             }
             Output::StopProgram => self.stop(Part::Program),
-            Output::StopCoordinators => {
-                self.forget_ready();
-                self.stop(Part::Coordinators);
-            }
+            Output::StopCoordinators => self.stop(Part::Coordinators),
             Output::AwaitFlush(host) => self.await_flush(host)?,
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
             Output::Say(line) => output::talk(&format!("scrfs-run: {line}")),
@@ -238,7 +224,7 @@ impl Driver {
         tracing::debug!(?part, ?line.program, ?line.arguments, "starting");
         let group = Group::start(line, streams)?;
         let (pid, queue) = (group.id(), self.queue.clone());
-        self.running.insert(part, Running { group, kill_at: None });
+        self.running.insert(part, Running { group, stopped: false, kill_at: None });
         std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
             drop(process::await_end(pid));
             drop(queue.send(Event::Ended(part, pid)));
@@ -249,37 +235,24 @@ impl Driver {
     fn stop(&mut self, part: Part) {
         if let Some(running) = self.running.get_mut(&part) {
             // A second wish to stop does not wait.
-            let signal = if running.kill_at.is_some() { Signal::SIGKILL } else { Signal::SIGTERM };
+            let signal = if running.stopped { Signal::SIGKILL } else { Signal::SIGTERM };
             process::signal(running.group.id(), signal);
+            running.stopped = true;
             running.kill_at.get_or_insert(Instant::now() + GRACE);
         }
     }
 
     fn start_coordinators(&mut self, hosts: &[String], start: Start) -> Outcome {
         self.starts += 1;
-        let file = self.records.join(format!("ready.{}.{}", self.job.token, self.starts));
         let (job, set) = (&self.job, [self.mark()]);
-        let line = job.mpirun.coordinators(hosts, &job.coordinator, start, &job.mount, &file, &set);
-        self.start(Part::Coordinators, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))?;
-        let called_off = Arc::new(AtomicBool::new(false));
-        self.ready = Some((file.clone(), called_off.clone()));
-        let queue = self.queue.clone();
-        spawn("ready", move || {
-            while !called_off.load(Ordering::Relaxed) {
-                if let Some(current) = read_ready(&file) {
-                    drop(queue.send(Event::Ready(file, current)));
-                    return;
-                }
-                std::thread::sleep(READY_PAUSE);
-            }
-        })
-    }
-
-    fn forget_ready(&mut self) {
-        if let Some((file, called_off)) = self.ready.take() {
-            called_off.store(true, Ordering::Relaxed);
-            // It may never have been written.
-            drop(std::fs::remove_file(file));
+        let line = job.mpirun.coordinators(hosts, &job.coordinator, start, &job.mount, &set);
+        self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
+        let (started, queue) = (self.starts, self.queue.clone());
+        match self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output()) {
+            Some(output) => spawn("coordinators", move || {
+                announce::listen(output, |ready| drop(queue.send(Event::Ready(started, ready))));
+            }),
+            None => Ok(()),
         }
     }
 
@@ -306,7 +279,6 @@ impl Driver {
 
     /// Nothing that was started outlives this program.
     fn end_all(&mut self) {
-        self.forget_ready();
         let parts: Vec<Running> = std::mem::take(&mut self.running).into_values().collect();
         for part in &parts {
             process::signal(part.group.id(), Signal::SIGTERM);
@@ -324,13 +296,6 @@ impl Driver {
     }
 }
 
-/// The name of current, maybe empty; `None`: the file is not there yet.
-fn read_ready(path: &Path) -> Option<String> {
-    let bytes = std::fs::read(path).ok().filter(|b| b.len() <= READY_BYTES_MAX)?;
-    let value: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
-    Some(value.get("current").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned())
-}
-
 fn watch_signals(queue: &Sender<Event>) -> Outcome {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|e| Failure::new(format!("listening for signals: {e}")))?;
@@ -342,7 +307,7 @@ fn watch_signals(queue: &Sender<Event>) -> Outcome {
     })
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(work)

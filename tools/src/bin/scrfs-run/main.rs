@@ -2,15 +2,19 @@
 //!
 //! - `arguments`: the command line and the parameters, as one checked value
 //! - `supervise`: what is done when; a state machine
+//! - `prefix`: whether the prefix can be written
 //! - `launcher`: the command lines of mpirun
 //! - `drive`: carries out what `supervise` decides
+//! - `announce`: reads that programs may start
 //! - `process`: starting and ending process groups
 //! - `look`: how nodes are
 
+mod announce;
 mod arguments;
 mod drive;
 mod launcher;
 mod look;
+mod prefix;
 mod process;
 mod supervise;
 

@@ -10,13 +10,14 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::Pid;
+use scrfs_tools::ended;
 
 use crate::launcher::CommandLine;
 
@@ -37,6 +38,8 @@ pub(crate) enum Streams {
     Ours,
     /// No input; both outputs are this program's standard error.
     Talk,
+    /// No input; output through [`Group::take_output`], errors to this program's standard error.
+    Piped,
     /// No input, no errors; output to a file.
     Into(File),
 }
@@ -52,6 +55,9 @@ impl Group {
     pub(crate) fn start(line: &CommandLine, streams: Streams) -> io::Result<Self> {
         let mut command = Command::new(&line.program);
         command.args(&line.arguments).env_clear().envs(&line.environment).process_group(0);
+        if let Some(directory) = &line.directory {
+            command.current_dir(directory);
+        }
         match streams {
             Streams::Ours if !io::stdin().is_terminal() => {}
             Streams::Ours => {
@@ -59,6 +65,9 @@ impl Group {
             }
             Streams::Talk => {
                 command.stdin(Stdio::null()).stdout(io::stderr().as_fd().try_clone_to_owned()?);
+            }
+            Streams::Piped => {
+                command.stdin(Stdio::null()).stdout(Stdio::piped());
             }
             Streams::Into(file) => {
                 command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(file);
@@ -75,6 +84,11 @@ impl Group {
     /// Names the group, for [`signal`] and [`await_end`].
     pub(crate) fn id(&self) -> Pid {
         self.id
+    }
+
+    /// The other end of its output, once, if it was started so.
+    pub(crate) fn take_output(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
     }
 
     /// Waits for its end and takes the exit code; what is left of the group is killed.
@@ -128,8 +142,9 @@ pub(crate) fn end_orphans() {
         for &pid in &orphans {
             let _ = kill(pid, Signal::SIGKILL);
         }
-        std::thread::sleep(Duration::from_millis(5));
         for pid in orphans {
+            // A child of ours keeps its number until it is reaped here.
+            ended::wait(pid, GRACE.saturating_sub(begun.elapsed()));
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         }
     }

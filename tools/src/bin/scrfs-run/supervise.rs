@@ -4,116 +4,20 @@
 //! One turn of a job's life: *look* at all nodes, *recover* (coordinators choose and rebuild a dataset), *run* the
 //! program; when it ends, either *flush* and be done, or *clear* what is left and look again.
 
+mod message;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::time::Duration;
 
-/// What the job asks for.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    /// All hosts in order; those beyond what is needed are spares.
-    pub(crate) hosts: Vec<String>,
-    /// How many run the program.
-    pub(crate) nodes: usize,
-    /// Fewest that it can run on; `None`: as many as the last run had.
-    pub(crate) min_nodes: Option<usize>,
-    /// Runs at most; `None`: until two in a row protect nothing new.
-    pub(crate) runs: Option<u32>,
-    /// How long recovery may take.
-    pub(crate) ready_limit: Duration,
-    /// How long sealing and flushing may go on after the program's end.
-    pub(crate) flush_limit: Duration,
-}
-
-/// How coordinators start (DESIGN 3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// No program runs: choose a dataset and present it.
-    Restart,
-    /// The program runs, or has just ended well.
-    Attach,
-}
-
-/// One node as it was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// As in [`Plan::hosts`].
-    pub(crate) host: String,
-    /// Why it cannot be used, if so.
-    pub(crate) problem: Option<String>,
-    /// The highest id that is protected there.
-    pub(crate) newest: u64,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Input {
-    /// Once, first.
-    Begin,
-    /// Answers [`Output::Look`].
-    Looked {
-        /// As asked.
-        serial: u64,
-        /// Every host that was asked for.
-        nodes: Vec<Look>,
-    },
-    /// The coordinators have settled; the dataset that they present, if any (restart only).
-    Ready(Option<String>),
-    /// The coordinators' job ended.
-    CoordinatorsEnded(String),
-    /// The program's job ended with this exit code (128 + signal when one ended it).
-    ProgramEnded(u8),
-    /// Answers [`Output::AwaitFlush`]: nothing is under way any more, or why this is not known.
-    Flushed(Result<(), String>),
-    /// A person or the scheduler wants the end.
-    Signal(u8),
-    /// The time for which [`Output::Wake`] asked has come.
-    Tick,
-}
-
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Output {
-    /// Find out how these nodes are.
-    Look {
-        /// For the answer.
-        serial: u64,
-        /// Which.
-        hosts: Vec<String>,
-        /// End what is left of the job there: nothing of it is to run now.
-        sweep: bool,
-        /// One of them may well be dead.
-        doubt: bool,
-    },
-    /// One coordinator on each.
-    StartCoordinators {
-        /// Where.
-        hosts: Vec<String>,
-        /// How.
-        start: Start,
-    },
-    /// The program.
-    StartProgram {
-        /// Where.
-        hosts: Vec<String>,
-        /// `SCRFS_CURRENT`.
-        current: Option<String>,
-    },
-    /// End it; [`Input::ProgramEnded`] follows.
-    StopProgram,
-    /// End them; [`Input::CoordinatorsEnded`] follows.
-    StopCoordinators,
-    /// Tell when nothing is being sealed or flushed any more, as this host sees it.
-    AwaitFlush(String),
-    /// Send [`Input::Tick`] after this time; replaces an earlier wish.
-    Wake(Duration),
-    /// For people.
-    Say(String),
-    /// The end, with this exit code.
-    Finish(u8),
-}
+pub(crate) use self::message::{Input, Look, Output, Plan, Start};
 
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
+/// The coordinators' exit code when starting them again is of no use (EX_CONFIG).
+const SETTINGS: u8 = 78;
 /// Attaching takes a few seconds; after this time it is tried anew.
 const ATTACH_LIMIT: Duration = Duration::from_mins(1);
 /// After each failed attach, the next one waits longer; the last pause is kept. Each of them with an attach stays
@@ -236,7 +140,7 @@ impl Supervisor {
             Input::Begin => self.look(false, &mut out),
             Input::Looked { serial, nodes } if serial == self.serial => self.looked(now, &nodes, &mut out),
             Input::Ready(current) => self.ready(now, current, &mut out),
-            Input::CoordinatorsEnded(why) => self.coordinators_ended(now, &why, &mut out),
+            Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
             Input::Flushed(result) => self.flushed(now, result, &mut out),
             Input::Signal(signal) => self.signal(now, signal, &mut out),
@@ -349,7 +253,7 @@ impl Supervisor {
         out.push(Output::StartCoordinators { hosts: self.used.clone(), start });
     }
 
-    fn ready(&mut self, now: Duration, current: Option<String>, out: &mut Vec<Output>) {
+    fn ready(&mut self, now: Duration, current: Option<OsString>, out: &mut Vec<Output>) {
         if self.coordinators == Coordinators::Down {
             return;
         }
@@ -365,7 +269,7 @@ impl Supervisor {
                 self.program_up = true;
                 self.phase = Phase::Running;
                 out.push(Output::Say(match &current {
-                    Some(name) => format!("the program can restart from {name}"),
+                    Some(name) => format!("the program can restart from {}", name.display()),
                     None => "no checkpoint: the program starts from the beginning".to_owned(),
                 }));
                 out.push(Output::StartProgram { hosts: self.used.clone(), current });
@@ -376,11 +280,15 @@ impl Supervisor {
         }
     }
 
-    fn coordinators_ended(&mut self, now: Duration, why: &str, out: &mut Vec<Output>) {
+    fn coordinators_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
+        let why = format!("exit code {code}");
         let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
         let lived_well =
             matches!(former, Coordinators::Settled(since) if now.saturating_sub(since) >= ATTACHED_WELL);
         match self.phase {
+            Phase::Recovering if code == SETTINGS => {
+                self.give_up("the coordinators refuse the parameters, their last lines say which", out);
+            }
             Phase::Recovering => {
                 self.recovery_failures += 1;
                 if self.recovery_failures >= RECOVERIES_MAX {
@@ -542,6 +450,3 @@ impl Supervisor {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

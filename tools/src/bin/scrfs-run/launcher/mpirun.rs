@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::supervise::Start;
 
@@ -40,6 +40,8 @@ pub(crate) struct CommandLine {
     pub(crate) arguments: Vec<OsString>,
     /// All of it; nothing is inherited.
     pub(crate) environment: BTreeMap<OsString, OsString>,
+    /// Where it runs; `None`: in this program's working directory.
+    pub(crate) directory: Option<PathBuf>,
 }
 
 /// Builds command lines of one job.
@@ -51,6 +53,8 @@ pub(crate) struct Mpirun {
     pub(crate) extra: Vec<OsString>,
     /// The environment of scrfs-run, and the job's parameters.
     pub(crate) environment: BTreeMap<OsString, OsString>,
+    /// What the user file sets and the environment does not; for our own programs.
+    pub(crate) user_file: BTreeMap<OsString, OsString>,
 }
 
 impl Mpirun {
@@ -69,7 +73,7 @@ impl Mpirun {
         arguments.extend(forwarded(&environment));
         arguments.extend(self.extra.iter().cloned());
         arguments.extend(command.iter().cloned());
-        CommandLine { program: self.program.clone(), arguments, environment }
+        CommandLine { program: self.program.clone(), arguments, environment, directory: None }
     }
 
     /// One coordinator on each host: unbound, niced, idle without spinning, untouched by the program's MPI settings.
@@ -79,7 +83,6 @@ impl Mpirun {
         binary: &Path,
         start: Start,
         mount: &Path,
-        ready_file: &Path,
         set: &[(&str, OsString)],
     ) -> CommandLine {
         let mut line = self.service(hosts, set);
@@ -87,7 +90,7 @@ impl Mpirun {
             Start::Restart => "--restart",
             Start::Attach => "--attach",
         };
-        let command: [&OsStr; 9] = [
+        let command: [&OsStr; 7] = [
             "nice".as_ref(),
             "-n".as_ref(),
             NICE.as_ref(),
@@ -95,8 +98,6 @@ impl Mpirun {
             start.as_ref(),
             "--mount".as_ref(),
             mount.as_ref(),
-            "--ready-file".as_ref(),
-            ready_file.as_ref(),
         ];
         line.arguments.extend(command.map(OsStr::to_owned));
         line
@@ -109,15 +110,19 @@ impl Mpirun {
         line
     }
 
+    /// Nothing of ours depends on the prefix: neither on the user file in it, nor on a working directory that may be
+    /// there too.
     fn service(&self, hosts: &[String], set: &[(&str, OsString)]) -> CommandLine {
         let mut environment = self.environment.clone();
         environment.retain(|name, _| is_kept(name));
+        environment.extend(self.user_file.clone());
+        environment.insert("SCR_CONF_FILE".into(), "/dev/null".into());
         environment.extend(set.iter().map(|(name, value)| (OsString::from(name), value.clone())));
         let mut arguments = placed(hosts, 1);
         arguments.extend(SERVICE.map(OsString::from));
         arguments.extend(KEEPALIVE.map(OsString::from));
         arguments.extend(forwarded(&environment));
-        CommandLine { program: self.program.clone(), arguments, environment }
+        CommandLine { program: self.program.clone(), arguments, environment, directory: Some("/".into()) }
     }
 }
 
@@ -175,6 +180,7 @@ mod tests {
             program: "mpirun".into(),
             extra: vec!["--bind-to".into(), "core".into()],
             environment: environment.into_iter().map(|(n, v)| (n.into(), v.into())).collect(),
+            user_file: [("SCR_FLUSH".into(), "3".into())].into(),
         }
     }
 
@@ -201,6 +207,7 @@ mod tests {
         );
         assert_eq!(line.environment[OsStr::new("OMPI_MCA_btl")], "self");
         assert_eq!(line.environment[OsStr::new("SCRFS_CURRENT")], "");
+        assert_eq!(line.directory, None);
     }
 
     #[test]
@@ -210,14 +217,13 @@ mod tests {
             "/opt/scrfs-coordinator".as_ref(),
             Start::Attach,
             "/scr".as_ref(),
-            "/pfs/.scr/ready.1".as_ref(),
             &[("SCRFS_RUN", "t1".into())],
         );
         assert_eq!(
             words(&line),
             "--host n1:1,n2:1 -np 2 --map-by ppr:1:node --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-             KEEPALIVE -x SCRFS_RUN -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator --attach --mount /scr --ready-file \
-             /pfs/.scr/ready.1"
+             KEEPALIVE -x SCRFS_RUN -x SCR_CONF_FILE -x SCR_FLUSH -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator \
+             --attach --mount /scr"
         );
         let names: Vec<_> = line.environment.keys().map(|n| n.to_string_lossy().into_owned()).collect();
         assert_eq!(
@@ -228,9 +234,12 @@ mod tests {
                 "PATH",
                 "SCRATCH",
                 "SCRFS_RUN",
+                "SCR_CONF_FILE",
+                "SCR_FLUSH",
                 "SCR_PREFIX"
             ]
         );
+        assert_eq!(line.directory.as_deref(), Some(Path::new("/")));
     }
 
     #[test]

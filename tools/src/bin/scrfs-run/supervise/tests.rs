@@ -59,12 +59,12 @@ impl Story {
     }
 
     fn ready(&mut self, current: &str) -> &mut Self {
-        let current = (!current.is_empty()).then(|| current.to_owned());
+        let current = (!current.is_empty()).then(|| current.into());
         self.tell(Input::Ready(current))
     }
 
     fn coordinators_end(&mut self) -> &mut Self {
-        self.tell(Input::CoordinatorsEnded("exit 1".to_owned()))
+        self.tell(Input::CoordinatorsEnded(75))
     }
 
     /// What was decided, without talk and timers.
@@ -79,7 +79,8 @@ impl Story {
                 }
                 Output::StartCoordinators { hosts, start } => Some(format!("{start:?} {}", hosts.join(" "))),
                 Output::StartProgram { hosts, current } => {
-                    Some(format!("program {} from {}", hosts.join(" "), current.as_deref().unwrap_or("-")))
+                    let current = current.as_deref().unwrap_or("-".as_ref());
+                    Some(format!("program {} from {}", hosts.join(" "), current.display()))
                 }
                 Output::StopProgram => Some("stop program".to_owned()),
                 Output::StopCoordinators => Some("stop coordinators".to_owned()),
@@ -215,6 +216,15 @@ fn broken_recoveries_are_bounded() {
     s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
     s.after(900).tell(Input::Tick).expect(&["stop coordinators"]);
     s.coordinators_end().expect(&["finish 1"]);
+}
+
+#[test]
+fn parameters_that_are_refused_are_not_tried_again() {
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::CoordinatorsEnded(SETTINGS)).expect(&["finish 1"]);
+    // A living program keeps its coordinators' places open.
+    let mut s = Story::running(plan());
+    s.tell(Input::CoordinatorsEnded(SETTINGS)).expect(&["Attach n0 n1 n2 n3"]);
 }
 
 #[test]

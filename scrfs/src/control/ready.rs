@@ -1,0 +1,141 @@
+//! The word that programs may start: one line on the lead coordinator's standard output, which its launcher forwards.
+//!
+//! `scrfs-ready epoch=3 current=ck%201;` and a line break. Launchers may put marks of their own before and after. All
+//! bytes of the name that are not plain are written as `%` and two digits, so a line is ASCII and short.
+
+use std::fmt;
+
+use crate::ids::Epoch;
+use crate::path::RelPath;
+
+const MARK: &[u8] = b"scrfs-ready ";
+/// Names are no longer (`NAME_MAX`).
+const NAME_BYTES_MAX: usize = 255;
+
+/// A line that holds a [`Ready`] is no longer than this, marks of launchers included.
+pub const LINE_BYTES_MAX: usize = 4096;
+
+/// The mounts present their dataset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// The epoch in which they do.
+    pub epoch: Epoch,
+    /// The name of current; `None`: there is no dataset to restart from.
+    pub current: Option<Vec<u8>>,
+}
+
+impl fmt::Display for Ready {
+    /// Without the line break.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scrfs-ready epoch={} current=", self.epoch.0)?;
+        for &byte in self.current.as_deref().unwrap_or_default() {
+            if is_plain(byte) { write!(f, "{}", char::from(byte))? } else { write!(f, "%{byte:02X}")? }
+        }
+        f.write_str(";")
+    }
+}
+
+impl Ready {
+    /// Finds it in a line; `None` when the line is about something else, or is damaged.
+    pub fn find(line: &[u8]) -> Option<Self> {
+        let begin = line.windows(MARK.len()).position(|part| part == MARK)? + MARK.len();
+        let rest = line.get(begin..)?;
+        let text = std::str::from_utf8(rest.split(|&byte| byte == b';').next()?).ok()?;
+        // Without the end mark it was cut off.
+        if text.len() == rest.len() {
+            return None;
+        }
+        let (epoch, current) = text.strip_prefix("epoch=")?.split_once(" current=")?;
+        let epoch = Epoch(epoch.parse().ok()?);
+        if current.is_empty() {
+            return Some(Self { epoch, current: None });
+        }
+        let name = decode(current.as_bytes())?;
+        let single = RelPath::new(name.clone()).is_ok_and(|path| path.names().count() == 1);
+        single.then_some(Self { epoch, current: Some(name) })
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.,+@:=~".contains(&byte)
+}
+
+fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let mut name = Vec::new();
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let byte = match (first, after) {
+            (b'%', [high, low, left @ ..]) => {
+                rest = left;
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?
+            }
+            (plain, left) if is_plain(*plain) => {
+                rest = left;
+                *plain
+            }
+            _ => return None,
+        };
+        if name.len() == NAME_BYTES_MAX {
+            return None;
+        }
+        name.push(byte);
+    }
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_goes_both_ways_in_a_short_plain_line() {
+        let all: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
+        for name in [b"ck.7".as_slice(), b"ck 1; %41\n", &all, &[0xff; NAME_BYTES_MAX]] {
+            let ready = Ready { epoch: Epoch(u64::MAX), current: Some(name.to_vec()) };
+            let line = ready.to_string();
+            assert!(line.is_ascii() && line.len() < LINE_BYTES_MAX / 4 && !line.contains('\n'));
+            assert_eq!(Ready::find(line.as_bytes()), Some(ready));
+        }
+        let none = Ready { epoch: Epoch(3), current: None };
+        assert_eq!(none.to_string(), "scrfs-ready epoch=3 current=;");
+        assert_eq!(Ready::find(b"scrfs-ready epoch=3 current=;"), Some(none));
+    }
+
+    #[test]
+    fn launchers_may_mark_the_line() {
+        let ready = Some(Ready { epoch: Epoch(4), current: Some(b"a b".to_vec()) });
+        for line in [
+            b"[1,0]<stdout>:scrfs-ready epoch=4 current=a%20b;\r".as_slice(),
+            b"<stdout rank=\"0\">scrfs-ready epoch=4 current=a%20b;</stdout>",
+            b"\xff\xfe scrfs-ready epoch=4 current=a%20b; \xff",
+        ] {
+            assert_eq!(Ready::find(line), ready, "{}", line.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_is_no_answer() {
+        let long = format!("scrfs-ready epoch=1 current={};", "a".repeat(NAME_BYTES_MAX + 1));
+        for line in [
+            "",
+            "scrfs-ready",
+            "scrfs-ready ",
+            "scrfs-ready epoch=1 current=ck.",
+            "scrfs-ready epoch=1;",
+            "scrfs-ready epoch=-1 current=ck;",
+            "scrfs-ready epoch=99999999999999999999 current=ck;",
+            "scrfs-ready current=ck epoch=1;",
+            "scrfs-ready epoch=1 current=a b;",
+            "scrfs-ready epoch=1 current=a/b;",
+            "scrfs-ready epoch=1 current=a%2Fb;",
+            "scrfs-ready epoch=1 current=..;",
+            "scrfs-ready epoch=1 current=%00;",
+            "scrfs-ready epoch=1 current=%4;",
+            "scrfs-ready epoch=1 current=%zz;",
+            &long,
+        ] {
+            assert_eq!(Ready::find(line.as_bytes()), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Reads what coordinators print: the line that programs may start ([`scrfs::control::ready`]) and, passed on as talk,
+//! whatever a library or a launcher has to say besides.
+//!
+//! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
+
+/// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without a wait).
+const READ_BYTES: usize = 4096;
+
+/// Calls `ready` for the first announcement; the rest goes to standard error. Returns at the end of the output.
+pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready)) {
+    let mut ready = Some(ready);
+    let mut lines = Lines::default();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match output.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => lines.feed(&buffer[..read], |line| heard(line, &mut ready)),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                tracing::debug!(%error, "the coordinators' output cannot be read");
+                break;
+            }
+        }
+    }
+    lines.end(|line| heard(line, &mut ready));
+}
+
+fn heard(line: Line<'_>, ready: &mut Option<impl FnOnce(Ready)>) {
+    match line {
+        Line::Ready(found) => {
+            if let Some(tell) = ready.take() {
+                tell(found);
+            }
+        }
+        Line::Talk(bytes) => pass_on(bytes),
+    }
+}
+
+/// Talk is dropped when standard error has no room: the coordinators must not wait for whoever reads it.
+fn pass_on(bytes: &[u8]) {
+    let errors = io::stderr();
+    let has_room = {
+        let mut wanted = [PollFd::from_borrowed_fd(errors.as_fd(), PollFlags::OUT)];
+        poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|found| found > 0)
+    };
+    if has_room {
+        drop(errors.lock().write_all(bytes));
+    }
+}
+
+/// A piece of output.
+#[derive(Debug, PartialEq, Eq)]
+enum Line<'a> {
+    Ready(Ready),
+    /// With its line break, if it has come to one.
+    Talk(&'a [u8]),
+}
+
+/// Cuts output into lines. Holds at most [`LINE_BYTES_MAX`] bytes: a longer line goes on as talk, piece by piece.
+#[derive(Debug, Default)]
+struct Lines {
+    held: Vec<u8>,
+    /// What is held is not the line's beginning.
+    torn: bool,
+}
+
+impl Lines {
+    fn feed(&mut self, bytes: &[u8], mut to: impl FnMut(Line<'_>)) {
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let mut rest = part;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(LINE_BYTES_MAX - self.held.len()));
+                self.held.extend_from_slice(now);
+                rest = later;
+                if self.held.last() == Some(&b'\n') {
+                    self.end(&mut to);
+                    self.torn = false;
+                } else if self.held.len() == LINE_BYTES_MAX {
+                    to(Line::Talk(&self.held));
+                    self.held.clear();
+                    self.torn = true;
+                }
+            }
+        }
+    }
+
+    /// What is held is all of its line.
+    fn end(&mut self, mut to: impl FnMut(Line<'_>)) {
+        if self.held.is_empty() {
+            return;
+        }
+        match Ready::find(&self.held).filter(|_| !self.torn) {
+            Some(ready) => to(Line::Ready(ready)),
+            None => to(Line::Talk(&self.held)),
+        }
+        self.held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scrfs::ids::Epoch;
+
+    /// What comes of it, when `text` arrives in pieces of `size` bytes.
+    fn cut(text: &[u8], size: usize) -> Vec<String> {
+        let mut lines = Lines::default();
+        let mut got = Vec::new();
+        let mut to = |line: Line<'_>| {
+            got.push(match line {
+                Line::Ready(ready) => format!("<{ready}>"),
+                Line::Talk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            });
+        };
+        for piece in text.chunks(size) {
+            lines.feed(piece, &mut to);
+            assert!(lines.held.len() <= LINE_BYTES_MAX);
+        }
+        lines.end(&mut to);
+        got
+    }
+
+    #[test]
+    fn the_announcement_is_found_among_talk_however_it_arrives() {
+        let text = b"hello\n\n[1,0]<stdout>:scrfs-ready epoch=7 current=ck%201;\n\xff no line break";
+        for size in [1, 2, 7, 4096] {
+            assert_eq!(
+                cut(text, size),
+                ["hello\n", "\n", "<scrfs-ready epoch=7 current=ck%201;>", "\u{fffd} no line break"]
+            );
+        }
+        assert_eq!(cut(b"", 1), Vec::<String>::new());
+        assert_eq!(cut(b"scrfs-ready epoch=7 current=;", 3), ["<scrfs-ready epoch=7 current=;>"]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_talk_and_nothing_in_it_counts() {
+        let mut text = vec![b'x'; 3 * LINE_BYTES_MAX];
+        text.extend_from_slice(b"scrfs-ready epoch=1 current=;\nscrfs-ready epoch=2 current=;\n");
+        for size in [1000, LINE_BYTES_MAX, usize::MAX] {
+            let got = cut(&text, size);
+            assert_eq!(got.len(), 5, "{got:?}");
+            assert_eq!(got[3], "scrfs-ready epoch=1 current=;\n");
+            assert_eq!(got[4], "<scrfs-ready epoch=2 current=;>");
+        }
+    }
+
+    #[test]
+    fn only_the_first_announcement_counts_and_all_is_read() {
+        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\n".repeat(10_000);
+        let mut output = text.as_slice();
+        let mut heard = Vec::new();
+        listen(&mut output, |ready| heard.push(ready));
+        assert_eq!(heard, [Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) }]);
+        assert!(output.is_empty());
+    }
+}

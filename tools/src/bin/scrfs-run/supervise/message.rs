@@ -1,0 +1,109 @@
+//! What goes into the supervisor and what comes out of it.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// What the job asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// All hosts in order; those beyond what is needed are spares.
+    pub(crate) hosts: Vec<String>,
+    /// How many run the program.
+    pub(crate) nodes: usize,
+    /// Fewest that it can run on; `None`: as many as the last run had.
+    pub(crate) min_nodes: Option<usize>,
+    /// Runs at most; `None`: until two in a row protect nothing new.
+    pub(crate) runs: Option<u32>,
+    /// How long recovery may take.
+    pub(crate) ready_limit: Duration,
+    /// How long sealing and flushing may go on after the program's end.
+    pub(crate) flush_limit: Duration,
+}
+
+/// How coordinators start (DESIGN 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// No program runs: choose a dataset and present it.
+    Restart,
+    /// The program runs, or has just ended well.
+    Attach,
+}
+
+/// One node as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// As in [`Plan::hosts`].
+    pub(crate) host: String,
+    /// Why it cannot be used, if so.
+    pub(crate) problem: Option<String>,
+    /// The highest id that is protected there.
+    pub(crate) newest: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// Once, first.
+    Begin,
+    /// Answers [`Output::Look`].
+    Looked {
+        /// As asked.
+        serial: u64,
+        /// Every host that was asked for.
+        nodes: Vec<Look>,
+    },
+    /// The coordinators have settled; the dataset that they present, if any (restart only).
+    Ready(Option<OsString>),
+    /// The coordinators' job ended with this exit code.
+    CoordinatorsEnded(u8),
+    /// The program's job ended with this exit code (128 + signal when one ended it).
+    ProgramEnded(u8),
+    /// Answers [`Output::AwaitFlush`]: nothing is under way any more, or why this is not known.
+    Flushed(Result<(), String>),
+    /// A person or the scheduler wants the end.
+    Signal(u8),
+    /// The time for which [`Output::Wake`] asked has come.
+    Tick,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Find out how these nodes are.
+    Look {
+        /// For the answer.
+        serial: u64,
+        /// Which.
+        hosts: Vec<String>,
+        /// End what is left of the job there: nothing of it is to run now.
+        sweep: bool,
+        /// One of them may well be dead.
+        doubt: bool,
+    },
+    /// One coordinator on each.
+    StartCoordinators {
+        /// Where.
+        hosts: Vec<String>,
+        /// How.
+        start: Start,
+    },
+    /// The program.
+    StartProgram {
+        /// Where.
+        hosts: Vec<String>,
+        /// `SCRFS_CURRENT`.
+        current: Option<OsString>,
+    },
+    /// End it; [`Input::ProgramEnded`] follows.
+    StopProgram,
+    /// End them; [`Input::CoordinatorsEnded`] follows.
+    StopCoordinators,
+    /// Tell when nothing is being sealed or flushed any more, as this host sees it.
+    AwaitFlush(String),
+    /// Send [`Input::Tick`] after this time; replaces an earlier wish.
+    Wake(Duration),
+    /// For people.
+    Say(String),
+    /// The end, with this exit code.
+    Finish(u8),
+}
