@@ -164,7 +164,8 @@ impl<T: Transport> Coordinator<T> {
         for text in notes {
             tracing::warn!("{text}");
             for node in (0..self.transport.size()).map(NodeRank) {
-                self.say(node, PeerMessage::Relay(Command::Note(text.clone())))?;
+                let note = Command::Note { severity: Severity::Warning, text: text.clone() };
+                self.say(node, PeerMessage::Relay(note))?;
             }
         }
         Ok(())

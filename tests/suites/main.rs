@@ -6,6 +6,7 @@ mod cluster;
 mod crash_points;
 mod interrupt;
 mod marker;
+mod prefix_away;
 mod programs;
 mod recovery;
 mod relaunch;
