@@ -211,6 +211,7 @@ impl Driver {
             Output::AwaitFlush(host) => self.await_flush(host)?,
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
             Output::Say(line) => output::talk(&format!("scrfs-run: {line}")),
+            Output::Hint(line) => output::talk(&format!("hint: {line}")),
             Output::Finish(code) => return Ok(Some(code)),
         }
         Ok(None)

@@ -95,7 +95,10 @@ impl Looker {
             }
             Err(error) => {
                 let launcher = self.mpirun.program.display();
-                (Vec::new(), Silence::NoLauncher(format!("{launcher}: {error}")))
+                (
+                    Vec::new(),
+                    Silence::NoLauncher(format!("{launcher}: {error}; name the launcher with --mpirun")),
+                )
             }
         }
     }

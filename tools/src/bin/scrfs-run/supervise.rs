@@ -14,6 +14,9 @@ use std::time::Duration;
 
 pub(crate) use self::message::{Input, Look, Output, Plan, Start};
 
+/// Hints.
+const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
+const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
 /// The coordinators' exit code when starting them again is of no use (EX_CONFIG).
@@ -205,10 +208,14 @@ impl Supervisor {
         self.newest = self.newest.max(newest);
         if self.runs > 0 {
             if self.plan.runs.is_some_and(|most| self.runs >= most) {
-                return self.give_up(&format!("{} runs were allowed (SCR_RUNS)", self.runs), out);
+                return self.give_up(
+                    &format!("{} runs were allowed (SCR_RUNS)", self.runs),
+                    SEE_PROGRAM,
+                    out,
+                );
             }
             if self.plan.runs.is_none() && self.fruitless >= 2 {
-                return self.give_up("two runs in a row protected nothing new", out);
+                return self.give_up("two runs in a row protected nothing new", SEE_PROGRAM, out);
             }
         }
         let live: Vec<String> =
@@ -218,6 +225,7 @@ impl Supervisor {
         if live.len() < least {
             return self.give_up(
                 &format!("{} nodes are left and {least} are needed (SCR_MIN_NODES)", live.len()),
+                "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES",
                 out,
             );
         }
@@ -227,8 +235,9 @@ impl Supervisor {
         self.recover(now, out);
     }
 
-    fn give_up(&mut self, why: &str, out: &mut Vec<Output>) {
+    fn give_up(&mut self, why: &str, hint: &'static str, out: &mut Vec<Output>) {
         out.push(Output::Say(format!("giving up: {why}")));
+        out.push(Output::Hint(hint));
         self.finish(self.code, out);
     }
 
@@ -287,13 +296,16 @@ impl Supervisor {
             matches!(former, Coordinators::Settled(since) if now.saturating_sub(since) >= ATTACHED_WELL);
         match self.phase {
             Phase::Recovering if code == SETTINGS => {
-                self.give_up("the coordinators refuse the parameters, their last lines say which", out);
+                self.give_up("the coordinators refuse the parameters", SEE_COORDINATORS, out);
             }
             Phase::Recovering => {
                 self.recovery_failures += 1;
                 if self.recovery_failures >= RECOVERIES_MAX {
-                    return self
-                        .give_up(&format!("recovery failed {RECOVERIES_MAX} times, at last: {why}"), out);
+                    return self.give_up(
+                        &format!("recovery failed {RECOVERIES_MAX} times, at last: {why}"),
+                        SEE_COORDINATORS,
+                        out,
+                    );
                 }
                 out.push(Output::Say(format!("recovery was broken off ({why}): once more")));
                 self.look(true, out);

@@ -104,6 +104,8 @@ pub(crate) enum Output {
     Wake(Duration),
     /// For people.
     Say(String),
+    /// For people: what to do about what was said last.
+    Hint(&'static str),
     /// The end, with this exit code.
     Finish(u8),
 }

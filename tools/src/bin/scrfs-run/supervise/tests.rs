@@ -86,7 +86,7 @@ impl Story {
                 Output::StopCoordinators => Some("stop coordinators".to_owned()),
                 Output::AwaitFlush(host) => Some(format!("flush {host}")),
                 Output::Finish(code) => Some(format!("finish {code}")),
-                Output::Wake(_) | Output::Say(_) => None,
+                Output::Wake(_) | Output::Say(_) | Output::Hint(_) => None,
             })
             .collect();
         assert_eq!(got, expected, "{:?}", self.out);
