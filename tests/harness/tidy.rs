@@ -308,7 +308,7 @@ const ADAPTERS: [(&str, &str); 2] = [("fuser", "scrfs/src/fuse"), ("mpi", "coord
 const LONG_FILES: [(&str, usize, &str); 0] = [];
 
 /// Files with unsafe code, and what they need it for.
-const FENCED: [(&str, &str); 3] = [
+const FENCED: &[(&str, &str)] = &[
     ("coordinator/src/comm/mpi.rs", "sends that outlive a scope need MPI's own calls"),
     ("scrfs/src/control/peer.rs", "a peer's groups have no safe wrapper"),
     ("scrfs/src/fs/sys.rs", "leases have no safe wrapper"),

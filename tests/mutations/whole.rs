@@ -137,7 +137,8 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     let encode_job = Job::Encode { id, scheme: Scheme::Xor, about, paths, set: set.clone(), members: 3 };
     let greeting =
         Greeting { host: "n0".into(), epoch, settings: settings(), by_hand: ["SCR_FLUSH".to_owned()].into() };
-    let opening = Opening { epoch, hosts: hosts(), start: Start::Attach, settings: settings() };
+    let opening =
+        Opening { epoch, hosts: hosts(), start: Start::Attach, settings: settings(), notes: Vec::new() };
     let file = SealedFile { id, path: path("a b") };
     let send = Job::Send { file, size: 5, crc: 7, from: NodeRank(0), to: NodeRank(2) };
     let peers = [
