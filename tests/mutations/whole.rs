@@ -69,6 +69,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         members: vec![Member(0), Member(1)],
         flushed: true,
         listed: true,
+        failed: false,
     };
     let inventory = Inventory {
         epoch,
