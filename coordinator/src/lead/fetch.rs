@@ -15,7 +15,7 @@ use super::answers::Answers;
 use super::cluster::Cluster;
 use super::directories::{Hold, paths};
 use super::jobs::Share;
-use super::mend::{Mended, Mends, Missed};
+use super::mend::{Mended, Mending, Mends, Missed};
 use crate::job::{Job, JobId, JobResult};
 use crate::pfs::{PfsTask, StoredDataset};
 
@@ -221,8 +221,8 @@ impl Fetches {
         let job = share.job;
         let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(_, _, running, _) if *running == job);
         let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else {
-            let Some(mended) = self.mends.job(cluster, share) else { return false };
-            if let Some(mended) = mended {
+            let Some(mending) = self.mends.job(cluster, share) else { return false };
+            if let Mending::Ended(mended) = mending {
                 self.ended = true;
                 self.mended(cluster, &mended);
             }

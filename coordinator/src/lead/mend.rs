@@ -61,6 +61,13 @@ pub(super) struct Mended {
     pub(super) result: Result<(), Missed>,
 }
 
+/// How far a rebuild is.
+#[derive(Debug)]
+pub(super) enum Mending {
+    Running,
+    Ended(Mended),
+}
+
 /// The rebuilds that run.
 #[derive(Debug, Default)]
 pub(super) struct Mends {
@@ -99,15 +106,15 @@ impl Mends {
         Ok(())
     }
 
-    /// A share ended: `None` when it is no share of these jobs, else the rebuild when all have ended.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Option<Mended>> {
+    /// A share ended: `None` when it is no share of these jobs.
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Mending> {
         let Share { node, job, result } = share;
         let (&key, running) = self.running.iter_mut().find(|(_, running)| running.job == job)?;
         if !running.answers.put(node, result) {
             return None;
         }
         if !running.answers.all() {
-            return Some(None);
+            return Some(Mending::Running);
         }
         let Running { target, answers, .. } = self.running.remove(&key)?;
         let (id, member) = key;
@@ -133,7 +140,7 @@ impl Mends {
                 }
             }
         }
-        Some(Some(Mended { id, member, result }))
+        Some(Mending::Ended(Mended { id, member, result }))
     }
 
     /// How often this member was rebuilt.
