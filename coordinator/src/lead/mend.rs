@@ -53,6 +53,13 @@ struct Running {
     answers: Answers<JobResult>,
 }
 
+/// How far a rebuild is.
+#[derive(Debug)]
+pub(super) enum Mending {
+    Running,
+    Ended(Mended),
+}
+
 /// A rebuild that ended.
 #[derive(Debug)]
 pub(super) struct Mended {

@@ -101,7 +101,7 @@ impl Daemon {
 
     /// The right bytes of a sealed file, if they are here.
     pub(crate) fn good(&self, id: DatasetId, path: &RelPath) -> Option<u64> {
-        let members = self.datasets.get(&id)?.members.values().filter(|data| !data.bad);
+        let mut members = self.datasets.get(&id)?.members.values().filter(|data| !data.bad);
         let own = members.find_map(|data| data.files.get(path).copied());
         own.or_else(|| self.copies.get(&(id, path.clone())).copied())
     }
