@@ -68,13 +68,6 @@ pub(super) struct Mended {
     pub(super) result: Result<(), Missed>,
 }
 
-/// How far a rebuild is.
-#[derive(Debug)]
-pub(super) enum Mending {
-    Running,
-    Ended(Mended),
-}
-
 /// The rebuilds that run.
 #[derive(Debug, Default)]
 pub(super) struct Mends {
