@@ -38,6 +38,11 @@ pub trait GlobalRequests: Send + Sync {
     /// The marker of dataset `name` was set by `caller`.
     fn marker(&self, name: &[u8], caller: Caller, done: Completion);
 
+    /// The sealed dataset `name` is marked failed.
+    fn has_failed(&self, _name: &[u8]) -> bool {
+        false
+    }
+
     /// Bring a sealed file here; on success it is at its path in the tree.
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion);
 

@@ -398,6 +398,10 @@ impl GlobalRequests for Node {
         }
     }
 
+    fn has_failed(&self, name: &[u8]) -> bool {
+        self.state.lock().by_name(name).is_some_and(|dataset| dataset.failed.is_some())
+    }
+
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
         let file = SealedFile { id, path: path.clone() };
         let mut state = self.state.lock();

@@ -16,10 +16,7 @@ impl FileSystem {
     /// A descriptor of a writable handle of the marker at `place` was closed.
     pub(crate) fn marker_closed(&self, place: &Place, nodeid: u64, caller: Caller, done: Done<()>) {
         let Some(dataset) = place.dataset() else { return done(Ok(())) };
-        if self.world.read().sealed(place).is_some()
-            || has_descriptor(caller, nodeid)
-            || dying_by_signal(caller)
-        {
+        if has_descriptor(caller, nodeid) || dying_by_signal(caller) {
             return done(Ok(()));
         }
         self.set_marker(dataset, caller, done);
@@ -28,10 +25,10 @@ impl FileSystem {
     /// The marker of `dataset` was set: `done` learns whether the dataset was sealed.
     pub(crate) fn set_marker(&self, dataset: &[u8], caller: Caller, done: Done<()>) {
         let sealed = self.world.read().sealed(&Place::Entry(dataset.to_vec())).is_some();
-        if sealed {
-            return done(Ok(()));
-        }
         match self.requests() {
+            // Of bytes that no source can give no marker is true any more.
+            Ok(requests) if sealed && requests.has_failed(dataset) => done(Err(Errno(libc::EIO))),
+            _ if sealed => done(Ok(())),
             Ok(requests) => Arc::clone(requests).marker(dataset, caller, done),
             Err(_) => done(Err(Errno(libc::EIO))),
         }
