@@ -91,6 +91,15 @@ impl Waiting {
         self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Fetch(f) if *f == file))
     }
 
+    /// Files that nobody waits for are not asked for again; a successor is asked for the others.
+    fn forget_fetches(&mut self) {
+        let waiters = &self.waiters;
+        let wanted = |file: &SealedFile| {
+            waiters.values().any(|waiter| matches!(&waiter.wanted, Wanted::Fetch(wanted) if wanted == file))
+        };
+        self.fetches.retain(|file, _| wanted(file));
+    }
+
     fn take_where(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
         let ids: Vec<_> =
             self.waiters.values().filter(|waiter| wanted(waiter)).map(|waiter| waiter.request).collect();
@@ -276,8 +285,8 @@ impl Node {
             );
         }
         let taken: Vec<_> = over.into_iter().filter_map(|request| state.waiting.take(request)).collect();
-        if !attached {
-            state.waiting.fetches.clear();
+        if !taken.is_empty() && !attached {
+            state.waiting.forget_fetches();
         }
         taken
     }

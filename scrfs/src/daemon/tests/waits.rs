@@ -58,6 +58,28 @@ fn a_successor_gets_what_waits() {
 }
 
 #[test]
+fn a_successor_that_takes_its_time_is_asked_for_the_file_again() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.tree.at(&path("ck"))).unwrap();
+    let mut lead = bench.serving(1);
+    lead.commit(&members::elsewhere(b"sealed")).unwrap();
+    let (give, outcome) = crossbeam_channel::bounded(1);
+    let done = Box::new(move |result| give.send(result).unwrap());
+    bench.node.fetch(DatasetId(3), &path("d/f"), Caller::default(), done);
+    let asked = lead.next();
+    assert!(matches!(asked, Event::Fetch { .. }));
+    drop(lead);
+    until("the loss", || bench.events().contains("is gone"));
+    // The watching thread has looked at who waits, several times; the bound, 300 ms, is not over.
+    std::thread::sleep(Duration::from_millis(120));
+    let mut lead = bench.serving(2);
+    assert_eq!(lead.next(), asked, "the same request");
+    let Event::Fetch { request, .. } = asked else { panic!() };
+    lead.send(Command::Fetched { request, errno: 0 });
+    assert_eq!(outcome.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+#[test]
 fn held_names_are_free_again_when_no_successor_comes() {
     let bench = Bench::new();
     let mut lead = bench.serving(1);
