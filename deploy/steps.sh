@@ -3,8 +3,8 @@
 # them (test clusters are taken down on the way), remove temporary files, and exit with 128 + the signal.
 
 # Everything that makes temporary files finds this directory; also what is killed in the middle leaves nothing outside.
-TMPDIR=$(mktemp -d)
-chmod 1777 "$TMPDIR"
+TMPDIR=${TMPDIR:-/tmp}/scrfs-$$-$RANDOM
+mkdir -m 1777 "$TMPDIR"
 export TMPDIR
 
 leave() {
