@@ -8,8 +8,8 @@ use scrfs_harness::place::{BIN, SCR};
 use scrfs_harness::programs::program;
 use scrfs_harness::{Cluster, wait};
 
-/// Points that a living program passes: directory rounds, seal, encode, commit, flush.
-const ALIVE: [&str; 26] = [
+/// Points that a living program passes: directory rounds, seal, the beginning of encoding.
+const ALIVE_EARLY: [&str; 13] = [
     "round.prepare=kill@1",
     "round.prepare=kill@3",
     "round.prepared=kill@2",
@@ -23,6 +23,10 @@ const ALIVE: [&str; 26] = [
     "seal.frozen=kill@3",
     "encode.start=kill@1",
     "encode.start=kill@2",
+];
+
+/// The rest: encode, commit, flush.
+const ALIVE_LATE: [&str; 13] = [
     "encode.block=kill@1",
     "encode.block=kill@4",
     "encode.finish=kill@1",
@@ -63,14 +67,23 @@ fn started_after(job: &Job<'_>) -> u64 {
 }
 
 #[test]
-fn killed_while_the_program_lives() {
+fn killed_in_rounds_and_seals_while_the_program_lives() {
+    kill_while_alive("early", &ALIVE_EARLY);
+}
+
+#[test]
+fn killed_in_commits_and_flushes_while_the_program_lives() {
+    kill_while_alive("late", &ALIVE_LATE);
+}
+
+fn kill_while_alive(name: &str, faults: &[&str]) {
     let cluster = Cluster::up(4);
     // Nothing may depend on how fast a successor comes: rounds that wait too long would act locally.
-    let job = Job::new(&cluster, "alive").set("SCR_FLUSH", "1").set("SCRFS_COORDINATOR_WAIT", "60s");
+    let job = Job::new(&cluster, name).set("SCR_FLUSH", "1").set("SCRFS_COORDINATOR_WAIT", "60s");
     job.mount(0..4);
     let mut run = ckpt(&job, &[0, 1, 2, 3], "100000", &["pause=20"]);
     run.await_line(&job, "sealed 1", SOON);
-    for fault in ALIVE {
+    for fault in faults {
         job.arm(fault);
         wait::until_true(&format!("{fault} to fire; {}", run.output()), SOON, || job.fired());
         let before = job.sealed().last().copied().unwrap_or(0);
