@@ -114,7 +114,7 @@ fn kill_while_alive(name: &str, faults: &[&str]) {
     run.stop();
     let sealed = job.sealed().last().copied().unwrap_or(0);
     cluster.kill(2);
-    cluster.boot(2).unwrap();
+    cluster.boot(2).expect("to boot");
     job.mount([2]);
     let mut check = ckpt(&job, &[0, 1, 2, 3], "0", &[]);
     assert_eq!(check.wait(Duration::from_mins(2)), 0, "{}", check.output());
