@@ -133,7 +133,7 @@ impl Inner {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().append(true).read(true).create(true).mode(0o644).open(path)
+    File::options().append(true).read(true).create(true).mode(0o600).open(path)
 }
 
 fn reopen(path: &Path) -> io::Result<(File, u64, VecDeque<String>)> {

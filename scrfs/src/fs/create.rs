@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
 
-use super::attr::{Attr, key_of, stat_of};
+use super::attr::{Attr, Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
 use super::names::entry_at;
 use super::open::Opened;
@@ -48,6 +48,9 @@ impl FileSystem {
         let name = name.to_vec();
         let step = move |fs: &Self, world: &World| {
             let (_, place) = fs.may_make(world, parent, &name)?;
+            if place.is_marker() && !regular {
+                return fail(libc::EPERM);
+            }
             fs.make_node_now(caller, parent, &name, &new)?;
             Ok(fs.lookup_backed(&place, parent, &name)?)
         };
@@ -84,6 +87,9 @@ impl FileSystem {
             let source = fs.table.get(inode)?.fd()?;
             let dir = fs.table.get(parent)?.fd()?;
             if place.is_marker() {
+                if !is_regular(stat_of(&source)?.st_mode) {
+                    return fail(libc::EPERM);
+                }
                 remove_stale_marker(&dir, &made)?;
             }
             rustix::fs::linkat(CWD, proc_path(&source), &dir, &*made, AtFlags::SYMLINK_FOLLOW)?;
@@ -221,6 +227,12 @@ impl FileSystem {
             }
             Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 || place.is_marker() => {
                 let entry = self.lookup_backed(&place, parent, name)?;
+                if entry.attr.kind != Kind::File {
+                    // Made by another program a moment ago; opening it here could wait for a partner. The kernel is to
+                    // look the name up.
+                    self.forget(entry.attr.nodeid, 1);
+                    return fail(libc::ESTALE);
+                }
                 let opened = self
                     .table
                     .get(entry.attr.nodeid)

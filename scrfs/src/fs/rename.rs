@@ -89,6 +89,9 @@ impl FileSystem {
             return fail(libc::EBUSY);
         }
         let source = self.kind_at(from)?;
+        if to_place.is_marker() && source != FileType::RegularFile {
+            return fail(libc::EPERM);
+        }
         let target = match self.kind_at(to) {
             Ok(kind) => Some(kind),
             Err(Errno(libc::ENOENT)) => None,

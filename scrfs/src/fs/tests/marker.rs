@@ -71,6 +71,34 @@ fn rename_and_link_onto_the_markers_name_wait_for_the_seal() {
 }
 
 #[test]
+fn only_a_regular_file_can_be_the_marker() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let make = |name: &[u8], new| now(&start(|done| bench.fs.make_node(me(), ck, name, new, done)));
+    let fifo = || NewNode::Node { mode: libc::S_IFIFO | 0o600, device: 0 };
+    let symlink = || NewNode::Symlink(b"/tmp/elsewhere".to_vec());
+    assert_eq!(make(b".complete", fifo()).unwrap_err(), Errno(libc::EPERM));
+    assert_eq!(make(b".complete", symlink()).unwrap_err(), Errno(libc::EPERM));
+    let other = make(b"s", symlink()).unwrap().attr.nodeid;
+    let renamed = start(|done| bench.fs.rename(me(), (ck, b"s"), (ck, b".complete"), 0, done));
+    assert_eq!(now(&renamed), Err(Errno(libc::EPERM)));
+    let linked = start(|done| bench.fs.link(me(), other, ck, b".complete", done));
+    assert_eq!(now(&linked).unwrap_err(), Errno(libc::EPERM));
+    assert!(bench.node.asked.lock().is_empty(), "nothing was set");
+    assert_eq!(bench.names(ck), ["s"], "and nothing is hidden");
+}
+
+#[test]
+fn a_create_that_meets_a_new_fifo_does_not_wait_for_its_partner() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    // The kernel found no such name; another program makes it before the create comes.
+    let fifo = NewNode::Node { mode: libc::S_IFIFO | 0o600, device: 0 };
+    now(&start(|done| bench.fs.make_node(me(), ck, b"f", fifo, done))).unwrap();
+    assert_eq!(bench.create(ck, "f").unwrap_err(), Errno(libc::ESTALE));
+}
+
+#[test]
 fn deeper_markers_are_ordinary_and_noted() {
     let bench = Bench::new("");
     let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
