@@ -5,53 +5,71 @@
 //!
 //! `cargo build --release --workspace && target/release/scrfs-perf`
 //!
-//! It makes a mount namespace and a tmpfs of its own and leaves nothing behind. Exit 1 when a gate is missed.
+//! It makes a mount namespace and file systems of its own and leaves nothing behind. Exit 1 when a gate is missed.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+mod backing;
+mod data;
+mod memory;
+mod mount;
+mod pairs;
+mod small;
+mod table;
+
+use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
 use clap::Parser;
 
-/// Bytes of one write call.
-const BLOCK: usize = 1 << 20;
+use backing::{Backing, Kind};
+use mount::Mode;
+use table::Row;
 
 #[derive(Parser)]
 #[command(about = "Measures the mount against its backing file system, in pairs")]
 struct Arguments {
     /// Pairs per row.
-    #[arg(long, default_value_t = 21)]
+    #[arg(long, default_value_t = 15)]
     pairs: usize,
-    /// MiB written per run.
-    #[arg(long, default_value_t = 512)]
+    /// MiB written or read per run.
+    #[arg(long, default_value_t = 256)]
     mib: usize,
+    /// Files made one after the other, of which the last are compared with the first.
+    #[arg(long, default_value_t = 10_000)]
+    files: usize,
+    /// Files of which a mount is asked what memory they cost; 0 leaves it out.
+    #[arg(long, default_value_t = 100_000)]
+    memory_files: usize,
+    /// Only rows of measures whose name has this in it.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Set by the program itself once it is in its own namespace.
     #[arg(long, hide = true)]
     inside: bool,
 }
 
-/// One row of the table.
-struct Row {
-    mode: &'static str,
-    gate: Option<f64>,
-    native: f64,
-    scr: f64,
-    ratio: f64,
+impl Arguments {
+    fn wants(&self, measure: &str) -> bool {
+        measure.contains(&self.only)
+    }
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.pairs == 0 || arguments.mib == 0 || arguments.files < 2 * small::SAMPLE {
+        eprintln!("scrfs-perf: --pairs and --mib must be at least 1, --files at least {}", 2 * small::SAMPLE);
+        return ExitCode::from(2);
+    }
     if !arguments.inside {
         let error = enter_namespace();
         eprintln!("scrfs-perf: cannot make a mount namespace: {error}\nhint: run it as root");
         return ExitCode::from(1);
     }
     match measure(&arguments) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
+        Ok(rows) => {
+            print!("{}", table::render(&rows, arguments.pairs));
+            if rows.iter().all(Row::holds) { ExitCode::SUCCESS } else { ExitCode::from(1) }
+        }
         Err(error) => {
             eprintln!("scrfs-perf: {error}");
             ExitCode::from(1)
@@ -72,126 +90,18 @@ fn enter_namespace() -> io::Error {
         .exec()
 }
 
-fn measure(arguments: &Arguments) -> io::Result<bool> {
-    let home = tempfile::tempdir()?;
-    let _tmpfs = Tmpfs::mount(home.path(), arguments.mib * 3 + 256)?;
-    let rows = [
-        sequential_write(home.path(), arguments, "passthrough", Some(0.93))?,
-        sequential_write(home.path(), arguments, "plain", None)?,
-    ];
-    println!("1 MiB sequential write, tmpfs, {} MiB, median of {} pairs", arguments.mib, arguments.pairs);
-    println!("| mode | native MB/s | /scr MB/s | ratio | gate |");
-    println!("|---|---|---|---|---|");
-    let mut held = true;
-    for row in rows {
-        let gate = row.gate.map_or_else(|| "-".to_owned(), |gate| format!("{gate:.2}"));
-        println!("| {} | {:.0} | {:.0} | {:.2} | {gate} |", row.mode, row.native, row.scr, row.ratio);
-        held &= row.gate.is_none_or(|gate| row.ratio >= gate);
-    }
-    Ok(held)
-}
-
-fn sequential_write(
-    home: &Path,
-    arguments: &Arguments,
-    mode: &'static str,
-    gate: Option<f64>,
-) -> io::Result<Row> {
-    let mount = Mount::new(home, mode)?;
-    let native_file = home.join("native");
-    let scr_directory = mount.point.join("ck");
-    std::fs::create_dir(&scr_directory)?;
-    let scr_file = scr_directory.join("file");
-    let block = vec![0x5a_u8; BLOCK];
-    let mut native = Vec::new();
-    let mut scr = Vec::new();
-    let mut ratios = Vec::new();
-    // The first pair warms caches and allocators and does not count.
-    for pair in 0..=arguments.pairs {
-        let (a, b) = if pair % 2 == 0 { (&native_file, &scr_file) } else { (&scr_file, &native_file) };
-        let first = write_once(a, &block, arguments.mib)?;
-        let second = write_once(b, &block, arguments.mib)?;
-        let (n, s) = if pair % 2 == 0 { (first, second) } else { (second, first) };
-        if pair > 0 {
-            native.push(n);
-            scr.push(s);
-            ratios.push(s / n);
+fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for kind in [Kind::Tmpfs, Kind::Ext4] {
+        let backing = Backing::new(kind, arguments.mib * 3 + 1024)?;
+        for mode in [Mode::Passthrough, Mode::Plain] {
+            rows.extend(data::rows(&backing, mode, arguments)?);
+            rows.extend(small::rows(&backing, mode, arguments)?);
+            if kind == Kind::Tmpfs {
+                rows.extend(memory::rows(&backing, mode, arguments)?);
+            }
         }
-        eprint!("\r{mode}: pair {pair} of {}", arguments.pairs);
     }
-    eprintln!();
-    Ok(Row { mode, gate, native: median(native), scr: median(scr), ratio: median(ratios) })
-}
-
-/// MB/s of writing a new file; it is removed afterwards.
-fn write_once(path: &Path, block: &[u8], mib: usize) -> io::Result<f64> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
-    let begun = Instant::now();
-    for _ in 0..mib {
-        file.write_all(block)?;
-    }
-    drop(file);
-    let seconds = begun.elapsed().as_secs_f64();
-    std::fs::remove_file(path)?;
-    #[expect(clippy::cast_precision_loss, reason = "megabytes of a benchmark are far below 2^52")]
-    let megabytes = (mib * BLOCK) as f64 / 1e6;
-    Ok(megabytes / seconds)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// A tmpfs that goes when this value does.
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn mount(point: &Path, mib: usize) -> io::Result<Self> {
-        run(Command::new("mount")
-            .args(["-t", "tmpfs", "-o"])
-            .arg(format!("size={mib}m"))
-            .arg("tmpfs")
-            .arg(point))?;
-        Ok(Self(point.to_owned()))
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-/// A scrfs mount that goes when this value does.
-struct Mount {
-    program: PathBuf,
-    point: PathBuf,
-}
-
-impl Mount {
-    fn new(home: &Path, mode: &str) -> io::Result<Self> {
-        let program = std::env::current_exe()?.with_file_name("scrfs");
-        let point = home.join(format!("scr-{mode}"));
-        std::fs::create_dir(&point)?;
-        let mut command = Command::new(&program);
-        command.args(["mount", "--user", "root", "--job-id", mode]);
-        command.arg("--control-base").arg(home.join("control")).arg("--cache-base").arg(home.join("cache"));
-        if mode == "plain" {
-            command.arg("--no-passthrough");
-        }
-        run(command.arg(&point))?;
-        Ok(Self { program, point })
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new(&self.program).arg("umount").arg(&self.point).status();
-    }
-}
-
-fn run(command: &mut Command) -> io::Result<()> {
-    let status = command.status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {status}"))) }
+    rows.sort_by_key(|row| row.measure);
+    Ok(rows)
 }

@@ -1,0 +1,81 @@
+//! File systems made for a measurement; gone with the value.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Which file system the cache is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tmpfs,
+    /// In a file on a tmpfs: what is measured is the file system, not a disk.
+    Ext4,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tmpfs => "tmpfs",
+            Self::Ext4 => "ext4",
+        }
+    }
+}
+
+/// A mounted file system.
+pub(crate) struct Backing {
+    pub(crate) kind: Kind,
+    /// Innermost last.
+    points: Vec<PathBuf>,
+    home: tempfile::TempDir,
+}
+
+impl Backing {
+    /// At least `mib` MiB of room.
+    pub(crate) fn new(kind: Kind, mib: usize) -> io::Result<Self> {
+        let home = tempfile::tempdir()?;
+        let mut backing = Self { kind, points: Vec::new(), home };
+        let outer = backing.directory("memory")?;
+        // An ext4 file of `mib` and the file system's own blocks.
+        let size = mib + mib / 8 + 64;
+        backing.mount(&["-t", "tmpfs", "-o", &format!("size={size}m"), "tmpfs"], outer.clone())?;
+        if kind == Kind::Ext4 {
+            let image = outer.join("image");
+            run(Command::new("truncate").arg(format!("--size={mib}M")).arg(&image))?;
+            run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
+            let inner = backing.directory("ext4")?;
+            backing.mount(&["-o", "loop", &image.to_string_lossy()], inner)?;
+        }
+        Ok(backing)
+    }
+
+    /// Where files can be made.
+    pub(crate) fn path(&self) -> &Path {
+        self.points.last().map_or(Path::new("/nonexistent"), PathBuf::as_path)
+    }
+
+    fn directory(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.home.path().join(name);
+        std::fs::create_dir(&path)?;
+        Ok(path)
+    }
+
+    fn mount(&mut self, arguments: &[&str], point: PathBuf) -> io::Result<()> {
+        run(Command::new("mount").args(arguments).arg(&point))?;
+        self.points.push(point);
+        Ok(())
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        for point in self.points.iter().rev() {
+            let _ = Command::new("umount").arg("-l").arg(point).status();
+        }
+    }
+}
+
+/// Runs `command` to its end, or says how it failed.
+pub(crate) fn run(command: &mut Command) -> io::Result<()> {
+    let status = command.stdout(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {status}"))) }
+}

@@ -1,0 +1,139 @@
+//! What is measured: a scrfs mount, and the peer, a bare loopback over FUSE. Both go with their values.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::backing::{Backing, run};
+
+/// Of /proc's processor times (`USER_HZ`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// How the mount serves file data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Passthrough,
+    Plain,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// A scrfs mount over a backing file system.
+pub(crate) struct Mount {
+    program: PathBuf,
+    point: PathBuf,
+}
+
+impl Mount {
+    pub(crate) fn new(backing: &Backing, mode: Mode) -> io::Result<Self> {
+        let program = sibling("scrfs")?;
+        let home = backing.path().join(mode.name());
+        let point = home.join("scr");
+        std::fs::create_dir_all(&point)?;
+        let mut command = Command::new(&program);
+        command.args(["mount", "--user", "root", "--job-id", mode.name()]);
+        command.arg("--control-base").arg(home.join("control")).arg("--cache-base").arg(home.join("cache"));
+        if mode == Mode::Plain {
+            command.arg("--no-passthrough");
+        }
+        run(command.arg(&point))?;
+        Ok(Self { program, point })
+    }
+
+    /// A new dataset's directory.
+    pub(crate) fn directory(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.point.join(name);
+        std::fs::create_dir(&path)?;
+        Ok(path)
+    }
+
+    /// The processes that serve it: those of the program with the mount point among their arguments.
+    pub(crate) fn processes(&self) -> io::Result<Vec<u32>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let entry = entry?;
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Ok(program) = std::fs::read_link(entry.path().join("exe")) else { continue };
+            let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
+            let point = self.point.as_os_str().as_encoded_bytes();
+            if program == self.program && line.split(|byte| *byte == 0).any(|word| word == point) {
+                found.push(pid);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Seconds of processor time that its processes have used since they began.
+    pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
+        let mut ticks = 0_u32;
+        for pid in self.processes()? {
+            let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+            // The name, in parentheses, may have spaces; utime and stime are the 12th and 13th field after it.
+            let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
+            ticks += fields.filter_map(|field| field.parse::<u32>().ok()).sum::<u32>();
+        }
+        Ok(f64::from(ticks) / TICKS_PER_SECOND)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new(&self.program).arg("umount").arg(&self.point).status();
+    }
+}
+
+/// The peer: as little as a loopback with passthrough can do.
+pub(crate) struct Loopback {
+    child: Child,
+    point: PathBuf,
+}
+
+impl Loopback {
+    pub(crate) fn new(backing: &Backing) -> io::Result<Self> {
+        let (below, point) = (backing.path().join("below"), backing.path().join("loopback"));
+        std::fs::create_dir_all(&below)?;
+        std::fs::create_dir_all(&point)?;
+        let mut child = Command::new(sibling("scrfs-loopback")?)
+            .arg(&below)
+            .arg(&point)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            io::BufRead::read_line(&mut io::BufReader::new(out), &mut line)?;
+        }
+        let loopback = Self { child, point };
+        if line.trim() == "ready" {
+            Ok(loopback)
+        } else {
+            Err(io::Error::other("the loopback did not start"))
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.point
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.point).status();
+        let _ = self.child.wait();
+    }
+}
+
+fn sibling(name: &str) -> io::Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name(name);
+    if program.exists() {
+        Ok(program)
+    } else {
+        Err(io::Error::other(format!("{} is not built", program.display())))
+    }
+}

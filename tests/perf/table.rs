@@ -1,0 +1,90 @@
+//! The rows, and the table that is printed of them.
+
+use std::fmt::Write;
+
+use crate::backing::Kind;
+use crate::mount::Mode;
+
+/// What is measured; the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Measure {
+    WriteLarge,
+    ReadLarge,
+    WriteSmall,
+    CreateGrowth,
+    CycleToNative,
+    CycleToLoopback,
+    Memory,
+}
+
+impl Measure {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::WriteLarge => "1 MiB sequential write",
+            Self::ReadLarge => "1 MiB sequential read",
+            Self::WriteSmall => "4 KiB sequential write",
+            Self::CreateGrowth => "create, the last 500 to the first 500",
+            Self::CycleToNative => "small-file cycle to native",
+            Self::CycleToLoopback => "small-file cycle to a bare loopback",
+            Self::Memory => "private memory after 100,000 files, MiB",
+        }
+    }
+}
+
+/// What a figure must hold, and what it should.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound {
+    /// A ratio of speeds: more is better.
+    AtLeast { gate: f64, goal: f64 },
+    /// A cost: less is better.
+    AtMost { gate: f64, goal: f64 },
+}
+
+/// One line of the table.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) measure: Measure,
+    pub(crate) backing: Kind,
+    pub(crate) mode: Mode,
+    /// What native, or the peer, gave; with its unit.
+    pub(crate) peer: String,
+    /// What /scr gave; with its unit.
+    pub(crate) scr: String,
+    /// What is held against the bound.
+    pub(crate) figure: f64,
+    /// None: for comparison only.
+    pub(crate) bound: Option<Bound>,
+}
+
+impl Row {
+    pub(crate) fn holds(&self) -> bool {
+        match self.bound {
+            None => true,
+            Some(Bound::AtLeast { gate, .. }) => self.figure >= gate,
+            Some(Bound::AtMost { gate, .. }) => self.figure <= gate,
+        }
+    }
+}
+
+/// The table as it stands in documents.
+pub(crate) fn render(rows: &[Row], pairs: usize) -> String {
+    let mut text = format!("medians of {pairs} pairs\n");
+    text += "| measure | backing | mode | native or peer | /scr | figure | gate | goal |\n";
+    text += "|---|---|---|---|---|---|---|---|\n";
+    for row in rows {
+        let (gate, goal) = match row.bound {
+            None => ("-".to_owned(), "-".to_owned()),
+            Some(Bound::AtLeast { gate, goal } | Bound::AtMost { gate, goal }) => {
+                (gate.to_string(), goal.to_string())
+            }
+        };
+        let missed = if row.holds() { "" } else { " (missed)" };
+        let (measure, backing, mode) = (row.measure.name(), row.backing.name(), row.mode.name());
+        let (peer, scr, figure) = (&row.peer, &row.scr, row.figure);
+        let _ = writeln!(
+            text,
+            "| {measure} | {backing} | {mode} | {peer} | {scr} | {figure:.2}{missed} | {gate} | {goal} |"
+        );
+    }
+    text
+}
