@@ -28,6 +28,7 @@ impl Mode {
 /// A scrfs mount over a backing file system.
 pub(crate) struct Mount {
     program: PathBuf,
+    home: PathBuf,
     point: PathBuf,
 }
 
@@ -44,7 +45,7 @@ impl Mount {
             command.arg("--no-passthrough");
         }
         run(command.arg(&point))?;
-        Ok(Self { program, point })
+        Ok(Self { program, home, point })
     }
 
     /// A new dataset's directory.
@@ -86,6 +87,8 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let _ = Command::new(&self.program).arg("umount").arg(&self.point).status();
+        // The cache outlives a mount, but not a measurement.
+        let _ = std::fs::remove_dir_all(&self.home);
     }
 }
 

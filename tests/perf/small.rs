@@ -26,7 +26,7 @@ pub(crate) fn rows(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::
     if arguments.wants(Measure::CycleToLoopback.name()) {
         let mount = Mount::new(backing, mode)?;
         let scr = mount.directory("ck")?;
-        let native = backing.path().join("native");
+        let native = backing.path().join("native.small");
         fs::create_dir_all(&native)?;
         let loopback = Loopback::new(backing)?;
         let gated = (mode == Mode::Passthrough).then_some(Bound::AtLeast { gate: 0.75, goal: 1.0 });
@@ -41,7 +41,7 @@ pub(crate) fn rows(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::
 fn create_growth(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::Result<Row> {
     let label = format!("create, {}, {}", backing.kind.name(), mode.name());
     let mount = Mount::new(backing, mode)?;
-    let native = backing.path().join("native");
+    let native = backing.path().join("native.small");
     let turn = std::cell::Cell::new(0_u32);
     let scr = || {
         turn.set(turn.get() + 1);
