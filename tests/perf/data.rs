@@ -47,28 +47,30 @@ fn row(
     let blocks = arguments.mib * LARGE / block;
     let label = format!("{}, {}, {}", measure.name(), backing.kind.name(), mode.name());
     let mut buffer = vec![0x5a_u8; block];
-    let before = mount.cpu_seconds()?;
+    // Of the daemon, while data moves; the removal of a file, which gives its memory back, is not counted.
+    let cpu = std::cell::Cell::new(0.0);
     let pairs = if measure == Measure::ReadLarge {
         for path in [&native, &scr] {
             write(path, &buffer, blocks)?;
         }
         let mut again = vec![0_u8; block];
-        pairs::run(
-            &label,
-            arguments.pairs,
-            || read(&native, &mut buffer, blocks),
-            || read(&scr, &mut again, blocks),
-        )?
+        let measured = || counted(&mount, &cpu, || read(&scr, &mut again, blocks));
+        pairs::run(&label, arguments.pairs, || read(&native, &mut buffer, blocks), measured)?
     } else {
-        let fresh = |path: &Path| {
-            let speed = write(path, &buffer, blocks)?;
-            std::fs::remove_file(path)?;
+        let native_once = || {
+            let speed = write(&native, &buffer, blocks)?;
+            std::fs::remove_file(&native)?;
             Ok(speed)
         };
-        pairs::run(&label, arguments.pairs, || fresh(&native), || fresh(&scr))?
+        let scr_once = || {
+            let speed = counted(&mount, &cpu, || write(&scr, &buffer, blocks))?;
+            std::fs::remove_file(&scr)?;
+            Ok(speed)
+        };
+        pairs::run(&label, arguments.pairs, native_once, scr_once)?
     };
     let _ = std::fs::remove_file(&native);
-    let cpu = (mount.cpu_seconds()? - before) / gigabytes(blocks * block * (arguments.pairs + 1));
+    let cpu = cpu.get() / gigabytes(blocks * block * (arguments.pairs + 1));
     Ok(Row {
         measure,
         backing: backing.kind,
@@ -78,6 +80,18 @@ fn row(
         figure: pairs.ratio,
         bound,
     })
+}
+
+/// Runs `work` and adds what processor time the mount's daemon used meanwhile.
+fn counted(
+    mount: &Mount,
+    cpu: &std::cell::Cell<f64>,
+    work: impl FnOnce() -> io::Result<f64>,
+) -> io::Result<f64> {
+    let before = mount.cpu_seconds()?;
+    let speed = work()?;
+    cpu.set(cpu.get() + mount.cpu_seconds()? - before);
+    Ok(speed)
 }
 
 /// MB/s of writing a new file.

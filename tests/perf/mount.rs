@@ -6,9 +6,6 @@ use std::process::{Child, Command, Stdio};
 
 use crate::backing::{Backing, run};
 
-/// Of /proc's processor times (`USER_HZ`).
-const TICKS_PER_SECOND: f64 = 100.0;
-
 /// How the mount serves file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -71,16 +68,17 @@ impl Mount {
         Ok(found)
     }
 
-    /// Seconds of processor time that its processes have used since they began.
+    /// Seconds of processor time that its threads have used since they began.
     pub(crate) fn cpu_seconds(&self) -> io::Result<f64> {
-        let mut ticks = 0_u32;
+        let mut used = std::time::Duration::ZERO;
         for pid in self.processes()? {
-            let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-            // The name, in parentheses, may have spaces; utime and stime are the 12th and 13th field after it.
-            let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
-            ticks += fields.filter_map(|field| field.parse::<u32>().ok()).sum::<u32>();
+            for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+                let Ok(times) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+                let nanoseconds = times.split(' ').next().and_then(|first| first.parse().ok());
+                used += std::time::Duration::from_nanos(nanoseconds.unwrap_or(0));
+            }
         }
-        Ok(f64::from(ticks) / TICKS_PER_SECOND)
+        Ok(used.as_secs_f64())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 
 use parking_lot::Mutex;
 
@@ -10,7 +11,11 @@ use crate::daemon::boundary::Caller;
 use crate::daemon::callers::is_dying;
 
 /// Longest environment that is searched for a rank.
-const ENVIRON_BYTES_MAX: usize = 256 * 1024;
+const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
+/// More than the kernel writes into a status.
+const STATUS_BYTES_MAX: u64 = 64 * 1024;
+/// What most texts of /proc fit in. Each read makes the kernel write the text anew: one read is all it should take.
+const TEXT_BYTES: usize = 8 * 1024;
 /// Processes remembered before the memory is emptied.
 const REMEMBERED_MAX: usize = 4096;
 /// The task is ending (`PF_EXITING`).
@@ -70,7 +75,7 @@ struct TaskStat {
 
 impl TaskStat {
     fn read(tid: u32) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{tid}/stat")).ok()?)
+        Self::parse(&text_of(tid, "stat", STATUS_BYTES_MAX)?)
     }
 
     /// The command's name may have blanks and parentheses: the last `)` ends it.
@@ -95,14 +100,22 @@ fn status_field(status: &str, name: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
 }
 
+/// The first `most` bytes of a text about a thread.
+fn text_of(tid: u32, name: &str, most: u64) -> Option<Vec<u8>> {
+    let mut text = Vec::with_capacity(TEXT_BYTES);
+    let file = fs::File::open(format!("/proc/{tid}/{name}")).ok()?;
+    file.take(most).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
 fn process_id(tid: u32) -> Option<u32> {
-    status_field(&fs::read_to_string(format!("/proc/{tid}/status")).ok()?, "Tgid")?.parse().ok()
+    let status = text_of(tid, "status", STATUS_BYTES_MAX)?;
+    status_field(&String::from_utf8_lossy(&status), "Tgid")?.parse().ok()
 }
 
 /// The MPI rank that the process's environment names.
 fn rank_of(tid: u32) -> Option<u32> {
-    let environ = fs::read(format!("/proc/{tid}/environ")).ok()?;
-    rank_in(&environ[..environ.len().min(ENVIRON_BYTES_MAX)])
+    rank_in(&text_of(tid, "environ", ENVIRON_BYTES_MAX)?)
 }
 
 fn rank_in(environ: &[u8]) -> Option<u32> {
