@@ -37,10 +37,21 @@ enum Action {
         /// Where it is mounted.
         mount_point: PathBuf,
     },
+    /// Replace the running daemon by the program that is installed now; programs on the mount go on.
+    Reload {
+        /// Where it is mounted.
+        mount_point: PathBuf,
+    },
     #[command(hide = true)]
     Supervise(MountArgs),
     #[command(hide = true)]
-    Worker(MountArgs),
+    Worker {
+        /// The state memory's descriptor.
+        #[arg(long)]
+        state: i32,
+        #[command(flatten)]
+        mount: MountArgs,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -125,7 +136,8 @@ fn act(action: Action) -> Result<(), CommandError> {
         Action::Mount { foreground, mount } => launch::mount(options(mount)?, foreground)?,
         Action::Umount { force, mount_point } => launch::unmount(&mount_point, force)?,
         Action::Supervise(mount) => launch::supervise(&options(mount)?)?,
-        Action::Worker(mount) => worker::run(&options(mount)?)?,
+        Action::Reload { mount_point } => launch::reload(&mount_point)?,
+        Action::Worker { state, mount } => worker::run(&options(mount)?, state)?,
     }
     Ok(())
 }

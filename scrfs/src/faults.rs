@@ -3,7 +3,7 @@
 //!
 //! `SCRFS_FAULTS` holds `point=action[@n]`, comma separated: at the n-th hit (default 1) of that point in this process
 //! `kill` ends the process as SIGKILL does, `error` makes the step fail with EIO, `full` with ENOSPC, `stop` freezes the
-//! process (SIGSTOP). `SCRFS_FAULTS_FILE` names a file with the same text, read at every hit, so that a test can arm
+//! process (SIGSTOP), `slow` makes every hit from the environment wait 2 ms (no `@n`). `SCRFS_FAULTS_FILE` names a file with the same text, read at every hit, so that a test can arm
 //! processes that already run. The one that fires deletes the file first: of all processes that share it exactly one
 //! fires, once.
 //!
@@ -20,6 +20,9 @@
 //!   a program's removal: `remove.aside`, `remove.synced`
 //! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`; `store.remove`,
 //!   `store.append`
+//!
+//! * requests of programs: `request.effect` between a change and its answer, `request.done` before the answer,
+//!   `request.answered` after it
 //!
 //! In a coordinator:
 //! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`, `seal.freeze`, `commit.send`,
@@ -59,6 +62,8 @@ mod armed {
 
     use parking_lot::Mutex;
 
+    const SLOW: std::time::Duration = std::time::Duration::from_millis(2);
+
     #[derive(Default)]
     struct Counters {
         text: String,
@@ -83,6 +88,10 @@ mod armed {
         let from_file = file.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
         let from_env = std::env::var("SCRFS_FAULTS").unwrap_or_default();
         if from_file.is_empty() && from_env.is_empty() {
+            return Ok(());
+        }
+        if find(&from_env, point, 1).as_deref() == Some("slow") {
+            std::thread::sleep(SLOW);
             return Ok(());
         }
         let count = {

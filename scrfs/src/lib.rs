@@ -14,6 +14,7 @@ pub mod fs;
 pub mod fuse;
 pub mod hash;
 pub mod ids;
+pub mod keep;
 mod lane;
 #[cfg(feature = "fuse")]
 pub mod mount;

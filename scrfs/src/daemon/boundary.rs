@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::control::{DirHeld, DirOp, FrozenFile};
 use crate::dataset::CatalogIndex;
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
 /// An errno; never 0.
@@ -26,14 +26,20 @@ pub struct Caller {
     pub uid: u32,
     /// File-system gid.
     pub gid: u32,
+    /// The kernel's number of the request; 0 = none.
+    pub unique: u64,
 }
 
 /// What the mounted tree asks of the node. No call blocks; each completion runs exactly once: with the outcome, with
 /// EINTR when the caller has a fatal signal pending, or when the wait's bound has passed.
 pub trait GlobalRequests: Send + Sync {
-    /// A directory operation in the checkpoint path. On success it has been applied here too (by
+    /// A new id for [`GlobalRequests::directory`].
+    fn new_request(&self) -> RequestId;
+
+    /// A directory operation in the checkpoint path, asked under `request`: the same when it is asked again by a
+    /// successor of the worker that asked first. On success it has been applied here too (by
     /// [`MountedTree::apply`]) before the completion runs.
-    fn directory(&self, op: DirOp, caller: Caller, done: Completion);
+    fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion);
 
     /// The marker of dataset `name` was set by `caller`.
     fn marker(&self, name: &[u8], caller: Caller, done: Completion);
@@ -113,6 +119,18 @@ pub trait MountedTree: Send + Sync {
 
     /// The job's bound of a wait for a seal or a directory round, for operations that wait here.
     fn set_wait_bound(&self, _bound: std::time::Duration) {}
+
+    /// The lead has decided `request`: kept for its program, also beyond this process's death. Called before anything is
+    /// forgotten of it.
+    fn decided(&self, _request: RequestId, _errno: i32) {}
+
+    /// What the lead decided for a request that was asked again.
+    fn decision(&self, _request: RequestId) -> Option<i32> {
+        None
+    }
+
+    /// `request` was allowed and is about to be done on this node alone.
+    fn going_alone(&self, _request: RequestId) {}
 
     /// Passthrough or plain, and why.
     fn mode(&self) -> (String, String);

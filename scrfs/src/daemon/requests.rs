@@ -179,11 +179,11 @@ impl Node {
     fn wait_for(
         &self,
         state: &mut State,
+        request: RequestId,
         wanted: Wanted,
         caller: Caller,
         done: Completion,
     ) -> Option<Completion> {
-        let request = self.next_request();
         let event = match route(state, &wanted, request) {
             Way::Alone => return Some(done),
             Way::Wait(event) => event,
@@ -295,7 +295,7 @@ impl Node {
         for waiter in expired {
             let attached = self.state.lock().attached.is_some();
             match waiter.wanted.clone() {
-                Wanted::Directory(op) if !attached => self.act_alone(op, Some(waiter.request), waiter.done),
+                Wanted::Directory(op) if !attached => self.act_alone(op, waiter.request, waiter.done),
                 Wanted::Directory(op) => {
                     self.events.error(None, &format!("{op:?} had no answer within {DIRECTORY_MAX:?}"));
                     waiter.answer(libc::EIO);
@@ -377,16 +377,26 @@ fn route(state: &mut State, wanted: &Wanted, request: RequestId) -> Way {
 }
 
 impl GlobalRequests for Node {
-    fn directory(&self, op: DirOp, caller: Caller, done: Completion) {
+    fn new_request(&self) -> RequestId {
+        self.next_request()
+    }
+
+    fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion) {
         let mut state = self.state.lock();
         if state.stopping {
             drop(state);
             return done(Err(Errno(libc::EIO)));
         }
-        let alone = self.wait_for(&mut state, Wanted::Directory(op.clone()), caller, done);
+        let alone = self.wait_for(&mut state, request, Wanted::Directory(op.clone()), caller, done);
+        // Asked again, it may have been decided before it waited here.
+        let decision = self.tree.decision(request);
+        let waiter = decision.and_then(|errno| Some((state.waiting.take(request)?, errno)));
         drop(state);
+        if let Some((waiter, errno)) = waiter {
+            waiter.answer(errno);
+        }
         if let Some(done) = alone {
-            self.act_alone(op, None, done);
+            self.act_alone(op, request, done);
         }
     }
 
@@ -398,7 +408,8 @@ impl GlobalRequests for Node {
             drop(state);
             return done(if sealed == Some(true) { Ok(()) } else { Err(Errno(libc::EIO)) });
         }
-        let alone = self.wait_for(&mut state, Wanted::Marker(name.to_vec()), caller, done);
+        let request = self.next_request();
+        let alone = self.wait_for(&mut state, request, Wanted::Marker(name.to_vec()), caller, done);
         drop(state);
         if let Some(done) = alone {
             let shown = String::from_utf8_lossy(name);
@@ -418,7 +429,8 @@ impl GlobalRequests for Node {
             drop(state);
             return done(Err(Errno(libc::EIO)));
         }
-        let alone = self.wait_for(&mut state, Wanted::Fetch(file), caller, done);
+        let request = self.next_request();
+        let alone = self.wait_for(&mut state, request, Wanted::Fetch(file), caller, done);
         drop(state);
         if let Some(done) = alone {
             self.events.error(

@@ -216,6 +216,9 @@ impl Node {
     }
 
     pub(super) fn dir_finish(&self, results: &[(RequestId, i32)]) {
+        for &(request, errno) in results {
+            self.tree.decided(request, errno);
+        }
         {
             let mut rounds = self.rounds.lock();
             for (request, _) in results {
@@ -266,9 +269,9 @@ impl Node {
         }
     }
 
-    /// Does it on this node alone, in its own thread: the caller may hold the tree's locks. `request` waited for a lead
-    /// before.
-    pub(super) fn act_alone(&self, op: DirOp, request: Option<RequestId>, done: Completion) {
+    /// Does it on this node alone, in its own thread: the caller may hold the tree's locks. `request` may have
+    /// waited for a lead before.
+    pub(super) fn act_alone(&self, op: DirOp, request: RequestId, done: Completion) {
         let me = self.me.clone();
         let answer = Answer(Some(done));
         self.lanes.local.run(move || {
@@ -277,9 +280,16 @@ impl Node {
                 let mut rounds = node.rounds.lock();
                 node.release(&mut rounds);
                 // Its round was applied here before the lead went: it is done.
-                request.is_some_and(|request| rounds.unfinished.contains_key(&request))
+                rounds.unfinished.contains_key(&request)
             };
-            let errno = if applied { 0 } else { node.vote(&op).err().unwrap_or_else(|| node.apply(&op)) };
+            let act = || match node.vote(&op) {
+                Ok(()) => {
+                    node.tree.going_alone(request);
+                    node.apply(&op)
+                }
+                Err(errno) => errno,
+            };
+            let errno = if applied { 0 } else { act() };
             answer.give(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
         });
     }

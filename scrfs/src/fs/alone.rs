@@ -1,31 +1,42 @@
 //! A mount without a node: directories change here at once, markers fail, nothing can be fetched. For tests, and for
 //! looking at the file system by itself.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::FileSystem;
 use crate::control::DirOp;
 use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, MountedTree};
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Alone {
     tree: Weak<FileSystem>,
+    serial: AtomicU64,
 }
 
 impl Alone {
     /// Acts on `tree`, which does not outlive it.
     pub fn new(tree: &Arc<FileSystem>) -> Arc<Self> {
-        Arc::new(Self { tree: Arc::downgrade(tree) })
+        Arc::new(Self { tree: Arc::downgrade(tree), serial: AtomicU64::new(1) })
     }
 }
 
 impl GlobalRequests for Alone {
-    fn directory(&self, op: DirOp, _caller: Caller, done: Completion) {
+    fn new_request(&self) -> RequestId {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        RequestId { origin: std::process::id().into(), serial }
+    }
+
+    fn directory(&self, request: RequestId, op: DirOp, _caller: Caller, done: Completion) {
         let Some(tree) = self.tree.upgrade() else { return done(Err(Errno(libc::ENOTCONN))) };
-        done(tree.prepare(&op).and_then(|()| tree.apply(&op)));
+        let voted = tree.prepare(&op);
+        if voted.is_ok() {
+            tree.going_alone(request);
+        }
+        done(voted.and_then(|()| tree.apply(&op)));
     }
 
     fn marker(&self, name: &[u8], _caller: Caller, done: Completion) {

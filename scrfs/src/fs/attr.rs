@@ -41,6 +41,25 @@ impl Kind {
         }
     }
 
+    /// A number for a listing that is kept; see [`Kind::of_code`].
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::File => 0,
+            Self::Directory => 1,
+            Self::Symlink => 2,
+            Self::Fifo => 3,
+            Self::Socket => 4,
+            Self::CharDevice => 5,
+            Self::BlockDevice => 6,
+        }
+    }
+
+    /// The type with that number.
+    pub(crate) fn of_code(code: u8) -> Self {
+        let kinds = [Self::Directory, Self::Symlink, Self::Fifo, Self::Socket, Self::CharDevice, Self::BlockDevice];
+        kinds.into_iter().find(|kind| kind.code() == code).unwrap_or(Self::File)
+    }
+
     pub(crate) fn of_entry(entry: &CatalogEntry) -> Self {
         match entry.kind {
             EntryKind::Directory => Self::Directory,

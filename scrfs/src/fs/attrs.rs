@@ -19,6 +19,7 @@ use super::wait::Done;
 use super::world::World;
 use super::{FileSystem, proc_path};
 use crate::daemon::boundary::{Caller, Errno};
+use crate::keep::decide::{Intent, Now};
 
 /// The kernel's own bound on a value and on a list of names (XATTR_SIZE_MAX).
 const XATTR_BYTES_MAX: usize = 65536;
@@ -117,17 +118,40 @@ impl FileSystem {
     }
 
     /// Sets an extended attribute; `flags` are XATTR_CREATE and XATTR_REPLACE.
-    pub fn setxattr(&self, id: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+    pub fn setxattr(
+        &self,
+        caller: Caller,
+        id: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<(), Errno> {
         self.may_set_xattr(id)?;
         let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::EROFS) };
         let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
+        if flags.contains(XattrFlags::CREATE) {
+            let present = has_xattr(&fd, name);
+            if self.had_effect(caller.unique, || Ok(Now { present, ..Now::default() }))? {
+                return Ok(());
+            }
+            if !present {
+                self.keep.begin(caller.unique, Intent::SetAttribute);
+            }
+        }
         Ok(rustix::fs::setxattr(proc_path(&fd), name, value, flags)?)
     }
 
     /// Removes an extended attribute.
-    pub fn removexattr(&self, id: u64, name: &[u8]) -> Result<(), Errno> {
+    pub fn removexattr(&self, caller: Caller, id: u64, name: &[u8]) -> Result<(), Errno> {
         self.may_set_xattr(id)?;
         let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::EROFS) };
+        let present = has_xattr(&fd, name);
+        if self.had_effect(caller.unique, || Ok(Now { present, ..Now::default() }))? {
+            return Ok(());
+        }
+        if present {
+            self.keep.begin(caller.unique, Intent::RemoveAttribute);
+        }
         Ok(rustix::fs::removexattr(proc_path(&fd), name)?)
     }
 
@@ -148,6 +172,11 @@ impl FileSystem {
         let inode = self.table.get(id)?;
         Ok(inode.backing().map(|backing| backing.fd))
     }
+}
+
+fn has_xattr(fd: &OwnedFd, name: &[u8]) -> bool {
+    let mut nothing: [u8; 0] = [];
+    rustix::fs::getxattr(proc_path(fd), name, &mut nothing[..]).is_ok()
 }
 
 /// What a sealed dataset or a frozen one allows: of the former all but the bytes.

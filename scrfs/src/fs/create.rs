@@ -67,6 +67,7 @@ impl FileSystem {
         flags: i32,
         done: Done<(Entry, Opened)>,
     ) {
+        self.forget_opened(caller.unique);
         if let Err(error) = self.announce(caller, parent, name) {
             return done(Err(error));
         }
@@ -86,13 +87,16 @@ impl FileSystem {
             fs.may_link(world, inode, &place)?;
             let source = fs.table.get(inode)?.fd()?;
             let dir = fs.table.get(parent)?.fd()?;
-            if place.is_marker() {
-                if !is_regular(stat_of(&source)?.st_mode) {
-                    return fail(libc::EPERM);
-                }
-                remove_stale_marker(&dir, &made)?;
+            if place.is_marker() && !is_regular(stat_of(&source)?.st_mode) {
+                return fail(libc::EPERM);
             }
-            rustix::fs::linkat(CWD, proc_path(&source), &dir, &*made, AtFlags::SYMLINK_FOLLOW)?;
+            if !fs.has_made(caller.unique, &dir, &made)? {
+                if place.is_marker() {
+                    remove_stale_marker(&dir, &made)?;
+                }
+                fs.will_make(caller.unique, &dir, &made)?;
+                rustix::fs::linkat(CWD, proc_path(&source), &dir, &*made, AtFlags::SYMLINK_FOLLOW)?;
+            }
             let entry = fs.lookup_backed(&place, parent, &made)?;
             Ok((entry, place.is_marker().then(|| place.dataset().map(<[u8]>::to_vec)).flatten()))
         };
@@ -154,14 +158,24 @@ impl FileSystem {
 
     fn make_node_now(&self, caller: Caller, parent: u64, name: &[u8], new: &NewNode) -> Result<(), Errno> {
         let dir = self.table.get(parent)?.fd()?;
+        let made = self.has_made(caller.unique, &dir, name)?;
+        if !made {
+            self.will_make(caller.unique, &dir, name)?;
+        }
         match new {
             NewNode::Node { mode, device } => {
-                let kind = FileType::from_raw_mode(*mode);
-                rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(mode & 0o7777), *device)?;
+                if !made {
+                    let kind = FileType::from_raw_mode(*mode);
+                    rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(mode & 0o7777), *device)?;
+                    effect()?;
+                }
                 self.give_named(&dir, name, caller, *mode)
             }
             NewNode::Symlink(target) => {
-                rustix::fs::symlinkat(&**target, &dir, name)?;
+                if !made {
+                    rustix::fs::symlinkat(&**target, &dir, name)?;
+                    effect()?;
+                }
                 self.give_named(&dir, name, caller, 0)
             }
         }
@@ -207,7 +221,7 @@ impl FileSystem {
                 return fail(libc::EROFS);
             }
             // Set anew after it was removed here.
-            sealed.show(&super::names::inner_of(&place));
+            self.show(sealed, &super::names::inner_of(&place));
             let entry = self.lookup_in(world, parent, name)?;
             let opened = self.open_marker(sealed, caller, entry.attr.nodeid, flags);
             return self.opened_or_forget(entry, opened);
@@ -262,8 +276,12 @@ impl FileSystem {
         name: &[u8],
         mode: u32,
     ) -> Result<OwnedFd, Errno> {
-        let first = if self.privileged { mode & 0o777 } else { mode & 0o777 | 0o600 };
-        rustix::fs::mknodat(dir, name, FileType::RegularFile, Mode::from_raw_mode(first), 0)?;
+        if !self.has_made(caller.unique, dir, name)? {
+            let first = if self.privileged { mode & 0o777 } else { mode & 0o777 | 0o600 };
+            self.will_make(caller.unique, dir, name)?;
+            rustix::fs::mknodat(dir, name, FileType::RegularFile, Mode::from_raw_mode(first), 0)?;
+            effect()?;
+        }
         let path = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(dir, name, path, Mode::empty())?;
         if let Err(error) = self.give(&made, dir, caller, if self.privileged { mode } else { 0 }) {
@@ -287,6 +305,11 @@ pub(crate) fn remove_stale_marker(dir: impl AsFd, name: &[u8]) -> Result<(), Err
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Between a change of names and its answer.
+pub(crate) fn effect() -> Result<(), Errno> {
+    Ok(crate::faults::hit("request.effect")?)
 }
 
 fn is_regular(mode: u32) -> bool {

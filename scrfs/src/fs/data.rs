@@ -14,6 +14,7 @@ use super::place::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
 use crate::daemon::boundary::{Caller, Errno};
+use crate::keep::decide::{Intent, Now};
 
 /// The marker is no data file.
 pub(crate) const MARKER_BYTES_MAX: u64 = 4096;
@@ -39,9 +40,12 @@ impl FileSystem {
     }
 
     /// write(2) to a handle that the daemon serves.
-    pub fn write(&self, fh: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    ///
+    /// An appending one goes to the file's end: the kernel lets no other write of the file come between.
+    pub fn write(&self, caller: Caller, fh: u64, offset: u64, data: &[u8], append: bool) -> Result<usize, Errno> {
         let handle = self.handles.get(fh)?;
         let file = served(&handle)?;
+        let offset = if append { self.append_at(caller.unique, file)? } else { offset };
         let end = offset.checked_add(data.len() as u64).ok_or(Errno(libc::EFBIG))?;
         if end > MARKER_BYTES_MAX
             && self.place_of(handle.inode.id).is_some_and(|(_, place)| place.is_marker())
@@ -59,6 +63,16 @@ impl FileSystem {
             }
         }
         Ok(written)
+    }
+
+    /// Where an append goes; again there when a predecessor got the request.
+    fn append_at(&self, unique: u64, file: &File) -> Result<u64, Errno> {
+        if let Some(Intent::Append { offset }) = self.keep.intent(unique) {
+            return Ok(offset);
+        }
+        let offset = file.metadata()?.len();
+        self.keep.begin(unique, Intent::Append { offset });
+        Ok(offset)
     }
 
     /// A descriptor of a handle was closed. For the marker this is the moment.
@@ -105,10 +119,25 @@ impl FileSystem {
     }
 
     /// fallocate(2).
-    pub fn fallocate(&self, fh: u64, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
+    pub fn fallocate(
+        &self,
+        caller: Caller,
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Result<(), Errno> {
         let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
         let side = self.side(fh, OFlags::RDWR)?;
-        Ok(rustix::fs::fallocate(side.file()?, mode, offset, length)?)
+        let file = side.file()?;
+        if mode.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE) {
+            let size = file.metadata()?.len();
+            if self.had_effect(caller.unique, || Ok(Now { size, ..Now::default() }))? {
+                return Ok(());
+            }
+            self.keep.begin(caller.unique, Intent::Resize { before: size });
+        }
+        Ok(rustix::fs::fallocate(file, mode, offset, length)?)
     }
 
     /// lseek(2) with SEEK_DATA or SEEK_HOLE; the kernel does the others.

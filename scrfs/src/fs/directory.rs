@@ -50,6 +50,11 @@ impl FileSystem {
         name: &[u8],
         mode: u32,
     ) -> Result<Step<Entry>, Stop> {
+        if self.asked_before(caller.unique) {
+            let path = self.path_in(parent, name)?;
+            return Ok(Step::Global(self.make_op(caller, path, parent, mode)?));
+        }
+        let made = self.has_made(caller.unique, &*self.table.get(parent)?.fd()?, name)?;
         let (path, place) = self.may_make(world, parent, name)?;
         if place.is_marker() {
             // The marker is a file.
@@ -59,7 +64,11 @@ impl FileSystem {
         let above = stat_of(&dir)?;
         let setgid = above.st_mode & libc::S_ISGID != 0;
         if matches!(place, Place::Outside | Place::Top) {
-            rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode & 0o777))?;
+            if !made {
+                self.will_make(caller.unique, &dir, name)?;
+                rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode & 0o777))?;
+                super::create::effect()?;
+            }
             let made = open_path(&dir, name)?;
             let mode = if setgid { mode | libc::S_ISGID } else { mode };
             if let Err(error) = self.give(&made, &dir, caller, mode) {
@@ -68,12 +77,19 @@ impl FileSystem {
             }
             return Ok(Step::Here(self.lookup_in(world, parent, name)?));
         }
-        Ok(Step::Global(DirOp::Make {
+        Ok(Step::Global(self.make_op(caller, path, parent, mode)?))
+    }
+
+    /// A directory made by `caller`: in a setgid directory it is one too, and of its group.
+    fn make_op(&self, caller: Caller, path: RelPath, parent: u64, mode: u32) -> Result<DirOp, Errno> {
+        let above = stat_of(self.table.get(parent)?.fd()?)?;
+        let setgid = above.st_mode & libc::S_ISGID != 0;
+        Ok(DirOp::Make {
             path,
             mode: mode & 0o7777 | if setgid { libc::S_ISGID } else { 0 },
             uid: caller.uid,
             gid: if setgid { above.st_gid } else { caller.gid },
-        }))
+        })
     }
 
     /// rmdir(2).
@@ -85,17 +101,26 @@ impl FileSystem {
             Err(error) => done(Err(error)),
         };
         let name = name.to_vec();
-        let step = move |fs: &Self, world: &World| fs.rmdir_now(world, parent, &name);
+        let step = move |fs: &Self, world: &World| fs.rmdir_now(world, caller, parent, &name);
         self.attempt(caller, step, Box::new(finish));
     }
 
-    fn rmdir_now(&self, world: &World, parent: u64, name: &[u8]) -> Result<Step<()>, Stop> {
+    fn rmdir_now(
+        &self,
+        world: &World,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Step<()>, Stop> {
+        if self.asked_before(caller.unique) {
+            return Ok(Step::Global(DirOp::Remove { path: self.path_in(parent, name)? }));
+        }
         let (path, place) = self.may_change(world, parent, name)?;
         if self.names.fixed(&path) {
             return fail(libc::EBUSY);
         }
         if matches!(place, Place::Outside | Place::Top) {
-            self.rmdir_local(parent, name)?;
+            self.rmdir_local(caller, parent, name)?;
             return Ok(Step::Here(()));
         }
         if world.frozen(&place) {
@@ -115,6 +140,10 @@ impl FileSystem {
             Ok(requests) => Arc::clone(requests),
             Err(error) => return done(Err(error)),
         };
+        let request = match self.ask_once(caller.unique, &op, || requests.new_request()) {
+            Ok(request) => request,
+            Err(outcome) => return done(outcome),
+        };
         if let DirOp::Remove { path } = &op {
             self.removing.lock().push((path.clone(), None));
         }
@@ -131,13 +160,13 @@ impl FileSystem {
                 _ => done(outcome),
             }
         };
-        requests.directory(op, caller, Box::new(answer));
+        requests.directory(request, op, caller, Box::new(answer));
     }
 
     /// Answers a removal when its room is free, as any file system does; should that take too long, without it.
     fn when_gone(self: &Arc<Self>, number: u64, caller: Caller, done: Done<()>) {
         let step =
-            move |fs: &Self, _: &World| if fs.doomed.is_gone(number) { Ok(()) } else { Err(Stop::Wait) };
+            move |fs: &Self, _: &World| if fs.doomed()?.is_gone(number) { Ok(()) } else { Err(Stop::Wait) };
         let finish = move |gone: Result<(), Errno>| match gone {
             Err(Errno(libc::ETIMEDOUT)) => done(Ok(())),
             outcome => done(outcome),
@@ -262,7 +291,7 @@ impl FileSystem {
     pub(crate) fn carry_out(&self, world: &mut World, op: &DirOp) -> Result<(), Errno> {
         match op {
             DirOp::Make { path, mode, uid, gid } => {
-                let owner = Caller { tid: 0, uid: *uid, gid: *gid };
+                let owner = Caller { uid: *uid, gid: *gid, ..Caller::default() };
                 match self.make_directory(path, owner, *mode) {
                     Err(Errno(libc::EEXIST)) if self.open_directory(path).is_ok() => Ok(()),
                     outcome => outcome,
@@ -292,9 +321,10 @@ impl FileSystem {
         match (world.sealed(&place).cloned(), &place) {
             (Some(sealed), Place::Entry(_)) => {
                 world.unlist(sealed.id());
+                self.keep.show_all(sealed.id().0);
                 self.doom_if_there(path)?;
             }
-            (Some(sealed), _) => sealed.hide(super::names::inner_of(&place)),
+            (Some(sealed), _) => self.hide(&sealed, super::names::inner_of(&place)),
             // Local files that other nodes never saw go with it.
             (None, _) => self.doom_if_there(path)?,
         }

@@ -3,15 +3,20 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::attr::{key_of, stat_of};
 use super::caller::Process;
 use super::listing::Snapshot;
 use super::table::Inode;
 use crate::daemon::boundary::Errno;
+use crate::keep::Keep;
+use crate::keep::intents::number_of;
+use crate::keep::records::{KeptFd, KeptFile};
 
 /// An open file.
 #[derive(Debug)]
@@ -43,59 +48,163 @@ impl Handle {
 pub(crate) struct DirHandle {
     pub(crate) inode: Arc<Inode>,
     pub(crate) snapshot: Mutex<Option<Arc<Snapshot>>>,
+    /// The listing for a successor, and the handle's record.
+    kept: Mutex<Option<OwnedFd>>,
+    record: Option<u32>,
 }
+
+/// An entry of a table with its record and the request that made it.
+#[derive(Debug)]
+struct Slot<T> {
+    value: Arc<T>,
+    record: Option<u32>,
+    unique: u64,
+}
+
+type Slots<T> = RwLock<HashMap<u64, Slot<T>>>;
 
 /// All open files and directories.
 #[derive(Debug)]
 pub(crate) struct Handles {
+    keep: Arc<Keep>,
     next: AtomicU64,
-    files: RwLock<HashMap<u64, Arc<Handle>>>,
-    directories: RwLock<HashMap<u64, Arc<DirHandle>>>,
+    files: Slots<Handle>,
+    directories: Slots<DirHandle>,
+}
+
+/// The handle that request `unique` opened.
+fn opened_by<T>(slots: &Slots<T>, unique: u64) -> Option<u64> {
+    let unique = number_of(unique);
+    slots.read().iter().find(|(_, slot)| slot.unique == unique && unique != 0).map(|(handle, _)| *handle)
 }
 
 impl Handles {
-    /// Numbers begin in a range of this process's own: a successor never takes an old number for a new handle.
-    pub(crate) fn new() -> Self {
-        Self {
-            next: AtomicU64::new((u64::from(std::process::id()) << 32) | 1),
-            files: RwLock::default(),
-            directories: RwLock::default(),
-        }
+    /// Numbers begin in a range of this worker's own: a successor never takes an old number for a new handle.
+    pub(crate) fn new(keep: Arc<Keep>) -> Self {
+        let next = AtomicU64::new(keep.begin_generation() << 40 | 1);
+        Self { keep, next, files: RwLock::default(), directories: RwLock::default() }
     }
 
     fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, handle: Arc<Handle>) -> u64 {
-        let fh = self.number();
-        self.files.write().insert(fh, handle);
+    /// Adds what request `unique` opened.
+    pub(crate) fn add(&self, handle: Arc<Handle>, unique: u64) -> u64 {
+        let (fh, unique) = (self.number(), number_of(unique));
+        let data = handle.file.as_ref().and_then(|file| {
+            Some(KeptFd { number: file.as_raw_fd(), key: key_of(&stat_of(file).ok()?) })
+        });
+        let record = self.keep.add_file(&KeptFile {
+            handle: fh,
+            inode: handle.inode.id,
+            unique,
+            flags: handle.flags,
+            data,
+            pid: handle.process.pid,
+            rank: handle.process.rank,
+            command: handle.process.command.clone(),
+        });
+        self.files.write().insert(fh, Slot { value: handle, record, unique });
         fh
+    }
+
+    /// A file that a predecessor left open.
+    pub(crate) fn take_in(&self, fh: u64, handle: Handle, record: u32, unique: u64) {
+        self.files.write().insert(fh, Slot { value: Arc::new(handle), record: Some(record), unique });
     }
 
     pub(crate) fn get(&self, fh: u64) -> Result<Arc<Handle>, Errno> {
-        self.files.read().get(&fh).cloned().ok_or(Errno(libc::EBADF))
+        self.files.read().get(&fh).map(|slot| Arc::clone(&slot.value)).ok_or(Errno(libc::EBADF))
     }
 
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<Handle>> {
-        self.files.write().remove(&fh)
+        let slot = self.files.write().remove(&fh)?;
+        if let Some(record) = slot.record {
+            self.keep.remove_file(record);
+        }
+        Some(slot.value)
+    }
+
+    /// The file that request `unique` opened for a predecessor, who did not live to say so.
+    pub(crate) fn file_opened_by(&self, unique: u64) -> Option<u64> {
+        opened_by(&self.files, unique)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Handle>> {
-        self.files.read().values().cloned().collect()
+        self.files.read().values().map(|slot| Arc::clone(&slot.value)).collect()
     }
 
-    pub(crate) fn add_directory(&self, handle: DirHandle) -> u64 {
-        let fh = self.number();
-        self.directories.write().insert(fh, Arc::new(handle));
+    pub(crate) fn add_directory(&self, inode: Arc<Inode>, unique: u64) -> u64 {
+        if let Some(former) = opened_by(&self.directories, unique) {
+            self.remove_directory(former);
+        }
+        let (fh, unique) = (self.number(), number_of(unique));
+        let record = self.keep.add_directory(fh, inode.id, unique);
+        self.insert_directory(fh, inode, None, record, unique);
         fh
     }
 
+    /// A directory that a predecessor left open, with what it had listed.
+    pub(crate) fn take_in_directory(
+        &self,
+        fh: u64,
+        inode: Arc<Inode>,
+        listing: Option<(Arc<Snapshot>, OwnedFd)>,
+        record: u32,
+        unique: u64,
+    ) {
+        self.insert_directory(fh, inode, listing, Some(record), unique);
+    }
+
+    fn insert_directory(
+        &self,
+        fh: u64,
+        inode: Arc<Inode>,
+        listing: Option<(Arc<Snapshot>, OwnedFd)>,
+        record: Option<u32>,
+        unique: u64,
+    ) {
+        let (snapshot, kept) = listing.unzip();
+        let value =
+            Arc::new(DirHandle { inode, snapshot: Mutex::new(snapshot), kept: Mutex::new(kept), record });
+        self.directories.write().insert(fh, Slot { value, record, unique });
+    }
+
     pub(crate) fn directory(&self, fh: u64) -> Result<Arc<DirHandle>, Errno> {
-        self.directories.read().get(&fh).cloned().ok_or(Errno(libc::EBADF))
+        let directories = self.directories.read();
+        directories.get(&fh).map(|slot| Arc::clone(&slot.value)).ok_or(Errno(libc::EBADF))
+    }
+
+    /// Keeps the listing of a directory whose reader comes back for the rest.
+    pub(crate) fn keep_listing(&self, handle: &DirHandle, snapshot: &Snapshot) {
+        let Some(record) = handle.record else { return };
+        let mut kept = handle.kept.lock();
+        if kept.is_some() {
+            return;
+        }
+        match snapshot.write() {
+            Ok((fd, key)) => {
+                self.keep.set_listing(record, Some(KeptFd { number: fd.as_raw_fd(), key }));
+                *kept = Some(fd);
+            }
+            Err(error) => tracing::warn!(%error, "a listing cannot be kept for a successor"),
+        }
+    }
+
+    /// The directory is read from its begin again.
+    pub(crate) fn drop_listing(&self, handle: &DirHandle) {
+        let mut kept = handle.kept.lock();
+        if let (Some(record), Some(_)) = (handle.record, &*kept) {
+            self.keep.set_listing(record, None);
+        }
+        *kept = None;
     }
 
     pub(crate) fn remove_directory(&self, fh: u64) {
-        self.directories.write().remove(&fh);
+        let slot = self.directories.write().remove(&fh);
+        if let Some(record) = slot.as_ref().and_then(|slot| slot.record) {
+            self.keep.remove_directory(record);
+        }
     }
 }

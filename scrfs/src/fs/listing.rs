@@ -1,20 +1,24 @@
 //! Reading directories. A listing is taken when the directory is opened or rewound, so offsets stay right while names
 //! come and go.
 
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 
 use super::FileSystem;
-use super::attr::Kind;
+use super::attr::{Kind, key_of};
 use super::errno::fail;
 use super::handles::DirHandle;
 use super::names::{Entry, inner_of};
 use super::place::Place;
 use super::sealed::Name;
-use super::table::{Inode, ROOT};
+use super::table::{Inode, Key, ROOT};
 use super::world::World;
-use crate::daemon::boundary::Errno;
+use crate::daemon::boundary::{Caller, Errno};
 use crate::path::RelPath;
 use crate::store::beneath;
 
@@ -35,14 +39,51 @@ pub(crate) struct Snapshot {
     pub(crate) entries: Vec<DirEntry>,
 }
 
+impl Snapshot {
+    /// Written to memory that outlives this process: per entry inode number, type, length of the name, name.
+    pub(crate) fn write(&self) -> std::io::Result<(OwnedFd, Key)> {
+        let mut bytes = Vec::new();
+        for entry in &self.entries {
+            let length = u32::try_from(entry.name.len()).map_err(std::io::Error::other)?;
+            bytes.extend(entry.ino.to_ne_bytes());
+            bytes.push(entry.kind.code());
+            bytes.extend(length.to_ne_bytes());
+            bytes.extend(&entry.name);
+        }
+        let fd = rustix::fs::memfd_create("scrfs-listing", MemfdFlags::CLOEXEC)?;
+        let mut file = File::from(fd);
+        file.write_all(&bytes)?;
+        let fd = OwnedFd::from(file);
+        let key = key_of(&rustix::fs::fstat(&fd)?);
+        Ok((fd, key))
+    }
+
+    /// What [`Snapshot::write`] wrote.
+    pub(crate) fn read(fd: OwnedFd) -> Option<(Arc<Self>, OwnedFd)> {
+        let file = File::from(fd);
+        let mut bytes = vec![0; usize::try_from(file.metadata().ok()?.len()).ok()?];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        let (mut entries, mut rest) = (Vec::new(), bytes.as_slice());
+        while let Some((ino, after)) = rest.split_first_chunk() {
+            let (kind, after) = after.split_first()?;
+            let (length, after) = after.split_first_chunk()?;
+            let (name, after) = after.split_at_checked(u32::from_ne_bytes(*length) as usize)?;
+            let kind = Kind::of_code(*kind);
+            entries.push(DirEntry { name: name.to_vec(), kind, ino: u64::from_ne_bytes(*ino) });
+            rest = after;
+        }
+        Some((Arc::new(Self { entries }), file.into()))
+    }
+}
+
 /// Marks inode numbers of the file system below: ours never get so high.
 const FOREIGN: u64 = 1 << 63;
 
 impl FileSystem {
     /// opendir.
-    pub fn opendir(&self, id: u64) -> Result<u64, Errno> {
+    pub fn opendir(&self, caller: Caller, id: u64) -> Result<u64, Errno> {
         let inode = self.table.get(id)?;
-        Ok(self.handles.add_directory(DirHandle { inode, snapshot: parking_lot::Mutex::default() }))
+        Ok(self.handles.add_directory(inode, caller.unique))
     }
 
     /// closedir.
@@ -62,12 +103,14 @@ impl FileSystem {
     ) -> Result<(), Errno> {
         let handle = self.handles.directory(fh)?;
         let snapshot = self.snapshot(&handle, offset)?;
+        let mut whole = true;
         let first = usize::try_from(offset).unwrap_or(usize::MAX);
         for (at, listed) in snapshot.entries.iter().enumerate().skip(first) {
             let next = at as u64 + 1;
             let dots = listed.name == b"." || listed.name == b"..";
             if !plus || dots {
                 if !emit(listed, None, next) {
+                    whole = false;
                     break;
                 }
                 continue;
@@ -76,6 +119,7 @@ impl FileSystem {
                 Ok(entry) => {
                     if !emit(listed, Some(&entry), next) {
                         self.forget(entry.attr.nodeid, 1);
+                        whole = false;
                         break;
                     }
                 }
@@ -84,16 +128,20 @@ impl FileSystem {
                 Err(error) => return Err(error),
             }
         }
+        if !whole {
+            self.handles.keep_listing(&handle, &snapshot);
+        }
         Ok(())
     }
 
     fn snapshot(&self, handle: &DirHandle, offset: u64) -> Result<Arc<Snapshot>, Errno> {
         let mut slot = handle.snapshot.lock();
-        if offset > 0
-            && let Some(snapshot) = &*slot
-        {
-            return Ok(Arc::clone(snapshot));
+        if offset > 0 {
+            // None is left only of one whose last entry a predecessor gave out.
+            let none = || Arc::new(Snapshot { entries: Vec::new() });
+            return Ok(slot.as_ref().map_or_else(none, Arc::clone));
         }
+        self.handles.drop_listing(handle);
         let world = self.world.read();
         let mut entries = self.dots(handle.inode.id);
         entries.extend(self.list(&world, &handle.inode)?);

@@ -17,6 +17,7 @@ mod directory;
 mod doomed;
 mod errno;
 mod handles;
+mod intent;
 mod listing;
 mod marker;
 mod names;
@@ -24,6 +25,7 @@ mod open;
 pub mod place;
 mod remove;
 mod rename;
+mod restore;
 mod sealed;
 mod sys;
 pub mod table;
@@ -49,9 +51,11 @@ pub use self::listing::DirEntry;
 pub use self::names::Entry;
 pub use self::open::Opened;
 use self::place::Namespace;
+pub use self::restore::Registered;
 use self::table::{Backing, Table};
 pub use self::wait::Done;
 use crate::daemon::boundary::{Errno, GlobalRequests};
+use crate::keep::Keep;
 use crate::path::RelPath;
 use crate::store::beneath;
 
@@ -77,6 +81,7 @@ pub struct FileSystem {
     /// Runs as root: may give files to their makers, and needs no permission bits.
     privileged: bool,
     names: Namespace,
+    keep: Arc<Keep>,
     table: Table,
     world: RwLock<world::World>,
     handles: handles::Handles,
@@ -89,8 +94,10 @@ pub struct FileSystem {
     wakes: Mutex<Vec<(Vec<u8>, Wake)>>,
     /// Directories whose removal was asked for here and is not decided; then, what is to be waited for.
     removing: Mutex<Vec<(RelPath, Option<u64>)>>,
-    doomed: doomed::Doomed,
+    doomed: OnceLock<doomed::Doomed>,
     me: Weak<Self>,
+    /// Taken over from a predecessor and not yet fetched by the adapter.
+    registered: Mutex<Vec<Registered>>,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -103,22 +110,31 @@ impl FileSystem {
     /// Opens the backing tree at `tree` (a directory), with datasets in `checkpoint_path` below it, which is made when
     /// it is missing. Nothing global works before [`FileSystem::connect`].
     pub fn new(tree: &Path, checkpoint_path: RelPath) -> Result<Arc<Self>, Errno> {
+        let fs = Self::with_keep(tree, checkpoint_path, Arc::new(Keep::alone()?))?;
+        fs.begin()?;
+        Ok(fs)
+    }
+
+    /// As [`FileSystem::new`], with state memory that outlives this process.
+    pub fn with_keep(
+        tree: &Path,
+        checkpoint_path: RelPath,
+        keep: Arc<Keep>,
+    ) -> Result<Arc<Self>, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = rustix::fs::open(tree, flags, Mode::empty())?;
         let key = attr::key_of(&attr::stat_of(&root)?);
         let root = Arc::new(root);
         std::fs::create_dir_all(tree.join(checkpoint_path.as_path()))?;
-        let doomed = doomed::Doomed::open(tree)?;
-        // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the process.
-        signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
         Ok(Arc::new_cyclic(|me| Self {
             root: Arc::clone(&root),
             root_path: tree.to_owned(),
             privileged: rustix::process::geteuid().is_root(),
             names: Namespace::new(checkpoint_path),
-            table: Table::new(Backing { fd: root, key }),
+            table: Table::new(Backing { fd: root, key }, Arc::clone(&keep)),
             world: RwLock::default(),
-            handles: handles::Handles::new(),
+            handles: handles::Handles::new(Arc::clone(&keep)),
+            keep,
             waiters: wait::Waiters::default(),
             wait_bound: RwLock::new(WAIT_BOUND),
             processes: caller::Processes::default(),
@@ -127,9 +143,23 @@ impl FileSystem {
             mode_reason: RwLock::new("not mounted yet".into()),
             wakes: Mutex::default(),
             removing: Mutex::default(),
-            doomed,
+            doomed: OnceLock::new(),
             me: me.clone(),
+            registered: Mutex::default(),
         }))
+    }
+
+    /// Nobody else uses the tree any more: finishes what a predecessor had begun to delete.
+    pub fn begin(&self) -> Result<(), Errno> {
+        // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the process.
+        signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
+        let _ = self.doomed.set(doomed::Doomed::open(&self.root_path)?);
+        Ok(())
+    }
+
+    /// The deleting half; not before [`FileSystem::begin`].
+    fn doomed(&self) -> Result<&doomed::Doomed, Errno> {
+        self.doomed.get().ok_or(Errno(libc::EAGAIN))
     }
 
     /// Tells whom to ask for what other nodes take part in; once.
@@ -137,6 +167,11 @@ impl FileSystem {
         if self.requests.set(requests).is_err() {
             tracing::error!("the mounted tree is connected to its node already");
         }
+    }
+
+    /// The state memory.
+    pub fn keep(&self) -> &Arc<Keep> {
+        &self.keep
     }
 
     /// The adapter's finding about passthrough.
@@ -194,7 +229,7 @@ impl FileSystem {
     fn doom(&self, path: &RelPath) -> Result<Option<u64>, Errno> {
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
         let dir = self.open_directory(&above)?;
-        let taken = self.as_owner(&dir, || self.doomed.take(dir.try_clone()?, name))?;
+        let taken = self.as_owner(&dir, || self.doomed()?.take(dir.try_clone()?, name))?;
         let me = Weak::clone(&self.me);
         let after = move || {
             if let Some(fs) = me.upgrade() {
@@ -203,7 +238,8 @@ impl FileSystem {
                 fs.wake_waiters();
             }
         };
-        Ok(taken.map(|aside| self.doomed.delete(aside, after)))
+        let doomed = self.doomed()?;
+        Ok(taken.map(|aside| doomed.delete(aside, after)))
     }
 
     /// Changes a directory of the backing tree whose modes may keep a daemon without privileges from it: what programs

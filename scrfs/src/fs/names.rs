@@ -99,19 +99,25 @@ impl FileSystem {
             if !sealed.shows_marker() {
                 return fail(libc::ENOENT);
             }
-            let inode = self.enter_marker(parent, name)?;
+            let inode = self.enter_marker(sealed, place, parent, name)?;
             let attr = marker_attr(sealed, &inner, &inode)?;
             return Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO });
         }
         sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
-        let inode = self.table.enter_sealed(parent, name)?;
+        let inode = self.table.enter_sealed(parent, name, self.mark(sealed, place))?;
         let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
         let ttl = sealed_ttl(&attr);
         Ok(Entry { attr, entry_ttl: ttl, attr_ttl: ttl })
     }
 
     /// The marker's inode: on its file when one was written here.
-    fn enter_marker(&self, parent: u64, name: &[u8]) -> Result<Arc<Inode>, Errno> {
+    fn enter_marker(
+        &self,
+        sealed: &Sealed,
+        place: &Place,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Arc<Inode>, Errno> {
         let written = self.table.get(parent)?.fd().ok().and_then(|dir| {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = rustix::fs::openat(&dir, name, flags, Mode::empty()).ok()?;
@@ -128,7 +134,7 @@ impl FileSystem {
                 }
                 self.table.enter(parent, name, backing)
             }
-            None => self.table.enter_sealed(parent, name),
+            None => self.table.enter_sealed(parent, name, self.mark(sealed, place)),
         }
     }
 

@@ -19,6 +19,7 @@ use super::{FileSystem, proc_path};
 use crate::daemon::boundary::{Caller, Errno};
 use crate::dataset::EntryKind;
 use crate::ids::DatasetId;
+use crate::keep::intents::is_resent;
 use crate::path::RelPath;
 
 /// How often one open asks for the same file again, when what was brought is gone before it could be opened.
@@ -56,6 +57,7 @@ impl FileSystem {
     }
 
     fn open_after(self: &Arc<Self>, caller: Caller, id: u64, flags: i32, fetched: u32, done: Done<Opened>) {
+        self.forget_opened(caller.unique);
         let fs = Arc::clone(self);
         let finish = move |step: Result<Step, Errno>| match step {
             Ok(Step::Opened(opened)) => done(Ok(opened)),
@@ -74,6 +76,15 @@ impl FileSystem {
             Err(error) => done(Err(error)),
         };
         self.attempt(caller, move |fs, world| fs.open_now(world, caller, id, flags), Box::new(finish));
+    }
+
+    /// A request that a predecessor got opens its file anew: nobody was told of the former handle.
+    pub(crate) fn forget_opened(&self, unique: u64) {
+        if is_resent(unique)
+            && let Some(former) = self.handles.file_opened_by(unique)
+        {
+            self.release(former);
+        }
     }
 
     fn open_now(&self, world: &World, caller: Caller, id: u64, flags: i32) -> Result<Step, Stop> {
@@ -187,7 +198,7 @@ impl FileSystem {
     /// Makes the empty file behind a marker that was set on another node.
     pub(crate) fn write_marker(&self, sealed: &Sealed, inode: &Inode) -> Result<(), Errno> {
         let top = self.names.dataset_path(sealed.name())?;
-        let owner = sealed.top().map_or(Caller::default(), |e| Caller { tid: 0, uid: e.uid, gid: e.gid });
+        let owner = sealed.top().map_or(Caller::default(), |e| Caller { uid: e.uid, gid: e.gid, ..Caller::default() });
         let dir = match self.open_directory(&top) {
             Ok(dir) => dir,
             Err(Errno(libc::ENOENT)) => {
@@ -231,15 +242,16 @@ impl FileSystem {
             process: if writes { self.processes.of(caller) } else { super::caller::Process::default() },
             registration: Mutex::default(),
         });
-        let fh = self.handles.add(Arc::clone(&handle));
+        let fh = self.handles.add(Arc::clone(&handle), caller.unique);
         Opened { fh, handle, passthrough, direct }
     }
 }
 
 /// Flags for the daemon's own descriptor of a handle: what the kernel does itself is left out, and O_DIRECT, for which
 /// our buffers are not aligned.
-fn own_flags(flags: i32, privileged: bool) -> OFlags {
-    let mut out = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
+pub(super) fn own_flags(flags: i32, privileged: bool) -> OFlags {
+    // Where an append goes is decided at each write, so that one that is sent again goes to the same place.
+    let mut out = libc::O_APPEND | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
     if !privileged {
         out |= libc::O_NOATIME;
     }

@@ -6,6 +6,7 @@ use rustix::fs::AtFlags;
 
 use super::FileSystem;
 use super::attr::Kind;
+use super::create::effect;
 use super::errno::{Stop, fail};
 use super::names::inner_of;
 use super::wait::Done;
@@ -16,12 +17,15 @@ impl FileSystem {
     /// unlink(2). Below the top of a sealed dataset it only hides the name here.
     pub fn unlink(self: &Arc<Self>, caller: Caller, parent: u64, name: &[u8], done: Done<()>) {
         let name = name.to_vec();
-        self.attempt(caller, move |fs, world| fs.unlink_now(world, parent, &name), done);
+        self.attempt(caller, move |fs, world| fs.unlink_now(world, caller, parent, &name), done);
     }
 
-    fn unlink_now(&self, world: &World, parent: u64, name: &[u8]) -> Result<(), Stop> {
+    fn unlink_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Stop> {
         let (path, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
+            if self.will_hide(caller.unique, sealed, &place) {
+                return Ok(());
+            }
             let inner = inner_of(&place);
             if place.is_marker() {
                 if !sealed.shows_marker() {
@@ -37,10 +41,13 @@ impl FileSystem {
                     return fail(libc::EISDIR);
                 }
             }
-            sealed.hide(inner);
+            self.hide(sealed, inner);
         } else {
             let dir = self.table.get(parent)?.fd()?;
-            rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+            if !self.will_remove(caller.unique, &dir, name)? {
+                rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+                effect()?;
+            }
         }
         tracing::trace!(%path, "unlinked");
         self.table.cut(parent, name);
@@ -48,9 +55,12 @@ impl FileSystem {
     }
 
     /// rmdir(2) of plain scratch.
-    pub(crate) fn rmdir_local(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn rmdir_local(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let dir = self.table.get(parent)?.fd()?;
-        rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
+        if !self.will_remove(caller.unique, &dir, name)? {
+            rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
+            effect()?;
+        }
         self.table.cut(parent, name);
         Ok(())
     }

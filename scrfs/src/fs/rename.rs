@@ -6,13 +6,19 @@ use rustix::fs::{AtFlags, FileType, RenameFlags};
 
 use super::FileSystem;
 use super::attr::Kind;
+use super::create::effect;
 use super::errno::{Stop, fail};
+use super::intent::key_at;
 use super::names::inner_of;
 use super::place::Place;
+use super::table::Key;
 use super::wait::Done;
 use super::world::World;
 use crate::control::DirOp;
 use crate::daemon::boundary::{Caller, Errno};
+use crate::keep::decide::{Intent, Now};
+use crate::keep::intents::is_resent;
+use crate::path::RelPath;
 
 /// A name in a directory.
 type At = (u64, Vec<u8>);
@@ -52,7 +58,7 @@ impl FileSystem {
             Ok(Step::Global(op)) => fs.ask_directory(op, caller, done),
             Err(error) => done(Err(error)),
         };
-        let step = move |fs: &Self, world: &World| fs.rename_now(world, &from, &to, flags);
+        let step = move |fs: &Self, world: &World| fs.rename_now(world, caller.unique, &from, &to, flags);
         self.attempt(caller, step, Box::new(finish));
     }
 
@@ -62,15 +68,63 @@ impl FileSystem {
         Ok(FileType::from_raw_mode(stat.st_mode))
     }
 
-    fn rename_now(&self, world: &World, from: &At, to: &At, flags: RenameFlags) -> Result<Step, Stop> {
+    /// What a predecessor did for this request.
+    fn renamed_before(
+        &self,
+        unique: u64,
+        (from, to): (&At, &At),
+        (from_path, to_path): (&RelPath, &RelPath),
+        flags: RenameFlags,
+    ) -> Result<Option<Step>, Errno> {
+        if self.asked_before(unique) {
+            let (from, to) = (from_path.clone(), to_path.clone());
+            let no_replace = flags.contains(RenameFlags::NOREPLACE);
+            let exchange = flags.contains(RenameFlags::EXCHANGE);
+            return Ok(Some(Step::Global(DirOp::Rename { from, to, no_replace, exchange })));
+        }
+        if !self.had_effect(unique, || {
+            let name = self.key_of_name(from)?;
+            // Hiding a name is one store before which nothing else is done.
+            Ok(Now { name, to: self.key_of_name(to)?, present: true, ..Now::default() })
+        })? {
+            return Ok(None);
+        }
+        if matches!(self.keep.intent(unique), Some(Intent::Hide)) {
+            return Ok(Some(Step::Renamed));
+        }
+        let place = self.names.place(to_path);
+        if place.is_marker() && self.kind_at(to)? == FileType::RegularFile {
+            return Ok(Some(Step::Marker(place.dataset().unwrap_or_default().to_vec())));
+        }
+        Ok(Some(Step::Renamed))
+    }
+
+    fn key_of_name(&self, at: &At) -> Result<Option<Key>, Errno> {
+        key_at(self.table.get(at.0)?.fd()?, &at.1)
+    }
+
+    fn rename_now(
+        &self,
+        world: &World,
+        unique: u64,
+        from: &At,
+        to: &At,
+        flags: RenameFlags,
+    ) -> Result<Step, Stop> {
         let (from_path, from_place) = self.may_change(world, from.0, &from.1)?;
         let (to_path, to_place) = self.may_change(world, to.0, &to.1)?;
+        if is_resent(unique)
+            && let Some(step) = self.renamed_before(unique, (from, to), (&from_path, &to_path), flags)?
+        {
+            return Ok(step);
+        }
         if let Some(sealed) = world.sealed(&from_place) {
             let inner = inner_of(&from_place);
             let repeats = to_place.is_marker() && to_place.dataset() == from_place.dataset();
             if repeats && sealed.entry(&inner).is_some_and(|entry| Kind::of_entry(entry) == Kind::File) {
                 // Two ranks set the marker at once, and this one's file was sealed with the rest meanwhile.
-                sealed.hide(inner);
+                self.keep.begin(unique, Intent::Hide);
+                self.hide(sealed, inner);
                 self.table.cut(from.0, &from.1);
                 return Ok(Step::Renamed);
             }
@@ -82,7 +136,7 @@ impl FileSystem {
                 return fail(libc::EROFS);
             }
             if !sealed.shows_marker() {
-                sealed.show(&inner_of(&to_place));
+                self.show(sealed, &inner_of(&to_place));
             }
         }
         if self.names.fixed(&from_path) || self.names.fixed(&to_path) {
@@ -121,7 +175,13 @@ impl FileSystem {
         let (from_dir, to_dir) = (self.table.get(from.0)?.fd()?, self.table.get(to.0)?.fd()?);
         // A marker that is not listed is not there for the program that says NOREPLACE.
         let flags = if to_place.is_marker() { flags - RenameFlags::NOREPLACE } else { flags };
+        if unique != 0
+            && let Some(moved) = self.key_of_name(from)?
+        {
+            self.keep.begin(unique, Intent::Rename { from: moved, to: self.key_of_name(to)?, exchange });
+        }
         rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags)?;
+        effect()?;
         self.table.rename((from.0, &from.1), (to.0, &to.1), exchange);
         if to_place.is_marker() && source == FileType::RegularFile {
             return Ok(Step::Marker(to_place.dataset().unwrap_or_default().to_vec()));

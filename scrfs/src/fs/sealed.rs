@@ -132,6 +132,12 @@ impl Sealed {
         names.into_iter().collect()
     }
 
+    /// All paths that programs may have seen.
+    pub(crate) fn all_paths(&self) -> Vec<RelPath> {
+        let entries = self.index.catalog().entries.iter().map(|entry| entry.path.clone());
+        entries.chain(self.implied.keys().cloned()).chain(RelPath::new(MARKER)).collect()
+    }
+
     /// Hides a name and what is below it.
     pub(crate) fn hide(&self, path: RelPath) {
         self.hidden.write().insert(path);

@@ -8,12 +8,14 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::daemon::boundary::Errno;
+use crate::keep::Keep;
+use crate::keep::records::{KeptFd, KeptInode, SealedMark};
 use crate::path::{PATH_BYTES_MAX, RelPath};
 
 /// The root's number, as FUSE wants it.
@@ -31,19 +33,28 @@ pub(crate) struct Backing {
     pub(crate) key: Key,
 }
 
+impl Backing {
+    /// As the state memory has it.
+    pub(crate) fn kept(&self) -> KeptFd {
+        KeptFd { number: self.fd.as_raw_fd(), key: self.key }
+    }
+}
+
 /// One inode. Without backing it is a sealed name whose bytes were not asked for yet, or are on another node.
 #[derive(Debug)]
 pub struct Inode {
     /// Its number.
     pub id: u64,
+    /// Its record in the state memory.
+    pub(crate) record: Option<u32>,
     backing: RwLock<Option<Backing>>,
     /// The adapter's passthrough registration, shared by all open handles.
     pub(crate) passthrough: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
 
 impl Inode {
-    fn new(id: u64, backing: Option<Backing>) -> Arc<Self> {
-        Arc::new(Self { id, backing: RwLock::new(backing), passthrough: Mutex::new(None) })
+    fn new(id: u64, record: Option<u32>, backing: Option<Backing>) -> Arc<Self> {
+        Arc::new(Self { id, record, backing: RwLock::new(backing), passthrough: Mutex::new(None) })
     }
 
     /// The backing, if it has one now.
@@ -72,9 +83,9 @@ struct Node {
     names: HashMap<Box<[u8]>, u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    next: u64,
+    keep: Arc<Keep>,
     nodes: HashMap<u64, Node>,
     keys: HashMap<Key, u64>,
 }
@@ -86,11 +97,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with the root.
-    pub(crate) fn new(root: Backing) -> Self {
-        let mut inner = Inner { next: ROOT + 1, ..Inner::default() };
+    /// A table with the root, kept in `keep` from now on.
+    pub(crate) fn new(root: Backing, keep: Arc<Keep>) -> Self {
+        let mut inner = Inner { keep, nodes: HashMap::new(), keys: HashMap::new() };
         inner.keys.insert(root.key, ROOT);
-        let inode = Inode::new(ROOT, Some(root));
+        let inode = Inode::new(ROOT, None, Some(root));
         inner.nodes.insert(ROOT, Node { inode, lookups: 1, links: Vec::new(), names: HashMap::new() });
         Self { inner: Mutex::new(inner) }
     }
@@ -112,9 +123,10 @@ impl Table {
         if inner.keys.get(&key) != Some(&id) {
             return None;
         }
-        let node = inner.nodes.get_mut(&id)?;
-        node.lookups += 1;
-        Some(Arc::clone(&node.inode))
+        let node = inner.nodes.get(&id)?;
+        let inode = Arc::clone(&node.inode);
+        inner.count(id).ok()?;
+        Some(inode)
     }
 
     /// Counts a lookup of `name`, which stands for `backing`; a new inode unless the backing is known already.
@@ -122,19 +134,19 @@ impl Table {
         let mut inner = self.inner.lock();
         let id = match inner.keys.get(&backing.key) {
             Some(&id) => id,
-            None => inner.add(Some(backing)),
+            None => inner.add(Some(backing), SealedMark::default()),
         };
         inner.link(parent, name, id)?;
         inner.count(id)
     }
 
-    /// Counts a lookup of a sealed `name`: the inode it has, else a new one without backing.
-    pub(crate) fn enter_sealed(&self, parent: u64, name: &[u8]) -> Result<Arc<Inode>, Errno> {
+    /// Counts a lookup of a sealed `name`, which is `mark`: the inode it has, else a new one without backing.
+    pub(crate) fn enter_sealed(&self, parent: u64, name: &[u8], mark: SealedMark) -> Result<Arc<Inode>, Errno> {
         let mut inner = self.inner.lock();
         let known = inner.nodes.get(&parent).and_then(|node| node.names.get(name).copied());
         let id = match known {
             Some(id) => id,
-            None => inner.add(None),
+            None => inner.add(None, mark),
         };
         inner.link(parent, name, id)?;
         inner.count(id)
@@ -150,6 +162,9 @@ impl Table {
             inner.keys.remove(&old.key);
         }
         inner.keys.entry(backing.key).or_insert(inode.id);
+        if let Some(record) = inode.record {
+            inner.keep.set_backing(record, backing.kept());
+        }
         *slot = Some(backing);
     }
 
@@ -158,6 +173,7 @@ impl Table {
         let mut inner = self.inner.lock();
         if let Some(node) = inner.nodes.get_mut(&id) {
             node.lookups = node.lookups.saturating_sub(count);
+            inner.keep_lookups(id);
             inner.collect(id);
         }
     }
@@ -208,6 +224,44 @@ impl Table {
         self.inner.lock().path(id)
     }
 
+    /// Takes in inodes that a predecessor left, without names; [`Table::link_kept`] gives them those.
+    pub(crate) fn take_in(&self, kept: Vec<(KeptInode, Option<Backing>)>) -> Vec<Arc<Inode>> {
+        let mut inner = self.inner.lock();
+        let mut taken = Vec::with_capacity(kept.len());
+        for (kept, backing) in kept {
+            if let Some(backing) = &backing {
+                inner.keys.entry(backing.key).or_insert(kept.number);
+            }
+            let inode = Inode::new(kept.number, Some(kept.record), backing);
+            taken.push(Arc::clone(&inode));
+            let node = Node { inode, lookups: kept.lookups, links: Vec::new(), names: HashMap::new() };
+            inner.nodes.insert(kept.number, node);
+        }
+        taken
+    }
+
+    /// Inode `id` is at `path`, as far as the directories on the way are known.
+    pub(crate) fn link_kept(&self, path: &RelPath, id: u64) {
+        let Some((dir, name)) = path.split_last() else { return };
+        if let Some(parent) = self.find(&dir) {
+            let _ = self.inner.lock().link(parent, name, id);
+        }
+    }
+
+    /// Drops what a predecessor had begun to enter.
+    pub(crate) fn drop_idle(&self) {
+        let mut inner = self.inner.lock();
+        let ids: Vec<u64> = inner.nodes.keys().copied().collect();
+        for id in ids {
+            inner.collect(id);
+        }
+    }
+
+    /// The inode that stands for a backing inode.
+    pub(crate) fn with_key(&self, key: Key) -> Option<u64> {
+        self.inner.lock().keys.get(&key).copied()
+    }
+
     /// The number of the inode at `path`, if all names on the way are known.
     pub(crate) fn find(&self, path: &RelPath) -> Option<u64> {
         let inner = self.inner.lock();
@@ -216,13 +270,13 @@ impl Table {
 }
 
 impl Inner {
-    fn add(&mut self, backing: Option<Backing>) -> u64 {
-        let id = self.next;
-        self.next += 1;
+    fn add(&mut self, backing: Option<Backing>, mark: SealedMark) -> u64 {
+        let id = self.keep.next_inode(ROOT + 1);
+        let record = self.keep.add_inode(id, backing.as_ref().map(Backing::kept), mark);
         if let Some(backing) = &backing {
             self.keys.insert(backing.key, id);
         }
-        let inode = Inode::new(id, backing);
+        let inode = Inode::new(id, record, backing);
         self.nodes.insert(id, Node { inode, lookups: 0, links: Vec::new(), names: HashMap::new() });
         id
     }
@@ -230,7 +284,17 @@ impl Inner {
     fn count(&mut self, id: u64) -> Result<Arc<Inode>, Errno> {
         let node = self.nodes.get_mut(&id).ok_or(Errno(libc::ESTALE))?;
         node.lookups += 1;
-        Ok(Arc::clone(&node.inode))
+        let inode = Arc::clone(&node.inode);
+        self.keep_lookups(id);
+        Ok(inode)
+    }
+
+    fn keep_lookups(&self, id: u64) {
+        if let Some(node) = self.nodes.get(&id)
+            && let Some(record) = node.inode.record
+        {
+            self.keep.set_lookups(record, node.lookups);
+        }
     }
 
     /// Makes `name` stand for `id` and for nothing else.
@@ -290,6 +354,9 @@ impl Inner {
             {
                 self.keys.remove(&backing.key);
             }
+            if let Some(record) = node.inode.record {
+                self.keep.remove_inode(record);
+            }
             for (parent, name) in node.links {
                 if let Some(dir) = self.nodes.get_mut(&parent) {
                     dir.names.remove(&name);
@@ -325,13 +392,17 @@ mod tests {
         Backing { fd: Arc::new(fd.into()), key: (7, n) }
     }
 
+    fn table() -> Table {
+        Table::new(backing(1), Arc::new(Keep::alone().unwrap()))
+    }
+
     fn path(text: &str) -> Option<RelPath> {
         RelPath::new(text).ok()
     }
 
     #[test]
     fn numbers_live_with_their_lookups_and_children() {
-        let table = Table::new(backing(1));
+        let table = table();
         let dir = table.enter(ROOT, b"d", backing(2)).unwrap();
         let file = table.enter(dir.id, b"f", backing(3)).unwrap();
         assert!(table.enter_known(dir.id, b"f", (7, 3)).is_some());
@@ -345,7 +416,7 @@ mod tests {
 
     #[test]
     fn hard_links_share_and_renames_move() {
-        let table = Table::new(backing(1));
+        let table = table();
         let a = table.enter(ROOT, b"a", backing(2)).unwrap();
         assert_eq!(table.enter(ROOT, b"b", backing(2)).unwrap().id, a.id);
         table.cut(ROOT, b"a");
@@ -359,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_name_that_changed_below_is_another_inode() {
-        let table = Table::new(backing(1));
+        let table = table();
         let old = table.enter(ROOT, b"x", backing(2)).unwrap();
         let new = table.enter(ROOT, b"x", backing(9)).unwrap();
         assert_ne!(old.id, new.id);
@@ -368,8 +439,8 @@ mod tests {
 
     #[test]
     fn a_sealed_name_keeps_its_number_when_its_bytes_come() {
-        let table = Table::new(backing(1));
-        let remote = table.enter_sealed(ROOT, b"s").unwrap();
+        let table = table();
+        let remote = table.enter_sealed(ROOT, b"s", SealedMark::default()).unwrap();
         assert!(remote.fd().is_err());
         table.attach(&remote, backing(5));
         assert_eq!(table.enter(ROOT, b"s", backing(5)).unwrap().id, remote.id);
@@ -379,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_cut_tree_leaves_no_paths() {
-        let table = Table::new(backing(1));
+        let table = table();
         let d = table.enter(ROOT, b"d", backing(2)).unwrap();
         let e = table.enter(d.id, b"e", backing(3)).unwrap();
         let f = table.enter(e.id, b"f", backing(4)).unwrap();

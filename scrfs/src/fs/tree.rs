@@ -16,7 +16,7 @@ use super::{FileSystem, sys};
 use crate::control::{DirHeld, DirOp, FrozenFile};
 use crate::daemon::boundary::{Errno, MountedTree, Writer};
 use crate::dataset::CatalogIndex;
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 use crate::store::beneath;
 
@@ -138,6 +138,7 @@ impl MountedTree for FileSystem {
         let gone = {
             let mut world = self.world.write();
             let gone = world.unlist(id);
+            self.keep.show_all(id.0);
             if let Some(path) = gone.as_ref().and_then(|s| self.names.dataset_path(s.name()).ok()) {
                 self.forget_tree(&path);
             }
@@ -159,7 +160,7 @@ impl MountedTree for FileSystem {
         drop(world);
         self.changed();
         // What is brought here next may need the room.
-        if !self.doomed.wait(JUNK_WAIT) {
+        if !self.doomed()?.wait(JUNK_WAIT) {
             self.note("what is not sealed is out of sight, but still being deleted".into());
         }
         Ok(())
@@ -167,6 +168,18 @@ impl MountedTree for FileSystem {
 
     fn set_wait_bound(&self, bound: Duration) {
         *self.wait_bound.write() = bound;
+    }
+
+    fn decided(&self, request: RequestId, errno: i32) {
+        self.keep.note_global(request, |_, outcome| *outcome = Some(errno));
+    }
+
+    fn decision(&self, request: RequestId) -> Option<i32> {
+        self.keep.global_outcome(request)
+    }
+
+    fn going_alone(&self, request: RequestId) {
+        self.keep.note_global(request, |alone, _| *alone = true);
     }
 
     fn mode(&self) -> (String, String) {

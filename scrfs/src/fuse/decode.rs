@@ -9,7 +9,7 @@ use crate::dataset::Stamp;
 use crate::fs::{Attr, DirEntry, Kind, SetTime};
 
 pub(super) fn caller(request: &Request) -> Caller {
-    Caller { tid: request.pid(), uid: request.uid(), gid: request.gid() }
+    Caller { tid: request.pid(), uid: request.uid(), gid: request.gid(), unique: request.unique().0 }
 }
 
 pub(super) fn errno(error: Errno) -> fuser::Errno {

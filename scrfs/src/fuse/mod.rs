@@ -3,17 +3,20 @@
 //! An answer may be given later, from another thread: the reply travels in the completion, and no session thread
 //! waits for other nodes.
 
+mod backing;
 mod decode;
 mod ops;
+mod session;
 
-use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use fuser::{BackingId, Config, InitFlags, KernelConfig, Session, SessionACL};
+use fuser::{BackingId, Config, InitFlags, KernelConfig, SessionACL};
 
-use crate::fs::{DataMode, FileSystem, Handle};
+use self::backing::Registrations;
+use crate::fs::{DataMode, FileSystem};
+use crate::keep::{Greeting, Mode};
 
 /// Bytes of one read or write request; the kernel's own limit unless an administrator raised it.
 const REQUEST_BYTES: u32 = 1 << 20;
@@ -21,6 +24,9 @@ const REQUEST_BYTES: u32 = 1 << 20;
 const BACKGROUND: u16 = 128;
 /// Session threads at most. Metadata needs few; an fsync or a rename on a slow cache must not stop the others.
 const THREADS_MAX: usize = 8;
+
+/// Capabilities that fuser asks for by itself.
+const BASE: InitFlags = InitFlags::FUSE_ASYNC_READ.union(InitFlags::FUSE_BIG_WRITES).union(InitFlags::FUSE_MAX_PAGES);
 
 /// How to serve a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +38,7 @@ pub struct Options {
 struct Adapter {
     fs: Arc<FileSystem>,
     options: Options,
+    registrations: Arc<Registrations>,
 }
 
 /// Serves the connection `device` until it is unmounted. `ready` runs when requests will be answered.
@@ -51,15 +58,36 @@ pub fn serve(
     config.n_threads = Some((cores / 2).clamp(2, THREADS_MAX));
     // Clones of the descriptor lose their requests when the process dies; the shared one does not.
     config.clone_fd = false;
-    let adapter = Adapter { fs: Arc::clone(fs), options };
-    let session = Session::from_fd(adapter, device, SessionACL::All, config)?;
-    if options.passthrough {
-        fs.set_mode(probe(fs, session.as_fd()));
-    } else {
-        fs.set_mode(DataMode { passthrough: false, reason: "switched off".into() });
-    }
+    let device = Arc::new(device);
+    let registrations = Arc::new(Registrations::new(Arc::clone(&device), Arc::clone(fs.keep())));
+    registrations.take_in(fs.registered());
+    let adapter = Adapter { fs: Arc::clone(fs), options, registrations };
+    let session = session::open(adapter, &device, fs.keep(), config)?;
+    fs.set_mode(mode(fs, device.as_fd(), options));
     ready();
     session.run()
+}
+
+/// A mode holds for as long as the connection lives: the kernel refuses to mix them on one file.
+fn mode(fs: &FileSystem, device: BorrowedFd<'_>, options: Options) -> DataMode {
+    let keep = fs.keep();
+    let decided = match keep.mode() {
+        Some(Mode::Passthrough) => {
+            return DataMode { passthrough: true, reason: "the kernel serves file data".into() };
+        }
+        Some(Mode::Plain) => true,
+        None => false,
+    };
+    let found = if options.passthrough {
+        probe(fs, device)
+    } else {
+        DataMode { passthrough: false, reason: "switched off".into() }
+    };
+    if decided && found.passthrough {
+        return DataMode { passthrough: false, reason: "there was no passthrough when it was mounted".into() };
+    }
+    keep.set_mode(if found.passthrough { Mode::Passthrough } else { Mode::Plain });
+    found
 }
 
 /// One registration stays for the connection's life: it holds an empty, unlinked file.
@@ -100,10 +128,15 @@ impl Adapter {
                 tracing::warn!(depth, "stack depth refused");
             }
         }
+        let mut granted = config.capabilities() & BASE;
         for flag in wanted {
-            if let Err(missing) = config.add_capabilities(flag) {
-                tracing::info!(?missing, "the kernel lacks it");
+            match config.add_capabilities(flag) {
+                Ok(()) => granted |= flag,
+                Err(missing) => tracing::info!(?missing, "the kernel lacks it"),
             }
+        }
+        if self.fs.keep().greeting().is_none() {
+            self.fs.keep().set_greeting(Greeting { offered: granted.bits(), minor: config.kernel_abi().1 });
         }
         let set = [
             config.set_max_write(REQUEST_BYTES).err().map(|e| ("max_write", e)),
@@ -113,24 +146,4 @@ impl Adapter {
             tracing::warn!(name, nearest, "refused");
         }
     }
-}
-
-/// The backing registration of a handle's inode: one per inode while any handle is open, as the kernel demands.
-fn register(
-    handle: &Handle,
-    open_backing: impl FnOnce(BorrowedFd<'_>) -> io::Result<BackingId>,
-) -> io::Result<Arc<BackingId>> {
-    let mut slot = handle.inode.passthrough.lock();
-    let open = slot.as_ref().and_then(Weak::upgrade).and_then(|any| any.downcast::<BackingId>().ok());
-    let id = if let Some(id) = open {
-        id
-    } else {
-        let fd = handle.inode.fd().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-        let id = Arc::new(open_backing(fd.as_fd())?);
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(&id) as _;
-        *slot = Some(Arc::downgrade(&any));
-        id
-    };
-    *handle.registration.lock() = Some(Arc::clone(&id) as _);
-    Ok(id)
 }

@@ -14,8 +14,9 @@ use fuser::{
 };
 
 use super::decode::{attr, caller, device_of, errno, kind, set_time};
-use super::{Adapter, register};
+use super::{Adapter, backing};
 use crate::daemon::boundary::Errno;
+use crate::faults;
 use crate::fs::{Changes, Done, Entry, NewNode, Opened};
 
 /// Numbers are never given twice, so one generation is enough.
@@ -69,6 +70,20 @@ fn xattr_reply(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
         Ok(value) if value.len() <= size as usize => reply.data(&value),
         Ok(_) => reply.error(fuser::Errno::ERANGE),
         Err(error) => reply.error(errno(error)),
+    }
+}
+
+impl Adapter {
+    /// Gives the answer and then takes the request's intent back: from here on it is not sent again.
+    fn answering<T: 'static>(&self, request: &Request, give: Done<T>) -> Done<T> {
+        let (fs, unique) = (self.fs.clone(), request.unique().0);
+        Box::new(move |outcome| {
+            // Nothing but death or delay is injected here.
+            let _ = faults::hit("request.done");
+            give(outcome);
+            let _ = faults::hit("request.answered");
+            fs.answered(unique);
+        })
     }
 }
 
@@ -138,7 +153,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let node = NewNode::Node { mode, device: device_of(rdev) };
-        self.fs.make_node(caller(request), parent.0, name.as_bytes(), node, entry_reply(reply));
+        self.fs.make_node(caller(request), parent.0, name.as_bytes(), node, self.answering(request, entry_reply(reply)));
     }
 
     fn mkdir(
@@ -150,15 +165,15 @@ impl Filesystem for Adapter {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        self.fs.mkdir(caller(request), parent.0, name.as_bytes(), mode, entry_reply(reply));
+        self.fs.mkdir(caller(request), parent.0, name.as_bytes(), mode, self.answering(request, entry_reply(reply)));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.fs.unlink(caller(request), parent.0, name.as_bytes(), empty_reply(reply));
+        self.fs.unlink(caller(request), parent.0, name.as_bytes(), self.answering(request, empty_reply(reply)));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.fs.rmdir(caller(request), parent.0, name.as_bytes(), empty_reply(reply));
+        self.fs.rmdir(caller(request), parent.0, name.as_bytes(), self.answering(request, empty_reply(reply)));
     }
 
     fn symlink(
@@ -170,7 +185,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let node = NewNode::Symlink(target.as_os_str().as_bytes().to_vec());
-        self.fs.make_node(caller(request), parent.0, link_name.as_bytes(), node, entry_reply(reply));
+        self.fs.make_node(caller(request), parent.0, link_name.as_bytes(), node, self.answering(request, entry_reply(reply)));
     }
 
     fn rename(
@@ -184,18 +199,18 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (from, to) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
-        self.fs.rename(caller(request), from, to, flags.bits(), empty_reply(reply));
+        self.fs.rename(caller(request), from, to, flags.bits(), self.answering(request, empty_reply(reply)));
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.fs.link(caller(request), ino.0, newparent.0, newname.as_bytes(), entry_reply(reply));
+        self.fs.link(caller(request), ino.0, newparent.0, newname.as_bytes(), self.answering(request, entry_reply(reply)));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let fs = self.fs.clone();
+        let (fs, registrations) = (self.fs.clone(), self.registrations.clone());
         let done: Done<Opened> = Box::new(move |outcome| match outcome {
-            Ok(opened) if opened.passthrough => match register(&opened.handle, |fd| reply.open_backing(fd)) {
-                Ok(id) => reply.opened_passthrough(FileHandle(opened.fh), open_flags(&opened), &id),
+            Ok(opened) if opened.passthrough => match registrations.of(&opened.handle) {
+                Ok(id) => backing::opened(reply, FileHandle(opened.fh), open_flags(&opened), &id),
                 Err(error) => {
                     fs.release(opened.fh);
                     reply.error(fuser::Errno::from(error));
@@ -217,7 +232,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let fs = self.fs.clone();
+        let (fs, registrations) = (self.fs.clone(), self.registrations.clone());
         let done: Done<(Entry, Opened)> = Box::new(move |outcome| {
             let (entry, opened) = match outcome {
                 Ok(made) => made,
@@ -229,8 +244,8 @@ impl Filesystem for Adapter {
             if !opened.passthrough {
                 return reply.created(&ttl, &made, GENERATION, fh, flags);
             }
-            match register(&opened.handle, |fd| reply.open_backing(fd)) {
-                Ok(id) => reply.created_passthrough(&ttl, &made, GENERATION, fh, flags, &id),
+            match registrations.of(&opened.handle) {
+                Ok(id) => backing::created(reply, (&ttl, &made), fh, flags, &id),
                 Err(error) => {
                     fs.release(opened.fh);
                     fs.forget(entry.attr.nodeid, 1);
@@ -238,6 +253,7 @@ impl Filesystem for Adapter {
                 }
             }
         });
+        let done = self.answering(request, done);
         self.fs.create(caller(request), parent.0, name.as_bytes(), mode, flags, done);
     }
 
@@ -257,17 +273,25 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        answer!(reply, self.fs.write(fh.0, offset, data), |written| reply.written(narrow(written)));
+        let append = flags.0 & libc::O_APPEND != 0;
+        let give: Done<usize> =
+            Box::new(move |outcome| answer!(reply, outcome, |written| reply.written(narrow(written))));
+        let outcome = self.fs.write(caller(request), fh.0, offset, data, append);
+        if append {
+            self.answering(request, give)(outcome);
+        } else {
+            give(outcome);
+        }
     }
 
     fn flush(
@@ -299,8 +323,9 @@ impl Filesystem for Adapter {
         empty_now(reply, self.fs.fsync(fh.0, datasync));
     }
 
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        answer!(reply, self.fs.opendir(ino.0), |fh| reply.opened(FileHandle(fh), FopenFlags::empty()));
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let outcome = self.fs.opendir(caller(request), ino.0);
+        answer!(reply, outcome, |fh| reply.opened(FileHandle(fh), FopenFlags::empty()));
     }
 
     fn readdir(
@@ -370,7 +395,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -378,7 +403,8 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        empty_now(reply, self.fs.setxattr(ino.0, name.as_bytes(), value, flags));
+        let outcome = self.fs.setxattr(caller(request), ino.0, name.as_bytes(), value, flags);
+        self.answering(request, empty_reply(reply))(outcome);
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -389,13 +415,14 @@ impl Filesystem for Adapter {
         xattr_reply(reply, size, self.fs.listxattr(ino.0));
     }
 
-    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty_now(reply, self.fs.removexattr(ino.0, name.as_bytes()));
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let outcome = self.fs.removexattr(caller(request), ino.0, name.as_bytes());
+        self.answering(request, empty_reply(reply))(outcome);
     }
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -403,7 +430,8 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty_now(reply, self.fs.fallocate(fh.0, offset, length, mode));
+        let outcome = self.fs.fallocate(caller(request), fh.0, offset, length, mode);
+        self.answering(request, empty_reply(reply))(outcome);
     }
 
     fn lseek(

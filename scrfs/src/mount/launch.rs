@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::places::{Places, supervisor_of};
+use super::places::{Places, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of};
 use super::supervisor::{READY, first_line, readable, say};
 use super::{MountError, Options, device, failed, supervisor, table};
 
@@ -26,6 +26,7 @@ const HINT: char = '\u{1f}';
 
 /// Mounts, and returns when the mount answers; with `foreground` when it is gone again.
 pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
+    clean_stale();
     options.mount_point = mount_point(&options.mount_point)?;
     let places = Places::of(&options)?;
     if let Some(pid) = supervisor_of(&places.control) {
@@ -120,6 +121,42 @@ pub fn unmount(mount_point: &Path, force: bool) -> Result<(), MountError> {
         return Ok(());
     }
     Err(MountError::Timeout { what: "the end of the daemon", seconds: END_SECONDS })
+}
+
+/// Has the supervisor replace its worker by one from the program file that is there now; returns when that answers.
+pub fn reload(mount_point: &Path) -> Result<(), MountError> {
+    let point = without_symlinks(mount_point)?;
+    let mounted = table::mounted_at(&point).map_err(failed("cannot read", "/proc/self/mountinfo"))?;
+    let control = mounted
+        .and_then(|mount| mount.control_directory())
+        .ok_or_else(|| MountError::NotMounted(mount_point.to_owned()))?;
+    let nobody = || MountError::Start("its supervisor is gone; unmount it and mount it again".into());
+    let supervisor = supervisor_of(&control).and_then(open_process).ok_or_else(nobody)?;
+    let worker = holder(&control, WORKER_LOCK).and_then(open_process);
+    rustix::process::pidfd_send_signal(&supervisor, Signal::HUP)
+        .map_err(|e| failed("cannot reload", &point)(e.into()))?;
+    if let Some(worker) = worker
+        && !readable(worker.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS))
+    {
+        return Err(MountError::Timeout { what: "the end of the worker", seconds: END_SECONDS });
+    }
+    // Asked while there is no worker, this waits for the new one.
+    answers(&point)
+}
+
+/// Unmounts what a dead supervisor has left anywhere and nobody serves.
+fn clean_stale() {
+    let Ok(mounts) = table::all() else { return };
+    for mount in mounts {
+        let Some(control) = mount.control_directory() else { continue };
+        let served = [SUPERVISOR_LOCK, WORKER_LOCK].iter().any(|lock| holder(&control, lock).is_some());
+        if !served && device::is_dead(&mount.mount_point) {
+            tracing::info!(mount_point = %mount.mount_point.display(), "a stale mount is unmounted");
+            if let Err(error) = device::unmount(&mount.mount_point, true) {
+                tracing::warn!(%error, "a stale mount stays");
+            }
+        }
+    }
 }
 
 fn open_process(pid: u32) -> Option<OwnedFd> {

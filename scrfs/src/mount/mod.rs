@@ -6,9 +6,10 @@
 //! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
 //!   is ready.
 //!
-//! When a worker dies the supervisor unmounts lazily, mounts afresh and starts another: programs' open files are lost
-//! to them (ENOTCONN), names are not. The descriptor is the supervisor's own, so a later worker can instead be given
-//! the same connection: that is [`supervisor`]'s `Device`, and nothing else has to know.
+//! When a worker dies the supervisor starts another on the same connection. It takes over what [`crate::keep`] has, and
+//! programs see nothing but a pause. `scrfs reload` is the same step on purpose, with the program file that is there then.
+//! If workers die again and again, the supervisor unmounts lazily, mounts afresh and starts another: programs' open files
+//! are lost to them (ENOTCONN), names are not.
 
 pub mod device;
 pub mod launch;

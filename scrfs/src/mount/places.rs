@@ -133,7 +133,12 @@ impl Lock {
 
 /// The supervisor that holds the lock of a control directory; `None` when none does.
 pub fn supervisor_of(control: &Path) -> Option<u32> {
-    let mut file = File::open(control.join(SUPERVISOR_LOCK)).ok()?;
+    holder(control, SUPERVISOR_LOCK)
+}
+
+/// The process that holds the lock `name` of a control directory.
+pub fn holder(control: &Path, name: &str) -> Option<u32> {
+    let mut file = File::open(control.join(name)).ok()?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::WOULDBLOCK) => Some(read_pid(&mut file)).filter(|&pid| pid != 0),
         _ => None,

@@ -1,17 +1,20 @@
 //! Holds the mount, and has a worker serve it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::places::{Lock, Places, SUPERVISOR_LOCK};
 use super::{MountError, Options, device, failed};
+use crate::keep::{Keep, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
 const WORKER_BOUND: Duration = Duration::from_secs(30);
@@ -23,15 +26,40 @@ const SHORT_LIVES_MAX: u32 = 5;
 /// What a worker says when it is ready.
 pub(super) const READY: &str = "ready";
 
+/// What a worker says when it has what its predecessor's keeper held.
+pub(super) const TAKEN: &str = "taken";
+
 /// What the mount is served through. The supervisor's copy keeps the connection alive when a worker dies.
 #[derive(Debug)]
 struct Device {
     connection: OwnedFd,
+    /// The state memory, which workers inherit.
+    state: OwnedFd,
+    keep: Keep,
 }
 
 impl Device {
     fn mount(options: &Options, places: &Places) -> Result<Self, MountError> {
-        Ok(Self { connection: device::mount(&options.mount_point, &places.control)? })
+        let io = || failed("cannot make", "the state memory");
+        let state = memory::create().map_err(io())?;
+        let keep = Keep::map(&state).map_err(io())?;
+        Ok(Self { connection: device::mount(&options.mount_point, &places.control)?, state, keep })
+    }
+
+    /// Ends keepers, which are children of this process.
+    fn end_keepers(&self, pids: &[i32]) {
+        for &id in pids {
+            let Some(pid) = Pid::from_raw(id) else { continue };
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            while let Err(rustix::io::Errno::INTR) = rustix::process::waitpid(Some(pid), WaitOptions::empty()) {}
+            self.keep.keeper_ended(id);
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.end_keepers(&self.keep.keepers());
     }
 }
 
@@ -40,18 +68,22 @@ enum Ended {
     Worker(ExitStatus),
     /// SIGTERM or SIGINT came.
     Told,
+    /// SIGHUP came: a new worker is to take over.
+    Replaced,
 }
 
 /// Mounts and supervises until the mount is gone. `ready` runs once, when the first worker serves.
 pub fn run(options: &Options, places: &Places, ready: impl FnOnce()) -> Result<(), MountError> {
     let _lock = Lock::take(&places.control, SUPERVISOR_LOCK)?;
-    let signals = signals()?;
+    let signals = Signals::watch()?;
+    let mut programs = Programs::new();
     let mut device = Device::mount(options, places)?;
     let mut ready = Some(ready);
     let mut short_lives = 0;
+    let mut afresh = false;
     loop {
         let started = Instant::now();
-        let outcome = start_worker(&device, options).and_then(|worker| {
+        let outcome = start_worker(&device, options, programs.next()).and_then(|worker| {
             if let Some(ready) = ready.take() {
                 ready();
             }
@@ -63,37 +95,92 @@ pub fn run(options: &Options, places: &Places, ready: impl FnOnce()) -> Result<(
                 tracing::info!(mount_point = %options.mount_point.display(), "unmounted");
                 return Ok(());
             }
-            Ok(Ended::Worker(status)) => tracing::error!(%status, "the worker died"),
+            // Somebody's doing, not its own: that it will happen again is not to be feared.
+            Ok(Ended::Worker(status)) if status.signal() == Some(libc::SIGKILL) => {
+                tracing::warn!("the worker was killed; another takes over");
+                short_lives = 0;
+                continue;
+            }
+            Ok(Ended::Worker(status)) => tracing::error!(%status, "the worker died; another takes over"),
+            Ok(Ended::Replaced) => {
+                tracing::info!("told to reload");
+                programs.reload();
+                short_lives = 0;
+                continue;
+            }
             Err(error) if ready.is_some() => {
                 drop(device);
                 sweep(&options.mount_point);
                 return Err(error);
             }
-            Err(error) => tracing::error!(%error, "the worker does not start"),
+            Err(error) => {
+                tracing::error!(%error, "the worker does not start");
+                programs.fall_back();
+            }
         }
         short_lives = if started.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
-        if short_lives >= SHORT_LIVES_MAX {
-            drop(device);
+        if short_lives < SHORT_LIVES_MAX {
+            continue;
+        }
+        drop(device);
+        if afresh {
             sweep(&options.mount_point);
             return Err(MountError::Start("workers keep dying; giving up".into()));
         }
         // Requests in flight and open handles are lost to their programs; names and files are not.
-        drop(device);
+        tracing::error!("no worker can take over: mounting afresh");
+        (afresh, short_lives) = (true, 0);
         sweep(&options.mount_point);
         device = Device::mount(options, places)?;
     }
 }
 
-/// A descriptor that is readable once SIGTERM or SIGINT came.
-fn signals() -> Result<OwnedFd, MountError> {
-    let pipe = || -> std::io::Result<OwnedFd> {
-        let (read, write) = std::os::unix::net::UnixStream::pair()?;
-        for signal in [libc::SIGTERM, libc::SIGINT] {
-            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
-        }
-        Ok(read.into())
-    };
-    pipe().map_err(failed("cannot watch for signals", "/proc/self"))
+/// Descriptors that are readable once a signal came.
+struct Signals {
+    /// SIGTERM or SIGINT.
+    end: OwnedFd,
+    /// SIGHUP.
+    reload: UnixStream,
+}
+
+impl Signals {
+    fn watch() -> Result<Self, MountError> {
+        let pipe = |signals: &[i32]| -> std::io::Result<UnixStream> {
+            let (read, write) = UnixStream::pair()?;
+            for signal in signals {
+                signal_hook::low_level::pipe::register(*signal, write.try_clone()?)?;
+            }
+            read.set_nonblocking(true)?;
+            Ok(read)
+        };
+        let watch = || Ok(Self { end: pipe(&[libc::SIGTERM, libc::SIGINT])?.into(), reload: pipe(&[libc::SIGHUP])? });
+        watch().map_err(failed("cannot watch for signals", "/proc/self"))
+    }
+}
+
+/// Which program file a worker is started from: the one that is now where this one was started from, and this one itself
+/// if that does not serve.
+struct Programs {
+    path: PathBuf,
+    own: bool,
+}
+
+impl Programs {
+    fn new() -> Self {
+        Self { path: super::launch::program(), own: false }
+    }
+
+    fn next(&self) -> &Path {
+        if self.own || !self.path.exists() { Path::new("/proc/self/exe") } else { &self.path }
+    }
+
+    fn reload(&mut self) {
+        self.own = false;
+    }
+
+    fn fall_back(&mut self) {
+        self.own = true;
+    }
 }
 
 struct Worker {
@@ -102,18 +189,28 @@ struct Worker {
 }
 
 /// Starts a worker and waits until it serves. Its standard input is the device.
-fn start_worker(device: &Device, options: &Options) -> Result<Worker, MountError> {
-    let io = |doing| failed(doing, "/proc/self/exe");
+fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<Worker, MountError> {
+    let io = |doing| failed(doing, program);
+    let keepers = device.keep.keepers();
     let connection = device.connection.try_clone().map_err(io("cannot share the device with"))?;
-    let mut child = Command::new(super::launch::program())
+    let mut child = Command::new(program)
         .arg("worker")
+        .arg("--state")
+        .arg(device.state.as_raw_fd().to_string())
         .args(super::launch::arguments(options))
         .stdin(Stdio::from(connection))
         .stdout(Stdio::piped())
         .spawn()
         .map_err(io("cannot start"))?;
     let pidfd = pidfd_of(&child);
-    let said = child.stdout.take().map(|out| first_line(out.into(), WORKER_BOUND)).unwrap_or_default();
+    let mut lines = child.stdout.take().map(|out| Lines::new(out.into()));
+    let until = Instant::now() + WORKER_BOUND;
+    let mut next = || lines.as_mut().map(|lines| lines.next(until)).unwrap_or_default();
+    let mut said = next();
+    if said.trim() == TAKEN {
+        device.end_keepers(&keepers);
+        said = next();
+    }
     let pidfd = pidfd.map_err(io("cannot watch"))?;
     if said.trim() == READY {
         return Ok(Worker { child, pidfd });
@@ -131,19 +228,32 @@ fn pidfd_of(child: &Child) -> std::io::Result<OwnedFd> {
 
 /// The first line that comes, within `bound`; empty when none does.
 pub(super) fn first_line(from: OwnedFd, bound: Duration) -> String {
-    let until = Instant::now() + bound;
-    let mut lines = BufReader::new(File::from(from));
-    loop {
-        if !readable(lines.get_ref().as_fd(), until) {
-            return String::new();
+    Lines::new(from).next(Instant::now() + bound)
+}
+
+/// What a child says.
+struct Lines {
+    from: BufReader<File>,
+}
+
+impl Lines {
+    fn new(from: OwnedFd) -> Self {
+        Self { from: BufReader::new(File::from(from)) }
+    }
+
+    fn next(&mut self, until: Instant) -> String {
+        loop {
+            if self.from.buffer().is_empty() && !readable(self.from.get_ref().as_fd(), until) {
+                return String::new();
+            }
+            // A line is written in one piece, so once something is there the rest is too.
+            let mut line = String::new();
+            return match self.from.read_line(&mut line) {
+                Ok(_) => line,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => String::new(),
+            };
         }
-        // A line is written in one piece, so once something is there the rest is too.
-        let mut line = String::new();
-        return match lines.read_line(&mut line) {
-            Ok(_) => line,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(_) => String::new(),
-        };
     }
 }
 
@@ -161,14 +271,15 @@ pub(super) fn readable(fd: rustix::fd::BorrowedFd<'_>, until: Instant) -> bool {
 }
 
 /// Waits for the worker's end, or for a signal: then unmounts and has the worker end.
-fn wait(mut worker: Worker, signals: &OwnedFd, mount_point: &Path) -> Result<Ended, MountError> {
+fn wait(mut worker: Worker, signals: &Signals, mount_point: &Path) -> Result<Ended, MountError> {
     loop {
-        let mut fds = [PollFd::new(&worker.pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        let mut fds =
+            [&worker.pidfd.as_fd(), &signals.end.as_fd(), &signals.reload.as_fd()].map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(failed("cannot wait for", "the worker")(error.into())),
         }
-        let (ended, told) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        let [ended, told, reload] = fds.map(|fd| !fd.revents().is_empty());
         if ended {
             return Ok(Ended::Worker(reap(&mut worker)?));
         }
@@ -176,6 +287,13 @@ fn wait(mut worker: Worker, signals: &OwnedFd, mount_point: &Path) -> Result<End
             tracing::info!(mount_point = %mount_point.display(), "told to unmount");
             end(&mut worker, mount_point)?;
             return Ok(Ended::Told);
+        }
+        if reload {
+            // Several at once are one.
+            while (&signals.reload).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
+            let _ = worker.child.kill();
+            reap(&mut worker)?;
+            return Ok(Ended::Replaced);
         }
     }
 }

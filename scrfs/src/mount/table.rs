@@ -45,6 +45,11 @@ pub fn mounted_at(mount_point: &Path) -> io::Result<Option<Mounted>> {
     Ok(parse(&table).filter(|mount| mount.mount_point == mount_point).last())
 }
 
+/// All mounts of this mount namespace.
+pub fn all() -> io::Result<Vec<Mounted>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?).collect())
+}
+
 fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
     table.split(|&b| b == b'\n').filter_map(|line| {
         // Optional fields end with a lone hyphen; type and source follow.

@@ -9,25 +9,49 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use super::places::{Lock, Places, WORKER_LOCK};
-use super::supervisor::{READY, say};
+use super::supervisor::{READY, TAKEN, say};
 use super::{MountError, Options, failed};
-use crate::daemon::boundary::MountedTree;
+use crate::daemon::boundary::{Errno, MountedTree};
 use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;
 use crate::fuse;
+use crate::keep::Keep;
+use crate::keep::keeper::{self, Keepers};
 
-/// Serves the connection on standard input until it is unmounted.
-pub fn run(options: &Options) -> Result<(), MountError> {
+/// Bound on the end of predecessors' keepers.
+const KEEPER_BOUND: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Serves the connection on standard input until it is unmounted, going on where a predecessor has left the state memory
+/// `state`, an inherited descriptor.
+pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let connection = take_connection()?;
+    let state = std::path::PathBuf::from(format!("/proc/self/fd/{state}"));
+    let keep = Arc::new(Keep::open(&state).map_err(failed("cannot map the state memory", &state))?);
     prepare_process();
     let places = Places::of(options)?;
-    let _lock = Lock::take(&places.control, WORKER_LOCK)?;
     let tree = places.tree();
-    let fs = FileSystem::new(&tree, options.checkpoint_path.clone())
-        .map_err(|e| failed("cannot open the tree", &tree)(std::io::Error::from_raw_os_error(e.0)))?;
+    let failing = |doing| {
+        let tree = tree.clone();
+        move |e: Errno| failed(doing, tree)(std::io::Error::from_raw_os_error(e.0))
+    };
+    // Numbers of descriptors are a predecessor's: nothing else is opened before they are taken.
+    let keepers = Keepers::find(&keep).map_err(failed("cannot look for", "a keeper"))?;
+    let checkpoint = options.checkpoint_path.clone();
+    let fs = FileSystem::with_keep(&tree, checkpoint, Arc::clone(&keep)).map_err(failing("cannot open the tree"))?;
+    fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
+    keeper::start(&keep).map_err(failed("cannot start", "a keeper"))?;
+    say(TAKEN);
+    // They hold a predecessor's lock and sockets too.
+    if !keepers.wait(KEEPER_BOUND) {
+        return Err(MountError::Timeout { what: "the end of a keeper", seconds: KEEPER_BOUND.as_secs() });
+    }
+    drop(keepers);
+    fs.begin().map_err(failing("cannot begin with the tree"))?;
+    let _lock = Lock::take(&places.control, WORKER_LOCK)?;
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
     let node = start_node(options, &places, &fs)?;
     fs.connect(Arc::clone(&node) as _);
+    fs.restore_sealed();
     let adapter = fuse::Options { passthrough: options.passthrough };
     let served = fuse::serve(&fs, connection, adapter, || say(READY));
     node.stop();

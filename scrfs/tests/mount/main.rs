@@ -5,6 +5,8 @@
 #![cfg(feature = "fuse")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+mod takeover;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
@@ -20,6 +22,11 @@ use nix::unistd::Pid;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags};
 
 const SCRFS: &str = env!("CARGO_BIN_EXE_scrfs");
+
+thread_local! {
+    /// Fault points that wait, in the daemon that this thread's test starts.
+    static SLOWLY: std::cell::Cell<&'static str> = const { std::cell::Cell::new("") };
+}
 
 struct Mounted {
     dir: tempfile::TempDir,
@@ -47,9 +54,11 @@ impl Mounted {
     }
 
     fn mount(&self, options: &[&str]) -> Output {
+        // Wide windows for deaths at random; nothing without feature `faults`.
         let mut command = scrfs(&["mount", "--user", "root", "--job-id", "t"]);
         command.arg("--control-base").arg(self.dir.path().join("control"));
         command.arg("--cache-base").arg(self.dir.path().join("cache"));
+        command.env("SCRFS_FAULTS", SLOWLY.get());
         command.args(options).arg(&self.mount_point).output().unwrap()
     }
 

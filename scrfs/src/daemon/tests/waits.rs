@@ -156,7 +156,7 @@ fn a_killed_program_is_let_go() {
     let bench = Bench::new();
     let mut lead = bench.serving(1);
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-    let caller = Caller { tid: child.id(), uid: 0, gid: 0 };
+    let caller = Caller { tid: child.id(), ..Caller::default() };
     let marker = bench.marker("ck", caller);
     lead.next();
     // It runs: its wait goes on. Then it is gone, which is the end of the state that a pending kill is the beginning of.
@@ -215,7 +215,7 @@ fn writers_are_waited_for_and_named() {
     // The marker's own process waits for itself: at once.
     let begun = Instant::now();
     let me = std::process::id();
-    let marker = bench.marker("ck", Caller { tid: me, uid: 0, gid: 0 });
+    let marker = bench.marker("ck", Caller { tid: me, ..Caller::default() });
     lead.next();
     bench.tree.set_writers(vec![writer(me)]);
     let error = lead.freeze(3, "ck").unwrap_err();

@@ -20,7 +20,7 @@ use crate::dataset::{
 };
 use crate::fs::table::ROOT;
 use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, SetTime};
-use crate::ids::{DatasetId, Epoch, Member};
+use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
 
 enum Asked {
@@ -37,7 +37,10 @@ struct Node {
 }
 
 impl GlobalRequests for Node {
-    fn directory(&self, op: DirOp, _: Caller, done: Completion) {
+    fn new_request(&self) -> RequestId {
+        RequestId { origin: 1, serial: 1 }
+    }
+    fn directory(&self, _: RequestId, op: DirOp, _: Caller, done: Completion) {
         self.asked.lock().push_back(Asked::Directory(op, done));
     }
     fn marker(&self, name: &[u8], _: Caller, done: Completion) {
@@ -70,6 +73,7 @@ fn me() -> Caller {
         tid: std::process::id(),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
+        unique: 0,
     }
 }
 
@@ -129,7 +133,7 @@ impl Bench {
 
     fn write(&self, parent: u64, name: &str, data: &[u8]) -> u64 {
         let (entry, opened) = self.create(parent, name).unwrap();
-        assert_eq!(self.fs.write(opened.fh, 0, data).unwrap(), data.len());
+        assert_eq!(self.fs.write(me(), opened.fh, 0, data, false).unwrap(), data.len());
         self.fs.release(opened.fh);
         entry.attr.nodeid
     }
@@ -139,7 +143,7 @@ impl Bench {
     }
 
     fn names(&self, id: u64) -> Vec<String> {
-        let fh = self.fs.opendir(id).unwrap();
+        let fh = self.fs.opendir(me(), id).unwrap();
         let mut names = Vec::new();
         self.fs
             .readdir(fh, 0, true, &mut |listed, entry, _| {
@@ -224,7 +228,7 @@ fn listings_keep_their_offsets_while_names_change() {
     for n in 0..10 {
         bench.write(ROOT, &format!("f{n}"), b"");
     }
-    let fh = bench.fs.opendir(ROOT).unwrap();
+    let fh = bench.fs.opendir(me(), ROOT).unwrap();
     let mut seen = Vec::new();
     let mut offset = 0;
     loop {

@@ -52,7 +52,7 @@ fn sealed_names_do_not_change_but_the_marker_may() {
         now(&start(|done| fs.setattr(me(), a, Changes { size: Some(0), ..Changes::default() }, done)))
             .unwrap_err(),
         now(&start(|done| fs.rename(me(), (ROOT, b"ck"), (ROOT, b"other"), 0, done))).unwrap_err(),
-        fs.setxattr(a, b"user.x", b"1", 0).unwrap_err(),
+        fs.setxattr(me(), a, b"user.x", b"1", 0).unwrap_err(),
     ];
     assert!(refused.iter().all(|e| *e == Errno(libc::EROFS)), "{refused:?}");
     let marker = fs.lookup(ck, b".complete").unwrap().attr;
@@ -61,7 +61,7 @@ fn sealed_names_do_not_change_but_the_marker_may() {
     let (attr, _) = now(&start(|done| fs.setattr(me(), marker.nodeid, times, done))).unwrap();
     assert_eq!(attr.mtime, Stamp { secs: 9, nsecs: 1 });
     let opened = now(&bench.open(marker.nodeid, libc::O_WRONLY | libc::O_TRUNC)).unwrap();
-    assert_eq!(fs.write(opened.fh, 0, b"again").unwrap(), 5);
+    assert_eq!(fs.write(me(), opened.fh, 0, b"again", false).unwrap(), 5);
     fs.release(opened.fh);
     assert_eq!(fs.lookup(ck, b".complete").unwrap().attr.size, 5);
 }

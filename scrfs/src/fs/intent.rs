@@ -1,0 +1,120 @@
+//! Requests that a predecessor got and did not answer: decided by their intent, not repeated (DESIGN 4.9).
+//!
+//! An operation writes its intent before its first effect, under the same lock of the world in which it has checked
+//! that it may have it; the adapter takes it back when the answer is with the kernel.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::AtFlags;
+
+use super::FileSystem;
+use super::attr::key_of;
+use super::place::Place;
+use super::sealed::Sealed;
+use super::table::Key;
+use crate::control::DirOp;
+use crate::daemon::boundary::Errno;
+use crate::ids::RequestId;
+use crate::keep::decide::{Intent, Now};
+
+impl FileSystem {
+    /// The answer to request `unique` is given.
+    pub fn answered(&self, unique: u64) {
+        self.keep.answered(unique);
+    }
+
+    /// A predecessor had the effect of request `unique`; `now` looks what is there.
+    pub(crate) fn had_effect(&self, unique: u64, now: impl FnOnce() -> Result<Now, Errno>) -> Result<bool, Errno> {
+        match self.keep.intent(unique) {
+            None | Some(Intent::Global { .. }) => Ok(false),
+            Some(intent) => Ok(intent.is_done(&now()?)),
+        }
+    }
+
+    /// A predecessor made `name` for this request.
+    pub(crate) fn has_made(&self, unique: u64, dir: &OwnedFd, name: &[u8]) -> Result<bool, Errno> {
+        self.had_effect(unique, || Ok(Now { name: key_at(dir, name)?, ..Now::default() }))
+    }
+
+    /// `name` is about to be made, unless it is there: then the request will say so.
+    pub(crate) fn will_make(&self, unique: u64, dir: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+        if unique != 0 && key_at(dir, name)?.is_none() {
+            self.keep.begin(unique, Intent::Make);
+        }
+        Ok(())
+    }
+
+    /// `name` is about to be removed; true when a predecessor did.
+    pub(crate) fn will_remove(&self, unique: u64, dir: &OwnedFd, name: &[u8]) -> Result<bool, Errno> {
+        if unique == 0 {
+            return Ok(false);
+        }
+        let there = key_at(dir, name)?;
+        if self.had_effect(unique, || Ok(Now { name: there, ..Now::default() }))? {
+            return Ok(true);
+        }
+        if let Some(victim) = there {
+            self.keep.begin(unique, Intent::Remove { victim });
+        }
+        Ok(false)
+    }
+
+    /// A name of a sealed dataset is about to be hidden; true when a predecessor did that.
+    pub(crate) fn will_hide(&self, unique: u64, sealed: &Sealed, place: &Place) -> bool {
+        let inner = super::names::inner_of(place);
+        let present = if place.is_marker() { !sealed.shows_marker() } else { sealed.entry(&inner).is_none() };
+        let hidden = matches!(self.keep.intent(unique), Some(Intent::Hide)) && present;
+        if !hidden && !present {
+            self.keep.begin(unique, Intent::Hide);
+        }
+        hidden
+    }
+
+    /// A predecessor asked the lead for this request.
+    pub(crate) fn asked_before(&self, unique: u64) -> bool {
+        matches!(self.keep.intent(unique), Some(Intent::Global { .. }))
+    }
+
+    /// Under which id the lead is asked for `op`, or the outcome if that is known: the lead decides a request once, also
+    /// when a successor asks again.
+    pub(crate) fn ask_once(
+        &self,
+        unique: u64,
+        op: &DirOp,
+        new: impl FnOnce() -> RequestId,
+    ) -> Result<RequestId, Result<(), Errno>> {
+        match self.keep.intent(unique) {
+            Some(Intent::Global { outcome: Some(errno), .. }) => {
+                Err(if errno == 0 { Ok(()) } else { Err(Errno(errno)) })
+            }
+            Some(Intent::Global { alone: true, .. }) if self.done_alone(op) => Err(Ok(())),
+            Some(Intent::Global { request, .. }) => Ok(request),
+            _ => {
+                let request = new();
+                self.keep.begin(unique, Intent::Global { request, alone: false, outcome: None });
+                Ok(request)
+            }
+        }
+    }
+
+    /// `op`, which was allowed and begun here without a lead, is done.
+    fn done_alone(&self, op: &DirOp) -> bool {
+        let there = |path| self.open_directory(path).is_ok();
+        match op {
+            DirOp::Make { path, .. } => there(path),
+            DirOp::Remove { path } => !there(path),
+            DirOp::Rename { from, to, exchange: false, .. } => !there(from) && there(to),
+            // Nobody can tell: both are there before and after.
+            DirOp::Rename { .. } => false,
+        }
+    }
+}
+
+/// What a name stands for.
+pub(crate) fn key_at(dir: impl AsFd, name: &[u8]) -> Result<Option<Key>, Errno> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(key_of(&stat))),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,265 @@
+//! A successor's tree: inodes, open files and listings of a worker that was killed, from the state memory.
+//!
+//! Names are not kept there. An inode's own descriptor tells its path; hard links, and what was unlinked under the name
+//! by which it was opened, are looked for in the tree. A sealed name without a descriptor is found by its mark.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+
+use super::FileSystem;
+use super::attr::{key_of, stat_of};
+use super::caller::Process;
+use super::handles::Handle;
+use super::listing::Snapshot;
+use super::place::Place;
+use super::sealed::Sealed;
+use super::table::{Backing, Inode, Key};
+use crate::daemon::boundary::Errno;
+use crate::keep::keeper::Keepers;
+use crate::keep::records::{KeptFile, KeptInode, SealedMark, mark_of};
+use crate::path::RelPath;
+
+/// What an open file is served by, for the adapter: its inode and the kernel's number for the backing file.
+#[derive(Debug, Clone)]
+pub struct Registered {
+    /// The open file.
+    pub handle: Arc<Handle>,
+    /// The kernel's number.
+    pub id: u32,
+}
+
+/// The kernel's text for a path whose last name is gone.
+const GONE: &[u8] = b" (deleted)";
+
+impl FileSystem {
+    /// Takes over what `keepers` and the state memory hold, before anything else happens to the tree. Returns the inodes
+    /// that are not in their places yet: sealed ones; see [`FileSystem::restore_sealed`].
+    pub fn restore(&self, keepers: &Keepers) -> Result<(), Errno> {
+        let kept = self.keep.inodes();
+        let mut lost = HashMap::new();
+        let mut taken = Vec::with_capacity(kept.len());
+        for inode in kept {
+            let fd = inode.backing.and_then(|kept| keepers.take(kept).map(|fd| (fd, kept)));
+            let backing = fd.map(|(fd, kept)| {
+                let backing = Backing { fd: Arc::new(fd), key: kept.key };
+                if backing.fd.as_raw_fd() != kept.number {
+                    self.keep.set_backing(inode.record, backing.kept());
+                }
+                backing
+            });
+            if let (None, Some(kept)) = (&backing, inode.backing) {
+                lost.insert(kept.key, inode.number);
+            }
+            taken.push((inode, backing));
+        }
+        let ids: Vec<KeptInode> = taken.iter().map(|(inode, _)| inode.clone()).collect();
+        let inodes = self.table.take_in(taken);
+        self.restore_names(&inodes, lost)?;
+        self.restore_handles(keepers, &ids);
+        self.table.drop_idle();
+        Ok(())
+    }
+
+    /// Gives inodes their names; those whose descriptor is lost a new one, where they can be found.
+    fn restore_names(&self, inodes: &[Arc<Inode>], lost: HashMap<Key, u64>) -> Result<(), Errno> {
+        let root = path_text(&self.root)?;
+        let mut paths: Vec<(RelPath, u64)> = Vec::with_capacity(inodes.len());
+        let mut wanted = lost.clone();
+        for inode in inodes {
+            let Some(backing) = inode.backing() else { continue };
+            let stat = stat_of(&backing.fd)?;
+            match self.kept_path(&backing, &stat, &root)? {
+                Some(path) if single(&stat) => paths.push((path, inode.id)),
+                None if single(&stat) && stat.st_nlink == 0 => {}
+                found => {
+                    wanted.insert(backing.key, inode.id);
+                    paths.extend(found.map(|path| (path, inode.id)));
+                }
+            }
+        }
+        if !wanted.is_empty() {
+            paths.extend(self.find_all(&wanted)?);
+        }
+        // A directory's path is shorter than those below it.
+        paths.sort_by_key(|(path, _)| path.as_bytes().len());
+        for (path, id) in paths {
+            if lost.values().any(|other| *other == id)
+                && let Ok(inode) = self.table.get(id)
+                && inode.backing().is_none()
+            {
+                let fd = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
+                let key = key_of(&stat_of(&fd)?);
+                self.table.attach(&inode, Backing { fd: Arc::new(fd), key });
+            }
+            self.table.link_kept(&path, id);
+        }
+        Ok(())
+    }
+
+    /// The path at which the kernel sees a descriptor's file, relative to the tree.
+    fn kept_path(&self, backing: &Backing, stat: &Stat, root: &[u8]) -> Result<Option<RelPath>, Errno> {
+        if stat.st_nlink == 0 {
+            return Ok(None);
+        }
+        let text = path_text(&backing.fd)?;
+        let Some(path) = text.strip_prefix(root).and_then(|below| below.strip_prefix(b"/")) else {
+            return Ok(None);
+        };
+        let Ok(path) = RelPath::new(path) else { return Ok(None) };
+        if path.as_bytes().ends_with(GONE) {
+            // A name may end so.
+            let there = rustix::fs::statat(&self.root, path.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+            return Ok(there.is_ok_and(|there| key_of(&there) == backing.key).then_some(path));
+        }
+        Ok(Some(path))
+    }
+
+    /// All names in the tree of the inodes in `wanted`.
+    fn find_all(&self, wanted: &HashMap<Key, u64>) -> Result<Vec<(RelPath, u64)>, Errno> {
+        let mut found = Vec::new();
+        let mut pending = vec![RelPath::root()];
+        while let Some(dir) = pending.pop() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            let Ok(fd) = self.open_in_tree(&dir, flags) else { continue };
+            for entry in Dir::read_from(&fd)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name == b"." || name == b".." {
+                    continue;
+                }
+                let path = dir.join(name)?;
+                let directory = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+                if wanted.keys().any(|key| key.1 == entry.ino())
+                    && let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW)
+                    && let Some(id) = wanted.get(&key_of(&stat))
+                {
+                    found.push((path.clone(), *id));
+                }
+                if directory {
+                    pending.push(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn restore_handles(&self, keepers: &Keepers, kept: &[KeptInode]) {
+        let registrations: HashMap<u64, u32> =
+            kept.iter().map(|inode| (inode.number, inode.registration)).filter(|(_, id)| *id != 0).collect();
+        let mut registered = Vec::new();
+        for (record, file) in self.keep.open_files() {
+            let data = match file.data {
+                None => None,
+                Some(kept) => match keepers.take(kept).map(File::from).or_else(|| self.reopen(&file)) {
+                    Some(file) => Some(file),
+                    // Its operations fail (EBADF): what it was open on is not to be had.
+                    None => continue,
+                },
+            };
+            let Ok(inode) = self.table.get(file.inode) else { continue };
+            let plain = data.is_some();
+            let process = Process { pid: file.pid, command: file.command.clone(), rank: file.rank };
+            let handle = Handle {
+                inode,
+                flags: file.flags,
+                file: data,
+                side: Mutex::default(),
+                process,
+                registration: Mutex::default(),
+            };
+            self.handles.take_in(file.handle, handle, record, file.unique);
+            if !plain
+                && let Some(&id) = registrations.get(&file.inode)
+                && let Ok(handle) = self.handles.get(file.handle)
+            {
+                registered.push(Registered { handle, id });
+            }
+        }
+        *self.registered.lock() = registered;
+        for (record, directory) in self.keep.open_directories() {
+            let Ok(inode) = self.table.get(directory.inode) else { continue };
+            let listing = directory.listing.and_then(|kept| keepers.take(kept)).and_then(Snapshot::read);
+            self.handles.take_in_directory(directory.handle, inode, listing, record, directory.unique);
+        }
+    }
+
+    /// Opens a file anew whose descriptor is lost.
+    fn reopen(&self, file: &KeptFile) -> Option<File> {
+        let inode = self.table.get(file.inode).ok()?;
+        let flags = super::open::own_flags(file.flags & !libc::O_TRUNC, self.privileged);
+        let fd = rustix::fs::open(super::proc_path(inode.fd().ok()?), flags, Mode::empty()).ok()?;
+        let key = key_of(&stat_of(&fd).ok()?);
+        (Some(key) == file.data.map(|data| data.key)).then(|| fd.into())
+    }
+
+    /// Puts sealed inodes in their places and hides what was removed, once sealed datasets are listed and before requests
+    /// are served.
+    pub fn restore_sealed(&self) {
+        let world = self.world.write();
+        let (hidden, inodes) = (self.keep.hidden(), self.keep.inodes());
+        for sealed in world.all_sealed() {
+            let dataset = sealed.id().0;
+            let marks: HashMap<u64, RelPath> =
+                sealed.all_paths().into_iter().map(|path| (mark_of(path.as_bytes()), path)).collect();
+            for mark in hidden.iter().filter(|mark| mark.dataset == dataset) {
+                if let Some(path) = marks.get(&mark.name) {
+                    sealed.hide(path.clone());
+                }
+            }
+            let Ok(top) = self.names.dataset_path(sealed.name()) else { continue };
+            let mut found: Vec<(RelPath, u64)> = inodes
+                .iter()
+                .filter(|inode| inode.sealed.dataset == dataset && self.table.path(inode.number).is_none())
+                .filter_map(|inode| {
+                    let path = top.concat(marks.get(&inode.sealed.name)?).ok()?;
+                    Some((path, inode.number))
+                })
+                .collect();
+            found.sort_by_key(|(path, _)| path.as_bytes().len());
+            for (path, id) in found {
+                self.table.link_kept(&path, id);
+            }
+        }
+    }
+
+    /// Open files that the kernel serves, taken over from a predecessor; once.
+    pub fn registered(&self) -> Vec<Registered> {
+        std::mem::take(&mut *self.registered.lock())
+    }
+
+    /// Hides a name of a sealed dataset, also from successors.
+    pub(crate) fn hide(&self, sealed: &Sealed, path: RelPath) {
+        self.keep.hide(mark_in(sealed, &path));
+        sealed.hide(path);
+    }
+
+    /// Shows it again.
+    pub(crate) fn show(&self, sealed: &Sealed, path: &RelPath) {
+        self.keep.show(mark_in(sealed, path));
+        sealed.show(path);
+    }
+
+    /// The mark of a sealed place.
+    pub(crate) fn mark(&self, sealed: &Sealed, place: &Place) -> SealedMark {
+        mark_in(sealed, &super::names::inner_of(place))
+    }
+}
+
+fn mark_in(sealed: &Sealed, path: &RelPath) -> SealedMark {
+    SealedMark { dataset: sealed.id().0, name: mark_of(path.as_bytes()) }
+}
+
+/// One name at most: a directory, or a file without hard links.
+fn single(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory || stat.st_nlink <= 1
+}
+
+fn path_text(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    Ok(std::fs::read_link(super::proc_path(fd))?.into_os_string().into_vec())
+}
