@@ -257,11 +257,6 @@ impl Table {
         }
     }
 
-    /// The inode that stands for a backing inode.
-    pub(crate) fn with_key(&self, key: Key) -> Option<u64> {
-        self.inner.lock().keys.get(&key).copied()
-    }
-
     /// The number of the inode at `path`, if all names on the way are known.
     pub(crate) fn find(&self, path: &RelPath) -> Option<u64> {
         let inner = self.inner.lock();

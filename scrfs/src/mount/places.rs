@@ -1,7 +1,7 @@
 //! The directories of one job on one node, and the lock that keeps a second daemon away.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -122,9 +122,10 @@ impl Lock {
             Err(error) => return Err(io("cannot lock")(error.into())),
         }
         let write = |file: &mut File| {
-            file.set_len(0)?;
-            file.rewind()?;
-            writeln!(file, "{}", std::process::id())
+            // Never empty: others read it.
+            let line = format!("{}\n", std::process::id());
+            file.write_all(line.as_bytes())?;
+            file.set_len(line.len() as u64)
         };
         write(&mut file).map_err(io("cannot write"))?;
         Ok(Self { _file: file })
@@ -155,7 +156,7 @@ fn read_pid(file: &mut File) -> u32 {
     if file.take(32).read_to_string(&mut text).is_err() {
         return 0;
     }
-    text.trim().parse().unwrap_or(0)
+    text.lines().next().unwrap_or_default().parse().unwrap_or(0)
 }
 
 #[cfg(test)]

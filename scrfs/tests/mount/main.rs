@@ -5,6 +5,7 @@
 #![cfg(feature = "fuse")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+mod asked_again;
 mod takeover;
 
 use std::fs::{self, File, OpenOptions};
@@ -79,7 +80,7 @@ impl Mounted {
     }
 
     fn pid(&self, lock: &str) -> i32 {
-        fs::read_to_string(self.control().join(lock)).unwrap().trim().parse().unwrap()
+        fs::read_to_string(self.control().join(lock)).unwrap().lines().next().unwrap().parse().unwrap()
     }
 
     /// A shell in the mount point, as this user.

@@ -43,10 +43,10 @@ fn what_is_open_and_known_stays() {
             let mut file =
                 OpenOptions::new().read(true).append(true).create_new(true).open(m.at("d/e/f")).unwrap();
             file.write_all(b"one").unwrap();
-            fs::write(m.at("gone"), b"unlinked").unwrap();
-            let gone = File::open(m.at("gone")).unwrap();
-            fs::hard_link(m.at("gone"), m.at("d/link")).unwrap();
-            fs::remove_file(m.at("gone")).unwrap();
+            fs::write(m.at("d/gone"), b"unlinked").unwrap();
+            let gone = File::open(m.at("d/gone")).unwrap();
+            fs::hard_link(m.at("d/gone"), m.at("d/link")).unwrap();
+            fs::remove_file(m.at("d/gone")).unwrap();
             let number = |name: &str| fs::metadata(m.at(name)).unwrap().ino();
             let before = [number("d"), number("d/e"), number("d/e/f"), number("d/link")];
             let mut listing = fs::read_dir(m.at("d")).unwrap();
@@ -367,7 +367,7 @@ fn torture(m: &Mounted, count: u32) {
 }
 
 fn deaths() -> u32 {
-    std::env::var("SCRFS_TEST_DEATHS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
+    std::env::var("TAKEOVER_TEST_DEATHS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn a_stale_mount_elsewhere_is_cleaned() {
             kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
             wait_until("it ends", || has_ended(pid));
         }
-        let table = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let table = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         assert!(table().contains("scr.other"));
         assert!(m.unmount(&[]).status.success());
         assert!(m.mount(&[]).status.success());
