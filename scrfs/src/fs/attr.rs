@@ -56,7 +56,8 @@ impl Kind {
 
     /// The type with that number.
     pub(crate) fn of_code(code: u8) -> Self {
-        let kinds = [Self::Directory, Self::Symlink, Self::Fifo, Self::Socket, Self::CharDevice, Self::BlockDevice];
+        let kinds =
+            [Self::Directory, Self::Symlink, Self::Fifo, Self::Socket, Self::CharDevice, Self::BlockDevice];
         kinds.into_iter().find(|kind| kind.code() == code).unwrap_or(Self::File)
     }
 

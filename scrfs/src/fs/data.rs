@@ -42,7 +42,14 @@ impl FileSystem {
     /// write(2) to a handle that the daemon serves.
     ///
     /// An appending one goes to the file's end: the kernel lets no other write of the file come between.
-    pub fn write(&self, caller: Caller, fh: u64, offset: u64, data: &[u8], append: bool) -> Result<usize, Errno> {
+    pub fn write(
+        &self,
+        caller: Caller,
+        fh: u64,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+    ) -> Result<usize, Errno> {
         let handle = self.handles.get(fh)?;
         let file = served(&handle)?;
         let offset = if append { self.append_at(caller.unique, file)? } else { offset };

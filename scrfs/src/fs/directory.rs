@@ -105,13 +105,7 @@ impl FileSystem {
         self.attempt(caller, step, Box::new(finish));
     }
 
-    fn rmdir_now(
-        &self,
-        world: &World,
-        caller: Caller,
-        parent: u64,
-        name: &[u8],
-    ) -> Result<Step<()>, Stop> {
+    fn rmdir_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<Step<()>, Stop> {
         if self.asked_before(caller.unique) {
             return Ok(Step::Global(DirOp::Remove { path: self.path_in(parent, name)? }));
         }

@@ -15,7 +15,7 @@ use super::listing::Snapshot;
 use super::table::Inode;
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
-use crate::keep::intents::number_of;
+use crate::keep::intents::{is_resent, number_of};
 use crate::keep::records::{KeptFd, KeptFile};
 
 /// An open file.
@@ -92,9 +92,10 @@ impl Handles {
     /// Adds what request `unique` opened.
     pub(crate) fn add(&self, handle: Arc<Handle>, unique: u64) -> u64 {
         let (fh, unique) = (self.number(), number_of(unique));
-        let data = handle.file.as_ref().and_then(|file| {
-            Some(KeptFd { number: file.as_raw_fd(), key: key_of(&stat_of(file).ok()?) })
-        });
+        let data = handle
+            .file
+            .as_ref()
+            .and_then(|file| Some(KeptFd { number: file.as_raw_fd(), key: key_of(&stat_of(file).ok()?) }));
         let record = self.keep.add_file(&KeptFile {
             handle: fh,
             inode: handle.inode.id,
@@ -136,7 +137,9 @@ impl Handles {
     }
 
     pub(crate) fn add_directory(&self, inode: Arc<Inode>, unique: u64) -> u64 {
-        if let Some(former) = opened_by(&self.directories, unique) {
+        if is_resent(unique)
+            && let Some(former) = opened_by(&self.directories, unique)
+        {
             self.remove_directory(former);
         }
         let (fh, unique) = (self.number(), number_of(unique));

@@ -24,10 +24,18 @@ impl FileSystem {
     }
 
     /// A predecessor had the effect of request `unique`; `now` looks what is there.
-    pub(crate) fn had_effect(&self, unique: u64, now: impl FnOnce() -> Result<Now, Errno>) -> Result<bool, Errno> {
+    pub(crate) fn had_effect(
+        &self,
+        unique: u64,
+        now: impl FnOnce() -> Result<Now, Errno>,
+    ) -> Result<bool, Errno> {
         match self.keep.intent(unique) {
             None | Some(Intent::Global { .. }) => Ok(false),
-            Some(intent) => Ok(intent.is_done(&now()?)),
+            Some(intent) => {
+                let done = intent.is_done(&now()?);
+                tracing::info!(unique, ?intent, done, "a predecessor had this request");
+                Ok(done)
+            }
         }
     }
 

@@ -116,11 +116,7 @@ impl FileSystem {
     }
 
     /// As [`FileSystem::new`], with state memory that outlives this process.
-    pub fn with_keep(
-        tree: &Path,
-        checkpoint_path: RelPath,
-        keep: Arc<Keep>,
-    ) -> Result<Arc<Self>, Errno> {
+    pub fn with_keep(tree: &Path, checkpoint_path: RelPath, keep: Arc<Keep>) -> Result<Arc<Self>, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = rustix::fs::open(tree, flags, Mode::empty())?;
         let key = attr::key_of(&attr::stat_of(&root)?);

@@ -9,6 +9,7 @@ use super::FileSystem;
 use super::attr::{Attr, Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
 use super::place::{MARKER, Place};
+use super::restore::mark_at;
 use super::sealed::Sealed;
 use super::table::{Backing, Inode};
 use super::wait::Done;
@@ -104,7 +105,7 @@ impl FileSystem {
             return Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO });
         }
         sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
-        let inode = self.table.enter_sealed(parent, name, self.mark(sealed, place))?;
+        let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
         let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
         let ttl = sealed_ttl(&attr);
         Ok(Entry { attr, entry_ttl: ttl, attr_ttl: ttl })
@@ -134,7 +135,7 @@ impl FileSystem {
                 }
                 self.table.enter(parent, name, backing)
             }
-            None => self.table.enter_sealed(parent, name, self.mark(sealed, place)),
+            None => self.table.enter_sealed(parent, name, mark_at(sealed, place)),
         }
     }
 

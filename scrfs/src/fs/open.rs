@@ -198,7 +198,11 @@ impl FileSystem {
     /// Makes the empty file behind a marker that was set on another node.
     pub(crate) fn write_marker(&self, sealed: &Sealed, inode: &Inode) -> Result<(), Errno> {
         let top = self.names.dataset_path(sealed.name())?;
-        let owner = sealed.top().map_or(Caller::default(), |e| Caller { uid: e.uid, gid: e.gid, ..Caller::default() });
+        let owner = sealed.top().map_or(Caller::default(), |e| Caller {
+            uid: e.uid,
+            gid: e.gid,
+            ..Caller::default()
+        });
         let dir = match self.open_directory(&top) {
             Ok(dir) => dir,
             Err(Errno(libc::ENOENT)) => {
@@ -251,7 +255,8 @@ impl FileSystem {
 /// our buffers are not aligned.
 pub(super) fn own_flags(flags: i32, privileged: bool) -> OFlags {
     // Where an append goes is decided at each write, so that one that is sent again goes to the same place.
-    let mut out = libc::O_APPEND | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
+    let mut out =
+        libc::O_APPEND | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
     if !privileged {
         out |= libc::O_NOATIME;
     }

@@ -38,8 +38,8 @@ pub struct Registered {
 const GONE: &[u8] = b" (deleted)";
 
 impl FileSystem {
-    /// Takes over what `keepers` and the state memory hold, before anything else happens to the tree. Returns the inodes
-    /// that are not in their places yet: sealed ones; see [`FileSystem::restore_sealed`].
+    /// Takes over what `keepers` and the state memory hold, before anything else happens to the tree. Sealed
+    /// names come later: [`FileSystem::restore_sealed`].
     pub fn restore(&self, keepers: &Keepers) -> Result<(), Errno> {
         let kept = self.keep.inodes();
         let mut lost = HashMap::new();
@@ -60,14 +60,14 @@ impl FileSystem {
         }
         let ids: Vec<KeptInode> = taken.iter().map(|(inode, _)| inode.clone()).collect();
         let inodes = self.table.take_in(taken);
-        self.restore_names(&inodes, lost)?;
+        self.restore_names(&inodes, &lost)?;
         self.restore_handles(keepers, &ids);
         self.table.drop_idle();
         Ok(())
     }
 
     /// Gives inodes their names; those whose descriptor is lost a new one, where they can be found.
-    fn restore_names(&self, inodes: &[Arc<Inode>], lost: HashMap<Key, u64>) -> Result<(), Errno> {
+    fn restore_names(&self, inodes: &[Arc<Inode>], lost: &HashMap<Key, u64>) -> Result<(), Errno> {
         let root = path_text(&self.root)?;
         let mut paths: Vec<(RelPath, u64)> = Vec::with_capacity(inodes.len());
         let mut wanted = lost.clone();
@@ -244,11 +244,11 @@ impl FileSystem {
         self.keep.show(mark_in(sealed, path));
         sealed.show(path);
     }
+}
 
-    /// The mark of a sealed place.
-    pub(crate) fn mark(&self, sealed: &Sealed, place: &Place) -> SealedMark {
-        mark_in(sealed, &super::names::inner_of(place))
-    }
+/// The mark of a sealed place.
+pub(crate) fn mark_at(sealed: &Sealed, place: &Place) -> SealedMark {
+    mark_in(sealed, &super::names::inner_of(place))
 }
 
 fn mark_in(sealed: &Sealed, path: &RelPath) -> SealedMark {

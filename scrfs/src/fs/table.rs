@@ -141,7 +141,12 @@ impl Table {
     }
 
     /// Counts a lookup of a sealed `name`, which is `mark`: the inode it has, else a new one without backing.
-    pub(crate) fn enter_sealed(&self, parent: u64, name: &[u8], mark: SealedMark) -> Result<Arc<Inode>, Errno> {
+    pub(crate) fn enter_sealed(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mark: SealedMark,
+    ) -> Result<Arc<Inode>, Errno> {
         let mut inner = self.inner.lock();
         let known = inner.nodes.get(&parent).and_then(|node| node.names.get(name).copied());
         let id = match known {

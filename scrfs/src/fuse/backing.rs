@@ -68,12 +68,7 @@ impl Registrations {
         Ok(id)
     }
 
-    fn enter(
-        &self,
-        slot: &mut Slot,
-        handle: &Handle,
-        id: u32,
-    ) -> Arc<Registration> {
+    fn enter(&self, slot: &mut Slot, handle: &Handle, id: u32) -> Arc<Registration> {
         let (inode, record) = (handle.inode.id, handle.inode.record);
         if let Some(record) = record {
             self.keep.set_registration(record, inode, id);

@@ -26,7 +26,8 @@ const BACKGROUND: u16 = 128;
 const THREADS_MAX: usize = 8;
 
 /// Capabilities that fuser asks for by itself.
-const BASE: InitFlags = InitFlags::FUSE_ASYNC_READ.union(InitFlags::FUSE_BIG_WRITES).union(InitFlags::FUSE_MAX_PAGES);
+const BASE: InitFlags =
+    InitFlags::FUSE_ASYNC_READ.union(InitFlags::FUSE_BIG_WRITES).union(InitFlags::FUSE_MAX_PAGES);
 
 /// How to serve a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +85,10 @@ fn mode(fs: &FileSystem, device: BorrowedFd<'_>, options: Options) -> DataMode {
         DataMode { passthrough: false, reason: "switched off".into() }
     };
     if decided && found.passthrough {
-        return DataMode { passthrough: false, reason: "there was no passthrough when it was mounted".into() };
+        return DataMode {
+            passthrough: false,
+            reason: "there was no passthrough when it was mounted".into(),
+        };
     }
     keep.set_mode(if found.passthrough { Mode::Passthrough } else { Mode::Plain });
     found

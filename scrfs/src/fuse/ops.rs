@@ -153,7 +153,13 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let node = NewNode::Node { mode, device: device_of(rdev) };
-        self.fs.make_node(caller(request), parent.0, name.as_bytes(), node, self.answering(request, entry_reply(reply)));
+        self.fs.make_node(
+            caller(request),
+            parent.0,
+            name.as_bytes(),
+            node,
+            self.answering(request, entry_reply(reply)),
+        );
     }
 
     fn mkdir(
@@ -165,15 +171,31 @@ impl Filesystem for Adapter {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        self.fs.mkdir(caller(request), parent.0, name.as_bytes(), mode, self.answering(request, entry_reply(reply)));
+        self.fs.mkdir(
+            caller(request),
+            parent.0,
+            name.as_bytes(),
+            mode,
+            self.answering(request, entry_reply(reply)),
+        );
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.fs.unlink(caller(request), parent.0, name.as_bytes(), self.answering(request, empty_reply(reply)));
+        self.fs.unlink(
+            caller(request),
+            parent.0,
+            name.as_bytes(),
+            self.answering(request, empty_reply(reply)),
+        );
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.fs.rmdir(caller(request), parent.0, name.as_bytes(), self.answering(request, empty_reply(reply)));
+        self.fs.rmdir(
+            caller(request),
+            parent.0,
+            name.as_bytes(),
+            self.answering(request, empty_reply(reply)),
+        );
     }
 
     fn symlink(
@@ -185,7 +207,13 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let node = NewNode::Symlink(target.as_os_str().as_bytes().to_vec());
-        self.fs.make_node(caller(request), parent.0, link_name.as_bytes(), node, self.answering(request, entry_reply(reply)));
+        self.fs.make_node(
+            caller(request),
+            parent.0,
+            link_name.as_bytes(),
+            node,
+            self.answering(request, entry_reply(reply)),
+        );
     }
 
     fn rename(
@@ -203,7 +231,13 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.fs.link(caller(request), ino.0, newparent.0, newname.as_bytes(), self.answering(request, entry_reply(reply)));
+        self.fs.link(
+            caller(request),
+            ino.0,
+            newparent.0,
+            newname.as_bytes(),
+            self.answering(request, entry_reply(reply)),
+        );
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {

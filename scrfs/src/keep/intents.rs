@@ -113,7 +113,11 @@ impl Keep {
     }
 
     /// Changes the intent that asks the lead under `request`; false when there is none.
-    pub(crate) fn note_global(&self, request: RequestId, change: impl FnOnce(&mut bool, &mut Option<i32>)) -> bool {
+    pub(crate) fn note_global(
+        &self,
+        request: RequestId,
+        change: impl FnOnce(&mut bool, &mut Option<i32>),
+    ) -> bool {
         let unique = self.intents.live.lock().requests.get(&request).copied();
         let Some((record, mut alone, mut outcome)) = unique.and_then(|unique| self.global(unique)) else {
             return false;
@@ -197,6 +201,10 @@ mod tests {
     use super::super::memory::create;
     use super::*;
 
+    fn resent(unique: u64) -> u64 {
+        unique | RESENT
+    }
+
     #[test]
     fn only_what_was_sent_again_is_decided() {
         let memory = create().unwrap();
@@ -213,12 +221,12 @@ mod tests {
 
         let keep = Keep::map(&memory).unwrap();
         assert_eq!(keep.intent(10), None, "another request");
-        assert_eq!(keep.intent(10 | RESENT), Some(Intent::Make));
-        assert_eq!(keep.intent(12 | RESENT), Some(rename));
-        assert_eq!(keep.intent(16 | RESENT), None);
+        assert_eq!(keep.intent(resent(10)), Some(Intent::Make));
+        assert_eq!(keep.intent(resent(12)), Some(rename));
+        assert_eq!(keep.intent(resent(16)), None);
         assert!(keep.note_global(request, |_, outcome| *outcome = Some(libc::EEXIST)));
         assert_eq!(Keep::map(&memory).unwrap().global_outcome(request), Some(libc::EEXIST));
-        keep.answered(14 | RESENT);
+        keep.answered(resent(14));
         assert!(!keep.note_global(request, |alone, _| *alone = true));
     }
 
@@ -230,10 +238,10 @@ mod tests {
             keep.begin(unique, Intent::Make);
         }
         keep.begin(1 << 40, Intent::Hide);
-        assert_eq!(keep.intent(1 << 40 | RESENT), None, "all are under way");
+        assert_eq!(keep.intent(resent(1 << 40)), None, "all are under way");
         let keep = Keep::map(&memory).unwrap();
         keep.begin(1 << 40, Intent::Hide);
-        assert_eq!(keep.intent(1 << 40 | RESENT), Some(Intent::Hide));
-        assert_eq!((keep.intent(1 | RESENT), keep.intent(2 | RESENT)), (None, Some(Intent::Make)));
+        assert_eq!(keep.intent(resent(1 << 40)), Some(Intent::Hide));
+        assert_eq!((keep.intent(resent(1)), keep.intent(resent(2))), (None, Some(Intent::Make)));
     }
 }

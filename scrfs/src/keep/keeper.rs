@@ -7,7 +7,10 @@
 //!
 //! The keeper is made before the worker has threads or much memory, by clone(2) without sharing memory. It runs no code
 //! but a few system calls: what locks or buffers it has inherited a copy of does not matter.
-#![expect(unsafe_code, reason = "clone(2) with a shared descriptor table, and descriptors under chosen numbers")]
+#![expect(
+    unsafe_code,
+    reason = "clone(2) with a shared descriptor table, and descriptors under chosen numbers"
+)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -36,7 +39,14 @@ pub fn start(keep: &Keep) -> io::Result<()> {
     // SAFETY: like fork(2): no stack is given and no memory is shared, so the child has a copy of this one's. The kernel
     // writes four bytes at `id`, which is a mapped word of eight. There is one thread only.
     let pid = unsafe {
-        libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, std::ptr::from_ref(id), 0_usize, 0_usize)
+        libc::syscall(
+            libc::SYS_clone,
+            libc::c_long::from(flags),
+            0_usize,
+            std::ptr::from_ref(id),
+            0_usize,
+            0_usize,
+        )
     };
     match pid {
         -1 => Err(io::Error::last_os_error()),

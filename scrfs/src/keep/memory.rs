@@ -102,8 +102,7 @@ impl Region {
 
     /// Finds what is free of a predecessor's.
     pub(crate) fn take_up(&self, memory: &Memory) {
-        *self.free.lock() =
-            self.all(memory).filter(|&record| memory.get(self.at(record, 0)) == 0).collect();
+        *self.free.lock() = self.all(memory).filter(|&record| memory.get(self.at(record, 0)) == 0).collect();
     }
 
     /// All that were ever in use.

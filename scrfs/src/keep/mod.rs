@@ -144,10 +144,7 @@ impl Keep {
     pub fn greeting(&self) -> Option<Greeting> {
         let version = self.memory.get(word::VERSION);
         let narrow = |value: u64| u32::try_from(value).unwrap_or(0);
-        (version != 0).then(|| Greeting {
-            offered: self.memory.get(word::OFFERED),
-            minor: narrow(version),
-        })
+        (version != 0).then(|| Greeting { offered: self.memory.get(word::OFFERED), minor: narrow(version) })
     }
 
     /// Keeps the greeting for successors.

@@ -103,7 +103,8 @@ pub struct KeptDirectory {
 
 /// A stable number of a path (FNV-1a); of 100,000 paths two are the same once in 10^9 datasets.
 pub fn mark_of(path: &[u8]) -> u64 {
-    path.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    path.iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn pair(high: u32, low: u32) -> u64 {

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::places::{Lock, Places, SUPERVISOR_LOCK};
-use super::{MountError, Options, device, failed};
+use super::{MountError, Options, device, failed, table};
 use crate::keep::{Keep, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
@@ -46,12 +46,21 @@ impl Device {
         Ok(Self { connection: device::mount(&options.mount_point, &places.control)?, state, keep })
     }
 
+    /// The kernel has ended the connection: it was unmounted, or aborted.
+    fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.connection, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    }
+
     /// Ends keepers, which are children of this process.
     fn end_keepers(&self, pids: &[i32]) {
         for &id in pids {
             let Some(pid) = Pid::from_raw(id) else { continue };
             let _ = rustix::process::kill_process(pid, Signal::KILL);
-            while let Err(rustix::io::Errno::INTR) = rustix::process::waitpid(Some(pid), WaitOptions::empty()) {}
+            while let Err(rustix::io::Errno::INTR) = rustix::process::waitpid(Some(pid), WaitOptions::empty())
+            {
+            }
             self.keep.keeper_ended(id);
         }
     }
@@ -80,7 +89,7 @@ pub fn run(options: &Options, places: &Places, ready: impl FnOnce()) -> Result<(
     let mut device = Device::mount(options, places)?;
     let mut ready = Some(ready);
     let mut short_lives = 0;
-    let mut afresh = false;
+    let mut afresh: Option<Instant> = None;
     loop {
         let started = Instant::now();
         let outcome = start_worker(&device, options, programs.next()).and_then(|worker| {
@@ -89,24 +98,21 @@ pub fn run(options: &Options, places: &Places, ready: impl FnOnce()) -> Result<(
             }
             wait(worker, &signals, &options.mount_point)
         });
-        match outcome {
+        let short = match outcome {
             Ok(Ended::Told) => return Ok(()),
             Ok(Ended::Worker(status)) if status.success() => {
                 tracing::info!(mount_point = %options.mount_point.display(), "unmounted");
                 return Ok(());
             }
-            // Somebody's doing, not its own: that it will happen again is not to be feared.
-            Ok(Ended::Worker(status)) if status.signal() == Some(libc::SIGKILL) => {
-                tracing::warn!("the worker was killed; another takes over");
-                short_lives = 0;
-                continue;
+            Ok(Ended::Worker(status)) => {
+                tracing::error!(%status, "the worker died; another takes over");
+                // SIGKILL is somebody's doing, not its own: that it will come again is not to be feared.
+                status.signal() != Some(libc::SIGKILL) && started.elapsed() < SHORT_LIFE
             }
-            Ok(Ended::Worker(status)) => tracing::error!(%status, "the worker died; another takes over"),
             Ok(Ended::Replaced) => {
                 tracing::info!("told to reload");
                 programs.reload();
-                short_lives = 0;
-                continue;
+                false
             }
             Err(error) if ready.is_some() => {
                 drop(device);
@@ -116,23 +122,34 @@ pub fn run(options: &Options, places: &Places, ready: impl FnOnce()) -> Result<(
             Err(error) => {
                 tracing::error!(%error, "the worker does not start");
                 programs.fall_back();
+                true
             }
+        };
+        short_lives = if short { short_lives + 1 } else { 0 };
+        let gone = device.is_gone();
+        if gone && !is_mounted(options, places) {
+            tracing::info!("unmounted when there was no worker");
+            return Ok(());
         }
-        short_lives = if started.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
-        if short_lives < SHORT_LIVES_MAX {
+        if short_lives < SHORT_LIVES_MAX && !gone {
             continue;
         }
         drop(device);
-        if afresh {
-            sweep(&options.mount_point);
+        sweep(&options.mount_point);
+        if afresh.replace(Instant::now()).is_some_and(|last| last.elapsed() < SHORT_LIFE * SHORT_LIVES_MAX) {
             return Err(MountError::Start("workers keep dying; giving up".into()));
         }
         // Requests in flight and open handles are lost to their programs; names and files are not.
         tracing::error!("no worker can take over: mounting afresh");
-        (afresh, short_lives) = (true, 0);
-        sweep(&options.mount_point);
+        short_lives = 0;
         device = Device::mount(options, places)?;
     }
+}
+
+/// This job's mount is where it was.
+fn is_mounted(options: &Options, places: &Places) -> bool {
+    let mounted = table::mounted_at(&options.mount_point).ok().flatten();
+    mounted.and_then(|mount| mount.control_directory()).is_some_and(|control| control == places.control)
 }
 
 /// Descriptors that are readable once a signal came.
@@ -153,7 +170,8 @@ impl Signals {
             read.set_nonblocking(true)?;
             Ok(read)
         };
-        let watch = || Ok(Self { end: pipe(&[libc::SIGTERM, libc::SIGINT])?.into(), reload: pipe(&[libc::SIGHUP])? });
+        let watch =
+            || Ok(Self { end: pipe(&[libc::SIGTERM, libc::SIGINT])?.into(), reload: pipe(&[libc::SIGHUP])? });
         watch().map_err(failed("cannot watch for signals", "/proc/self"))
     }
 }
@@ -273,8 +291,8 @@ pub(super) fn readable(fd: rustix::fd::BorrowedFd<'_>, until: Instant) -> bool {
 /// Waits for the worker's end, or for a signal: then unmounts and has the worker end.
 fn wait(mut worker: Worker, signals: &Signals, mount_point: &Path) -> Result<Ended, MountError> {
     loop {
-        let mut fds =
-            [&worker.pidfd.as_fd(), &signals.end.as_fd(), &signals.reload.as_fd()].map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+        let mut fds = [&worker.pidfd.as_fd(), &signals.end.as_fd(), &signals.reload.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(failed("cannot wait for", "the worker")(error.into())),

@@ -37,7 +37,8 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     // Numbers of descriptors are a predecessor's: nothing else is opened before they are taken.
     let keepers = Keepers::find(&keep).map_err(failed("cannot look for", "a keeper"))?;
     let checkpoint = options.checkpoint_path.clone();
-    let fs = FileSystem::with_keep(&tree, checkpoint, Arc::clone(&keep)).map_err(failing("cannot open the tree"))?;
+    let fs = FileSystem::with_keep(&tree, checkpoint, Arc::clone(&keep))
+        .map_err(failing("cannot open the tree"))?;
     fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
     keeper::start(&keep).map_err(failed("cannot start", "a keeper"))?;
     say(TAKEN);

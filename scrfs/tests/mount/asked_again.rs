@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use scrfs::control::client::{DataConnection, Link};
-use scrfs::control::{
-    Command, DataReply, DataRequest, Event, Inventory, MemberPart, Role, Settings, Start,
-};
+use scrfs::control::{Command, DataReply, DataRequest, Event, Inventory, MemberPart, Role, Settings, Start};
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 

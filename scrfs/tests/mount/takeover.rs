@@ -142,8 +142,11 @@ impl Load {
 
     fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
-        let failed: Vec<_> =
-            self.programs.into_iter().filter_map(|(name, thread)| thread.join().err().map(|_| name)).collect();
+        let failed: Vec<_> = self
+            .programs
+            .into_iter()
+            .filter_map(|(name, thread)| thread.join().err().map(|_| name))
+            .collect();
         assert!(failed.is_empty(), "programs saw errors: {failed:?}");
     }
 
@@ -329,12 +332,8 @@ fn mapper(m: &Mounted) -> Child {
 }
 
 fn start_load(m: &Mounted) -> Load {
-    let mut load = Load {
-        dir: m.at("load"),
-        stop: Arc::default(),
-        done: Arc::default(),
-        programs: Vec::new(),
-    };
+    let mut load =
+        Load { dir: m.at("load"), stop: Arc::default(), done: Arc::default(), programs: Vec::new() };
     fs::create_dir(&load.dir).unwrap();
     writers(&mut load);
     namers(&mut load);
@@ -386,7 +385,11 @@ fn deaths_between_effect_and_answer() {
         // Windows of some milliseconds around each change, so that most deaths hit one.
         let thread = std::thread::spawn(move || {
             SLOWLY.set(SLOW);
-            torture(&Mounted::new(options), deaths() / 2);
+            let m = Mounted::new(options);
+            torture(&m, deaths() / 2);
+            let log = fs::read_to_string(m.control().join("daemon.log")).unwrap();
+            let decided = |done| log.matches(&format!("done={done}")).count();
+            assert!(!cfg!(feature = "faults") || decided(true) > 3, "{} {}", decided(true), decided(false));
         });
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
@@ -407,6 +410,40 @@ fn reloading_under_load() {
             assert_ne!(m.pid("worker.lock"), worker);
         }
         load.end();
+    });
+}
+
+#[test]
+fn a_worker_that_dies_by_its_own_fault_is_given_up_at_last() {
+    in_namespace(&[], |m| {
+        fs::write(m.at("kept"), b"kept").unwrap();
+        let open = File::open(m.at("kept")).unwrap();
+        let afresh =
+            || fs::read_to_string(m.control().join("daemon.log")).unwrap().contains("mounting afresh");
+        for _ in 0..5 {
+            assert!(!afresh());
+            let worker = m.pid("worker.lock");
+            kill(Pid::from_raw(worker), Signal::SIGABRT).unwrap();
+            wait_until("a new worker", || m.pid("worker.lock") != worker);
+        }
+        assert!(afresh());
+        assert_eq!(open.metadata().unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        wait_until("a new mount", || fs::read(m.at("kept")).is_ok());
+    });
+}
+
+#[test]
+fn unmounting_while_there_is_no_worker() {
+    in_namespace(&[], |m| {
+        let (supervisor, worker) = (m.pid("supervisor.lock"), m.pid("worker.lock"));
+        // Neither sees the other's end before the mount is gone.
+        kill(Pid::from_raw(supervisor), Signal::SIGSTOP).unwrap();
+        kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+        wait_until("the worker ends", || has_ended(worker));
+        nix::mount::umount2(&m.mount_point, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        kill(Pid::from_raw(supervisor), Signal::SIGCONT).unwrap();
+        wait_until("the supervisor ends", || has_ended(supervisor));
+        fails(&m.unmount(&[]), 1, "not an scrfs mount");
     });
 }
 

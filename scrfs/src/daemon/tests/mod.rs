@@ -256,7 +256,12 @@ impl Bench {
     /// The outcome of a program's directory operation.
     fn directory_op(&self, op: DirOp) -> Receiver<Result<(), Errno>> {
         let (give, outcome) = crossbeam_channel::bounded(1);
-        self.node.directory(self.node.new_request(), op, Caller::default(), Box::new(move |result| give.send(result).unwrap()));
+        self.node.directory(
+            self.node.new_request(),
+            op,
+            Caller::default(),
+            Box::new(move |result| give.send(result).unwrap()),
+        );
         outcome
     }
 
