@@ -172,7 +172,7 @@ impl Keep {
     }
 
     /// The kernel's number for the backing file; 0 before the kernel gives it up.
-    #[cfg_attr(not(feature = "fuse"), expect(dead_code, reason = "the adapter's"))]
+    #[cfg_attr(all(not(feature = "fuse"), not(test)), expect(dead_code, reason = "the adapter's"))]
     pub(crate) fn set_registration(&self, record: u32, number: u64, id: u32) {
         // A handle may be released after its inode was forgotten.
         if self.inode_word(record, inode::NUMBER) != number {
