@@ -315,6 +315,10 @@ const FENCED: &[(&str, &str)] = &[
     ("coordinator/src/comm/mpi.rs", "sends that outlive a scope need MPI's own calls"),
     ("scrfs/src/control/peer.rs", "a peer's groups have no safe wrapper"),
     ("scrfs/src/fs/sys.rs", "leases have no safe wrapper"),
+    ("scrfs/src/fuse/backing.rs", "fuser's backing ids end with the process; a successor needs them"),
+    ("scrfs/src/fuse/session.rs", "a descriptor that fuser owns is given another meaning"),
+    ("scrfs/src/keep/keeper.rs", "clone(2) with a shared descriptor table has no safe wrapper"),
+    ("scrfs/src/keep/memory.rs", "memory that processes share"),
     ("tests/mutations/allocations.rs", "a global allocator is an unsafe trait"),
 ];
 

@@ -152,6 +152,47 @@ fn a_signal_ends_the_wait_and_leaves_nobody_stuck() {
 }
 
 #[test]
+fn markers_go_on_waiting_when_workers_die() {
+    let cluster = Cluster::up(2);
+    let settings =
+        [("SCR_CACHE_SIZE", "20"), ("SCRFS_COORDINATOR_WAIT", "60s"), ("SCRFS_SEAL_TIMEOUT", "60s")];
+    let (job, mut run) = idle_job(&cluster, "worker", &settings);
+    let kill = |node| cluster.on(node).run("pkill -9 -f 'scrfs worke[r]'").must().to_owned();
+    fill(&job, "w");
+    // A writer on the other node keeps the seal waiting.
+    let mut writer = job
+        .on(1)
+        .sh(&format!("exec 7>> {SCR}/w/b; read never"))
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
+    let mut touch = job.on(0).sh(&format!("touch {SCR}/w/.complete")).spawn().unwrap();
+    wait::until_true("the seal to begin", SOON, || state(&job, 0, "w") == "sealing");
+    for node in [0, 1, 0] {
+        kill(node);
+        job.await_coordinator(node);
+        wait::until_true("the seal to begin again", SOON, || state(&job, 0, "w") == "sealing");
+        assert!(touch.try_wait().unwrap().is_none(), "{}", job.events(0));
+    }
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    assert!(touch.wait().unwrap().success(), "{}", job.events(0));
+    assert!(is_sealed(&job, 0, "w") && is_sealed(&job, 1, "w"));
+    // At some moment of a seal.
+    for (turn, pause) in [0_u64, 10, 30, 60, 120, 250].into_iter().enumerate() {
+        let name = format!("w{turn}");
+        fill(&job, &name);
+        let mut touch = job.on(0).sh(&format!("touch {SCR}/{name}/.complete")).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        kill(turn % 2);
+        assert!(touch.wait().unwrap().success(), "{name}: {}", job.events(0));
+        wait::until_true("the seal everywhere", SOON, || (0..2).all(|n| is_sealed(&job, n, &name)));
+    }
+    run.stop();
+}
+
+#[test]
 fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
     let cluster = Cluster::up(2);
     let (job, mut run) = idle_job(&cluster, "writer", &[("SCRFS_SEAL_TIMEOUT", "2s")]);

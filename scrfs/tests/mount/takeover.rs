@@ -14,7 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
 
-use super::{Mounted, SCRFS, SLOWLY, fails, has_ended, in_namespace, scrfs, wait_until};
+use super::lead::Steady;
+use super::{Mounted, SCRFS, SLOWLY, both_modes, fails, has_ended, in_namespace, scrfs, wait_until};
 
 const SLOW: &str = "request.effect=slow,request.done=slow,request.answered=slow";
 
@@ -331,6 +332,15 @@ fn mapper(m: &Mounted) -> Child {
     command.stdin(Stdio::piped()).spawn().unwrap()
 }
 
+/// Sets a marker that nobody seals yet.
+fn waiting_marker(m: &Mounted) -> Child {
+    fs::create_dir(m.at("ck")).unwrap();
+    fs::write(m.at("ck/f"), pattern(1)).unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["-k", "2", "500", "touch", "ck/.complete"]).current_dir(&m.mount_point);
+    command.spawn().unwrap()
+}
+
 fn start_load(m: &Mounted) -> Load {
     let mut load =
         Load { dir: m.at("load"), stop: Arc::default(), done: Arc::default(), programs: Vec::new() };
@@ -341,8 +351,10 @@ fn start_load(m: &Mounted) -> Load {
     load
 }
 
-/// `count` deaths under load.
-fn torture(m: &Mounted, count: u32) {
+/// `count` deaths under load, while a marker waits and, with a lead, directories are made in rounds.
+fn torture(m: &Mounted, count: u32, led: bool) {
+    let lead = led.then(|| Steady::start(&m.control()));
+    let mut marker = led.then(|| waiting_marker(m));
     let load = start_load(m);
     let mut mapper = mapper(m);
     let (mut last, mut kills, mut seed) = (0, 0, 0x2545_f491_4f6c_dd1d_u64);
@@ -356,6 +368,17 @@ fn torture(m: &Mounted, count: u32) {
     }
     let turns = load.done.load(Ordering::Relaxed);
     load.end();
+    if let Some(lead) = &lead {
+        lead.seal();
+    }
+    if let Some(mut marker) = marker.take() {
+        assert!(marker.wait().unwrap().success(), "the marker saw an error");
+        assert_eq!(fs::read(m.at("ck/f")).unwrap(), pattern(1));
+    }
+    if let Some(lead) = lead {
+        let rounds = lead.end();
+        assert!(rounds > u64::from(count), "{rounds} rounds");
+    }
     drop(mapper.stdin.take());
     assert!(mapper.wait().unwrap().success(), "the mapping saw an error");
     assert_eq!(kills, count, "workers do not come back in time; {turns} turns");
@@ -371,12 +394,17 @@ fn deaths() -> u32 {
 
 #[test]
 fn a_hundred_deaths_under_load_with_passthrough() {
-    in_namespace(&[], |m| torture(m, deaths()));
+    in_namespace(&[], |m| torture(m, deaths(), true));
 }
 
 #[test]
 fn a_hundred_deaths_under_load_in_plain_mode() {
-    in_namespace(&["--no-passthrough"], |m| torture(m, deaths()));
+    in_namespace(&["--no-passthrough"], |m| torture(m, deaths(), true));
+}
+
+#[test]
+fn deaths_under_load_without_a_lead() {
+    both_modes(|m| torture(m, deaths() / 4, false));
 }
 
 #[test]
@@ -386,7 +414,7 @@ fn deaths_between_effect_and_answer() {
         let thread = std::thread::spawn(move || {
             SLOWLY.set(SLOW);
             let m = Mounted::new(options);
-            torture(&m, deaths() / 2);
+            torture(&m, deaths() / 2, false);
             let log = fs::read_to_string(m.control().join("daemon.log")).unwrap();
             let decided = |done| log.matches(&format!("done={done}")).count();
             assert!(!cfg!(feature = "faults") || decided(true) > 3, "{} {}", decided(true), decided(false));
