@@ -168,11 +168,11 @@ fn markers_go_on_waiting_when_workers_die() {
         .unwrap();
     wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
     let mut touch = job.on(0).sh(&format!("touch {SCR}/w/.complete")).spawn().unwrap();
-    wait::until_true("the seal to begin", SOON, || state(&job, 0, "w") == "sealing");
+    wait::until_true("the seal to begin", SOON, || state(&job, 1, "w") == "sealing");
     for node in [0, 1, 0] {
         kill(node);
         job.await_coordinator(node);
-        wait::until_true("the seal to begin again", SOON, || state(&job, 0, "w") == "sealing");
+        wait::until_true("the seal to begin again", SOON, || state(&job, 1, "w") == "sealing");
         assert!(touch.try_wait().unwrap().is_none(), "{}", job.events(0));
     }
     drop(writer.stdin.take());
@@ -180,7 +180,7 @@ fn markers_go_on_waiting_when_workers_die() {
     assert!(touch.wait().unwrap().success(), "{}", job.events(0));
     assert!(is_sealed(&job, 0, "w") && is_sealed(&job, 1, "w"));
     // At some moment of a seal.
-    for (turn, pause) in [0_u64, 10, 30, 60, 120, 250].into_iter().enumerate() {
+    for (turn, pause) in [0_u64, 20, 60, 150].into_iter().enumerate() {
         let name = format!("w{turn}");
         fill(&job, &name);
         let mut touch = job.on(0).sh(&format!("touch {SCR}/{name}/.complete")).spawn().unwrap();
