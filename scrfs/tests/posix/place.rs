@@ -1,0 +1,150 @@
+//! A mount in a mount namespace of the thread's own, and a plain directory on the same file system beside its cache.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+
+const SCRFS: &str = env!("CARGO_BIN_EXE_scrfs");
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    Tmpfs,
+    Ext4,
+}
+
+/// One of the four ways to run everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    pub backing: Backing,
+    pub passthrough: bool,
+}
+
+pub const WAYS: [Way; 4] = [
+    Way { backing: Backing::Tmpfs, passthrough: true },
+    Way { backing: Backing::Tmpfs, passthrough: false },
+    Way { backing: Backing::Ext4, passthrough: true },
+    Way { backing: Backing::Ext4, passthrough: false },
+];
+
+/// Where on the mount a test works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Node-local scratch, outside the checkpoint path.
+    Scratch,
+    /// A dataset that is not sealed.
+    Dataset,
+}
+
+pub struct Place {
+    pub way: Way,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(way: Way) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "needs root");
+        unshare(CloneFlags::CLONE_NEWNS).expect("a private mount namespace");
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        open_to_all(dir.path());
+        let place = Self { way, dir };
+        for name in ["scr", "cache", "image"] {
+            fs::create_dir(place.path(name)).unwrap();
+        }
+        // As the mount itself is, so that devices and programs behave alike.
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        let memory = if way.backing == Backing::Tmpfs { "cache" } else { "image" };
+        mount(Some("tmpfs"), &place.path(memory), Some("tmpfs"), flags, None::<&str>).unwrap();
+        if way.backing == Backing::Ext4 {
+            let image = place.path("image/ext4");
+            fs::File::create(&image).unwrap().set_len(4 << 30).unwrap();
+            run(Command::new("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=1,nodiscard"]).arg(&image));
+            run(Command::new("mount")
+                .args(["-o", "loop,nosuid,nodev"])
+                .arg(&image)
+                .arg(place.path("cache")));
+        }
+        run(&mut place.mount_command());
+        for name in ["scr", "scr/scratch", "scr/job", "cache/twin"] {
+            let path = place.path(name);
+            if !path.exists() {
+                fs::create_dir(&path).unwrap();
+            }
+            open_to_all(&path);
+        }
+        place
+    }
+
+    fn mount_command(&self) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "2", "60", SCRFS, "mount", "--user", "root", "--job-id", "t"]);
+        command.arg("--control-base").arg(self.path("control"));
+        command.arg("--cache-base").arg(self.path("cache"));
+        command.args(["--checkpoint-path", "job"]);
+        if !self.way.passthrough {
+            command.arg("--no-passthrough");
+        }
+        command.arg(self.path("scr"));
+        command
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A new directory for a test on the mount, and its twin beside the cache; open to every user.
+    pub fn pair(&self, scope: Scope, name: &str) -> (PathBuf, PathBuf) {
+        let mounted = match scope {
+            Scope::Scratch => self.path("scr/scratch").join(name),
+            Scope::Dataset => self.path("scr/job").join(name),
+        };
+        let native = self.path("cache/twin").join(name);
+        for path in [&native, &mounted] {
+            fs::create_dir(path).unwrap();
+            open_to_all(path);
+        }
+        (native, mounted)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = Command::new("timeout")
+            .args(["-k", "2", "60", SCRFS, "umount", "--force"])
+            .arg(self.path("scr"))
+            .output();
+        for name in ["scr", "cache", "image"] {
+            let _ = umount2(&self.path(name), MntFlags::MNT_DETACH);
+        }
+        if std::thread::panicking() {
+            let log = self.path("control/root/scr.t/daemon.log");
+            let log = fs::read_to_string(log).unwrap_or_default();
+            let from = log.len().saturating_sub(4000);
+            let tail = String::from_utf8_lossy(&log.as_bytes()[from..]);
+            let _ = writeln!(std::io::stderr(), "end of daemon.log:\n{tail}");
+        }
+    }
+}
+
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    output
+}
+
+/// Runs `test` on a fresh place, in a thread with a mount namespace of its own.
+pub fn in_place(way: Way, test: impl FnOnce(&Place) + Send + 'static) {
+    let thread = std::thread::spawn(move || test(&Place::new(way)));
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
