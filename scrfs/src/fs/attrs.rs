@@ -1,10 +1,9 @@
 //! Changing attributes; extended attributes; room.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caps::{CapSet, Capability};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
@@ -22,7 +21,22 @@ use crate::daemon::boundary::{Caller, Errno};
 use crate::keep::decide::{Intent, Now};
 
 /// The kernel's own bound on a value and on a list of names (XATTR_SIZE_MAX).
-const XATTR_BYTES_MAX: usize = 65536;
+const XATTR_BYTES_MAX: u32 = 65536;
+
+/// What is told of an extended attribute, or of all their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// How long it is.
+    Length(usize),
+    /// It.
+    Bytes(Vec<u8>),
+}
+
+impl Value {
+    fn of(bytes: Vec<u8>, room: u32) -> Self {
+        if room == 0 { Self::Length(bytes.len()) } else { Self::Bytes(bytes) }
+    }
+}
 
 impl FileSystem {
     /// chmod, chown, truncate, utimensat: whatever of it is asked for at once.
@@ -35,11 +49,11 @@ impl FileSystem {
     ) {
         let fs = Arc::clone(self);
         let finish = move |changed: Result<(), Errno>| done(changed.and_then(|()| fs.getattr(id)));
-        let step = move |fs: &Self, world: &World| fs.setattr_now(world, id, &changes);
+        let step = move |fs: &Self, world: &World| fs.setattr_now(world, caller, id, &changes);
         self.attempt(caller, step, Box::new(finish));
     }
 
-    fn setattr_now(&self, world: &World, id: u64, changes: &Changes) -> Result<(), Stop> {
+    fn setattr_now(&self, world: &World, caller: Caller, id: u64, changes: &Changes) -> Result<(), Stop> {
         let inode = self.table.get(id)?;
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
@@ -59,14 +73,19 @@ impl FileSystem {
         }
         let fd = inode.fd()?;
         if let Some(size) = changes.size {
-            self.truncate(&inode, changes.handle, size)?;
+            self.changed_by(caller, &fd, || self.truncate(&inode, changes.handle, size))?;
         }
-        if changes.uid.is_some() || changes.gid.is_some() {
+        let nothing = *changes == Changes { handle: changes.handle, ..Changes::default() };
+        if changes.uid.is_some() || changes.gid.is_some() || nothing {
+            // Without ids it is a chown(2) of -1 and -1, or the kernel's wish that suid and sgid bits go.
             let (uid, gid) = (changes.uid.map(Uid::from_raw), changes.gid.map(Gid::from_raw));
-            rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+            let chown = || Ok(rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?);
+            if !nothing || self.may_clear(caller, &fd)? {
+                self.changed_by(caller, &fd, chown)?;
+            }
         }
         if let Some(mode) = changes.mode {
-            change_mode(&fd, mode & 0o7777, self.privileged)?;
+            super::rights::change_mode(&fd, mode & 0o7777, self.privileged)?;
         }
         if changes.atime.is_some() || changes.mtime.is_some() {
             let times = Timestamps {
@@ -78,16 +97,18 @@ impl FileSystem {
         Ok(())
     }
 
+    /// ftruncate(2) always sets the times, truncate(2) only when the size changes.
     fn truncate(&self, inode: &Inode, handle: Option<u64>, size: u64) -> Result<(), Errno> {
+        let fd = inode.fd()?;
+        let Some(handle) = handle.and_then(|fh| self.handles.get(fh).ok()) else {
+            let size = i64::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
+            return nix::unistd::truncate(&*proc_path(&fd), size).map_err(|error| Errno(error as i32));
+        };
         // A handle may write where the mode no longer lets its owner open.
-        if let Some(handle) = handle.and_then(|fh| self.handles.get(fh).ok())
-            && handle.writable()
-            && let Some(file) = &handle.file
-        {
+        if let Some(file) = handle.file.as_ref().filter(|_| handle.writable()) {
             return Ok(rustix::fs::ftruncate(file, size)?);
         }
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(proc_path(&inode.fd()?), flags, Mode::empty())?;
+        let file = rustix::fs::open(proc_path(&fd), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(rustix::fs::ftruncate(&file, size)?)
     }
 
@@ -96,25 +117,37 @@ impl FileSystem {
         Ok(rustix::fs::fstatvfs(&self.root)?)
     }
 
-    /// An extended attribute's value.
-    pub fn getxattr(&self, id: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    /// An extended attribute's value, at most `room` bytes of it or ERANGE; its length alone when `room` is 0.
+    pub fn getxattr(&self, id: u64, name: &[u8], room: u32) -> Result<Value, Errno> {
         let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::ENODATA) };
-        let path = proc_path(&fd);
-        let mut value = vec![0; XATTR_BYTES_MAX];
-        let length = rustix::fs::getxattr(&path, name, &mut value[..])?;
+        let most = if room == 0 { XATTR_BYTES_MAX } else { room.min(XATTR_BYTES_MAX) };
+        let mut value = vec![0; most as usize];
+        let length = rustix::fs::getxattr(proc_path(&fd), name, &mut value[..])?;
+        if room == 0 {
+            return Ok(Value::Length(length));
+        }
         value.truncate(length);
-        Ok(value)
+        Ok(Value::Bytes(value))
     }
 
-    /// Names of all extended attributes, each ended by a NUL.
-    pub fn listxattr(&self, id: u64) -> Result<Vec<u8>, Errno> {
-        let Some(fd) = self.xattr_file(id, b"user.")? else { return Ok(Vec::new()) };
-        let mut names = vec![0; XATTR_BYTES_MAX];
+    /// Names of all extended attributes, each ended by a NUL; `room` as with [`FileSystem::getxattr`].
+    pub fn listxattr(&self, caller: Caller, id: u64, room: u32) -> Result<Value, Errno> {
+        let Some(fd) = self.xattr_file(id, b"user.")? else { return Ok(Value::of(Vec::new(), room)) };
+        let mut names = vec![0_u8; XATTR_BYTES_MAX as usize];
         let length = rustix::fs::listxattr(proc_path(&fd), &mut names[..])?;
         names.truncate(length);
-        // What programs cannot use through the mount is not shown either.
-        let shown = names.split_inclusive(|&b| b == 0).filter(|name| !name.starts_with(b"system."));
-        Ok(shown.flatten().copied().collect())
+        let is = |name: &[u8], prefix: &str| name.starts_with(prefix.as_bytes());
+        // What programs cannot use through the mount is not shown either; nor to all what is the administrator's.
+        let trusted = !names.split_inclusive(|&b| b == 0).any(|name| is(name, "trusted."))
+            || super::rights::administers(caller);
+        let shown = names
+            .split_inclusive(|&b| b == 0)
+            .filter(|name| !is(name, "system.") && (trusted || !is(name, "trusted.")));
+        let names: Vec<u8> = shown.flatten().copied().collect();
+        if room > 0 && names.len() > room as usize {
+            return fail(libc::ERANGE);
+        }
+        Ok(Value::of(names, room))
     }
 
     /// Sets an extended attribute; `flags` are XATTR_CREATE and XATTR_REPLACE.
@@ -200,23 +233,4 @@ fn timespec(time: Option<SetTime>) -> Timespec {
         Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
         Some(SetTime::At(at)) => Timespec { tv_sec: at.secs, tv_nsec: at.nsecs.into() },
     }
-}
-
-/// chmod(2). The daemon runs without CAP_FSETID, so that the kernel clears suid and sgid bits at a program's writes as
-/// it does natively; setting sgid for a group that the daemon is not in needs it back for this one call. (The kernel
-/// has checked the caller's right to the bit.)
-pub(crate) fn change_mode(fd: impl AsFd, mode: u32, privileged: bool) -> Result<(), Errno> {
-    let path = proc_path(&fd);
-    let change = || rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(mode), AtFlags::empty());
-    if mode & libc::S_ISGID == 0 || !privileged {
-        return Ok(change()?);
-    }
-    let raised = caps::raise(None, CapSet::Effective, Capability::CAP_FSETID);
-    let changed = change();
-    if raised.is_ok()
-        && let Err(error) = caps::drop(None, CapSet::Effective, Capability::CAP_FSETID)
-    {
-        tracing::error!(%error, "CAP_FSETID cannot be dropped again");
-    }
-    Ok(changed?)
 }

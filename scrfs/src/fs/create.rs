@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
-use super::attr::{Attr, Kind, key_of, stat_of};
+use super::attr::{Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
-use super::names::entry_at;
+use super::names::entry_of;
 use super::open::Opened;
 use super::place::Place;
 use super::table::Backing;
@@ -158,52 +158,21 @@ impl FileSystem {
 
     fn make_node_now(&self, caller: Caller, parent: u64, name: &[u8], new: &NewNode) -> Result<(), Errno> {
         let dir = self.table.get(parent)?.fd()?;
-        let made = self.has_made(caller.unique, &dir, name)?;
-        if !made {
-            self.will_make(caller.unique, &dir, name)?;
+        if self.has_made(caller.unique, &dir, name)? {
+            return Ok(());
         }
+        self.will_make(caller.unique, &dir, name)?;
         match new {
             NewNode::Node { mode, device } => {
-                if !made {
-                    let kind = FileType::from_raw_mode(*mode);
-                    rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(mode & 0o7777), *device)?;
-                    effect()?;
-                }
-                self.give_named(&dir, name, caller, *mode)
+                let kind = FileType::from_raw_mode(*mode);
+                let bits = Mode::from_raw_mode(mode & 0o7777);
+                self.made_by(caller, *mode, || rustix::fs::mknodat(&dir, name, kind, bits, *device))?;
             }
             NewNode::Symlink(target) => {
-                if !made {
-                    rustix::fs::symlinkat(&**target, &dir, name)?;
-                    effect()?;
-                }
-                self.give_named(&dir, name, caller, 0)
+                self.made_by(caller, 0, || rustix::fs::symlinkat(&**target, &dir, name))?;
             }
         }
-    }
-
-    fn give_named(&self, dir: &OwnedFd, name: &[u8], caller: Caller, mode: u32) -> Result<(), Errno> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-        let given = self.give(&made, dir, caller, mode);
-        if given.is_err() {
-            // Half-made: a file of the daemon's user must not stay.
-            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
-        }
-        given
-    }
-
-    /// Gives a new inode to the caller: owner and group first, because a change of owner clears suid and sgid bits.
-    /// In a setgid directory the group is the directory's already.
-    pub(crate) fn give(&self, made: &OwnedFd, dir: &OwnedFd, caller: Caller, mode: u32) -> Result<(), Errno> {
-        if self.privileged && (caller.uid != 0 || caller.gid != 0) {
-            let inherits = stat_of(dir)?.st_mode & libc::S_ISGID != 0;
-            let group = (!inherits).then(|| Gid::from_raw(caller.gid));
-            rustix::fs::chownat(made, "", Some(Uid::from_raw(caller.uid)), group, AtFlags::EMPTY_PATH)?;
-        }
-        if mode & 0o7000 != 0 {
-            super::attrs::change_mode(made, mode & 0o7777, self.privileged)?;
-        }
-        Ok(())
+        effect()
     }
 
     fn create_now(
@@ -228,16 +197,14 @@ impl FileSystem {
         }
         let dir = self.table.get(parent)?.fd()?;
         match self.new_file(caller, &dir, name, mode) {
-            Ok(made) => {
-                let stat = stat_of(&made)?;
+            Ok((made, stat)) => {
                 let backing = Backing { fd: Arc::new(made), key: key_of(&stat) };
                 let inode = self.table.enter(parent, name, backing)?;
-                let entry = entry_at(&place, Attr::of(inode.id, &stat));
                 // The mode asked for must not keep its maker from writing: that is for later opens.
                 let opened = self.open_backed(&inode, &place, flags & !libc::O_TRUNC, caller, true);
                 let fd = inode.fd()?;
                 self.restrict(&fd, mode)?;
-                self.opened_or_forget(entry, opened)
+                self.opened_or_forget(entry_of(&place, &inode, &stat), opened)
             }
             Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 || place.is_marker() => {
                 let entry = self.lookup_backed(&place, parent, name)?;
@@ -275,28 +242,31 @@ impl FileSystem {
         dir: &OwnedFd,
         name: &[u8],
         mode: u32,
-    ) -> Result<OwnedFd, Errno> {
+    ) -> Result<(OwnedFd, Stat), Errno> {
         if !self.has_made(caller.unique, dir, name)? {
-            let first = if self.privileged { mode & 0o777 } else { mode & 0o777 | 0o600 };
+            let first = if self.privileged { mode & 0o7777 } else { mode & 0o777 | 0o600 };
+            let bits = Mode::from_raw_mode(first);
             self.will_make(caller.unique, dir, name)?;
-            rustix::fs::mknodat(dir, name, FileType::RegularFile, Mode::from_raw_mode(first), 0)?;
+            self.made_by(caller, first, || rustix::fs::mknodat(dir, name, FileType::RegularFile, bits, 0))?;
             effect()?;
         }
-        let path = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(dir, name, path, Mode::empty())?;
-        if let Err(error) = self.give(&made, dir, caller, if self.privileged { mode } else { 0 }) {
-            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
-            return Err(error);
-        }
-        Ok(made)
+        let made = open_made(dir, name)?;
+        let stat = stat_of(&made)?;
+        Ok((made, stat))
     }
 
     fn restrict(&self, made: &OwnedFd, mode: u32) -> Result<(), Errno> {
         if self.privileged || mode & 0o600 == 0o600 && mode & 0o7000 == 0 {
             return Ok(());
         }
-        super::attrs::change_mode(made, mode & 0o7777, false)
+        super::rights::change_mode(made, mode & 0o7777, false)
     }
+}
+
+/// A name that was made a moment ago, to be looked at.
+pub(crate) fn open_made(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
 /// A marker file of a seal that failed is not listed, so nothing in its place may seem to be there.

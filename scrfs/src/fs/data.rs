@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 
@@ -39,47 +40,18 @@ impl FileSystem {
         Ok(buffer)
     }
 
-    /// write(2) to a handle that the daemon serves.
-    ///
-    /// An appending one goes to the file's end: the kernel lets no other write of the file come between.
-    pub fn write(
-        &self,
-        caller: Caller,
-        fh: u64,
-        offset: u64,
-        data: &[u8],
-        append: bool,
-    ) -> Result<usize, Errno> {
+    /// write(2) to a handle that the daemon serves. The kernel says where an appending one goes, and lets no other write
+    /// of the file come between: one that is sent again goes to the same place.
+    pub fn write(&self, caller: Caller, fh: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let handle = self.handles.get(fh)?;
         let file = served(&handle)?;
-        let offset = if append { self.append_at(caller.unique, file)? } else { offset };
         let end = offset.checked_add(data.len() as u64).ok_or(Errno(libc::EFBIG))?;
         if end > MARKER_BYTES_MAX
             && self.place_of(handle.inode.id).is_some_and(|(_, place)| place.is_marker())
         {
             return fail(libc::EFBIG);
         }
-        let mut written = 0;
-        while written < data.len() {
-            match file.write_at(&data[written..], offset + written as u64) {
-                Ok(0) => break,
-                Ok(n) => written += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if written > 0 => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(written)
-    }
-
-    /// Where an append goes; again there when a predecessor got the request.
-    fn append_at(&self, unique: u64, file: &File) -> Result<u64, Errno> {
-        if let Some(Intent::Append { offset }) = self.keep.intent(unique) {
-            return Ok(offset);
-        }
-        let offset = file.metadata()?.len();
-        self.keep.begin(unique, Intent::Append { offset });
-        Ok(offset)
+        self.changed_by(caller, file, || write_all(file, offset, data))
     }
 
     /// A descriptor of a handle was closed. For the marker this is the moment.
@@ -101,6 +73,9 @@ impl FileSystem {
     pub fn release(&self, fh: u64) {
         let Some(handle) = self.handles.remove(fh) else { return };
         let writable = handle.writable();
+        if handle.mappable() {
+            handle.inode.mappable.fetch_sub(1, Ordering::Relaxed);
+        }
         let inode = handle.inode.id;
         // What keeps the backing file open goes before anybody is told.
         drop(handle);
@@ -137,6 +112,7 @@ impl FileSystem {
         let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
         let side = self.side(fh, OFlags::RDWR)?;
         let file = side.file()?;
+        let change = || Ok(rustix::fs::fallocate(file, mode, offset, length)?);
         if mode.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE) {
             let size = file.metadata()?.len();
             if self.had_effect(caller.unique, || Ok(Now { size, ..Now::default() }))? {
@@ -144,7 +120,7 @@ impl FileSystem {
             }
             self.keep.begin(caller.unique, Intent::Resize { before: size });
         }
-        Ok(rustix::fs::fallocate(file, mode, offset, length)?)
+        self.changed_by(caller, file, change)
     }
 
     /// lseek(2) with SEEK_DATA or SEEK_HOLE; the kernel does the others.
@@ -164,20 +140,22 @@ impl FileSystem {
     }
 
     /// copy_file_range(2) between two handles.
-    pub fn copy_range(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<usize, Errno> {
+    pub fn copy_range(
+        &self,
+        caller: Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        length: u64,
+    ) -> Result<usize, Errno> {
         let source = self.side(from.0, OFlags::RDONLY)?;
         let target = self.side(to.0, OFlags::RDWR)?;
         let (mut from_at, mut to_at) = (from.1, to.1);
         // One reply carries 32 bits.
         let length = usize::try_from(length.min(1 << 30)).unwrap_or(1 << 30);
-        let copied = rustix::fs::copy_file_range(
-            source.file()?,
-            Some(&mut from_at),
-            target.file()?,
-            Some(&mut to_at),
-            length,
-        )?;
-        Ok(copied)
+        let (from, to) = (source.file()?, target.file()?);
+        self.changed_by(caller, to, || {
+            Ok(rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), length)?)
+        })
     }
 
     /// The daemon's descriptor for a handle.
@@ -203,6 +181,20 @@ impl Side {
             Self::Side(file) => Ok(file),
         }
     }
+}
+
+fn write_all(file: &File, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    let mut written = 0;
+    while written < data.len() {
+        match file.write_at(&data[written..], offset + written as u64) {
+            Ok(0) => break,
+            Ok(n) => written += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if written > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(written)
 }
 
 fn served(handle: &Handle) -> Result<&File, Errno> {

@@ -1,5 +1,6 @@
 //! Directories of the checkpoint path: every change goes to the lead and takes effect on all nodes (DESIGN 4.4).
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -61,19 +62,13 @@ impl FileSystem {
             return fail(libc::EPERM);
         }
         let dir = self.table.get(parent)?.fd()?;
-        let above = stat_of(&dir)?;
-        let setgid = above.st_mode & libc::S_ISGID != 0;
         if matches!(place, Place::Outside | Place::Top) {
-            if !made {
+            if made {
+                self.complete_mode(open_path(&dir, name)?, mode)?;
+            } else {
                 self.will_make(caller.unique, &dir, name)?;
-                rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode & 0o777))?;
+                self.make_directory_in(&dir, name, caller, mode)?;
                 super::create::effect()?;
-            }
-            let made = open_path(&dir, name)?;
-            let mode = if setgid { mode | libc::S_ISGID } else { mode };
-            if let Err(error) = self.give(&made, &dir, caller, mode) {
-                let _ = rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR);
-                return Err(error.into());
             }
             return Ok(Step::Here(self.lookup_in(world, parent, name)?));
         }
@@ -255,7 +250,8 @@ impl FileSystem {
             Ok(_) if no_replace => fail(libc::EEXIST),
             Ok(rustix::fs::FileType::Directory) if exchange => Ok(()),
             Ok(rustix::fs::FileType::Directory) => {
-                let dir = self.open_in_tree(to, OFlags::RDONLY | OFlags::DIRECTORY)?;
+                let quiet = if self.privileged { OFlags::NOATIME } else { OFlags::empty() };
+                let dir = self.open_in_tree(to, OFlags::RDONLY | OFlags::DIRECTORY | quiet)?;
                 if beneath::entries(&dir)?.next().is_none() { Ok(()) } else { fail(libc::ENOTEMPTY) }
             }
             Ok(_) => fail(libc::ENOTDIR),
@@ -300,14 +296,22 @@ impl FileSystem {
     pub(crate) fn make_directory(&self, path: &RelPath, owner: Caller, mode: u32) -> Result<(), Errno> {
         let (above, name) = path.split_last().ok_or(Errno(libc::EEXIST))?;
         let above = self.open_directory(&above)?;
-        rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(mode & 0o777))?;
-        let made = open_path(&above, name)?;
-        if self.privileged {
-            use rustix::fs::{Gid, Uid};
-            let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-            rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
-        }
-        super::attrs::change_mode(&made, mode & 0o7777, self.privileged)
+        self.make_directory_in(&above, name, owner, mode).map(drop)
+    }
+
+    /// Makes `name` in `above`; a sgid bit of `above` is inherited.
+    pub(crate) fn make_directory_in(
+        &self,
+        above: &OwnedFd,
+        name: &[u8],
+        owner: Caller,
+        mode: u32,
+    ) -> Result<OwnedFd, Errno> {
+        let bits = Mode::from_raw_mode(mode & 0o1777);
+        self.made_by(owner, 0, || rustix::fs::mkdirat(above, name, bits))?;
+        let made = open_path(above, name)?;
+        self.complete_mode(&made, mode)?;
+        Ok(made)
     }
 
     fn remove_directory(&self, world: &mut World, path: &RelPath) -> Result<(), Errno> {
@@ -319,11 +323,25 @@ impl FileSystem {
                 self.doom_if_there(path)?;
             }
             (Some(sealed), _) => self.hide(&sealed, super::names::inner_of(&place)),
-            // Local files that other nodes never saw go with it.
-            (None, _) => self.doom_if_there(path)?,
+            (None, _) => match self.remove_empty(path) {
+                // Local files that other nodes never saw go with it.
+                Err(Errno(libc::ENOTEMPTY)) => self.doom_if_there(path)?,
+                outcome => outcome?,
+            },
         }
         self.forget_tree(path);
         Ok(())
+    }
+
+    fn remove_empty(&self, path: &RelPath) -> Result<(), Errno> {
+        let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let removed = self.open_directory(&above).and_then(|dir| {
+            self.as_owner(&dir, || Ok(rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)?))
+        });
+        match removed {
+            Err(Errno(libc::ENOENT)) => Ok(()),
+            outcome => outcome,
+        }
     }
 
     fn doom_if_there(&self, path: &RelPath) -> Result<(), Errno> {
@@ -373,7 +391,7 @@ impl FileSystem {
     }
 }
 
-fn open_path(dir: &rustix::fd::OwnedFd, name: &[u8]) -> Result<rustix::fd::OwnedFd, Errno> {
+fn open_path(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }

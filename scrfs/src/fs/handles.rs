@@ -37,6 +37,11 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Opened so that a shared mapping of it can be stored to.
+    pub(crate) fn mappable(&self) -> bool {
+        self.flags & libc::O_ACCMODE == libc::O_RDWR
+    }
+
     /// Opened for writing.
     pub(crate) fn writable(&self) -> bool {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY

@@ -33,6 +33,13 @@ pub struct DirEntry {
     pub ino: u64,
 }
 
+/// For whom a directory is read: a program's reading is an access, which its times tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looks {
+    Program,
+    Daemon,
+}
+
 /// A listing.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
@@ -144,7 +151,7 @@ impl FileSystem {
         self.handles.drop_listing(handle);
         let world = self.world.read();
         let mut entries = self.dots(handle.inode.id);
-        entries.extend(self.list(&world, &handle.inode)?);
+        entries.extend(self.list(&world, &handle.inode, Looks::Program)?);
         let snapshot = Arc::new(Snapshot { entries });
         *slot = Some(Arc::clone(&snapshot));
         Ok(snapshot)
@@ -160,7 +167,7 @@ impl FileSystem {
     }
 
     /// All names that programs see in a directory.
-    pub(crate) fn list(&self, world: &World, inode: &Inode) -> Result<Vec<DirEntry>, Errno> {
+    pub(crate) fn list(&self, world: &World, inode: &Inode, looks: Looks) -> Result<Vec<DirEntry>, Errno> {
         let Some((path, place)) = self.place_of(inode.id) else { return Ok(Vec::new()) };
         if let Some(sealed) = world.sealed(&place) {
             let listed = sealed.children(&inner_of(&place)).into_iter().map(|(name, what)| {
@@ -177,7 +184,9 @@ impl FileSystem {
             });
             return Ok(numbered.collect());
         }
-        let mut entries = self.list_backed(inode, &path)?;
+        // Only there names are that programs do not see, or not yet.
+        let special = path.is_root() || matches!(place, Place::Entry(_));
+        let mut entries = self.list_backed(inode, special.then_some(&path), looks)?;
         if place == Place::Top {
             for sealed in world.all_sealed() {
                 if !entries.iter().any(|entry| entry.name == sealed.name()) {
@@ -190,19 +199,29 @@ impl FileSystem {
         Ok(entries)
     }
 
-    fn list_backed(&self, inode: &Inode, path: &RelPath) -> Result<Vec<DirEntry>, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    fn list_backed(
+        &self,
+        inode: &Inode,
+        special: Option<&RelPath>,
+        looks: Looks,
+    ) -> Result<Vec<DirEntry>, Errno> {
+        let mut flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if looks == Looks::Daemon && self.privileged {
+            flags |= OFlags::NOATIME;
+        }
         let dir = rustix::fs::openat(&inode.fd()?, ".", flags, Mode::empty())?;
         let mut entries = Vec::new();
         for entry in beneath::entries(&dir)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            let here = path.join(name)?;
-            // A marker is listed once its dataset is sealed, and then it is not listed from here.
-            if self.names.reserved(&here) || self.names.place(&here).is_marker() {
-                continue;
+            if let Some(path) = special {
+                let here = path.join(name)?;
+                // A marker is listed once its dataset is sealed, and then it is not listed from here.
+                if self.names.reserved(&here) || self.names.place(&here).is_marker() {
+                    continue;
+                }
             }
-            let ino = self.table.known(inode.id, name).unwrap_or(FOREIGN | entry.ino());
+            let ino = self.table.number_of(entry.ino()).unwrap_or(FOREIGN | entry.ino());
             entries.push(DirEntry { name: name.to_vec(), kind: Kind::of(entry.file_type()), ino });
         }
         Ok(entries)
@@ -211,6 +230,6 @@ impl FileSystem {
     /// ENOTEMPTY when programs see names in the directory.
     pub(crate) fn check_empty(&self, world: &World, id: u64) -> Result<(), Errno> {
         let inode = self.table.get(id)?;
-        if self.list(world, &inode)?.is_empty() { Ok(()) } else { fail(libc::ENOTEMPTY) }
+        if self.list(world, &inode, Looks::Daemon)?.is_empty() { Ok(()) } else { fail(libc::ENOTEMPTY) }
     }
 }

@@ -26,6 +26,7 @@ pub mod place;
 mod remove;
 mod rename;
 mod restore;
+mod rights;
 mod sealed;
 mod sys;
 pub mod table;
@@ -45,6 +46,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 pub use self::attr::{Attr, Changes, Kind, SetTime};
+pub use self::attrs::Value;
 pub use self::create::NewNode;
 pub use self::handles::Handle;
 pub use self::listing::DirEntry;

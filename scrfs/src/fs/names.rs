@@ -1,9 +1,10 @@
 //! Looking names up.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
 use super::FileSystem;
 use super::attr::{Attr, Kind, key_of, stat_of};
@@ -78,14 +79,14 @@ impl FileSystem {
         if self.table.known(parent, name).is_some() {
             let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
             if let Some(inode) = self.table.enter_known(parent, name, key_of(&stat)) {
-                return Ok(entry_at(place, Attr::of(inode.id, &stat)));
+                return Ok(entry_of(place, &inode, &stat));
             }
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&dir, name, flags, Mode::empty())?;
         let stat = stat_of(&fd)?;
         let inode = self.table.enter(parent, name, Backing { fd: Arc::new(fd), key: key_of(&stat) })?;
-        Ok(entry_at(place, Attr::of(inode.id, &stat)))
+        Ok(entry_of(place, &inode, &stat))
     }
 
     fn lookup_sealed(
@@ -160,13 +161,11 @@ impl FileSystem {
                 let ttl = sealed_ttl(&attr);
                 return Ok((attr, ttl));
             }
-            let attr = Attr::of(id, &stat_of(inode.fd()?)?);
-            let ttl = ttls(&place, &attr).1;
-            return Ok((attr, ttl));
+            let entry = entry_of(&place, &inode, &stat_of(inode.fd()?)?);
+            return Ok((entry.attr, entry.attr_ttl));
         }
-        let attr = Attr::of(id, &stat_of(inode.fd()?)?);
-        let ttl = ttls(&Place::Outside, &attr).1;
-        Ok((attr, ttl))
+        let entry = entry_of(&Place::Outside, &inode, &stat_of(inode.fd()?)?);
+        Ok((entry.attr, entry.attr_ttl))
     }
 
     /// The target of a symbolic link.
@@ -224,9 +223,11 @@ fn sealed_ttl(attr: &Attr) -> Duration {
 }
 
 /// An entry with the times that the kernel may keep it.
-pub(crate) fn entry_at(place: &Place, attr: Attr) -> Entry {
+pub(crate) fn entry_of(place: &Place, inode: &Inode, stat: &Stat) -> Entry {
+    let attr = Attr::of(inode.id, stat);
     let (entry_ttl, attr_ttl) = ttls(place, &attr);
-    Entry { attr, entry_ttl, attr_ttl }
+    let stored = inode.mappable.load(Ordering::Relaxed) > 0;
+    Entry { attr, entry_ttl, attr_ttl: if stored { Duration::ZERO } else { attr_ttl } }
 }
 
 /// The path within the dataset.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -159,21 +160,22 @@ impl FileSystem {
     ) -> Result<Opened, Errno> {
         let fd = inode.fd()?;
         let marker = place.is_marker();
-        let passthrough = self.passthrough.load(std::sync::atomic::Ordering::Acquire)
+        let passthrough = self.passthrough.load(Ordering::Acquire)
             // What the kernel serves already, under a name that became the marker's, it must go on serving.
             && (!marker || inode.passthrough_in_use());
         let file = if passthrough {
             if flags & libc::O_TRUNC != 0 && !made {
                 let truncate = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
-                rustix::fs::open(proc_path(&fd), truncate, Mode::empty())?;
+                self.changed_by(caller, &fd, || {
+                    Ok(rustix::fs::open(proc_path(&fd), truncate, Mode::empty()).map(drop)?)
+                })?;
             }
             None
         } else {
-            Some(File::from(rustix::fs::open(
-                proc_path(&fd),
-                own_flags(flags, self.privileged),
-                Mode::empty(),
-            )?))
+            let own = own_flags(flags, self.privileged);
+            let open = || Ok(File::from(rustix::fs::open(proc_path(&fd), own, Mode::empty())?));
+            let truncates = own.contains(OFlags::TRUNC);
+            Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
         Ok(self.opened(inode, flags, caller, file, marker && !passthrough))
     }
@@ -209,15 +211,12 @@ impl FileSystem {
                 let (above, name) = top.split_last().ok_or(Errno(libc::EIO))?;
                 let above = self.open_directory(&above)?;
                 let mode = sealed.top().map_or(0o755, |e| e.mode);
-                rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(mode & 0o777))?;
-                let dir = self.open_directory(&top)?;
-                self.give(&dir, &above, owner, mode)?;
-                dir
+                self.make_directory_in(&above, name, owner, mode)?
             }
             Err(error) => return Err(error),
         };
         let made = match self.as_owner(&dir, || self.new_file(owner, &dir, MARKER, 0o644)) {
-            Ok(made) => made,
+            Ok((made, _)) => made,
             Err(Errno(libc::EEXIST)) => {
                 self.open_in_tree(&top.join(MARKER)?, OFlags::PATH | OFlags::NOFOLLOW)?
             }
@@ -246,17 +245,19 @@ impl FileSystem {
             process: if writes { self.processes.of(caller) } else { super::caller::Process::default() },
             registration: Mutex::default(),
         });
+        if handle.mappable() {
+            inode.mappable.fetch_add(1, Ordering::Relaxed);
+        }
         let fh = self.handles.add(Arc::clone(&handle), caller.unique);
         Opened { fh, handle, passthrough, direct }
     }
 }
 
-/// Flags for the daemon's own descriptor of a handle: what the kernel does itself is left out, and O_DIRECT, for which
-/// our buffers are not aligned.
+/// Flags for the daemon's own descriptor of a handle: what the kernel does itself is left out (it has found the end
+/// that an append goes to, and RWF_NOAPPEND means another place), and O_DIRECT, for which our buffers are not aligned.
 pub(super) fn own_flags(flags: i32, privileged: bool) -> OFlags {
-    // Where an append goes is decided at each write, so that one that is sent again goes to the same place.
-    let mut out =
-        libc::O_APPEND | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
+    let mut out = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
+    out |= libc::O_APPEND | libc::O_ASYNC;
     if !privileged {
         out |= libc::O_NOATIME;
     }

@@ -30,7 +30,7 @@ enum Step {
 }
 
 impl FileSystem {
-    /// rename(2) and renameat2(2) with RENAME_NOREPLACE or RENAME_EXCHANGE in `flags`. Renaming onto the marker's name
+    /// rename(2) and renameat2(2) with its `flags`. Renaming onto the marker's name
     /// sets the marker.
     pub fn rename(
         self: &Arc<Self>,
@@ -41,7 +41,8 @@ impl FileSystem {
         done: Done<()>,
     ) {
         let flags = RenameFlags::from_bits_retain(flags);
-        if flags.bits() & !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).bits() != 0 {
+        let known = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE | RenameFlags::WHITEOUT;
+        if !known.contains(flags) {
             return done(fail(libc::EINVAL));
         }
         let from: At = (from.0, from.1.to_vec());
@@ -58,7 +59,7 @@ impl FileSystem {
             Ok(Step::Global(op)) => fs.ask_directory(op, caller, done),
             Err(error) => done(Err(error)),
         };
-        let step = move |fs: &Self, world: &World| fs.rename_now(world, caller.unique, &from, &to, flags);
+        let step = move |fs: &Self, world: &World| fs.rename_now(world, caller, &from, &to, flags);
         self.attempt(caller, step, Box::new(finish));
     }
 
@@ -106,11 +107,12 @@ impl FileSystem {
     fn rename_now(
         &self,
         world: &World,
-        unique: u64,
+        caller: Caller,
         from: &At,
         to: &At,
         flags: RenameFlags,
     ) -> Result<Step, Stop> {
+        let unique = caller.unique;
         let (from_path, from_place) = self.may_change(world, from.0, &from.1)?;
         let (to_path, to_place) = self.may_change(world, to.0, &to.1)?;
         if is_resent(unique)
@@ -169,6 +171,9 @@ impl FileSystem {
             if world.frozen(&from_place) || world.frozen(&to_place) {
                 return Err(Stop::Wait);
             }
+            if flags.contains(RenameFlags::WHITEOUT) {
+                return fail(libc::EINVAL);
+            }
             let no_replace = flags.contains(RenameFlags::NOREPLACE);
             return Ok(Step::Global(DirOp::Rename { from: from_path, to: to_path, no_replace, exchange }));
         }
@@ -180,7 +185,8 @@ impl FileSystem {
         {
             self.keep.begin(unique, Intent::Rename { from: moved, to: self.key_of_name(to)?, exchange });
         }
-        rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags)?;
+        // A whiteout is a new file, in the old place.
+        self.made_by(caller, 0, || rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags))?;
         effect()?;
         self.table.rename((from.0, &from.1), (to.0, &to.1), exchange);
         if to_place.is_marker() && source == FileType::RegularFile {

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
@@ -173,6 +174,9 @@ impl FileSystem {
                 process,
                 registration: Mutex::default(),
             };
+            if handle.mappable() {
+                handle.inode.mappable.fetch_add(1, Ordering::Relaxed);
+            }
             self.handles.take_in(file.handle, handle, record, file.unique);
             if !plain
                 && let Some(&id) = registrations.get(&file.inode)

@@ -1,6 +1,6 @@
 //! The inode table: the daemon's own numbers, what they stand for, and under which names they are known.
 //!
-//! A number lives as long as the kernel knows it (its lookup count) or a child does, and is never given twice. One
+//! A number lives as long as the kernel knows it (its lookup count) or a child does, and is given to nothing else. One
 //! lock guards the whole table, so that a lookup and a forget of one inode cannot miss each other; no system call is
 //! made under it. A backing inode is known by device and inode number; its descriptor is held open (O_PATH), so the
 //! file system below cannot give that number to another file meanwhile.
@@ -9,6 +9,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -20,6 +21,14 @@ use crate::path::{PATH_BYTES_MAX, RelPath};
 
 /// The root's number, as FUSE wants it.
 pub const ROOT: u64 = 1;
+
+/// Numbers from here on are not those of backing inodes. (xfs comes near it on file systems of an exbibyte.)
+const OWN_BOUND: u64 = 1 << 56;
+
+/// The number of a backing inode in the file system of the root, where it can be ours too.
+fn own_number(device: u64, key: Key) -> Option<u64> {
+    (key.0 == device && key.1 > ROOT && key.1 < OWN_BOUND).then_some(key.1)
+}
 
 /// Device and inode number of a backing inode.
 pub(crate) type Key = (u64, u64);
@@ -48,13 +57,21 @@ pub struct Inode {
     /// Its record in the state memory.
     pub(crate) record: Option<u32>,
     backing: RwLock<Option<Backing>>,
+    /// Open handles through which a program may map it and store: of what it does then the kernel tells nobody.
+    pub(crate) mappable: AtomicU32,
     /// The adapter's passthrough registration, shared by all open handles.
     pub(crate) passthrough: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
 
 impl Inode {
     fn new(id: u64, record: Option<u32>, backing: Option<Backing>) -> Arc<Self> {
-        Arc::new(Self { id, record, backing: RwLock::new(backing), passthrough: Mutex::new(None) })
+        Arc::new(Self {
+            id,
+            record,
+            backing: RwLock::new(backing),
+            mappable: AtomicU32::new(0),
+            passthrough: Mutex::new(None),
+        })
     }
 
     /// The backing, if it has one now.
@@ -86,6 +103,8 @@ struct Node {
 #[derive(Debug)]
 struct Inner {
     keep: Arc<Keep>,
+    /// The root's.
+    device: u64,
     nodes: HashMap<u64, Node>,
     keys: HashMap<Key, u64>,
 }
@@ -99,7 +118,7 @@ pub(crate) struct Table {
 impl Table {
     /// A table with the root, kept in `keep` from now on.
     pub(crate) fn new(root: Backing, keep: Arc<Keep>) -> Self {
-        let mut inner = Inner { keep, nodes: HashMap::new(), keys: HashMap::new() };
+        let mut inner = Inner { keep, device: root.key.0, nodes: HashMap::new(), keys: HashMap::new() };
         inner.keys.insert(root.key, ROOT);
         let inode = Inode::new(ROOT, None, Some(root));
         inner.nodes.insert(ROOT, Node { inode, lookups: 1, links: Vec::new(), names: HashMap::new() });
@@ -114,6 +133,13 @@ impl Table {
     /// The number that `name` has now, if it is known.
     pub(crate) fn known(&self, parent: u64, name: &[u8]) -> Option<u64> {
         self.inner.lock().nodes.get(&parent)?.names.get(name).copied()
+    }
+
+    /// The number that backing inode `number` of the root's device has, or would be given.
+    pub(crate) fn number_of(&self, number: u64) -> Option<u64> {
+        let inner = self.inner.lock();
+        let key = (inner.device, number);
+        inner.keys.get(&key).copied().or_else(|| inner.own_number(key))
     }
 
     /// Counts a lookup of a name that is known to stand for backing inode `key`.
@@ -271,7 +297,8 @@ impl Table {
 
 impl Inner {
     fn add(&mut self, backing: Option<Backing>, mark: SealedMark) -> u64 {
-        let id = self.keep.next_inode(ROOT + 1);
+        let own = backing.as_ref().and_then(|backing| self.own_number(backing.key));
+        let id = own.unwrap_or_else(|| self.keep.next_inode(OWN_BOUND));
         let record = self.keep.add_inode(id, backing.as_ref().map(Backing::kept), mark);
         if let Some(backing) = &backing {
             self.keys.insert(backing.key, id);
@@ -279,6 +306,14 @@ impl Inner {
         let inode = Inode::new(id, record, backing);
         self.nodes.insert(id, Node { inode, lookups: 0, links: Vec::new(), names: HashMap::new() });
         id
+    }
+
+    /// The number that a backing inode shall have: its own, so that it keeps it when the kernel forgets it for a while.
+    /// `None` when that is another's at the moment (a path keeps its number when its backing is replaced), or is on
+    /// another device.
+    fn own_number(&self, key: Key) -> Option<u64> {
+        let number = own_number(self.device, key)?;
+        (!self.nodes.contains_key(&number)).then_some(number)
     }
 
     fn count(&mut self, id: u64) -> Result<Arc<Inode>, Errno> {
@@ -411,7 +446,7 @@ mod tests {
         assert_eq!(table.path(file.id), path("d/f"), "a child keeps its parents");
         table.forget(file.id, 2);
         assert!(table.get(file.id).is_err() && table.get(dir.id).is_err());
-        assert_ne!(table.enter(ROOT, b"d", backing(2)).unwrap().id, dir.id, "never given twice");
+        assert_eq!(table.enter(ROOT, b"d", backing(2)).unwrap().id, dir.id, "it is the same file");
     }
 
     #[test]

@@ -44,13 +44,8 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     let secs = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
     SetTime::At(match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Stamp { secs: secs(after), nsecs: after.subsec_nanos() },
-        Err(before) => {
-            let before = before.duration();
-            match before.subsec_nanos() {
-                0 => Stamp { secs: -secs(before), nsecs: 0 },
-                nanos => Stamp { secs: -secs(before) - 1, nsecs: 1_000_000_000 - nanos },
-            }
-        }
+        // fuser 0.18 takes the nanoseconds off a time before the epoch instead of adding them: taken back here.
+        Err(before) => Stamp { secs: -secs(before.duration()), nsecs: before.duration().subsec_nanos() },
     })
 }
 
@@ -103,13 +98,17 @@ mod tests {
     }
 
     #[test]
-    fn times_before_the_epoch_survive() {
-        for stamp in [
-            Stamp { secs: -2, nsecs: 800_000_000 },
-            Stamp { secs: -1, nsecs: 0 },
-            Stamp { secs: 5, nsecs: 7 },
-        ] {
-            assert_eq!(set_time(TimeOrNow::SpecificTime(time(stamp))), SetTime::At(stamp));
+    fn times_before_the_epoch_are_put_right() {
+        for (secs, nsecs) in [(-2_i64, 800_000_000), (-1, 0), (5, 7)] {
+            let nanos = Duration::from_nanos(u64::from(nsecs));
+            let decoded = match u64::try_from(secs) {
+                Ok(secs) => UNIX_EPOCH + Duration::from_secs(secs) + nanos,
+                // As fuser 0.18 does it.
+                Err(_) => UNIX_EPOCH - (Duration::from_secs(secs.unsigned_abs()) + nanos),
+            };
+            assert_eq!(set_time(TimeOrNow::SpecificTime(decoded)), SetTime::At(Stamp { secs, nsecs }));
         }
+        let shown = time(Stamp { secs: -2, nsecs: 800_000_000 });
+        assert_eq!(UNIX_EPOCH.duration_since(shown).unwrap(), Duration::from_millis(1200));
     }
 }

@@ -17,9 +17,9 @@ use super::decode::{attr, caller, device_of, errno, kind, set_time};
 use super::{Adapter, backing};
 use crate::daemon::boundary::Errno;
 use crate::faults;
-use crate::fs::{Changes, Done, Entry, NewNode, Opened};
+use crate::fs::{Changes, Done, Entry, NewNode, Opened, Value};
 
-/// Numbers are never given twice, so one generation is enough.
+/// A number is given to another file only when the kernel has forgotten it, so one generation is enough.
 const GENERATION: Generation = Generation(0);
 
 /// Answers with what came out, or the error.
@@ -64,11 +64,10 @@ fn open_flags(opened: &Opened) -> FopenFlags {
     flags
 }
 
-fn xattr_reply(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
+fn xattr_reply(reply: ReplyXattr, outcome: Result<Value, Errno>) {
     match outcome {
-        Ok(value) if size == 0 => reply.size(narrow(value.len())),
-        Ok(value) if value.len() <= size as usize => reply.data(&value),
-        Ok(_) => reply.error(fuser::Errno::ERANGE),
+        Ok(Value::Length(length)) => reply.size(narrow(length)),
+        Ok(Value::Bytes(bytes)) => reply.data(&bytes),
         Err(error) => reply.error(errno(error)),
     }
 }
@@ -313,19 +312,12 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        flags: OpenFlags,
+        _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let append = flags.0 & libc::O_APPEND != 0;
-        let give: Done<usize> =
-            Box::new(move |outcome| answer!(reply, outcome, |written| reply.written(narrow(written))));
-        let outcome = self.fs.write(caller(request), fh.0, offset, data, append);
-        if append {
-            self.answering(request, give)(outcome);
-        } else {
-            give(outcome);
-        }
+        answer!(reply, self.fs.write(caller(request), fh.0, offset, data), |written| reply
+            .written(narrow(written)));
     }
 
     fn flush(
@@ -442,11 +434,11 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        xattr_reply(reply, size, self.fs.getxattr(ino.0, name.as_bytes()));
+        xattr_reply(reply, self.fs.getxattr(ino.0, name.as_bytes(), size));
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        xattr_reply(reply, size, self.fs.listxattr(ino.0));
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        xattr_reply(reply, self.fs.listxattr(caller(request), ino.0, size));
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -482,7 +474,7 @@ impl Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -493,7 +485,7 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        answer!(reply, self.fs.copy_range((fh_in.0, offset_in), (fh_out.0, offset_out), len), |copied| reply
-            .written(narrow(copied)));
+        let copied = self.fs.copy_range(caller(request), (fh_in.0, offset_in), (fh_out.0, offset_out), len);
+        answer!(reply, copied, |copied| reply.written(narrow(copied)));
     }
 }

@@ -28,11 +28,6 @@ pub enum Intent {
         /// Both names stay.
         exchange: bool,
     },
-    /// Writes at what was the end.
-    Append {
-        /// The end.
-        offset: u64,
-    },
     /// Takes bytes out of a file, or puts room in.
     Resize {
         /// The size before.
@@ -78,8 +73,6 @@ impl Intent {
             Self::Rename { from, to, .. } if to == Some(from) => false,
             Self::Rename { from, to, exchange: true } => now.to == Some(from) && now.name == to,
             Self::Rename { from, exchange: false, .. } => now.to == Some(from) && now.name != Some(from),
-            // At the same place the same bytes.
-            Self::Append { .. } => false,
             Self::Resize { before } => now.size != before,
             Self::SetAttribute | Self::Hide => now.present,
             Self::RemoveAttribute => !now.present,
@@ -120,7 +113,6 @@ mod tests {
             ("exchange, done", rename(Some(B), true), names(Some(B), Some(A)), true),
             ("one inode", rename(Some(A), false), names(Some(A), Some(A)), false),
             ("one inode, exchanged", rename(Some(A), true), names(Some(A), Some(A)), false),
-            ("append", Intent::Append { offset: 4 }, size(8), false),
             ("resize, not yet", Intent::Resize { before: 8 }, size(8), false),
             ("resize, done", Intent::Resize { before: 8 }, size(4), true),
             ("set, not yet", Intent::SetAttribute, present(false), false),

@@ -163,14 +163,13 @@ fn write(intent: &Intent) -> (u64, [u64; 6]) {
             let other = to.unwrap_or_default();
             (3, [from.0, from.1, other.0, other.1, to.is_some().into(), exchange.into()])
         }
-        Intent::Append { offset } => (4, [offset, 0, 0, 0, 0, 0]),
-        Intent::Resize { before } => (5, [before, 0, 0, 0, 0, 0]),
-        Intent::SetAttribute => (6, [0; 6]),
-        Intent::RemoveAttribute => (7, [0; 6]),
-        Intent::Hide => (8, [0; 6]),
+        Intent::Resize { before } => (4, [before, 0, 0, 0, 0, 0]),
+        Intent::SetAttribute => (5, [0; 6]),
+        Intent::RemoveAttribute => (6, [0; 6]),
+        Intent::Hide => (7, [0; 6]),
         Intent::Global { request, alone, outcome } => {
             let errno = outcome.map_or(0, |errno| u64::from(errno.unsigned_abs()));
-            (9, [request.origin, request.serial, alone.into(), outcome.is_some().into(), errno, 0])
+            (8, [request.origin, request.serial, alone.into(), outcome.is_some().into(), errno, 0])
         }
     }
 }
@@ -182,12 +181,11 @@ fn read(memory: &Memory, region: &Region, record: u32) -> Option<Intent> {
         1 => Intent::Make,
         2 => Intent::Remove { victim: key(2) },
         3 => Intent::Rename { from: key(2), to: (word(6) != 0).then(|| key(4)), exchange: word(7) != 0 },
-        4 => Intent::Append { offset: word(2) },
-        5 => Intent::Resize { before: word(2) },
-        6 => Intent::SetAttribute,
-        7 => Intent::RemoveAttribute,
-        8 => Intent::Hide,
-        9 => Intent::Global {
+        4 => Intent::Resize { before: word(2) },
+        5 => Intent::SetAttribute,
+        6 => Intent::RemoveAttribute,
+        7 => Intent::Hide,
+        8 => Intent::Global {
             request: RequestId { origin: word(2), serial: word(3) },
             alone: word(4) != 0,
             outcome: (word(5) != 0).then(|| i32::try_from(word(6)).unwrap_or(libc::EIO)),
@@ -214,7 +212,7 @@ mod tests {
         keep.begin(10, Intent::Make);
         keep.begin(12, rename);
         keep.begin(14, Intent::Global { request, alone: false, outcome: None });
-        keep.begin(16, Intent::Append { offset: 5 });
+        keep.begin(16, Intent::Resize { before: 5 });
         keep.answered(16);
         assert_eq!(keep.intent(10), None, "its first time");
         drop(keep);

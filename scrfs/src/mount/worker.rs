@@ -108,8 +108,13 @@ fn prepare_process() {
     rustix::process::umask(Mode::empty());
     // Every inode that the kernel knows is an open descriptor.
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+    let all = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    let raise = |maximum| rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    // Beyond the limit that it was started with only with CAP_SYS_RESOURCE.
+    let beyond = all.filter(|&all| limit.maximum.is_some_and(|maximum| maximum < all));
+    if beyond.is_none_or(|all| raise(Some(all)).is_err())
+        && let Err(error) = raise(limit.maximum)
+    {
         tracing::warn!(%error, "the number of open files stays limited");
     }
     // With it, programs' writes through this process would keep suid and sgid bits.

@@ -22,8 +22,7 @@ pub struct Map {
 impl Map {
     pub fn new(file: BorrowedFd<'_>, length: usize, protection: i32, flags: i32) -> Result<Self, i32> {
         // SAFETY: a fresh mapping at an address of the kernel's choice; freed by `drop` alone.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0) };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
         }

@@ -6,10 +6,13 @@
 #![cfg(feature = "fuse")]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, reason = "a test")]
 
+mod crowds;
 mod fence;
 mod op;
 mod perform;
 mod place;
+mod programs;
 mod random;
+mod scenes;
 mod tables;
 mod twins;

@@ -26,7 +26,30 @@ impl User {
 }
 
 /// A path relative to the directory under test; not always text.
-pub type Path = Vec<u8>;
+#[derive(Clone, PartialEq, Eq)]
+pub struct Path(Vec<u8>);
+
+impl<T: Into<Vec<u8>>> From<T> for Path {
+    fn from(bytes: T) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl std::ops::Deref for Path {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = String::from_utf8_lossy(&self.0);
+        let short: String = text.chars().take(20).collect();
+        if self.0.len() < 60 { write!(f, "{text:?}") } else { write!(f, "{short:?}..[{}]", self.0.len()) }
+    }
+}
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +80,8 @@ pub enum Op {
     Readlink(Path),
     Stat(Path, bool),
     List(Path),
-    SetXattr(Path, &'static str, Vec<u8>, u32),
+    /// Name, value, XATTR_ flags.
+    SetXattr(Path, &'static str, Path, u32),
     GetXattr(Path, &'static str),
     ListXattr(Path),
     RemoveXattr(Path, &'static str),
@@ -105,8 +129,8 @@ impl Op {
             | Self::GetXattr(p, _)
             | Self::ListXattr(p)
             | Self::RemoveXattr(p, _)
-            | Self::Open(_, p, ..) => vec![p],
-            Self::Link(a, b, _) | Self::Rename(a, b, _) => vec![a, b],
+            | Self::Open(_, p, ..) => vec![&**p],
+            Self::Link(a, b, _) | Self::Rename(a, b, _) => vec![&**a, &**b],
             _ => Vec::new(),
         }
     }

@@ -139,9 +139,8 @@ impl Side {
         match op {
             Op::Open(slot, path, flags, mode) => {
                 self.slots[*slot] = None;
-                let flags = OFlags::from_bits_retain(
-                    (flags | libc::O_NONBLOCK | libc::O_CLOEXEC).cast_unsigned(),
-                );
+                let flags =
+                    OFlags::from_bits_retain((flags | libc::O_NONBLOCK | libc::O_CLOEXEC).cast_unsigned());
                 let fd = rustix::fs::openat(CWD, &**path, flags, Mode::from_raw_mode(*mode))
                     .map_err(rustix::io::Errno::raw_os_error)?;
                 self.slots[*slot] = Some(fd.into());
@@ -155,9 +154,8 @@ impl Side {
                 let source = self.slots[*from].as_ref().ok_or(libc::EBADF)?;
                 let target = self.slots[*to].as_ref().ok_or(libc::EBADF)?;
                 let (mut a, mut b) = (*from_at, *to_at);
-                let copied =
-                    rustix::fs::copy_file_range(source, Some(&mut a), target, Some(&mut b), *length)
-                        .map_err(rustix::io::Errno::raw_os_error)?;
+                let copied = rustix::fs::copy_file_range(source, Some(&mut a), target, Some(&mut b), *length)
+                    .map_err(rustix::io::Errno::raw_os_error)?;
                 Ok(copied.to_string())
             }
             _ => match op.slot() {
@@ -210,7 +208,9 @@ fn on_path(op: &Op) -> rustix::io::Result<String> {
         Op::List(path) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let dir = call::openat(CWD, &**path, flags, Mode::empty())?;
-            return list(&dir).map(|names| format!("{names:?}")).map_err(rustix::io::Errno::from_raw_os_error);
+            return list(&dir)
+                .map(|names| format!("{names:?}"))
+                .map_err(rustix::io::Errno::from_raw_os_error);
         }
         Op::SetXattr(path, name, value, flags) => {
             call::lsetxattr(&**path, *name, value, XattrFlags::from_bits_retain(*flags))?;

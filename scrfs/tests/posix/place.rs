@@ -64,10 +64,7 @@ impl Place {
             let image = place.path("image/ext4");
             fs::File::create(&image).unwrap().set_len(4 << 30).unwrap();
             run(Command::new("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=1,nodiscard"]).arg(&image));
-            run(Command::new("mount")
-                .args(["-o", "loop,nosuid,nodev"])
-                .arg(&image)
-                .arg(place.path("cache")));
+            run(Command::new("mount").args(["-o", "loop,nosuid,nodev"]).arg(&image).arg(place.path("cache")));
         }
         run(&mut place.mount_command());
         for name in ["scr", "scr/scratch", "scr/job", "cache/twin"] {
@@ -104,11 +101,17 @@ impl Place {
             Scope::Dataset => self.path("scr/job").join(name),
         };
         let native = self.path("cache/twin").join(name);
-        for path in [&native, &mounted] {
-            fs::create_dir(path).unwrap();
-            open_to_all(path);
-        }
-        (native, mounted)
+        // One deeper: nothing else happens in the directory above it.
+        [native, mounted]
+            .map(|path| {
+                fs::create_dir(&path).unwrap();
+                let inner = path.join("in");
+                fs::create_dir(&inner).unwrap();
+                open_to_all(&path);
+                open_to_all(&inner);
+                inner
+            })
+            .into()
     }
 }
 
@@ -142,9 +145,7 @@ pub fn run(command: &mut Command) -> Output {
 }
 
 /// Runs `test` on a fresh place, in a thread with a mount namespace of its own.
-pub fn in_place(way: Way, test: impl FnOnce(&Place) + Send + 'static) {
+pub fn in_place<T: Send + 'static>(way: Way, test: impl FnOnce(&Place) -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || test(&Place::new(way)));
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

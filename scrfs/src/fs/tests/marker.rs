@@ -10,7 +10,7 @@ fn the_marker_is_set_by_its_last_close_and_listed_when_true() {
     for attempt in 0..2 {
         let (entry, opened) = bench.create(ck, ".complete").unwrap();
         assert!(opened.direct && !opened.passthrough);
-        assert_eq!(bench.fs.write(me(), opened.fh, 4090, &[0; 10], false), Err(Errno(libc::EFBIG)));
+        assert_eq!(bench.fs.write(Caller::default(), opened.fh, 4090, &[0; 10]), Err(Errno(libc::EFBIG)));
         let times = Changes { mtime: Some(SetTime::Now), handle: Some(opened.fh), ..Changes::default() };
         now(&start(|done| bench.fs.setattr(me(), entry.attr.nodeid, times, done))).unwrap();
         let closed = start(|done| bench.fs.flush(me(), opened.fh, done));

@@ -133,7 +133,7 @@ impl Bench {
 
     fn write(&self, parent: u64, name: &str, data: &[u8]) -> u64 {
         let (entry, opened) = self.create(parent, name).unwrap();
-        assert_eq!(self.fs.write(me(), opened.fh, 0, data, false).unwrap(), data.len());
+        assert_eq!(self.fs.write(Caller::default(), opened.fh, 0, data).unwrap(), data.len());
         self.fs.release(opened.fh);
         entry.attr.nodeid
     }

@@ -61,7 +61,7 @@ fn sealed_names_do_not_change_but_the_marker_may() {
     let (attr, _) = now(&start(|done| fs.setattr(me(), marker.nodeid, times, done))).unwrap();
     assert_eq!(attr.mtime, Stamp { secs: 9, nsecs: 1 });
     let opened = now(&bench.open(marker.nodeid, libc::O_WRONLY | libc::O_TRUNC)).unwrap();
-    assert_eq!(fs.write(me(), opened.fh, 0, b"again", false).unwrap(), 5);
+    assert_eq!(fs.write(Caller::default(), opened.fh, 0, b"again").unwrap(), 5);
     fs.release(opened.fh);
     assert_eq!(fs.lookup(ck, b".complete").unwrap().attr.size, 5);
 }
