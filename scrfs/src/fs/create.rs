@@ -47,6 +47,7 @@ impl FileSystem {
         }
         let name = name.to_vec();
         let step = move |fs: &Self, world: &World| {
+            let _change = fs.gates.change(parent);
             let (_, place) = fs.may_make(world, parent, &name)?;
             if place.is_marker() && !regular {
                 return fail(libc::EPERM);
@@ -83,6 +84,7 @@ impl FileSystem {
         }
         let made = name.to_vec();
         let step = move |fs: &Self, world: &World| {
+            let _change = fs.gates.change(parent);
             let (_, place) = fs.may_make(world, parent, &made)?;
             fs.may_link(world, inode, &place)?;
             let source = fs.table.get(inode)?.fd()?;
@@ -184,6 +186,7 @@ impl FileSystem {
         mode: u32,
         flags: i32,
     ) -> Result<(Entry, Opened), Stop> {
+        let _change = self.gates.change(parent);
         let (_, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
             if !place.is_marker() {

@@ -51,6 +51,7 @@ impl FileSystem {
         name: &[u8],
         mode: u32,
     ) -> Result<Step<Entry>, Stop> {
+        let _change = self.gates.change(parent);
         if self.asked_before(caller.unique) {
             let path = self.path_in(parent, name)?;
             return Ok(Step::Global(self.make_op(caller, path, parent, mode)?));
@@ -101,6 +102,7 @@ impl FileSystem {
     }
 
     fn rmdir_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<Step<()>, Stop> {
+        let _change = self.gates.change(parent);
         if self.asked_before(caller.unique) {
             return Ok(Step::Global(DirOp::Remove { path: self.path_in(parent, name)? }));
         }

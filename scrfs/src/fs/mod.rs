@@ -16,6 +16,7 @@ mod data;
 mod directory;
 mod doomed;
 mod errno;
+mod gates;
 mod handles;
 mod intent;
 mod listing;
@@ -85,6 +86,7 @@ pub struct FileSystem {
     names: Namespace,
     keep: Arc<Keep>,
     table: Table,
+    gates: gates::Gates,
     world: RwLock<world::World>,
     handles: handles::Handles,
     waiters: wait::Waiters,
@@ -130,6 +132,7 @@ impl FileSystem {
             privileged: rustix::process::geteuid().is_root(),
             names: Namespace::new(checkpoint_path),
             table: Table::new(Backing { fd: root, key }, Arc::clone(&keep)),
+            gates: gates::Gates::default(),
             world: RwLock::default(),
             handles: handles::Handles::new(Arc::clone(&keep)),
             keep,

@@ -38,6 +38,7 @@ impl FileSystem {
     /// Looks `name` up and counts that.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         let world = self.world.read();
+        let _still = self.gates.look(parent);
         self.lookup_in(&world, parent, name)
     }
 

@@ -21,6 +21,7 @@ impl FileSystem {
     }
 
     fn unlink_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Stop> {
+        let _change = self.gates.change(parent);
         let (path, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
             if self.will_hide(caller.unique, sealed, &place) {

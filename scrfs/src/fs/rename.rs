@@ -113,6 +113,7 @@ impl FileSystem {
         flags: RenameFlags,
     ) -> Result<Step, Stop> {
         let unique = caller.unique;
+        let _change = self.gates.change_two(from.0, to.0);
         let (from_path, from_place) = self.may_change(world, from.0, &from.1)?;
         let (to_path, to_place) = self.may_change(world, to.0, &to.1)?;
         if is_resent(unique)
