@@ -239,15 +239,16 @@ pub(crate) fn inner_of(place: &Place) -> RelPath {
     }
 }
 
-/// Times to keep a name and its attributes: none for what another node can change (directories in the checkpoint
+/// How long the kernel may keep attributes of a directory whose names other nodes change: one walk along a path.
+const WALK: Duration = Duration::from_millis(10);
+
+/// Times to keep a name and its attributes: none for a name that another node can change (directories in the checkpoint
 /// path, markers), and none for attributes with a suid or sgid bit, which a write clears behind the kernel's back.
 fn ttls(place: &Place, attr: &Attr) -> (Duration, Duration) {
     let clears = attr.kind == Kind::File && attr.perm & 0o6000 != 0;
     let attrs = if clears { Duration::ZERO } else { LOCAL };
     match place {
-        Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => {
-            (Duration::ZERO, Duration::ZERO)
-        }
+        Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => (Duration::ZERO, WALK),
         Place::Inside { inner, .. } if inner.as_bytes() == MARKER => (Duration::ZERO, Duration::ZERO),
         Place::Outside | Place::Top | Place::Entry(_) | Place::Inside { .. } => (LOCAL, attrs),
     }

@@ -106,7 +106,8 @@ impl FileSystem {
 
     /// Gives the directory that was just made the bits of `mode` that mkdir(2) does not take.
     pub(crate) fn complete_mode(&self, made: impl AsFd, mode: u32) -> Result<(), Errno> {
-        if mode & !stat_of(&made)?.st_mode & 0o7777 == 0 {
+        let missing = mode & !stat_of(&made)?.st_mode & 0o7777;
+        if missing == 0 {
             return Ok(());
         }
         change_mode(made, mode & 0o7777, self.privileged)
