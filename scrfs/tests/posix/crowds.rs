@@ -23,9 +23,12 @@ pub fn many(dir: &Path, tale: &mut Tale) {
 fn a_hundred_thousand_names() {
     in_place(WAYS[0], |place| {
         let (native, mounted) = place.pair(Scope::Dataset, "many");
+        // The daemon holds a descriptor for each file that the kernel remembers.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let count = if limit > 110_000 { MANY } else { 10_000 };
         let told = [native, mounted].map(|dir| {
             let mut tale = Tale::default();
-            read_in_pieces(&dir, MANY, &mut tale);
+            read_in_pieces(&dir, count, &mut tale);
             tale
         });
         assert_eq!(told[0], told[1]);

@@ -41,7 +41,7 @@ pub struct Seen {
     pub ctime: (i64, u64),
 }
 
-#[expect(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "as the C library has them")]
+#[expect(clippy::unnecessary_cast, reason = "as the C library has them")]
 fn seen(stat: &rustix::fs::Stat) -> Seen {
     Seen {
         mode: stat.st_mode,

@@ -90,12 +90,11 @@ fn stressors() {
     // Those of `stress-ng --class filesystem` that pass natively and need no rights over the whole machine.
     in_both(
         "stress",
-        "stress-ng --temp-path . --timeout 1 --oom-avoid --quiet --verify \
+        "stress-ng --temp-path . --timeout 2 --quiet --verify \
          --access 1 --chdir 1 --chmod 1 --chown 1 --copy-file 1 --dentry 1 --dir 1 --dirdeep 1 \
-         --dirdeep-inodes 500 --dirmany 1 --dup 1 --fallocate 1 --fcntl 1 --fiemap 0 --file-ioctl 0 --filename 1 \
-         --flock 2 --fpunch 1 --fsize 1 --fstat 1 --getdent 1 --hdd 1 --hdd-bytes 8m --iomix 1 --iomix-bytes 8m \
-         --lease 0 --link 1 --locka 2 --lockf 2 --lockofd 2 --mknod 1 --open 1 --readahead 1 \
-         --readahead-bytes 8m --rename 1 --seek 1 --symlink 1 --sync-file 1 --sync-file-bytes 8m --touch 1 \
-         --unlink 1 --utime 1 --verity 0 --xattr 1",
+         --dirdeep-inodes 500 --dirmany 1 --dup 1 --fallocate 1 --fcntl 1 --fiemap 1 --file-ioctl 1 --filename 1 \
+         --flock 2 --fpunch 1 --fsize 1 --fstat 1 --getdent 1 --handle 1 --hdd 1 --hdd-bytes 8m --inotify 1 \
+         --iomix 1 --iomix-bytes 8m --lease 1 --link 1 --locka 2 --lockf 2 --lockofd 2 --mknod 1 --open 1 \
+         --rename 1 --seek 1 --symlink 1 --sync-file 1 --sync-file-bytes 8m --touch 1 --utime 1 --xattr 1",
     );
 }

@@ -130,16 +130,9 @@ fn names() -> Vec<Path> {
         names.push([&vec![b'l'; length], b"/x".as_slice()].concat().into());
     }
     // PATH_MAX counts the end: 4095 bytes are the longest.
-    for (length, end) in [(4095, "annfile"), (4096, "annfile"), (4095, "newlong"), (4096, "newlong")] {
-        let mut path = Vec::new();
-        while path.len() + 2 + end.len() <= length {
-            path.extend(b"./");
-        }
-        while path.len() + end.len() < length {
-            path.push(b'/');
-        }
-        path.extend(end.as_bytes());
-        names.push(path.into());
+    for (length, end) in [(4095, "f"), (4096, "f"), (4095, "newlong")] {
+        let slashes = "/".repeat(length - 3 - end.len());
+        names.push(format!("ann{slashes}{end}").into());
     }
     names.push(b"\xff\x80\xc3".into());
     names
