@@ -1,34 +1,140 @@
 //! Real programs, on the mount. Those that are not installed are said to be missing, and their test fails: `tests/run`
 //! installs them.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::place::{Backing, Place, Scope, Way, in_place, run};
+use super::place::{Backing, Place, Scope, WAYS, Way, in_place, run};
 
 const PASSTHROUGH: Way = Way { backing: Backing::Ext4, passthrough: true };
 const PLAIN: Way = Way { backing: Backing::Tmpfs, passthrough: false };
 
+/// Two accounts that every machine has.
+const SUITE: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+utime_now = {}
+[settings]
+naptime = 0.02
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// Eight processes count in one file under one lock, and write lines under locks of bytes that overlap.
+const TURNS: &str = r"
+import fcntl, os, sys
+lock = getattr(fcntl, sys.argv[1])
+open('count', 'w').write('0')
+def turn(me):
+    file = open('count', 'r+')
+    for n in range(60):
+        lock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        number = int(file.read())
+        file.seek(0)
+        file.write(str(number + 1))
+        file.flush()
+        lock(file, fcntl.LOCK_UN)
+        try:
+            lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock(file, fcntl.LOCK_UN)
+        except BlockingIOError:
+            pass
+    bytes = open('bytes', 'r+b', 0)
+    for n in range(60):
+        at = (me + n) % 7
+        fcntl.lockf(bytes, fcntl.LOCK_EX, 2, at)
+        mine = b'%c%c' % (65 + me, 65 + me)
+        os.pwrite(bytes.fileno(), mine, at)
+        assert os.pread(bytes.fileno(), 2, at) == mine
+        fcntl.lockf(bytes, fcntl.LOCK_UN, 2, at)
+open('bytes', 'w').write(' ' * 8)
+children = []
+for me in range(8):
+    child = os.fork()
+    if child == 0:
+        turn(me)
+        sys.exit(0)
+    children.append(child)
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+assert open('count').read() == '480', open('count').read()
+";
+
 /// Runs `script` in a directory of the mount, in a passthrough and a plain mount.
-fn in_both(name: &'static str, script: &'static str) {
+fn in_both(name: &'static str, script: &str) {
     for (way, scope) in [(PASSTHROUGH, Scope::Dataset), (PLAIN, Scope::Scratch)] {
-        in_place(way, move |place| shell(place, &place.pair(scope, name).1, script));
+        let script = script.to_owned();
+        in_place(way, move |place| shell(place, &place.pair(scope, name).1, &script));
     }
 }
 
-fn shell(place: &Place, dir: &Path, script: &str) {
+/// What `script` writes.
+fn shell(place: &Place, dir: &Path, script: &str) -> String {
     let tools = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/tools/bin");
     let path = format!("{}:{tools}", std::env::var("PATH").unwrap_or_default());
-    run(Command::new("timeout")
+    let output = run(Command::new("timeout")
         .args(["-k", "2", "150", "bash", "-ec", script])
         .current_dir(dir)
         .env("PATH", path)
         .env("HOME", place.path("")));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
 fn fsx() {
     in_both("fsx", "timeout 60 fsx -N 4000 -S 17 f > log || { tail -30 log; exit 1; }");
+}
+
+/// Passed tests, and the names of those that failed.
+fn suite(place: &Place, dir: &Path) -> (usize, Vec<String>) {
+    let config = place.path("suite.toml");
+    fs::write(&config, SUITE).unwrap();
+    // "image" is another file system in each way.
+    let (config, other) = (config.display(), place.path("image"));
+    let script = format!("pjdfstest -c {config} -s {} -p . || test $? = 1", other.display());
+    let text = shell(place, dir, &script);
+    let ended = |end: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.ends_with(end));
+        lines.filter_map(|line| line.split_ascii_whitespace().next()).map(str::to_owned).collect()
+    };
+    (ended(" ok").len(), ended(" FAILED"))
+}
+
+/// A suite of POSIX tests: what fails on the file system below is not the mount's doing.
+#[test]
+fn pjdfstest() {
+    let scopes = [Scope::Dataset, Scope::Scratch, Scope::Scratch, Scope::Dataset];
+    // It mostly sleeps, so that times differ.
+    let ways = WAYS.into_iter().zip(scopes).map(|(way, scope)| {
+        std::thread::spawn(move || {
+            in_place(way, move |place| {
+                let (native, mounted) = place.pair(scope, "suite");
+                (way, suite(place, &native), suite(place, &mounted))
+            })
+        })
+    });
+    let ways: Vec<_> = ways.collect();
+    for way in ways {
+        let (way, (passed, failed), (passed_mounted, failed_mounted)) = way.join().unwrap();
+        assert!(passed > 300, "the suite did not run: {passed}");
+        let new: Vec<_> = failed_mounted.iter().filter(|test| !failed.contains(test)).collect();
+        assert!(new.is_empty(), "{way:?}: {new:#?}");
+        // The C library knows the greatest number of links of a few file systems, and asks no other.
+        assert!(passed_mounted + 1 >= passed, "{way:?}: {passed} natively, {passed_mounted} mounted");
+    }
+}
+
+#[test]
+fn eight_processes_take_turns() {
+    in_both(
+        "turns",
+        &format!(
+            "cat > turns.py <<'END'\n{TURNS}\nEND\nfor kind in flock lockf; do timeout 60 python3 turns.py $kind; done"
+        ),
+    );
 }
 
 #[test]
