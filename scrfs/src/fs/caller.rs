@@ -163,8 +163,22 @@ pub(crate) fn has_descriptor(caller: Caller, nodeid: u64) -> bool {
             return false;
         };
         // Kernels before 5.14 have no such line: there the name alone decides.
-        status_field(&info, "ino").is_none_or(|ino| ino.parse() == Ok(nodeid))
+        let is = status_field(&info, "ino").is_none_or(|ino| ino.parse() == Ok(nodeid));
+        is && status_field(&info, "mnt_id").is_none_or(|mount| may_be_ours(caller.tid, &mount))
     })
+}
+
+/// Mount number `mount` is of FUSE: a file elsewhere can have the marker's name and number too, as that below it has.
+fn may_be_ours(tid: u32, mount: &str) -> bool {
+    let Ok(table) = fs::read(format!("/proc/{tid}/mountinfo")) else { return true };
+    let mut lines = table.split(|&b| b == b'\n').map(|line| line.split(|&b| b == b' '));
+    let Some(fields) =
+        lines.find_map(|mut fields| (fields.next() == Some(mount.as_bytes())).then_some(fields))
+    else {
+        return true;
+    };
+    // Optional fields end with a lone hyphen; the type follows.
+    fields.skip_while(|field| *field != b"-").nth(1).is_none_or(|kind| kind.starts_with(b"fuse"))
 }
 
 #[cfg(test)]
@@ -188,6 +202,16 @@ mod tests {
         assert_eq!(rank_in(b"RANK=3\0"), None);
         assert_eq!(rank_in(b"RANK=3\0WORLD_SIZE=8"), Some(3));
         assert_eq!(rank_in(b"XPMI_RANK=3\0PMI_RANK=x"), None);
+    }
+
+    #[test]
+    fn a_file_elsewhere_is_not_the_marker() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = fs::File::create(dir.path().join(".complete")).unwrap();
+        let number = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
+        let me = Caller { tid: std::process::id(), ..Caller::default() };
+        assert!(!has_descriptor(me, number));
+        assert!(may_be_ours(me.tid, "no such mount"));
     }
 
     #[test]
