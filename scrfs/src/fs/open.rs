@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::attr::{key_of, stat_of};
+use super::caller::is_executed;
 use super::errno::{Stop, fail};
 use super::handles::Handle;
 use super::names::inner_of;
@@ -159,12 +160,17 @@ impl FileSystem {
         made: bool,
     ) -> Result<Opened, Errno> {
         let fd = inode.fd()?;
+        // The kernel looks at writers itself before it asks here; at others that truncate only afterwards.
+        let truncates = flags & libc::O_TRUNC != 0 && !made;
+        if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && is_executed(inode.id) {
+            return fail(libc::ETXTBSY);
+        }
         let marker = place.is_marker();
         let passthrough = self.passthrough.load(Ordering::Acquire)
             // What the kernel serves already, under a name that became the marker's, it must go on serving.
             && (!marker || inode.passthrough_in_use());
         let file = if passthrough {
-            if flags & libc::O_TRUNC != 0 && !made {
+            if truncates {
                 let truncate = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
                 self.changed_by(caller, &fd, || {
                     Ok(rustix::fs::open(proc_path(&fd), truncate, Mode::empty()).map(drop)?)
@@ -174,7 +180,6 @@ impl FileSystem {
         } else {
             let own = own_flags(flags, self.privileged);
             let open = || Ok(File::from(rustix::fs::open(proc_path(&fd), own, Mode::empty())?));
-            let truncates = own.contains(OFlags::TRUNC);
             Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
         Ok(self.opened(inode, flags, caller, file, marker && !passthrough))

@@ -232,6 +232,9 @@ fn executing(dir: &Path, tale: &mut Tale) {
         }
     };
     tale.io("write while it runs", OpenOptions::new().write(true).open(&program).map(drop));
+    let truncating = OFlags::RDONLY | OFlags::TRUNC;
+    tale.os("truncate at open", rustix::fs::open(&program, truncating, Mode::empty()).map(drop));
+    tale.io("it is whole", fs::metadata(&program).map(|now| now.len() > 0));
     tale.os(
         "truncate",
         nix::unistd::truncate(&program, 0).map_err(|e| rustix::io::Errno::from_raw_os_error(e as i32)),
