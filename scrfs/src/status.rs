@@ -54,7 +54,8 @@ pub struct DatasetStatus {
     pub id: u64,
     /// Its directory's name.
     pub name: String,
-    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed.
+    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed; hidden: complete, and the last
+    /// restart did not present it.
     pub state: String,
     /// XOR, PARTNER, SINGLE; empty until it is sealed.
     pub scheme: String,
@@ -62,7 +63,7 @@ pub struct DatasetStatus {
     pub bytes: u64,
     /// Files, likewise.
     pub files: u64,
-    /// Hosts that hold a member.
+    /// Hosts that hold a member; none when that is not known (hidden).
     pub hosts: Vec<String>,
     /// It is on the PFS.
     pub flushed: bool,

@@ -58,9 +58,12 @@ impl Node {
             status.scheme = scheme_word(layout.scheme).into();
             status.bytes = index.catalog().bytes();
             status.files = layout.members.iter().map(|place| place.files).sum();
-            status.hosts = layout.members.iter().map(|place| place.host.clone()).collect();
-            status.hosts.dedup();
-            status.survives = survives(layout, dataset.flushed);
+            // Of a hidden one the catalog says where its members were, and no more.
+            if !dataset.is_hidden() {
+                status.hosts = layout.members.iter().map(|place| place.host.clone()).collect();
+                status.hosts.dedup();
+                status.survives = survives(layout, dataset.flushed);
+            }
             if dataset.failed.is_some() {
                 status.survives.iter_mut().for_each(|(_, kept)| *kept = false);
             }
@@ -110,10 +113,13 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
     }
 }
 
-/// DESIGN 5's words.
+/// DESIGN 5's words, and what the last restart left out.
 fn state_word(dataset: &Dataset) -> &'static str {
     if dataset.failed.is_some() {
         return "failed";
+    }
+    if dataset.is_hidden() {
+        return "hidden";
     }
     match (dataset.state(), &dataset.transfer) {
         (HeldState::Complete, Some(("flushing", _))) => "flushing",

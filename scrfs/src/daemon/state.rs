@@ -147,6 +147,11 @@ impl Dataset {
         }
     }
 
+    /// Complete, and not in the mount: a restart did not present it, or has yet to.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.catalog.is_some() && self.home == Home::Aside
+    }
+
     pub(super) fn shown_name(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()
     }
@@ -259,9 +264,10 @@ impl State {
         self.present().filter(|dataset| dataset.home == Home::Tree && dataset.name == name).last()
     }
 
+    /// What the mount presents: a dataset that the last restart hid is not it, however new.
     pub(super) fn current_now(&self) -> Option<DatasetId> {
         self.present()
-            .filter(|dataset| dataset.catalog.is_some() && dataset.failed.is_none())
+            .filter(|dataset| dataset.catalog.is_some() && dataset.failed.is_none() && !dataset.is_hidden())
             .max_by_key(|dataset| (dataset.epoch, dataset.id))
             .map(|dataset| dataset.id)
     }

@@ -33,6 +33,11 @@ fn only_what_is_presented_is_there() {
     assert!(bench.tree.is_sealed("ck1") && !bench.tree.is_sealed("ck3"));
     let listed: Vec<bool> = bench.inventory().datasets.iter().map(|d| d.listed).collect();
     assert_eq!(listed, [true, true, false]);
+    // Nor does status speak of it as of something that a restart would present.
+    let status = bench.node.status();
+    let told: Vec<_> = status.datasets.iter().map(|d| (d.id, d.state.as_str(), d.current)).collect();
+    assert_eq!(told, [(3, "hidden", false), (2, "protected", true), (1, "protected", false)]);
+    assert!(status.datasets[0].hosts.is_empty() && status.datasets[0].survives.is_empty());
     // The one put aside is whole, and can be presented later.
     assert_eq!(bench.inventory().datasets[2].members, [Member(0)]);
     let mut lead = bench.lead(3, Start::Restart);

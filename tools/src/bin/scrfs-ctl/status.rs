@@ -9,6 +9,9 @@ use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, bytes_for_people, hosts_for_people};
 use scrfs_tools::{Failure, Outcome};
 
+/// The state of a complete dataset that the last restart did not present.
+const HIDDEN: &str = "hidden";
+
 pub(crate) fn status(node: &Node, json: bool) -> Outcome {
     let status = node.status()?;
     if json {
@@ -36,6 +39,11 @@ fn show(s: &NodeStatus) -> String {
     let _ = writeln!(text, "\n{}", trimmed(&datasets(s)));
     if s.datasets.iter().any(|d| d.current) {
         text.push_str("* current: what a restart presents\n");
+    }
+    if s.datasets.iter().any(|d| d.state == HIDDEN) {
+        text.push_str(
+            "hidden: the last restart did not present it; what this node has of it stays for now\n",
+        );
     }
     let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
     text
@@ -110,7 +118,8 @@ fn losses(s: &NodeStatus) -> Table {
 
 fn cost(s: &NodeStatus, host: &str) -> (String, String) {
     let (mut presented, mut lost) = (None, Vec::new());
-    for d in &s.datasets {
+    // The last restart could not use the hidden ones, or a person chose against them.
+    for d in s.datasets.iter().filter(|d| d.state != HIDDEN) {
         if !is_sealed(d) {
             lost.push(format!("{} (not sealed)", d.name.escape_debug()));
         } else if survives(d, host) {
@@ -239,6 +248,21 @@ node1                     ck.3                     ck.5 (not sealed), ck.4
         let text = show(&node(vec![dataset(7, "ck.7", "protected", &["node2", "node0", "node1", "node3"])]));
         assert!(text.contains("\nnode[0-3]                 ck.7                     nothing\n"), "{text}");
         assert!(!text.contains("progress") && !text.contains('*'), "{text}");
+    }
+
+    #[test]
+    fn what_the_restart_hid_is_promised_to_nobody() {
+        let mut hidden = dataset(9, "B", "hidden", &[]);
+        let mut kept = dataset(8, "A", "protected", &["node0", "node1"]);
+        kept.current = true;
+        let text = show(&node(vec![hidden.clone(), kept]));
+        assert!(text.contains("9  B        hidden "), "{text}");
+        assert!(text.contains("node0 (its own files only)") && text.contains("\nhidden: "), "{text}");
+        assert!(text.contains("\nnode[0-1]                 A                        nothing\n"), "{text}");
+        hidden.flushed = true;
+        let text = show(&node(vec![hidden]));
+        assert!(text.contains("\nnode[0-1]                 nothing                  nothing\n"), "{text}");
+        assert!(!text.contains('*'), "{text}");
     }
 
     #[test]
