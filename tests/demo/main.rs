@@ -173,7 +173,7 @@ impl Story<'_> {
         let code = self.run.wait(Duration::from_secs(1));
         let output = self.run.output();
         if code != 0 || !output.contains("lammps: done") {
-            return Err(format!("scrfs-run ended with exit code {code}\n{output}"));
+            return Err(after(&output, &format!("scrfs-run ended with exit code {code}")));
         }
         if !output.contains("scrfs-run: run 2 on node0 node1 node3 node4")
             || output.contains("scrfs-run: run 3 ")
@@ -195,7 +195,7 @@ impl Story<'_> {
             .tell(&format!("the flushed copies of {flushed} checkpoints on the PFS are byte-identical"));
         let index = self.on(0, &format!("{BIN}/scrfs-ctl print {}/.scr/index.scr", self.job.prefix()))?;
         if !index.contains("COMPLETE") {
-            return Err(format!("the index on the PFS has no complete dataset:\n{index}"));
+            return Err(after(&index, "the index on the PFS has no complete dataset"));
         }
         let (all, files) = (self.seen.len(), self.seen.values().map(Checkpoint::files).sum::<usize>());
         Ok(format!(
@@ -218,10 +218,10 @@ impl Story<'_> {
                 return Ok(());
             }
             if let Some(code) = ended {
-                return Err(format!("scrfs-run ended with exit code {code}\n{}", self.run.output()));
+                return Err(after(&self.run.output(), &format!("scrfs-run ended with exit code {code}")));
             }
             if self.teller.begun.elapsed() > LIMIT {
-                return Err(format!("{} s are over\n{}", LIMIT.as_secs(), self.run.output()));
+                return Err(after(&self.run.output(), &format!("{} s are over", LIMIT.as_secs())));
             }
             wait::poll(PAUSE, || self.run.try_code());
         }
@@ -299,6 +299,12 @@ impl Story<'_> {
         }
         self.shown += whole;
     }
+}
+
+/// Shows all that a program wrote, so that `why`, which is given back, comes below it, as the last line.
+fn after(output: &str, why: &str) -> String {
+    eprintln!("{}", output.trim_end());
+    why.to_owned()
 }
 
 fn print_indented(text: &str) {
