@@ -21,6 +21,11 @@ const CURRENT: &str = "scr.current";
 /// The datasets of the prefix, newest first.
 pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
     let index = read(prefix)?;
+    let path = prefix.state("index.scr");
+    if index.entries().next().is_some() && !exists(&path)? {
+        let path = path.display();
+        tracing::warn!(%path, "the index is missing: the datasets' own summaries are read instead");
+    }
     let current = current(prefix, &index)?;
     let mut stored = Vec::new();
     for view in index.entries() {
@@ -99,13 +104,14 @@ fn age(view: &IndexView<'_>) -> (Epoch, DatasetId) {
     (Epoch(view.epoch.unwrap_or(0)), view.id)
 }
 
-/// The index; one that is damaged is made anew from the summaries, and replaced by the next write.
+/// The index; one that is damaged or missing is made anew from the summaries, and replaced by the next write.
 fn read(prefix: &Prefix) -> Result<Index> {
     match read_record(&prefix.state("index.scr")) {
         Err(error @ PfsError::Record { .. }) => {
             tracing::warn!(%error, "the index is damaged: the datasets' own summaries are read instead");
             from_summaries(prefix)
         }
+        Ok(None) => from_summaries(prefix),
         other => Ok(other?.unwrap_or_else(Index::new)),
     }
 }
@@ -115,7 +121,11 @@ fn from_summaries(prefix: &Prefix) -> Result<Index> {
     let root = prefix.root();
     let mut index = Index::new();
     let mut newest = None;
-    for found in fs::read_dir(root).map_err(PfsError::io(root, "list"))? {
+    let names = match fs::read_dir(root) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(index),
+        other => other.map_err(PfsError::io(root, "list"))?,
+    };
+    for found in names {
         let found = found.map_err(PfsError::io(root, "list"))?;
         let name = found.file_name();
         // `scr.current` and other links name what is found by itself.

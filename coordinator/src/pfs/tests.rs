@@ -253,7 +253,7 @@ fn a_damaged_copy_leaves_the_former_dataset() {
 }
 
 #[test]
-fn a_damaged_index_is_made_anew() {
+fn a_damaged_or_missing_index_is_made_anew() {
     let root = tempfile::tempdir().unwrap();
     let prefix = prefix(root.path(), 5);
     for (id, name) in [(1, &b"one"[..]), (2, b"two"), (3, b"three")] {
@@ -265,6 +265,8 @@ fn a_damaged_index_is_made_anew() {
         fs::write(prefix.state("index.scr"), damaged).unwrap();
         assert_eq!(survey(&prefix), before);
     }
+    fs::remove_file(prefix.state("index.scr")).unwrap();
+    assert_eq!(survey(&prefix), before);
     damage(&root.path().join("two/.scr/summary.scr"));
     flush(&prefix, &catalog(4, b"four"));
     assert_eq!(survey(&prefix).iter().map(|d| d.id.0).collect::<Vec<_>>(), [4, 3, 1]);
