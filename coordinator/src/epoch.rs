@@ -26,11 +26,12 @@ pub fn begin(
     host: &str,
     limit: Duration,
 ) -> (Epoch, Option<io::Error>) {
-    let directory = prefix.join(".scr");
+    let prefix = prefix.to_owned();
     let content = format!("job {job_id}\nhost {host}\npid {}\n", std::process::id());
     // A file that is made too late is this start's all the same: its number is the one that is taken below.
     let result = bounded::within(limit, move || {
-        let existing = fs::create_dir_all(&directory).and_then(|()| list(&directory))?;
+        let directory = scrfs::prefix::make(&prefix)?;
+        let existing = list(&directory)?;
         let above = Epoch(existing.last().map_or(0, |(n, _)| *n).max(seen.0));
         Ok((above, create_next(&directory, &existing, above, content.as_bytes())))
     });
@@ -126,5 +127,11 @@ mod tests {
         let (epoch, problem) = begin(file.path(), Epoch(6), "j1", "node0", LIMIT);
         assert_eq!(epoch, Epoch(7));
         assert!(problem.is_some());
+        // Nor is one made whose parent is not there: somebody mistyped it.
+        let place = tempfile::tempdir().unwrap();
+        let (epoch, problem) = begin(&place.path().join("typo/run1"), Epoch(6), "j1", "node0", LIMIT);
+        assert_eq!(epoch, Epoch(7));
+        assert!(problem.unwrap().to_string().contains("typo is missing"));
+        assert!(!place.path().join("typo").exists());
     }
 }

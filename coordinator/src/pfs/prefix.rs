@@ -121,8 +121,7 @@ impl Prefix {
 
     /// Makes `<prefix>/.scr`.
     pub(super) fn make(&self) -> Result<()> {
-        let path = self.root.join(".scr");
-        fs::create_dir_all(&path).map_err(PfsError::io(&path, "mkdir"))
+        scrfs::prefix::make(&self.root).map(drop).map_err(PfsError::io(&self.root, "mkdir"))
     }
 
     /// Fails when coordinators of a newer epoch have begun.
