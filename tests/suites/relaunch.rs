@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use scrfs_harness::job::{Job, SOON};
+use scrfs_harness::place::{BIN, SCR};
 use scrfs_harness::programs::program;
 use scrfs_harness::{Cluster, wait};
 
@@ -45,4 +46,41 @@ fn a_signal_to_scrfs_run_ends_all_of_the_job() {
             !job.on(node).run("pgrep -f 'scrfs-coordinato[r]|sleep 60[0]'").ok()
         });
     }
+}
+
+/// Nothing is restarted beneath a living program: not by a second start, and not after the first was killed, before what
+/// it left is ended.
+#[test]
+fn a_second_scrfs_run_leaves_a_living_program_alone_and_ends_an_orphaned_one() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "second");
+    job.mount(0..2);
+    let program = "mkdir -p /scr/live && exec 3>/scr/live/f.$(hostname) && exec sleep 600";
+    let mut first = job.start(&[0, 1], 2, 1, &["/bin/sh", "-c", program]);
+    let is_written = |node: usize| job.on(node).run(&format!("test -e /scr/live/f.node{node}")).ok();
+    let sleeps = |node: usize| job.on(node).run("pgrep -x sleep").ok();
+    wait::until_true("both to write", SOON, || (0..2).all(is_written));
+
+    let mut second = job.start(&[0, 1], 2, 1, &["/bin/true"]);
+    assert_eq!(second.wait(SOON), 1, "{}", second.output());
+    let said = second.output();
+    assert!(said.contains("another scrfs-run of job root/second is alive on head (pid "), "{said}");
+    assert!(said.contains("\nhint: ") && first.try_code().is_none(), "{said}");
+    // From another host it cannot be seen that the first one lives: what runs on the nodes is named, and goes on.
+    let probe = format!("{BIN}/scrfs-ctl probe --mount {SCR} --sweep 1-1@elsewhere/root/second");
+    let answer = job.on(0).run(&probe).out;
+    for named in ["sleep, of scrfs-run ", "scrfs-coordinat, of scrfs-run ", "writes /scr/live/f.node0"] {
+        assert!(answer.contains(named), "{named}: {answer}");
+    }
+    assert!((0..2).all(|node| is_written(node) && sleeps(node)));
+
+    let killed = cluster.head().run("kill -KILL $(pgrep -x scrfs-run)");
+    assert!(killed.ok(), "{killed}");
+    wait::until_true("its end", SOON, || first.try_code().is_some());
+    assert!((0..2).all(sleeps), "the program lives on");
+    let mut third = job.start(&[0, 1], 2, 1, &["/bin/true"]);
+    assert_eq!(third.wait(Duration::from_secs(90)), 0, "{}", third.output());
+    let said = third.output();
+    assert!(said.contains("node0: ended ") && said.contains("node1: ended "), "{said}");
+    assert!(!(0..2).any(sleeps), "{said}");
 }

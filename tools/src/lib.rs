@@ -7,5 +7,6 @@ mod failure;
 pub mod node;
 pub mod output;
 pub mod probe;
+pub mod token;
 
 pub use failure::{Failure, Outcome, exit};

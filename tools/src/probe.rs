@@ -3,6 +3,8 @@
 //!
 //! The question is `scrfs-ctl probe`, run on the node by the launcher; the answer is one line of its output.
 
+use std::fmt::{self, Display, Formatter};
+
 use serde::{Deserialize, Serialize};
 
 /// A line of output that begins so is an answer.
@@ -12,7 +14,7 @@ const MARK: &str = "scrfs-probe ";
 pub const RUN_VARIABLE: &str = "SCRFS_RUN";
 
 /// A node's answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Its host name as the launcher's list has it.
     pub host: String,
@@ -20,8 +22,29 @@ pub struct Report {
     pub problem: Option<String>,
     /// The highest id of a dataset that is protected there; 0 = none.
     pub newest: u64,
-    /// Processes of the job that were found and ended.
+    /// Processes of this run that were found and ended.
     pub ended: u32,
+    /// Processes that a former run of the job had left, found and ended.
+    pub orphans: u32,
+    /// Processes of the job that are not this run's to end: a restart would pull their files from under them.
+    pub foreign: Vec<Living>,
+    /// Processes that have files in the mount's directories open for writing.
+    pub writers: Vec<Living>,
+}
+
+/// A process that lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Living {
+    /// On its host.
+    pub pid: u32,
+    /// Its command, and why it counts.
+    pub what: String,
+}
+
+impl Display for Living {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} ({})", self.pid, self.what)
+    }
 }
 
 impl Report {
@@ -45,8 +68,10 @@ mod tests {
 
     #[test]
     fn answers_are_found_among_other_output() {
-        let one = Report { host: "n1".into(), problem: Some("no mount".into()), newest: 7, ended: 0 };
-        let two = Report { host: "n2".into(), problem: None, newest: 0, ended: 2 };
+        let one =
+            Report { host: "n1".into(), problem: Some("no mount".into()), newest: 7, ..Report::default() };
+        let foreign = vec![Living { pid: 7, what: "lmp".into() }];
+        let two = Report { host: "n2".into(), ended: 2, foreign, ..Report::default() };
         let text =
             format!("Welcome to n1\n{}WARNING: x\n[1,0]<stdout>:{}scrfs-probe {{\n", one.line(), two.line());
         assert_eq!(Report::find_all(&text), [one, two]);

@@ -1,35 +1,54 @@
 //! `scrfs-ctl probe`: see [`scrfs_tools::probe`]. Its exit code is 0 whenever there is an answer.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
-use scrfs::status::NodeStatus;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use scrfs::status::{CoordinatorStatus, NodeStatus};
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
-use scrfs_tools::probe::{RUN_VARIABLE, Report};
+use scrfs_tools::probe::{Living, RUN_VARIABLE, Report};
+use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
 /// A daemon that takes longer is not fit. With [`SWEEP`] below what scrfs-run waits for the whole probe.
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long processes may take to end after KILL.
 const SWEEP: Duration = Duration::from_secs(2);
+/// Looks for what was started while others were being ended.
+const ROUNDS_MAX: u32 = 20;
+/// Processes named of each kind; more say nothing more.
+const NAMED_MAX: usize = 8;
 
 pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
     let host = nix::unistd::gethostname().map_err(|e| Failure::new(format!("host name: {e}")))?;
-    let mut report = Report { host: host.to_string_lossy().into_owned(), problem: None, newest: 0, ended: 0 };
-    if let Some(token) = sweep.filter(|t| !t.is_empty()) {
+    let mut report = Report { host: host.to_string_lossy().into_owned(), ..Report::default() };
+    let token = sweep.and_then(Token::parse);
+    if let Some(token) = &token {
         match end_all(token) {
-            Ok(ended) => report.ended = ended,
+            Ok((ended, orphans)) => (report.ended, report.orphans) = (ended, orphans),
             Err(failure) => report.problem = Some(failure.message),
         }
+        report.foreign = foreign(token);
     }
     match mount.map(|dir| Node::at(dir)?.within(ANSWER).status()).transpose() {
-        Ok(status) => report.newest = status.as_ref().map(newest).unwrap_or_default(),
+        Ok(status) => {
+            report.newest = status.as_ref().map(newest).unwrap_or_default();
+            let attached = status.and_then(|status| status.coordinator);
+            if let (Some(token), Some(attached)) = (&token, attached) {
+                add_attached(token, &attached, &mut report.foreign);
+            }
+        }
         Err(failure) => report.problem = Some(failure.message),
     }
+    // Last: what holds files open and is this job's was ended, or is named already.
+    if let (Some(_), Some(mount), None) = (&token, mount, &report.problem) {
+        report.writers = writers(mount);
+    }
+    report.foreign.truncate(NAMED_MAX);
+    report.writers.truncate(NAMED_MAX);
     output::data(&report.line())
 }
 
@@ -39,49 +58,122 @@ fn newest(status: &NodeStatus) -> u64 {
     status.datasets.iter().filter(|d| protected(&d.state)).map(|d| d.id).max().unwrap_or(0)
 }
 
-/// Kills every process that has the mark in its environment, until none is left.
-fn end_all(token: &str) -> Outcome<u32> {
-    let begun = Instant::now();
-    let mut ended = std::collections::BTreeSet::new();
-    loop {
-        let left = marked(token);
+/// Kills every process of this run, and every one whose run is dead, until none is left. How many of each.
+fn end_all(token: &Token) -> Outcome<(u32, u32)> {
+    // From the first KILL: on a busy machine the look at all processes alone takes long.
+    let mut begun = None;
+    let (mut own, mut orphans) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
+    for _ in 0..ROUNDS_MAX {
+        let left: Vec<_> = marked().into_iter().filter(|found| token.outlives(&found.mark)).collect();
         if left.is_empty() {
-            return Ok(u32::try_from(ended.len()).unwrap_or(u32::MAX));
+            let count = |set: std::collections::BTreeSet<u32>| u32::try_from(set.len()).unwrap_or(u32::MAX);
+            return Ok((count(own), count(orphans)));
         }
-        for (_, process) in &left {
-            process.kill();
+        for found in &left {
+            found.process.kill();
         }
         // While they end they may have started others: one more look.
-        for (pid, process) in left {
-            if begun.elapsed() >= SWEEP || !process.wait(SWEEP.saturating_sub(begun.elapsed())) {
+        let begun = *begun.get_or_insert_with(Instant::now);
+        for Marked { pid, process, mark } in left {
+            if !process.wait(SWEEP.saturating_sub(begun.elapsed())) {
                 return Err(Failure::new(format!("process {pid} of the former run does not end")));
             }
-            ended.insert(pid);
+            if mark == *token {
+                own.insert(pid)
+            } else {
+                orphans.insert(pid)
+            };
         }
     }
+    Err(Failure::new("processes of the former run start others faster than they can be ended"))
 }
 
-/// Processes of this user whose environment has the mark. Others' environments cannot be read, nor are they ours.
-fn marked(token: &str) -> Vec<(Pid, Process)> {
-    let wanted = format!("{RUN_VARIABLE}={token}");
-    let own = std::process::id();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&pid| pid != own)
-        .filter_map(|pid| {
-            let number = Pid::from_raw(i32::try_from(pid).ok()?);
-            // Opened before the look: what is killed is what was looked at.
-            let process = Process::open(number)?;
-            has_mark(pid, wanted.as_ref()).then_some((number, process))
+/// Processes of this job that another host's scrfs-run started: whether that one is alive cannot be seen from here.
+fn foreign(token: &Token) -> Vec<Living> {
+    let others =
+        marked().into_iter().filter(|found| found.mark.job == token.job && !token.outlives(&found.mark));
+    others
+        .map(|Marked { pid, mark, .. }| Living {
+            pid,
+            what: format!("{}, of scrfs-run {} on {}", command(pid), mark.pid, mark.host),
         })
         .collect()
 }
 
+/// A coordinator that the daemon obeys and that this run did not start, by whatever it was started.
+fn add_attached(token: &Token, attached: &CoordinatorStatus, to: &mut Vec<Living>) {
+    let Ok(pid) = u32::try_from(attached.pid) else { return };
+    // The daemon may not know yet that it was ended just now; its number may be another's.
+    let lives = command(pid).starts_with("scrfs-coordinat");
+    let known = to.iter().any(|living| living.pid == pid);
+    if lives && !known && mark_of(pid).is_none_or(|mark| !token.outlives(&mark)) {
+        to.push(Living { pid, what: "an attached coordinator that scrfs-run did not start".to_owned() });
+    }
+}
+
+struct Marked {
+    pid: u32,
+    process: Process,
+    mark: Token,
+}
+
+/// Processes of this user that a scrfs-run started. Others' environments cannot be read, nor are they ours.
+fn marked() -> Vec<Marked> {
+    processes()
+        .filter_map(|pid| {
+            // Opened before the look: what is killed is what was looked at.
+            let process = Process::open(Pid::from_raw(i32::try_from(pid).ok()?))?;
+            Some(Marked { pid, process, mark: mark_of(pid)? })
+        })
+        .collect()
+}
+
+/// All processes but this one.
+fn processes() -> impl Iterator<Item = u32> {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).filter(move |&pid| pid != own)
+}
+
 /// A zombie's environment is empty: it has ended already.
-fn has_mark(pid: u32, wanted: &OsStr) -> bool {
-    std::fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|&b| b == 0).any(|entry| entry == wanted.as_bytes()))
+fn mark_of(pid: u32) -> Option<Token> {
+    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut entries = environ.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    entries.find_map(|entry| Token::parse(entry.strip_prefix(RUN_VARIABLE)?.strip_prefix('=')?))
+}
+
+fn command(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Processes of this user that have a file below a directory of the mount open for writing.
+fn writers(mount: &Path) -> Vec<Living> {
+    let Some(device) = device(mount) else { return Vec::new() };
+    processes()
+        .filter_map(|pid| {
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+            let file = open.map(|fd| fd.path()).find_map(|fd| {
+                let file = fs::read_link(&fd).ok()?;
+                let inner = file.strip_prefix(mount).ok()?.components().count() > 1;
+                (inner && is_writable(pid, &fd) && self::device(&fd) == Some(device)).then_some(file)
+            })?;
+            Some(Living { pid, what: format!("{} writes {}", command(pid), file.display()) })
+        })
+        .collect()
+}
+
+fn is_writable(pid: u32, fd: &Path) -> bool {
+    let number = fd.file_name().unwrap_or_default().display();
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+    let flags =
+        text.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & 3 != 0)
+}
+
+/// Major and minor number of the file system, without a question to whoever serves it.
+fn device(path: &Path) -> Option<(u32, u32)> {
+    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor))
 }
 
 #[cfg(test)]
@@ -89,20 +181,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_what_carries_the_mark_and_nothing_else() {
-        let token = format!("test-{}", std::process::id());
-        let start = |value: &str| {
-            std::process::Command::new("sleep").arg("60").env(RUN_VARIABLE, value).spawn().unwrap()
-        };
-        let (mut ours, mut other) = (start(&token), start(&format!("{token}x")));
-        // Until it is `sleep`, the child has its parent's environment.
-        while marked(&token).is_empty() {
-            std::thread::yield_now();
+    fn ends_what_is_this_jobs_and_names_what_may_be_anothers() {
+        let job = format!("test/{}", std::process::id());
+        let token =
+            |stamp, host: &str, job: &str| Token { stamp, pid: 1, host: host.into(), job: job.into() };
+        let (ours, former) = (token(2, "h1", &job), token(1, "h1", &job));
+        let (elsewhere, another) = (token(1, "h2", &job), token(1, "h1", &format!("{job}x")));
+        let mut children = [&ours, &former, &elsewhere, &another].map(|mark| {
+            std::process::Command::new("sleep").arg("60").env(RUN_VARIABLE, mark.to_string()).spawn().unwrap()
+        });
+        // Until it is `sleep`, a child has its parent's environment.
+        for child in &children {
+            while mark_of(child.id()).is_none() {
+                std::thread::yield_now();
+            }
         }
-        assert_eq!(end_all(&token).unwrap(), 1);
-        ours.wait().unwrap();
-        assert!(other.try_wait().unwrap().is_none());
-        other.kill().unwrap();
-        other.wait().unwrap();
+        assert_eq!(end_all(&ours).unwrap(), (1, 1));
+        let [one, two, third, fourth] = &mut children;
+        one.wait().unwrap();
+        two.wait().unwrap();
+        let named = foreign(&ours);
+        assert_eq!(named.len(), 1, "{named:?}");
+        assert_eq!(named[0].to_string(), format!("pid {} (sleep, of scrfs-run 1 on h2)", third.id()));
+        for child in [third, fourth] {
+            assert!(child.try_wait().unwrap().is_none());
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn names_who_writes_below_a_directory() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("ck")).unwrap();
+        let file = place.path().join("ck/f");
+        fs::write(&file, b"x").unwrap();
+        let start =
+            |stdin: fs::File| std::process::Command::new("sleep").arg("60").stdin(stdin).spawn().unwrap();
+        let mut reader = start(fs::File::open(&file).unwrap());
+        let mut loose = start(fs::File::create(place.path().join("log")).unwrap());
+        assert_eq!(writers(place.path()), []);
+        let mut writer = start(fs::OpenOptions::new().append(true).open(&file).unwrap());
+        let found = writers(place.path());
+        assert!(found.iter().any(|living| living.pid == writer.id()), "{found:?}");
+        assert!(found.iter().all(|living| living.what.ends_with(&format!("writes {}", file.display()))));
+        for child in [&mut reader, &mut loose, &mut writer] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 }

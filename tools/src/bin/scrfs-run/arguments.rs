@@ -9,6 +9,7 @@ use clap::Parser;
 use scrfs::config::{self, Config, Sources};
 use scrfs_tools::node::MOUNT;
 use scrfs_tools::probe::RUN_VARIABLE;
+use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
 use crate::launcher::Mpirun;
@@ -74,7 +75,7 @@ pub(crate) struct Job {
     pub(crate) coordinator: PathBuf,
     pub(crate) ctl: PathBuf,
     /// Marks everything that this run starts, on all nodes.
-    pub(crate) token: String,
+    pub(crate) token: Token,
 }
 
 impl Arguments {
@@ -96,7 +97,12 @@ impl Arguments {
             output::talk(&format!("scrfs-run: warning: {warning}"));
         }
         let plan = self.plan(&config)?;
-        let token = format!("{}-{}-{}", sources.host, std::process::id(), start_stamp());
+        let token = Token {
+            stamp: start_stamp(),
+            pid: std::process::id(),
+            host: sources.host.clone(),
+            job: format!("{}/{}", config.user, config.job_id),
+        };
         // All parts are to see the same, whatever their own working directory is.
         environment.insert("SCR_PREFIX".into(), config.prefix.clone().into());
         environment.insert("SCR_JOB_ID".into(), config.job_id.clone().into());
@@ -163,7 +169,7 @@ fn launcher(program: OsString) -> Outcome<OsString> {
     if is_path { Ok(absolute(Path::new(&program))?.into()) } else { Ok(program) }
 }
 
-/// A token must differ from that of an earlier process with the same number: microseconds since 1970.
+/// Microseconds since 1970.
 fn start_stamp() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_micros())
 }

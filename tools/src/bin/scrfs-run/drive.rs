@@ -59,6 +59,8 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
             ));
         }
     }
+    // For as long as this process lives: no other start of this job may take its program for dead.
+    let _only = job.token.hold()?;
     prefix::look(&job.prefix)?;
     process::adopt_orphans().map_err(|e| Failure::new(format!("becoming a subreaper: {e}")))?;
     let (queue, events) = mpsc::channel();
@@ -118,7 +120,7 @@ impl Driver {
             mpirun: job.mpirun.clone(),
             ctl: job.ctl.clone(),
             mount: job.mount.clone(),
-            token: job.token.clone(),
+            token: job.token.to_string(),
         };
         Self { job, looker, queue, running: BTreeMap::new(), starts: 0, wake_at: None }
     }
@@ -218,7 +220,7 @@ impl Driver {
     }
 
     fn mark(&self) -> (&'static str, OsString) {
-        (RUN_VARIABLE, self.job.token.clone().into())
+        (RUN_VARIABLE, self.job.token.to_string().into())
     }
 
     fn start(&mut self, part: Part, line: &CommandLine, streams: Streams) -> io::Result<()> {

@@ -67,8 +67,15 @@ impl Looker {
             .iter()
             .zip(found.into_iter().zip(reasons))
             .map(|(host, (report, reason))| match report {
-                Some(r) => Look { host: host.clone(), problem: r.problem, newest: r.newest },
-                None => Look { host: host.clone(), problem: Some(reason), newest: 0 },
+                Some(r) => Look {
+                    host: host.clone(),
+                    problem: r.problem,
+                    newest: r.newest,
+                    orphans: r.orphans,
+                    foreign: r.foreign,
+                    writers: r.writers,
+                },
+                None => Look { host: host.clone(), problem: Some(reason), ..Look::default() },
             })
             .collect()
     }

@@ -16,6 +16,8 @@ pub(crate) use self::message::{Input, Look, Output, Plan, Start};
 
 /// Hints.
 const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
+const END_THEM: &str =
+    "let these end, or end them, and start again; a restart would remove the files that they write";
 const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
@@ -201,6 +203,10 @@ impl Supervisor {
 
     /// All nodes are known: start the next run, or give up.
     fn choose(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
+        if self.is_beneath_a_program(nodes, out) {
+            self.run_to_judge = false;
+            return self.give_up("nothing is restarted beneath a living program", END_THEM, out);
+        }
         let newest = nodes.iter().filter(|n| n.problem.is_none()).map(|n| n.newest).max().unwrap_or(0);
         if std::mem::take(&mut self.run_to_judge) {
             self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
@@ -233,6 +239,27 @@ impl Supervisor {
         let spares = live.len() - self.used.len();
         out.push(Output::Say(format!("run {} on {} (spares: {spares})", self.runs + 1, self.used.join(" "))));
         self.recover(now, out);
+    }
+
+    /// Something of the job lives that is not this run's. Who merely writes in the mount counts at the first start: later
+    /// on it is known that the program has ended, and a stray writer must not keep it from coming back.
+    fn is_beneath_a_program(&self, nodes: &[Look], out: &mut Vec<Output>) -> bool {
+        let mut found = false;
+        for node in nodes {
+            if node.orphans > 0 {
+                out.push(Output::Say(format!(
+                    "{}: ended {} processes that a former scrfs-run of this job, which is dead, had left",
+                    node.host, node.orphans
+                )));
+            }
+            let writers = node.writers.iter().filter(|_| self.runs == 0);
+            let living: Vec<String> = node.foreign.iter().chain(writers).map(ToString::to_string).collect();
+            if !living.is_empty() {
+                out.push(Output::Say(format!("alive on {}: {}", node.host, living.join(", "))));
+                found = true;
+            }
+        }
+        found
     }
 
     fn give_up(&mut self, why: &str, hint: &'static str, out: &mut Vec<Output>) {

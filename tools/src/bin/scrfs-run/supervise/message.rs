@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use scrfs_tools::probe::Living;
+
 /// What the job asks for.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -30,7 +32,7 @@ pub(crate) enum Start {
 }
 
 /// One node as it was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Look {
     /// As in [`Plan::hosts`].
     pub(crate) host: String,
@@ -38,6 +40,12 @@ pub(crate) struct Look {
     pub(crate) problem: Option<String>,
     /// The highest id that is protected there.
     pub(crate) newest: u64,
+    /// Processes that a former scrfs-run of this job, now dead, had left there, and that were ended.
+    pub(crate) orphans: u32,
+    /// Processes of this job that are not this run's to end.
+    pub(crate) foreign: Vec<Living>,
+    /// Processes that have files in the mount's directories open for writing.
+    pub(crate) writers: Vec<Living>,
 }
 
 /// What happened.

@@ -1,3 +1,5 @@
+use scrfs_tools::probe::Living;
+
 use super::*;
 
 /// A supervisor and its clock, in seconds.
@@ -52,6 +54,7 @@ impl Story {
                 host: (*h).to_owned(),
                 problem: dead.contains(h).then(|| "no answer".to_owned()),
                 newest,
+                ..Look::default()
             })
             .collect();
         let serial = self.serial;
@@ -275,4 +278,36 @@ fn an_old_answer_is_not_taken_for_a_new_one() {
     s.tell(Input::ProgramEnded(1)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
     s.tell(Input::Looked { serial: old, nodes: Vec::new() }).expect(&[]);
     s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+}
+
+#[test]
+fn nothing_is_restarted_beneath_a_living_program() {
+    let living = || vec![Living { pid: 71, what: "lmp".to_owned() }];
+    let look = |host: &str| Look { host: host.to_owned(), ..Look::default() };
+    let foreign = Look { foreign: living(), ..look("n1") };
+    let writer = Look { writers: living(), ..look("n1") };
+    for found in [foreign.clone(), writer.clone()] {
+        let mut s = Story::of(plan());
+        let serial = s.serial;
+        s.tell(Input::Looked { serial, nodes: vec![look("n0"), found] }).expect(&["finish 1"]);
+        let said = format!("{:?}", s.out);
+        assert!(said.contains("alive on n1: pid 71 (lmp)") && said.contains("end them"), "{said}");
+    }
+    // Between two runs of its own program.
+    for (found, expected) in [(writer, "Restart n0 n1 n2 n3"), (foreign, "finish 9")] {
+        let mut s = Story::running(plan());
+        s.tell(Input::ProgramEnded(9)).expect(&["stop coordinators"]);
+        s.coordinators_end();
+        let serial = s.serial;
+        s.tell(Input::Looked { serial, nodes: vec![found] }).expect(&[expected]);
+    }
+}
+
+#[test]
+fn orphans_that_were_ended_are_told_and_stop_nothing() {
+    let mut s = Story::of(plan());
+    let serial = s.serial;
+    let nodes = vec![Look { host: "n3".to_owned(), orphans: 2, ..Look::default() }];
+    s.tell(Input::Looked { serial, nodes }).expect(&["Restart n0 n1 n2 n3"]);
+    assert!(format!("{:?}", s.out).contains("n3: ended 2 processes"), "{:?}", s.out);
 }

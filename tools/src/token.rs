@@ -1,0 +1,135 @@
+//! The mark of a run: which scrfs-run, on which host, started a process, and for which job.
+//!
+//! `<stamp>-<pid>@<host>/<user>/<job id>`: what follows the `@` is equal for all scrfs-runs of one job on one host, of
+//! which only one can be alive ([`Token::hold`]).
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+use crate::{Failure, Outcome};
+
+/// A run's mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// When it began, microseconds since 1970: a process number alone is used again.
+    pub stamp: u128,
+    /// Of scrfs-run.
+    pub pid: u32,
+    /// Where scrfs-run runs.
+    pub host: String,
+    /// `<user>/<job id>`.
+    pub job: String,
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}@{}/{}", self.stamp, self.pid, self.host, self.job)
+    }
+}
+
+impl Token {
+    /// As [`Token`] is displayed.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (run, place) = text.split_once('@')?;
+        let (stamp, pid) = run.split_once('-')?;
+        let (host, job) = place.split_once('/')?;
+        Some(Self {
+            stamp: stamp.parse().ok()?,
+            pid: pid.parse().ok()?,
+            host: host.to_owned(),
+            job: job.to_owned(),
+        })
+    }
+
+    /// For `self` a lock is held, so whatever else its host has started for its job has lost its launcher.
+    pub fn outlives(&self, other: &Self) -> bool {
+        self.job == other.job && self.host == other.host
+    }
+
+    /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is a name in the
+    /// kernel, not a file: it is gone with the process, however that ends.
+    ///
+    /// # Errors
+    /// Another holds it.
+    pub fn hold(&self) -> Outcome<UnixListener> {
+        let address = self.address().map_err(|e| Failure::new(format!("the job's lock: {e}")))?;
+        match UnixListener::bind_addr(&address) {
+            Ok(held) => Ok(held),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let pid = UnixStream::connect_addr(&address).ok().and_then(|s| holder(&s));
+                let (job, host) = (&self.job, &self.host);
+                let who = pid.map_or_else(|| "of unknown pid".to_owned(), |pid| format!("pid {pid}"));
+                Err(Failure::new(format!("another scrfs-run of job {job} is alive on {host} ({who})")).hint(
+                    pid.map_or_else(
+                        || "wait for its end, or end it".to_owned(),
+                        |pid| {
+                            format!(
+                                "wait for its end, or end it with `kill {pid}`: that ends its program too"
+                            )
+                        },
+                    ),
+                ))
+            }
+            Err(error) => Err(Failure::new(format!("the job's lock: {error}"))),
+        }
+    }
+
+    fn address(&self) -> io::Result<SocketAddr> {
+        // Names are short, job ids need not be.
+        let mut hasher = DefaultHasher::new();
+        self.job.hash(&mut hasher);
+        let uid = rustix::process::getuid().as_raw();
+        SocketAddr::from_abstract_name(format!("scrfs-run.{uid}.{:016x}", hasher.finish()))
+    }
+}
+
+fn holder(stream: &UnixStream) -> Option<i32> {
+    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    Some(peer.pid.as_raw_nonzero().get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(job: &str) -> Token {
+        Token { stamp: 17, pid: std::process::id(), host: "login-1.site".into(), job: job.into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for job in ["ann/77", "a@b/x-y/z"] {
+            let one = token(job);
+            assert_eq!(Token::parse(&one.to_string()), Some(one));
+        }
+        for bad in ["", "1-2", "1-2@h", "x-2@h/u/j", "1-x@h/u/j", "12@h/u/j"] {
+            assert_eq!(Token::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_run_of_a_job_holds_it_and_a_dead_one_does_not() {
+        let one = token(&format!("test/{}", std::process::id()));
+        let held = one.hold().unwrap();
+        let failure = one.hold().unwrap_err();
+        assert!(failure.message.contains(&format!("login-1.site (pid {})", std::process::id())), "{failure}");
+        assert!(failure.hint.is_some_and(|hint| hint.contains("kill")));
+        let other = token(&format!("test/{}x", std::process::id()));
+        drop(other.hold().unwrap());
+        drop(held);
+        drop(one.hold().unwrap());
+    }
+
+    #[test]
+    fn only_what_this_host_started_for_this_job_is_known_to_be_orphaned() {
+        let (ours, mut former) = (token("ann/77"), token("ann/77"));
+        former.pid = 1;
+        assert!(ours.outlives(&former));
+        former.host = "login-2".into();
+        assert!(!ours.outlives(&former));
+        assert!(!ours.outlives(&token("ann/78")) && !ours.outlives(&token("bob/77")));
+    }
+}
