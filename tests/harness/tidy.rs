@@ -305,7 +305,7 @@ const LAYERS: [(&str, &[&str]); 3] = [
 const ADAPTERS: [(&str, &str); 2] = [("fuser", "scrfs/src/fuse"), ("mpi", "coordinator/src/comm/mpi")];
 
 /// And one that is a program of its own: what the mount is measured against.
-const PEER: &str = "tests/perf/loopback.rs";
+const PEER: &str = "tests/perf/loopback/main.rs";
 
 /// Files beyond the limit: what they are granted, and why.
 const LONG_FILES: [(&str, usize, &str); 0] = [];
@@ -319,6 +319,7 @@ const FENCED: &[(&str, &str)] = &[
     ("scrfs/src/fuse/session.rs", "a descriptor that fuser owns is given another meaning"),
     ("scrfs/src/keep/keeper.rs", "clone(2) with a shared descriptor table has no safe wrapper"),
     ("scrfs/src/keep/memory.rs", "memory that processes share"),
+    ("scrfs/tests/posix/fence.rs", "calls that a program makes and that have no safe wrapper"),
     ("tests/mutations/allocations.rs", "a global allocator is an unsafe trait"),
 ];
 
