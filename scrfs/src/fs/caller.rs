@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::place::MARKER;
 use crate::daemon::boundary::Caller;
@@ -181,7 +182,7 @@ fn may_be_ours(tid: u32, mount: &str) -> bool {
     fields.skip_while(|field| *field != b"-").nth(1).is_none_or(|kind| kind.starts_with(b"fuse"))
 }
 
-/// Some process runs the program with that inode number. (A library that is mapped counts too.)
+/// Some process runs the program with that inode number.
 pub(crate) fn is_executed(nodeid: u64) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -189,33 +190,23 @@ pub(crate) fn is_executed(nodeid: u64) -> bool {
 }
 
 fn executes(pid: u32, nodeid: u64) -> Option<bool> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let devices = mapped(&maps, nodeid);
-    if devices.is_empty() {
+    let (number, device) = program_of(pid)?;
+    if number != nodeid {
         return Some(false);
     }
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
-    let fuse = table.lines().filter(|line| line.contains(" - fuse"));
-    let mut numbers = fuse.filter_map(|line| device_in(line.split(' ').nth(2)?, 10));
-    Some(numbers.any(|device| devices.contains(&device)))
+    let mut fuse = table.lines().filter(|line| line.contains(" - fuse"));
+    Some(fuse.any(|line| line.split(' ').nth(2) == Some(device.as_str())))
 }
 
-/// Devices of executable mappings of files with that number.
-fn mapped(maps: &[u8], nodeid: u64) -> Vec<(u32, u32)> {
-    let lines = maps.split(|&b| b == b'\n').filter_map(|line| {
-        // Addresses, rights, offset, device, inode number, path.
-        let mut fields = line.splitn(6, |&b| b == b' ').map(std::str::from_utf8).skip(1);
-        let rights = fields.next()?.ok()?;
-        let (device, number) = (fields.nth(1)?.ok()?, fields.next()?.ok()?);
-        (rights.contains('x') && number.parse() == Ok(nodeid)).then(|| device_in(device, 16))?
-    });
-    lines.collect()
-}
-
-/// Major and minor number.
-fn device_in(text: &str, radix: u32) -> Option<(u32, u32)> {
-    let (major, minor) = text.split_once(':')?;
-    Some((u32::from_str_radix(major, radix).ok()?, u32::from_str_radix(minor, radix).ok()?))
+/// Inode number of the program that a process runs, and its device as in a mount table.
+///
+/// A process has its program before it has it mapped, and before who started it goes on. What the kernel knows is
+/// enough: with `AT_STATX_DONT_SYNC` it does not ask the file system, which may be this one.
+fn program_of(pid: u32) -> Option<(u64, String)> {
+    let link = format!("/proc/{pid}/exe");
+    let known = rustix::fs::statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    Some((known.stx_ino, format!("{}:{}", known.stx_dev_major, known.stx_dev_minor)))
 }
 
 #[cfg(test)]
@@ -224,13 +215,10 @@ mod tests {
 
     #[test]
     fn programs_that_run() {
-        let maps = b"5560-5570 r--p 0000 00:2f 77   /scr/x\n5570-5580 r-xp 2000 00:2f 77   /scr/x\n\
-            7000-7001 r-xp 0000 fd:00 88 /lib/y \xff\n9000-9001 r-xp 0000 00:00 0 \n";
-        assert_eq!(mapped(maps, 77), [(0, 47)]);
-        assert_eq!(mapped(maps, 88), [(253, 0)]);
-        assert!(mapped(maps, 9).is_empty());
-        assert_eq!(device_in("0:47", 10), Some((0, 47)));
-        assert!(!is_executed(u64::MAX));
+        let me = std::env::current_exe().unwrap();
+        let number = std::os::unix::fs::MetadataExt::ino(&fs::metadata(me).unwrap());
+        assert_eq!(program_of(std::process::id()).unwrap().0, number);
+        assert!(!is_executed(number), "not on a FUSE mount");
     }
 
     #[test]
