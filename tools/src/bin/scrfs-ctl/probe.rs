@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use scrfs::status::{CoordinatorStatus, NodeStatus};
+use scrfs::status::NodeStatus;
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
 use scrfs_tools::probe::{Living, RUN_VARIABLE, Report};
@@ -37,8 +37,9 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
         Ok(status) => {
             report.newest = status.as_ref().map(newest).unwrap_or_default();
             let attached = status.and_then(|status| status.coordinator);
-            if let (Some(token), Some(attached)) = (&token, attached) {
-                add_attached(token, &attached, &mut report.foreign);
+            let pid = attached.and_then(|attached| u32::try_from(attached.pid).ok());
+            if let (Some(token), Some(pid)) = (&token, pid) {
+                add_attached(token, pid, &mut report.foreign);
             }
         }
         Err(failure) => report.problem = Some(failure.message),
@@ -100,15 +101,21 @@ fn foreign(token: &Token) -> Vec<Living> {
         .collect()
 }
 
-/// A coordinator that the daemon obeys and that this run did not start, by whatever it was started.
-fn add_attached(token: &Token, attached: &CoordinatorStatus, to: &mut Vec<Living>) {
-    let Ok(pid) = u32::try_from(attached.pid) else { return };
-    // The daemon may not know yet that it was ended just now; its number may be another's.
-    let lives = command(pid).starts_with("scrfs-coordinat");
+/// Coordinator `pid`, which the daemon obeys, if this run did not start it, by whatever it was started.
+fn add_attached(token: &Token, pid: u32, to: &mut Vec<Living>) {
     let known = to.iter().any(|living| living.pid == pid);
-    if lives && !known && mark_of(pid).is_none_or(|mark| !token.outlives(&mark)) {
+    let ours = mark_of(pid).is_some_and(|mark| token.outlives(&mark));
+    // Looked at last: the daemon may not know yet that it was ended just now, which has taken its environment too. Its
+    // number may be another's.
+    if !known && !ours && command(pid).starts_with("scrfs-coordinat") && lives(pid) {
         to.push(Living { pid, what: "an attached coordinator that scrfs-run did not start".to_owned() });
     }
+}
+
+/// A process that has ended and that nobody has waited for does not.
+fn lives(pid: u32) -> bool {
+    let process = i32::try_from(pid).ok().and_then(|pid| Process::open(Pid::from_raw(pid)));
+    process.is_some_and(|process| !process.wait(Duration::ZERO))
 }
 
 struct Marked {
@@ -206,6 +213,37 @@ mod tests {
         for child in [third, fourth] {
             assert!(child.try_wait().unwrap().is_none());
             child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_attached_coordinator_is_named_while_it_lives() {
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("scrfs-coordinator");
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let token = Token { stamp: 1, pid: 1, host: "h1".into(), job: "test/attached".into() };
+        let start = |mark: &str| {
+            std::process::Command::new(&program).arg("60").env(RUN_VARIABLE, mark).spawn().unwrap()
+        };
+        let named = |pid| {
+            let mut found = Vec::new();
+            add_attached(&token, pid, &mut found);
+            found.len()
+        };
+        let (mut ours, mut strange) = (start(&token.to_string()), start(""));
+        for child in [&ours, &strange] {
+            while !command(child.id()).starts_with("scrfs-coordinat") {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!((named(ours.id()), named(strange.id())), (0, 1));
+        for child in [&mut ours, &mut strange] {
+            child.kill().unwrap();
+            while lives(child.id()) {
+                std::thread::yield_now();
+            }
+            assert_eq!(named(child.id()), 0, "ended, though nobody has waited for it");
             child.wait().unwrap();
         }
     }
