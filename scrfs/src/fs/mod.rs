@@ -23,6 +23,7 @@ mod listing;
 mod marker;
 mod names;
 mod open;
+mod parked;
 pub mod place;
 mod remove;
 mod rename;

@@ -3,7 +3,7 @@
 //! Names are not kept there. An inode's own descriptor tells its path; hard links, and what was unlinked under the name
 //! by which it was opened, are looked for in the tree. A sealed name without a descriptor is found by its mark.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -54,24 +54,24 @@ impl FileSystem {
                 }
                 backing
             });
-            if let (None, Some(kept)) = (&backing, inode.backing) {
-                lost.insert(kept.key, inode.number);
+            if let (None, Some(key)) = (&backing, inode.key()) {
+                self.keep.park(inode.record);
+                lost.insert(key, inode.number);
             }
             taken.push((inode, backing));
         }
         let ids: Vec<KeptInode> = taken.iter().map(|(inode, _)| inode.clone()).collect();
         let inodes = self.table.take_in(taken);
-        self.restore_names(&inodes, &lost)?;
+        self.restore_names(&inodes, lost)?;
         self.restore_handles(keepers, &ids);
         self.table.drop_idle();
         Ok(())
     }
 
-    /// Gives inodes their names; those whose descriptor is lost a new one, where they can be found.
-    fn restore_names(&self, inodes: &[Arc<Inode>], lost: &HashMap<Key, u64>) -> Result<(), Errno> {
+    /// Gives inodes their names; those without a descriptor, which are in `wanted`, where they can be found.
+    fn restore_names(&self, inodes: &[Arc<Inode>], mut wanted: HashMap<Key, u64>) -> Result<(), Errno> {
         let root = path_text(&self.root)?;
         let mut paths: Vec<(RelPath, u64)> = Vec::with_capacity(inodes.len());
-        let mut wanted = lost.clone();
         for inode in inodes {
             let Some(backing) = inode.backing() else { continue };
             let stat = stat_of(&backing.fd)?;
@@ -90,14 +90,6 @@ impl FileSystem {
         // A directory's path is shorter than those below it.
         paths.sort_by_key(|(path, _)| path.as_bytes().len());
         for (path, id) in paths {
-            if lost.values().any(|other| *other == id)
-                && let Ok(inode) = self.table.get(id)
-                && inode.backing().is_none()
-            {
-                let fd = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
-                let key = key_of(&stat_of(&fd)?);
-                self.table.attach(&inode, Backing { fd: Arc::new(fd), key });
-            }
             self.table.link_kept(&path, id);
         }
         Ok(())
@@ -123,6 +115,7 @@ impl FileSystem {
 
     /// All names in the tree of the inodes in `wanted`.
     fn find_all(&self, wanted: &HashMap<Key, u64>) -> Result<Vec<(RelPath, u64)>, Errno> {
+        let numbers: HashSet<u64> = wanted.keys().map(|key| key.1).collect();
         let mut found = Vec::new();
         let mut pending = vec![RelPath::root()];
         while let Some(dir) = pending.pop() {
@@ -136,7 +129,7 @@ impl FileSystem {
                 }
                 let path = dir.join(name)?;
                 let directory = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
-                if wanted.keys().any(|key| key.1 == entry.ino())
+                if numbers.contains(&entry.ino())
                     && let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW)
                     && let Some(id) = wanted.get(&key_of(&stat))
                 {

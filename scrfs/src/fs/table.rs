@@ -2,18 +2,19 @@
 //!
 //! A number lives as long as the kernel knows it (its lookup count) or a child does, and is given to nothing else. One
 //! lock guards the whole table, so that a lookup and a forget of one inode cannot miss each other; no system call is
-//! made under it. A backing inode is known by device and inode number; its descriptor is held open (O_PATH), so the
-//! file system below cannot give that number to another file meanwhile.
+//! made under it but for closing. A backing inode is known by device and inode number; its descriptor is held open
+//! (O_PATH), so the file system below cannot give that number to another file meanwhile. Of the many that nobody uses the
+//! descriptors are closed, and opened again when they are needed: see [`super::parked`].
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::parked::{self, Names, Pool};
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptFd, KeptInode, SealedMark};
@@ -49,6 +50,19 @@ impl Backing {
     }
 }
 
+/// What an inode stands for below. Without a descriptor it is parked.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) key: Key,
+    pub(super) fd: Option<Arc<OwnedFd>>,
+}
+
+impl From<Backing> for Known {
+    fn from(backing: Backing) -> Self {
+        Self { key: backing.key, fd: Some(backing.fd) }
+    }
+}
+
 /// One inode. Without backing it is a sealed name whose bytes were not asked for yet, or are on another node.
 #[derive(Debug)]
 pub struct Inode {
@@ -56,7 +70,8 @@ pub struct Inode {
     pub id: u64,
     /// Its record in the state memory.
     pub(crate) record: Option<u32>,
-    backing: RwLock<Option<Backing>>,
+    pub(super) backing: RwLock<Option<Known>>,
+    pub(super) table: Weak<Mutex<Inner>>,
     /// Open handles through which a program may map it and store: of what it does then the kernel tells nobody.
     pub(crate) mappable: AtomicU32,
     /// The adapter's passthrough registration, shared by all open handles.
@@ -64,11 +79,12 @@ pub struct Inode {
 }
 
 impl Inode {
-    fn new(id: u64, record: Option<u32>, backing: Option<Backing>) -> Arc<Self> {
+    fn new(id: u64, record: Option<u32>, known: Option<Known>, table: Weak<Mutex<Inner>>) -> Arc<Self> {
         Arc::new(Self {
             id,
             record,
-            backing: RwLock::new(backing),
+            backing: RwLock::new(known),
+            table,
             mappable: AtomicU32::new(0),
             passthrough: Mutex::new(None),
         })
@@ -76,12 +92,25 @@ impl Inode {
 
     /// The backing, if it has one now.
     pub(crate) fn backing(&self) -> Option<Backing> {
-        self.backing.read().clone()
+        self.open().ok()
     }
 
     /// Its O_PATH descriptor; ESTALE without backing.
     pub(crate) fn fd(&self) -> Result<Arc<OwnedFd>, Errno> {
-        self.backing.read().as_ref().map(|b| Arc::clone(&b.fd)).ok_or(Errno(libc::ESTALE))
+        self.open().map(|backing| backing.fd)
+    }
+
+    fn open(&self) -> Result<Backing, Errno> {
+        match &*self.backing.read() {
+            None => return Err(Errno(libc::ESTALE)),
+            Some(Known { key, fd: Some(fd) }) => return Ok(Backing { fd: Arc::clone(fd), key: *key }),
+            Some(Known { fd: None, .. }) => {}
+        }
+        parked::open(self)
+    }
+
+    fn key(&self) -> Option<Key> {
+        self.backing.read().as_ref().map(|known| known.key)
     }
 
     /// Some handle of it is served by the kernel alone.
@@ -91,38 +120,55 @@ impl Inode {
 }
 
 #[derive(Debug)]
-struct Node {
-    inode: Arc<Inode>,
+pub(super) struct Node {
+    pub(super) inode: Arc<Inode>,
     lookups: u64,
     /// Parent and name, more than one for hard links.
-    links: Vec<(u64, Box<[u8]>)>,
+    pub(super) links: Vec<(u64, Arc<[u8]>)>,
     /// Known names in this directory.
-    names: HashMap<Box<[u8]>, u64>,
+    names: Names,
 }
 
+impl Node {
+    fn new(inode: Arc<Inode>, lookups: u64) -> Self {
+        Self { inode, lookups, links: Vec::new(), names: Names::default() }
+    }
+}
+
+/// The table, for those who hold its lock.
 #[derive(Debug)]
-struct Inner {
-    keep: Arc<Keep>,
+pub(super) struct Inner {
+    pub(super) keep: Arc<Keep>,
+    pub(super) root: Arc<OwnedFd>,
     /// The root's.
     device: u64,
-    nodes: HashMap<u64, Node>,
-    keys: HashMap<Key, u64>,
+    pub(super) nodes: HashMap<u64, Node>,
+    pub(super) keys: HashMap<Key, u64>,
+    pub(super) pool: Pool,
+    me: Weak<Mutex<Inner>>,
 }
 
 /// All inodes that the kernel may ask about.
 #[derive(Debug)]
 pub(crate) struct Table {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
 }
 
 impl Table {
     /// A table with the root, kept in `keep` from now on.
     pub(crate) fn new(root: Backing, keep: Arc<Keep>) -> Self {
-        let mut inner = Inner { keep, device: root.key.0, nodes: HashMap::new(), keys: HashMap::new() };
-        inner.keys.insert(root.key, ROOT);
-        let inode = Inode::new(ROOT, None, Some(root));
-        inner.nodes.insert(ROOT, Node { inode, lookups: 1, links: Vec::new(), names: HashMap::new() });
-        Self { inner: Mutex::new(inner) }
+        Self::with_pool(root, keep, Pool::new())
+    }
+
+    fn with_pool(root: Backing, keep: Arc<Keep>, pool: Pool) -> Self {
+        let new = |me: &Weak<Mutex<Inner>>| {
+            let (fd, key) = (Arc::clone(&root.fd), root.key);
+            let inode = Inode::new(ROOT, None, Some(root.into()), Weak::clone(me));
+            let nodes = HashMap::from([(ROOT, Node::new(inode, 1))]);
+            let keys = HashMap::from([(key, ROOT)]);
+            Mutex::new(Inner { keep, root: fd, device: key.0, nodes, keys, pool, me: Weak::clone(me) })
+        };
+        Self { inner: Arc::new_cyclic(new) }
     }
 
     /// The inode of that number; ESTALE when it is not known.
@@ -157,6 +203,7 @@ impl Table {
 
     /// Counts a lookup of `name`, which stands for `backing`; a new inode unless the backing is known already.
     pub(crate) fn enter(&self, parent: u64, name: &[u8], backing: Backing) -> Result<Arc<Inode>, Errno> {
+        self.verify(parent, name, backing.key);
         let mut inner = self.inner.lock();
         let id = match inner.keys.get(&backing.key) {
             Some(&id) => id,
@@ -164,6 +211,17 @@ impl Table {
         };
         inner.link(parent, name, id)?;
         inner.count(id)
+    }
+
+    /// A backing inode without a descriptor here can be gone, and its number another's, if it is found under a name that
+    /// is new. What had the number then gives it up.
+    fn verify(&self, parent: u64, name: &[u8], key: Key) {
+        let parked = self.inner.lock().parked_elsewhere(parent, name, key);
+        if let Some(inode) = parked
+            && inode.open().is_err_and(|error| error == Errno(libc::ESTALE))
+        {
+            self.inner.lock().give_up(inode.id);
+        }
     }
 
     /// Counts a lookup of a sealed `name`, which is `mark`: the inode it has, else a new one without backing.
@@ -196,7 +254,9 @@ impl Table {
         if let Some(record) = inode.record {
             inner.keep.set_backing(record, backing.kept());
         }
-        *slot = Some(backing);
+        *slot = Some(backing.into());
+        drop(slot);
+        inner.opened(inode.id);
     }
 
     /// The kernel forgets `count` lookups.
@@ -220,10 +280,10 @@ impl Table {
         let mut below: Vec<u64> =
             inner.nodes.get(&parent).and_then(|n| n.names.get(name).copied()).into_iter().collect();
         while let Some(dir) = below.pop() {
-            let names: Vec<(Box<[u8]>, u64)> = inner
+            let names: Vec<(Arc<[u8]>, u64)> = inner
                 .nodes
                 .get(&dir)
-                .map(|n| n.names.iter().map(|(k, v)| (k.clone(), *v)).collect())
+                .map(|n| n.names.iter().map(|(k, v)| (Arc::clone(k), *v)).collect())
                 .unwrap_or_default();
             for (name, id) in names {
                 below.push(id);
@@ -246,6 +306,7 @@ impl Table {
             if exchange {
                 let _ = inner.link(from.0, from.1, id);
             }
+            inner.gone(id);
             inner.collect(id);
         }
     }
@@ -260,13 +321,18 @@ impl Table {
         let mut inner = self.inner.lock();
         let mut taken = Vec::with_capacity(kept.len());
         for (kept, backing) in kept {
-            if let Some(backing) = &backing {
-                inner.keys.entry(backing.key).or_insert(kept.number);
+            let parked = kept.key().map(|key| Known { key, fd: None });
+            let open = backing.is_some();
+            let known = backing.map(Known::from).or(parked);
+            if let Some(known) = &known {
+                inner.keys.entry(known.key).or_insert(kept.number);
             }
-            let inode = Inode::new(kept.number, Some(kept.record), backing);
+            let inode = Inode::new(kept.number, Some(kept.record), known, Weak::clone(&inner.me));
             taken.push(Arc::clone(&inode));
-            let node = Node { inode, lookups: kept.lookups, links: Vec::new(), names: HashMap::new() };
-            inner.nodes.insert(kept.number, node);
+            inner.nodes.insert(kept.number, Node::new(inode, kept.lookups));
+            if open {
+                inner.opened(kept.number);
+            }
         }
         taken
     }
@@ -303,8 +369,12 @@ impl Inner {
         if let Some(backing) = &backing {
             self.keys.insert(backing.key, id);
         }
-        let inode = Inode::new(id, record, backing);
-        self.nodes.insert(id, Node { inode, lookups: 0, links: Vec::new(), names: HashMap::new() });
+        let open = backing.is_some();
+        let inode = Inode::new(id, record, backing.map(Known::from), Weak::clone(&self.me));
+        self.nodes.insert(id, Node::new(inode, 0));
+        if open {
+            self.opened(id);
+        }
         id
     }
 
@@ -338,19 +408,18 @@ impl Inner {
             self.collect(id);
             return Err(Errno(libc::ESTALE));
         };
-        let old = match dir.names.entry(name.into()) {
-            Slot::Occupied(slot) if *slot.get() == id => return Ok(()),
-            Slot::Occupied(mut slot) => Some(slot.insert(id)),
-            Slot::Vacant(slot) => {
-                slot.insert(id);
-                None
-            }
-        };
+        let shared: Arc<[u8]> = name.into();
+        let old = dir.names.insert(Arc::clone(&shared), id);
+        if old == Some(id) {
+            return Ok(());
+        }
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.links.push((parent, name.into()));
+            node.links.reserve_exact(1);
+            node.links.push((parent, shared));
         }
         if let Some(old) = old {
             self.unlink(old, parent, name);
+            self.gone(old);
             self.collect(old);
         }
         Ok(())
@@ -370,6 +439,7 @@ impl Inner {
 
     fn cut(&mut self, parent: u64, name: &[u8]) {
         if let Some(id) = self.cut_keep(parent, name) {
+            self.gone(id);
             self.collect(id);
         }
         self.collect(parent);
@@ -384,10 +454,10 @@ impl Inner {
                 continue;
             }
             let Some(node) = self.nodes.remove(&id) else { continue };
-            if let Some(backing) = node.inode.backing()
-                && self.keys.get(&backing.key) == Some(&id)
+            if let Some(key) = node.inode.key()
+                && self.keys.get(&key) == Some(&id)
             {
-                self.keys.remove(&backing.key);
+                self.keys.remove(&key);
             }
             if let Some(record) = node.inode.record {
                 self.keep.remove_inode(record);
@@ -401,7 +471,7 @@ impl Inner {
         }
     }
 
-    fn path(&self, mut id: u64) -> Option<RelPath> {
+    pub(super) fn path(&self, mut id: u64) -> Option<RelPath> {
         let mut parts: Vec<&[u8]> = Vec::new();
         let mut bytes = 0;
         while id != ROOT {
@@ -433,6 +503,50 @@ mod tests {
 
     fn path(text: &str) -> Option<RelPath> {
         RelPath::new(text).ok()
+    }
+
+    fn opened(path: &std::path::Path) -> Backing {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).unwrap();
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        Backing { fd: Arc::new(fd), key: (stat.st_dev, stat.st_ino) }
+    }
+
+    #[test]
+    fn descriptors_that_nobody_uses_are_closed_and_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let keep = Arc::new(Keep::alone().unwrap());
+        let table = Table::with_pool(opened(dir.path()), Arc::clone(&keep), Pool::of(2));
+        let enter = |name: &str| {
+            std::fs::write(dir.path().join(name), name).unwrap();
+            table.enter(ROOT, name.as_bytes(), opened(&dir.path().join(name))).unwrap()
+        };
+        let is_open = |id| table.get(id).unwrap().backing.read().as_ref().is_some_and(|k| k.fd.is_some());
+        let used = enter("used");
+        let ids: Vec<u64> = ["a", "b", "c", "d"].into_iter().map(|name| enter(name).id).collect();
+        assert_eq!(ids.iter().filter(|&&id| is_open(id)).count(), 1);
+        assert!(is_open(used.id) && !is_open(ids[0]));
+        assert_eq!(keep.inodes().iter().filter(|kept| kept.backing.is_none()).count(), 3);
+
+        // It moves, gets another name, is opened again.
+        std::fs::rename(dir.path().join("a"), dir.path().join("z")).unwrap();
+        table.rename((ROOT, b"a"), (ROOT, b"z"), false);
+        std::fs::hard_link(dir.path().join("z"), dir.path().join("y")).unwrap();
+        assert_eq!(table.enter(ROOT, b"y", opened(&dir.path().join("y"))).unwrap().id, ids[0]);
+        assert!(table.get(ids[0]).unwrap().fd().is_ok());
+        assert!(is_open(ids[0]));
+
+        // It is removed, with and without the table's knowledge.
+        std::fs::remove_file(dir.path().join("b")).unwrap();
+        table.cut(ROOT, b"b");
+        assert_eq!(table.get(ids[1]).unwrap().fd().unwrap_err(), Errno(libc::ESTALE));
+        let inode = table.get(ids[2]).unwrap();
+        let key = inode.key().unwrap();
+        assert!(!is_open(ids[2]));
+        std::fs::remove_file(dir.path().join("c")).unwrap();
+        let other = Backing { key, ..opened(&dir.path().join("d")) };
+        assert_ne!(table.enter(ROOT, b"e", other).unwrap().id, ids[2], "its number is another's");
+        assert!(inode.backing().is_none());
     }
 
     #[test]

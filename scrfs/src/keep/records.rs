@@ -63,8 +63,17 @@ pub struct KeptInode {
     pub registration: u32,
     /// Its backing.
     pub backing: Option<KeptFd>,
+    /// What its backing was, where no descriptor of it is held.
+    pub parked: Option<Key>,
     /// Its sealed name.
     pub sealed: SealedMark,
+}
+
+impl KeptInode {
+    /// What it stands for.
+    pub fn key(&self) -> Option<Key> {
+        self.backing.map(|backing| backing.key).or(self.parked)
+    }
 }
 
 /// An open file as it was left.
@@ -166,6 +175,22 @@ impl Keep {
         self.set_inode(record, inode::STATE, VALID | BACKED | if second { SECOND } else { 0 });
     }
 
+    /// The inode's descriptor is about to be closed; its backing stays what it is.
+    pub(crate) fn park(&self, record: u32) {
+        self.set_inode(record, self.place_of(record), 0);
+    }
+
+    /// It has no descriptor any more.
+    pub(crate) fn clear_backing(&self, record: u32) {
+        self.set_inode(record, inode::STATE, VALID);
+    }
+
+    /// The first word of the place that counts.
+    fn place_of(&self, record: u32) -> usize {
+        let second = self.inode_word(record, inode::STATE) & SECOND != 0;
+        inode::PLACES + if second { 3 } else { 0 }
+    }
+
     /// How often the kernel may have looked it up.
     pub(crate) fn set_lookups(&self, record: u32, lookups: u64) {
         self.set_inode(record, inode::LOOKUPS, lookups);
@@ -197,14 +222,16 @@ impl Keep {
         if state & VALID == 0 {
             return None;
         }
-        let at = inode::PLACES + if state & SECOND == 0 { 0 } else { 3 };
-        let number = fd_of(halves(word(at)).1).filter(|_| state & BACKED != 0);
+        let at = self.place_of(record);
+        let number = fd_of(halves(word(at)).1);
+        let key = (state & BACKED != 0).then(|| (word(at + 1), word(at + 2)));
         Some(KeptInode {
             record,
             number: word(inode::NUMBER),
             lookups: word(inode::LOOKUPS),
             registration: halves(word(inode::REGISTRATION)).1,
-            backing: number.map(|number| KeptFd { number, key: (word(at + 1), word(at + 2)) }),
+            backing: number.zip(key).map(|(number, key)| KeptFd { number, key }),
+            parked: key.filter(|_| number.is_none()),
             sealed: SealedMark { dataset: word(inode::DATASET), name: word(inode::NAME) },
         })
     }
@@ -385,10 +412,17 @@ mod tests {
         let inodes = next.inodes();
         assert_eq!(inodes.len(), 2);
         assert_eq!((inodes[0].lookups, inodes[0].registration, inodes[0].backing), (3, 77, Some(two)));
-        assert_eq!((inodes[1].record, inodes[1].sealed, inodes[1].backing), (sealed, mark, None));
+        assert_eq!((inodes[1].record, inodes[1].sealed, inodes[1].key()), (sealed, mark, None));
         assert_eq!(next.open_files(), [(0, file)]);
         assert_eq!(next.open_directories()[0].1.listing, Some(two));
         assert_eq!(next.hidden(), [mark]);
         assert_eq!(next.add_inode(8, None, mark), Some(gone), "a free record is used again");
+        next.park(record);
+        let parked = next.inodes().remove(0);
+        assert_eq!((parked.backing, parked.key()), (None, Some(two.key)));
+        next.set_backing(record, one);
+        assert_eq!(next.inodes().remove(0).backing, Some(one));
+        next.clear_backing(record);
+        assert_eq!(next.inodes().remove(0).key(), None);
     }
 }

@@ -7,6 +7,7 @@
 
 mod asked_again;
 mod lead;
+mod limits;
 mod takeover;
 
 use std::fs::{self, File, OpenOptions};
@@ -56,12 +57,17 @@ impl Mounted {
     }
 
     fn mount(&self, options: &[&str]) -> Output {
+        self.mount_command(options).output().unwrap()
+    }
+
+    fn mount_command(&self, options: &[&str]) -> Command {
         // Wide windows for deaths at random; nothing without feature `faults`.
         let mut command = scrfs(&["mount", "--user", "root", "--job-id", "t"]);
         command.arg("--control-base").arg(self.dir.path().join("control"));
         command.arg("--cache-base").arg(self.dir.path().join("cache"));
         command.env("SCRFS_FAULTS", SLOWLY.get());
-        command.args(options).arg(&self.mount_point).output().unwrap()
+        command.args(options).arg(&self.mount_point);
+        command
     }
 
     fn unmount(&self, options: &[&str]) -> Output {

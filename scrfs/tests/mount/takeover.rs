@@ -30,7 +30,7 @@ fn kill_worker(m: &Mounted, last: &mut i32) -> bool {
 }
 
 /// Kills the worker and waits until another serves.
-fn replace_worker(m: &Mounted) {
+pub(crate) fn replace_worker(m: &Mounted) {
     let worker = m.pid("worker.lock");
     kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
     wait_until("a new worker", || fs::metadata(&m.mount_point).is_ok() && m.pid("worker.lock") != worker);
