@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,11 @@ pub fn run(options: &Options, places: &Places, ready: impl FnOnce()) -> Result<(
     let mut afresh: Option<Instant> = None;
     loop {
         let started = Instant::now();
-        let outcome = start_worker(&device, options, programs.next()).and_then(|worker| {
+        let outcome = start_worker(&device, options, programs.next()).and_then(|started| {
+            let worker = match started {
+                Started::Serves(worker) => worker,
+                Started::Killed(status) => return Ok(Ended::Worker(status)),
+            };
             if let Some(ready) = ready.take() {
                 ready();
             }
@@ -206,8 +210,14 @@ struct Worker {
     pidfd: OwnedFd,
 }
 
+enum Started {
+    Serves(Worker),
+    /// By somebody else, before it did.
+    Killed(ExitStatus),
+}
+
 /// Starts a worker and waits until it serves. Its standard input is the device.
-fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<Worker, MountError> {
+fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<Started, MountError> {
     let io = |doing| failed(doing, program);
     let keepers = device.keep.keepers();
     let connection = device.connection.try_clone().map_err(io("cannot share the device with"))?;
@@ -220,18 +230,29 @@ fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<Wo
         .stdout(Stdio::piped())
         .spawn()
         .map_err(io("cannot start"))?;
-    let pidfd = pidfd_of(&child);
+    let pidfd = match pidfd_of(&child) {
+        Ok(pidfd) => pidfd,
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(io("cannot watch")(error));
+        }
+    };
     let mut lines = child.stdout.take().map(|out| Lines::new(out.into()));
     let until = Instant::now() + WORKER_BOUND;
-    let mut next = || lines.as_mut().map(|lines| lines.next(until)).unwrap_or_default();
+    let mut next = || lines.as_mut().map(|lines| lines.next(until, Some(&pidfd))).unwrap_or_default();
     let mut said = next();
     if said.trim() == TAKEN {
         device.end_keepers(&keepers);
         said = next();
     }
-    let pidfd = pidfd.map_err(io("cannot watch"))?;
     if said.trim() == READY {
-        return Ok(Worker { child, pidfd });
+        return Ok(Started::Serves(Worker { child, pidfd }));
+    }
+    if let Ok(Some(status)) = child.try_wait()
+        && status.signal() == Some(libc::SIGKILL)
+    {
+        return Ok(Started::Killed(status));
     }
     let _ = child.kill();
     let _ = child.wait();
@@ -246,7 +267,7 @@ fn pidfd_of(child: &Child) -> std::io::Result<OwnedFd> {
 
 /// The first line that comes, within `bound`; empty when none does.
 pub(super) fn first_line(from: OwnedFd, bound: Duration) -> String {
-    Lines::new(from).next(Instant::now() + bound)
+    Lines::new(from).next(Instant::now() + bound, None)
 }
 
 /// What a child says.
@@ -259,10 +280,19 @@ impl Lines {
         Self { from: BufReader::new(File::from(from)) }
     }
 
-    fn next(&mut self, until: Instant) -> String {
+    /// Empty when there is none within the time, or when `speaker` has ended before: a keeper holds the other end of
+    /// the pipe too, so that says nothing.
+    fn next(&mut self, until: Instant, speaker: Option<&OwnedFd>) -> String {
         loop {
-            if self.from.buffer().is_empty() && !readable(self.from.get_ref().as_fd(), until) {
-                return String::new();
+            let from = self.from.get_ref().as_fd();
+            if self.from.buffer().is_empty() {
+                let some = match speaker {
+                    Some(speaker) => any_readable(&[from, speaker.as_fd()], until),
+                    None => readable(from, until),
+                };
+                if !some || !readable(from, Instant::now()) {
+                    return String::new();
+                }
             }
             // A line is written in one piece, so once something is there the rest is too.
             let mut line = String::new();
@@ -275,11 +305,16 @@ impl Lines {
     }
 }
 
-pub(super) fn readable(fd: rustix::fd::BorrowedFd<'_>, until: Instant) -> bool {
+pub(super) fn readable(fd: BorrowedFd<'_>, until: Instant) -> bool {
+    any_readable(&[fd], until)
+}
+
+fn any_readable(fds: &[BorrowedFd<'_>], until: Instant) -> bool {
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let Ok(left) = Timespec::try_from(left) else { return false };
-        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
+        match poll(&mut fds, Some(&left)) {
             Ok(0) => return false,
             Ok(_) => return true,
             Err(rustix::io::Errno::INTR) => {}

@@ -461,6 +461,26 @@ fn a_worker_that_dies_by_its_own_fault_is_given_up_at_last() {
 }
 
 #[test]
+fn workers_die_before_they_serve() {
+    in_namespace(&[], |m| {
+        fs::write(m.at("kept"), b"kept").unwrap();
+        let open = File::open(m.at("kept")).unwrap();
+        let begun = Instant::now();
+        // As soon as there is one, wherever it is in its start.
+        let (mut last, mut kills) = (0, 0);
+        while kills < 40 {
+            kills += u32::from(kill_worker(m, &mut last));
+            std::thread::yield_now();
+        }
+        wait_until("a worker", || open.metadata().is_ok());
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(25), "{took:?}: the end of one was not seen");
+        let log = fs::read_to_string(m.control().join("daemon.log")).unwrap();
+        assert!(!log.contains("mounting afresh"), "{log}");
+    });
+}
+
+#[test]
 fn unmounting_while_there_is_no_worker() {
     in_namespace(&[], |m| {
         let (supervisor, worker) = (m.pid("supervisor.lock"), m.pid("worker.lock"));
