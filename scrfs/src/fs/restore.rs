@@ -42,10 +42,10 @@ impl FileSystem {
     /// Takes over what `keepers` and the state memory hold, before anything else happens to the tree. Sealed
     /// names come later: [`FileSystem::restore_sealed`].
     pub fn restore(&self, keepers: &Keepers) -> Result<(), Errno> {
-        let kept = self.keep.inodes();
         let mut lost = HashMap::new();
-        let mut taken = Vec::with_capacity(kept.len());
-        for inode in kept {
+        let mut registrations = HashMap::new();
+        let mut taken = Vec::new();
+        for inode in self.keep.inodes() {
             let fd = inode.backing.and_then(|kept| keepers.take(kept).map(|fd| (fd, kept)));
             let backing = fd.map(|(fd, kept)| {
                 let backing = Backing { fd: Arc::new(fd), key: kept.key };
@@ -58,12 +58,14 @@ impl FileSystem {
                 self.keep.park(inode.record);
                 lost.insert(key, inode.number);
             }
+            if inode.registration != 0 {
+                registrations.insert(inode.number, inode.registration);
+            }
             taken.push((inode, backing));
         }
-        let ids: Vec<KeptInode> = taken.iter().map(|(inode, _)| inode.clone()).collect();
         let inodes = self.table.take_in(taken);
         self.restore_names(&inodes, lost)?;
-        self.restore_handles(keepers, &ids);
+        self.restore_handles(keepers, &registrations);
         self.table.drop_idle();
         Ok(())
     }
@@ -143,9 +145,7 @@ impl FileSystem {
         Ok(found)
     }
 
-    fn restore_handles(&self, keepers: &Keepers, kept: &[KeptInode]) {
-        let registrations: HashMap<u64, u32> =
-            kept.iter().map(|inode| (inode.number, inode.registration)).filter(|(_, id)| *id != 0).collect();
+    fn restore_handles(&self, keepers: &Keepers, registrations: &HashMap<u64, u32>) {
         let mut registered = Vec::new();
         for (record, file) in self.keep.open_files() {
             let data = match file.data {
@@ -199,7 +199,8 @@ impl FileSystem {
     /// are served.
     pub fn restore_sealed(&self) {
         let world = self.world.write();
-        let (hidden, inodes) = (self.keep.hidden(), self.keep.inodes());
+        let hidden = self.keep.hidden();
+        let inodes: Vec<KeptInode> = self.keep.inodes().filter(|inode| inode.sealed.dataset != 0).collect();
         for sealed in world.all_sealed() {
             let dataset = sealed.id().0;
             let marks: HashMap<u64, RelPath> =

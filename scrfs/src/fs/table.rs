@@ -526,7 +526,7 @@ mod tests {
         let ids: Vec<u64> = ["a", "b", "c", "d"].into_iter().map(|name| enter(name).id).collect();
         assert_eq!(ids.iter().filter(|&&id| is_open(id)).count(), 1);
         assert!(is_open(used.id) && !is_open(ids[0]));
-        assert_eq!(keep.inodes().iter().filter(|kept| kept.backing.is_none()).count(), 3);
+        assert_eq!(keep.inodes().filter(|kept| kept.backing.is_none()).count(), 3);
 
         // It moves, gets another name, is opened again.
         std::fs::rename(dir.path().join("a"), dir.path().join("z")).unwrap();

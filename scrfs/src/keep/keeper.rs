@@ -6,7 +6,7 @@
 //! killed half-way has changed nothing.
 //!
 //! The keeper is made before the worker has threads or much memory, by clone(2) without sharing memory. It runs no code
-//! but a few system calls: what locks or buffers it has inherited a copy of does not matter.
+//! but a few system calls, and has no heap: what locks or buffers it has inherited a copy of does not matter.
 #![expect(
     unsafe_code,
     reason = "clone(2) with a shared descriptor table, and descriptors under chosen numbers"
@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 
+use rustix::mm::Advice;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
 use super::records::KeptFd;
@@ -34,6 +35,7 @@ pub fn start(keep: &Keep) -> io::Result<()> {
     let id: &AtomicU64 =
         id.map(|slot| keep.memory.word(word::KEEPERS + slot)).ok_or(io::ErrorKind::ResourceBusy)?;
     let arguments = arguments()?;
+    let left_out = LeftOut::new()?;
     let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     let flags = libc::CLONE_FILES | libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
     // SAFETY: like fork(2): no stack is given and no memory is shared, so the child has a copy of this one's. The kernel
@@ -48,10 +50,63 @@ pub fn start(keep: &Keep) -> io::Result<()> {
             0_usize,
         )
     };
+    let error = io::Error::last_os_error();
+    if pid != 0 {
+        drop(left_out);
+    }
     match pid {
-        -1 => Err(io::Error::last_os_error()),
+        -1 => Err(error),
         0 => sleep(supervisor, arguments),
         _ => Ok(()),
+    }
+}
+
+/// Memory that a child does not get: what the records were made into. The child would hold a copy of it as soon as this
+/// process changes it.
+struct LeftOut {
+    ranges: Vec<(usize, usize)>,
+}
+
+impl LeftOut {
+    /// Less is not worth it; and the smallest mappings hold what the child's few calls need.
+    const BYTES_MIN: usize = 1 << 18;
+
+    fn new() -> io::Result<Self> {
+        let maps = std::fs::read_to_string("/proc/self/maps")?;
+        let ranges = maps.lines().filter_map(Self::range).collect();
+        let this = Self { ranges };
+        this.advise(Advice::LinuxDontFork);
+        Ok(this)
+    }
+
+    /// Of a line that tells of private memory without a file; not the stack.
+    fn range(line: &str) -> Option<(usize, usize)> {
+        let mut fields = line.split_ascii_whitespace();
+        let (from, to) = fields.next()?.split_once('-')?;
+        let private = fields.next()? == "rw-p";
+        let name = fields.nth(3);
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        let range = (address(from)?, address(to)?);
+        let wanted = private && name.is_none_or(|name| name == "[heap]");
+        (wanted && range.1 - range.0 >= Self::BYTES_MIN).then_some(range)
+    }
+
+    fn advise(&self, advice: Advice) {
+        for &(from, to) in &self.ranges {
+            // SAFETY: says what a child gets of this process's memory; changes none of it.
+            let done = unsafe {
+                rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, advice)
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, "the keeper gets a copy of this process's memory");
+            }
+        }
+    }
+}
+
+impl Drop for LeftOut {
+    fn drop(&mut self) {
+        self.advise(Advice::LinuxDoFork);
     }
 }
 
@@ -102,7 +157,6 @@ impl Keepers {
     pub fn find(keep: &Keep) -> io::Result<Self> {
         let highest = keep
             .inodes()
-            .iter()
             .filter_map(|inode| inode.backing)
             .chain(keep.open_files().iter().filter_map(|(_, file)| file.data))
             .chain(keep.open_directories().iter().filter_map(|(_, directory)| directory.listing))

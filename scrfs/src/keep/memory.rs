@@ -1,7 +1,10 @@
 //! A shared mapping, as words that are read and written one at a time.
 //!
 //! Its size is that of all bounds together; pages that were never written take no room.
-#![expect(unsafe_code, reason = "mmap gives memory that the language knows nothing of")]
+#![expect(
+    unsafe_code,
+    reason = "mmap gives memory that the language knows nothing of; the allocator is asked to give some back"
+)]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,6 +21,15 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// No memory, no descriptor.
 pub fn create() -> io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("scrfs-state", MemfdFlags::empty())?)
+}
+
+/// Gives memory that was used for a while back to the system.
+pub fn trim() {
+    // SAFETY: the allocator's own; it takes its locks.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// Mapped words.

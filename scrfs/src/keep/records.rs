@@ -212,8 +212,8 @@ impl Keep {
     }
 
     /// All inodes that a predecessor left.
-    pub(crate) fn inodes(&self) -> Vec<KeptInode> {
-        self.inodes.all(&self.memory).filter_map(|record| self.kept_inode(record)).collect()
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = KeptInode> {
+        self.inodes.all(&self.memory).filter_map(|record| self.kept_inode(record))
     }
 
     fn kept_inode(&self, record: u32) -> Option<KeptInode> {
@@ -409,7 +409,7 @@ mod tests {
         keep.show_all(9);
 
         let next = Keep::map(&memory).unwrap();
-        let inodes = next.inodes();
+        let inodes: Vec<KeptInode> = next.inodes().collect();
         assert_eq!(inodes.len(), 2);
         assert_eq!((inodes[0].lookups, inodes[0].registration, inodes[0].backing), (3, 77, Some(two)));
         assert_eq!((inodes[1].record, inodes[1].sealed, inodes[1].key()), (sealed, mark, None));
@@ -418,11 +418,12 @@ mod tests {
         assert_eq!(next.hidden(), [mark]);
         assert_eq!(next.add_inode(8, None, mark), Some(gone), "a free record is used again");
         next.park(record);
-        let parked = next.inodes().remove(0);
+        let first = || next.inodes().next().unwrap();
+        let parked = first();
         assert_eq!((parked.backing, parked.key()), (None, Some(two.key)));
         next.set_backing(record, one);
-        assert_eq!(next.inodes().remove(0).backing, Some(one));
+        assert_eq!(first().backing, Some(one));
         next.clear_backing(record);
-        assert_eq!(next.inodes().remove(0).key(), None);
+        assert_eq!(first().key(), None);
     }
 }

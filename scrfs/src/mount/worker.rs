@@ -17,6 +17,7 @@ use crate::fs::FileSystem;
 use crate::fuse;
 use crate::keep::Keep;
 use crate::keep::keeper::{self, Keepers};
+use crate::keep::memory;
 
 /// Bound on the end of predecessors' keepers.
 const KEEPER_BOUND: std::time::Duration = std::time::Duration::from_secs(10);
@@ -40,6 +41,8 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let fs = FileSystem::with_keep(&tree, checkpoint, Arc::clone(&keep))
         .map_err(failing("cannot open the tree"))?;
     fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
+    // Much was needed for the records of many inodes.
+    memory::trim();
     keeper::start(&keep).map_err(failed("cannot start", "a keeper"))?;
     say(TAKEN);
     // They hold a predecessor's lock and sockets too.
