@@ -4,7 +4,7 @@
 //! lock guards the whole table, so that a lookup and a forget of one inode cannot miss each other; no system call is
 //! made under it but for closing. A backing inode is known by device and inode number; its descriptor is held open
 //! (O_PATH), so the file system below cannot give that number to another file meanwhile. Of the many that nobody uses the
-//! descriptors are closed, and opened again when they are needed: see [`super::parked`].
+//! descriptors are closed, and opened again when they are needed: see `parked.rs`.
 
 use std::any::Any;
 use std::collections::HashMap;
