@@ -8,12 +8,15 @@
 //! fires, once.
 //!
 //! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
-//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`.
+//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`.
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
 //! * seal: `seal.begun`, `seal.quiet`, `seal.frozen`, then per member `seal.synced`, `seal.placed`, `seal.recorded`, then
 //!   `commit.begun`, `commit.recorded`, `commit.listed`
+//! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file that is changed
+//!   `generation.block`, `generation.copied`, `generation.kept`; when it takes the place of the one before
+//!   `generation.tidied`
 //! * rebuild: `rebuild.begun`, then as a seal's member; fetch: `fetch.block`, `fetch.staged`, `fetch.placed`
 //! * flush: `flush.block`, `flush.copied`; verify: `verify.block`
 //! * restart: `present.begun`, `present.aside`, `present.listed`; eviction: `evict.begun`, `evict.removed`;
@@ -25,9 +28,9 @@
 //!   `request.answered` after it
 //!
 //! In a coordinator:
-//! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`, `seal.freeze`, `commit.send`,
-//!   `flush.member`, `present.send`; before an event leaves for the lead: `round.prepared`, `round.applied`,
-//!   `seal.frozen`, `commit.done`, `flush.copied`, `fetch.member`
+//! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`, `seal.freeze`, `generation.carry`,
+//!   `commit.send`, `flush.member`, `present.send`; before an event leaves for the lead: `round.prepared`, `round.applied`,
+//!   `seal.frozen`, `generation.carried`, `commit.done`, `flush.copied`, `fetch.member`
 //! * jobs: `encode.start`, `encode.block`, `encode.finish`, `rebuild.start`, `rebuild.block`, `rebuild.finish`,
 //!   `fetch.send`, `fetch.install`
 //! * rank 0 in the prefix: `flush.begin`, `flush.publish`, `flush.summary`, `flush.swap`, `flush.swapping`,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use scrfs::control::codec;
 use scrfs::control::{
-    Answer, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, HeldDataset, HeldState,
-    Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
+    Answer, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, HeldDataset,
+    HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
 };
 use scrfs::daemon::catalog_file;
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
@@ -78,7 +78,12 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         unfinished: vec![(request, make.clone())],
         datasets: vec![held],
     };
-    let frozen = vec![FrozenFile { path: path("a b"), size: 5 }, FrozenFile { path: path("d/x"), size: 0 }];
+    let frozen = FrozenPart {
+        files: vec![FrozenFile { path: path("a b"), size: 5 }, FrozenFile { path: path("d/x"), size: 0 }],
+        carried: vec![FrozenFile { path: path("d/y"), size: 7 }],
+        removed: vec![path("gone")],
+        links: vec![path("latest")],
+    };
     let begin = DataRequest::BeginMember { catalog: Box::new(catalog()), member: Member(1) };
     let finish = DataRequest::FinishMember {
         id,
@@ -115,6 +120,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&Event::Inventory(Box::new(inventory.clone()))),
         frame(&Event::DirRequest { request, op: make }),
         frame(&Event::Frozen { id, result: Ok(frozen) }),
+        frame(&Command::Carry { id, dropped: vec![path("gone"), path("d")] }),
         frame(&Event::Verified { id, members: vec![(Member(0), Ok(())), (Member(1), Err("size".into()))] }),
         frame(&begin),
         frame(&finish),

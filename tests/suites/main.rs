@@ -4,6 +4,7 @@
 
 mod cluster;
 mod crash_points;
+mod generations;
 mod interrupt;
 mod marker;
 mod prefix_away;

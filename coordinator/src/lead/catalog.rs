@@ -22,10 +22,10 @@ pub(super) struct Making {
 }
 
 /// Two members with one path and different sizes, seen before any byte is read: both hosts and the path.
-pub(super) fn size_conflict(frozen: &[Vec<FrozenFile>], hosts: &[String]) -> Option<String> {
+pub(super) fn size_conflict(frozen: &[&[FrozenFile]], hosts: &[String]) -> Option<String> {
     let mut seen: BTreeMap<&RelPath, (usize, u64)> = BTreeMap::new();
     for (member, files) in frozen.iter().enumerate() {
-        for file in files {
+        for file in *files {
             match seen.get(&file.path) {
                 Some(&(other, size)) if size != file.size => {
                     return Some(conflict(&file.path, &hosts[other], &hosts[member]));

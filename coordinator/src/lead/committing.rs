@@ -69,6 +69,11 @@ impl Committing {
         Some(self.state(text))
     }
 
+    /// This node has recorded COMPLETE.
+    pub(super) fn recorded(&self, node: NodeRank) -> bool {
+        self.nodes.get(&node).is_none_or(|(at, _)| *at == At::Done)
+    }
+
     fn state(&self, text: String) -> Committed {
         let all = |wanted: fn(&At) -> bool| self.nodes.values().all(|(at, _)| wanted(at));
         if all(|at| *at == At::Done) {

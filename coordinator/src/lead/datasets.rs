@@ -43,10 +43,10 @@ impl Datasets {
     }
 
     /// A newer dataset is complete: what is put aside, and what has failed and is older, can go. Not what is `busy`.
-    pub(super) fn take_left_over(&mut self, busy: impl Fn(DatasetId) -> bool) -> BTreeSet<DatasetId> {
+    pub(super) fn take_left_over(&mut self, busy: impl Fn(&Known) -> bool) -> BTreeSet<DatasetId> {
         let newest = self.newest_first().first().map(|known| age(&known.catalog));
-        let old = |id: &DatasetId, known: &Known| Some(age(&known.catalog)) < newest && !busy(*id);
-        let failed = self.failed.extract_if(.., |id, known| old(id, known)).map(|(id, _)| id);
+        let old = |known: &Known| Some(age(&known.catalog)) < newest && !busy(known);
+        let failed = self.failed.extract_if(.., |_, known| old(known)).map(|(id, _)| id);
         failed.chain(std::mem::take(&mut self.aside)).collect()
     }
 
@@ -72,9 +72,13 @@ impl Datasets {
         self.listed.remove(&id).or_else(|| self.failed.remove(&id))
     }
 
-    /// The newest of that name.
+    /// The newest of that name, also one that has failed: the base of its next generation.
     pub(super) fn named(&self, name: &[u8]) -> Option<DatasetId> {
-        self.listed.values().rev().find(|known| known.catalog.name == name).map(|known| known.catalog.id)
+        self.all_named(name).into_iter().max()
+    }
+
+    pub(super) fn has_failed(&self, id: DatasetId) -> bool {
+        self.failed.contains_key(&id)
     }
 
     /// Ids of all of that name.
@@ -93,6 +97,15 @@ impl Datasets {
         if let Some(known) = listed.or_else(|| self.failed.get_mut(&id)) {
             known.flushed = true;
         }
+    }
+
+    /// Those in whose place a newer one of the same name is: they go, whatever there is room for.
+    pub(super) fn superseded(&self) -> Vec<DatasetId> {
+        let newer = |known: &Known, other: &Known| {
+            other.catalog.name == known.catalog.name && age(&other.catalog) > age(&known.catalog)
+        };
+        let old = |known: &&Known| self.listed.values().any(|other| newer(known, other));
+        self.listed.values().filter(old).map(|known| known.catalog.id).collect()
     }
 
     /// Newest first; without those that have failed.

@@ -91,6 +91,11 @@ impl Flushes {
         !self.surveyed || runs || (!self.held_up && waits())
     }
 
+    /// It is read now, so it has to stay.
+    pub(super) fn runs(&self, id: DatasetId) -> bool {
+        self.current.as_ref().is_some_and(|flush| flush.id == id)
+    }
+
     /// A program removed it.
     pub(super) fn removed(&mut self, id: DatasetId) {
         self.waiting.retain(|waiting| waiting.id != id);

@@ -14,6 +14,7 @@ mod directories;
 mod encoding;
 mod fetch;
 mod flush;
+mod generation;
 mod jobs;
 mod mend;
 mod policy;
@@ -197,8 +198,7 @@ impl Running {
                 true
             }
             (_, Event::Marker { name }) => {
-                let in_round = self.directories.round_touches(&name);
-                self.seals.marker(cluster, node, name, in_round);
+                self.seals.marker(cluster, node, name);
                 true
             }
             (_, Event::Fetch { request, file }) => {
@@ -233,7 +233,16 @@ impl Running {
                 awaited
             }
             (Phase::Serving, Event::Frozen { id, result }) => self.seals.frozen(cluster, node, id, result),
-            (Phase::Serving, Event::Dropped(id)) => self.seals.dropped(node, id),
+            (Phase::Serving, Event::Changes { id, changed }) => {
+                self.seals.changes(cluster, node, id, changed)
+            }
+            (Phase::Serving, Event::Carried { id, result }) => self.seals.carried(cluster, node, id, result),
+            (Phase::Serving, Event::Dropped(id)) => {
+                let awaited = self.seals.dropped(node, id);
+                // What the seal was built on has stayed for it.
+                self.evict();
+                awaited
+            }
             (Phase::Serving, Event::Committed { id, result }) => {
                 let (awaited, sealed) = self.seals.committed(cluster, node, id, result);
                 if sealed.is_some() {
@@ -385,7 +394,10 @@ impl Running {
 
     /// A dataset is complete everywhere.
     fn sealed(&mut self) {
-        for id in self.cluster.datasets.take_left_over(|id| self.fetches.rebuilding(id)) {
+        let busy = |known: &datasets::Known| {
+            self.fetches.rebuilding(known.catalog.id) || self.seals.needs(&known.catalog)
+        };
+        for id in self.cluster.datasets.take_left_over(busy) {
             self.cluster.send_all(&Command::Evict(id));
         }
         self.choose();
@@ -398,7 +410,7 @@ impl Running {
         }
     }
 
-    /// Lets go what `SCR_CACHE_SIZE` has no room for.
+    /// Lets go the generations in whose place newer ones are, and what `SCR_CACHE_SIZE` has no room for.
     fn evict(&mut self) {
         if !matches!(self.phase, Phase::Serving) {
             return;
@@ -414,8 +426,18 @@ impl Running {
                 Evictable { id, busy: flushing || self.fetches.rebuilding(id) }
             })
             .collect();
+        let mut gone = self.cluster.datasets.superseded();
+        gone.retain(|id| !self.flushes.runs(*id) && !self.fetches.rebuilding(*id));
         for id in evictions(&newest_first, self.cluster.settings.cache_size) {
+            if !gone.contains(&id) {
+                gone.push(id);
+            }
+        }
+        let (datasets, seals) = (&self.cluster.datasets, &self.seals);
+        gone.retain(|id| !datasets.any(*id).is_some_and(|known| seals.needs(&known.catalog)));
+        for id in gone {
             self.cluster.datasets.remove(id);
+            self.flushes.removed(id);
             self.cluster.send_all(&Command::Evict(id));
         }
     }
@@ -491,6 +513,8 @@ fn name_of(event: &Event) -> &'static str {
         Event::DirUnited => "DirUnited",
         Event::Marker { .. } => "Marker",
         Event::Frozen { .. } => "Frozen",
+        Event::Changes { .. } => "Changes",
+        Event::Carried { .. } => "Carried",
         Event::Dropped(_) => "Dropped",
         Event::Committed { .. } => "Committed",
         Event::Evicted(_) => "Evicted",

@@ -1,4 +1,5 @@
-//! Seals, one at a time in the order of their markers: freeze, encode, commit (DESIGN 4.5, 5).
+//! Seals, one at a time in the order of their markers: freeze, encode, commit (DESIGN 4.5, 5). A marker of a complete
+//! dataset asks for its next generation: all nodes are asked first whether there is anything to seal.
 //!
 //! Until the first COMPLETE any failure drops the seal on all nodes; from the first `Commit` on the dataset may be
 //! complete, so `Commit` is sent again until every node has recorded it.
@@ -6,17 +7,18 @@
 use std::collections::VecDeque;
 
 use nix::errno::Errno;
-use scrfs::control::{Command, DirOp, FrozenFile};
+use scrfs::control::{Command, DirOp, FrozenFile, FrozenPart};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
 
 use super::answers::Answers;
-use super::catalog::{Making, size_conflict};
+use super::catalog::Making;
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
+use super::generation::{self, Merged};
 use super::jobs::Share;
 use crate::job::About;
 
@@ -24,7 +26,11 @@ use crate::job::About;
 enum Step {
     /// A round with operations in the dataset runs.
     Holding,
-    Freezing(DatasetId, Answers<Result<Vec<FrozenFile>, String>>),
+    /// Was this complete dataset changed anywhere?
+    Asking(DatasetId, Answers<bool>),
+    Freezing(DatasetId, Answers<Result<FrozenPart, String>>),
+    /// The nodes are told what they carry on; then the members' files.
+    Merging(DatasetId, Answers<()>, Vec<Vec<FrozenFile>>),
     Encoding(DatasetId, Box<Encoding>),
     /// And whether it is on the PFS already (resumed ones).
     Committing(Committing, bool),
@@ -34,6 +40,8 @@ enum Step {
 #[derive(Debug)]
 struct Seal {
     name: Vec<u8>,
+    /// The complete dataset of which this is the next generation.
+    base: Option<DatasetId>,
     step: Step,
 }
 
@@ -60,8 +68,8 @@ impl Seals {
         self.resumed.push_back(Resumed { catalog, missing, flushed });
     }
 
-    /// A marker was set. `in_round`: the round that runs has an operation in that dataset; it may remove it.
-    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>, in_round: bool) {
+    /// A marker was set.
+    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>) {
         if let Some(reason) = bad_name(&name) {
             cluster.send(node, Command::RefuseMarker { name, reason });
             return;
@@ -70,15 +78,29 @@ impl Seals {
             self.current.as_ref().filter(|seal| seal.name == name).is_some_and(|seal| match &seal.step {
                 // This daemon had heard of the failure before this marker was set: the marker is a new try.
                 Step::Dropping(_, dropped) => !dropped.has(node),
+                // This node's programs may have changed it since it was recorded there.
+                Step::Committing(committing, _) => !committing.recorded(node),
+                // Or since it said that there is nothing to seal.
+                Step::Asking(_, answers) => !answers.has(node),
                 _ => true,
             });
-        if joins || self.queue.contains(&name) || self.resumed.iter().any(|seal| seal.catalog.name == name) {
+        let resumed = |seal: &Resumed| seal.catalog.name == name && seal.missing.contains(&node);
+        if joins || self.queue.contains(&name) || self.resumed.iter().any(resumed) {
             return;
         }
-        match cluster.datasets.named(&name).filter(|_| !in_round) {
-            Some(id) => cluster.send(node, Command::Sealed(id)),
-            None => self.queue.push_back(name),
-        }
+        self.queue.push_back(name);
+    }
+
+    /// The next generation of this dataset is being sealed, or its seal is in doubt: it must stay until that is done. A
+    /// node that has not recorded the next one has that in its place, and would lose both.
+    pub(super) fn needs(&self, catalog: &Catalog) -> bool {
+        let over = |id: DatasetId, name: &[u8]| id != catalog.id && name == catalog.name;
+        let resumed = |seal: &Resumed| over(seal.catalog.id, &seal.catalog.name);
+        let current = |seal: &Seal| match &seal.step {
+            Step::Committing(committing, _) => over(committing.catalog.id, &seal.name),
+            _ => seal.base == Some(catalog.id),
+        };
+        self.current.as_ref().is_some_and(current) || self.resumed.iter().any(resumed)
     }
 
     /// It is complete on some nodes perhaps, and not yet known to be on all.
@@ -105,8 +127,9 @@ impl Seals {
             DirOp::Rename { from, to, .. } if top(from) || top(to) => Hold::Refuse(Errno::EBUSY as i32),
             DirOp::Rename { from, to, .. } if mine(from) || mine(to) => Hold::Wait,
             DirOp::Make { path, .. } if top(path) => Hold::Free,
-            // Only an empty dataset can be removed before it is sealed; the daemons' votes tell.
-            DirOp::Remove { path } if top(path) && !matches!(seal.step, Step::Committing(..)) => Hold::Free,
+            // Only an empty dataset can be removed before it is sealed; the daemons' votes tell. A sealed one can be
+            // removed whatever other nodes see in it: not while its next generation is being made from it.
+            DirOp::Remove { path } if top(path) && seal.may_be_removed() => Hold::Free,
             DirOp::Make { path, .. } | DirOp::Remove { path } if mine(path) => Hold::Wait,
             _ => Hold::Free,
         }
@@ -131,26 +154,52 @@ impl Seals {
             if let Some(Resumed { catalog, missing, flushed }) = self.resumed.pop_front() {
                 let name = catalog.name.clone();
                 let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
-                self.current = Some(Seal { name, step });
+                self.current = Some(Seal { name, base: None, step });
             } else if let Some(name) = may_give_ids.then(|| self.queue.pop_front()).flatten() {
-                self.current = Some(Seal { name, step: Step::Holding });
+                self.current = Some(Seal { name, base: None, step: Step::Holding });
             }
         }
         let Some(seal) = &mut self.current else { return false };
         if matches!(seal.step, Step::Holding) && !round_touches(&seal.name) {
             if let Some(id) = cluster.datasets.named(&seal.name) {
-                cluster.send_all(&Command::Sealed(id));
-                self.current = None;
-                return true;
+                cluster.send_all(&Command::AskChanges(id));
+                seal.step = Step::Asking(id, Answers::of(cluster.nodes()));
+            } else {
+                seal.freeze(cluster, None);
             }
-            let id = cluster.next_id();
-            for node in cluster.nodes() {
-                let (name, member) = (seal.name.clone(), Member(node.0));
-                cluster.send(node, Command::Freeze { id, name, member });
-            }
-            seal.step = Step::Freezing(id, Answers::of(cluster.nodes()));
         }
         false
+    }
+
+    /// A node says whether the dataset was changed there; false when that is not awaited. True, too, when its base is
+    /// gone meanwhile.
+    pub(super) fn changes(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        id: DatasetId,
+        changed: bool,
+    ) -> bool {
+        let Some(seal) = &mut self.current else { return false };
+        let Step::Asking(asking, answers) = &mut seal.step else { return false };
+        if *asking != id || !answers.put(node, changed) {
+            return false;
+        }
+        if !answers.all() {
+            return true;
+        }
+        let changed = answers.iter().any(|(_, changed)| *changed);
+        if cluster.datasets.any(id).is_none() {
+            seal.freeze(cluster, None);
+        } else if changed {
+            seal.freeze(cluster, Some(id));
+        } else if cluster.datasets.has_failed(id) {
+            self.fail(cluster, "no source has the right bytes of one of its files");
+        } else {
+            cluster.send_all(&Command::Sealed(id));
+            self.current = None;
+        }
+        true
     }
 
     /// A node is quiet, or cannot be frozen; false when that is not awaited.
@@ -159,7 +208,7 @@ impl Seals {
         cluster: &mut Cluster,
         node: NodeRank,
         id: DatasetId,
-        result: Result<Vec<FrozenFile>, String>,
+        result: Result<FrozenPart, String>,
     ) -> bool {
         match self.current.as_mut().map(|seal| &mut seal.step) {
             Some(Step::Freezing(freezing, answers)) if *freezing == id => {
@@ -169,7 +218,7 @@ impl Seals {
                 }
                 match failure {
                     Some(reason) => self.fail(cluster, &reason),
-                    None if answers.all() => self.encode(cluster),
+                    None if answers.all() => self.merge(cluster),
                     None => {}
                 }
                 true
@@ -180,22 +229,76 @@ impl Seals {
         }
     }
 
-    /// All are frozen: checks what can be checked without reading, and starts to encode.
-    fn encode(&mut self, cluster: &mut Cluster) {
-        let Some(Seal { name, step }) = &mut self.current else { return };
-        let Step::Freezing(id, answers) = step else { return };
+    /// All are frozen: checks what can be checked without reading; of a next generation, who carries on what.
+    fn merge(&mut self, cluster: &mut Cluster) {
+        let Some(seal) = &mut self.current else { return };
+        let Step::Freezing(id, answers) = &mut seal.step else { return };
         let id = *id;
         let answers = std::mem::replace(answers, Answers::of([]));
-        let frozen: Vec<Vec<FrozenFile>> =
-            answers.into_answers().filter_map(|(_, files)| files.ok()).collect();
+        let parts: Vec<FrozenPart> = answers.into_answers().filter_map(|(_, part)| part.ok()).collect();
+        let base = seal.base.and_then(|base| cluster.datasets.any(base)).map(|known| &known.catalog);
+        if base.is_none() && seal.base.is_some() {
+            return self.fail(cluster, "the generation before it is gone");
+        }
+        let over = base.is_some();
+        let merged = match generation::merge(base, parts, &cluster.hosts) {
+            Ok(merged) => merged,
+            Err(reason) => return self.fail(cluster, &reason),
+        };
+        let mut members = Vec::with_capacity(merged.len());
+        for (node, Merged { files, dropped }) in cluster.nodes().zip(merged) {
+            if over {
+                cluster.send(node, Command::Carry { id, dropped });
+            }
+            members.push(files);
+        }
+        let nodes = if over { cluster.nodes().collect() } else { Vec::new() };
+        seal.step = Step::Merging(id, Answers::of(nodes), members);
+        self.encode(cluster);
+    }
+
+    /// A node's part is what it carries on and what was changed there; false when that is not awaited.
+    pub(super) fn carried(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        id: DatasetId,
+        result: Result<(), String>,
+    ) -> bool {
+        match self.current.as_mut().map(|seal| &mut seal.step) {
+            Some(Step::Merging(merging, answers, _)) if *merging == id => {
+                if !answers.put(node, ()) {
+                    return false;
+                }
+                match result {
+                    Err(reason) => {
+                        let reason = format!("{}: {reason}", cluster.host(node));
+                        self.fail(cluster, &reason);
+                    }
+                    Ok(()) => self.encode(cluster),
+                }
+                true
+            }
+            // It was on its way while the seal was dropped.
+            Some(Step::Dropping(dropping, _)) => *dropping == id,
+            _ => false,
+        }
+    }
+
+    /// When all know their parts: starts to encode.
+    fn encode(&mut self, cluster: &mut Cluster) {
+        let Some(Seal { name, step, .. }) = &mut self.current else { return };
+        let Step::Merging(id, answers, frozen) = step else { return };
+        if !answers.all() {
+            return;
+        }
+        let (id, frozen) = (*id, std::mem::take(frozen));
         let files: usize = frozen.iter().map(Vec::len).sum();
         if files == 0 {
             self.fail(cluster, "no node has a file in it");
         } else if files as u64 > cluster.settings.list_max {
             let limit = cluster.settings.list_max;
             self.fail(cluster, &format!("{files} files, more than SCRFS_LIST_MAX ({limit})"));
-        } else if let Some(reason) = size_conflict(&frozen, &cluster.hosts) {
-            self.fail(cluster, &reason);
         } else {
             let about = About {
                 name: name.clone(),
@@ -266,13 +369,13 @@ impl Seals {
     fn fail(&mut self, cluster: &mut Cluster, reason: &str) {
         let Some(seal) = &mut self.current else { return };
         let id = match &seal.step {
-            Step::Holding => {
+            Step::Holding | Step::Asking(..) => {
                 let (name, reason) = (std::mem::take(&mut seal.name), reason.to_owned());
                 cluster.send_all(&Command::RefuseMarker { name, reason });
                 self.current = None;
                 return;
             }
-            Step::Freezing(id, _) | Step::Encoding(id, _) => *id,
+            Step::Freezing(id, _) | Step::Merging(id, ..) | Step::Encoding(id, _) => *id,
             Step::Committing(committing, _) => committing.catalog.id,
             Step::Dropping(..) => return,
         };
@@ -300,6 +403,22 @@ impl Seals {
         if let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current {
             committing.tick(cluster);
         }
+    }
+}
+
+impl Seal {
+    fn may_be_removed(&self) -> bool {
+        self.base.is_none() && !matches!(self.step, Step::Asking(..) | Step::Committing(..))
+    }
+
+    fn freeze(&mut self, cluster: &mut Cluster, base: Option<DatasetId>) {
+        let id = cluster.next_id();
+        for node in cluster.nodes() {
+            let (name, member) = (self.name.clone(), Member(node.0));
+            cluster.send(node, Command::Freeze { id, name, member, base });
+        }
+        self.base = base;
+        self.step = Step::Freezing(id, Answers::of(cluster.nodes()));
     }
 }
 

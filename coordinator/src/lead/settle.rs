@@ -312,11 +312,17 @@ impl Settle {
         let mut newest_first: Vec<(DatasetId, Held)> = self.held.into_iter().collect();
         newest_first.sort_by_key(|(id, held)| std::cmp::Reverse((held.epoch, *id)));
         let mut catalogs = self.catalogs;
+        let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
         for (id, held) in newest_first {
             let Some(catalog) = catalogs.remove(&id) else {
                 cluster.datasets.put_aside(id);
                 continue;
             };
+            if !names.insert(held.name.clone()) {
+                // A newer generation has its place, or takes it now; then this one is evicted.
+                cluster.datasets.insert(catalog, held.flushed());
+                continue;
+            }
             let has = |node: &NodeRank| {
                 held.complete().any(|(holder, holding)| {
                     holder == *node && holding.revision == catalog.revision && holding.listed

@@ -9,7 +9,7 @@ use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use crate::path::RelPath;
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -205,6 +205,20 @@ pub struct FrozenFile {
     pub size: u64,
 }
 
+/// A node's part of a dataset that was frozen. Of a dataset that was never sealed all is in `files`; else they speak of
+/// the next generation over the sealed one, its base.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrozenPart {
+    /// New and changed files, in the order of the logical file.
+    pub files: Vec<FrozenFile>,
+    /// Files of the base whose bytes this node holds as a member, neither changed nor removed here; in the same order.
+    pub carried: Vec<FrozenFile>,
+    /// Names of the base that programs removed here, with all that was below them.
+    pub removed: Vec<RelPath>,
+    /// New and changed symbolic links.
+    pub links: Vec<RelPath>,
+}
+
 /// A member's part of the catalog, and its redundancy file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemberPart {
@@ -257,6 +271,8 @@ pub enum Command {
         directories: Vec<DirHeld>,
     },
 
+    /// Was anything in this sealed dataset changed here, or removed, since it was sealed? [`Event::Changes`].
+    AskChanges(DatasetId),
     /// Freeze this node's part: wait until it is quiet, then tell names and sizes. [`Event::Frozen`].
     Freeze {
         /// Given by the lead.
@@ -265,6 +281,16 @@ pub enum Command {
         name: Vec<u8>,
         /// This node's member index.
         member: Member,
+        /// The complete dataset of that name, of which this is the next generation.
+        base: Option<DatasetId>,
+    },
+    /// All are frozen: these names of the base do not belong to this node's part, with all below them, because another
+    /// node changed or removed them. Names that are new here stay. [`Event::Carried`].
+    Carry {
+        /// Which seal.
+        id: DatasetId,
+        /// Relative to the dataset's directory.
+        dropped: Vec<RelPath>,
     },
     /// The seal failed: thaw, delete redundancy data, fail the markers that wait (EIO). Before [`Command::Serve`] it
     /// settles a seal of an earlier epoch: markers go on waiting and are sent again after Serve. After
@@ -426,12 +452,26 @@ pub enum Event {
         /// The dataset's name.
         name: Vec<u8>,
     },
+    /// Answers [`Command::AskChanges`].
+    Changes {
+        /// Which.
+        id: DatasetId,
+        /// Something was.
+        changed: bool,
+    },
     /// Answers [`Command::Freeze`].
     Frozen {
         /// Which seal.
         id: DatasetId,
-        /// Files in the order of the logical file, or why it cannot be frozen (names who still writes).
-        result: Result<Vec<FrozenFile>, String>,
+        /// This node's part, or why it cannot be frozen (names who still writes).
+        result: Result<FrozenPart, String>,
+    },
+    /// Answers [`Command::Carry`].
+    Carried {
+        /// Which seal.
+        id: DatasetId,
+        /// The part is what is to be encoded, or why not.
+        result: Result<(), String>,
     },
     /// Answers [`Command::Drop`].
     Dropped(DatasetId),

@@ -16,8 +16,8 @@ pub mod stream;
 
 pub use message::{
     Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure, FrozenFile,
-    HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Severity,
-    Start, Welcome,
+    FrozenPart, HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings,
+    Severity, Start, Welcome,
 };
 
 /// Settings for this crate's tests.

@@ -44,17 +44,27 @@ pub trait GlobalRequests: Send + Sync {
     /// The marker of dataset `name` was set by `caller`.
     fn marker(&self, name: &[u8], caller: Caller, done: Completion);
 
-    /// The sealed dataset `name` is marked failed.
-    fn has_failed(&self, _name: &[u8]) -> bool {
-        false
-    }
-
     /// Bring a sealed file here; on success it is at its path in the tree.
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion);
 
     /// A file is about to be created in an unsealed dataset: put it in the filemap's journal. `path` is relative to the
     /// mount's root. Called before the file exists.
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
+
+    /// Programs are about to change sealed dataset `id` here: its next generation begins. On success its sealed files are
+    /// aside, and the tree was told ([`MountedTree::generation`]).
+    fn open_generation(&self, id: DatasetId, done: Completion);
+
+    /// The bytes of a file in the next generation of `id` are about to change (`path` is relative to the dataset's
+    /// directory): on success the generation before does not share them.
+    fn keep_sealed(&self, id: DatasetId, path: &RelPath, done: Completion);
+
+    /// As [`GlobalRequests::creating`], in the next generation of `id`: a file is about to be made, or a sealed one is
+    /// about to be changed. Who asks for a sealed one's path once has changed it.
+    fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
+
+    /// A name of sealed dataset `id` is about to be removed here; its next generation will not have it.
+    fn removing(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno>;
 
     /// For the events: one line of plain words.
     fn note(&self, text: String);
@@ -69,6 +79,17 @@ pub struct Writer {
     pub pid: u32,
     /// Its command name, for people.
     pub command: String,
+}
+
+/// The next generation of a sealed dataset on this node. Paths are relative to the dataset's directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// The tree's own names are what programs see, and after them those of the dataset.
+    pub open: bool,
+    /// Sealed names that were removed.
+    pub removed: Vec<RelPath>,
+    /// Files that were made or changed.
+    pub changed: Vec<RelPath>,
 }
 
 /// What the node asks of the mounted tree. Paths are relative to the mount's root unless said otherwise.
@@ -107,9 +128,13 @@ pub trait MountedTree: Send + Sync {
     /// The seal failed: changes go on, waiting ones first.
     fn thaw(&self, name: &[u8]);
 
-    /// The dataset is complete (or its places changed): its names come from the catalog from now on; changes to its
-    /// files are refused (EROFS); bytes that are in the tree are used, others are fetched on open.
+    /// The dataset is complete (or its places changed): its names come from the catalog from now on; bytes that are in
+    /// the tree are used, others are fetched on open. The first change asks for its next generation. A former dataset of
+    /// that name is forgotten.
     fn sealed(&self, catalog: Arc<CatalogIndex>);
+
+    /// What programs have done to sealed dataset `id` here.
+    fn generation(&self, id: DatasetId, generation: Generation);
 
     /// The dataset is no longer listed; its names are gone. Bytes are the node's business.
     fn unlisted(&self, id: DatasetId);

@@ -1,20 +1,27 @@
 //! The node's cache directory: where a dataset's bytes are, and how they move between their places.
 //!
 //! `tree/<name>/` while it is in the mount; `dataset.<id>/` has its redundancy files, `aside/` its files while it is not
-//! presented, `staged/` what is arriving and not yet checked.
+//! presented or is changed there, `staged/` what is arriving and not yet checked, `linking/` and `kept/` what is on its way
+//! to `aside/` when its next generation begins and goes on.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 
+use crate::dataset::{Entry, EntryKind};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::store::beneath;
 
 use super::boundary::MountedTree;
 use super::state::{Dataset, Home};
+
+/// Inode numbers of the cache's file system, and the names that each has in a dataset.
+pub(super) type Inodes = HashMap<u64, Vec<RelPath>>;
 
 /// See the module.
 pub(super) struct Cache {
@@ -30,6 +37,8 @@ pub(super) enum Staged {
     Redundancy(Member, RelPath),
     /// A sealed file that is copied here to be read.
     Copy(RelPath),
+    /// The sealed bytes of a file that is about to be changed.
+    Kept(RelPath),
 }
 
 impl Staged {
@@ -39,6 +48,7 @@ impl Staged {
             Self::File(member, path) => (format!("staged/member.{member}"), path),
             Self::Redundancy(member, name) => (format!("staged/redundancy.{member}"), name),
             Self::Copy(path) => ("staged/copy".to_owned(), path),
+            Self::Kept(path) => ("kept".to_owned(), path),
         };
         RelPath::new(directory).and_then(|directory| directory.concat(inner)).map_err(invalid)
     }
@@ -69,11 +79,11 @@ impl Cache {
             Home::Tree => {
                 tree.backing_directory(&dataset.name).map_err(|e| io::Error::from_raw_os_error(e.0))
             }
-            Home::Aside => self.aside(dataset.id),
+            Home::Aside | Home::Under => self.aside(dataset.id),
         }
     }
 
-    fn aside(&self, id: DatasetId) -> io::Result<OwnedFd> {
+    pub(super) fn aside(&self, id: DatasetId) -> io::Result<OwnedFd> {
         let own = self.own(id)?;
         beneath::make_directories(own.as_fd(), &RelPath::new("aside").map_err(invalid)?)
     }
@@ -82,6 +92,126 @@ impl Cache {
     pub(super) fn is_aside(&self, id: DatasetId) -> bool {
         let aside = Self::own_path(id).and_then(|own| own.join(b"aside").map_err(invalid));
         aside.and_then(|aside| beneath::open_directory(self.root.as_fd(), &aside)).is_ok()
+    }
+
+    /// Links the regular files of `entries` that are in the tree, so that they can be taken aside: each inode and its
+    /// names. Files that are elsewhere are left out.
+    pub(super) fn link(&self, id: DatasetId, name: &[u8], entries: &[Entry]) -> io::Result<Inodes> {
+        let own = self.own(id)?;
+        let linking = RelPath::new("linking").map_err(invalid)?;
+        beneath::remove_tree(own.as_fd(), &linking)?;
+        let to = beneath::make_directories(own.as_fd(), &linking)?;
+        let tree = self.tree(name)?;
+        let mut inodes = Inodes::new();
+        // Entries are sorted: files of one directory come together.
+        let mut at: Option<(RelPath, OwnedFd, OwnedFd)> = None;
+        for entry in entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_))) {
+            let Some((directory, file)) = entry.path.split_last() else { continue };
+            if at.as_ref().is_none_or(|(opened, ..)| *opened != directory) {
+                let from = match beneath::open_directory(tree.as_fd(), &directory) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                    other => other?,
+                };
+                let to = beneath::make_directories(to.as_fd(), &directory)?;
+                at = Some((directory, from, to));
+            }
+            let Some((_, from, to)) = &at else { continue };
+            match rustix::fs::linkat(from, file, to, file, AtFlags::empty()) {
+                // Equal files of two members are one name.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            let stat = rustix::fs::statat(to, file, AtFlags::SYMLINK_NOFOLLOW)?;
+            let names: &mut Vec<RelPath> = inodes.entry(stat.st_ino).or_default();
+            if names.last() != Some(&entry.path) {
+                names.push(entry.path.clone());
+            }
+        }
+        let paths: Vec<&RelPath> = inodes.values().flatten().collect();
+        sync_directories(to.as_fd(), paths.into_iter())?;
+        Ok(inodes)
+    }
+
+    /// What was linked is aside from now on.
+    pub(super) fn take_linked_aside(&self, id: DatasetId) -> io::Result<()> {
+        let own = self.own(id)?;
+        let path = |text| RelPath::new(text).map_err(invalid);
+        beneath::put_in_place(own.as_fd(), &path("linking")?, own.as_fd(), &path("aside")?)?;
+        Ok(rustix::fs::fsync(&own)?)
+    }
+
+    /// Which inode has which names aside; only those of `entries` are looked at.
+    pub(super) fn inodes_aside(&self, id: DatasetId, entries: &[Entry]) -> io::Result<Inodes> {
+        let aside = self.aside(id)?;
+        let mut inodes = Inodes::new();
+        for entry in entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_))) {
+            match beneath::open(aside.as_fd(), &entry.path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
+                Ok(file) => {
+                    let names = inodes.entry(rustix::fs::fstat(&file)?.st_ino).or_default();
+                    if names.last() != Some(&entry.path) {
+                        names.push(entry.path.clone());
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(inodes)
+    }
+
+    /// The sealed bytes that are kept at the first of `names` get the places of all of them aside.
+    pub(super) fn place_kept(&self, id: DatasetId, names: &[RelPath]) -> io::Result<()> {
+        let (own, aside) = (self.own(id)?, self.aside(id)?);
+        let Some((first, others)) = names.split_first() else { return Ok(()) };
+        let kept = |path: &RelPath| Staged::Kept(path.clone()).path();
+        for other in others {
+            let (from, from_name) = beneath::parent_of(own.as_fd(), &kept(first)?, false)?;
+            let (to, to_name) = beneath::parent_of(own.as_fd(), &kept(other)?, true)?;
+            match rustix::fs::linkat(&from, from_name.as_path(), &to, to_name.as_path(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        for name in names {
+            beneath::put_in_place(own.as_fd(), &kept(name)?, aside.as_fd(), name)?;
+        }
+        sync_directories(aside.as_fd(), names.iter())
+    }
+
+    /// Links a file that is aside into the tree, unless the tree has that name.
+    pub(super) fn link_back(&self, id: DatasetId, name: &[u8], path: &RelPath) -> io::Result<()> {
+        let (from, file) = beneath::parent_of(self.aside(id)?.as_fd(), path, false)?;
+        let (to, _) = beneath::parent_of(self.tree(name)?.as_fd(), path, true)?;
+        match rustix::fs::linkat(&from, file.as_path(), &to, file.as_path(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// A dataset's directory in the tree, made if it is not there.
+    pub(super) fn tree(&self, name: &[u8]) -> io::Result<OwnedFd> {
+        beneath::make_directories(self.root.as_fd(), &Self::in_tree(name)?)
+    }
+
+    /// Takes what is at a dataset's name in the tree out of it, to be removed with the dataset's own directory.
+    pub(super) fn put_away(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
+        let own = self.own(id)?;
+        let gone = RelPath::new("gone").map_err(invalid)?;
+        beneath::remove_tree(own.as_fd(), &gone)?;
+        match beneath::put_in_place(self.root.as_fd(), &Self::in_tree(name)?, own.as_fd(), &gone) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Forgets what was on its way aside when the worker died.
+    pub(super) fn discard_half_kept(&self, id: DatasetId) -> io::Result<()> {
+        for below in [&b"linking"[..], b"kept"] {
+            let path = Self::own_path(id)?.join(below).map_err(invalid)?;
+            beneath::remove_tree(self.root.as_fd(), &path)?;
+        }
+        Ok(())
     }
 
     /// A new file for what arrives.

@@ -33,9 +33,11 @@ impl Node {
                 self.release_held();
                 self.in_records(link, Self::serve);
             }
-            Command::Freeze { id, name, member } => {
-                self.in_records(link, move |node| node.freeze(id, name, member));
+            Command::AskChanges(id) => self.in_records(link, move |node| node.send_changes(id)),
+            Command::Freeze { id, name, member, base } => {
+                self.in_records(link, move |node| node.freeze(id, name, member, base));
             }
+            Command::Carry { id, dropped } => self.in_records(link, move |node| node.carry(id, &dropped)),
             Command::Drop { id, reason } => {
                 self.in_records(link, move |node| node.drop_seal(id, &reason, !served));
             }
@@ -102,22 +104,8 @@ impl Node {
                 attached.served = true;
             }
         }
-        self.answer_sealed_markers();
+        // Markers too whose dataset turned out complete: whether it was changed since then the lead finds out.
         self.send_waiting();
-    }
-
-    /// Markers whose dataset turned out complete while no coordinator was there.
-    fn answer_sealed_markers(&self) {
-        let names: Vec<(Vec<u8>, i32)> = {
-            let state = self.state.lock();
-            let complete = state.present().filter(|dataset| dataset.catalog.is_some() && dataset.listed);
-            let errno =
-                |dataset: &super::state::Dataset| if dataset.failed.is_some() { libc::EIO } else { 0 };
-            complete.map(|dataset| (dataset.name.clone(), errno(dataset))).collect()
-        };
-        for (name, errno) in names {
-            self.answer_markers(&name, errno);
-        }
     }
 
     fn mark_flushed(&self, id: DatasetId) {

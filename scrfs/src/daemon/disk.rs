@@ -69,6 +69,28 @@ impl Disk {
         Ok(())
     }
 
+    /// As [`Disk::change`]; between storage and table comes `step`. When that fails, storage gets the former table back.
+    pub(super) fn change_with(
+        &mut self,
+        state: &Mutex<State>,
+        edit: impl Fn(&mut Table),
+        step: impl FnOnce() -> std::io::Result<()>,
+    ) -> Result<(), StoreError> {
+        let (former, scheme) = {
+            let state = state.lock();
+            (state.table.clone(), scheme_of(&state))
+        };
+        let mut next = former.clone();
+        edit(&mut next);
+        self.write(&next, scheme)?;
+        if let Err(source) = step() {
+            self.write(&former, scheme)?;
+            return Err(StoreError::Failed { path: self.store.path().into(), step: "change", source });
+        }
+        edit(&mut state.lock().table);
+        Ok(())
+    }
+
     /// Writes what differs from storage.
     pub(super) fn write(&mut self, table: &Table, scheme: Scheme) -> Result<(), StoreError> {
         let filemap = filemap::encode(table.datasets.values(), scheme, &self.names);
@@ -200,7 +222,12 @@ fn encode_node(table: &Table) -> Hash {
         // Names are checked where they come in.
         put(&mut below, "NAME", Text::new(dataset.name.clone()).unwrap_or_default());
         put(&mut below, "EPOCH", dataset.epoch.0);
-        put(&mut below, "HOME", if dataset.home == Home::Tree { "TREE" } else { "ASIDE" });
+        let home = match dataset.home {
+            Home::Tree => "TREE",
+            Home::Aside => "ASIDE",
+            Home::Under => "UNDER",
+        };
+        put(&mut below, "HOME", home);
         put(&mut below, "FLUSHED", u32::from(dataset.flushed));
         put(&mut below, "GOING", u32::from(dataset.going));
         put(&mut below, "FAILED", u32::from(dataset.failed.is_some()));
@@ -245,7 +272,12 @@ fn decode_node(
     for (id, below) in tree.get("DATASET").into_iter().flat_map(Hash::iter) {
         let Some(id) = id.number().map(DatasetId) else { continue };
         let name = need(below.text("NAME"), "NAME")?.as_bytes().to_vec();
-        let home = if need(below.text("HOME"), "HOME")? == "TREE" { Home::Tree } else { Home::Aside };
+        let home = need(below.text("HOME"), "HOME")?;
+        let home = match home.as_bytes() {
+            b"TREE" => Home::Tree,
+            b"UNDER" => Home::Under,
+            _ => Home::Aside,
+        };
         let mut dataset = Dataset::new(id, Epoch(need(below.number("EPOCH"), "EPOCH")?), name, home);
         dataset.flushed = below.number::<u32>("FLUSHED")? == Some(1);
         dataset.going = below.number::<u32>("GOING")? == Some(1);

@@ -29,14 +29,17 @@ impl Node {
     /// A program removed the dataset's directory; the tree has forgotten it already. The lead hears of it before the
     /// round's end.
     pub(super) fn remove_dataset(&self, id: DatasetId) {
-        let name = {
+        let (name, home) = {
             let mut state = self.state.lock();
             let Some(dataset) = state.table.datasets.get_mut(&id) else { return };
+            let home = dataset.home;
             (dataset.going, dataset.listed, dataset.home) = (true, false, Home::Aside);
-            dataset.name.clone()
+            (dataset.name.clone(), home)
         };
         // At once: the program may make a directory of that name again.
-        if let Err(error) = self.cache.put_aside(id, &name) {
+        if home == Home::Under {
+            // The tree has let its next generation go, and the sealed one is aside.
+        } else if let Err(error) = self.cache.put_aside(id, &name) {
             self.events.error(Some(id), &format!("its bytes cannot be put aside for removal: {error}"));
         }
         self.state.lock().send(Event::Removed(id));
@@ -84,6 +87,13 @@ impl Node {
             monitor.cancel();
         }
         faults::hit("evict.begun").map_err(text)?;
+        if dataset.home == Home::Under && dataset.listed && self.owns_name(id, &dataset.name) {
+            // Without what it was built on its next generation is nothing.
+            self.cache.put_away(id, &dataset.name).map_err(text)?;
+            if let Ok(top) = crate::path::RelPath::new(dataset.name.clone()) {
+                self.journal.lock().forget(&top).map_err(text)?;
+            }
+        }
         // Before the name is free for a program's new directory.
         if dataset.home == Home::Tree && self.owns_name(id, &dataset.name) {
             self.cache.put_aside(id, &dataset.name).map_err(text)?;
@@ -93,6 +103,7 @@ impl Node {
         } else if dataset.home == Home::Tree {
             self.tree.thaw(&dataset.name);
         }
+        self.forget_generation(id);
         self.cache.remove_own(id).map_err(text)?;
         faults::hit("evict.removed").map_err(text)?;
         let mut disk = self.disk.lock();

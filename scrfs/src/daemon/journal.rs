@@ -1,5 +1,8 @@
 //! Which program rank creates which file, in an append-only file: an entry is there before its file is, and the 10,000th
 //! costs what the 10th did. Entries are folded into the filemap when their dataset is sealed.
+//!
+//! In the next generation of a sealed dataset an entry means that the file was made or changed here; a name that was
+//! removed has an entry too, which counts for that one sealed dataset only.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,6 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::store::log::Log;
 use crate::store::{Store, StoreError};
@@ -24,14 +28,19 @@ enum Record {
     Create(RelPath, Option<u32>),
     /// A directory got another name.
     Rename(RelPath, RelPath),
-    /// What is at or below it is in the filemap now, or gone.
+    /// What is at or below it is in the filemap now, or gone; of a whole dataset its removed names too.
     Forget(RelPath),
+    /// A name of this sealed dataset is about to be removed.
+    Remove(RelPath, DatasetId),
+    /// As [`Record::Forget`], but removed names stay.
+    ForgetFiles(RelPath),
 }
 
 /// See the module.
 pub(super) struct Journal {
     log: Log<Record>,
     files: BTreeMap<RelPath, Option<u32>>,
+    removed: BTreeMap<RelPath, DatasetId>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
 }
@@ -40,7 +49,7 @@ impl Journal {
     /// Reads it; also tells the bytes of a torn tail.
     pub(super) fn load(store: &Arc<Store>) -> Result<(Self, u64), StoreError> {
         let (log, records, torn) = Log::open(store, NAME)?;
-        let mut journal = Self { log, files: BTreeMap::new(), compact: 0 };
+        let mut journal = Self { log, files: BTreeMap::new(), removed: BTreeMap::new(), compact: 0 };
         for record in records {
             journal.follow(record);
         }
@@ -59,6 +68,38 @@ impl Journal {
         self.add(Record::Create(path.clone(), rank))
     }
 
+    /// As [`Journal::creating`], where the entry itself counts: it is never left out.
+    pub(super) fn changing(&mut self, path: &RelPath, rank: Option<u32>) -> io::Result<()> {
+        if self.files.contains_key(path) {
+            return Ok(());
+        }
+        self.add(Record::Create(path.clone(), rank))
+    }
+
+    /// `path`, a name of sealed dataset `id`, is about to be removed.
+    pub(super) fn removing(&mut self, path: &RelPath, id: DatasetId) -> io::Result<()> {
+        if self.removed.get(path) == Some(&id) {
+            return Ok(());
+        }
+        self.add(Record::Remove(path.clone(), id))
+    }
+
+    /// The file has an entry.
+    pub(super) fn has(&self, path: &RelPath) -> bool {
+        self.files.contains_key(path)
+    }
+
+    /// Files that have an entry in dataset `name`, relative to it.
+    pub(super) fn files_of(&self, name: &RelPath) -> Vec<RelPath> {
+        self.below(name).filter_map(|(path, _)| path.strip(name)).collect()
+    }
+
+    /// Names of sealed dataset `id` that were removed, relative to its directory `name`.
+    pub(super) fn removed_of(&self, name: &RelPath, id: DatasetId) -> Vec<RelPath> {
+        let below = self.removed.iter().filter(|(_, of)| **of == id);
+        below.filter_map(|(path, _)| path.strip(name)).collect()
+    }
+
     pub(super) fn renamed(&mut self, from: &RelPath, to: &RelPath) -> io::Result<()> {
         self.add(Record::Rename(from.clone(), to.clone()))
     }
@@ -67,13 +108,22 @@ impl Journal {
     pub(super) fn forget(&mut self, path: &RelPath) -> io::Result<()> {
         if path.is_root() {
             self.files.clear();
+            self.removed.clear();
             self.compact = 0;
             return self.log.clear();
         }
-        if self.below(path).next().is_none() {
+        if self.below(path).next().is_none() && !self.removed.keys().any(|name| name.strip(path).is_some()) {
             return Ok(());
         }
         self.add(Record::Forget(path.clone()))
+    }
+
+    /// Forgets files at or below `path`; removed names stay.
+    pub(super) fn forget_files(&mut self, path: &RelPath) -> io::Result<()> {
+        if self.below(path).next().is_none() {
+            return Ok(());
+        }
+        self.add(Record::ForgetFiles(path.clone()))
     }
 
     /// The rank that created the file.
@@ -98,8 +148,9 @@ impl Journal {
         self.log.append(&record)?;
         self.follow(record);
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
-            let records: Vec<Record> =
-                self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank)).collect();
+            let files = self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank));
+            let removed = self.removed.iter().map(|(path, id)| Record::Remove(path.clone(), *id));
+            let records: Vec<Record> = files.chain(removed).collect();
             self.log.rewrite(records.iter()).map_err(io::Error::other)?;
             self.compact = self.log.bytes();
         }
@@ -119,11 +170,20 @@ impl Journal {
                 }
             }
             Record::Forget(path) => {
-                let gone: Vec<_> = self.below(&path).map(|(path, _)| path.clone()).collect();
-                for path in gone {
-                    self.files.remove(&path);
+                self.drop_files(&path);
+                if path.names().count() == 1 {
+                    self.removed.retain(|name, _| name.strip(&path).is_none());
                 }
             }
+            Record::Remove(path, id) => drop(self.removed.insert(path, id)),
+            Record::ForgetFiles(path) => self.drop_files(&path),
+        }
+    }
+
+    fn drop_files(&mut self, path: &RelPath) {
+        let gone: Vec<_> = self.below(path).map(|(path, _)| path.clone()).collect();
+        for path in gone {
+            self.files.remove(&path);
         }
     }
 
@@ -143,6 +203,28 @@ mod tests {
 
     fn path(text: &str) -> RelPath {
         RelPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn removed_names_count_for_their_dataset_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let (mut journal, _) = Journal::load(&store).unwrap();
+        journal.removing(&path("ck/a"), DatasetId(3)).unwrap();
+        journal.removing(&path("ck/sub"), DatasetId(3)).unwrap();
+        journal.removing(&path("ck.b/a"), DatasetId(3)).unwrap();
+        journal.changing(&path("ck/a"), Some(1)).unwrap();
+        journal.forget_files(&path("ck")).unwrap();
+        journal.forget(&path("ck/sub")).unwrap();
+        for _ in 0..2 {
+            assert_eq!(journal.removed_of(&path("ck"), DatasetId(3)), [path("a"), path("sub")]);
+            assert!(journal.removed_of(&path("ck"), DatasetId(4)).is_empty());
+            assert!(!journal.has(&path("ck/a")));
+            journal = Journal::load(&store).unwrap().0;
+        }
+        journal.forget(&path("ck")).unwrap();
+        assert!(journal.removed_of(&path("ck"), DatasetId(3)).is_empty());
+        assert_eq!(journal.removed_of(&path("ck.b"), DatasetId(3)), [path("a")]);
     }
 
     #[test]

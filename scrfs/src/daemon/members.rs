@@ -49,7 +49,7 @@ impl DataError {
         self
     }
 
-    fn io(id: DatasetId, at: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
+    pub(super) fn io(id: DatasetId, at: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::new(id, error.raw_os_error().unwrap_or(libc::EIO), error.to_string()).at(at)
     }
 
@@ -239,7 +239,7 @@ impl Node {
             return Err(DataError::new(id, libc::EINVAL, "is not in its set").at(format!("member {member}")));
         }
         let redundancy = self.check_redundancy(&finish)?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
+        let mut home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
         let staged = part.origin == Origin::Staged && !part.recorded;
         for (entry, copy) in &files {
             let fd = if staged {
@@ -252,7 +252,7 @@ impl Node {
         }
         faults::hit("seal.synced").map_err(DataError::io(id, member))?;
         if staged {
-            self.place_files(&dataset, member, &home, &files)?;
+            home = self.place_member(id, member, &files)?;
         }
         cache::sync_directories(home.as_fd(), files.iter().map(|(entry, _)| &entry.path))
             .map_err(DataError::io(id, member))?;
@@ -263,7 +263,7 @@ impl Node {
         let mut finished = Part::clone(&part);
         (finished.files, finished.redundancy, finished.set) = (files, redundancy, finish.set);
         (finished.members, finished.recorded, finished.crcs_known) = (finish.members, true, true);
-        finished.origin = Origin::Here;
+        (finished.origin, finished.carried) = (Origin::Here, Arc::default());
         let entries = finished.entries();
         self.record_member(epoch, id, member, finished)?;
         faults::hit("seal.recorded").map_err(DataError::io(id, member))?;
@@ -336,7 +336,7 @@ impl Node {
     }
 
     /// Checked files of a rebuilt member get their places; links and directories of the dataset are made too.
-    fn place_files(
+    pub(super) fn place_files(
         &self,
         dataset: &Dataset,
         member: Member,
@@ -387,7 +387,7 @@ impl Node {
 
     pub(super) fn install_copy(&self, file: &SealedFile, size: u64, crc: u32) -> Result<(), DataError> {
         let (id, path) = (file.id, &file.path);
-        let (dataset, entry, copy) = self.copy_record(file)?;
+        let (_, entry, copy) = self.copy_record(file)?;
         if (size, crc) != (copy.size, copy.crc) {
             let text = format!(
                 "{size} bytes with CRC {crc:#x} arrived, sealed were {} with {:#x}",
@@ -398,8 +398,7 @@ impl Node {
         let staged = Staged::Copy(path.clone());
         let fd = self.cache.staged(id, &staged).map_err(DataError::io(id, path))?;
         settle_file(id, &fd, &entry, &copy, true)?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, path))?;
-        self.cache.put_in_place(id, &staged, home.as_fd(), path).map_err(DataError::io(id, path))?;
+        self.place_copy(id, &staged, path).map_err(DataError::io(id, path))?;
         faults::hit("fetch.placed").map_err(DataError::io(id, path))
     }
 }
@@ -412,7 +411,8 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
     }
     let mut files = part.files.clone();
     for ((entry, copy), &crc) in files.iter_mut().zip(crcs) {
-        if (part.crcs_known || part.recorded) && copy.crc != crc {
+        let known = part.crcs_known || part.recorded || part.carried.contains(&entry.path);
+        if known && copy.crc != crc {
             let text = format!("its bytes have CRC {crc:#x}, recorded is {:#x}", copy.crc);
             return Err(DataError::new(id, libc::EIO, text).at(&entry.path));
         }
@@ -423,7 +423,7 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
 }
 
 /// Right size, attributes if it is new here, and on storage.
-fn settle_file(
+pub(super) fn settle_file(
     id: DatasetId,
     fd: &OwnedFd,
     entry: &Entry,

@@ -8,6 +8,8 @@
 //!   `journal` the cheap record of new files, `cache` where bytes are.
 //! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop.
 //! * `members`: coordinators' workers read and write through descriptors that are opened here.
+//! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
+//!   did, `listing` what is in a directory.
 //! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
 //! * `events`, `report`: what operators see.
 
@@ -17,12 +19,15 @@ pub mod node;
 
 mod cache;
 pub(crate) mod callers;
+mod changes;
 mod commands;
 mod disk;
 mod events;
 mod eviction;
 mod filemap;
+mod generation;
 mod journal;
+mod listing;
 mod members;
 mod report;
 mod requests;

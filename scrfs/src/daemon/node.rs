@@ -25,6 +25,7 @@ use super::cache::Cache;
 use super::disk::Disk;
 use super::events::Events;
 use super::filemap::CacheNames;
+use super::generation::Generations;
 use super::journal::Journal;
 use super::requests::Waiting;
 use super::rounds::Rounds;
@@ -84,6 +85,8 @@ pub(super) struct Lanes {
     pub(super) evictions: Lane,
     /// Directory operations without a coordinator.
     pub(super) local: Lane,
+    /// Sealed files that programs are about to change.
+    pub(super) generations: Lane,
 }
 
 /// The node's half of the daemon. [`Node::stop`] ends it; dropping it does not.
@@ -91,9 +94,10 @@ pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) tree: Arc<dyn MountedTree>,
     pub(super) cache: Cache,
-    /// Lock order: `disk`, `rounds`, `journal`, `state`; none is taken while a later one is held.
+    /// Lock order: `rounds`, `generations`, `disk`, `journal`, `state`; none is taken while a later one is held.
     pub(super) disk: Mutex<Disk>,
     pub(super) rounds: Mutex<Rounds>,
+    pub(super) generations: Mutex<Generations>,
     pub(super) journal: Mutex<Journal>,
     pub(super) state: Mutex<State>,
     /// Something began to wait, or what waits has to be looked at anew.
@@ -182,6 +186,7 @@ impl Node {
             opens: lane("scrfs-open")?,
             evictions: lane("scrfs-evict")?,
             local: lane("scrfs-local")?,
+            generations: lane("scrfs-change")?,
         };
         Ok(Arc::new_cyclic(|me| Self {
             config,
@@ -189,6 +194,7 @@ impl Node {
             cache,
             disk: Mutex::new(disk),
             rounds: Mutex::new(rounds),
+            generations: Mutex::default(),
             journal: Mutex::new(journal),
             state: Mutex::new(state),
             wake: Condvar::new(),
@@ -214,23 +220,26 @@ impl Node {
             let (mut frozen, mut listed, mut going) = (Vec::new(), Vec::new(), Vec::new());
             for dataset in state.table.datasets.values_mut() {
                 // Moving between the two is two steps; files aside are the truth.
-                if dataset.home == Home::Tree && self.cache.is_aside(dataset.id) {
-                    dataset.home = Home::Aside;
+                match (dataset.home, self.cache.is_aside(dataset.id)) {
+                    (Home::Tree, true) => dataset.home = Home::Aside,
+                    // Its next generation had not quite begun.
+                    (Home::Under, false) => dataset.home = Home::Tree,
+                    _ => {}
                 }
                 match (dataset.going, dataset.home, &dataset.catalog) {
                     (true, _, _) => going.push(dataset.id),
-                    (false, Home::Tree, Some(catalog)) => {
+                    (false, Home::Tree | Home::Under, Some(_)) => {
                         dataset.listed = true;
-                        listed.push(Arc::clone(catalog));
+                        listed.push(dataset.id);
                     }
-                    (false, Home::Tree, None) => frozen.push(dataset.name.clone()),
+                    (false, Home::Tree | Home::Under, None) => frozen.push(dataset.name.clone()),
                     (false, Home::Aside, _) => {}
                 }
             }
             (frozen, listed, going)
         };
-        for catalog in listed {
-            self.tree.sealed(catalog);
+        for id in listed {
+            self.list_again(id);
         }
         for name in frozen {
             self.tree.freeze(&name);
@@ -238,6 +247,22 @@ impl Node {
         for id in going {
             self.evict_in_background(id);
         }
+    }
+
+    /// Shows a complete dataset as the former worker did.
+    fn list_again(&self, id: crate::ids::DatasetId) {
+        let Ok(dataset) = self.dataset(id) else { return };
+        let Some(catalog) = dataset.catalog.clone() else { return };
+        let newest = self.state.lock().base(&dataset.name).map(|base| base.id);
+        if newest != Some(id) {
+            // Of two generations the newer one, which lets the former leave.
+            return;
+        }
+        if let Err(reason) = self.supersede(&mut self.disk.lock(), &catalog) {
+            self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
+        }
+        self.tree.sealed(catalog);
+        self.tell_generation(&dataset);
     }
 
     /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their work is done.
@@ -262,7 +287,14 @@ impl Node {
             waiter.answer(libc::EIO);
         }
         let lanes = &self.lanes;
-        for lane in [&lanes.transfers, &lanes.opens, &lanes.evictions, &lanes.local, &lanes.records] {
+        for lane in [
+            &lanes.transfers,
+            &lanes.opens,
+            &lanes.evictions,
+            &lanes.local,
+            &lanes.generations,
+            &lanes.records,
+        ] {
             lane.stop();
         }
         if let Some(watcher) = self.watcher.lock().take()

@@ -43,6 +43,9 @@ pub(super) enum Wanted {
 pub(super) struct Waiter {
     pub(super) request: RequestId,
     pub(super) wanted: Wanted,
+    /// Of a marker: the sealed dataset that was changed here before it was set, until the lead knows that. Its own seal is
+    /// not what is waited for.
+    base: Option<DatasetId>,
     caller: Caller,
     done: Completion,
     since: Instant,
@@ -78,9 +81,18 @@ impl Waiting {
         self.waiters.remove(&request)
     }
 
-    /// Takes those that want the marker of `name`.
-    pub(super) fn take_markers(&mut self, name: &[u8]) -> Vec<Waiter> {
-        self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name))
+    /// Takes those that want the marker of `name`, save those that ask for the generation after `sealed`.
+    fn take_markers(&mut self, name: &[u8], sealed: Option<DatasetId>) -> Vec<Waiter> {
+        let later = |waiter: &Waiter| sealed.is_some() && waiter.base == sealed;
+        self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name && !later(waiter)))
+    }
+
+    /// The lead is told what was changed in `sealed` until now: markers that asked for the generation after it are
+    /// answered by what comes of that.
+    pub(super) fn covered(&mut self, sealed: DatasetId) {
+        for waiter in self.waiters.values_mut().filter(|waiter| waiter.base == Some(sealed)) {
+            waiter.base = None;
+        }
     }
 
     /// Takes those that want the file that `request` asked for.
@@ -180,7 +192,7 @@ impl Node {
         &self,
         state: &mut State,
         request: RequestId,
-        wanted: Wanted,
+        (wanted, base): (Wanted, Option<DatasetId>),
         caller: Caller,
         done: Completion,
     ) -> Option<Completion> {
@@ -191,7 +203,7 @@ impl Node {
         let now = Instant::now();
         let bound =
             if state.attached.is_some() { attached_bound(&wanted) } else { self.coordinator_wait(state) };
-        let waiter = Waiter { request, wanted, caller, done, since: now, deadline: now + bound };
+        let waiter = Waiter { request, wanted, base, caller, done, since: now, deadline: now + bound };
         state.waiting.waiters.insert(request, waiter);
         if let Some(event) = event {
             state.send_request(event);
@@ -210,9 +222,25 @@ impl Node {
 
     /// Answers all markers of `name`.
     pub(super) fn answer_markers(&self, name: &[u8], errno: i32) {
-        let waiters = self.state.lock().waiting.take_markers(name);
+        let waiters = self.state.lock().waiting.take_markers(name, None);
         for waiter in waiters {
             waiter.answer(errno);
+        }
+    }
+
+    /// Dataset `id` of that name is sealed: answers the markers that asked for it.
+    pub(super) fn answer_sealed(&self, name: &[u8], id: DatasetId) {
+        let waiters = {
+            let mut state = self.state.lock();
+            let waiters = state.waiting.take_markers(name, Some(id));
+            if state.waiting.wants_marker(name) {
+                // Set after a change of what is sealed now: the lead may have taken them for those of this seal.
+                state.send_request(Event::Marker { name: name.to_vec() });
+            }
+            waiters
+        };
+        for waiter in waiters {
+            waiter.answer(0);
         }
     }
 
@@ -387,7 +415,8 @@ impl GlobalRequests for Node {
             drop(state);
             return done(Err(Errno(libc::EIO)));
         }
-        let alone = self.wait_for(&mut state, request, Wanted::Directory(op.clone()), caller, done);
+        let wanted = Wanted::Directory(op.clone());
+        let alone = self.wait_for(&mut state, request, (wanted, None), caller, done);
         // Asked again, it may have been decided before it waited here.
         let decision = self.tree.decision(request);
         let waiter = decision.and_then(|errno| Some((state.waiting.take(request)?, errno)));
@@ -401,25 +430,23 @@ impl GlobalRequests for Node {
     }
 
     fn marker(&self, name: &[u8], caller: Caller, done: Completion) {
+        // Set on a sealed dataset it asks for the next generation, if any node has changed anything: the lead finds out.
+        let base = self.marker_base(name);
         let mut state = self.state.lock();
-        let known = state.by_name(name).filter(|dataset| dataset.catalog.is_some() && dataset.settled);
-        let sealed = known.map(|dataset| dataset.failed.is_none());
-        if sealed.is_some() || state.stopping {
+        if state.stopping {
             drop(state);
-            return done(if sealed == Some(true) { Ok(()) } else { Err(Errno(libc::EIO)) });
+            return done(Err(Errno(libc::EIO)));
         }
-        let request = self.next_request();
-        let alone = self.wait_for(&mut state, request, Wanted::Marker(name.to_vec()), caller, done);
+        let (request, wanted) = (self.next_request(), Wanted::Marker(name.to_vec()));
+        let alone = self.wait_for(&mut state, request, (wanted, base), caller, done);
         drop(state);
-        if let Some(done) = alone {
-            let shown = String::from_utf8_lossy(name);
-            self.events.error(None, &format!("{shown}: not sealed, no coordinator; nothing protects it"));
-            done(Err(Errno(libc::EIO)));
+        let Some(done) = alone else { return };
+        if base.is_none() && self.is_sealed_alone(name) {
+            return done(Ok(()));
         }
-    }
-
-    fn has_failed(&self, name: &[u8]) -> bool {
-        self.state.lock().by_name(name).is_some_and(|dataset| dataset.failed.is_some())
+        let shown = String::from_utf8_lossy(name);
+        self.events.error(None, &format!("{shown}: not sealed, no coordinator; nothing protects it"));
+        done(Err(Errno(libc::EIO)));
     }
 
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
@@ -430,7 +457,7 @@ impl GlobalRequests for Node {
             return done(Err(Errno(libc::EIO)));
         }
         let request = self.next_request();
-        let alone = self.wait_for(&mut state, request, Wanted::Fetch(file), caller, done);
+        let alone = self.wait_for(&mut state, request, (Wanted::Fetch(file), None), caller, done);
         drop(state);
         if let Some(done) = alone {
             self.events.error(
@@ -449,12 +476,49 @@ impl GlobalRequests for Node {
         })
     }
 
+    fn open_generation(&self, id: DatasetId, done: Completion) {
+        self.in_generations(done, move |node| {
+            Node::open_generation(node, id).map_err(|reason| {
+                node.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
+                Errno(libc::EIO)
+            })
+        });
+    }
+
+    fn keep_sealed(&self, id: DatasetId, path: &RelPath, done: Completion) {
+        let path = path.clone();
+        self.in_generations(done, move |node| node.keep_sealed_file(id, &path));
+    }
+
+    fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
+        self.in_journal(id, path, |journal, path| journal.changing(path, program_rank))
+    }
+
+    fn removing(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno> {
+        self.in_journal(id, path, |journal, path| journal.removing(path, id))
+    }
+
     fn note(&self, text: String) {
         self.events.info(None, &text);
     }
 }
 
 impl Node {
+    /// Changes the journal's word on a path of dataset `id`.
+    fn in_journal(
+        &self,
+        id: DatasetId,
+        path: &RelPath,
+        change: impl FnOnce(&mut super::journal::Journal, &RelPath) -> std::io::Result<()>,
+    ) -> Result<(), Errno> {
+        let name = self.state.lock().table.datasets.get(&id).map(|dataset| dataset.name.clone());
+        let full = name.ok_or(Errno(libc::ESTALE)).and_then(|name| Ok(RelPath::new(name)?.concat(path)?))?;
+        change(&mut self.journal.lock(), &full).map_err(|error| {
+            self.events.error(Some(id), &format!("{path}: the filemap's journal cannot be written: {error}"));
+            Errno(error.raw_os_error().unwrap_or(libc::EIO))
+        })
+    }
+
     /// Runs `work` in the records' thread, unless its link is gone by then.
     pub(super) fn in_records(&self, link: u64, work: impl FnOnce(&Self) + Send + 'static) {
         let me = self.me.clone();

@@ -133,6 +133,10 @@ impl Node {
                 _ => self.forget_seal(dataset)?,
             }
         }
+        // No program runs: what they changed in sealed datasets is given up, and the tree has no part of these.
+        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Under) {
+            self.hide(dataset)?;
+        }
         // Those in the tree already must be known to it before everything else there goes.
         for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Tree) {
             self.show(dataset)?;
@@ -143,7 +147,7 @@ impl Node {
             .lock()
             .forget(&RelPath::root())
             .map_err(|error| format!("the filemap's journal: {error}"))?;
-        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Aside) {
+        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home != Home::Tree) {
             self.show(dataset)?;
         }
         faults::hit("present.listed").map_err(|error| error.to_string())
@@ -162,6 +166,10 @@ impl Node {
                 .put_aside(id, &dataset.name)
                 .map_err(|error| format!("dataset {id} cannot be put aside: {error}"))?;
         }
+        if dataset.home == Home::Under {
+            self.tree.unlisted(id);
+            self.forget_generation(id);
+        }
         self.set_home(id, Home::Aside, false)
     }
 
@@ -170,7 +178,7 @@ impl Node {
         let id = dataset.id;
         let Some(catalog) = &dataset.catalog else { return Ok(()) };
         let failed = |error: std::io::Error| format!("dataset {id} cannot be put in place: {error}");
-        if dataset.home == Home::Aside {
+        if dataset.home != Home::Tree {
             // Recorded first: a home in the tree with files aside is put right at start.
             self.set_home(id, Home::Tree, false)?;
             self.cache.put_back(id, &dataset.name).map_err(failed)?;

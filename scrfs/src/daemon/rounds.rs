@@ -100,7 +100,15 @@ impl Node {
 
     fn vote(&self, op: &DirOp) -> Result<(), i32> {
         self.records_allow(op)?;
-        self.tree.prepare(op).map_err(|errno| errno.0)
+        self.prepare_in_tree(op).map_err(|errno| errno.0)
+    }
+
+    fn prepare_in_tree(&self, op: &DirOp) -> Result<(), Errno> {
+        self.tree.prepare(op)?;
+        self.open_for(op).map_err(|errno| {
+            self.tree.release(op);
+            Errno(errno)
+        })
     }
 
     /// Does what is sealed, or being sealed, allow it?
@@ -119,7 +127,7 @@ impl Node {
             // Records name datasets by their directory.
             DirOp::Rename { from, to, exchange, .. } => {
                 let sealed_target = *exchange && top(to).is_some();
-                if top(from).is_some() || sealed_target { Err(libc::EROFS) } else { Ok(()) }
+                if top(from).is_some() || sealed_target { Err(libc::EXDEV) } else { Ok(()) }
             }
         }
     }
@@ -164,6 +172,11 @@ impl Node {
 
     /// Applies an operation whose names are held, with all that follows on this node.
     fn apply(&self, op: &DirOp) -> i32 {
+        if let Err(error) = self.note_operation(op) {
+            self.events.error(None, &format!("{op:?} was decided but cannot be recorded here: {error}"));
+            self.tree.release(op);
+            return error.raw_os_error().unwrap_or(libc::EIO);
+        }
         if let Err(errno) = self.tree.apply(op) {
             self.events.error(None, &format!("{op:?} was decided but failed here: {errno}"));
             return errno.0;
@@ -202,7 +215,7 @@ impl Node {
     }
 
     fn replay(&self, rounds: &mut Rounds, request: RequestId, op: &DirOp) -> i32 {
-        match self.tree.prepare(op) {
+        match self.prepare_in_tree(op) {
             Ok(()) => self.apply_recorded(rounds, request, op),
             // It was done before the former lead went.
             Err(Errno(libc::EEXIST)) if matches!(op, DirOp::Make { .. }) => 0,
@@ -243,7 +256,7 @@ impl Node {
     pub(super) fn dir_unite(&self, directories: Vec<DirHeld>) {
         for DirHeld { path, mode, uid, gid } in directories {
             let op = DirOp::Make { path, mode, uid, gid };
-            let made = match self.tree.prepare(&op) {
+            let made = match self.prepare_in_tree(&op) {
                 Ok(()) => self.tree.apply(&op),
                 Err(Errno(libc::EEXIST)) => Ok(()),
                 Err(errno) => Err(errno),
@@ -273,7 +286,7 @@ impl Node {
     /// waited for a lead before.
     pub(super) fn act_alone(&self, op: DirOp, request: RequestId, done: Completion) {
         let me = self.me.clone();
-        let answer = Answer(Some(done));
+        let answer = Answer::new(done);
         self.lanes.local.run(move || {
             let Some(node) = me.upgrade() else { return };
             let applied = {
@@ -296,10 +309,14 @@ impl Node {
 }
 
 /// A completion that runs also when the work that should have run it is thrown away (EIO).
-struct Answer(Option<Completion>);
+pub(super) struct Answer(Option<Completion>);
 
 impl Answer {
-    fn give(mut self, result: Result<(), Errno>) {
+    pub(super) fn new(done: Completion) -> Self {
+        Self(Some(done))
+    }
+
+    pub(super) fn give(mut self, result: Result<(), Errno>) {
         if let Some(done) = self.0.take() {
             done(result);
         }

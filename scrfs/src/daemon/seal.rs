@@ -7,15 +7,14 @@
 //! Fault points: `seal.begun`, `seal.quiet`, `seal.frozen`, `commit.begun`, `commit.recorded`, `commit.listed`.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{AtFlags, FileType};
 
-use crate::control::{Event, FrozenFile, HeldState};
-use crate::dataset::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy, Stamp};
+use crate::control::{Event, FrozenPart, HeldState};
+use crate::dataset::{Catalog, CatalogIndex, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
@@ -24,6 +23,7 @@ use crate::transfer::Monitor;
 
 use super::boundary::Writer;
 use super::catalog_file;
+use super::listing::{Lost, entry_of, walk};
 use super::node::Node;
 use super::state::{Dataset, Freezing, Home, Origin, Part};
 use super::{callers, disk};
@@ -64,9 +64,9 @@ impl Bell {
 
 impl Node {
     /// Starts freezing. In the records' thread.
-    pub(super) fn freeze(&self, id: DatasetId, name: Vec<u8>, member: Member) {
+    pub(super) fn freeze(&self, id: DatasetId, name: Vec<u8>, member: Member, base: Option<DatasetId>) {
         self.state.lock().seals.insert(id, name.clone());
-        if let Err(reason) = self.begin_freeze(id, &name) {
+        if let Err(reason) = self.begin_freeze(id, &name, base) {
             self.events
                 .error(Some(id), &format!("{}: cannot be frozen: {reason}", String::from_utf8_lossy(&name)));
             return self.state.lock().send(Event::Frozen { id, result: Err(reason) });
@@ -79,7 +79,7 @@ impl Node {
         let me = self.me.clone();
         let spawned = std::thread::Builder::new().name("scrfs-freeze".into()).spawn(move || {
             if let Some(node) = me.upgrade() {
-                node.freeze_and_tell(id, &name, member, (&cancelled, &bell));
+                node.freeze_and_tell(id, &name, (member, base), (&cancelled, &bell));
             }
         });
         if let Err(error) = spawned {
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    fn begin_freeze(&self, id: DatasetId, name: &[u8]) -> Result<(), String> {
+    fn begin_freeze(&self, id: DatasetId, name: &[u8], base: Option<DatasetId>) -> Result<(), String> {
         catalog_file::validate_name(name).map_err(|error| error.to_string())?;
         {
             let mut state = self.state.lock();
@@ -98,7 +98,12 @@ impl Node {
                 state.freezing.values().any(|other| other.name == name && other.cancelled.is_cancelled())
             };
             let _ = self.thawed.wait_while_until(&mut state, thawing, until);
-            if let Some(dataset) = state.by_name(name) {
+            let is_base = |dataset: &Dataset| dataset.catalog.is_some() && Some(dataset.id) == base;
+            let here = state.by_name(name);
+            if here.is_none() && base.is_some() {
+                return Err("the generation before it is not here".into());
+            }
+            if let Some(dataset) = here.filter(|dataset| !is_base(dataset)) {
                 return Err(format!(
                     "its name is that of dataset {}, {:?} here",
                     dataset.id,
@@ -117,19 +122,27 @@ impl Node {
         seen.map_err(|error| error.to_string())
     }
 
-    fn freeze_and_tell(&self, id: DatasetId, name: &[u8], member: Member, signals: (&Monitor, &Arc<Bell>)) {
+    fn freeze_and_tell(
+        &self,
+        id: DatasetId,
+        name: &[u8],
+        (member, base): (Member, Option<DatasetId>),
+        signals: (&Monitor, &Arc<Bell>),
+    ) {
         self.tree.freeze(name);
         let cancelled = signals.0;
-        let mut result = self.freeze_quiet(id, name, member, signals);
+        let mut result = self.freeze_quiet(id, name, (member, base), signals);
         if cancelled.is_cancelled() && !self.state.lock().table.datasets.contains_key(&id) {
             result = Err(GIVEN_UP.into());
         }
         let shown = String::from_utf8_lossy(name).into_owned();
         match &result {
-            Ok(files) => {
-                let bytes: u64 = files.iter().map(|file| file.size).sum();
-                let text =
-                    format!("{shown}: frozen as member {member}, {} files, {bytes} bytes", files.len());
+            Ok(part) => {
+                let bytes: u64 = part.files.iter().map(|file| file.size).sum();
+                let (files, carried) = (part.files.len(), part.carried.len());
+                let text = format!(
+                    "{shown}: frozen as member {member}, {files} files, {bytes} bytes, and {carried} carried on"
+                );
                 self.events.info(Some(id), &text);
             }
             Err(reason) => {
@@ -149,21 +162,30 @@ impl Node {
         &self,
         id: DatasetId,
         name: &[u8],
-        member: Member,
+        (member, base): (Member, Option<DatasetId>),
         (cancelled, bell): (&Monitor, &Arc<Bell>),
-    ) -> Result<Vec<FrozenFile>, String> {
+    ) -> Result<FrozenPart, String> {
         self.wait_quiet(name, cancelled, bell)?;
         let text = |error: io::Error| error.to_string();
         faults::hit("seal.quiet").map_err(text)?;
+        if let Some(base) = base {
+            // Its sealed files leave the tree also where nothing was changed: the tree is the new generation's.
+            self.open_generation(base)?;
+        }
         let frozen = self.tree.files(name).map_err(|error| error.to_string())?;
         let limit = self.state.lock().settings.as_ref().map_or(u64::MAX, |settings| settings.list_max);
         if frozen.len() as u64 > limit {
             return Err(format!("{} files, more than SCRFS_LIST_MAX ({limit})", frozen.len()));
         }
-        let part = self.describe(id, name, member, &frozen)?;
+        let base = base.map(|base| self.dataset(base)).transpose().map_err(|error| error.to_string())?;
+        let told = match &base {
+            Some(base) => self.survey(base, frozen)?.0,
+            None => FrozenPart { files: frozen, ..FrozenPart::default() },
+        };
+        let part = self.describe(id, name, member, &told, base.as_ref())?;
         self.record_frozen(id, name, member, part, cancelled)?;
         faults::hit("seal.frozen").map_err(text)?;
-        Ok(frozen)
+        Ok(told)
     }
 
     /// Waits until no writable descriptor or mapping is left, or says who has one.
@@ -221,20 +243,28 @@ impl Node {
         id: DatasetId,
         name: &[u8],
         member: Member,
-        frozen: &[FrozenFile],
+        told: &FrozenPart,
+        base: Option<&Dataset>,
     ) -> Result<Part, String> {
         let top = self.tree.backing_directory(name).map_err(|error| error.to_string())?;
         let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
         let name = RelPath::new(name).map_err(|error| error.to_string())?;
-        let mut files = Vec::with_capacity(frozen.len());
-        for file in frozen {
+        let mut files = Vec::with_capacity(told.files.len() + told.carried.len());
+        let carried: std::collections::BTreeSet<RelPath> =
+            told.carried.iter().map(|file| file.path.clone()).collect();
+        for file in told.files.iter().chain(&told.carried) {
             let fd = beneath::open_file(top.as_fd(), &file.path).map_err(|e| at(&file.path, e))?;
             let stat = rustix::fs::fstat(&fd).map_err(|e| at(&file.path, e.into()))?;
             if stat.st_size.cast_unsigned() != file.size {
                 return Err(format!("{}: changed its size while frozen", file.path));
             }
             let rank = name.concat(&file.path).ok().and_then(|path| self.journal.lock().rank_of(&path));
-            let copy = FileCopy { size: file.size, crc: 0, member, program_rank: rank };
+            let mut copy = FileCopy { size: file.size, crc: 0, member, program_rank: rank };
+            if let Some((_, sealed)) =
+                base.and_then(|base| base.file(&file.path)).filter(|_| carried.contains(&file.path))
+            {
+                (copy.crc, copy.program_rank) = (sealed.crc, sealed.program_rank);
+            }
             files.push((entry_of(file.path.clone(), EntryKind::File(copy.clone()), &stat), copy));
         }
         files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
@@ -244,7 +274,9 @@ impl Node {
         if let Some(text) = lost.told(&name) {
             self.events.warning(Some(id), &text);
         }
-        Ok(Part::new(Origin::Here, files, others))
+        let mut part = Part::new(Origin::Here, files, others);
+        part.carried = Arc::new(carried);
+        Ok(part)
     }
 
     fn record_frozen(
@@ -373,6 +405,13 @@ impl Node {
             self.events.error(Some(id), &format!("complete, but the node's record lags: {error}"));
             return Err(error.to_string());
         }
+        let fresh = |dataset: &Dataset| dataset.home == Home::Tree && !dataset.listed;
+        let fresh = self.state.lock().table.datasets.get(&id).is_some_and(fresh);
+        // Before programs can change it, so that nothing of theirs is forgotten.
+        if fresh && !self.supersede(&mut disk, &index)? {
+            let top = RelPath::new(index.catalog().name.clone()).map_err(|error| error.to_string())?;
+            self.journal.lock().forget(&top).map_err(|error| format!("the filemap's journal: {error}"))?;
+        }
         drop(disk);
         self.list(id, later);
         faults::hit("commit.listed").map_err(|error| error.to_string())
@@ -383,7 +422,7 @@ impl Node {
         let listed = {
             let mut state = self.state.lock();
             match state.table.datasets.get_mut(&id) {
-                Some(dataset) if dataset.home == Home::Tree && (dataset.listed || !later) => {
+                Some(dataset) if dataset.home != Home::Aside && (dataset.listed || !later) => {
                     dataset.listed = true;
                     dataset.catalog.clone()
                 }
@@ -407,16 +446,12 @@ impl Node {
             state.seals.remove(&id);
             name
         };
-        let forgotten = RelPath::new(name.clone()).map(|path| self.journal.lock().forget(&path));
-        if let Ok(Err(error)) = forgotten {
-            self.events.warning(Some(id), &format!("the filemap's journal: {error}"));
-        }
         let shown = String::from_utf8_lossy(&name).into_owned();
         self.events.info(Some(id), &format!("{shown}: sealed, all members have recorded COMPLETE"));
         if let Some(weak) = self.unprotected(id) {
             self.events.warning(Some(id), &format!("{shown}: {weak}"));
         }
-        self.answer_markers(&name, 0);
+        self.answer_sealed(&name, id);
     }
 
     fn unprotected(&self, id: DatasetId) -> Option<&'static str> {
@@ -454,78 +489,4 @@ fn shown(writer: &Writer) -> String {
     } else {
         format!("{} by {} (pid {})", writer.path, writer.command, writer.pid)
     }
-}
-
-pub(super) fn entry_of(path: RelPath, kind: EntryKind, stat: &rustix::fs::Stat) -> Entry {
-    let stamp = |secs: i64, nsecs: u64| Stamp { secs, nsecs: u32::try_from(nsecs).unwrap_or(0) };
-    Entry {
-        path,
-        kind,
-        mode: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
-        atime: stamp(stat.st_atime.into(), stat.st_atime_nsec.into()),
-        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
-        mtime: stamp(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
-    }
-}
-
-/// What cannot be part of a checkpoint.
-#[derive(Default)]
-struct Lost {
-    names: Vec<String>,
-    count: usize,
-}
-
-impl Lost {
-    /// How many are named.
-    const NAMED_MAX: usize = 8;
-
-    fn add(&mut self, path: &RelPath, kind: FileType) {
-        self.count += 1;
-        if self.names.len() < Self::NAMED_MAX {
-            let word = match kind {
-                FileType::Fifo => "a FIFO",
-                FileType::Socket => "a socket",
-                _ => "a device",
-            };
-            self.names.push(format!("{path} ({word})"));
-        }
-    }
-
-    fn told(&self, dataset: &RelPath) -> Option<String> {
-        let more = self.count - self.names.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        (self.count > 0).then(|| {
-            format!(
-                "{dataset}: no part of the checkpoint, and gone once it is sealed: {}{more}",
-                self.names.join(", ")
-            )
-        })
-    }
-}
-
-/// Collects the directories and links at and below `path`, and what is lost.
-fn walk(top: BorrowedFd<'_>, path: &RelPath, found: &mut Vec<Entry>, lost: &mut Lost) -> io::Result<()> {
-    let directory = beneath::open_directory(top, path)?;
-    let stat = rustix::fs::fstat(&directory)?;
-    found.push(entry_of(path.clone(), EntryKind::Directory, &stat));
-    let mut names = beneath::names(directory.as_fd())?;
-    names.sort_unstable();
-    for name in names {
-        let inner = path.join(&name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        let name = RelPath::new(name).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        let stat = rustix::fs::statat(&directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => walk(top, &inner, found, lost)?,
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(&directory, name.as_path(), Vec::new())?.into_bytes();
-                found.push(entry_of(inner, EntryKind::Symlink(target), &stat));
-            }
-            FileType::RegularFile => {}
-            kind => lost.add(&inner, kind),
-        }
-    }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 //! All of it is behind one lock that is never held over a system call that can take long. What must survive a restart of
 //! the worker is in [`super::disk`]; it is written first, then the table changes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub(super) enum Home {
     Tree,
     /// In `dataset.<id>/aside`: not presented, or not yet.
     Aside,
+    /// In `dataset.<id>/aside`, and presented: what is at the dataset's name in the mounted tree is its next generation.
+    Under,
 }
 
 /// A member's redundancy file.
@@ -55,6 +57,8 @@ pub(super) struct Part {
     pub(super) others: Vec<Entry>,
     /// The CRCs in `files` are known before the member is finished.
     pub(super) crcs_known: bool,
+    /// Files of the generation before, with their CRCs from there; only while it is being sealed.
+    pub(super) carried: Arc<BTreeSet<RelPath>>,
     pub(super) redundancy: Option<RedundancyFile>,
     /// Its redundancy set in ring order; empty until recorded.
     pub(super) set: Vec<Member>,
@@ -67,9 +71,9 @@ pub(super) struct Part {
 impl Part {
     /// A member whose files are there and not yet read.
     pub(super) fn new(origin: Origin, files: Vec<(Entry, FileCopy)>, others: Vec<Entry>) -> Self {
-        let crcs_known = false;
+        let (crcs_known, carried) = (false, Arc::default());
         let (redundancy, set, members, recorded) = (None, Vec::new(), 0, false);
-        Self { origin, files, others, crcs_known, redundancy, set, members, recorded }
+        Self { origin, files, others, crcs_known, carried, redundancy, set, members, recorded }
     }
 
     pub(super) fn file(&self, path: &RelPath) -> Option<&(Entry, FileCopy)> {
@@ -261,7 +265,13 @@ impl State {
 
     /// The sealed or half-sealed dataset that has `name` in the tree.
     pub(super) fn by_name(&self, name: &[u8]) -> Option<&Dataset> {
-        self.present().filter(|dataset| dataset.home == Home::Tree && dataset.name == name).last()
+        self.present().filter(|dataset| dataset.home != Home::Aside && dataset.name == name).last()
+    }
+
+    /// The complete dataset that programs see under `name`, changed or not: the base of its next generation.
+    pub(super) fn base(&self, name: &[u8]) -> Option<&Dataset> {
+        let presented = |dataset: &&Dataset| dataset.catalog.is_some() && dataset.home != Home::Aside;
+        self.present().filter(presented).filter(|dataset| dataset.name == name).last()
     }
 
     /// What the mount presents: a dataset that the last restart hid is not it, however new.

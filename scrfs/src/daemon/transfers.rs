@@ -182,15 +182,10 @@ impl Node {
         let pfs = PfsDirectory::open(&identity, &order.directory).map_err(there)?;
         let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(here)?;
         for (entry, copy) in &part.files {
-            self.fetch_file(
-                &pfs,
-                id,
-                &Staged::File(member, entry.path.clone()),
-                &home,
-                entry,
-                copy,
-                &monitor,
-            )?;
+            let staged = Staged::File(member, entry.path.clone());
+            self.fetch_file(&pfs, id, &staged, entry, copy, &monitor)?;
+            let placed = self.cache.put_in_place(id, &staged, home.as_fd(), &entry.path);
+            placed.map_err(|error| here(format!("{}: {error}", entry.path)))?;
         }
         make_others(&home, &part.others).map_err(here)?;
         cache::sync_directories(home.as_fd(), part.files.iter().map(|(entry, _)| &entry.path))
@@ -237,13 +232,12 @@ impl Node {
         put.map_err(|error| error.to_string())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one file's way from there to here")]
+    /// Brings a file's bytes here, whole; they have no place yet.
     fn fetch_file(
         &self,
         pfs: &PfsDirectory,
         id: DatasetId,
         staged: &Staged,
-        home: &OwnedFd,
         entry: &Entry,
         copy: &FileCopy,
         monitor: &Monitor,
@@ -255,7 +249,7 @@ impl Node {
         faults::hit("fetch.staged").map_err(at)?;
         restore_attributes(&kept, entry).map_err(at)?;
         rustix::fs::fdatasync(&kept).map_err(|errno| at(errno.into()))?;
-        self.cache.put_in_place(id, staged, home.as_fd(), &entry.path).map_err(at)
+        Ok(())
     }
 
     fn forget_fetched(&self, order: &FetchOrder) {
@@ -286,7 +280,7 @@ impl Node {
     }
 
     fn try_copy_from_prefix(&self, file: &SealedFile, directory: &[u8]) -> Result<(), FetchFailure> {
-        let (dataset, entry, copy) = self.copy_record(file).map_err(here)?;
+        let (_, entry, copy) = self.copy_record(file).map_err(here)?;
         let (monitor, identity) = {
             let mut state = self.state.lock();
             let attached = state.attached.as_mut().ok_or("the coordinator is gone").map_err(here)?;
@@ -295,9 +289,10 @@ impl Node {
             (monitor, attached.identity.clone())
         };
         let pfs = PfsDirectory::open(&identity, directory).map_err(there)?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(here)?;
         let staged = Staged::Copy(entry.path.clone());
-        self.fetch_file(&pfs, file.id, &staged, &home, &entry, &copy, &monitor)
+        self.fetch_file(&pfs, file.id, &staged, &entry, &copy, &monitor)?;
+        self.place_copy(file.id, &staged, &entry.path)
+            .map_err(|error| here(format!("{}: {error}", entry.path)))
     }
 }
 

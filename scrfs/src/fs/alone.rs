@@ -52,6 +52,22 @@ impl GlobalRequests for Alone {
         Ok(())
     }
 
+    fn open_generation(&self, _id: DatasetId, done: Completion) {
+        done(Err(Errno(libc::EROFS)));
+    }
+
+    fn keep_sealed(&self, _id: DatasetId, _path: &RelPath, done: Completion) {
+        done(Err(Errno(libc::EROFS)));
+    }
+
+    fn changing(&self, _id: DatasetId, _path: &RelPath, _program_rank: Option<u32>) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn removing(&self, _id: DatasetId, _path: &RelPath) -> Result<(), Errno> {
+        Ok(())
+    }
+
     fn note(&self, text: String) {
         tracing::warn!("{text}");
     }

@@ -1,6 +1,6 @@
 //! Changing attributes; extended attributes; room.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,10 +58,16 @@ impl FileSystem {
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
             may_set(world, path, place, changes)?;
+            if world.open(place).is_some() && !place.is_marker() {
+                self.ready_to_set(world, (path, place), &inode, changes, caller)?;
+            }
             if let Some(sealed) = world.sealed(place) {
                 let written = place.is_marker() && inode.backing().is_some();
                 if changes.size.is_none() && !written {
                     return Ok(sealed.change(&inner_of(place), changes)?);
+                }
+                if !place.is_marker() {
+                    Self::need_open(world, place)?;
                 }
                 if !written {
                     self.write_marker(sealed, &inode)?;
@@ -70,6 +76,9 @@ impl FileSystem {
             if place.is_marker() && changes.size.is_some_and(|size| size > MARKER_BYTES_MAX) {
                 return fail(libc::EFBIG);
             }
+        }
+        if place.is_none() && changes.size.is_some() {
+            Self::own_nameless(world, &inode)?;
         }
         let fd = inode.fd()?;
         if let Some(size) = changes.size {
@@ -93,6 +102,27 @@ impl FileSystem {
                 last_modification: timespec(changes.mtime),
             };
             rustix::fs::utimensat(CWD, proc_path(&fd), &times, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    /// A change of attributes is one of the next generation; it leaves the bytes shared.
+    fn ready_to_set(
+        &self,
+        world: &World,
+        (path, place): (&crate::path::RelPath, &Place),
+        inode: &Inode,
+        changes: &Changes,
+        caller: Caller,
+    ) -> Result<(), Stop> {
+        if let Some(size) = changes.size {
+            return self.own(world, (path, place), inode, caller, size == 0);
+        }
+        let Some(open) = world.open(place) else { return Ok(()) };
+        self.here(world, path, place, inode)?;
+        let kind = rustix::fs::FileType::from_raw_mode(super::attr::stat_of(inode.fd()?)?.st_mode);
+        if kind == rustix::fs::FileType::RegularFile {
+            self.changes(open, inner_of(place), caller)?;
         }
         Ok(())
     }
@@ -191,7 +221,10 @@ impl FileSystem {
     fn may_set_xattr(&self, id: u64) -> Result<(), Errno> {
         let world = self.world.read();
         match self.place_of(id) {
-            Some((_, place)) if world.sealed(&place).is_some() && !place.is_marker() => fail(libc::EROFS),
+            // They are not sealed, so what the tree has may change; what is on another node is not reached.
+            Some((_, place)) if world.base(&place).is_some() && self.table.get(id)?.backing().is_none() => {
+                fail(libc::EROFS)
+            }
             _ => Ok(()),
         }
     }
@@ -212,16 +245,13 @@ fn has_xattr(fd: &OwnedFd, name: &[u8]) -> bool {
     rustix::fs::getxattr(proc_path(fd), name, &mut nothing[..]).is_ok()
 }
 
-/// What a sealed dataset or a frozen one allows: of the former all but the bytes.
+/// What a frozen dataset allows.
 fn may_set(world: &World, path: &crate::path::RelPath, place: &Place, changes: &Changes) -> Result<(), Stop> {
     if place.is_marker() {
         return Ok(());
     }
     if changes.size.is_none() {
         return Ok(());
-    }
-    if world.sealed(place).is_some() {
-        return fail(libc::EROFS);
     }
     let frozen = matches!(place, Place::Inside { .. }) && world.frozen(place);
     if frozen || world.held(path) { Err(Stop::Wait) } else { Ok(()) }
@@ -233,4 +263,18 @@ fn timespec(time: Option<SetTime>) -> Timespec {
         Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
         Some(SetTime::At(at)) => Timespec { tv_sec: at.secs, tv_nsec: at.nsecs.into() },
     }
+}
+
+/// Gives a backing inode the owner, mode and times of `attr`.
+pub(crate) fn give_all(fd: impl AsFd, attr: &Attr, privileged: bool) -> Result<(), Errno> {
+    if privileged {
+        let (uid, gid) = (Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid)));
+        rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    super::rights::change_mode(&fd, attr.perm, privileged)?;
+    let times = Timestamps {
+        last_access: timespec(Some(SetTime::At(attr.atime))),
+        last_modification: timespec(Some(SetTime::At(attr.mtime))),
+    };
+    Ok(rustix::fs::utimensat(CWD, proc_path(&fd), &times, AtFlags::empty())?)
 }

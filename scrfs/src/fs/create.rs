@@ -52,6 +52,9 @@ impl FileSystem {
             if place.is_marker() && !regular {
                 return fail(libc::EPERM);
             }
+            if let Some(open) = world.open(&place).filter(|_| regular) {
+                fs.changes(open, super::names::inner_of(&place), caller)?;
+            }
             fs.make_node_now(caller, parent, &name, &new)?;
             Ok(fs.lookup_backed(&place, parent, &name)?)
         };
@@ -87,6 +90,9 @@ impl FileSystem {
             let _change = fs.gates.change(parent);
             let (_, place) = fs.may_make(world, parent, &made)?;
             fs.may_link(world, inode, &place)?;
+            if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
+                fs.changes(open, super::names::inner_of(&place), caller)?;
+            }
             let source = fs.table.get(inode)?.fd()?;
             let dir = fs.table.get(parent)?.fd()?;
             if place.is_marker() && !is_regular(stat_of(&source)?.st_mode) {
@@ -121,7 +127,8 @@ impl FileSystem {
         if !matches!(place, Place::Inside { .. }) || place.is_marker() || self.names.reserved(&path) {
             return Ok(());
         }
-        if self.world.read().sealed(&place).is_some() {
+        // There it is part of what makes the change possible.
+        if self.world.read().base(&place).is_some() {
             return Ok(());
         }
         if self.names.mistaken_marker(&path) {
@@ -132,12 +139,17 @@ impl FileSystem {
         self.requests()?.creating(&path, self.processes.of(caller).rank)
     }
 
-    /// May a name be made in a directory that is not sealed?
+    /// May a name be made that is not there?
     pub(crate) fn may_make(&self, world: &World, parent: u64, name: &[u8]) -> Result<(RelPath, Place), Stop> {
         let (path, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
-            let there = sealed.entry(&super::names::inner_of(&place)).is_some();
-            return fail(if there { libc::EEXIST } else { libc::EROFS });
+            if sealed.entry(&super::names::inner_of(&place)).is_some() {
+                return fail(libc::EEXIST);
+            }
+            Self::need_open(world, &place)?;
+        }
+        if self.elsewhere(world, &path, &place).is_some() {
+            return fail(libc::EEXIST);
         }
         Ok((path, place))
     }
@@ -145,12 +157,11 @@ impl FileSystem {
     /// Links stay within a dataset: sealing one must not freeze bytes of another.
     fn may_link(&self, world: &World, inode: u64, to: &Place) -> Result<(), Stop> {
         let Some((path, from)) = self.place_of(inode) else { return fail(libc::ENOENT) };
-        if world.sealed(&from).is_some() {
-            return fail(libc::EROFS);
-        }
         if world.held(&path) {
             return Err(Stop::Wait);
         }
+        Self::need_open(world, &from)?;
+        self.here(world, &path, &from, &*self.table.get(inode)?)?;
         let dataset = |place: &Place| match place {
             Place::Inside { dataset, .. } => Some(dataset.clone()),
             Place::Outside | Place::Top | Place::Entry(_) => None,
@@ -187,10 +198,14 @@ impl FileSystem {
         flags: i32,
     ) -> Result<(Entry, Opened), Stop> {
         let _change = self.gates.change(parent);
-        let (_, place) = self.may_change(world, parent, name)?;
+        let (path, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
             if !place.is_marker() {
-                return fail(libc::EROFS);
+                let there = sealed.entry(&super::names::inner_of(&place)).is_some();
+                if there && flags & libc::O_EXCL != 0 {
+                    return fail(libc::EEXIST);
+                }
+                return Err(Stop::Need(super::errno::Need::Open(sealed.id())));
             }
             // Set anew after it was removed here.
             self.show(sealed, &super::names::inner_of(&place));
@@ -199,6 +214,27 @@ impl FileSystem {
             return self.opened_or_forget(entry, opened);
         }
         let dir = self.table.get(parent)?.fd()?;
+        let open = world.open(&place).filter(|_| !place.is_marker());
+        if let Some(open) = open.filter(|_| !matches!(self.has_made(caller.unique, &dir, name), Ok(true))) {
+            // A name that the kernel did not know; another program's, or another node's, may be there by now.
+            if let Ok(entry) = self.lookup_open(open, &place, parent, name) {
+                let inode = self.table.get(entry.attr.nodeid)?;
+                let opened = if flags & libc::O_EXCL != 0 {
+                    fail(libc::EEXIST)
+                } else {
+                    self.own(world, (&path, &place), &inode, caller, false)
+                        .and_then(|()| Ok(self.open_backed(&inode, &place, flags, caller, false)?))
+                };
+                return match opened {
+                    Ok(opened) => Ok((entry, opened)),
+                    Err(stop) => {
+                        self.forget(entry.attr.nodeid, 1);
+                        Err(stop)
+                    }
+                };
+            }
+            self.changes(open, super::names::inner_of(&place), caller)?;
+        }
         match self.new_file(caller, &dir, name, mode) {
             Ok((made, stat)) => {
                 let backing = Backing { fd: Arc::new(made), key: key_of(&stat) };

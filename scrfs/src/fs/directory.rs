@@ -185,9 +185,20 @@ impl FileSystem {
         let place = self.names.place(path);
         if let Some(sealed) = world.sealed(&place) {
             let inner = super::names::inner_of(&place);
-            return fail(if sealed.entry(&inner).is_some() { libc::EEXIST } else { libc::EROFS });
+            if sealed.entry(&inner).is_some() {
+                return fail(libc::EEXIST);
+            }
+            refuse_frozen(world, &place)?;
+            let (above, _) = inner.split_last().ok_or(Errno(libc::EEXIST))?;
+            return match sealed.entry(&above).map(|entry| &entry.kind) {
+                Some(crate::dataset::EntryKind::Directory) => Ok(()),
+                _ => fail(libc::ENOENT),
+            };
         }
         refuse_frozen(world, &place)?;
+        if self.elsewhere(world, path, &place).is_some() {
+            return fail(libc::EEXIST);
+        }
         match self.kind_of(path) {
             Ok(_) => fail(libc::EEXIST),
             Err(Errno(libc::ENOENT)) => {
@@ -211,9 +222,11 @@ impl FileSystem {
                 None => return Ok(()),
             }
         } else {
-            match self.kind_of(path)? {
-                rustix::fs::FileType::Directory => {}
-                _ => return fail(libc::ENOTDIR),
+            match self.kind_of(path) {
+                Ok(rustix::fs::FileType::Directory) => {}
+                // Removed here already: what another node wants is done.
+                Err(Errno(libc::ENOENT)) if world.open(&place).is_some() => return Ok(()),
+                other => return other.and_then(|_| fail(libc::ENOTDIR)),
             }
         }
         // Asked for here: empty then, perhaps not now.
@@ -234,11 +247,18 @@ impl FileSystem {
         exchange: bool,
     ) -> Result<(), Errno> {
         for path in [from, to] {
-            let place = self.names.place(path);
-            if world.sealed(&place).is_some() {
-                return fail(libc::EROFS);
+            refuse_frozen(world, &self.names.place(path))?;
+        }
+        let (from_place, to_place) = (self.names.place(from), self.names.place(to));
+        if world.base(&from_place).is_some() || world.base(&to_place).is_some() {
+            // A dataset's records name it by its directory; parts of it stay in it.
+            let inside = |place: &Place| matches!(place, Place::Inside { .. });
+            if !inside(&from_place) || !inside(&to_place) || from_place.dataset() != to_place.dataset() {
+                return fail(libc::EXDEV);
             }
-            refuse_frozen(world, &place)?;
+            if let Some(sealed) = world.sealed(&from_place) {
+                return vote_rename_sealed(sealed, [&from_place, &to_place], no_replace, exchange);
+            }
         }
         if to.strip(from).is_some_and(|below| !below.is_root())
             || exchange && from.strip(to).is_some_and(|below| !below.is_root())
@@ -290,7 +310,16 @@ impl FileSystem {
                 }
             }
             DirOp::Remove { path } => self.remove_directory(world, path),
-            DirOp::Rename { from, to, exchange, .. } => self.rename_directory(from, to, *exchange),
+            DirOp::Rename { from, to, exchange, .. } => {
+                if let Some(open) = world.open(&self.names.place(from)) {
+                    let inner = |path: &RelPath| super::names::inner_of(&self.names.place(path));
+                    open.hide(inner(from));
+                    if *exchange {
+                        open.hide(inner(to));
+                    }
+                }
+                self.rename_directory(from, to, *exchange)
+            }
         }
     }
 
@@ -318,13 +347,19 @@ impl FileSystem {
 
     fn remove_directory(&self, world: &mut World, path: &RelPath) -> Result<(), Errno> {
         let place = self.names.place(path);
-        match (world.sealed(&place).cloned(), &place) {
+        match (world.base(&place).cloned(), &place) {
             (Some(sealed), Place::Entry(_)) => {
                 world.unlist(sealed.id());
                 self.keep.show_all(sealed.id().0);
                 self.doom_if_there(path)?;
             }
-            (Some(sealed), _) => self.hide(&sealed, super::names::inner_of(&place)),
+            (Some(sealed), _) => {
+                let open = sealed.is_open();
+                sealed.hide(super::names::inner_of(&place));
+                if open {
+                    self.doom_if_there(path)?;
+                }
+            }
             (None, _) => match self.remove_empty(path) {
                 // Local files that other nodes never saw go with it.
                 Err(Errno(libc::ENOTEMPTY)) => self.doom_if_there(path)?,
@@ -346,7 +381,7 @@ impl FileSystem {
         }
     }
 
-    fn doom_if_there(&self, path: &RelPath) -> Result<(), Errno> {
+    pub(crate) fn doom_if_there(&self, path: &RelPath) -> Result<(), Errno> {
         let number = match self.doom(path) {
             Err(Errno(libc::ENOENT)) => None,
             outcome => outcome?,
@@ -396,6 +431,40 @@ impl FileSystem {
 fn open_path(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
+/// As the catalog has it: the next generation begins with this operation.
+fn vote_rename_sealed(
+    sealed: &super::sealed::Sealed,
+    places: [&Place; 2],
+    no_replace: bool,
+    exchange: bool,
+) -> Result<(), Errno> {
+    use crate::dataset::EntryKind;
+    let [from, to] = places.map(super::names::inner_of);
+    let kind = |path: &RelPath| sealed.entry(path).map(|entry| &entry.kind);
+    let below = |one: &RelPath, other: &RelPath| one.strip(other).is_some_and(|below| !below.is_root());
+    if below(&to, &from) || exchange && below(&from, &to) {
+        return fail(libc::EINVAL);
+    }
+    match (kind(&from), kind(&to)) {
+        (None, _) => fail(libc::ENOENT),
+        (Some(EntryKind::Directory), Some(_)) if no_replace => fail(libc::EEXIST),
+        (Some(EntryKind::Directory), Some(EntryKind::Directory)) if exchange => Ok(()),
+        (Some(EntryKind::Directory), Some(EntryKind::Directory)) => {
+            if sealed.children(&to).is_empty() {
+                Ok(())
+            } else {
+                fail(libc::ENOTEMPTY)
+            }
+        }
+        (Some(EntryKind::Directory), None) if exchange => fail(libc::ENOENT),
+        (Some(EntryKind::Directory), None) => match to.split_last().and_then(|(above, _)| kind(&above)) {
+            Some(EntryKind::Directory) => Ok(()),
+            _ => fail(libc::ENOENT),
+        },
+        _ => fail(libc::ENOTDIR),
+    }
 }
 
 /// A dataset that is being sealed: its directories are in the catalog by now.

@@ -8,7 +8,7 @@
 //! Fault points: `remove.aside`, `remove.synced`.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +71,11 @@ impl Doomed {
             doomed.lane.run(move || shared.delete(&name));
         }
         Ok(doomed)
+    }
+
+    /// Where things are that programs do not see; what is left there is deleted at the next start.
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.shared.keep.as_fd()
     }
 
     /// Takes `name` out of directory `from`, which is opened with O_PATH. One that is empty, or no directory, is gone

@@ -1,7 +1,9 @@
 //! Errors of system calls keep their number on the way to the program.
 
+use super::table::Key;
 use crate::daemon::boundary::Errno;
-use crate::path::PathError;
+use crate::ids::DatasetId;
+use crate::path::{PathError, RelPath};
 
 impl From<rustix::io::Errno> for Errno {
     fn from(error: rustix::io::Errno) -> Self {
@@ -25,12 +27,25 @@ impl From<PathError> for Errno {
 }
 
 /// Why a step of an operation did not finish.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// It failed.
     Errno(Errno),
     /// A name is held or a dataset is frozen: try again when that has changed.
     Wait,
+    /// The node has to do this first.
+    Need(Need),
+}
+
+/// What the node does before an operation in a sealed dataset can go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Begin its next generation.
+    Open(DatasetId),
+    /// Bring a sealed file here (relative to the dataset's directory).
+    Fetch(DatasetId, RelPath),
+    /// Let the sealed dataset have its own copy of a file whose bytes are about to change.
+    Keep(DatasetId, RelPath, Key),
 }
 
 impl<E: Into<Errno>> From<E> for Stop {

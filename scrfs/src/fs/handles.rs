@@ -137,6 +137,11 @@ impl Handles {
         opened_by(&self.files, unique)
     }
 
+    /// Some handle is open on that inode.
+    pub(crate) fn has(&self, inode: u64) -> bool {
+        self.files.read().values().any(|slot| slot.value.inode.id == inode)
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Handle>> {
         self.files.read().values().map(|slot| Arc::clone(&slot.value)).collect()
     }

@@ -187,6 +187,14 @@ impl FileSystem {
         // Only there names are that programs do not see, or not yet.
         let special = path.is_root() || matches!(place, Place::Entry(_));
         let mut entries = self.list_backed(inode, special.then_some(&path), looks)?;
+        if let Some(open) = world.open(&place) {
+            let tree = entries.iter().map(|entry| entry.name.clone()).collect();
+            let names = Self::names_elsewhere(open, &inner_of(&place), &tree);
+            for (at, name) in names.into_iter().enumerate() {
+                let ino = self.table.known(inode.id, &name).unwrap_or(FOREIGN | inode.id << 24 | at as u64);
+                entries.push(DirEntry { name, kind: Kind::File, ino });
+            }
+        }
         if place == Place::Top {
             for sealed in world.all_sealed() {
                 if !entries.iter().any(|entry| entry.name == sealed.name()) {

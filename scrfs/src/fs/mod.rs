@@ -2,7 +2,7 @@
 //!
 //! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading order: [`place`] says
 //! what a path means; [`table`] keeps the inodes; `world` what is held, frozen or sealed now; `names`, `create`,
-//! `rename`, `data`, `attrs`, `listing` are the operations; `directory` and `marker` are those that other nodes take
+//! `rename`, `data`, `attrs`, `listing` are the operations; `generation` what changes in sealed datasets need; `directory` and `marker` are those that other nodes take
 //! part in; `tree` is what the node asks of the mount ([`MountedTree`]).
 //!
 //! [`MountedTree`]: crate::daemon::boundary::MountedTree
@@ -17,6 +17,7 @@ mod directory;
 mod doomed;
 mod errno;
 mod gates;
+mod generation;
 mod handles;
 mod intent;
 mod listing;

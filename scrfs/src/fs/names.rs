@@ -21,7 +21,7 @@ use crate::path::RelPath;
 
 /// How long the kernel may keep names and attributes that only this node changes. Not longer: stores through a
 /// mapping change times that the kernel does not see.
-const LOCAL: Duration = Duration::from_secs(1);
+pub(crate) const LOCAL: Duration = Duration::from_secs(1);
 
 /// A name that was found; the kernel's lookup of it is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +71,9 @@ impl FileSystem {
             // Not sealed: there is no marker yet, whatever was written.
             return fail(libc::ENOENT);
         }
+        if let Some(open) = world.open(&place).filter(|_| matches!(place, Place::Inside { .. })) {
+            return self.lookup_open(open, &place, parent, name);
+        }
         self.lookup_backed(&place, parent, name)
     }
 
@@ -109,8 +112,8 @@ impl FileSystem {
         sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
         let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
         let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
-        let ttl = sealed_ttl(&attr);
-        Ok(Entry { attr, entry_ttl: ttl, attr_ttl: ttl })
+        // Its next generation, sealed from another node, may have other files at these names at any time.
+        Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO })
     }
 
     /// The marker's inode: on its file when one was written here.
@@ -159,8 +162,14 @@ impl FileSystem {
                     return Ok((marker_attr(sealed, &inner, &inode)?, Duration::ZERO));
                 }
                 let attr = sealed.attr(id, &inner).ok_or(Errno(libc::ENOENT))?;
-                let ttl = sealed_ttl(&attr);
-                return Ok((attr, ttl));
+                return Ok((attr, Duration::ZERO));
+            }
+            let inner = inner_of(&place);
+            if let Some(open) = world.open(&place)
+                && inode.backing().is_none()
+                && open.file(&inner).is_some()
+            {
+                return Ok((open.attr(id, &inner).ok_or(Errno(libc::ENOENT))?, Duration::ZERO));
             }
             let entry = entry_of(&place, &inode, &stat_of(inode.fd()?)?);
             return Ok((entry.attr, entry.attr_ttl));
@@ -216,11 +225,6 @@ fn marker_attr(sealed: &Sealed, inner: &RelPath, inode: &Inode) -> Result<Attr, 
         return Ok(Attr::of(inode.id, &stat));
     }
     sealed.attr(inode.id, inner).ok_or(Errno(libc::ENOENT))
-}
-
-/// How long the kernel may keep a sealed name and its attributes: directories are removed on other nodes.
-fn sealed_ttl(attr: &Attr) -> Duration {
-    if attr.kind == Kind::Directory { Duration::ZERO } else { LOCAL }
 }
 
 /// An entry with the times that the kernel may keep it.

@@ -94,28 +94,31 @@ impl FileSystem {
         let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
         let Some((path, place)) = self.place_of(id) else {
             // Removed while the kernel still knew it.
+            if changes {
+                Self::own_nameless(world, &inode)?;
+            }
             return Ok(Step::Opened(self.open_backed(&inode, &Place::Outside, flags, caller, false)?));
         };
         if world.held(&path) {
+            return Err(Stop::Wait);
+        }
+        let data = matches!(place, Place::Inside { .. }) && !place.is_marker();
+        if changes && data && world.frozen(&place) {
             return Err(Stop::Wait);
         }
         if let Some(sealed) = world.sealed(&place) {
             if place.is_marker() {
                 return Ok(Step::Opened(self.open_marker(sealed, caller, id, flags)?));
             }
-            if changes {
-                return fail(libc::EROFS);
-            }
             let inner = inner_of(&place);
-            if !self.have_bytes(sealed, &inode, &path, &inner)? {
+            if !changes && !self.have_bytes(sealed, &inode, &path, &inner)? {
                 return Ok(Step::Fetch(sealed.id(), inner));
             }
-        } else if changes
-            && matches!(place, Place::Inside { .. })
-            && !place.is_marker()
-            && world.frozen(&place)
-        {
-            return Err(Stop::Wait);
+        }
+        if data && changes {
+            self.own(world, (&path, &place), &inode, caller, flags & libc::O_TRUNC != 0)?;
+        } else if data {
+            self.here(world, &path, &place, &inode)?;
         }
         Ok(Step::Opened(self.open_backed(&inode, &place, flags, caller, false)?))
     }

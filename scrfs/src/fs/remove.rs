@@ -14,7 +14,7 @@ use super::world::World;
 use crate::daemon::boundary::{Caller, Errno};
 
 impl FileSystem {
-    /// unlink(2). Below the top of a sealed dataset it only hides the name here.
+    /// unlink(2). In a sealed dataset it only hides the name here, until its next generation is sealed.
     pub fn unlink(self: &Arc<Self>, caller: Caller, parent: u64, name: &[u8], done: Done<()>) {
         let name = name.to_vec();
         self.attempt(caller, move |fs, world| fs.unlink_now(world, caller, parent, &name), done);
@@ -36,13 +36,16 @@ impl FileSystem {
                 if let Ok(dir) = self.table.get(parent)?.fd() {
                     self.as_owner(&dir, || super::create::remove_stale_marker(&dir, name))?;
                 }
+                self.hide(sealed, inner);
             } else {
                 let entry = sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
                 if Kind::of_entry(entry) == Kind::Directory {
                     return fail(libc::EISDIR);
                 }
+                self.removes(sealed, &inner)?;
             }
-            self.hide(sealed, inner);
+        } else if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
+            self.unlink_open(open, (&path, &place), caller.unique)?;
         } else {
             let dir = self.table.get(parent)?.fd()?;
             if !self.will_remove(caller.unique, &dir, name)? {

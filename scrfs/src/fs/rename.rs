@@ -131,16 +131,36 @@ impl FileSystem {
                 self.table.cut(from.0, &from.1);
                 return Ok(Step::Renamed);
             }
-            return fail(libc::EROFS);
+            if matches!(from_place, Place::Entry(_)) {
+                // Its records name it by its directory.
+                return fail(libc::EXDEV);
+            }
         }
-        if let Some(sealed) = world.sealed(&to_place) {
+        if matches!(to_place, Place::Entry(_)) && world.base(&to_place).is_some() {
+            return fail(if self.kind_at(from)? == FileType::Directory {
+                libc::ENOTEMPTY
+            } else {
+                libc::EISDIR
+            });
+        }
+        let leaves = from_place.dataset() != to_place.dataset();
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        self.ready_to_move(world, (&from_path, &from_place), (from.0, &from.1), leaves, caller)?;
+        let over = exchange || flags.contains(RenameFlags::NOREPLACE);
+        if over && self.elsewhere(world, &to_path, &to_place).is_some() {
+            if !exchange {
+                return fail(libc::EEXIST);
+            }
+            self.ready_to_move(world, (&to_path, &to_place), (to.0, &to.1), leaves, caller)?;
+        }
+        match world.sealed(&to_place) {
             // The marker may be set again by a rename, as by any other way.
-            if !to_place.is_marker() || self.kind_at(from)? != FileType::RegularFile {
-                return fail(libc::EROFS);
+            Some(sealed) if to_place.is_marker() => {
+                if !sealed.shows_marker() {
+                    self.show(sealed, &inner_of(&to_place));
+                }
             }
-            if !sealed.shows_marker() {
-                self.show(sealed, &inner_of(&to_place));
-            }
+            _ => Self::need_open(world, &to_place)?,
         }
         if self.names.fixed(&from_path) || self.names.fixed(&to_path) {
             return fail(libc::EBUSY);
@@ -154,7 +174,6 @@ impl FileSystem {
             Err(Errno(libc::ENOENT)) => None,
             Err(error) => return Err(error.into()),
         };
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
         let directory = source == FileType::Directory || exchange && target == Some(FileType::Directory);
         let global = |place: &Place| !matches!(place, Place::Outside | Place::Top);
         if directory && (global(&from_place) || global(&to_place)) {
@@ -181,6 +200,11 @@ impl FileSystem {
         let (from_dir, to_dir) = (self.table.get(from.0)?.fd()?, self.table.get(to.0)?.fd()?);
         // A marker that is not listed is not there for the program that says NOREPLACE.
         let flags = if to_place.is_marker() { flags - RenameFlags::NOREPLACE } else { flags };
+        let file = source == FileType::RegularFile;
+        self.note_move(world, &from_place, &to_place, file, caller)?;
+        if exchange {
+            self.note_move(world, &to_place, &from_place, target == Some(FileType::RegularFile), caller)?;
+        }
         if unique != 0
             && let Some(moved) = self.key_of_name(from)?
         {

@@ -2,14 +2,16 @@
 //! the attributes that were given here. Both are this mount's view of it and end with the worker: what was sealed, and
 //! what other nodes see, does not change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
 use super::attr::{Attr, Changes};
 use super::place::MARKER;
-use crate::daemon::boundary::Errno;
+use super::table::Key;
+use crate::daemon::boundary::{Errno, Generation};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, Stamp};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
@@ -22,6 +24,31 @@ pub(crate) struct Sealed {
     implied: BTreeMap<RelPath, Entry>,
     hidden: RwLock<BTreeSet<RelPath>>,
     given: RwLock<BTreeMap<RelPath, Attr>>,
+    next: Next,
+}
+
+/// What is known here of its next generation.
+#[derive(Debug, Default)]
+struct Next {
+    /// It has begun: the tree is the working copy.
+    open: AtomicBool,
+    /// Files that have their entry in the journal.
+    changed: RwLock<HashSet<RelPath>>,
+    /// Backing inodes that share no bytes with the sealed files.
+    own: RwLock<HashSet<Key>>,
+    /// Backing inodes that lost their name here and are still the sealed files'.
+    kept: RwLock<HashSet<Key>>,
+}
+
+impl Clone for Next {
+    fn clone(&self) -> Self {
+        Self {
+            open: AtomicBool::new(self.open.load(Ordering::Acquire)),
+            changed: RwLock::new(self.changed.read().clone()),
+            own: RwLock::new(self.own.read().clone()),
+            kept: RwLock::new(self.kept.read().clone()),
+        }
+    }
 }
 
 /// One name of a sealed directory.
@@ -38,6 +65,7 @@ impl Sealed {
     pub(crate) fn new(index: Arc<CatalogIndex>, before: Option<&Sealed>) -> Self {
         let hidden = before.map(|sealed| sealed.hidden.read().clone()).unwrap_or_default();
         let given = before.map(|sealed| sealed.given.read().clone()).unwrap_or_default();
+        let next = before.map(|sealed| sealed.next.clone()).unwrap_or_default();
         let mut implied = BTreeMap::new();
         let model = index.entry(&RelPath::root());
         for entry in &index.catalog().entries {
@@ -53,7 +81,53 @@ impl Sealed {
         implied.entry(RelPath::root()).or_insert_with(|| {
             model.cloned().unwrap_or_else(|| directory(&RelPath::root(), None, index.catalog().created_us))
         });
-        Self { index, implied, hidden: RwLock::new(hidden), given: RwLock::new(given) }
+        Self { index, implied, hidden: RwLock::new(hidden), given: RwLock::new(given), next }
+    }
+
+    /// What programs have done to it is known from elsewhere.
+    pub(crate) fn take_up(&self, generation: Generation) {
+        self.hidden.write().extend(generation.removed);
+        self.next.changed.write().extend(generation.changed);
+        self.next.open.store(generation.open, Ordering::Release);
+    }
+
+    /// Its next generation has begun.
+    pub(crate) fn is_open(&self) -> bool {
+        self.next.open.load(Ordering::Acquire)
+    }
+
+    /// The sealed file of that path, unless it was removed here.
+    pub(crate) fn file(&self, path: &RelPath) -> Option<&Entry> {
+        self.entry(path).filter(|entry| matches!(entry.kind, EntryKind::File(_)))
+    }
+
+    /// All names that were removed here.
+    pub(crate) fn removed(&self) -> Vec<RelPath> {
+        self.hidden.read().iter().cloned().collect()
+    }
+
+    pub(crate) fn is_changed(&self, path: &RelPath) -> bool {
+        self.next.changed.read().contains(path)
+    }
+
+    pub(crate) fn set_changed(&self, path: RelPath) {
+        self.next.changed.write().insert(path);
+    }
+
+    pub(crate) fn is_own(&self, key: Key) -> bool {
+        self.next.own.read().contains(&key)
+    }
+
+    pub(crate) fn set_own(&self, key: Key) {
+        self.next.own.write().insert(key);
+    }
+
+    pub(crate) fn is_kept(&self, key: Key) -> bool {
+        self.next.kept.read().contains(&key)
+    }
+
+    pub(crate) fn set_kept(&self, key: Key) {
+        self.next.kept.write().insert(key);
     }
 
     pub(crate) fn id(&self) -> DatasetId {
@@ -100,6 +174,11 @@ impl Sealed {
         attr.change(changes);
         self.given.write().insert(path.clone(), attr);
         Ok(())
+    }
+
+    /// All attributes that were given here.
+    pub(crate) fn given(&self) -> Vec<(RelPath, Attr)> {
+        self.given.read().iter().map(|(path, attr)| (path.clone(), attr.clone())).collect()
     }
 
     /// The dataset's own directory.

@@ -259,6 +259,20 @@ impl Table {
         inner.opened(inode.id);
     }
 
+    /// Takes an inode's backing: it is not what its name stands for any more, and nobody has it open. The kernel, which
+    /// may still know that name, looks it up again when it is told so (ESTALE).
+    pub(crate) fn detach(&self, inode: &Inode) {
+        let mut inner = self.inner.lock();
+        if let Some(old) = inode.backing.write().take()
+            && inner.keys.get(&old.key) == Some(&inode.id)
+        {
+            inner.keys.remove(&old.key);
+        }
+        if let Some(record) = inode.record {
+            inner.keep.clear_backing(record);
+        }
+    }
+
     /// The kernel forgets `count` lookups.
     pub(crate) fn forget(&self, id: u64, count: u64) {
         let mut inner = self.inner.lock();
@@ -352,6 +366,21 @@ impl Table {
         for id in ids {
             inner.collect(id);
         }
+    }
+
+    /// The numbers of all known inodes below directory `id`.
+    pub(crate) fn below(&self, id: u64) -> Vec<u64> {
+        let inner = self.inner.lock();
+        let mut found = Vec::new();
+        let mut pending = vec![id];
+        while let Some(dir) = pending.pop() {
+            let below =
+                inner.nodes.get(&dir).into_iter().flat_map(|node| node.names.iter().map(|(_, id)| *id));
+            let first = found.len();
+            found.extend(below);
+            pending.extend_from_slice(&found[first..]);
+        }
+        found
     }
 
     /// The number of the inode at `path`, if all names on the way are known.

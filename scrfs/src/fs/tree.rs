@@ -14,7 +14,7 @@ use super::place::Place;
 use super::sealed::Sealed;
 use super::{FileSystem, sys};
 use crate::control::{DirHeld, DirOp, FrozenFile};
-use crate::daemon::boundary::{Errno, MountedTree, Writer};
+use crate::daemon::boundary::{Errno, Generation, MountedTree, Writer};
 use crate::dataset::CatalogIndex;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
@@ -53,7 +53,7 @@ impl MountedTree for FileSystem {
         let mut pending = vec![self.names.checkpoint().clone()];
         while let Some(dir) = pending.pop() {
             for (path, kind) in self.names_below(&dir)? {
-                if kind != FileType::Directory || world.sealed(&self.names.place(&path)).is_some() {
+                if kind != FileType::Directory || world.base(&self.names.place(&path)).is_some() {
                     continue;
                 }
                 let stat = stat_of(self.open_directory(&path)?)?;
@@ -126,11 +126,24 @@ impl MountedTree for FileSystem {
         let name = catalog.catalog().name.clone();
         {
             let mut world = self.world.write();
-            let before = world.sealed(&Place::Entry(name.clone())).cloned();
-            let before = before.filter(|sealed| sealed.id() == catalog.catalog().id);
-            world.seal(Arc::new(Sealed::new(catalog, before.as_deref())));
+            let before = world.base(&Place::Entry(name.clone())).cloned();
+            let same = before.clone().filter(|sealed| sealed.id() == catalog.catalog().id);
+            if let (Some(before), None, Ok(top)) = (&before, &same, self.names.dataset_path(&name)) {
+                self.keep.show_all(before.id().0);
+                self.forget_replaced(&top);
+            }
+            world.seal(Arc::new(Sealed::new(catalog, same.as_deref())));
         }
         self.end_wakes(&name);
+        self.changed();
+    }
+
+    fn generation(&self, id: DatasetId, generation: Generation) {
+        let world = self.world.write();
+        if let Some(sealed) = world.by_id(id).cloned() {
+            self.take_generation(&world, &sealed, generation);
+        }
+        drop(world);
         self.changed();
     }
 
@@ -152,7 +165,7 @@ impl MountedTree for FileSystem {
     fn remove_junk(&self) -> Result<(), Errno> {
         let world = self.world.write();
         for (path, _) in self.names_below(self.names.checkpoint())? {
-            if world.sealed(&self.names.place(&path)).is_none() {
+            if world.base(&self.names.place(&path)).is_none() {
                 self.doom(&path)?;
                 self.forget_tree(&path);
             }

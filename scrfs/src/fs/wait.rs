@@ -19,6 +19,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long the thread may keep a file system alive that is not used any more.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// What the node may have to do for one operation, time after time, before it is given up: files that were brought can be
+/// gone again, datasets sealed.
+const NEEDS_MAX: u32 = 16;
+
 /// Takes the outcome of an operation, once.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
@@ -53,18 +57,23 @@ impl std::fmt::Debug for Waiters {
 
 impl FileSystem {
     /// Does `step` when nothing it touches is held or frozen, and hands its outcome to `done`. `step` may run several
-    /// times; it must not have changed anything when it returns [`Stop::Wait`].
+    /// times; it must not have changed anything when it returns [`Stop::Wait`] or [`Stop::Need`].
     pub(crate) fn attempt<T, F>(self: &Arc<Self>, caller: Caller, step: F, done: Done<T>)
     where
         T: 'static,
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
         let until = Instant::now() + *self.wait_bound.read();
-        self.attempt_until(caller, until, step, done);
+        self.attempt_until(caller, (until, 0), step, done);
     }
 
-    fn attempt_until<T, F>(self: &Arc<Self>, caller: Caller, until: Instant, step: F, done: Done<T>)
-    where
+    fn attempt_until<T, F>(
+        self: &Arc<Self>,
+        caller: Caller,
+        (until, needs): (Instant, u32),
+        step: F,
+        done: Done<T>,
+    ) where
         T: 'static,
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
@@ -72,10 +81,22 @@ impl FileSystem {
         let outcome = match step(self, &world) {
             Ok(value) => Ok(value),
             Err(Stop::Errno(error)) => Err(error),
+            Err(Stop::Need(_)) if needs >= NEEDS_MAX => Err(Errno(libc::EIO)),
+            Err(Stop::Need(need)) => {
+                drop(world);
+                let fs = Arc::clone(self);
+                let begun = Instant::now();
+                let after = move |met: Result<(), Errno>| match met {
+                    // The bound is that of waits for others, not of what is done for this one.
+                    Ok(()) => fs.attempt_until(caller, (until + begun.elapsed(), needs + 1), step, done),
+                    Err(error) => done(Err(error)),
+                };
+                return self.meet(need, caller, Box::new(after));
+            }
             Err(Stop::Wait) => {
                 let again: Again = Box::new(move |fs, stop| match stop {
                     Some(error) => done(Err(error)),
-                    None => fs.attempt_until(caller, until, step, done),
+                    None => fs.attempt_until(caller, (until, needs), step, done),
                 });
                 // Queued before the lock goes: who changes the world after this finds it in the queue.
                 self.queue(Waiter { caller, until, again });

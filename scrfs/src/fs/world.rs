@@ -1,4 +1,5 @@
-//! What the mounted tree must respect at the moment: held names, frozen datasets, sealed datasets.
+//! What the mounted tree must respect at the moment: held names, frozen datasets, sealed datasets and those of which the
+//! next generation has begun.
 //!
 //! Every operation reads this under one lock from its check to its last system call, and who changes it takes the
 //! lock for writing; so nothing slips in between a freeze, or a vote, and what follows from it.
@@ -58,9 +59,23 @@ impl World {
         !self.frozen.is_empty() && place.dataset().is_some_and(|name| self.frozen.contains(name))
     }
 
-    /// The sealed dataset that `place` names or is in.
+    /// The sealed dataset that `place` names or is in, if it is seen as it was sealed.
     pub(crate) fn sealed(&self, place: &Place) -> Option<&Arc<Sealed>> {
+        self.base(place).filter(|sealed| !sealed.is_open())
+    }
+
+    /// The sealed dataset that `place` names or is in, if its next generation has begun: the tree's names come first.
+    pub(crate) fn open(&self, place: &Place) -> Option<&Arc<Sealed>> {
+        self.base(place).filter(|sealed| sealed.is_open())
+    }
+
+    /// The sealed dataset that `place` names or is in.
+    pub(crate) fn base(&self, place: &Place) -> Option<&Arc<Sealed>> {
         self.sealed.get(place.dataset()?)
+    }
+
+    pub(crate) fn by_id(&self, id: DatasetId) -> Option<&Arc<Sealed>> {
+        self.sealed.values().find(|sealed| sealed.id() == id)
     }
 
     /// All sealed datasets.

@@ -1,6 +1,7 @@
 //! Workers die while a program waits for the lead: a scripted one, over the real socket.
 
 use std::fs;
+use std::io::Write;
 use std::thread::JoinHandle;
 
 use nix::sys::signal::{Signal, kill};
@@ -75,9 +76,9 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.inventory();
         lead.send(&Command::Serve);
         assert!(matches!(lead.next(), Event::Marker { name } if name == b"ck"));
-        lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0) });
-        let Event::Frozen { result: Ok(files), .. } = lead.next() else { panic!("not frozen") };
-        assert_eq!(files.len(), 1);
+        lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0), base: None });
+        let Event::Frozen { result: Ok(part), .. } = lead.next() else { panic!("not frozen") };
+        assert_eq!(part.files.len(), 1);
         kill_worker(m);
         // What was frozen in an earlier epoch is dropped while settling; the marker is sent again.
         let mut lead = Lead::attach(&m.control(), 3);
@@ -87,7 +88,7 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.send(&Command::Serve);
         assert!(matches!(lead.next(), Event::Marker { name } if name == b"ck"));
         let id = DatasetId(2);
-        lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0) });
+        lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
         let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, "f"));
         lead.send(&Command::Commit(Box::new(catalog)));
@@ -109,5 +110,51 @@ fn a_waiting_marker_goes_on_waiting() {
         assert_eq!((number("ck"), number("ck/f")), before);
         assert!(!m.at("ck/.complete").exists(), "removed before");
         drop(lead);
+    });
+}
+
+#[test]
+fn a_generation_that_has_begun_goes_on() {
+    in_namespace(&[], |m| {
+        fs::create_dir(m.at("ck")).unwrap();
+        fs::write(m.at("ck/f"), b"sealed").unwrap();
+        let mut lead = Lead::attach(&m.control(), 1);
+        lead.inventory();
+        lead.send(&Command::Serve);
+        let touch = program(m, "touch ck/.complete");
+        assert!(matches!(lead.next(), Event::Marker { .. }));
+        lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0), base: None });
+        assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
+        let catalog = catalog(ID, b"ck", lead.epoch, &encode(&lead, ID, "f"));
+        lead.send(&Command::Commit(Box::new(catalog)));
+        assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
+        lead.send(&Command::Sealed(ID));
+        assert!(touch.join().unwrap());
+
+        let mut log = fs::File::options().append(true).open(m.at("ck/f")).unwrap();
+        log.write_all(b", then").unwrap();
+        fs::write(m.at("ck/gone"), b"1").unwrap();
+        kill_worker(m);
+        log.write_all(b" more").unwrap();
+        drop(log);
+        fs::remove_file(m.at("ck/gone")).unwrap();
+        fs::write(m.at("ck/new"), b"2").unwrap();
+        assert!(!m.at("ck/.complete").exists(), "not true of what is there now");
+        kill_worker(m);
+        assert_eq!(fs::read(m.at("ck/f")).unwrap(), b"sealed, then more");
+        assert!(!m.at("ck/gone").exists());
+
+        let mut lead = Lead::attach(&m.control(), 2);
+        assert_eq!(lead.inventory().datasets.len(), 1);
+        lead.send(&Command::Serve);
+        lead.send(&Command::AskChanges(ID));
+        assert!(matches!(lead.next(), Event::Changes { changed: true, .. }));
+        let (id, base) = (DatasetId(2), Some(ID));
+        lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base });
+        let Event::Frozen { result: Ok(part), .. } = lead.next() else { panic!("not frozen") };
+        let names: Vec<String> = part.files.iter().map(|file| file.path.to_string()).collect();
+        assert_eq!((names, part.carried), (vec!["f".to_owned(), "new".to_owned()], vec![]));
+        lead.send(&Command::Drop { id, reason: "a test".into() });
+        assert!(matches!(lead.next(), Event::Dropped { .. }));
     });
 }

@@ -277,12 +277,13 @@ impl Session {
     /// A dataset with one file, named `f`.
     fn seal(&mut self, name: &[u8]) -> Result<(), ClientError> {
         let id = DatasetId(1);
-        self.lead.link.commands.send(&Command::Freeze { id, name: name.to_vec(), member: Member(0) })?;
-        let files = self.answer(|event| match event {
+        let freeze = Command::Freeze { id, name: name.to_vec(), member: Member(0), base: None };
+        self.lead.link.commands.send(&freeze)?;
+        let part = self.answer(|event| match event {
             Event::Frozen { result, .. } => Ok(result),
             other => Err(other),
         })?;
-        assert_eq!(files.map(|files| files.len()), Ok(1));
+        assert_eq!(part.map(|part| part.files.len()), Ok(1));
         let catalog = catalog(id, name, self.lead.epoch, &encode(&self.lead, id, "f"));
         self.lead.link.commands.send(&Command::Commit(Box::new(catalog)))?;
         let result = self.answer(|event| match event {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use scrfs::control::{FetchFailure, FrozenFile, HeldState, MemberPart};
+use scrfs::control::{FetchFailure, FrozenFile, FrozenPart, HeldState, MemberPart};
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 
-use super::{Daemon, Dataset, MemberData, Trouble, crc_of, entry, listing, root, size_of};
+use super::{Daemon, Dataset, MemberData, Next, Trouble, crc_of, entry, listing, root, size_of};
 use crate::prefix::Prefix;
 use crate::rng::Rng;
 
@@ -17,6 +17,37 @@ impl Daemon {
         let top = RelPath::new(name).expect("a name");
         let inner = self.files.iter().filter_map(|(path, content)| Some((path.strip(&top)?, *content)));
         inner.collect()
+    }
+
+    /// What this node has of a dataset that is frozen, and all the files of its part.
+    pub(super) fn part(&self, name: &[u8], base: Option<DatasetId>) -> (FrozenPart, BTreeMap<RelPath, u64>) {
+        let Some(base) = base else {
+            let files = self.files_in(name);
+            return (FrozenPart { files: listing(&files), ..FrozenPart::default() }, files);
+        };
+        let Next { changed, removed } = self.next.get(&base).cloned().unwrap_or_default();
+        let members = self.datasets[&base].members.values().filter(|data| !data.bad);
+        let own = members.flat_map(|data| &data.files);
+        let carried: BTreeMap<RelPath, u64> = own
+            .filter(|(path, _)| !changed.contains_key(*path) && !removed.contains(*path))
+            .map(|(path, content)| (path.clone(), *content))
+            .collect();
+        let part = FrozenPart {
+            files: listing(&changed),
+            carried: listing(&carried),
+            removed: removed.into_iter().collect(),
+            links: Vec::new(),
+        };
+        (part, carried.into_iter().chain(changed).collect())
+    }
+
+    /// Takes names of the base out of the frozen part.
+    pub(super) fn carry(&mut self, id: DatasetId, dropped: &[RelPath]) -> Result<(), String> {
+        let dataset = self.datasets.get_mut(&id).ok_or("no such seal")?;
+        let (_, next) = dataset.over.as_ref().expect("over another");
+        let (_, data) = dataset.frozen.as_mut().expect("frozen");
+        data.files.retain(|path, _| !dropped.contains(path) || next.changed.contains_key(path));
+        Ok(())
     }
 
     fn directories_in(&self, name: &[u8]) -> Vec<Entry> {
@@ -56,6 +87,7 @@ impl Daemon {
             flushed: false,
             listed: false,
             failed: false,
+            over: None,
         };
         self.highest_id = self.highest_id.max(catalog.id.0);
         let dataset = self.datasets.entry(catalog.id).or_insert_with(new);
@@ -67,6 +99,12 @@ impl Daemon {
         dataset.listed = true;
         dataset.failed = false;
         dataset.frozen = None;
+        for (id, former) in &mut self.datasets {
+            if former.name == catalog.name && (former.epoch, *id) < (catalog.epoch, catalog.id) {
+                former.listed = false;
+                self.next.remove(id);
+            }
+        }
         let top = RelPath::new(catalog.name.clone()).expect("a name");
         self.files.retain(|path, _| path.strip(&top).is_none());
         self.list_directories(&catalog.clone());
@@ -127,6 +165,7 @@ impl Daemon {
     pub(super) fn present(&mut self, listed: &[DatasetId]) {
         self.files.clear();
         self.directories.clear();
+        self.next.clear();
         for id in listed {
             let dataset = self.datasets.get(id).expect("presented means here");
             assert_eq!(dataset.state, HeldState::Complete, "presented means complete");

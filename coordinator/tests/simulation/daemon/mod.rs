@@ -49,6 +49,15 @@ pub(crate) struct Dataset {
     pub(crate) flushed: bool,
     pub(crate) listed: bool,
     pub(crate) failed: bool,
+    /// Of one that is being sealed over another: that one, and what was changed and removed here.
+    pub(crate) over: Option<(DatasetId, Next)>,
+}
+
+/// What programs here did to a sealed dataset; paths are relative to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Next {
+    pub(crate) changed: BTreeMap<RelPath, u64>,
+    pub(crate) removed: BTreeSet<RelPath>,
 }
 
 /// How a program's request ended.
@@ -70,12 +79,14 @@ pub(crate) struct Daemon {
     /// Unsealed files, relative to the root.
     pub(crate) files: BTreeMap<RelPath, u64>,
     pub(crate) waiting: BTreeMap<RequestId, DirOp>,
-    pub(crate) markers: BTreeSet<Vec<u8>>,
+    /// With the sealed dataset that was changed here before.
+    pub(crate) markers: BTreeMap<Vec<u8>, Option<DatasetId>>,
     pub(crate) fetches: BTreeMap<RequestId, SealedFile>,
     pub(crate) serving: bool,
     pub(crate) prepared: Option<(u64, Vec<(RequestId, DirOp)>)>,
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
+    pub(crate) next: BTreeMap<DatasetId, Next>,
     /// Sealed datasets of which programs here have unlinked every name.
     pub(crate) emptied: BTreeSet<DatasetId>,
     /// Sealed files that were brought here.
@@ -157,7 +168,7 @@ impl Daemon {
     }
 
     fn fail_markers(&mut self, name: &[u8]) {
-        if self.markers.remove(name) {
+        if self.markers.remove(name).is_some() {
             self.answered.push(Answered::Marker(name.to_vec(), None));
         }
     }
@@ -184,7 +195,7 @@ impl Daemon {
                 self.prepared = None;
                 let requests = self.waiting.iter().map(|(id, op)| (*id, op.clone()));
                 events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));
-                events.extend(self.markers.iter().map(|name| Event::Marker { name: name.clone() }));
+                events.extend(self.markers.keys().map(|name| Event::Marker { name: name.clone() }));
                 let fetches = self.fetches.iter().map(|(id, file)| (*id, file.clone()));
                 events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
             }
@@ -230,21 +241,30 @@ impl Daemon {
                 self.directories.extend(directories.into_iter().map(|directory| directory.path));
                 events.push(Event::DirUnited);
             }
-            Command::Freeze { id, name, member } => {
+            Command::AskChanges(id) => {
+                for base in self.markers.values_mut().filter(|base| **base == Some(id)) {
+                    *base = None;
+                }
+                let changed = self.next.contains_key(&id);
+                events.push(Event::Changes { id, changed });
+            }
+            Command::Freeze { id, name, member, base } => {
                 assert!(id.0 > self.highest_id, "id {id} was seen before");
                 assert!(!self.is_frozen(&name), "frozen twice");
                 self.highest_id = id.0;
                 let exists = self.directories.contains(&RelPath::new(name.clone()).expect("a name"));
-                let data = MemberData { files: self.files_in(&name), bad: false };
+                let here = self.listed(&name).map(|(id, _)| id);
+                assert_eq!(here, base, "the base of {id}");
+                let (part, files) = self.part(&name, base);
+                let data = MemberData { files, bad: false };
                 let result = if !exists {
                     Err("no such directory".to_owned())
-                } else if self.listed(&name).is_some() {
-                    Err("its name is that of a sealed dataset".to_owned())
                 } else if trouble_now() {
                     Err("somebody writes".to_owned())
                 } else {
-                    Ok(listing(&data.files))
+                    Ok(part)
                 };
+                let over = base.map(|base| (base, self.next.get(&base).cloned().unwrap_or_default()));
                 let dataset = Dataset {
                     epoch: self.epoch,
                     name,
@@ -255,9 +275,15 @@ impl Daemon {
                     flushed: false,
                     listed: false,
                     failed: false,
+                    over,
                 };
                 self.datasets.insert(id, dataset);
                 events.push(Event::Frozen { id, result });
+            }
+            Command::Carry { id, dropped } => {
+                let result =
+                    if trouble_now() { Err("injected".to_owned()) } else { self.carry(id, &dropped) };
+                events.push(Event::Carried { id, result });
             }
             Command::Drop { id, .. } => {
                 if let Some(dataset) = self.datasets.remove(&id) {
@@ -281,13 +307,20 @@ impl Daemon {
             Command::Sealed(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
                 let name = name.expect("sealed means complete here");
-                if self.markers.remove(&name) {
-                    self.answered.push(Answered::Marker(name, Some(id)));
+                match self.markers.get(&name) {
+                    // It asks for the next one.
+                    Some(base) if *base == Some(id) => events.push(Event::Marker { name }),
+                    Some(_) => {
+                        self.markers.remove(&name);
+                        self.answered.push(Answered::Marker(name, Some(id)));
+                    }
+                    None => {}
                 }
             }
             Command::RefuseMarker { name, .. } => self.fail_markers(&name),
             Command::Evict(id) => {
                 self.copies.retain(|(of, _), _| *of != id);
+                self.next.remove(&id);
                 if let Some(dataset) = self.datasets.remove(&id).filter(|dataset| dataset.listed) {
                     let top = RelPath::new(dataset.name).expect("a name");
                     self.directories.retain(|dir| dir.strip(&top).is_none());
@@ -332,6 +365,7 @@ impl Daemon {
                     flushed: false,
                     listed: false,
                     failed: false,
+                    over: None,
                 };
                 let former = self.datasets.insert(id, fresh);
                 assert!(former.is_none(), "an old version must be evicted before a fetch");

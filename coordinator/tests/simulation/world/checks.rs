@@ -138,6 +138,7 @@ impl World {
         if let Some(truth) = self.truth.get(&key) {
             assert_eq!(*truth, sealed, "other bytes under the id of {key:?}");
         } else {
+            self.check_generation(catalog.id, &sealed);
             self.truth.insert(key, sealed);
             self.seals += 1;
         }
@@ -176,10 +177,33 @@ impl World {
         let since = self.tasks.iter().rev().find(|(_, task)| flush(task)).map(|(since, _)| *since);
         if self.ready && since.is_some_and(|since| since + 1_000_000_000 < self.now) {
             for node in &self.nodes {
-                let listed = node.datasets.values().filter(|dataset| dataset.listed).count();
+                let kept = |dataset: &&Dataset| dataset.listed && !dataset.failed;
+                let listed = node.datasets.values().filter(kept).count();
                 assert!(listed <= self.settings.cache_size as usize + 1, "{} keeps {listed}", node.host);
             }
         }
+    }
+
+    /// A next generation is the one before it, less what was removed anywhere, with what was changed anywhere.
+    fn check_generation(&mut self, id: DatasetId, sealed: &BTreeMap<RelPath, u64>) {
+        let overs: Vec<_> =
+            self.nodes.iter().filter_map(|node| node.datasets.get(&id)?.over.as_ref()).cloned().collect();
+        let Some(base) = overs.first().map(|(base, _)| *base) else { return };
+        assert!(overs.iter().all(|(other, _)| *other == base), "one base");
+        let epoch =
+            self.nodes.iter().find_map(|node| Some(node.datasets.get(&base)?.epoch)).expect("its base");
+        let mut expected = self.truth[&(epoch, base)].clone();
+        for (_, next) in &overs {
+            expected.retain(|path, _| !next.removed.contains(path));
+        }
+        let mut changed = BTreeMap::new();
+        for (path, content) in overs.into_iter().flat_map(|(_, next)| next.changed) {
+            let other = *changed.entry(path.clone()).or_insert(content);
+            assert_eq!(other, content, "{path} of {id} was changed on two nodes, with other bytes");
+        }
+        expected.extend(changed);
+        assert_eq!(*sealed, expected, "generation {id} over {base}");
+        self.generations += 1;
     }
 
     pub(super) fn check_answers(&mut self) {

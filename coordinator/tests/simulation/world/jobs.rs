@@ -78,6 +78,7 @@ impl World {
                     flushed: false,
                     listed: false,
                     failed: false,
+                    over: None,
                 });
                 dataset.members.insert(lost.member, MemberData { files, bad: false });
                 self.mended += u64::from(self.ready);

@@ -73,6 +73,8 @@ pub(crate) struct World {
     next_host: u64,
     pub(crate) gave_up: bool,
     pub(crate) seals: u64,
+    /// Of these, those that are a next generation.
+    pub(crate) generations: u64,
     pub(crate) rebuilt: u64,
     /// Members rebuilt while programs ran.
     pub(crate) mended: u64,
@@ -150,6 +152,7 @@ impl World {
             next_host: 0,
             gave_up: false,
             seals: 0,
+            generations: 0,
             rebuilt: 0,
             mended: 0,
             failed: BTreeSet::new(),

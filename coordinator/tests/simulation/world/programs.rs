@@ -6,7 +6,7 @@ use scrfs::ids::RequestId;
 use scrfs::path::RelPath;
 
 use super::World;
-use crate::daemon::{op_paths, top_of};
+use crate::daemon::{Daemon, Dataset, op_paths, top_of};
 
 impl World {
     /// A program does something on some node.
@@ -25,13 +25,19 @@ impl World {
                 let (from, to) = (self.some_path(), self.some_path());
                 self.directory(at, DirOp::Rename { from, to, no_replace: true, exchange: false });
             }
-            7..=14 => self.write(at),
+            7..=11 => self.write(at),
+            12..=14 => self.change(at),
             15..=17 => {
                 let name = self.some_name();
                 let path = RelPath::new(name.clone()).expect("a name");
                 let node = &mut self.nodes[at];
-                if node.directories.contains(&path) && node.markers.insert(name.clone()) && node.serving {
-                    self.send_up(at, Event::Marker { name });
+                let sealed = node.listed(&name).map(|(id, _)| id);
+                let base = sealed.filter(|id| node.next.contains_key(id));
+                if node.directories.contains(&path) && !node.markers.contains_key(&name) {
+                    node.markers.insert(name.clone(), base);
+                    if node.serving {
+                        self.send_up(at, Event::Marker { name });
+                    }
                 }
             }
             18..=21 => self.open(at),
@@ -97,6 +103,71 @@ impl World {
         let path = dir.join(name.as_bytes()).expect("short");
         let content = self.rng.number();
         self.nodes[at].files.insert(path, content);
+    }
+
+    /// Changes, makes, removes or renames a file in a sealed dataset.
+    fn change(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        let free = |dataset: &Dataset| {
+            let top = RelPath::new(dataset.name.clone()).expect("a name");
+            dataset.listed
+                && dataset.state == HeldState::Complete
+                && !node.is_frozen(&dataset.name)
+                && !node.is_held(&top)
+        };
+        let ids: Vec<_> = node.datasets.iter().filter(|(_, d)| free(d)).map(|(id, _)| *id).collect();
+        let Some(&id) = self.rng.pick(&ids) else { return };
+        let catalog = node.datasets[&id].catalog.as_ref().expect("complete");
+        let mut next = node.next.get(&id).cloned().unwrap_or_default();
+        let files = catalog.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_)));
+        let mut paths: Vec<RelPath> =
+            files.map(|entry| entry.path.clone()).filter(|path| !next.removed.contains(path)).collect();
+        let sealed = paths.clone();
+        paths.extend(next.changed.keys().cloned());
+        // Rarely the same path as others.
+        let own =
+            paths.iter().filter(|path| path.as_bytes().starts_with(node.host.as_bytes())).cloned().collect();
+        let some: Vec<RelPath> = if self.rng.chance(90) { own } else { paths };
+        let content = self.rng.number();
+        // Or the bytes that another node has given it, or as many others.
+        let others = |path: &RelPath| {
+            let of = |other: &Daemon| other.next.get(&id)?.changed.get(path).copied();
+            self.nodes.iter().rev().find_map(of)
+        };
+        let picked = self.rng.pick(&some).cloned();
+        let content = match picked.as_ref().and_then(others) {
+            Some(same) if self.rng.chance(60) => same,
+            Some(same) if self.rng.chance(50) => same ^ (1 << 40),
+            _ => content,
+        };
+        match (self.rng.below(6), picked) {
+            (0, Some(path)) => {
+                next.changed.remove(&path);
+                if sealed.contains(&path) {
+                    next.removed.insert(path);
+                }
+            }
+            (1, Some(path)) => {
+                let moved = path
+                    .split_last()
+                    .expect("a file")
+                    .0
+                    .join(format!("{}.moved", self.nodes[at].host).as_bytes());
+                next.changed.remove(&path);
+                next.changed.insert(moved.expect("short"), content);
+                if sealed.contains(&path) {
+                    next.removed.insert(path);
+                }
+            }
+            (2..=4, Some(path)) => drop(next.changed.insert(path, content)),
+            _ => {
+                let name = format!("{}.{}", self.nodes[at].host, self.rng.below(3));
+                next.changed.insert(RelPath::new(name).expect("a name"), content);
+            }
+        }
+        if !next.changed.is_empty() || !next.removed.is_empty() {
+            self.nodes[at].next.insert(id, next);
+        }
     }
 
     fn open(&mut self, at: usize) {

@@ -114,8 +114,11 @@ fn a_failed_dataset_stays_failed_and_its_predecessor_is_current() {
     };
     check(&bench);
     assert!(bench.events().contains("failed: no source has the right bytes of c"));
-    let told = bench.marker("ck2", Caller::default()).recv_timeout(WAIT).unwrap();
-    assert_eq!(told, Err(Errno(libc::EIO)), "its marker is true no more");
+    // Whether any node has changed it the lead knows.
+    let marker = bench.marker("ck2", Caller::default());
+    assert_eq!(lead.next(), Event::Marker { name: b"ck2".to_vec() });
+    lead.send(Command::RefuseMarker { name: b"ck2".to_vec(), reason: "it has failed".to_owned() });
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)), "its marker is true no more");
     bench.restart();
     check(&bench);
 
@@ -125,4 +128,38 @@ fn a_failed_dataset_stays_failed_and_its_predecessor_is_current() {
     assert!(again.entries.iter().any(|entry| matches!(entry.kind, EntryKind::File(_))));
     lead.commit(&again).unwrap();
     assert!(bench.inventory().datasets.iter().all(|held| !held.failed));
+}
+
+#[test]
+fn a_member_is_rebuilt_below_its_next_generation() {
+    let bench = Bench::new();
+    let (mut lead, catalog) = sealed(&bench);
+    let (give, outcome) = crossbeam_channel::bounded(1);
+    GlobalRequests::open_generation(
+        bench.node.as_ref(),
+        ID,
+        Box::new(move |result| give.send(result).unwrap()),
+    );
+    outcome.recv_timeout(WAIT).unwrap().unwrap();
+    let in_tree = |name: &str| std::fs::read(bench.tree.at(&path("ck")).join(name)).unwrap();
+    // One file is changed, and the sealed bytes of both go bad; those of `b` are shared.
+    let (give, outcome) = crossbeam_channel::bounded(1);
+    bench.node.keep_sealed(ID, &path("a"), Box::new(move |result| give.send(result).unwrap()));
+    outcome.recv_timeout(WAIT).unwrap().unwrap();
+    bench.node.changing(ID, &path("a"), None).unwrap();
+    std::fs::write(bench.tree.at(&path("ck/a")), b"changed").unwrap();
+    std::fs::write(bench.tree.at(&path("ck/b")), b"SECOND").unwrap();
+    let aside = bench.directory.path().join("cache/user/scr.j1/dataset.1/aside");
+    std::fs::write(aside.join("a"), b"FIRST").unwrap();
+    lead.send(Command::Verify(ID));
+    let Event::Verified { members, .. } = lead.next() else { panic!() };
+    assert!(members[0].1.is_err());
+
+    rebuild(&mut lead.data(), &catalog, FILES[1].1, true).unwrap();
+    lead.send(Command::Verify(ID));
+    assert_eq!(lead.next(), Event::Verified { id: ID, members: vec![(MEMBER, Ok(()))] });
+    assert_eq!((in_tree("a"), in_tree("b")), (b"changed".to_vec(), FILES[1].1.to_vec()));
+    let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+    let names = |files: &[FrozenFile]| files.iter().map(|file| file.path.to_string()).collect::<Vec<_>>();
+    assert_eq!((names(&part.files), names(&part.carried)), (vec!["a".into()], vec!["b".into()]));
 }

@@ -3,6 +3,7 @@
 
 mod bad;
 mod crash;
+mod generations;
 mod life;
 mod members;
 mod restarts;
@@ -20,12 +21,12 @@ use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
-use super::boundary::{Caller, Errno, GlobalRequests, MountedTree, Writer};
+use super::boundary::{Caller, Errno, Generation, GlobalRequests, MountedTree, Writer};
 use super::{Node, NodeConfig};
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
-    Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, Inventory, MemberPart, Role, Start,
-    test_settings,
+    Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, Inventory, MemberPart,
+    Role, Start, test_settings,
 };
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
@@ -54,6 +55,7 @@ struct Inner {
     held: Vec<DirOp>,
     frozen: BTreeSet<Vec<u8>>,
     sealed: BTreeMap<Vec<u8>, Arc<CatalogIndex>>,
+    generations: BTreeMap<DatasetId, Generation>,
     writers: Vec<Writer>,
     wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -172,6 +174,10 @@ impl MountedTree for FakeTree {
         let name = catalog.catalog().name.clone();
         inner.frozen.remove(&name);
         inner.sealed.insert(name, catalog);
+    }
+
+    fn generation(&self, id: DatasetId, generation: Generation) {
+        self.inner.lock().generations.insert(id, generation);
     }
 
     fn unlisted(&self, id: DatasetId) {
@@ -341,7 +347,12 @@ impl Lead {
     }
 
     fn freeze(&mut self, id: u64, name: &str) -> Result<Vec<FrozenFile>, String> {
-        self.send(Command::Freeze { id: DatasetId(id), name: name.into(), member: Member(0) });
+        self.freeze_over(id, name, None).map(|part| part.files)
+    }
+
+    fn freeze_over(&mut self, id: u64, name: &str, base: Option<u64>) -> Result<FrozenPart, String> {
+        let base = base.map(DatasetId);
+        self.send(Command::Freeze { id: DatasetId(id), name: name.into(), member: Member(0), base });
         match self.next() {
             Event::Frozen { result, .. } => result,
             other => panic!("{other:?}"),

@@ -201,7 +201,7 @@ fn writers_are_waited_for_and_named() {
     let writer = |pid| Writer { path: path("f"), pid, command: "prog".into() };
     // One that goes.
     bench.tree.set_writers(vec![writer(999_999)]);
-    lead.send(Command::Freeze { id: DatasetId(1), name: b"ck".to_vec(), member: Member(0) });
+    lead.send(Command::Freeze { id: DatasetId(1), name: b"ck".to_vec(), member: Member(0), base: None });
     std::thread::sleep(Duration::from_millis(50));
     bench.tree.set_writers(Vec::new());
     assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));

@@ -1,6 +1,7 @@
 //! Whole operations without a mount, against a node that only records what it is asked.
 
 mod directories;
+mod generations;
 mod marker;
 mod sealed;
 mod waits;
@@ -27,12 +28,15 @@ enum Asked {
     Directory(DirOp, Completion),
     Marker(Vec<u8>, Completion),
     Fetch(RelPath, Completion),
+    Open(DatasetId, Completion),
+    Keep(RelPath, Completion),
 }
 
 #[derive(Default)]
 struct Node {
     asked: Mutex<VecDeque<Asked>>,
     created: Mutex<Vec<RelPath>>,
+    removed: Mutex<Vec<RelPath>>,
     notes: Mutex<Vec<String>>,
 }
 
@@ -51,6 +55,20 @@ impl GlobalRequests for Node {
     }
     fn creating(&self, path: &RelPath, _: Option<u32>) -> Result<(), Errno> {
         self.created.lock().push(path.clone());
+        Ok(())
+    }
+    fn open_generation(&self, id: DatasetId, done: Completion) {
+        self.asked.lock().push_back(Asked::Open(id, done));
+    }
+    fn keep_sealed(&self, _: DatasetId, path: &RelPath, done: Completion) {
+        self.asked.lock().push_back(Asked::Keep(path.clone(), done));
+    }
+    fn changing(&self, _: DatasetId, path: &RelPath, _: Option<u32>) -> Result<(), Errno> {
+        self.created.lock().push(path.clone());
+        Ok(())
+    }
+    fn removing(&self, _: DatasetId, path: &RelPath) -> Result<(), Errno> {
+        self.removed.lock().push(path.clone());
         Ok(())
     }
     fn note(&self, text: String) {

@@ -1,0 +1,200 @@
+//! The next generation of a sealed dataset, when all nodes are frozen: which node's part has which name (DESIGN 4.6).
+//!
+//! A changed file takes the place of the sealed one of its path, wherever that is; removed names go everywhere; what
+//! nobody changed or removed is carried on by who has it. Only two changed files of one path may conflict.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scrfs::control::{FrozenFile, FrozenPart};
+use scrfs::dataset::{Catalog, EntryKind};
+use scrfs::path::RelPath;
+
+use super::catalog::size_conflict;
+
+/// What one node's part is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Merged {
+    /// Its files, in the order of the logical file.
+    pub(super) files: Vec<FrozenFile>,
+    /// Names of the base that do not belong to it, for `Carry`.
+    pub(super) dropped: Vec<RelPath>,
+}
+
+/// Joins the parts, one of each node, over `base`, the sealed generation before if there is one. Or says why they do not
+/// fit.
+pub(super) fn merge(
+    base: Option<&Catalog>,
+    parts: Vec<FrozenPart>,
+    hosts: &[String],
+) -> Result<Vec<Merged>, String> {
+    let changed: Vec<&[FrozenFile]> = parts.iter().map(|part| part.files.as_slice()).collect();
+    if let Some(reason) = size_conflict(&changed, hosts) {
+        return Err(reason);
+    }
+    let Some(base) = base else {
+        return Ok(parts.into_iter().map(|part| Merged { files: part.files, dropped: Vec::new() }).collect());
+    };
+    let overlay = Overlay::new(&parts);
+    let merged: Vec<Merged> = parts.iter().enumerate().map(|(node, part)| overlay.part(node, part)).collect();
+    all_there(base, &merged, &overlay)?;
+    Ok(merged)
+}
+
+/// What nodes changed and removed, and which nodes.
+struct Overlay<'a> {
+    changed: BTreeSet<&'a RelPath>,
+    removed: BTreeMap<&'a RelPath, BTreeSet<usize>>,
+    links: BTreeMap<&'a RelPath, BTreeSet<usize>>,
+}
+
+impl<'a> Overlay<'a> {
+    fn new(parts: &'a [FrozenPart]) -> Self {
+        let mut overlay = Self { changed: BTreeSet::new(), removed: BTreeMap::new(), links: BTreeMap::new() };
+        for (node, part) in parts.iter().enumerate() {
+            overlay.changed.extend(part.files.iter().map(|file| &file.path));
+            for path in &part.removed {
+                overlay.removed.entry(path).or_default().insert(node);
+            }
+            for path in &part.links {
+                overlay.links.entry(path).or_default().insert(node);
+            }
+        }
+        overlay
+    }
+
+    /// The base's file of this path goes on.
+    fn stays(&self, path: &RelPath) -> bool {
+        if self.changed.contains(path) || self.links.contains_key(path) {
+            return false;
+        }
+        let mut at = Some(path.clone());
+        while let Some(path) = at {
+            if self.removed.contains_key(&path) {
+                return false;
+            }
+            at = path.split_last().map(|(above, _)| above);
+        }
+        true
+    }
+
+    fn part(&self, node: usize, part: &FrozenPart) -> Merged {
+        let (carried, lost): (Vec<FrozenFile>, Vec<FrozenFile>) =
+            part.carried.iter().cloned().partition(|file| self.stays(&file.path));
+        let mut files = part.files.clone();
+        files.extend(carried);
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let others = |nodes: &BTreeSet<usize>| nodes.iter().any(|other| *other != node);
+        let elsewhere = |names: &BTreeMap<&RelPath, BTreeSet<usize>>| -> Vec<RelPath> {
+            names.iter().filter(|(_, nodes)| others(nodes)).map(|(path, _)| (*path).clone()).collect()
+        };
+        let mut dropped: BTreeSet<RelPath> = lost.into_iter().map(|file| file.path).collect();
+        dropped.extend(elsewhere(&self.removed));
+        dropped.extend(elsewhere(&self.links));
+        Merged { files, dropped: dropped.into_iter().collect() }
+    }
+}
+
+/// Every file of the base goes on somewhere, or was changed or removed.
+fn all_there(base: &Catalog, merged: &[Merged], overlay: &Overlay<'_>) -> Result<(), String> {
+    let there: BTreeSet<&RelPath> =
+        merged.iter().flat_map(|part| &part.files).map(|file| &file.path).collect();
+    let files = base.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_)));
+    for entry in files {
+        if overlay.stays(&entry.path) && !there.contains(&entry.path) {
+            return Err(format!("{} was not changed, and no node has its sealed bytes", entry.path));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::dataset::{Entry, FileCopy, Layout, Scheme, Stamp};
+    use scrfs::ids::{DatasetId, Epoch, Member};
+
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::new(text).unwrap()
+    }
+
+    fn files(texts: &[(&str, u64)]) -> Vec<FrozenFile> {
+        texts.iter().map(|(text, size)| FrozenFile { path: path(text), size: *size }).collect()
+    }
+
+    fn part(
+        changed: &[(&str, u64)],
+        carried: &[(&str, u64)],
+        removed: &[&str],
+        links: &[&str],
+    ) -> FrozenPart {
+        FrozenPart {
+            files: files(changed),
+            carried: files(carried),
+            removed: removed.iter().map(|text| path(text)).collect(),
+            links: links.iter().map(|text| path(text)).collect(),
+        }
+    }
+
+    fn base(names: &[&str]) -> Catalog {
+        let copy = FileCopy { size: 1, crc: 0, member: Member(0), program_rank: None };
+        let entry = |text: &&str| Entry {
+            path: path(text),
+            kind: EntryKind::File(copy.clone()),
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            atime: Stamp::default(),
+            mtime: Stamp::default(),
+        };
+        Catalog {
+            id: DatasetId(1),
+            epoch: Epoch(1),
+            revision: 0,
+            name: b"ck".to_vec(),
+            created_us: 0,
+            user: String::new(),
+            job_id: String::new(),
+            layout: Layout { scheme: Scheme::Xor, members: Vec::new(), sets: Vec::new() },
+            entries: names.iter().map(entry).collect(),
+        }
+    }
+
+    fn shown(merged: &[Merged]) -> Vec<(String, String)> {
+        let join = |names: Vec<String>| names.join(" ");
+        let files = |part: &Merged| join(part.files.iter().map(|f| f.path.to_string()).collect());
+        let dropped = |part: &Merged| join(part.dropped.iter().map(ToString::to_string).collect());
+        merged.iter().map(|part| (files(part), dropped(part))).collect()
+    }
+
+    fn hosts() -> Vec<String> {
+        vec!["n0".into(), "n1".into()]
+    }
+
+    #[test]
+    fn changed_beats_carried_and_removed_and_names_go_everywhere() {
+        let sealed = base(&["a", "b", "d/x", "d/y", "e"]);
+        let one = part(&[("b", 9)], &[("a", 1), ("d/x", 1)], &["e"], &[]);
+        let two = part(&[("e", 3)], &[("b", 1), ("d/y", 1)], &["d"], &["l"]);
+        let merged = merge(Some(&sealed), vec![one, two], &hosts()).unwrap();
+        let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(shown(&merged), [text("a b", "d d/x l"), text("e", "b d/y e")]);
+    }
+
+    #[test]
+    fn a_file_that_nobody_has_any_more_is_named() {
+        let error =
+            merge(Some(&base(&["a", "b"])), vec![part(&[], &[("a", 1)], &[], &[])], &hosts()).unwrap_err();
+        assert!(error.contains('b'), "{error}");
+        assert!(merge(Some(&base(&["a", "b"])), vec![part(&[], &[("a", 1)], &["b"], &[])], &hosts()).is_ok());
+    }
+
+    #[test]
+    fn two_changed_files_of_one_path_name_both_nodes() {
+        let parts = vec![part(&[("a", 1)], &[], &[], &[]), part(&[("a", 2)], &[], &[], &[])];
+        let error = merge(Some(&base(&["a"])), parts, &hosts()).unwrap_err();
+        assert!(error.contains("n0") && error.contains("n1") && error.contains('a'), "{error}");
+        let same = vec![part(&[("a", 1)], &[], &[], &[]), part(&[("a", 1)], &[], &[], &[])];
+        assert_eq!(merge(Some(&base(&["a"])), same, &hosts()).unwrap()[1].files.len(), 1);
+    }
+}

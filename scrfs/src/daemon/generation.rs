@@ -1,0 +1,379 @@
+//! The next generation of a sealed dataset on this node (DESIGN 4.6): begun at the first change, kept apart from the
+//! sealed bytes file by file, sealed, and put in the place of the one before.
+//!
+//! When it begins, all sealed files that are in the tree get a second name in `dataset.<id>/aside`, which is the sealed
+//! dataset's home from then on; the tree is the working copy. Both names share an inode until the file's bytes are about
+//! to change: then aside gets a copy of its own. So the inode that programs have open stays, and the sealed generation is
+//! whole at every instant, in the shape that recovery, flush and fetch know.
+//!
+//! Fault points: `generation.begun`, `generation.linked`, `generation.recorded`, `generation.copied`,
+//! `generation.kept`, `generation.tidied`.
+
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::control::FrozenFile;
+use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
+use crate::faults;
+use crate::ids::{DatasetId, Member};
+use crate::path::RelPath;
+use crate::store::beneath;
+use crate::transfer::{Monitor, copy};
+
+use super::boundary::{Completion, Errno, Generation};
+use super::cache::{Inodes, Staged};
+use super::changes::Names;
+use super::disk::Disk;
+use super::listing::{Lost, walk};
+use super::members::{DataError, make_others, settle_file};
+use super::node::Node;
+use super::rounds::Answer;
+use super::state::{Dataset, Home};
+
+/// Which inodes the sealed generations have aside, of those whose next generation has begun. Its lock is taken before
+/// the disk's.
+#[derive(Default)]
+pub(super) struct Generations {
+    aside: HashMap<DatasetId, Inodes>,
+}
+
+/// A dataset's directory, relative to the mount's root as the node knows it.
+pub(super) fn top_of(name: &[u8]) -> Result<RelPath, String> {
+    RelPath::new(name).map_err(|error| error.to_string())
+}
+
+pub(super) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Node {
+    /// Carries out a program's request in the generations' thread; `done` also runs when the node ends first.
+    pub(super) fn in_generations(
+        &self,
+        done: Completion,
+        work: impl FnOnce(&Self) -> Result<(), Errno> + Send + 'static,
+    ) {
+        let (me, answer) = (self.me.clone(), Answer::new(done));
+        self.lanes.generations.run(move || {
+            if let Some(node) = me.upgrade() {
+                answer.give(work(&node));
+            }
+        });
+    }
+
+    /// Begins the next generation of a sealed dataset that programs see; it is no error when it has begun.
+    pub(super) fn open_generation(&self, id: DatasetId) -> Result<(), String> {
+        let mut generations = self.generations.lock();
+        let dataset = self.dataset(id).map_err(text)?;
+        let index = dataset.catalog.clone().ok_or("it is not complete")?;
+        match dataset.home {
+            Home::Under => return Ok(()),
+            Home::Aside => return Err("it is not presented".into()),
+            Home::Tree => {}
+        }
+        let top = top_of(&dataset.name)?;
+        faults::hit("generation.begun").map_err(text)?;
+        let entries = &index.catalog().entries;
+        let inodes = self.cache.link(id, &dataset.name, entries).map_err(text)?;
+        faults::hit("generation.linked").map_err(text)?;
+        let removed = self.journal.lock().removed_of(&top, id);
+        let gone = Names::new(removed.iter().cloned());
+        let kept: Vec<Entry> = entries.iter().filter(|entry| !gone.cover(&entry.path)).cloned().collect();
+        make_others(&self.cache.tree(&dataset.name).map_err(text)?, &kept).map_err(text)?;
+        // What an earlier generation of the name had is sealed.
+        self.journal.lock().forget_files(&top).map_err(text)?;
+        let opened = self.disk.lock().change_with(
+            &self.state,
+            |table| {
+                if let Some(dataset) = table.datasets.get_mut(&id) {
+                    dataset.home = Home::Under;
+                }
+            },
+            || self.cache.take_linked_aside(id),
+        );
+        opened.map_err(text)?;
+        generations.aside.insert(id, inodes);
+        faults::hit("generation.recorded").map_err(text)?;
+        self.tree.generation(id, Generation { open: true, removed, changed: Vec::new() });
+        self.events.info(Some(id), &format!("{}: its next generation has begun here", dataset.shown_name()));
+        Ok(())
+    }
+
+    /// Tells the tree what programs have done to a dataset before this worker's start.
+    pub(super) fn tell_generation(&self, dataset: &Dataset) {
+        let Ok(top) = top_of(&dataset.name) else { return };
+        let open = dataset.home == Home::Under;
+        let (removed, changed) = {
+            let journal = self.journal.lock();
+            (journal.removed_of(&top, dataset.id), journal.files_of(&top))
+        };
+        if let Err(error) = self.cache.discard_half_kept(dataset.id) {
+            self.events.warning(Some(dataset.id), &format!("half-kept files cannot be removed: {error}"));
+        }
+        let changed = if open { changed } else { Vec::new() };
+        if open || !removed.is_empty() {
+            self.tree.generation(dataset.id, Generation { open, removed, changed });
+        }
+    }
+
+    /// Lets the sealed generation have its own copy of a file whose bytes are about to change. In the generations'
+    /// thread.
+    pub(super) fn keep_sealed_file(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno> {
+        self.try_keep(id, path).map_err(|(errno, reason)| {
+            self.events.error(Some(id), &format!("{path}: its sealed bytes cannot be kept: {reason}"));
+            Errno(errno)
+        })
+    }
+
+    fn try_keep(&self, id: DatasetId, path: &RelPath) -> Result<(), (i32, String)> {
+        let failed = |error: io::Error| (error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
+        let other = |reason: String| (libc::EIO, reason);
+        let dataset = self.dataset(id).map_err(|error| other(error.to_string()))?;
+        let index = dataset.catalog.clone().ok_or_else(|| other("it is not complete".into()))?;
+        if dataset.home != Home::Under {
+            // Sealed or removed meanwhile: the program's request looks again.
+            return Ok(());
+        }
+        let tree = self.cache.tree(&dataset.name).map_err(failed)?;
+        let file = match beneath::open_file(tree.as_fd(), path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(failed)?,
+        };
+        let inode = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?.st_ino;
+        let Some(names) = self.names_aside(&dataset, &index, inode).map_err(failed)? else { return Ok(()) };
+        let record = names.first().and_then(|name| index.entry(name));
+        let Some(entry @ Entry { kind: EntryKind::File(copy), .. }) = record else {
+            return Err(other("it is not a file of the dataset".into()));
+        };
+        self.tell_aliases(&dataset, &names, inode).map_err(failed)?;
+        let kept = self.copy_kept(id, file, entry, copy);
+        faults::hit("generation.copied").map_err(failed)?;
+        let mut generations = self.generations.lock();
+        match kept {
+            Ok(()) => self.cache.place_kept(id, &names).map_err(failed)?,
+            Err(error) => {
+                if error.1.contains("CRC") {
+                    // As missing: a restart rebuilds it.
+                    let aside = self.cache.aside(id).map_err(failed)?;
+                    for name in &names {
+                        beneath::remove_tree(aside.as_fd(), name).map_err(failed)?;
+                    }
+                    generations.aside.entry(id).or_default().remove(&inode);
+                }
+                return Err(error);
+            }
+        }
+        generations.aside.entry(id).or_default().remove(&inode);
+        faults::hit("generation.kept").map_err(failed)
+    }
+
+    /// The names aside that share `inode` with the tree.
+    fn names_aside(
+        &self,
+        dataset: &Dataset,
+        index: &CatalogIndex,
+        inode: u64,
+    ) -> io::Result<Option<Vec<RelPath>>> {
+        let mut generations = self.generations.lock();
+        let inodes = match generations.aside.entry(dataset.id) {
+            Slot::Occupied(known) => known.into_mut(),
+            Slot::Vacant(slot) => slot.insert(self.cache.inodes_aside(dataset.id, &index.catalog().entries)?),
+        };
+        Ok(inodes.get(&inode).cloned())
+    }
+
+    /// Other names of the file change with it.
+    fn tell_aliases(&self, dataset: &Dataset, names: &[RelPath], inode: u64) -> io::Result<()> {
+        let (Ok(top), tree) = (top_of(&dataset.name), self.cache.tree(&dataset.name)?) else { return Ok(()) };
+        for name in names {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let Ok(file) = beneath::open(tree.as_fd(), name, flags, Mode::empty()) else { continue };
+            if rustix::fs::fstat(&file)?.st_ino == inode
+                && let Ok(path) = top.concat(name)
+            {
+                self.journal.lock().changing(&path, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_kept(
+        &self,
+        id: DatasetId,
+        from: OwnedFd,
+        entry: &Entry,
+        recorded: &FileCopy,
+    ) -> Result<(), (i32, String)> {
+        let failed = |error: io::Error| (error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
+        let staged = Staged::Kept(entry.path.clone());
+        let to = self.cache.stage(id, &staged, OFlags::RDWR).map_err(failed)?;
+        if rustix::fs::ioctl_ficlone(&to, &from).is_err() {
+            let mut to = File::from(to.try_clone().map_err(failed)?);
+            let monitor = Monitor::new(recorded.size);
+            let seen =
+                copy::copy(&mut from.into(), recorded.size, "generation.block", &monitor, Some(&mut to))
+                    .map_err(failed)?;
+            if (seen.size, seen.crc) != (recorded.size, recorded.crc) {
+                let text = format!(
+                    "{} bytes with CRC {:#x}, sealed were {} with {:#x}",
+                    seen.size, seen.crc, recorded.size, recorded.crc
+                );
+                return Err((libc::EIO, text));
+            }
+        }
+        settle_file(id, &to, entry, recorded, true).map_err(|error| (libc::EIO, error.to_string()))
+    }
+
+    /// Puts a sealed file that was brought here where programs find it. With the generations' lock nothing is changed
+    /// or removed meanwhile.
+    pub(super) fn place_copy(&self, id: DatasetId, staged: &Staged, path: &RelPath) -> io::Result<()> {
+        let mut generations = self.generations.lock();
+        let dataset = self.dataset(id).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
+        let home = self.cache.home(&dataset, self.tree.as_ref())?;
+        self.cache.put_in_place(id, staged, home.as_fd(), path)?;
+        if dataset.home != Home::Under {
+            return Ok(());
+        }
+        let inode = rustix::fs::fstat(beneath::open_file(home.as_fd(), path)?)?.st_ino;
+        if let Some(inodes) = generations.aside.get_mut(&id) {
+            inodes.insert(inode, vec![path.clone()]);
+        }
+        let top = top_of(&dataset.name).map_err(io::Error::other)?;
+        // A name that goes is recorded first, then removed: with the journal's lock it is there before that, or never.
+        let journal = self.journal.lock();
+        if Names::new(journal.removed_of(&top, id)).cover(path) {
+            return Ok(());
+        }
+        self.cache.link_back(id, &dataset.name, path)
+    }
+
+    /// The checked files of a rebuilt member get their places, below the directory that is given back. Where the next
+    /// generation has begun, what programs have not changed is renewed for them too.
+    pub(super) fn place_member(
+        &self,
+        id: DatasetId,
+        member: Member,
+        files: &[(Entry, FileCopy)],
+    ) -> Result<OwnedFd, DataError> {
+        let mut generations = self.generations.lock();
+        let dataset = self.dataset(id)?;
+        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
+        self.place_files(&dataset, member, &home, files)?;
+        if dataset.home == Home::Under {
+            // Other inodes are aside now; they are looked at when they are asked for.
+            generations.aside.remove(&id);
+            for (entry, _) in files {
+                self.renew_shared(&dataset, &entry.path).map_err(DataError::io(id, &entry.path))?;
+            }
+        }
+        Ok(home)
+    }
+
+    fn renew_shared(&self, dataset: &Dataset, path: &RelPath) -> io::Result<()> {
+        let top = top_of(&dataset.name).map_err(io::Error::other)?;
+        let tree = self.cache.tree(&dataset.name)?;
+        let full = top.concat(path).map_err(io::Error::other)?;
+        let journal = self.journal.lock();
+        let ours = journal.has(&full) || Names::new(journal.removed_of(&top, dataset.id)).cover(path);
+        if ours || beneath::open_file(tree.as_fd(), path).is_err() {
+            return Ok(());
+        }
+        beneath::remove_tree(tree.as_fd(), path)?;
+        self.cache.link_back(dataset.id, &dataset.name, path)
+    }
+
+    /// `new` is complete and has its files in the tree: the generation before it leaves. What it alone had in the tree
+    /// goes; its sealed bytes stay aside until the lead evicts it. False when there is none. Done again after a crash at
+    /// any point.
+    pub(super) fn supersede(&self, disk: &mut Disk, new: &CatalogIndex) -> Result<bool, String> {
+        let catalog = new.catalog();
+        let former: Vec<Dataset> = {
+            let state = self.state.lock();
+            let before = |dataset: &&Dataset| {
+                dataset.name == catalog.name
+                    && dataset.home != Home::Aside
+                    && dataset.catalog.is_some()
+                    && (dataset.epoch, dataset.id) < (catalog.epoch, catalog.id)
+            };
+            state.present().filter(before).cloned().collect()
+        };
+        if former.is_empty() {
+            return Ok(false);
+        }
+        let top = top_of(&catalog.name)?;
+        for former in &former {
+            if former.home == Home::Under {
+                self.tidy(former, new)?;
+            } else {
+                // It was never changed here, and nothing of the new one is here.
+                self.cache.put_aside(former.id, &former.name).map_err(text)?;
+            }
+        }
+        faults::hit("generation.tidied").map_err(text)?;
+        self.journal.lock().forget(&top).map_err(text)?;
+        let left = disk.change(&self.state, |table| {
+            for id in former.iter().map(|former| former.id) {
+                if let Some(dataset) = table.datasets.get_mut(&id) {
+                    (dataset.home, dataset.listed) = (Home::Aside, false);
+                }
+            }
+        });
+        left.map_err(text)?;
+        for former in former {
+            self.events.info(Some(former.id), "a newer generation is in its place");
+        }
+        Ok(true)
+    }
+
+    /// Removes from the tree what is not of `new`: other nodes changed or removed it.
+    fn tidy(&self, former: &Dataset, new: &CatalogIndex) -> Result<(), String> {
+        let catalog = new.catalog();
+        let top = top_of(&catalog.name)?;
+        let own: HashSet<RelPath> = {
+            let state = self.state.lock();
+            let parts = state.table.datasets.get(&catalog.id).map(|dataset| dataset.parts.values());
+            let files = parts.into_iter().flatten().flat_map(|part| &part.files);
+            files.map(|(entry, _)| entry.path.clone()).collect()
+        };
+        let bytes = |entry: Option<&Entry>| match entry.map(|entry| &entry.kind) {
+            Some(EntryKind::File(copy)) => Some((copy.size, copy.crc)),
+            _ => None,
+        };
+        let before = former.catalog.as_ref();
+        let tree = self.cache.tree(&catalog.name).map_err(text)?;
+        let gone =
+            |path: &RelPath| beneath::remove_tree(tree.as_fd(), path).map_err(|e| format!("{path}: {e}"));
+        for FrozenFile { path, .. } in self.tree.files(&catalog.name).map_err(text)? {
+            let touched = top.concat(&path).is_ok_and(|path| self.journal.lock().has(&path));
+            let same = before.is_some_and(|index| {
+                let sealed = bytes(new.entry(&path));
+                sealed.is_some() && bytes(index.entry(&path)) == sealed
+            });
+            if !own.contains(&path) && (touched || !same) {
+                gone(&path)?;
+            }
+        }
+        let mut others = Vec::new();
+        walk(tree.as_fd(), &RelPath::root(), &mut others, &mut Lost::default()).map_err(text)?;
+        for entry in others {
+            let stays = match &entry.kind {
+                EntryKind::Directory => entry.path.is_root() || new.children(&entry.path).is_some(),
+                kind => new.entry(&entry.path).is_some_and(|sealed| sealed.kind == *kind),
+            };
+            if !stays {
+                gone(&entry.path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets which inodes a dataset that is gone had aside.
+    pub(super) fn forget_generation(&self, id: DatasetId) {
+        self.generations.lock().aside.remove(&id);
+    }
+}

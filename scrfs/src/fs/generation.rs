@@ -1,0 +1,416 @@
+//! The next generation of a sealed dataset, as programs make it (DESIGN 4.6).
+//!
+//! Until its first change a sealed dataset is seen as its catalog has it. The first change opens its next generation on
+//! this node: the tree is the working copy then, and names of the sealed dataset that are neither in the tree nor removed
+//! here are seen as well: their bytes are on other nodes. Files of the working copy share their inode with the sealed
+//! dataset, which the node keeps aside, until their bytes change. So before that, [`FileSystem::own`] sees to it that the
+//! sealed ones are kept: it hands over the old file where it is emptied and nobody has it open, else it asks the node
+//! for a copy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+
+use super::attr::{key_of, stat_of};
+use super::create::effect;
+use super::errno::{Need, Stop, fail};
+use super::names::inner_of;
+use super::place::Place;
+use super::restore::mark_at;
+use super::sealed::Sealed;
+use super::table::{Backing, Inode};
+use super::wait::Done;
+use super::world::World;
+use super::{Entry, FileSystem};
+use crate::daemon::boundary::{Caller, Errno, Generation};
+use crate::dataset::{Entry as CatalogEntry, EntryKind};
+use crate::keep::decide::Intent;
+use crate::path::RelPath;
+
+/// Counts files that are made out of sight.
+static NEW: AtomicU64 = AtomicU64::new(0);
+
+impl FileSystem {
+    /// Has the node do what an operation needs.
+    pub(crate) fn meet(self: &Arc<Self>, need: Need, caller: Caller, done: Done<()>) {
+        let requests = match self.requests() {
+            Ok(requests) => Arc::clone(requests),
+            Err(error) => return done(Err(error)),
+        };
+        match need {
+            Need::Open(id) => requests.open_generation(id, done),
+            Need::Fetch(id, path) => requests.fetch(id, &path, caller, done),
+            Need::Keep(id, path, key) => {
+                let fs = Arc::clone(self);
+                let kept = move |kept: Result<(), Errno>| {
+                    if kept.is_ok()
+                        && let Some(sealed) = fs.world.read().by_id(id)
+                    {
+                        sealed.set_own(key);
+                    }
+                    done(kept);
+                };
+                requests.keep_sealed(id, &path, Box::new(kept));
+            }
+        }
+    }
+
+    /// A change is about to be made in a dataset: if it is sealed, its next generation has to begin first.
+    pub(crate) fn need_open(world: &World, place: &Place) -> Result<(), Stop> {
+        match world.sealed(place) {
+            Some(sealed) => Err(Stop::Need(Need::Open(sealed.id()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The node's word: the next generation of a dataset has begun, or names of it were removed.
+    pub(crate) fn take_generation(&self, world: &World, sealed: &Sealed, generation: Generation) {
+        let opens = generation.open && !sealed.is_open();
+        sealed.take_up(generation);
+        if !opens {
+            return;
+        }
+        let Ok(top) = self.names.dataset_path(sealed.name()) else { return };
+        // Removed while it was seen as sealed: the sealed files stayed where they were.
+        for removed in sealed.removed() {
+            let made_anew = sealed.is_changed(&removed);
+            if !made_anew
+                && let Ok(path) = top.concat(&removed)
+                && let Err(error) = self.doom_if_there(&path)
+            {
+                self.note(format!("{path}: was removed, and cannot be taken out of the tree: {error}"));
+            }
+        }
+        self.give_attributes(sealed, &top);
+        // What the kernel knows of it stood for catalog entries.
+        let Some(id) = self.table.find(&top) else { return };
+        for id in std::iter::once(id).chain(self.table.below(id)) {
+            let (Ok(inode), Some((path, _))) = (self.table.get(id), self.place_of(id)) else { continue };
+            if inode.backing().is_none() {
+                self.attach_from_tree(&inode, &path);
+            }
+        }
+        debug_assert!(world.by_id(sealed.id()).is_some());
+    }
+
+    /// Attributes that programs gave to sealed names are those of the tree's from now on.
+    fn give_attributes(&self, sealed: &Sealed, top: &RelPath) {
+        for (inner, attr) in sealed.given() {
+            let Ok(path) = top.concat(&inner) else { continue };
+            let Ok(fd) = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW) else { continue };
+            if let Err(error) = super::attrs::give_all(&fd, &attr, self.privileged) {
+                self.note(format!("{path}: attributes that were set here cannot be kept: {error}"));
+            }
+        }
+    }
+
+    /// Another generation took a dataset's place: names whose file in the tree is another one now, or gone, are looked
+    /// up anew.
+    pub(crate) fn forget_replaced(&self, top: &RelPath) {
+        let Some(id) = self.table.find(top) else { return };
+        for id in self.table.below(id) {
+            let (Ok(inode), Some((path, place))) = (self.table.get(id), self.place_of(id)) else { continue };
+            let Some(backing) = inode.backing() else { continue };
+            if place.is_marker() {
+                continue;
+            }
+            let now = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW).and_then(stat_of);
+            if !now.is_ok_and(|stat| key_of(&stat) == backing.key)
+                && let Some((above, name)) = path.split_last()
+                && let Some(parent) = self.table.find(&above)
+            {
+                self.table.cut(parent, name);
+                if !inode.passthrough_in_use() && !self.handles.has(id) {
+                    self.table.detach(&inode);
+                }
+            }
+        }
+    }
+
+    fn attach_from_tree(&self, inode: &Inode, path: &RelPath) -> bool {
+        let Ok(fd) = self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) else { return false };
+        let Ok(stat) = stat_of(&fd) else { return false };
+        self.table.attach(inode, Backing { fd: Arc::new(fd), key: key_of(&stat) });
+        true
+    }
+
+    /// Looks up in a generation that has begun: the tree first, then what is on other nodes.
+    pub(crate) fn lookup_open(
+        &self,
+        sealed: &Sealed,
+        place: &Place,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
+        let known = self.table.known(parent, name).and_then(|id| self.table.get(id).ok());
+        if let Some(inode) = known.filter(|inode| inode.backing().is_none()) {
+            // It may have been brought here since.
+            self.attach_from_tree(&inode, &self.path_in(parent, name)?);
+        }
+        let mut entry = match self.lookup_backed(place, parent, name) {
+            Err(Errno(libc::ENOENT)) => {
+                let inner = inner_of(place);
+                sealed.file(&inner).ok_or(Errno(libc::ENOENT))?;
+                let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
+                let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
+                Entry { attr, entry_ttl: super::names::LOCAL, attr_ttl: super::names::LOCAL }
+            }
+            other => other?,
+        };
+        // Sealed, another node's files may be at these names.
+        entry.entry_ttl = std::time::Duration::ZERO;
+        Ok(entry)
+    }
+
+    /// A sealed file of a generation that has begun, which is on another node.
+    pub(crate) fn elsewhere<'a>(
+        &self,
+        world: &'a World,
+        path: &RelPath,
+        place: &Place,
+    ) -> Option<&'a CatalogEntry> {
+        let entry = world.open(place)?.file(&inner_of(place))?;
+        let there = self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok();
+        (!there).then_some(entry)
+    }
+
+    /// Sealed files directly in `dir` that are on other nodes; `tree` has the names in the tree.
+    pub(crate) fn names_elsewhere(
+        sealed: &Sealed,
+        dir: &RelPath,
+        tree: &std::collections::HashSet<Vec<u8>>,
+    ) -> Vec<Vec<u8>> {
+        let file = |what: &super::sealed::Name<'_>| match what {
+            super::sealed::Name::Entry(entry) => matches!(entry.kind, EntryKind::File(_)),
+            super::sealed::Name::Marker => false,
+        };
+        let names =
+            sealed.children(dir).into_iter().filter(|(name, what)| file(what) && !tree.contains(name));
+        names.map(|(name, _)| name).collect()
+    }
+
+    /// Sees to it that a file's bytes are in the tree; [`Need::Fetch`] where they are on another node.
+    pub(crate) fn here(
+        &self,
+        world: &World,
+        path: &RelPath,
+        place: &Place,
+        inode: &Inode,
+    ) -> Result<(), Stop> {
+        let Some(sealed) = world.open(place) else { return Ok(()) };
+        let key = inode.backing().map(|backing| backing.key);
+        let now =
+            self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
+        match (now, key) {
+            (Ok(now), Some(key)) if now == key || inode.passthrough_in_use() => return Ok(()),
+            // Brought here, or rebuilt, since it was looked up.
+            (Ok(_), _) if self.attach_from_tree(inode, path) => return Ok(()),
+            _ => {}
+        }
+        let inner = inner_of(place);
+        match sealed.file(&inner) {
+            Some(_) => Err(Stop::Need(Need::Fetch(sealed.id(), inner))),
+            None => fail(libc::ENOENT),
+        }
+    }
+
+    /// The bytes of a file are about to change. In a sealed dataset: its next generation has begun, the bytes are here,
+    /// the sealed ones are kept, and the journal has the file. `empties`: what it holds now is of no use.
+    pub(crate) fn own(
+        &self,
+        world: &World,
+        (path, place): (&RelPath, &Place),
+        inode: &Inode,
+        caller: Caller,
+        empties: bool,
+    ) -> Result<(), Stop> {
+        Self::need_open(world, place)?;
+        let Some(sealed) = world.open(place) else { return Ok(()) };
+        let inner = inner_of(place);
+        if empties
+            && let Some(entry) = sealed.file(&inner)
+            && self.replace_emptied(sealed, path, &inner, inode, entry, caller)?
+        {
+            return Ok(());
+        }
+        self.here(world, path, place, inode)?;
+        let Some(backing) = inode.backing() else { return fail(libc::EIO) };
+        let stat = stat_of(&backing.fd)?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if regular && stat.st_nlink > 1 && !sealed.is_own(backing.key) {
+            return Err(Stop::Need(Need::Keep(sealed.id(), inner, backing.key)));
+        }
+        if regular { Ok(self.changes(sealed, inner, caller)?) } else { Ok(()) }
+    }
+
+    /// Puts a file of a generation that has begun into the journal, before it is made or changed.
+    pub(crate) fn changes(&self, sealed: &Sealed, inner: RelPath, caller: Caller) -> Result<(), Errno> {
+        if !sealed.is_changed(&inner) {
+            self.requests()?.changing(sealed.id(), &inner, self.processes.of(caller).rank)?;
+            sealed.set_changed(inner);
+        }
+        Ok(())
+    }
+
+    /// Puts a sealed name into the journal, before it is removed here.
+    pub(crate) fn removes(&self, sealed: &Sealed, inner: &RelPath) -> Result<(), Errno> {
+        if sealed.entry(inner).is_some() {
+            self.requests()?.removing(sealed.id(), inner)?;
+            sealed.hide(inner.clone());
+        }
+        Ok(())
+    }
+
+    /// Gives an unchanged file's name to a new empty file, so that the old one need not be copied; only where nobody has
+    /// it open, because who has must go on seeing the same file.
+    fn replace_emptied(
+        &self,
+        sealed: &Sealed,
+        path: &RelPath,
+        inner: &RelPath,
+        inode: &Inode,
+        entry: &CatalogEntry,
+        caller: Caller,
+    ) -> Result<bool, Errno> {
+        if sealed.is_changed(inner) || inode.passthrough_in_use() || self.handles.has(inode.id) {
+            return Ok(false);
+        }
+        let (mode, uid, gid) = match self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) {
+            Ok(old) => {
+                let stat = stat_of(&old)?;
+                // Its name here and the one aside; with more it is a hard link.
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 2 {
+                    return Ok(false);
+                }
+                (stat.st_mode & 0o1777, stat.st_uid, stat.st_gid)
+            }
+            Err(Errno(libc::ENOENT)) => (entry.mode & 0o1777, entry.uid, entry.gid),
+            Err(error) => return Err(error),
+        };
+        self.changes(sealed, inner.clone(), caller)?;
+        let (dir, name) = path.split_last().ok_or(Errno(libc::EISDIR))?;
+        let _change = self.table.find(&dir).map(|parent| self.gates.change(parent));
+        let dir = self.open_directory(&dir)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let keep = rustix::fs::openat(self.doomed()?.directory(), ".", flags, Mode::empty())?;
+        let temporary = format!("new.{}", NEW.fetch_add(1, Ordering::Relaxed));
+        // Ours at first: its maker may not write there.
+        let (made, stat) = self.new_file(Caller::default(), &keep, temporary.as_bytes(), mode)?;
+        let give = || {
+            if !self.privileged {
+                return Ok(());
+            }
+            let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            rustix::fs::chownat(&made, "", uid, gid, AtFlags::EMPTY_PATH)
+        };
+        let renamed = give().and_then(|()| rustix::fs::renameat(&keep, temporary.as_str(), &dir, name));
+        if let Err(error) = renamed {
+            let _ = rustix::fs::unlinkat(&keep, temporary.as_str(), AtFlags::empty());
+            return Err(error.into());
+        }
+        self.table.attach(inode, Backing { fd: Arc::new(made), key: key_of(&stat) });
+        Ok(true)
+    }
+
+    /// Removes a name in a generation that has begun.
+    pub(crate) fn unlink_open(
+        &self,
+        sealed: &Sealed,
+        (path, place): (&RelPath, &Place),
+        unique: u64,
+    ) -> Result<(), Errno> {
+        let inner = inner_of(place);
+        if matches!(self.keep.intent(unique), Some(Intent::Hide)) && sealed.entry(&inner).is_none() {
+            // A predecessor hid it.
+            return Ok(());
+        }
+        let (dir, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let dir = self.open_directory(&dir)?;
+        let here = match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(rustix::io::Errno::NOENT) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if self.will_remove(unique, &dir, name)? {
+            return Ok(());
+        }
+        match &here {
+            None if sealed.file(&inner).is_none() => return fail(libc::ENOENT),
+            Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                return fail(libc::EISDIR);
+            }
+            _ => {}
+        }
+        if here.is_none() {
+            self.keep.begin(unique, Intent::Hide);
+        }
+        self.removes(sealed, &inner)?;
+        if let Some(stat) = here {
+            rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+            effect()?;
+            if stat.st_nlink > 1 && !sealed.is_own(key_of(&stat)) {
+                sealed.set_kept(key_of(&stat));
+            }
+        }
+        Ok(())
+    }
+
+    /// May a file without a name be changed? Not where it is still a sealed dataset's.
+    pub(crate) fn own_nameless(world: &World, inode: &Inode) -> Result<(), Errno> {
+        let Some(backing) = inode.backing() else { return fail(libc::ESTALE) };
+        let kept = world.all_sealed().any(|sealed| sealed.is_kept(backing.key));
+        if kept { fail(libc::EROFS) } else { Ok(()) }
+    }
+
+    /// A file gets another name, or another file takes its place: what has to be true before. `to_outside`: it leaves
+    /// its dataset, and must not take the sealed bytes along.
+    pub(crate) fn ready_to_move(
+        &self,
+        world: &World,
+        (path, place): (&RelPath, &Place),
+        (parent, name): (u64, &[u8]),
+        to_outside: bool,
+        caller: Caller,
+    ) -> Result<(), Stop> {
+        if place.is_marker() {
+            return Ok(());
+        }
+        Self::need_open(world, place)?;
+        let Some(sealed) = world.open(place) else { return Ok(()) };
+        if self.elsewhere(world, path, place).is_some() {
+            return Err(Stop::Need(Need::Fetch(sealed.id(), inner_of(place))));
+        }
+        if !to_outside {
+            return Ok(());
+        }
+        let entry = self.lookup_open(sealed, place, parent, name)?;
+        let inode = self.table.get(entry.attr.nodeid);
+        let owned =
+            inode.map_err(Stop::from).and_then(|inode| self.own(world, (path, place), &inode, caller, false));
+        self.forget(entry.attr.nodeid, 1);
+        owned
+    }
+
+    /// A name goes from `from` to `to`: what the journal must have before.
+    pub(crate) fn note_move(
+        &self,
+        world: &World,
+        from: &Place,
+        to: &Place,
+        file: bool,
+        caller: Caller,
+    ) -> Result<(), Errno> {
+        if let Some(sealed) = world.open(to).filter(|_| !to.is_marker()) {
+            if file {
+                self.changes(sealed, inner_of(to), caller)?;
+            } else {
+                self.removes(sealed, &inner_of(to))?;
+            }
+        }
+        match world.open(from) {
+            Some(sealed) => self.removes(sealed, &inner_of(from)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The next generation of a sealed dataset. The test plays the node: it puts sealed files aside as the node does.
+
+use super::*;
+use crate::daemon::boundary::Generation;
+
+impl Bench {
+    /// A sealed dataset of this node, `aside` for its next generation.
+    fn sealed_here(&self, files: &[(&str, &str)]) -> u64 {
+        let ck = self.mkdir(ROOT, "ck").attr.nodeid;
+        for (name, data) in files {
+            self.write(ck, name, data.as_bytes());
+        }
+        let sizes: Vec<(&str, u64)> = files.iter().map(|(name, data)| (*name, data.len() as u64)).collect();
+        self.seal(3, "ck", &sizes);
+        self.node.created.lock().clear();
+        ck
+    }
+
+    fn aside(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join("aside").join(name)).unwrap()
+    }
+
+    /// Answers the request for the next generation.
+    fn begin(&self) {
+        let Asked::Open(id, done) = self.asked() else { panic!("not a next generation") };
+        assert_eq!(id, DatasetId(3));
+        let aside = self.dir.path().join("aside");
+        std::fs::create_dir(&aside).unwrap();
+        for entry in std::fs::read_dir(self.tree("ck")).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                std::fs::hard_link(entry.path(), aside.join(entry.file_name())).unwrap();
+            }
+        }
+        self.fs.generation(id, Generation { open: true, ..Generation::default() });
+        done(Ok(()));
+    }
+
+    /// Answers the request for a sealed file's own copy.
+    fn keep(&self, name: &str) {
+        let Asked::Keep(wanted, done) = self.asked() else { panic!("not a file to keep") };
+        assert_eq!(wanted, path(name));
+        let aside = self.dir.path().join("aside").join(name);
+        let data = std::fs::read(&aside).unwrap();
+        std::fs::remove_file(&aside).unwrap();
+        std::fs::write(&aside, data).unwrap();
+        done(Ok(()));
+    }
+
+    fn id(&self, parent: u64, name: &str) -> u64 {
+        self.fs.lookup(parent, name.as_bytes()).unwrap().attr.nodeid
+    }
+
+    fn written(&self, outcome: &Receiver<Result<crate::fs::Opened, Errno>>, data: &[u8]) {
+        let opened = now(outcome).unwrap();
+        self.fs.write(me(), opened.fh, 0, data).unwrap();
+        self.fs.release(opened.fh);
+    }
+}
+
+#[test]
+fn an_emptied_file_is_handed_over_and_an_open_one_copied() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "old a"), ("b", "old b")]);
+    let (a, b) = (bench.id(ck, "a"), bench.id(ck, "b"));
+    let reader = now(&bench.open(b, libc::O_RDONLY)).unwrap();
+    let writing = bench.open(a, libc::O_WRONLY | libc::O_TRUNC);
+    assert!(waits(&writing));
+    bench.begin();
+    bench.written(&writing, b"new");
+    assert_eq!((bench.aside("a").as_str(), bench.id(ck, "a")), ("old a", a), "the number stays");
+    assert!(bench.node.asked.lock().is_empty(), "nothing was copied");
+    assert_eq!(*bench.node.created.lock(), [path("a")]);
+    let writing = bench.open(b, libc::O_WRONLY | libc::O_TRUNC);
+    assert!(waits(&writing), "somebody reads it");
+    bench.keep("b");
+    bench.written(&writing, b"new b");
+    assert_eq!(bench.aside("b"), "old b");
+    assert_eq!(bench.fs.read(reader.fh, 0, 10).unwrap(), b"new b", "the same file");
+    // Once kept, it is not asked again.
+    bench.written(&bench.open(b, libc::O_RDWR), b"again");
+    assert_eq!(bench.names(ck), ["a", "b"], "the marker is not true any more");
+    assert_eq!(bench.fs.lookup(ck, b"a").unwrap().attr.size, 3);
+}
+
+#[test]
+fn names_come_and_go_in_the_next_generation() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "a"), ("b", "b"), ("c", "c")]);
+    let unlink = |name: &str| now(&start(|done| bench.fs.unlink(me(), ck, name.as_bytes(), done)));
+    unlink("c").unwrap();
+    assert_eq!(*bench.node.removed.lock(), [path("c")]);
+    assert!(bench.node.asked.lock().is_empty(), "removing alone begins nothing");
+    let renamed = start(|done| bench.fs.rename(me(), (ck, b"a"), (ck, b"n"), 0, done));
+    bench.begin();
+    now(&renamed).unwrap();
+    assert_eq!(bench.names(ck), ["b", "n"]);
+    assert_eq!(unlink("c"), Err(Errno(libc::ENOENT)));
+    unlink("b").unwrap();
+    let made = now(&start(|done| bench.fs.create(me(), ck, b"c", 0o644, libc::O_RDWR | libc::O_EXCL, done)));
+    bench.fs.release(made.unwrap().1.fh);
+    assert_eq!(bench.names(ck), ["c", "n"]);
+    assert_eq!(*bench.node.removed.lock(), [path("c"), path("a"), path("b")]);
+    assert_eq!(*bench.node.created.lock(), [path("n"), path("c")]);
+    assert_eq!([bench.aside("a"), bench.aside("b"), bench.aside("c")], ["a", "b", "c"]);
+    // The renamed file still shares its bytes.
+    let writing = bench.open(bench.id(ck, "n"), libc::O_WRONLY);
+    assert!(waits(&writing));
+    let Asked::Keep(wanted, done) = bench.asked() else { panic!("not a file to keep") };
+    assert_eq!(wanted, path("n"));
+    done(Err(Errno(libc::ENOSPC)));
+    assert_eq!(now(&writing).unwrap_err(), Errno(libc::ENOSPC));
+}
+
+#[test]
+fn what_is_elsewhere_is_seen_and_brought() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    bench.write(ck, "a", b"a");
+    bench.seal(3, "ck", &[("a", 1), ("far", 5), ("gone", 2)]);
+    let far = bench.id(ck, "far");
+    let made = start(|done| bench.fs.create(me(), ck, b"new", 0o644, libc::O_RDWR, done));
+    bench.begin();
+    bench.fs.release(now(&made).unwrap().1.fh);
+    assert_eq!(bench.names(ck), ["a", "far", "gone", "new"]);
+    assert_eq!((bench.id(ck, "far"), bench.fs.getattr(far).unwrap().0.size), (far, 5));
+    let exclusive = start(|done| bench.fs.create(me(), ck, b"far", 0o644, libc::O_RDWR | libc::O_EXCL, done));
+    assert_eq!(now(&exclusive).unwrap_err(), Errno(libc::EEXIST));
+    // Emptied, it need not come.
+    let gone = bench.id(ck, "gone");
+    let empty = Changes { size: Some(0), ..Changes::default() };
+    assert_eq!(now(&start(|done| bench.fs.setattr(me(), gone, empty, done))).unwrap().0.size, 0);
+    let writing = bench.open(far, libc::O_WRONLY);
+    let Asked::Fetch(wanted, done) = bench.asked() else { panic!("not a fetch") };
+    assert_eq!(wanted, path("far"));
+    std::fs::write(bench.dir.path().join("aside/far"), b"12345").unwrap();
+    std::fs::hard_link(bench.dir.path().join("aside/far"), bench.tree("ck/far")).unwrap();
+    done(Ok(()));
+    bench.keep("far");
+    bench.written(&writing, b"x");
+    assert_eq!((bench.aside("far").as_str(), bench.id(ck, "far")), ("12345", far));
+    assert_eq!(std::fs::read(bench.tree("ck/far")).unwrap(), b"x2345");
+    let unlink = |name: &[u8]| now(&start(|done| bench.fs.unlink(me(), ck, name, done)));
+    unlink(b"far").unwrap();
+    assert_eq!(unlink(b"far"), Err(Errno(libc::ENOENT)));
+}
+
+#[test]
+fn a_newer_generation_takes_the_place_of_the_one_before() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "a"), ("b", "b")]);
+    let (a, b) = (bench.id(ck, "a"), bench.id(ck, "b"));
+    let writing = bench.open(a, libc::O_WRONLY);
+    bench.begin();
+    bench.keep("a");
+    bench.written(&writing, b"A");
+    bench.fs.freeze(b"ck");
+    let waiting = bench.open(a, libc::O_WRONLY);
+    assert!(waits(&waiting));
+    // Another node changed `b`: the node takes the old one out of the tree.
+    std::fs::remove_file(bench.tree("ck/b")).unwrap();
+    bench.seal(4, "ck", &[("a", 1), ("b", 7)]);
+    assert_eq!(bench.names(ck), [".complete", "a", "b", "link"]);
+    assert_eq!(bench.id(ck, "a"), a);
+    let now_b = bench.fs.lookup(ck, b"b").unwrap().attr;
+    assert!(now_b.nodeid != b && now_b.size == 7);
+    let begun = std::time::Instant::now();
+    while bench.node.asked.lock().is_empty() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
+    let Asked::Open(id, _) = bench.asked() else { panic!("not a next generation") };
+    assert_eq!(id, DatasetId(4));
+}
