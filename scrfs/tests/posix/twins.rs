@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags};
 
 use super::fence::Stream;
 use super::op::{Op, User};
@@ -103,6 +103,12 @@ impl Twins {
             }
             Op::Read(_, 0) | Op::Pread(_, _, 0) => self.way.passthrough,
             Op::Chown(_, u32::MAX, u32::MAX, _) | Op::Fchown(_, u32::MAX, u32::MAX) => user != User::Root,
+            // The kernel clears the bits before it asks, and keeps them cleared when it is refused.
+            Op::Fallocate(slot, mode, ..)
+                if self.way.backing == Backing::Tmpfs && mode & FallocateFlags::ZERO_RANGE.bits() != 0 =>
+            {
+                self.native.see_slot(*slot).is_some_and(|seen| seen.mode & 0o6000 != 0)
+            }
             _ => self.keeps_bits(user, op),
         }
     }
