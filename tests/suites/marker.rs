@@ -121,19 +121,21 @@ fn two_touches_at_once_have_one_outcome() {
     run.stop();
 }
 
+/// A program on `node` that has `file` open for writing until its input ends.
+fn writer(job: &Job<'_>, node: usize, file: &str) -> std::process::Child {
+    let line = format!("exec 7>> {SCR}/{file}; read never");
+    let writer = job.on(node).sh(&line).stdin(std::process::Stdio::piped()).spawn().expect("a shell");
+    wait::until_true("the writer", SOON, || job.on(node).run("pgrep -f 'read neve[r]'").ok());
+    writer
+}
+
 #[test]
 fn a_signal_ends_the_wait_and_leaves_nobody_stuck() {
     let cluster = Cluster::up(2);
     let (job, mut run) = idle_job(&cluster, "signal", &[("SCRFS_SEAL_TIMEOUT", "20s")]);
     fill(&job, "s");
     // A writer on the other node keeps the seal waiting.
-    let mut writer = job
-        .on(1)
-        .sh(&format!("exec 7>> {SCR}/s/b; read never"))
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
+    let mut writer = writer(&job, 1, "s/b");
     let line = format!("touch {SCR}/s/.complete & p=$!; sleep 1; kill -TERM $p; wait $p; echo $?");
     let begun = std::time::Instant::now();
     assert_eq!(job.on(0).run(&line).must(), "143");
@@ -156,13 +158,7 @@ fn markers_go_on_waiting_when_workers_die() {
     let kill = |node| cluster.on(node).run("pkill -9 -f 'scrfs worke[r]'").must().to_owned();
     fill(&job, "w");
     // A writer on the other node keeps the seal waiting.
-    let mut writer = job
-        .on(1)
-        .sh(&format!("exec 7>> {SCR}/w/b; read never"))
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
+    let mut writer = writer(&job, 1, "w/b");
     let mut touch = job.on(0).sh(&format!("touch {SCR}/w/.complete")).spawn().unwrap();
     wait::until_true("the seal to begin", SOON, || state(&job, 1, "w") == "sealing");
     for node in [0, 1, 0] {
