@@ -1,6 +1,7 @@
 //! `scrfs-ctl probe`: see [`scrfs_tools::probe`]. Its exit code is 0 whenever there is an answer.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,7 @@ fn end_all(token: &Token) -> Outcome<(u32, u32)> {
     for _ in 0..ROUNDS_MAX {
         let left: Vec<_> = marked().into_iter().filter(|found| token.outlives(&found.mark)).collect();
         if left.is_empty() {
+            await_exiting();
             let count = |set: std::collections::BTreeSet<u32>| u32::try_from(set.len()).unwrap_or(u32::MAX);
             return Ok((count(own), count(orphans)));
         }
@@ -99,6 +101,20 @@ fn foreign(token: &Token) -> Vec<Living> {
             what: format!("{}, of scrfs-run {} on {}", command(pid), mark.pid, mark.host),
         })
         .collect()
+}
+
+/// Waits for what is about to end, as what its launcher has just killed: such a process has neither an environment nor
+/// a mark any more, but may still have its files open. One that does not get there is named, if it matters.
+fn await_exiting() {
+    let begun = Instant::now();
+    let user = nix::unistd::getuid().as_raw();
+    for pid in processes().filter(|&pid| owner(pid) == Some(user)) {
+        let process = i32::try_from(pid).ok().and_then(|pid| Process::open(Pid::from_raw(pid)));
+        // Opened before the look: what is waited for is what was looked at.
+        if let Some(process) = process.filter(|_| is_exiting(pid)) {
+            process.wait(SWEEP.saturating_sub(begun.elapsed()));
+        }
+    }
 }
 
 /// Coordinator `pid`, which the daemon obeys, if this run did not start it, by whatever it was started.
@@ -147,6 +163,20 @@ fn mark_of(pid: u32) -> Option<Token> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut entries = environ.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
     entries.find_map(|entry| Token::parse(entry.strip_prefix(RUN_VARIABLE)?.strip_prefix('=')?))
+}
+
+fn owner(pid: u32) -> Option<u32> {
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
+/// The kernel has begun to take it down; it says so before it takes the environment (proc_pid_stat(5), `flags`).
+fn is_exiting(pid: u32) -> bool {
+    const PF_EXITING: u32 = 4;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name may have spaces and parentheses; after it come state, five numbers, and the flags.
+    let flags =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
 fn command(pid: u32) -> String {
@@ -246,6 +276,32 @@ mod tests {
             assert_eq!(named(child.id()), 0, "ended, though nobody has waited for it");
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_about_to_end_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("scrfs-coordinator");
+        std::os::unix::fs::symlink("/usr/bin/perl", &program).unwrap();
+        let token = Token { stamp: 1, pid: 1, host: "h1".into(), job: "test/exiting".into() };
+        // The kernel needs a while to take this much memory back.
+        let line = "my $x = 'x' x (1 << 29); $| = 1; print 1; sleep 60";
+        let mut child = std::process::Command::new(&program)
+            .args(["-e", line])
+            .env(RUN_VARIABLE, token.to_string())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        child.kill().unwrap();
+        while mark_of(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        let mut named = Vec::new();
+        end_all(&token).unwrap();
+        add_attached(&token, child.id(), &mut named);
+        assert_eq!(named, [], "killed by its launcher, not yet ended");
+        child.wait().unwrap();
     }
 
     #[test]
