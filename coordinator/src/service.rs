@@ -153,7 +153,7 @@ fn attach(
         rank: transport.rank(),
         hosts: opening.hosts.clone(),
         start: opening.start,
-        settings: opening.settings.clone(),
+        settings: Box::new(opening.settings.clone()),
     };
     let connect = daemon.connector(opening.epoch);
     let up = wake.clone();

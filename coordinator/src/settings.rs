@@ -13,6 +13,16 @@ const ROWS: &[Row] = &[
     ("SCR_JOB_ID", |s| s.job_id.clone()),
     ("SCRFS_COORDINATOR_WAIT", |s| format!("{} ms", s.coordinator_wait_ms)),
     ("SCRFS_SEAL_TIMEOUT", |s| format!("{} ms", s.seal_timeout_ms)),
+    ("SCRFS_MARKER", |s| {
+        let names: Vec<_> = s.sealing.markers.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        if names.is_empty() { ".complete".to_owned() } else { names.join(",") }
+    }),
+    ("SCRFS_MARKER_SCOPE", |s| format!("{:?}", s.sealing.scope).to_lowercase()),
+    ("SCRFS_SEAL", |s| if s.sealing.background { "background" } else { "wait" }.to_owned()),
+    ("SCRFS_COMMIT_ON_RENAME", |s| s.sealing.commit_on_rename.clone().unwrap_or_default()),
+    ("SCRFS_DATASET_PATTERN", |s| s.loose.pattern.clone().unwrap_or_default()),
+    ("SCRFS_LOOSE_MAX", |s| s.loose.max_bytes.to_string()),
+    ("SCRFS_LOOSE_FILES", |s| s.loose.max_names.to_string()),
     ("SCR_CACHE_SIZE", |s| s.cache_size.to_string()),
     ("SCR_COPY_TYPE", |s| format!("{:?}", s.scheme).to_uppercase()),
     ("SCR_SET_SIZE", |s| s.set_size.to_string()),
@@ -68,6 +78,8 @@ pub(crate) mod tests {
             distribute: true,
             list_max: 1000,
             block_bytes: 4096,
+            sealing: scrfs::control::SealRules::default(),
+            loose: scrfs::control::LooseRules::default(),
         }
     }
 

@@ -19,6 +19,7 @@ mod lane;
 #[cfg(feature = "fuse")]
 pub mod mount;
 pub mod path;
+pub mod pattern;
 pub mod prefix;
 pub mod record;
 pub mod redundancy;

@@ -98,7 +98,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         rank: NodeRank(1),
         hosts: hosts(),
         start: Start::Restart,
-        settings: settings(),
+        settings: Box::new(settings()),
     };
     let fetch = Command::FetchMember {
         id,
@@ -211,6 +211,8 @@ fn settings() -> Settings {
         distribute: true,
         list_max: 100_000,
         block_bytes: 1 << 17,
+        sealing: scrfs::control::SealRules::default(),
+        loose: scrfs::control::LooseRules::default(),
     }
 }
 

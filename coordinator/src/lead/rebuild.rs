@@ -392,6 +392,8 @@ mod tests {
             distribute: true,
             list_max: 10,
             block_bytes: 1,
+            sealing: scrfs::control::SealRules::default(),
+            loose: scrfs::control::LooseRules::default(),
         };
         Cluster::new(Epoch(2), hosts.iter().map(|host| (*host).to_owned()).collect(), settings, 0)
     }

@@ -23,6 +23,10 @@ pub enum Kind {
     Paths,
     /// Host names separated by commas or blanks; `n[1-4,7]` stands for five.
     Hosts,
+    /// File names separated by commas.
+    Names,
+    /// A regular expression that a whole name has to match.
+    Pattern,
 }
 
 impl Kind {
@@ -38,6 +42,8 @@ impl Kind {
             Self::Path => "path",
             Self::Paths => "paths",
             Self::Hosts => "hosts",
+            Self::Names => "names",
+            Self::Pattern => "regular expression",
         }
     }
 }
@@ -76,6 +82,12 @@ const fn system(name: &'static str, kind: Kind, default: &'static str, doc: &'st
 
 /// The schemes that can be chosen. RS and FILE are known by name, so that the message can say that they are not there.
 pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "XOR"];
+
+/// Where a marker has to be set.
+pub const SCOPES: &[&str] = &["any", "all"];
+
+/// What a marker's close waits for.
+pub const SEALS: &[&str] = &["wait", "background"];
 
 /// All parameters.
 pub const PARAMETERS: &[Parameter] = &[
@@ -130,13 +142,45 @@ pub const PARAMETERS: &[Parameter] = &[
         "",
         "where datasets are, below the mount's root; default: there",
     ),
-    row("SCRFS_SEAL_TIMEOUT", Kind::Time, "30s", "how long a seal waits for writers"),
+    row(
+        "SCRFS_DATASET_PATTERN",
+        Kind::Pattern,
+        "",
+        "loose files that match belong to the dataset that the first group (or the one called `dataset`) names",
+    ),
+    row("SCRFS_MARKER", Kind::Names, ".complete", "names of markers; `.complete` is always one"),
+    row(
+        "SCRFS_MARKER_SCOPE",
+        Kind::Word(SCOPES),
+        "any",
+        "any: a marker on one node seals; all: it must be set on every node that runs the program",
+    ),
+    row(
+        "SCRFS_SEAL",
+        Kind::Word(SEALS),
+        "wait",
+        "wait: the marker's close returns when the dataset is protected; background: when it is frozen",
+    ),
+    row(
+        "SCRFS_SEAL_TIMEOUT",
+        Kind::Time,
+        "30s",
+        "how long a seal waits for writers, and with scope all for the marker on every node",
+    ),
+    row(
+        "SCRFS_COMMIT_ON_RENAME",
+        Kind::Pattern,
+        "",
+        "renaming a dataset's directory to a name that matches is a marker, in the background",
+    ),
     row(
         "SCRFS_COORDINATOR_WAIT",
         Kind::Time,
         "10s",
         "how long requests wait for a successor of lost coordinators",
     ),
+    row("SCRFS_LOOSE_MAX", Kind::Bytes(1, 1 << 30), "1m", "bytes of a pointer file at most"),
+    row("SCRFS_LOOSE_FILES", Kind::Count(0, 10_000), "64", "pointer files at most"),
     row("SCRFS_LIST_MAX", Kind::Count(1, 100_000_000), "100000", "names in one dataset at most"),
 ];
 
@@ -166,13 +210,6 @@ pub const NOT_YET: &[&str] = &[
     "SCR_FILE_BUF_SIZE",
     "SCRFS_CACHE_BYTES",
     "SCRFS_FETCH",
-    "SCRFS_DATASET_PATTERN",
-    "SCRFS_MARKER",
-    "SCRFS_MARKER_SCOPE",
-    "SCRFS_SEAL",
-    "SCRFS_COMMIT_ON_RENAME",
-    "SCRFS_LOOSE_MAX",
-    "SCRFS_LOOSE_FILES",
     "SCRFS_ENCODE_THREADS",
     "SCRFS_SCRUB_INTERVAL",
     "SCRFS_OPERATOR_GROUP",
@@ -185,7 +222,7 @@ pub const NOT_YET: &[&str] = &[
 /// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what arms fault points in
 /// test builds.
 pub const EXPORTED: &[&str] =
-    &["SCRFS_CURRENT", "SCRFS_RUN", "SCRFS_LOG", "SCRFS_FAULTS", "SCRFS_FAULTS_FILE"];
+    &["SCRFS_CURRENT", "SCRFS_RUN", "SCRFS_PROGRAM_HOSTS", "SCRFS_LOG", "SCRFS_FAULTS", "SCRFS_FAULTS_FILE"];
 
 /// Names that belong to scrfs: a typing error in one is worth a warning.
 pub(super) fn is_ours(name: &str) -> bool {

@@ -20,8 +20,9 @@ use std::time::Duration;
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 
-use crate::control::Settings;
+use crate::control::{LooseRules, MarkerScope, SealRules, Settings};
 use crate::dataset::Scheme;
+use crate::pattern::NamePattern;
 use defs::{Kind, Parameter, Who};
 
 /// Where the administrator's settings are.
@@ -154,6 +155,10 @@ pub struct Config {
     pub block_bytes: u32,
     /// `SCRFS_CHECKPOINT_PATH` as it was written, absolute or below the mount's root; `None`: the mount's root.
     pub checkpoint_path: Option<PathBuf>,
+    /// `SCRFS_MARKER`, `SCRFS_MARKER_SCOPE`, `SCRFS_SEAL`, `SCRFS_COMMIT_ON_RENAME`.
+    pub sealing: SealRules,
+    /// `SCRFS_DATASET_PATTERN`, `SCRFS_LOOSE_MAX`, `SCRFS_LOOSE_FILES`.
+    pub loose: LooseRules,
     /// `SCRFS_SEAL_TIMEOUT`.
     pub seal_timeout: Duration,
     /// `SCRFS_COORDINATOR_WAIT`.
@@ -216,6 +221,8 @@ impl Config {
             distribute: self.distribute,
             list_max: self.list_max,
             block_bytes: self.block_bytes,
+            sealing: self.sealing.clone(),
+            loose: self.loose.clone(),
         }
     }
 }
@@ -400,6 +407,35 @@ impl Layers {
         })
     }
 
+    /// The text of a regular expression that `check` accepts.
+    fn pattern(
+        &self,
+        name: &'static str,
+        check: fn(&str) -> Result<NamePattern, String>,
+    ) -> Result<Option<String>, ConfigError> {
+        self.read(name, |text, _| check(text).map(|_| text.to_owned()))
+    }
+
+    fn sealing(&self) -> Result<SealRules, ConfigError> {
+        let word = |name, words| self.read(name, |text, _| value::word(text, words));
+        let all = word("SCRFS_MARKER_SCOPE", defs::SCOPES)? == Some("all");
+        Ok(SealRules {
+            markers: self.read("SCRFS_MARKER", |text, _| value::markers(text))?.unwrap_or_default(),
+            scope: if all { MarkerScope::All } else { MarkerScope::Any },
+            background: word("SCRFS_SEAL", defs::SEALS)? == Some("background"),
+            commit_on_rename: self.pattern("SCRFS_COMMIT_ON_RENAME", NamePattern::new)?,
+            program_hosts: Vec::new(),
+        })
+    }
+
+    fn loose(&self) -> Result<LooseRules, ConfigError> {
+        Ok(LooseRules {
+            pattern: self.pattern("SCRFS_DATASET_PATTERN", NamePattern::capturing)?,
+            max_bytes: self.count("SCRFS_LOOSE_MAX")?.unwrap_or_default(),
+            max_names: self.small("SCRFS_LOOSE_FILES")?.unwrap_or_default(),
+        })
+    }
+
     fn scheme(&self) -> Result<Scheme, ConfigError> {
         let word = self.read("SCR_COPY_TYPE", |text, _| {
             if ["PARTNER", "RS", "FILE"].iter().any(|w| w.eq_ignore_ascii_case(text)) {
@@ -451,6 +487,8 @@ impl Layers {
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
             block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
             checkpoint_path: self.read("SCRFS_CHECKPOINT_PATH", |text, _| Ok(PathBuf::from(text)))?,
+            sealing: self.sealing()?,
+            loose: self.loose()?,
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),

@@ -36,6 +36,42 @@ fn defaults_are_those_of_the_design() {
 }
 
 #[test]
+fn rules_of_sealing_and_loose_files() {
+    let c = load(&[], &[]).unwrap();
+    assert_eq!((c.sealing.clone(), c.loose.clone()), (SealRules::default(), LooseRules::default()));
+    let c = load(
+        &[
+            ("SCRFS_MARKER", ".metadata,.complete"),
+            ("SCRFS_MARKER_SCOPE", "ALL"),
+            ("SCRFS_SEAL", "background"),
+            ("SCRFS_COMMIT_ON_RENAME", r"ck\.\d+"),
+            ("SCRFS_DATASET_PATTERN", r"melt\.(\d+)\..*"),
+            ("SCRFS_LOOSE_MAX", "64k"),
+            ("SCRFS_LOOSE_FILES", "3"),
+        ],
+        &[],
+    )
+    .unwrap();
+    let Settings { sealing, loose, .. } = c.settings();
+    assert_eq!((sealing.markers, sealing.scope), (vec![b".metadata".to_vec()], MarkerScope::All));
+    assert_eq!((sealing.background, sealing.commit_on_rename.as_deref()), (true, Some(r"ck\.\d+")));
+    assert_eq!(loose.pattern.as_deref(), Some(r"melt\.(\d+)\..*"));
+    assert_eq!((loose.max_bytes, loose.max_names), (64 << 10, 3));
+    for (name, bad) in [
+        ("SCRFS_MARKER", "a/b"),
+        ("SCRFS_MARKER_SCOPE", "some"),
+        ("SCRFS_SEAL", "never"),
+        ("SCRFS_COMMIT_ON_RENAME", "ck("),
+        ("SCRFS_DATASET_PATTERN", "melt.*"),
+        ("SCRFS_LOOSE_MAX", "0"),
+        ("SCRFS_LOOSE_FILES", "x"),
+    ] {
+        let text = load(&[(name, bad)], &[]).unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains(bad), "{text}");
+    }
+}
+
+#[test]
 fn environment_beats_user_file_beats_system_file() {
     let user = ("/work/dir/.scrconf", "SCR_FLUSH=3\nSCR_SET_SIZE=4\n");
     let system = ("/etc/scrfs.conf", "SCR_FLUSH=5\nSCR_SET_SIZE=5\nSCR_CACHE_SIZE=5\n");
@@ -152,6 +188,8 @@ fn every_default_reads_as_its_kind() {
             Kind::Word(words) => value::word(p.default, words).map(drop),
             Kind::Paths => value::paths(p.default).map(drop),
             Kind::Hosts => hosts::expand(p.default).map(drop),
+            Kind::Names => value::markers(p.default).map(drop),
+            Kind::Pattern => NamePattern::new(p.default).map(drop),
             Kind::Text | Kind::Path => Ok(()),
         };
         assert_eq!(read, Ok(()), "{}", p.name);

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 /// Longest time that is accepted.
 const TIME_MAX: Duration = Duration::from_hours(24);
+/// Bytes of a file's name.
+const NAME_MAX: usize = 255;
+/// Further markers' names.
+const MARKERS_MAX: usize = 16;
 
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
@@ -65,6 +69,21 @@ pub(super) fn paths(text: &str) -> Result<Vec<PathBuf>, String> {
     }
 }
 
+/// Markers' names: one path component each, none that means something else.
+pub(super) fn markers(text: &str) -> Result<Vec<Vec<u8>>, String> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let reserved = [".", "..", ".scr", ".scrfs", ".invalid"].contains(&name);
+        if reserved || name.len() > NAME_MAX || name.contains(['/', '\0']) {
+            return Err(format!("{name:?} cannot be a marker: expected names of files, separated by commas"));
+        }
+        if name != ".complete" && !names.iter().any(|known| known == name.as_bytes()) {
+            names.push(name.as_bytes().to_vec());
+        }
+    }
+    if names.len() > MARKERS_MAX { Err(format!("expected at most {MARKERS_MAX} names")) } else { Ok(names) }
+}
+
 /// ASCII digits only: no sign, no blanks, no overflow.
 fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -94,6 +113,18 @@ mod tests {
         assert_eq!(time("1500ms"), Ok(Duration::from_millis(1500)));
         for bad in ["", "s", "1m", "-1s", "86401", "1.5"] {
             assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_of_markers() {
+        assert_eq!(
+            markers(".metadata, done,.complete,done"),
+            Ok(vec![b".metadata".to_vec(), b"done".to_vec()])
+        );
+        assert_eq!(markers(".complete"), Ok(Vec::new()));
+        for bad in ["a/b", "..", ".invalid", "ok,.scr", &"x".repeat(256)] {
+            assert!(markers(bad).is_err(), "{bad}");
         }
     }
 

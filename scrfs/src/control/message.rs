@@ -9,7 +9,7 @@ use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use crate::path::RelPath;
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub enum Role {
         /// How it starts.
         start: Start,
         /// The job's settings, the lead's values.
-        settings: Settings,
+        settings: Box<Settings>,
     },
     /// A worker of the coordinator of `epoch`.
     Data {
@@ -99,6 +99,52 @@ pub struct Settings {
     pub list_max: u64,
     /// `SCR_MPI_BUF_SIZE`: bytes of one block.
     pub block_bytes: u32,
+    /// How datasets are marked and sealed.
+    pub sealing: SealRules,
+    /// What loose files in the checkpoint path mean.
+    pub loose: LooseRules,
+}
+
+/// How datasets are marked and sealed (DESIGN 4.5).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealRules {
+    /// `SCRFS_MARKER`: names of markers beside `.complete`.
+    pub markers: Vec<Vec<u8>>,
+    /// `SCRFS_MARKER_SCOPE`.
+    pub scope: MarkerScope,
+    /// `SCRFS_SEAL=background`: markers wait only until all nodes are frozen.
+    pub background: bool,
+    /// `SCRFS_COMMIT_ON_RENAME`: a [`crate::pattern::NamePattern`]'s text.
+    pub commit_on_rename: Option<String>,
+    /// Where scrfs-run started the program; empty: on all nodes.
+    pub program_hosts: Vec<String>,
+}
+
+/// On which nodes a marker has to be set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MarkerScope {
+    /// On one of them.
+    #[default]
+    Any,
+    /// On all that run the program.
+    All,
+}
+
+/// What loose files in the checkpoint path mean (DESIGN 4.7, 10).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LooseRules {
+    /// `SCRFS_DATASET_PATTERN`: a capturing [`crate::pattern::NamePattern`]'s text.
+    pub pattern: Option<String>,
+    /// `SCRFS_LOOSE_MAX`: bytes of a pointer file.
+    pub max_bytes: u64,
+    /// `SCRFS_LOOSE_FILES`: pointer files.
+    pub max_names: u32,
+}
+
+impl Default for LooseRules {
+    fn default() -> Self {
+        Self { pattern: None, max_bytes: 1 << 20, max_names: 64 }
+    }
 }
 
 /// A directory operation in the checkpoint path; takes effect on every node (DESIGN 4.4). Paths are relative to the

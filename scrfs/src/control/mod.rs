@@ -16,8 +16,8 @@ pub mod stream;
 
 pub use message::{
     Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure, FrozenFile,
-    FrozenPart, HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings,
-    Severity, Start, Welcome,
+    FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope, MemberPart, PROTOCOL,
+    Role, SealRules, SealedFile, Settings, Severity, Start, Welcome,
 };
 
 /// Settings for this crate's tests.
@@ -38,5 +38,7 @@ pub(crate) fn test_settings() -> Settings {
         distribute: true,
         list_max: 100_000,
         block_bytes: 1 << 17,
+        sealing: SealRules::default(),
+        loose: LooseRules::default(),
     }
 }

@@ -266,7 +266,7 @@ fn serve(
     receiver.set_limit(FRAME_MAX);
     match hello.role {
         Role::Coordinator { epoch, rank, hosts, start, settings } => {
-            let greeting = Greeting { epoch, rank, hosts, start, settings };
+            let greeting = Greeting { epoch, rank, hosts, start, settings: *settings };
             serve_coordinator(shared, service, greeting, peer, sender, receiver)
         }
         Role::Data { epoch } => serve_worker(service, epoch, sender, receiver),
@@ -435,7 +435,7 @@ mod tests {
             rank: NodeRank(0),
             hosts: vec!["n0".into()],
             start: Start::Attach,
-            settings: test_settings(),
+            settings: Box::new(test_settings()),
         }
     }
 

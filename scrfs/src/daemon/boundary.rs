@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::control::{DirHeld, DirOp, FrozenFile};
+use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
 use crate::dataset::CatalogIndex;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
@@ -142,8 +142,8 @@ pub trait MountedTree: Send + Sync {
     /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
     fn remove_junk(&self) -> Result<(), Errno>;
 
-    /// The job's bound of a wait for a seal or a directory round, for operations that wait here.
-    fn set_wait_bound(&self, _bound: std::time::Duration) {}
+    /// The job's settings, from a coordinator that attaches, or kept from the last one.
+    fn follow(&self, _settings: &Settings) {}
 
     /// The lead has decided `request`: kept for its program, also beyond this process's death. Called before anything is
     /// forgotten of it.

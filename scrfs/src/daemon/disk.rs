@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `node.scrinfo` | highest epoch and id; per dataset: name, epoch, home, flags, which members are recorded |
 //! | `filemap_0.scrinfo` | members' files ([`super::filemap`]) |
+//! | `settings.json` | what the last coordinator brought: it holds until another one attaches, also for the next worker |
 //! | `dataset.<id>.scrinfo` | COMPLETE and the catalog ([`super::catalog_file`]) |
 //!
 //! A change is made to a copy of the table, written, and then made to the table itself: what programs and the lead are
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::control::Settings;
 use crate::dataset::{Catalog, CatalogIndex, Scheme};
 use crate::hash::{self, Hash, Text};
 use crate::ids::{DatasetId, Epoch, Member};
@@ -25,9 +27,12 @@ use super::state::{Dataset, Home, Origin, Part, State, Table};
 
 const NODE: &str = "node.scrinfo";
 const FILEMAP: &str = "filemap_0.scrinfo";
+const SETTINGS: &str = "settings.json";
 const MASTER: &str = "filemap.scrinfo";
 /// Largest file of each kind, bytes.
 const FILE_MAX: u64 = 1 << 30;
+/// Largest file of settings, bytes.
+const SETTINGS_MAX: u64 = 1 << 24;
 
 /// See the module. Its lock is taken before the state's.
 pub(super) struct Disk {
@@ -103,6 +108,23 @@ impl Disk {
             }
         }
         Ok(())
+    }
+
+    /// Keeps the job's settings.
+    pub(super) fn record_settings(&self, settings: &Settings) -> Result<(), StoreError> {
+        let bytes = serde_json::to_vec_pretty(settings).map_err(|error| StoreError::Failed {
+            path: self.store.path().join(SETTINGS),
+            step: "encode",
+            source: error.into(),
+        })?;
+        self.store.commit(SETTINGS, &bytes)
+    }
+
+    /// The settings that were kept; what cannot be read counts as none, and is told.
+    pub(super) fn settings(&self, problems: &mut Vec<String>) -> Result<Option<Settings>, StoreError> {
+        let Some(bytes) = self.store.read(SETTINGS, SETTINGS_MAX)? else { return Ok(None) };
+        let settings = serde_json::from_slice(&bytes);
+        Ok(settings.map_err(|error| problems.push(format!("{SETTINGS}: {error}"))).ok())
     }
 
     /// Records COMPLETE.

@@ -155,7 +155,8 @@ impl Node {
         let base = config.cache_directory.ancestors().nth(2).unwrap_or(&config.cache_directory);
         let names = CacheNames { base: text(base), directory: text(&config.cache_directory) };
         let mut disk = Disk::new(Arc::clone(store), names);
-        let loaded = disk.load()?;
+        let mut loaded = disk.load()?;
+        let settings = disk.settings(&mut loaded.problems)?;
         let (rounds, torn_rounds) = Rounds::load(store)?;
         let (journal, torn_journal) = Journal::load(store)?;
         for problem in &loaded.problems {
@@ -171,7 +172,7 @@ impl Node {
             was_attached: loaded.table.epoch > Epoch(0),
             table: loaded.table,
             attached: None,
-            settings: None,
+            settings,
             local: false,
             lost_at: None,
             freezing: std::collections::HashMap::new(),
@@ -211,6 +212,9 @@ impl Node {
 
     /// Brings the tree to where the records are.
     fn take_up(&self) {
+        if let Some(settings) = self.state.lock().settings.clone() {
+            self.tree.follow(&settings);
+        }
         let (frozen, listed, going) = {
             let mut state = self.state.lock();
             if state.was_attached {
@@ -356,6 +360,9 @@ impl Service for Node {
         {
             return refuse(format!("epoch {epoch} cannot be recorded: {error}"));
         }
+        if let Err(error) = disk.record_settings(&greeting.settings) {
+            self.events.error(None, &format!("the job's settings cannot be kept: {error}"));
+        }
         let text = format!(
             "coordinator {} of {} attached with epoch {epoch} ({:?})",
             greeting.rank,
@@ -372,9 +379,7 @@ impl Service for Node {
             state.local = false;
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
-            let bound =
-                greeting.settings.seal_timeout_ms.saturating_add(greeting.settings.coordinator_wait_ms);
-            self.tree.set_wait_bound(Duration::from_millis(bound));
+            self.tree.follow(&greeting.settings);
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }

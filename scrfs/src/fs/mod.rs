@@ -30,6 +30,7 @@ mod remove;
 mod rename;
 mod restore;
 mod rights;
+pub(crate) mod rules;
 mod sealed;
 mod sys;
 pub mod table;
@@ -93,6 +94,7 @@ pub struct FileSystem {
     handles: handles::Handles,
     waiters: wait::Waiters,
     wait_bound: RwLock<Duration>,
+    rules: RwLock<Arc<rules::Rules>>,
     processes: caller::Processes,
     requests: OnceLock<Arc<dyn GlobalRequests>>,
     passthrough: AtomicBool,
@@ -140,6 +142,7 @@ impl FileSystem {
             keep,
             waiters: wait::Waiters::default(),
             wait_bound: RwLock::new(WAIT_BOUND),
+            rules: RwLock::default(),
             processes: caller::Processes::default(),
             requests: OnceLock::new(),
             passthrough: AtomicBool::new(false),
@@ -170,6 +173,17 @@ impl FileSystem {
         if self.requests.set(requests).is_err() {
             tracing::error!("the mounted tree is connected to its node already");
         }
+    }
+
+    /// Bounds waits for a seal or a directory round, for operations that wait here.
+    pub fn set_wait_bound(&self, bound: Duration) {
+        *self.wait_bound.write() = bound;
+    }
+
+    /// The job's rules for names, as they are now.
+    #[allow(dead_code, reason = "read where names are looked up")]
+    fn rules(&self) -> Arc<rules::Rules> {
+        Arc::clone(&self.rules.read())
     }
 
     /// The state memory.

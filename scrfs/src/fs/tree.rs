@@ -11,9 +11,10 @@ use rustix::fs::{FileType, OFlags};
 use super::attr::stat_of;
 use super::errno::fail;
 use super::place::Place;
+use super::rules::Rules;
 use super::sealed::Sealed;
 use super::{FileSystem, sys};
-use crate::control::{DirHeld, DirOp, FrozenFile};
+use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
 use crate::daemon::boundary::{Errno, Generation, MountedTree, Writer};
 use crate::dataset::CatalogIndex;
 use crate::ids::{DatasetId, RequestId};
@@ -179,8 +180,14 @@ impl MountedTree for FileSystem {
         Ok(())
     }
 
-    fn set_wait_bound(&self, bound: Duration) {
-        *self.wait_bound.write() = bound;
+    fn follow(&self, settings: &Settings) {
+        let bound = settings.seal_timeout_ms.saturating_add(settings.coordinator_wait_ms);
+        self.set_wait_bound(Duration::from_millis(bound));
+        let (rules, problems) = Rules::new(settings);
+        *self.rules.write() = Arc::new(rules);
+        for problem in problems {
+            self.note(problem);
+        }
     }
 
     fn decided(&self, request: RequestId, errno: i32) {

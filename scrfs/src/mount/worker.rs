@@ -11,7 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use super::places::{Lock, Places, WORKER_LOCK};
 use super::supervisor::{READY, TAKEN, say};
 use super::{MountError, Options, failed};
-use crate::daemon::boundary::{Errno, MountedTree};
+use crate::daemon::boundary::Errno;
 use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;
 use crate::fuse;

@@ -44,9 +44,11 @@ impl Lead {
             distribute: true,
             list_max: 1000,
             block_bytes: 65536,
+            sealing: scrfs::control::SealRules::default(),
+            loose: scrfs::control::LooseRules::default(),
         };
         let (hosts, start, epoch) = (vec!["n0".into(), "n1".into()], Start::Attach, Epoch(epoch));
-        let role = Role::Coordinator { epoch, rank: NodeRank(0), hosts, start, settings };
+        let role = Role::Coordinator { epoch, rank: NodeRank(0), hosts, start, settings: Box::new(settings) };
         let link = Link::connect(control, role, WAIT)?;
         Ok(Self { link, epoch, control: control.to_owned() })
     }

@@ -105,6 +105,8 @@ fn settings(rng: &mut Rng) -> Settings {
         distribute: rng.chance(92),
         list_max: 100,
         block_bytes: 4096,
+        sealing: scrfs::control::SealRules::default(),
+        loose: scrfs::control::LooseRules::default(),
     }
 }
 

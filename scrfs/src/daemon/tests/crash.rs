@@ -136,7 +136,7 @@ fn an_epoch_that_is_not_on_storage_is_not_accepted() {
             rank: NodeRank(0),
             hosts: Vec::new(),
             start: Start::Attach,
-            settings: test_settings(),
+            settings: Box::new(test_settings()),
         };
         assert!(Link::connect(&bench.control(), role, WAIT).is_err());
         bench.restart();

@@ -319,7 +319,7 @@ impl Lead {
             rank: NodeRank(0),
             hosts: vec!["n0".into(), "n1".into()],
             start,
-            settings: test_settings(),
+            settings: Box::new(test_settings()),
         };
         Self { link: Link::connect(directory, role, WAIT).unwrap(), epoch, directory: directory.to_owned() }
     }

@@ -178,7 +178,7 @@ fn old_epochs_are_refused_also_after_a_restart() {
             rank: NodeRank(0),
             hosts: Vec::new(),
             start: Start::Attach,
-            settings: test_settings(),
+            settings: Box::new(test_settings()),
         };
         matches!(
             Link::connect(&bench.control(), role, WAIT),
