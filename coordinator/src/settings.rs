@@ -31,6 +31,11 @@ const ROWS: &[Row] = &[
     ("SCR_FETCH", |s| u8::from(s.fetch).to_string()),
     ("SCR_DISTRIBUTE", |s| u8::from(s.distribute).to_string()),
     ("SCRFS_LIST_MAX", |s| s.list_max.to_string()),
+    ("SCR_CHECKPOINT_INTERVAL", |s| s.advice.interval.to_string()),
+    ("SCR_CHECKPOINT_SECONDS", |s| s.advice.seconds.to_string()),
+    ("SCR_CHECKPOINT_OVERHEAD", |s| s.advice.overhead.to_string()),
+    ("SCR_HALT_SECONDS", |s| s.advice.halt_seconds.to_string()),
+    ("SCRFS_END_TIME", |s| s.advice.end_time.to_string()),
     ("SCR_MPI_BUF_SIZE", |s| s.block_bytes.to_string()),
 ];
 
@@ -60,6 +65,7 @@ pub fn agree(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use scrfs::control::AdviceRules;
     use scrfs::dataset::Scheme;
 
     pub(crate) fn settings() -> Settings {
@@ -80,6 +86,7 @@ pub(crate) mod tests {
             block_bytes: 4096,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            advice: AdviceRules::default(),
         }
     }
 

@@ -213,6 +213,7 @@ fn settings() -> Settings {
         block_bytes: 1 << 17,
         sealing: scrfs::control::SealRules::default(),
         loose: scrfs::control::LooseRules::default(),
+        advice: scrfs::control::AdviceRules::default(),
     }
 }
 

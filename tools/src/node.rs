@@ -52,6 +52,14 @@ impl Node {
         }
     }
 
+    /// Begins or ends the records of what programs do with each file.
+    pub fn record_io(&self, on: bool) -> Outcome {
+        match self.ask(&Ask::RecordIo(on))? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     fn ask(&self, question: &Ask) -> Outcome<Answer> {
         client::ask(&self.control, question, self.timeout).map_err(|e| explain(&self.mount, &e))
     }

@@ -5,6 +5,7 @@
 //! until programs are served, then `directories`, `seal`, `flush` and `fetch` (with `mend`) side by side. [`Lead`] hands each input to
 //! the machine that awaits it; what nobody awaits is ignored with a note, never trusted.
 
+mod advice;
 mod answers;
 mod catalog;
 mod cluster;
@@ -26,8 +27,9 @@ mod settle;
 
 use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
 use scrfs::dataset::Catalog;
-use scrfs::ids::{Epoch, NodeRank};
+use scrfs::ids::{DatasetId, Epoch, NodeRank};
 
+use self::advice::Advice;
 use self::cluster::Cluster;
 use self::directories::{Directories, Hold};
 use self::fetch::Fetches;
@@ -138,6 +140,7 @@ struct Running {
     seals: Seals,
     flushes: Flushes,
     fetches: Fetches,
+    advice: Advice,
 }
 
 impl Running {
@@ -152,6 +155,7 @@ impl Running {
             seals: Seals::default(),
             flushes: Flushes::default(),
             fetches: Fetches::default(),
+            advice: Advice::default(),
         }
     }
 
@@ -181,6 +185,7 @@ impl Running {
                 if self.flushes.tick(&mut self.cluster) {
                     self.evict();
                 }
+                self.advice.tick(&mut self.cluster);
             }
         }
         self.advance();
@@ -198,7 +203,17 @@ impl Running {
                 true
             }
             (_, Event::Marker { name }) => {
+                self.advice.marked(cluster.now, &name);
                 self.seals.marker(cluster, node, name);
+                true
+            }
+            (_, Event::Asked { times }) => {
+                self.advice.asked(times);
+                true
+            }
+            (_, Event::Posted { text }) => {
+                let host = cluster.host(node).to_owned();
+                cluster.pfs(PfsTask::Post { host, text });
                 true
             }
             (_, Event::Fetch { request, file }) => {
@@ -245,8 +260,8 @@ impl Running {
             }
             (Phase::Serving, Event::Committed { id, result }) => {
                 let (awaited, sealed) = self.seals.committed(cluster, node, id, result);
-                if sealed.is_some() {
-                    self.sealed();
+                if let Some(id) = sealed {
+                    self.sealed(id);
                 }
                 awaited
             }
@@ -302,10 +317,22 @@ impl Running {
                 self.stored(&stored, Ok(*catalog));
                 true
             }
-            PfsOutcome::Marked(_) => true,
+            PfsOutcome::Marked(_) | PfsOutcome::Posted => true,
+            PfsOutcome::Halt(halt) => {
+                self.advice.halt(cluster.now, Ok(*halt));
+                true
+            }
             PfsOutcome::Failed(task, failure) => match task {
                 PfsTask::Survey => {
                     self.no_survey(&failure.reason);
+                    true
+                }
+                PfsTask::Halt { sealed } => {
+                    self.advice.halt(cluster.now, Err(sealed));
+                    true
+                }
+                PfsTask::Post { text, .. } => {
+                    cluster.warn(format!("{}: not kept in the prefix: {text}", failure.reason));
                     true
                 }
                 PfsTask::BeginFlush(catalog) | PfsTask::Publish(catalog) => {
@@ -393,7 +420,12 @@ impl Running {
     }
 
     /// A dataset is complete everywhere.
-    fn sealed(&mut self) {
+    fn sealed(&mut self, id: DatasetId) {
+        let cluster = &mut self.cluster;
+        if let Some(name) = cluster.datasets.get(id).map(|known| known.catalog.name.clone()) {
+            self.advice.sealed(cluster.now, &name);
+            self.advice.tick(cluster);
+        }
         let busy = |known: &datasets::Known| {
             self.fetches.rebuilding(known.catalog.id) || self.seals.needs(&known.catalog)
         };
@@ -496,6 +528,8 @@ impl Running {
 
     fn serve(&mut self, current: Option<Vec<u8>>) {
         self.cluster.send_all(&Command::Serve);
+        self.advice.serve(self.cluster.now);
+        self.advice.tick(&mut self.cluster);
         self.cluster.ready(current);
         self.mark_flushed();
         self.choose();
@@ -512,6 +546,8 @@ fn name_of(event: &Event) -> &'static str {
         Event::DirApplied { .. } => "DirApplied",
         Event::DirUnited => "DirUnited",
         Event::Marker { .. } => "Marker",
+        Event::Asked { .. } => "Asked",
+        Event::Posted { .. } => "Posted",
         Event::Frozen { .. } => "Frozen",
         Event::Changes { .. } => "Changes",
         Event::Carried { .. } => "Carried",

@@ -394,6 +394,7 @@ mod tests {
             block_bytes: 1,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            advice: scrfs::control::AdviceRules::default(),
         };
         Cluster::new(Epoch(2), hosts.iter().map(|host| (*host).to_owned()).collect(), settings, 0)
     }

@@ -1,10 +1,11 @@
 //! Work of the lead on the PFS, in the prefix: done with the job user's rights, in a worker thread of rank 0.
 //!
 //! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries them out. In reading order:
-//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `prefix` (paths and small files).
+//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `halt`, `prefix` (paths and small files).
 
 mod catalog;
 mod flush;
+mod halt;
 mod index;
 mod lock;
 mod prefix;
@@ -14,6 +15,7 @@ mod worker;
 
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch};
+use scrfs::record::Halt;
 
 pub use self::worker::start;
 
@@ -31,6 +33,18 @@ pub enum PfsTask {
     ReadCatalog(StoredDataset),
     /// Mark it FAILED in the index: a fetch found bad bytes or records.
     MarkFailed(StoredDataset),
+    /// Read the halt file, and count checkpoints in it.
+    Halt {
+        /// How many were sealed since it was counted last.
+        sealed: u32,
+    },
+    /// Keep a program's message.
+    Post {
+        /// The node's.
+        host: String,
+        /// The message.
+        text: String,
+    },
 }
 
 /// A dataset in the prefix.
@@ -63,6 +77,10 @@ pub enum PfsOutcome {
     Catalog(StoredDataset, Box<Catalog>),
     /// To `MarkFailed`.
     Marked(DatasetId),
+    /// To `Halt`.
+    Halt(Box<Halt>),
+    /// To `Post`.
+    Posted,
     /// The task failed.
     Failed(PfsTask, PfsFailure),
 }

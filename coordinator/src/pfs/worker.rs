@@ -7,7 +7,7 @@ use crossbeam_channel::{Sender, unbounded};
 
 use super::lock::Lock;
 use super::prefix::{PfsError, Prefix, Result, exists};
-use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, index};
+use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index};
 use crate::message::Opening;
 
 /// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its sender.
@@ -64,6 +64,11 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
             let lock = Lock::take(prefix)?;
             index::mark_failed(prefix, &lock, stored)?;
             PfsOutcome::Marked(stored.id)
+        }
+        PfsTask::Halt { sealed } => PfsOutcome::Halt(Box::new(halt::count(prefix, *sealed)?)),
+        PfsTask::Post { host, text } => {
+            halt::post(prefix, host, text)?;
+            PfsOutcome::Posted
         }
     })
 }

@@ -132,6 +132,8 @@ impl Prefix {
                 }
                 PfsOutcome::Marked(dataset.id)
             }
+            PfsTask::Halt { .. } => PfsOutcome::Halt(Box::default()),
+            PfsTask::Post { .. } => PfsOutcome::Posted,
         }
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 
-use crate::control::{LooseRules, MarkerScope, SealRules, Settings};
+use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings};
 use crate::dataset::Scheme;
 use crate::pattern::NamePattern;
 use defs::{Kind, Parameter, Who};
@@ -165,6 +165,8 @@ pub struct Config {
     pub coordinator_wait: Duration,
     /// `SCRFS_LIST_MAX`.
     pub list_max: u64,
+    /// `SCR_CHECKPOINT_INTERVAL`, `_SECONDS`, `_OVERHEAD`, `SCR_HALT_SECONDS`, `SCRFS_END_TIME`.
+    pub advice: AdviceRules,
     /// What the user file sets, as texts by parameter: for those who must not read that file again, as it may be gone.
     pub user_file: BTreeMap<&'static str, String>,
     /// Lines for people: what was not understood or has no effect.
@@ -223,6 +225,7 @@ impl Config {
             block_bytes: self.block_bytes,
             sealing: self.sealing.clone(),
             loose: self.loose.clone(),
+            advice: self.advice,
         }
     }
 }
@@ -261,8 +264,9 @@ struct Layers {
     used: RefCell<BTreeSet<&'static str>>,
 }
 
-const SCHEDULER: [(&str, &[&str]); 2] = [
+const SCHEDULER: [(&str, &[&str]); 3] = [
     ("SCR_JOB_ID", &["SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID"]),
+    ("SCRFS_END_TIME", &["SLURM_JOB_END_TIME"]),
     ("SCR_NODELIST", &["SLURM_JOB_NODELIST", "SLURM_NODELIST"]),
 ];
 
@@ -492,6 +496,13 @@ impl Layers {
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
+            advice: AdviceRules {
+                interval: self.small("SCR_CHECKPOINT_INTERVAL")?.unwrap_or_default(),
+                seconds: self.count("SCR_CHECKPOINT_SECONDS")?.unwrap_or_default(),
+                overhead: self.small("SCR_CHECKPOINT_OVERHEAD")?.unwrap_or_default(),
+                halt_seconds: self.count("SCR_HALT_SECONDS")?.unwrap_or_default(),
+                end_time: self.count("SCRFS_END_TIME")?.unwrap_or_default(),
+            },
             user_file: self.of_rank(Rank::User),
             warnings: std::mem::take(&mut self.warnings),
         };

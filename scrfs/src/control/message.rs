@@ -103,6 +103,8 @@ pub struct Settings {
     pub sealing: SealRules,
     /// What loose files in the checkpoint path mean.
     pub loose: LooseRules,
+    /// When programs are advised to write checkpoints, and to end.
+    pub advice: AdviceRules,
 }
 
 /// How datasets are marked and sealed (DESIGN 4.5).
@@ -145,6 +147,21 @@ impl Default for LooseRules {
     fn default() -> Self {
         Self { pattern: None, max_bytes: 1 << 20, max_names: 64 }
     }
+}
+
+/// Rules for what programs are advised; 0 = not set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdviceRules {
+    /// `SCR_CHECKPOINT_INTERVAL`: a checkpoint at every n-th question.
+    pub interval: u32,
+    /// `SCR_CHECKPOINT_SECONDS`: a checkpoint so long after the last.
+    pub seconds: u64,
+    /// `SCR_CHECKPOINT_OVERHEAD`: percent of the time that programs may wait at markers.
+    pub overhead: u32,
+    /// `SCR_HALT_SECONDS`: end so long before the allocation does.
+    pub halt_seconds: u64,
+    /// `SCRFS_END_TIME`: when the allocation ends, seconds since 1970.
+    pub end_time: u64,
 }
 
 /// A directory operation in the checkpoint path; takes effect on every node (DESIGN 4.4). Paths are relative to the
@@ -419,6 +436,13 @@ pub enum Command {
         /// Absolute path of the dataset on the PFS.
         directory: Vec<u8>,
     },
+    /// What programs read in `.scrfs`; the same on all nodes. -
+    Advise {
+        /// Write a checkpoint now.
+        need_checkpoint: bool,
+        /// Write a checkpoint and end.
+        should_exit: bool,
+    },
     /// Something worth an operator's attention, for the events. -
     Note {
         /// How much it matters.
@@ -567,6 +591,16 @@ pub enum Event {
         /// The file.
         file: SealedFile,
     },
+    /// A program has asked whether to write a checkpoint; nobody here has asked as often since the last seal.
+    Asked {
+        /// How often.
+        times: u32,
+    },
+    /// A program's message, for the messages in the prefix.
+    Posted {
+        /// One or more lines.
+        text: String,
+    },
     /// Answers [`Command::CopyFromPrefix`].
     CopiedFromPrefix {
         /// Which request.
@@ -679,6 +713,8 @@ pub enum Ask {
     Status,
     /// The newest events, at most this many.
     Events(u32),
+    /// Begin or end the records of what programs do with each file.
+    RecordIo(bool),
     /// Unmount and end, as SIGTERM does.
     Stop,
 }
@@ -690,6 +726,8 @@ pub enum Answer {
     Status(Box<crate::status::NodeStatus>),
     /// To [`Ask::Events`], oldest first, a JSON line each.
     Events(Vec<String>),
+    /// To [`Ask::RecordIo`].
+    Done,
     /// To [`Ask::Stop`].
     Stopping,
     /// Not allowed or not possible.

@@ -15,9 +15,9 @@ pub mod server;
 pub mod stream;
 
 pub use message::{
-    Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure, FrozenFile,
-    FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope, MemberPart, PROTOCOL,
-    Role, SealRules, SealedFile, Settings, Severity, Start, Welcome,
+    AdviceRules, Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure,
+    FrozenFile, FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope, MemberPart,
+    PROTOCOL, Role, SealRules, SealedFile, Settings, Severity, Start, Welcome,
 };
 
 /// Settings for this crate's tests.
@@ -40,5 +40,6 @@ pub(crate) fn test_settings() -> Settings {
         block_bytes: 1 << 17,
         sealing: SealRules::default(),
         loose: LooseRules::default(),
+        advice: AdviceRules::default(),
     }
 }

@@ -30,6 +30,27 @@ pub struct Caller {
     pub unique: u64,
 }
 
+/// A file of the mount that is not on the tree (DESIGN 4.10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eye {
+    /// The name of what a restart would present.
+    Current,
+    /// The newest events, a JSON line each.
+    Events,
+    /// Numbers for monitoring, in the text format of Prometheus.
+    Metrics,
+    /// `1`: the program should write a checkpoint now.
+    NeedCheckpoint,
+    /// Takes messages.
+    Post,
+    /// `1`: the program should write a checkpoint and end.
+    ShouldExit,
+    /// As `scrfs-ctl status` shows it.
+    Status,
+    /// The same as JSON.
+    StatusJson,
+}
+
 /// What the mounted tree asks of the node. No call blocks; each completion runs exactly once: with the outcome, with
 /// EINTR when the caller has a fatal signal pending, or when the wait's bound has passed.
 pub trait GlobalRequests: Send + Sync {
@@ -68,6 +89,24 @@ pub trait GlobalRequests: Send + Sync {
 
     /// For the events: one line of plain words.
     fn note(&self, text: String);
+
+    /// The text of `eye` now, for `caller`.
+    fn look(&self, _eye: Eye, _caller: Caller) -> Result<Vec<u8>, Errno> {
+        Err(Errno(libc::EAGAIN))
+    }
+
+    /// A program's message, for the events here and the job's messages on the PFS.
+    fn post(&self, _caller: Caller, text: &str) {
+        self.note(text.to_owned());
+    }
+
+    /// What programs did with a file; only while it is wanted ([`MountedTree::record_io`]).
+    fn record(&self, _record: &crate::fs::IoRecord) {}
+
+    /// What is known of `path` in dataset `name`, of the dataset itself where the path is its root: names and values.
+    fn describe(&self, _name: &[u8], _path: &RelPath) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 }
 
 /// A writable descriptor or mapping that keeps a dataset from being quiet.
@@ -156,6 +195,9 @@ pub trait MountedTree: Send + Sync {
 
     /// `request` was allowed and is about to be done on this node alone.
     fn going_alone(&self, _request: RequestId) {}
+
+    /// Shall there be records of what programs do with each file?
+    fn record_io(&self, _on: bool) {}
 
     /// Passthrough or plain, and why.
     fn mode(&self) -> (String, String);

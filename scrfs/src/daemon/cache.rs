@@ -64,6 +64,11 @@ impl Cache {
         Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())? })
     }
 
+    /// Room of its file system.
+    pub(super) fn room(&self) -> io::Result<rustix::fs::StatVfs> {
+        Ok(rustix::fs::fstatvfs(&self.root)?)
+    }
+
     fn own_path(id: DatasetId) -> io::Result<RelPath> {
         RelPath::new(format!("dataset.{id}")).map_err(invalid)
     }

@@ -6,6 +6,7 @@
 use crate::control::{Command, Severity};
 use crate::ids::{DatasetId, RequestId};
 
+use super::eyes::Advice;
 use super::node::Node;
 use super::requests::with_link;
 use super::transfers::FetchOrder;
@@ -61,6 +62,9 @@ impl Node {
             }
             Command::Note { severity: Severity::Info, text } => self.events.info(None, &text),
             Command::Note { severity: Severity::Warning, text } => self.events.warning(None, &text),
+            Command::Advise { need_checkpoint, should_exit } => {
+                self.state.lock().advice = Advice { need_checkpoint, should_exit };
+            }
             Command::Evict(id) => self.evict(link, id),
 
             Command::FlushMember { id, directory } => {

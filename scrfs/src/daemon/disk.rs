@@ -53,7 +53,6 @@ impl Disk {
         Self { store, names, written: [None, None] }
     }
 
-    #[cfg(test)]
     pub(super) fn store(&self) -> &Store {
         &self.store
     }

@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use crate::fs::IoRecord;
 use crate::ids::DatasetId;
 
 /// Bytes of one file before it is put by.
@@ -39,12 +41,18 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dataset: Option<u64>,
     text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io: Option<&'a IoRecord>,
 }
 
 /// The events of one node.
 pub(super) struct Events {
+    counts: Counts,
     inner: Mutex<Inner>,
 }
+
+#[derive(Default)]
+struct Counts([AtomicU64; 3]);
 
 struct Inner {
     path: PathBuf,
@@ -65,7 +73,7 @@ impl Events {
                 (None, 0, VecDeque::new())
             }
         };
-        Self { inner: Mutex::new(Inner { path, file, bytes, newest }) }
+        Self { counts: Counts::default(), inner: Mutex::new(Inner { path, file, bytes, newest }) }
     }
 
     pub(super) fn info(&self, dataset: Option<DatasetId>, text: &str) {
@@ -83,6 +91,17 @@ impl Events {
         self.add(Level::Error, dataset, text);
     }
 
+    /// What was done with a file; not for the log.
+    pub(super) fn io(&self, record: &IoRecord) {
+        self.add_line(Level::Info, None, "a file was closed", Some(record));
+    }
+
+    /// How many there were of each level since this process began.
+    pub(super) fn counts(&self) -> [(&'static str, u64); 3] {
+        let count = |level: Level| self.counts.0[level as usize].load(Ordering::Relaxed);
+        [("info", count(Level::Info)), ("warning", count(Level::Warning)), ("error", count(Level::Error))]
+    }
+
     /// The newest lines, at most `count`, oldest first.
     pub(super) fn newest(&self, count: usize) -> Vec<String> {
         let inner = self.inner.lock();
@@ -91,11 +110,16 @@ impl Events {
     }
 
     fn add(&self, level: Level, dataset: Option<DatasetId>, text: &str) {
+        self.add_line(level, dataset, text, None);
+    }
+
+    fn add_line(&self, level: Level, dataset: Option<DatasetId>, text: &str, io: Option<&IoRecord>) {
+        self.counts.0[level as usize].fetch_add(1, Ordering::Relaxed);
         let time_us = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
         let text = &text[..text.floor_char_boundary(TEXT_MAX)];
-        let line = Line { time_us, level, dataset: dataset.map(|id| id.0), text };
+        let line = Line { time_us, level, dataset: dataset.map(|id| id.0), text, io };
         match serde_json::to_string(&line) {
             Ok(line) => self.inner.lock().push(line),
             Err(error) => tracing::error!(%error, "an event cannot be written as JSON"),

@@ -11,7 +11,7 @@
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
 //!   did, `listing` what is in a directory.
 //! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
-//! * `events`, `report`: what operators see.
+//! * `events`, `report`, `eyes`: what operators and programs see.
 
 pub mod boundary;
 pub mod catalog_file;
@@ -24,6 +24,7 @@ mod commands;
 mod disk;
 mod events;
 mod eviction;
+mod eyes;
 mod filemap;
 mod generation;
 mod journal;

@@ -31,6 +31,9 @@ use super::requests::Waiting;
 use super::rounds::Rounds;
 use super::state::{Attached, Home, Origin, State};
 
+/// There while records of what programs do with files are taken.
+const RECORD_IO: &str = "record-io";
+
 /// Where a node lives and for whom.
 #[derive(Clone)]
 pub struct NodeConfig {
@@ -178,6 +181,8 @@ impl Node {
             freezing: std::collections::HashMap::new(),
             seals: std::collections::HashMap::new(),
             waiting: Waiting::default(),
+            advice: super::eyes::Advice::default(),
+            askers: super::eyes::Askers::default(),
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);
@@ -215,6 +220,7 @@ impl Node {
         if let Some(settings) = self.state.lock().settings.clone() {
             self.tree.follow(&settings);
         }
+        self.tree.record_io(self.config.control_directory.join(RECORD_IO).exists());
         let (frozen, listed, going) = {
             let mut state = self.state.lock();
             if state.was_attached {
@@ -452,12 +458,29 @@ impl Service for Node {
         match question {
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
+            Ask::RecordIo(on) => self.switch_records(on, peer.uid),
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
                 (self.config.on_stop)();
                 Answer::Stopping
             }
         }
+    }
+}
+
+impl Node {
+    /// Begins or ends the records of what programs do with files; a successor of this worker goes on with it.
+    fn switch_records(&self, on: bool, uid: u32) -> Answer {
+        let disk = self.disk.lock();
+        let kept = if on { disk.store().commit(RECORD_IO, b"") } else { disk.store().remove(RECORD_IO) };
+        drop(disk);
+        if let Err(error) = kept {
+            return Answer::Failed(error.to_string());
+        }
+        self.tree.record_io(on);
+        let what = if on { "are taken" } else { "end" };
+        self.events.info(None, &format!("user {uid}: records of what programs do with files {what}"));
+        Answer::Done
     }
 }
 

@@ -114,7 +114,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
 }
 
 /// DESIGN 5's words, and what the last restart left out.
-fn state_word(dataset: &Dataset) -> &'static str {
+pub(super) fn state_word(dataset: &Dataset) -> &'static str {
     if dataset.failed.is_some() {
         return "failed";
     }

@@ -13,7 +13,7 @@ use crate::control::{DirOp, Event, SealedFile};
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
-use super::boundary::{Caller, Completion, Errno, GlobalRequests};
+use super::boundary::{Caller, Completion, Errno, Eye, GlobalRequests};
 use super::callers;
 use super::node::{Node, never_voted};
 use super::state::State;
@@ -500,6 +500,22 @@ impl GlobalRequests for Node {
 
     fn note(&self, text: String) {
         self.events.info(None, &text);
+    }
+
+    fn look(&self, eye: Eye, caller: Caller) -> Result<Vec<u8>, Errno> {
+        self.look_at(eye, caller)
+    }
+
+    fn post(&self, caller: Caller, text: &str) {
+        self.take_message(caller, text);
+    }
+
+    fn record(&self, record: &crate::fs::IoRecord) {
+        self.events.io(record);
+    }
+
+    fn describe(&self, name: &[u8], path: &RelPath) -> Vec<(&'static str, String)> {
+        self.facts(name, path)
     }
 }
 

@@ -444,6 +444,7 @@ impl Node {
             dataset.settled = true;
             let name = dataset.name.clone();
             state.seals.remove(&id);
+            state.askers.forget();
             name
         };
         let shown = String::from_utf8_lossy(&name).into_owned();

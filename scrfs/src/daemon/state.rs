@@ -15,6 +15,7 @@ use crate::path::RelPath;
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
+use super::eyes::{Advice, Askers};
 use super::requests::Waiting;
 
 /// Where a dataset's files are on this node.
@@ -237,6 +238,9 @@ pub(super) struct State {
     /// Names of the seals of this epoch that have not ended, also of those that could not be frozen.
     pub(super) seals: HashMap<DatasetId, Vec<u8>>,
     pub(super) waiting: Waiting,
+    /// The lead's.
+    pub(super) advice: Advice,
+    pub(super) askers: Askers,
     pub(super) stopping: bool,
 }
 

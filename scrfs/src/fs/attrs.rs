@@ -11,6 +11,7 @@ use rustix::fs::{
 use super::attr::{Attr, Changes, SetTime};
 use super::data::MARKER_BYTES_MAX;
 use super::errno::{Stop, fail};
+use super::eyes::is_eye;
 use super::names::inner_of;
 use super::place::Place;
 use super::table::Inode;
@@ -22,6 +23,10 @@ use crate::keep::decide::{Intent, Now};
 
 /// The kernel's own bound on a value and on a list of names (XATTR_SIZE_MAX).
 const XATTR_BYTES_MAX: u32 = 65536;
+
+/// Extended attributes that tell what the daemon knows of a file or dataset. They are not on the backing file, and not
+/// listed: what copies attributes must not try to set them elsewhere.
+const OURS: &[u8] = b"user.scrfs.";
 
 /// What is told of an extended attribute, or of all their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +52,9 @@ impl FileSystem {
         changes: Changes,
         done: Done<(Attr, Duration)>,
     ) {
+        if is_eye(id) {
+            return done(self.set_eye_attr(id, &changes).map(|attr| (attr, Duration::ZERO)));
+        }
         let fs = Arc::clone(self);
         let finish = move |changed: Result<(), Errno>| done(changed.and_then(|()| fs.getattr(id)));
         let step = move |fs: &Self, world: &World| fs.setattr_now(world, caller, id, &changes);
@@ -149,6 +157,11 @@ impl FileSystem {
 
     /// An extended attribute's value, at most `room` bytes of it or ERANGE; its length alone when `room` is 0.
     pub fn getxattr(&self, id: u64, name: &[u8], room: u32) -> Result<Value, Errno> {
+        if let Some(asked) = name.strip_prefix(OURS) {
+            let value = self.told(id, asked)?.ok_or(Errno(libc::ENODATA))?.into_bytes();
+            let fits = room == 0 || value.len() <= room as usize;
+            return if fits { Ok(Value::of(value, room)) } else { fail(libc::ERANGE) };
+        }
         let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::ENODATA) };
         let most = if room == 0 { XATTR_BYTES_MAX } else { room.min(XATTR_BYTES_MAX) };
         let mut value = vec![0; most as usize];
@@ -189,7 +202,7 @@ impl FileSystem {
         value: &[u8],
         flags: i32,
     ) -> Result<(), Errno> {
-        self.may_set_xattr(id)?;
+        self.may_set_xattr(id, name)?;
         let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::EROFS) };
         let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
         if flags.contains(XattrFlags::CREATE) {
@@ -206,7 +219,7 @@ impl FileSystem {
 
     /// Removes an extended attribute.
     pub fn removexattr(&self, caller: Caller, id: u64, name: &[u8]) -> Result<(), Errno> {
-        self.may_set_xattr(id)?;
+        self.may_set_xattr(id, name)?;
         let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::EROFS) };
         let present = has_xattr(&fd, name);
         if self.had_effect(caller.unique, || Ok(Now { present, ..Now::default() }))? {
@@ -218,7 +231,26 @@ impl FileSystem {
         Ok(rustix::fs::removexattr(proc_path(&fd), name)?)
     }
 
-    fn may_set_xattr(&self, id: u64) -> Result<(), Errno> {
+    /// What `user.scrfs.<asked>` says of an inode; `None` where there is nothing to say.
+    fn told(&self, id: u64, asked: &[u8]) -> Result<Option<String>, Errno> {
+        let Some((_, place)) = self.place_of(id) else { return Ok(None) };
+        let (Place::Inside { dataset, .. } | Place::Entry(dataset)) = &place else { return Ok(None) };
+        let inner = inner_of(&place);
+        // A loose file is of no dataset.
+        if inner.is_root() {
+            let (found, _) = self.getattr(id)?;
+            if found.kind != super::attr::Kind::Directory {
+                return Ok(None);
+            }
+        }
+        let facts = self.requests()?.describe(dataset, &inner);
+        Ok(facts.into_iter().find(|(name, _)| name.as_bytes() == asked).map(|(_, value)| value))
+    }
+
+    fn may_set_xattr(&self, id: u64, name: &[u8]) -> Result<(), Errno> {
+        if name.starts_with(OURS) || is_eye(id) {
+            return fail(libc::EPERM);
+        }
         let world = self.world.read();
         match self.place_of(id) {
             // They are not sealed, so what the tree has may change; what is on another node is not reached.
@@ -234,6 +266,9 @@ impl FileSystem {
     fn xattr_file(&self, id: u64, name: &[u8]) -> Result<Option<Arc<OwnedFd>>, Errno> {
         if name.starts_with(b"system.") {
             return fail(libc::EOPNOTSUPP);
+        }
+        if is_eye(id) {
+            return Ok(None);
         }
         let inode = self.table.get(id)?;
         Ok(inode.backing().map(|backing| backing.fd))

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 
 use super::errno::fail;
+use super::eyes::{is_directory_handle, opened_eye};
 use super::handles::Handle;
+use super::meter::Failing;
 use super::place::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
@@ -23,26 +25,23 @@ pub(crate) const MARKER_BYTES_MAX: u64 = 4096;
 impl FileSystem {
     /// read(2) of a handle that the daemon serves.
     pub fn read(&self, fh: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
-        let handle = self.handles.get(fh)?;
-        let file = served(&handle)?;
-        let mut buffer = vec![0; size as usize];
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match file.read_at(&mut buffer[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if filled > 0 => break,
-                Err(error) => return Err(error.into()),
-            }
+        if let Some(eye) = opened_eye(fh) {
+            return self.read_eye(eye, fh, offset, size);
         }
-        buffer.truncate(filled);
+        let handle = self.handles.get(fh)?;
+        let mut buffer = vec![0; size as usize];
+        let filled = read_all(served(&handle)?, offset, &mut buffer);
+        self.meters.moved(&handle, Failing::Read, &filled);
+        buffer.truncate(filled?);
         Ok(buffer)
     }
 
     /// write(2) to a handle that the daemon serves. The kernel says where an appending one goes, and lets no other write
     /// of the file come between: one that is sent again goes to the same place.
     pub fn write(&self, caller: Caller, fh: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        if let Some(eye) = opened_eye(fh) {
+            return self.write_eye(eye, caller, data);
+        }
         let handle = self.handles.get(fh)?;
         let file = served(&handle)?;
         let end = offset.checked_add(data.len() as u64).ok_or(Errno(libc::EFBIG))?;
@@ -51,13 +50,16 @@ impl FileSystem {
         {
             return fail(libc::EFBIG);
         }
-        self.changed_by(caller, file, || write_all(file, offset, data))
+        let written = self.changed_by(caller, file, || write_all(file, offset, data));
+        self.meters.moved(&handle, Failing::Write, &written);
+        written
     }
 
     /// A descriptor of a handle was closed. For the marker this is the moment.
     pub fn flush(self: &Arc<Self>, caller: Caller, fh: u64, done: Done<()>) {
         let handle = match self.handles.get(fh) {
             Ok(handle) => handle,
+            Err(_) if opened_eye(fh).is_some() => return done(Ok(())),
             Err(error) => return done(Err(error)),
         };
         let place = self.place_of(handle.inode.id).map(|(_, place)| place);
@@ -71,8 +73,16 @@ impl FileSystem {
 
     /// The last descriptor of a handle is gone.
     pub fn release(&self, fh: u64) {
+        if opened_eye(fh).is_some() {
+            return self.release_eye(fh);
+        }
         let Some(handle) = self.handles.remove(fh) else { return };
         let writable = handle.writable();
+        if let Some(record) = self.meters.closed(&handle)
+            && let Ok(requests) = self.requests()
+        {
+            requests.record(&record);
+        }
         if handle.mappable() {
             handle.inode.mappable.fetch_sub(1, Ordering::Relaxed);
         }
@@ -86,13 +96,22 @@ impl FileSystem {
 
     /// fsync(2) and fdatasync(2).
     pub fn fsync(&self, fh: u64, data_only: bool) -> Result<(), Errno> {
+        if opened_eye(fh).is_some() {
+            return Ok(());
+        }
         let side = self.side(fh, OFlags::RDONLY)?;
         let file = side.file()?;
-        Ok(if data_only { file.sync_data() } else { file.sync_all() }?)
+        let synced = if data_only { file.sync_data() } else { file.sync_all() };
+        let synced = synced.map(|()| 0);
+        self.meters.moved(&*self.handles.get(fh)?, Failing::Sync, &synced);
+        Ok(synced.map(drop)?)
     }
 
     /// fsync(2) of a directory. One that is only in a catalog is on storage already.
     pub fn fsync_directory(&self, fh: u64, data_only: bool) -> Result<(), Errno> {
+        if is_directory_handle(fh) {
+            return Ok(());
+        }
         let handle = self.handles.directory(fh)?;
         let Ok(fd) = handle.inode.fd() else { return Ok(()) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -120,7 +139,9 @@ impl FileSystem {
             }
             self.keep.begin(caller.unique, Intent::Resize { before: size });
         }
-        self.changed_by(caller, file, change)
+        let changed = self.changed_by(caller, file, change).map(|()| 0);
+        self.meters.moved(&*self.handles.get(fh)?, Failing::Allocate, &changed);
+        changed.map(drop)
     }
 
     /// lseek(2) with SEEK_DATA or SEEK_HOLE; the kernel does the others.
@@ -160,6 +181,9 @@ impl FileSystem {
 
     /// The daemon's descriptor for a handle.
     fn side(&self, fh: u64, access: OFlags) -> Result<Side, Errno> {
+        if opened_eye(fh).is_some() {
+            return fail(libc::EOPNOTSUPP);
+        }
         let handle = self.handles.get(fh)?;
         if handle.file.is_some() {
             return Ok(Side::Handle(handle));
@@ -181,6 +205,20 @@ impl Side {
             Self::Side(file) => Ok(file),
         }
     }
+}
+
+fn read_all(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if filled > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
 }
 
 fn write_all(file: &File, offset: u64, data: &[u8]) -> Result<usize, Errno> {

@@ -37,6 +37,12 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Of an inode without a file behind it.
+    pub(crate) fn nowhere(inode: Arc<Inode>, flags: i32) -> Self {
+        let (file, side, registration) = (None, Mutex::default(), Mutex::default());
+        Self { inode, flags, file, side, process: Process::default(), registration }
+    }
+
     /// Opened so that a shared mapping of it can be stored to.
     pub(crate) fn mappable(&self) -> bool {
         self.flags & libc::O_ACCMODE == libc::O_RDWR

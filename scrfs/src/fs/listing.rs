@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use super::FileSystem;
 use super::attr::{Kind, key_of};
 use super::errno::fail;
+use super::eyes::is_directory_handle;
 use super::handles::DirHandle;
 use super::names::{Entry, inner_of};
 use super::place::Place;
@@ -89,6 +90,9 @@ const FOREIGN: u64 = 1 << 63;
 impl FileSystem {
     /// opendir.
     pub fn opendir(&self, caller: Caller, id: u64) -> Result<u64, Errno> {
+        if let Some(eyes) = Self::open_eyes(id) {
+            return eyes;
+        }
         let inode = self.table.get(id)?;
         Ok(self.handles.add_directory(inode, caller.unique))
     }
@@ -108,6 +112,10 @@ impl FileSystem {
         plus: bool,
         emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> bool,
     ) -> Result<(), Errno> {
+        if is_directory_handle(fh) {
+            self.read_eyes(offset, plus, emit);
+            return Ok(());
+        }
         let handle = self.handles.directory(fh)?;
         let snapshot = self.snapshot(&handle, offset)?;
         let mut whole = true;

@@ -3,7 +3,7 @@
 //! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading order: [`place`] says
 //! what a path means; [`table`] keeps the inodes; `world` what is held, frozen or sealed now; `names`, `create`,
 //! `rename`, `data`, `attrs`, `listing` are the operations; `generation` what changes in sealed datasets need; `directory` and `marker` are those that other nodes take
-//! part in; `tree` is what the node asks of the mount ([`MountedTree`]).
+//! part in; `eyes` are files that are not there, `meter` records what is done with files; `tree` is what the node asks of the mount ([`MountedTree`]).
 //!
 //! [`MountedTree`]: crate::daemon::boundary::MountedTree
 
@@ -16,12 +16,14 @@ mod data;
 mod directory;
 mod doomed;
 mod errno;
+mod eyes;
 mod gates;
 mod generation;
 mod handles;
 mod intent;
 mod listing;
 mod marker;
+mod meter;
 mod names;
 mod open;
 mod parked;
@@ -54,6 +56,7 @@ pub use self::attrs::Value;
 pub use self::create::NewNode;
 pub use self::handles::Handle;
 pub use self::listing::DirEntry;
+pub use self::meter::IoRecord;
 pub use self::names::Entry;
 pub use self::open::Opened;
 use self::place::Namespace;
@@ -90,6 +93,8 @@ pub struct FileSystem {
     keep: Arc<Keep>,
     table: Table,
     gates: gates::Gates,
+    eyes: eyes::Eyes,
+    meters: meter::Meters,
     world: RwLock<world::World>,
     handles: handles::Handles,
     waiters: wait::Waiters,
@@ -137,6 +142,8 @@ impl FileSystem {
             names: Namespace::new(checkpoint_path),
             table: Table::new(Backing { fd: root, key }, Arc::clone(&keep)),
             gates: gates::Gates::default(),
+            eyes: eyes::Eyes::default(),
+            meters: meter::Meters::default(),
             world: RwLock::default(),
             handles: handles::Handles::new(Arc::clone(&keep)),
             keep,

@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use super::FileSystem;
 use super::attr::{Attr, Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
+use super::eyes::is_eye;
 use super::place::{MARKER, Place};
 use super::restore::mark_at;
 use super::sealed::Sealed;
@@ -37,6 +38,9 @@ pub struct Entry {
 impl FileSystem {
     /// Looks `name` up and counts that.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        if let Some(eye) = self.look_up_eye(parent, name) {
+            return eye;
+        }
         let world = self.world.read();
         let _still = self.gates.look(parent);
         self.lookup_in(&world, parent, name)
@@ -54,6 +58,9 @@ impl FileSystem {
 
     /// The path of `name` in directory `parent`; ENOENT when the directory was removed.
     pub(crate) fn path_in(&self, parent: u64, name: &[u8]) -> Result<RelPath, Errno> {
+        if is_eye(parent) {
+            return fail(libc::EPERM);
+        }
         let dir = self.table.path(parent).ok_or(Errno(libc::ENOENT))?;
         Ok(dir.join(name)?)
     }
@@ -153,6 +160,9 @@ impl FileSystem {
 
     /// Attributes of an inode.
     pub fn getattr(&self, id: u64) -> Result<(Attr, Duration), Errno> {
+        if is_eye(id) {
+            return Ok((self.eye_attr(id)?, LOCAL));
+        }
         let inode = self.table.get(id)?;
         let world = self.world.read();
         if let Some((_, place)) = self.place_of(id) {

@@ -10,6 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use super::attr::{key_of, stat_of};
 use super::caller::is_executed;
 use super::errno::{Stop, fail};
+use super::eyes::is_eye;
 use super::handles::Handle;
 use super::names::inner_of;
 use super::place::{MARKER, Place};
@@ -36,7 +37,7 @@ pub struct Opened {
     pub handle: Arc<Handle>,
     /// The kernel shall serve the data from the inode's backing.
     pub passthrough: bool,
-    /// Reads and writes shall not go through the page cache (the marker).
+    /// Reads and writes shall not go through the page cache (the marker, the eyes).
     pub direct: bool,
 }
 
@@ -55,6 +56,9 @@ enum Step {
 impl FileSystem {
     /// open(2) of an inode. A sealed file that is elsewhere is brought here first.
     pub fn open(self: &Arc<Self>, caller: Caller, id: u64, flags: i32, done: Done<Opened>) {
+        if is_eye(id) {
+            return done(self.open_eye(caller, id, flags));
+        }
         self.open_after(caller, id, flags, 0, done);
     }
 
@@ -256,6 +260,7 @@ impl FileSystem {
         if handle.mappable() {
             inode.mappable.fetch_add(1, Ordering::Relaxed);
         }
+        self.meters.opened(&handle, caller.uid, || Some(self.table.path(inode.id)?.to_string()));
         let fh = self.handles.add(Arc::clone(&handle), caller.unique);
         Opened { fh, handle, passthrough, direct }
     }

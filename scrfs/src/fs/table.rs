@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::eyes::is_eye;
 use super::parked::{self, Names, Pool};
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
@@ -88,6 +89,11 @@ impl Inode {
             mappable: AtomicU32::new(0),
             passthrough: Mutex::new(None),
         })
+    }
+
+    /// One that is in no table, and has no file behind it.
+    pub(crate) fn nowhere(id: u64) -> Arc<Self> {
+        Self::new(id, None, None, Weak::new())
     }
 
     /// The backing, if it has one now.
@@ -171,9 +177,10 @@ impl Table {
         Self { inner: Arc::new_cyclic(new) }
     }
 
-    /// The inode of that number; ESTALE when it is not known.
+    /// The inode of that number; ESTALE when it is not known. What is not on the tree does not change: EPERM.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<Inode>, Errno> {
-        self.inner.lock().nodes.get(&id).map(|node| Arc::clone(&node.inode)).ok_or(Errno(libc::ESTALE))
+        let unknown = || Errno(if is_eye(id) { libc::EPERM } else { libc::ESTALE });
+        self.inner.lock().nodes.get(&id).map(|node| Arc::clone(&node.inode)).ok_or_else(unknown)
     }
 
     /// The number that `name` has now, if it is known.

@@ -190,6 +190,10 @@ impl MountedTree for FileSystem {
         }
     }
 
+    fn record_io(&self, on: bool) {
+        self.meters.switch(on);
+    }
+
     fn decided(&self, request: RequestId, errno: i32) {
         self.keep.note_global(request, |_, outcome| *outcome = Some(errno));
     }

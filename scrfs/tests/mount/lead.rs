@@ -46,6 +46,7 @@ impl Lead {
             block_bytes: 65536,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            advice: scrfs::control::AdviceRules::default(),
         };
         let (hosts, start, epoch) = (vec!["n0".into(), "n1".into()], Start::Attach, Epoch(epoch));
         let role = Role::Coordinator { epoch, rank: NodeRank(0), hosts, start, settings: Box::new(settings) };

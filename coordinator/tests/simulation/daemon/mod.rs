@@ -397,7 +397,7 @@ impl Daemon {
                 };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
-            Command::Note { .. } => {}
+            Command::Note { .. } | Command::Advise { .. } => {}
         }
         events
     }

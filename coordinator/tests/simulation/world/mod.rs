@@ -107,6 +107,7 @@ fn settings(rng: &mut Rng) -> Settings {
         block_bytes: 4096,
         sealing: scrfs::control::SealRules::default(),
         loose: scrfs::control::LooseRules::default(),
+        advice: scrfs::control::AdviceRules::default(),
     }
 }
 

@@ -58,6 +58,14 @@ enum Verb {
         #[arg(short = 'n', value_name = "N", default_value_t = 20)]
         count: u32,
     },
+    /// Begins or ends a record of each file's opens, bytes, time and failures at its last close, in the events.
+    Records {
+        #[command(flatten)]
+        at: AtMount,
+        /// Take them or not.
+        #[arg(value_parser = ["on", "off"])]
+        switch: String,
+    },
     /// The tree in an SCR hash file of any generation, redundancy headers included.
     Print {
         /// The file.
@@ -97,6 +105,7 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Status { at, json } => status::status(&at.node()?, json),
         Verb::List { at } => list::list(&at.node()?),
         Verb::Events { at, count } => events::events(&at.node()?, count),
+        Verb::Records { at, switch } => at.node()?.record_io(switch == "on"),
         Verb::Print { file } => print::print(&file),
         Verb::Wait { at, limit, every } => wait::wait(&at.node()?, limit, every),
         Verb::Probe { at, sweep, unmounted } => {

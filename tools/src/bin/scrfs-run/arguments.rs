@@ -107,6 +107,9 @@ impl Arguments {
         environment.insert("SCR_PREFIX".into(), config.prefix.clone().into());
         environment.insert("SCR_JOB_ID".into(), config.job_id.clone().into());
         environment.insert("SCR_USER_NAME".into(), config.user.clone().into());
+        if config.advice.end_time > 0 {
+            environment.insert("SCRFS_END_TIME".into(), config.advice.end_time.to_string().into());
+        }
         // Of a scrfs-run around this one.
         environment.remove(OsStr::new(RUN_VARIABLE));
         let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));

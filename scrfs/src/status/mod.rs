@@ -1,5 +1,10 @@
 //! What `scrfs-ctl status` shows of one node, and what a node's loss would cost.
 
+pub mod people;
+mod show;
+
+pub use self::show::show;
+
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::Layout;

@@ -1,0 +1,281 @@
+//! What programs are advised: whether to write a checkpoint now, and whether to end (SCR's `SCR_Need_checkpoint` and
+//! `SCR_Should_exit`; user manual of SCR 1.2, "Halting a job" and "Config parameters").
+//!
+//! Decided here and told to all daemons, so that it is the same on all nodes. What was advised once holds until the next
+//! seal, whatever changes meanwhile: some ranks may have seen it already.
+
+use std::collections::BTreeMap;
+
+use scrfs::control::Command;
+use scrfs::hash::Text;
+use scrfs::record::Halt;
+
+use super::cluster::Cluster;
+use super::policy::MS;
+use crate::pfs::PfsTask;
+
+/// Between two looks at the halt file, microseconds.
+const LOOK: u64 = 10_000 * MS;
+/// Microseconds in a second.
+const SECOND: u64 = 1_000_000;
+/// The reason that SCR leaves when a program has ended well.
+const FINALIZED: &[u8] = b"SCR_FINALIZE_CALLED";
+/// Names whose markers wait, remembered for the time that seals take.
+const MARKED_MAX: usize = 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Advice {
+    /// When programs were served first, and when the last checkpoint was sealed; 0 = not yet.
+    begun: u64,
+    last: u64,
+    /// Microseconds that programs waited at markers, and since when each waits now.
+    waited: u64,
+    marked: BTreeMap<Vec<u8>, u64>,
+    /// The most that one thread has asked since the last seal.
+    asked: u32,
+    halt: Halt,
+    looking: bool,
+    next_look: u64,
+    /// Checkpoints sealed that the halt file does not count yet.
+    uncounted: u32,
+    said: Option<(bool, bool)>,
+}
+
+impl Advice {
+    /// Programs are served.
+    pub(super) fn serve(&mut self, now: u64) {
+        (self.begun, self.last) = (now, now);
+    }
+
+    /// A marker was set.
+    pub(super) fn marked(&mut self, now: u64, name: &[u8]) {
+        if self.marked.len() < MARKED_MAX {
+            self.marked.entry(name.to_vec()).or_insert(now);
+        }
+    }
+
+    /// Some thread has asked that often.
+    pub(super) fn asked(&mut self, times: u32) {
+        self.asked = self.asked.max(times);
+    }
+
+    /// A checkpoint is complete: all is decided anew.
+    pub(super) fn sealed(&mut self, now: u64, name: &[u8]) {
+        if let Some(since) = self.marked.remove(name) {
+            self.waited = self.waited.saturating_add(now.saturating_sub(since));
+        }
+        (self.last, self.asked, self.said) = (now, 0, None);
+        self.uncounted = self.uncounted.saturating_add(1);
+        self.halt.checkpoints_left = self.halt.checkpoints_left.map(|left| left.saturating_sub(1));
+        self.next_look = now;
+    }
+
+    /// The halt file as it is now. When it cannot be read what is known holds, and so many checkpoints are still to be
+    /// counted.
+    pub(super) fn halt(&mut self, now: u64, halt: Result<Halt, u32>) {
+        self.looking = false;
+        self.next_look = now.saturating_add(LOOK);
+        match halt {
+            Ok(halt) => self.halt = halt,
+            Err(sealed) => {
+                self.uncounted = self.uncounted.saturating_add(sealed);
+                return;
+            }
+        }
+        // What was sealed while the file was being read.
+        let since = i64::from(self.uncounted);
+        self.halt.checkpoints_left = self.halt.checkpoints_left.map(|left| left.saturating_sub(since));
+    }
+
+    /// Looks at the halt file when it is time, and tells all nodes what has changed.
+    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+        if self.begun == 0 {
+            return;
+        }
+        if !self.looking && self.next_look <= cluster.now {
+            self.looking = true;
+            cluster.pfs(PfsTask::Halt { sealed: std::mem::take(&mut self.uncounted) });
+        }
+        let before = self.said.unwrap_or_default();
+        let reason = if before.1 { None } else { self.why_exit(cluster) };
+        let exit = before.1 || reason.is_some();
+        let need = before.0 || exit || self.is_due(cluster);
+        if self.said == Some((need, exit)) {
+            return;
+        }
+        if let Some(reason) = reason {
+            cluster.note(format!("programs are advised to end: {reason}"));
+        }
+        self.said = Some((need, exit));
+        cluster.send_all(&Command::Advise { need_checkpoint: need, should_exit: exit });
+    }
+
+    /// Is a checkpoint due? Without any rule there is no way to tell, so always.
+    fn is_due(&self, cluster: &Cluster) -> bool {
+        let rules = &cluster.settings.advice;
+        let often = rules.interval > 0 && self.asked.saturating_add(1) >= rules.interval;
+        let long = cluster.now.saturating_sub(self.last) / SECOND;
+        let late = rules.seconds > 0 && long >= rules.seconds;
+        let whole = u128::from(cluster.now.saturating_sub(self.begun));
+        let part = u128::from(self.waited) * 100;
+        let cheap = rules.overhead > 0 && whole > 0 && part < whole * u128::from(rules.overhead);
+        let none = rules.interval == 0 && rules.seconds == 0 && rules.overhead == 0;
+        often || late || cheap || none
+    }
+
+    /// Why programs should end, if they should. As SCR decides it (scr_halt.c).
+    fn why_exit(&self, cluster: &Cluster) -> Option<String> {
+        let now = i64::try_from(cluster.now / SECOND).unwrap_or(i64::MAX);
+        let reason = self.halt.exit_reason.as_ref().map(Text::as_bytes);
+        if let Some(reason) = reason.filter(|reason| !reason.is_empty() && *reason != FINALIZED) {
+            return Some(format!("the halt file says {}", String::from_utf8_lossy(reason)));
+        }
+        if self.halt.checkpoints_left.is_some_and(|left| left <= 0) {
+            return Some("no checkpoints are left by the halt file".to_owned());
+        }
+        if let Some(after) = self.halt.exit_after.filter(|after| *after <= now) {
+            return Some(format!("the halt file says after {after}"));
+        }
+        let rules = &cluster.settings.advice;
+        let set = i64::try_from(rules.halt_seconds).unwrap_or(i64::MAX);
+        let early = self.halt.halt_seconds.unwrap_or(set).max(0);
+        if let Some(before) = self.halt.exit_before.filter(|before| before.saturating_sub(early) <= now) {
+            return Some(format!("the halt file says before {before}"));
+        }
+        let end = i64::try_from(rules.end_time).unwrap_or(i64::MAX);
+        let ends = rules.end_time > 0 && early > 0 && end.saturating_sub(early) <= now;
+        ends.then(|| format!("the allocation ends within {early} s"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::{AdviceRules, Command};
+    use scrfs::ids::Epoch;
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::settings::tests::settings;
+
+    struct Bench {
+        cluster: Cluster,
+        advice: Advice,
+    }
+
+    impl Bench {
+        fn new(rules: AdviceRules) -> Self {
+            let settings = scrfs::control::Settings { advice: rules, ..settings() };
+            let hosts = vec!["a".to_owned(), "b".to_owned()];
+            let cluster = Cluster::new(Epoch(1), hosts, settings, 100 * SECOND);
+            let mut advice = Advice::default();
+            advice.serve(cluster.now);
+            Self { cluster, advice }
+        }
+
+        /// What both nodes are told at second `at`, and whether the halt file is looked at.
+        fn at(&mut self, at: u64) -> (Option<(bool, bool)>, Option<u32>) {
+            self.cluster.now = at * SECOND;
+            self.advice.tick(&mut self.cluster);
+            let outputs = self.cluster.take_outputs();
+            let told: Vec<_> = outputs
+                .iter()
+                .filter_map(|output| match output {
+                    Output::Command(_, Command::Advise { need_checkpoint, should_exit }) => {
+                        Some((*need_checkpoint, *should_exit))
+                    }
+                    _ => None,
+                })
+                .collect();
+            assert!(told.is_empty() || told.len() == 2 && told[0] == told[1], "{told:?}");
+            let look = outputs.iter().find_map(|output| match output {
+                Output::Pfs(PfsTask::Halt { sealed }) => Some(*sealed),
+                _ => None,
+            });
+            (told.first().copied(), look)
+        }
+
+        fn halt(&mut self, halt: Halt) {
+            self.advice.halt(self.cluster.now, Ok(halt));
+        }
+    }
+
+    #[test]
+    fn without_rules_a_checkpoint_is_always_due() {
+        let mut bench = Bench::new(AdviceRules::default());
+        assert_eq!(bench.at(100), (Some((true, false)), Some(0)));
+        assert_eq!(bench.at(101), (None, None));
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        assert_eq!(bench.at(102).0, Some((true, false)));
+    }
+
+    #[test]
+    fn seconds_count_from_the_last_seal_and_the_advice_holds_until_the_next() {
+        let mut bench = Bench::new(AdviceRules { seconds: 60, ..AdviceRules::default() });
+        assert_eq!(bench.at(100).0, Some((false, false)));
+        assert_eq!(bench.at(159).0, None);
+        assert_eq!(bench.at(160).0, Some((true, false)));
+        assert_eq!(bench.at(500).0, None);
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        assert_eq!(bench.at(501).0, Some((false, false)));
+    }
+
+    #[test]
+    fn every_nth_question() {
+        let mut bench = Bench::new(AdviceRules { interval: 3, ..AdviceRules::default() });
+        bench.advice.asked(1);
+        assert_eq!(bench.at(100).0, Some((false, false)));
+        bench.advice.asked(2);
+        assert_eq!(bench.at(101).0, Some((true, false)), "the third is told to");
+    }
+
+    #[test]
+    fn not_more_than_a_part_of_the_time_is_spent_waiting() {
+        let mut bench = Bench::new(AdviceRules { overhead: 10, ..AdviceRules::default() });
+        assert_eq!(bench.at(101).0, Some((true, false)));
+        bench.advice.marked(101 * SECOND, b"ck");
+        bench.advice.sealed(111 * SECOND, b"ck");
+        assert_eq!(bench.at(112).0, Some((false, false)), "10 of 12 seconds");
+        assert_eq!(bench.at(199).0, None);
+        assert_eq!(bench.at(201).0, Some((true, false)), "10 of 101 seconds");
+    }
+
+    #[test]
+    fn conditions_of_the_halt_file() {
+        let halts = [
+            (Halt { exit_reason: Text::new(b"stop").ok(), ..Halt::default() }, true),
+            (Halt { exit_reason: Text::new(FINALIZED).ok(), ..Halt::default() }, false),
+            (Halt { checkpoints_left: Some(0), ..Halt::default() }, true),
+            (Halt { checkpoints_left: Some(1), ..Halt::default() }, false),
+            (Halt { exit_after: Some(150), ..Halt::default() }, true),
+            (Halt { exit_after: Some(151), ..Halt::default() }, false),
+            (Halt { exit_before: Some(160), halt_seconds: Some(10), ..Halt::default() }, true),
+            (Halt { exit_before: Some(160), halt_seconds: Some(9), ..Halt::default() }, false),
+            (Halt { halt_seconds: Some(100), ..Halt::default() }, true),
+            (Halt { halt_seconds: Some(40), ..Halt::default() }, false),
+        ];
+        for (halt, ends) in halts {
+            let rules = AdviceRules { seconds: 1000, end_time: 200, ..AdviceRules::default() };
+            let mut bench = Bench::new(rules);
+            assert_eq!(bench.at(100).0, Some((false, false)));
+            bench.halt(halt.clone());
+            assert_eq!(bench.at(150).0, ends.then_some((true, true)), "{halt:?}");
+        }
+    }
+
+    #[test]
+    fn the_halt_file_counts_checkpoints() {
+        let mut bench = Bench::new(AdviceRules { seconds: 1000, ..AdviceRules::default() });
+        assert_eq!(bench.at(100).1, Some(0));
+        // Sealed while the file is being read.
+        bench.advice.sealed(bench.cluster.now, b"1");
+        assert_eq!(bench.at(101).1, None);
+        bench.halt(Halt { checkpoints_left: Some(2), ..Halt::default() });
+        assert_eq!(bench.at(102), (None, None));
+        bench.advice.sealed(bench.cluster.now, b"2");
+        assert_eq!(bench.at(103), (Some((true, true)), Some(2)));
+        bench.advice.halt(bench.cluster.now, Err(2));
+        bench.advice.sealed(bench.cluster.now, b"3");
+        assert_eq!(bench.at(104), (Some((true, true)), Some(3)), "what is known holds");
+    }
+}

@@ -1,0 +1,206 @@
+//! `.scrfs` at the mount's root: small files whose text is made when they are opened (DESIGN 4.10).
+//!
+//! None of it is on the backing tree, in the inode table or in the state memory: numbers of inodes and handles say which
+//! file is meant, so a new worker goes on with them. Sizes are told as 0, as in /proc; reads do not go through the page
+//! cache. The directory is found by name and not listed at the root.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::FileSystem;
+use super::attr::{Attr, Changes, Kind, stat_of};
+use super::errno::fail;
+use super::handles::Handle;
+use super::listing::DirEntry;
+use super::names::{Entry, LOCAL};
+use super::open::Opened;
+use super::place::RESERVED_AT_ROOT;
+use super::table::{Inode, ROOT};
+use crate::daemon::boundary::{Caller, Errno, Eye};
+
+/// Marks numbers of inodes and handles in here. Those of inodes of our own begin at 2^56 and are counted up; those of
+/// handles have the worker's count in bits 40 and above.
+const MARK: u64 = 1 << 62;
+/// Where a handle's number tells its file.
+const EYE_SHIFT: u32 = 48;
+/// Longest text of one write to `post`.
+pub(crate) const POST_BYTES_MAX: usize = 4096;
+
+/// Every file, in the order in which it is listed.
+const EYES: [(Eye, &str); 8] = [
+    (Eye::Current, "current"),
+    (Eye::Events, "events"),
+    (Eye::Metrics, "metrics"),
+    (Eye::NeedCheckpoint, "need_checkpoint"),
+    (Eye::Post, "post"),
+    (Eye::ShouldExit, "should_exit"),
+    (Eye::Status, "status"),
+    (Eye::StatusJson, "status.json"),
+];
+
+/// The number of the directory.
+const DIRECTORY: u64 = MARK;
+
+fn number_of(eye: Eye) -> u64 {
+    let at = EYES.iter().position(|(other, _)| *other == eye).unwrap_or(0);
+    DIRECTORY + 1 + at as u64
+}
+
+fn at(index: u64) -> Option<Eye> {
+    EYES.get(usize::try_from(index).ok()?).map(|(eye, _)| *eye)
+}
+
+fn eye_of(inode: u64) -> Option<Eye> {
+    at(inode.checked_sub(DIRECTORY + 1)?)
+}
+
+/// The inode is the directory or one of its files.
+pub(crate) fn is_eye(inode: u64) -> bool {
+    inode == DIRECTORY || eye_of(inode).is_some()
+}
+
+/// The file that a handle is open on.
+pub(crate) fn opened_eye(handle: u64) -> Option<Eye> {
+    at((handle & !MARK) >> EYE_SHIFT).filter(|_| handle & MARK != 0)
+}
+
+/// The handle is the directory's.
+pub(crate) fn is_directory_handle(handle: u64) -> bool {
+    handle == DIRECTORY
+}
+
+/// Texts as they were when they were opened.
+#[derive(Debug, Default)]
+pub(super) struct Eyes {
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
+}
+
+impl FileSystem {
+    /// `name` in `parent`, if one of them is of the eyes.
+    pub(crate) fn look_up_eye(&self, parent: u64, name: &[u8]) -> Option<Result<Entry, Errno>> {
+        let id = if parent == ROOT && name == RESERVED_AT_ROOT {
+            DIRECTORY
+        } else if is_eye(parent) {
+            let found = EYES.iter().find(|(_, known)| known.as_bytes() == name);
+            match found {
+                Some((eye, _)) if parent == DIRECTORY => number_of(*eye),
+                _ => return Some(fail(libc::ENOENT)),
+            }
+        } else {
+            return None;
+        };
+        let entry = |attr| Entry { attr, entry_ttl: LOCAL, attr_ttl: LOCAL };
+        Some(self.eye_attr(id).map(entry))
+    }
+
+    /// Attributes of one of them.
+    pub(crate) fn eye_attr(&self, id: u64) -> Result<Attr, Errno> {
+        let root = Attr::of(id, &stat_of(&self.root)?);
+        let (kind, perm, nlink) = match eye_of(id) {
+            None => (Kind::Directory, 0o555, 2),
+            // For the job's user alone, to whom the root belongs.
+            Some(Eye::Post) => (Kind::File, 0o200, 1),
+            Some(_) => (Kind::File, 0o444, 1),
+        };
+        Ok(Attr { kind, perm, nlink, size: 0, blocks: 0, rdev: 0, ..root })
+    }
+
+    /// A truncation, as `>` does it, changes nothing; nothing else can be changed.
+    pub(crate) fn set_eye_attr(&self, id: u64, changes: &Changes) -> Result<Attr, Errno> {
+        let size = Changes { size: changes.size, handle: changes.handle, ..Changes::default() };
+        if *changes != size || eye_of(id) != Some(Eye::Post) {
+            return fail(libc::EPERM);
+        }
+        self.eye_attr(id)
+    }
+
+    /// Makes the text. The kernel has checked the mode.
+    pub(crate) fn open_eye(&self, caller: Caller, id: u64, flags: i32) -> Result<Opened, Errno> {
+        let eye = eye_of(id).ok_or(Errno(libc::EISDIR))?;
+        let at = number_of(eye) - DIRECTORY - 1;
+        let serial = self.eyes.next.fetch_add(1, Ordering::Relaxed) & ((1 << EYE_SHIFT) - 1);
+        let fh = MARK | at << EYE_SHIFT | serial;
+        if flags & libc::O_ACCMODE != libc::O_WRONLY {
+            let text = self.requests()?.look(eye, caller)?;
+            self.eyes.open.lock().insert(fh, Arc::new(text));
+        }
+        let handle = Arc::new(Handle::nowhere(Inode::nowhere(id), flags));
+        Ok(Opened { fh, handle, passthrough: false, direct: true })
+    }
+
+    /// The text from `offset` on. What a predecessor opened is made anew.
+    pub(crate) fn read_eye(&self, eye: Eye, fh: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        let known = self.eyes.open.lock().get(&fh).cloned();
+        let text = if let Some(text) = known {
+            text
+        } else {
+            let text = Arc::new(self.requests()?.look(eye, Caller::default())?);
+            self.eyes.open.lock().insert(fh, Arc::clone(&text));
+            text
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+        let to = from.saturating_add(size as usize).min(text.len());
+        Ok(text[from..to].to_vec())
+    }
+
+    /// One message.
+    pub(crate) fn write_eye(&self, eye: Eye, caller: Caller, data: &[u8]) -> Result<usize, Errno> {
+        if eye != Eye::Post {
+            return fail(libc::EBADF);
+        }
+        if data.len() > POST_BYTES_MAX {
+            return fail(libc::EMSGSIZE);
+        }
+        self.requests()?.post(caller, String::from_utf8_lossy(data).trim_end());
+        Ok(data.len())
+    }
+
+    pub(crate) fn release_eye(&self, fh: u64) {
+        self.eyes.open.lock().remove(&fh);
+    }
+
+    /// The number of an open directory of eyes, if `id` is one.
+    pub(crate) fn open_eyes(id: u64) -> Option<Result<u64, Errno>> {
+        is_eye(id).then(|| if id == DIRECTORY { Ok(DIRECTORY) } else { fail(libc::ENOTDIR) })
+    }
+
+    /// As [`FileSystem::readdir`].
+    pub(crate) fn read_eyes(
+        &self,
+        offset: u64,
+        plus: bool,
+        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> bool,
+    ) {
+        let dots = [(".", DIRECTORY), ("..", ROOT)].map(|(name, ino)| (name, Kind::Directory, ino));
+        let files = EYES.map(|(eye, name)| (name, Kind::File, number_of(eye)));
+        for (next, (name, kind, ino)) in (1..).zip(dots.into_iter().chain(files)) {
+            let listed = DirEntry { name: name.as_bytes().to_vec(), kind, ino };
+            let file = plus && kind == Kind::File;
+            let entry = file.then(|| self.look_up_eye(DIRECTORY, &listed.name)?.ok()).flatten();
+            if next > offset && !emit(&listed, entry.as_ref(), next) {
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_tell_the_file() {
+        for (index, (eye, _)) in EYES.iter().enumerate() {
+            assert_eq!(eye_of(number_of(*eye)), Some(*eye));
+            assert_eq!(opened_eye(MARK | (index as u64) << EYE_SHIFT | 7), Some(*eye));
+        }
+        for other in [ROOT, 1 << 56, 1 << 63, DIRECTORY - 1, DIRECTORY + 9, (1 << 63) | 3] {
+            assert!(!is_eye(other), "{other:x}");
+        }
+        assert_eq!(opened_eye(3 << 40 | 1), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! A node's status as text for people: `scrfs-ctl status` and `/scr/.scrfs/status`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::people::{bytes_for_people, hosts_for_people};
+use super::{DatasetStatus, NodeStatus};
+
+/// The state of a complete dataset that the last restart did not present.
+const HIDDEN: &str = "hidden";
+
+/// How the node is, what it holds, and what the loss of each node would cost.
+pub fn show(s: &NodeStatus) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{} on {}: {} ({})", s.mount_point, s.host, s.mode, s.mode_reason);
+    let job = s.job.split_once(' ').map_or_else(|| s.job.clone(), |(user, id)| format!("{id} of {user}"));
+    let epoch = if s.epoch == 0 { "no epoch yet".to_owned() } else { format!("epoch {}", s.epoch) };
+    let _ = writeln!(text, "job {job}, {epoch}, {}", coordinator(s));
+    let _ = writeln!(text, "cache {}, control directory {}", s.cache_directory, s.control_directory);
+    if s.waiting > 0 {
+        let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
+    }
+    if s.datasets.is_empty() {
+        text.push_str("no datasets\n");
+        return text;
+    }
+    let _ = writeln!(text, "\n{}", trimmed(&datasets(s)));
+    if s.datasets.iter().any(|d| d.current) {
+        text.push_str("* current: what a restart presents\n");
+    }
+    if s.datasets.iter().any(|d| d.state == HIDDEN) {
+        text.push_str(
+            "hidden: the last restart did not present it; what this node has of it stays for now\n",
+        );
+    }
+    let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
+    text
+}
+
+fn coordinator(s: &NodeStatus) -> String {
+    match &s.coordinator {
+        Some(c) => format!("coordinator {} of {} (pid {})", c.rank, c.hosts.len(), c.pid),
+        None if s.was_attached => "coordinator gone: nothing new is protected until one attaches".to_owned(),
+        None => "no coordinator yet: this mount is on its own".to_owned(),
+    }
+}
+
+fn datasets(s: &NodeStatus) -> Table {
+    // Something is on its way rarely: no empty column for it.
+    let moving = s.datasets.iter().any(|d| d.progress.is_some());
+    let mut header = vec!["id", "dataset", "state", "scheme", "files", "bytes", "on the PFS", "held by"];
+    if moving {
+        header.insert(7, "progress");
+    }
+    let mut table = plain(&header);
+    for at in [0, 4, 5] {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for d in &s.datasets {
+        let name = d.name.escape_debug().to_string();
+        let mut row = vec![
+            if d.id == 0 { "-".to_owned() } else { d.id.to_string() },
+            if d.current { format!("{name} *") } else { name },
+            d.state.clone(),
+            if d.scheme.is_empty() { "-".to_owned() } else { d.scheme.clone() },
+            d.files.to_string(),
+            bytes_for_people(d.bytes),
+            if d.flushed { "yes" } else { "no" }.to_owned(),
+        ];
+        if moving {
+            row.push(d.progress.map(progress).unwrap_or_default());
+        }
+        row.push(if d.hosts.is_empty() {
+            format!("{} (its own files only)", s.host)
+        } else {
+            hosts_for_people(d.hosts.iter().map(String::as_str))
+        });
+        table.add_row(row);
+    }
+    table
+}
+
+fn progress((done, all): (u64, u64)) -> String {
+    format!("{} of {}", bytes_for_people(done), bytes_for_people(all))
+}
+
+/// For each node: what a restart would present if it alone died now, and what would be gone. Nodes whose loss costs the
+/// same are told together.
+fn losses(s: &NodeStatus) -> Table {
+    let mut costs: Vec<((String, String), Vec<&str>)> = Vec::new();
+    for host in hosts(s) {
+        let cost = cost(s, host);
+        match costs.iter_mut().find(|(known, _)| *known == cost) {
+            Some((_, hosts)) => hosts.push(host),
+            None => costs.push((cost, vec![host])),
+        }
+    }
+    let mut table = plain(&["if one of these died now", "a restart would present", "lost"]);
+    for ((presented, lost), hosts) in costs {
+        table.add_row([hosts_for_people(hosts), presented, lost]);
+    }
+    table
+}
+
+fn cost(s: &NodeStatus, host: &str) -> (String, String) {
+    let (mut presented, mut lost) = (None, Vec::new());
+    // The last restart could not use the hidden ones, or a person chose against them.
+    for d in s.datasets.iter().filter(|d| d.state != HIDDEN) {
+        if !is_sealed(d) {
+            lost.push(format!("{} (not sealed)", d.name.escape_debug()));
+        } else if survives(d, host) {
+            presented = presented.or(Some(d));
+        } else {
+            lost.push(d.name.escape_debug().to_string());
+        }
+    }
+    (
+        presented.map_or_else(|| "nothing".to_owned(), |d| d.name.escape_debug().to_string()),
+        if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") },
+    )
+}
+
+/// All nodes that this one knows of.
+fn hosts(s: &NodeStatus) -> BTreeSet<&str> {
+    let coordinators = s.coordinator.iter().flat_map(|c| &c.hosts);
+    let members = s.datasets.iter().flat_map(|d| d.survives.iter().map(|(host, _)| host));
+    let mut all: BTreeSet<&str> = coordinators.chain(members).map(String::as_str).collect();
+    all.insert(&s.host);
+    all
+}
+
+/// Open and failed ones, and those on the way, are not what a restart presents.
+fn is_sealed(d: &DatasetStatus) -> bool {
+    d.id != 0 && matches!(d.state.as_str(), "protected" | "flushing" | "flushed")
+}
+
+/// A node that holds nothing of it costs it nothing.
+fn survives(d: &DatasetStatus, host: &str) -> bool {
+    d.survives.iter().all(|(h, kept)| h != host || *kept)
+}
+
+fn plain(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+/// Without the blanks that the table puts at both ends of each line.
+fn trimmed(table: &Table) -> String {
+    table
+        .lines()
+        .map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
