@@ -54,9 +54,13 @@ fn names(files: &[FrozenFile]) -> Vec<String> {
 impl Lead {
     fn changed(&mut self, id: u64) -> bool {
         self.send(Command::AskChanges(DatasetId(id)));
-        match self.next() {
-            Event::Changes { changed, .. } => changed,
-            other => panic!("{other:?}"),
+        loop {
+            match self.next() {
+                Event::Changes { changed, .. } => return changed,
+                // Sent again when the seal before it has ended.
+                Event::Marker { .. } => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 
