@@ -131,7 +131,7 @@ fn the_leads_advice_and_what_reaches_it() {
 }
 
 fn attribute(m: &Mounted, path: &str, name: &str) -> Option<String> {
-    let mut value = vec![0; 100];
+    let mut value = [0; 100];
     match rustix::fs::getxattr(m.at(path), name, &mut value[..]) {
         Ok(length) => Some(String::from_utf8(value[..length].to_vec()).unwrap()),
         Err(rustix::io::Errno::NODATA) => None,

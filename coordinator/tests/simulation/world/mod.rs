@@ -299,7 +299,9 @@ impl World {
         choices.extend((0..self.shares.len()).map(|at| (2, at)));
         let hanging = self.hangs(acts);
         choices.extend(self.tasks.front().filter(|_| !hanging).map(|_| (3, 0)));
-        let busy = !choices.is_empty();
+        // The halt file is looked at for ever.
+        let looks = self.tasks.iter().all(|(_, task)| matches!(task, PfsTask::Halt { .. }));
+        let busy = choices.len() > usize::from(looks && !self.tasks.is_empty() && !hanging);
         if acts && self.programs {
             choices.push((4, 0));
         }

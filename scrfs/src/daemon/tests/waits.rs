@@ -215,8 +215,7 @@ fn writers_are_waited_for_and_named() {
     assert!(error.contains("f by prog (pid 999999)"), "{error}");
     assert!(!bench.tree.is_frozen("ck"));
     // The marker's own process waits for itself: at once.
-    let settings = |state: &mut State| state.settings.as_mut().unwrap().seal_timeout_ms = 3_600_000;
-    settings(&mut bench.node.state.lock());
+    bench.node.state.lock().settings.as_mut().unwrap().seal_timeout_ms = 3_600_000;
     let me = std::process::id();
     let marker = bench.marker("ck", Caller { tid: me, ..Caller::default() });
     lead.next();
