@@ -4,6 +4,7 @@
 
 mod cluster;
 mod crash_points;
+mod eyes;
 mod generations;
 mod interrupt;
 mod marker;
