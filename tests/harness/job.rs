@@ -134,6 +134,9 @@ impl<'a> Job<'a> {
         let user = if self.uid == 0 { "root" } else { "job" };
         command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", CACHE, SCR]);
         command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
+        // The prolog's to say.
+        let place = self.settings.iter().find(|(name, _)| name == "SCRFS_CHECKPOINT_PATH");
+        command.envs(place.map(|(name, path)| (name, path)));
         command
     }
 

@@ -46,6 +46,37 @@ fn any_one_node_is_rebuilt_on_the_spare_or_after_its_reboot() {
 }
 
 #[test]
+fn datasets_below_a_checkpoint_path_of_their_own() {
+    let cluster = Cluster::up(5);
+    let job = Job::new(&cluster, "below").set("SCRFS_CHECKPOINT_PATH", "run/ckpt").set("SCR_FLUSH", "2");
+    let program = program("ckpt");
+    let to = |hosts: &[usize], steps: &str| {
+        let place = format!("{SCR}/run/ckpt");
+        let mut run = job.start(hosts, 4, 1, &[&program, &place, &job.log_path(), steps, "uneven"]);
+        assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    };
+    job.mount(0..5);
+    to(&[0, 1, 2, 3, 4], "3");
+    job.on(2).run(&format!("echo mine > {SCR}/notes && mkdir -p {SCR}/scratch/ck.9")).must();
+    cluster.poweroff(1);
+    to(&[0, 2, 3, 4], "4");
+    // Older ones make room, names elsewhere are nobody's business.
+    for node in [0, 2, 3, 4] {
+        assert_eq!(job.on(node).run(&format!("ls {SCR}/run/ckpt")).must(), "ck.3\nck.4");
+    }
+    assert_eq!(job.on(2).run(&format!("ls {SCR}")).must(), "notes\nrun\nscratch");
+    assert_eq!(job.on(0).run(&format!("ls {SCR}")).must(), "run");
+    // From the prefix alone: 4 was flushed.
+    for node in [0, 2, 3, 4] {
+        cluster.kill(node);
+        cluster.boot(node).unwrap();
+    }
+    job.mount([0, 2, 3, 4]);
+    to(&[0, 2, 3, 4], "5");
+    assert_eq!(started_after(&job), [0, 3, 4], "{:?}", job.log());
+}
+
+#[test]
 fn newest_gone_on_two_nodes_gives_the_older_cached_one() {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, "older");

@@ -165,7 +165,7 @@ pub struct AdviceRules {
 }
 
 /// A directory operation in the checkpoint path; takes effect on every node (DESIGN 4.4). Paths are relative to the
-/// mount's root. The caller's rights were checked by the kernel where the call was made.
+/// checkpoint path. The caller's rights were checked by the kernel where the call was made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DirOp {
     /// mkdir(2).
@@ -200,7 +200,7 @@ pub enum DirOp {
 /// A directory that a node has, for [`Command::DirUnite`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirHeld {
-    /// Relative to the mount's root.
+    /// Relative to the checkpoint path.
     pub path: RelPath,
     /// Permission bits.
     pub mode: u32,

@@ -69,7 +69,7 @@ pub trait GlobalRequests: Send + Sync {
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion);
 
     /// A file is about to be created in an unsealed dataset: put it in the filemap's journal. `path` is relative to the
-    /// mount's root. Called before the file exists.
+    /// checkpoint path. Called before the file exists.
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
 
     /// Programs are about to change sealed dataset `id` here: its next generation begins. On success its sealed files are
@@ -131,7 +131,7 @@ pub struct Generation {
     pub changed: Vec<RelPath>,
 }
 
-/// What the node asks of the mounted tree. Paths are relative to the mount's root unless said otherwise.
+/// What the node asks of the mounted tree. Paths are relative to the checkpoint path unless said otherwise.
 pub trait MountedTree: Send + Sync {
     /// May this operation be done here? Holds its names (local creates, unlinks and renames there wait) until
     /// [`MountedTree::apply`] or [`MountedTree::release`].

@@ -26,6 +26,8 @@ pub(super) type Inodes = HashMap<u64, Vec<RelPath>>;
 /// See the module.
 pub(super) struct Cache {
     root: OwnedFd,
+    /// Where datasets are in the mounted tree.
+    checkpoint: RelPath,
 }
 
 /// What is arriving.
@@ -59,9 +61,9 @@ fn invalid(error: crate::path::PathError) -> io::Error {
 }
 
 impl Cache {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, checkpoint: RelPath) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())? })
+        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())?, checkpoint })
     }
 
     /// Room of its file system.
@@ -196,7 +198,7 @@ impl Cache {
 
     /// A dataset's directory in the tree, made if it is not there.
     pub(super) fn tree(&self, name: &[u8]) -> io::Result<OwnedFd> {
-        beneath::make_directories(self.root.as_fd(), &Self::in_tree(name)?)
+        beneath::make_directories(self.root.as_fd(), &self.in_tree(name)?)
     }
 
     /// Takes what is at a dataset's name in the tree out of it, to be removed with the dataset's own directory.
@@ -204,7 +206,7 @@ impl Cache {
         let own = self.own(id)?;
         let gone = RelPath::new("gone").map_err(invalid)?;
         beneath::remove_tree(own.as_fd(), &gone)?;
-        match beneath::put_in_place(self.root.as_fd(), &Self::in_tree(name)?, own.as_fd(), &gone) {
+        match beneath::put_in_place(self.root.as_fd(), &self.in_tree(name)?, own.as_fd(), &gone) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -266,21 +268,22 @@ impl Cache {
         beneath::remove_tree(self.root.as_fd(), &Self::own_path(id)?)
     }
 
-    fn in_tree(name: &[u8]) -> io::Result<RelPath> {
-        RelPath::new("tree").and_then(|tree| tree.join(name)).map_err(invalid)
+    fn in_tree(&self, name: &[u8]) -> io::Result<RelPath> {
+        let tree = RelPath::new("tree").and_then(|tree| tree.concat(&self.checkpoint));
+        tree.and_then(|tree| tree.join(name)).map_err(invalid)
     }
 
     /// Moves a dataset's files out of the mounted tree; none there is no error.
     pub(super) fn put_aside(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
         let own = self.own(id)?;
         let aside = RelPath::new("aside").map_err(invalid)?;
-        match beneath::open_directory(self.root.as_fd(), &Self::in_tree(name)?) {
+        match beneath::open_directory(self.root.as_fd(), &self.in_tree(name)?) {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e),
         }
         beneath::remove_tree(own.as_fd(), &aside)?;
-        beneath::put_in_place(self.root.as_fd(), &Self::in_tree(name)?, own.as_fd(), &aside)
+        beneath::put_in_place(self.root.as_fd(), &self.in_tree(name)?, own.as_fd(), &aside)
     }
 
     /// Moves a dataset's files into the mounted tree; an empty directory of that name there is replaced.
@@ -288,9 +291,9 @@ impl Cache {
         let own = self.own(id)?;
         let aside = RelPath::new("aside").map_err(invalid)?;
         match beneath::open_directory(own.as_fd(), &aside) {
-            Ok(_) => beneath::put_in_place(own.as_fd(), &aside, self.root.as_fd(), &Self::in_tree(name)?),
+            Ok(_) => beneath::put_in_place(own.as_fd(), &aside, self.root.as_fd(), &self.in_tree(name)?),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                beneath::make_directories(self.root.as_fd(), &Self::in_tree(name)?).map(drop)
+                beneath::make_directories(self.root.as_fd(), &self.in_tree(name)?).map(drop)
             }
             Err(e) => Err(e),
         }

@@ -42,7 +42,7 @@ pub(super) struct Generations {
     aside: HashMap<DatasetId, Inodes>,
 }
 
-/// A dataset's directory, relative to the mount's root as the node knows it.
+/// A dataset's directory, relative to the checkpoint path.
 pub(super) fn top_of(name: &[u8]) -> Result<RelPath, String> {
     RelPath::new(name).map_err(|error| error.to_string())
 }

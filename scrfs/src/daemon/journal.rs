@@ -56,7 +56,7 @@ impl Journal {
         Ok((journal, torn))
     }
 
-    /// `path` (relative to the mount's root) is about to be created by a process of `rank`.
+    /// `path` (relative to the checkpoint path) is about to be created by a process of `rank`.
     pub(super) fn creating(&mut self, path: &RelPath, rank: Option<u32>) -> io::Result<()> {
         if self.files.get(path) == Some(&rank) {
             return Ok(());

@@ -17,6 +17,7 @@ use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState};
 use crate::hash::Text;
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
+use crate::path::RelPath;
 use crate::store::{Store, StoreError};
 use crate::transfer::user::Identity;
 
@@ -41,6 +42,8 @@ pub struct NodeConfig {
     pub control_directory: PathBuf,
     /// `<cache_base>/<user>/scr.<jobid>`; made if it is not there.
     pub cache_directory: PathBuf,
+    /// Where datasets are, relative to the mount's root.
+    pub checkpoint_path: RelPath,
     /// Where the tree is mounted; for status.
     pub mount_point: PathBuf,
     /// The job's user.
@@ -126,7 +129,8 @@ impl Node {
         let opened = |path: &Path, source| NodeError::Directory { path: path.to_owned(), source };
         let store =
             Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
-        let cache = Cache::open(&config.cache_directory).map_err(|e| opened(&config.cache_directory, e))?;
+        let cache = Cache::open(&config.cache_directory, config.checkpoint_path.clone())
+            .map_err(|e| opened(&config.cache_directory, e))?;
         let node = Self::load(config, tree, &Arc::new(store), cache)?;
         node.take_up();
         let watching = Arc::clone(&node);

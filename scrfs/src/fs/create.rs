@@ -136,6 +136,7 @@ impl FileSystem {
                 "{path}: a marker counts only at the top of a dataset; this is an ordinary file"
             ));
         }
+        let path = path.strip(self.names.checkpoint()).ok_or(Errno(libc::EIO))?;
         self.requests()?.creating(&path, self.processes.of(caller).rank)
     }
 

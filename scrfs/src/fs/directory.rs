@@ -131,6 +131,7 @@ impl FileSystem {
             Ok(requests) => Arc::clone(requests),
             Err(error) => return done(Err(error)),
         };
+        let Some(told) = self.names.outward(&op) else { return done(fail(libc::EXDEV)) };
         let request = match self.ask_once(caller.unique, &op, || requests.new_request()) {
             Ok(request) => request,
             Err(outcome) => return done(outcome),
@@ -138,7 +139,7 @@ impl FileSystem {
         if let DirOp::Remove { path } = &op {
             self.removing.lock().push((path.clone(), None));
         }
-        let (fs, asked) = (Arc::clone(self), op.clone());
+        let (fs, asked) = (Arc::clone(self), op);
         let answer = move |outcome| {
             let DirOp::Remove { path } = &asked else { return done(outcome) };
             let bytes = {
@@ -151,7 +152,7 @@ impl FileSystem {
                 _ => done(outcome),
             }
         };
-        requests.directory(request, op, caller, Box::new(answer));
+        requests.directory(request, told, caller, Box::new(answer));
     }
 
     /// Answers a removal when its room is free, as any file system does; should that take too long, without it.

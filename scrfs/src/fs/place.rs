@@ -1,5 +1,6 @@
 //! What a path of the mount means: plain scratch, the checkpoint path, a dataset, a marker, a reserved name.
 
+use crate::control::DirOp;
 use crate::path::{PathError, RelPath};
 
 /// The marker's name at the top of a dataset's directory.
@@ -88,10 +89,29 @@ impl Namespace {
         inner.split_last().is_some_and(|(dir, name)| !dir.is_root() && name == MARKER)
     }
 
+    /// What other nodes are told: paths relative to the checkpoint path. `None`: the operation leads out of it.
+    pub fn outward(&self, op: &DirOp) -> Option<DirOp> {
+        with_paths(op, |path| path.strip(&self.checkpoint))
+    }
+
+    /// What other nodes tell; the inverse of [`Namespace::outward`]. `None`: the whole path would be too long.
+    pub fn inward(&self, op: &DirOp) -> Option<DirOp> {
+        with_paths(op, |path| self.checkpoint.concat(path).ok())
+    }
+
     /// The directory of dataset `name`.
     pub fn dataset_path(&self, name: &[u8]) -> Result<RelPath, PathError> {
         self.checkpoint.join(name)
     }
+}
+
+fn with_paths(op: &DirOp, change: impl Fn(&RelPath) -> Option<RelPath>) -> Option<DirOp> {
+    let mut op = op.clone();
+    match &mut op {
+        DirOp::Make { path, .. } | DirOp::Remove { path } => *path = change(path)?,
+        DirOp::Rename { from, to, .. } => (*from, *to) = (change(from)?, change(to)?),
+    }
+    Some(op)
 }
 
 #[cfg(test)]
@@ -122,6 +142,16 @@ mod tests {
         assert_eq!(names.place(&path("scratch/x")), Place::Outside);
         assert_eq!(names.place(&path("job/ckpt")), Place::Top);
         assert_eq!(names.place(&path("job/ckpt/1")), Place::Entry(b"1".to_vec()));
+        let here = DirOp::Rename {
+            from: path("job/ckpt/1/a"),
+            to: path("job/ckpt/2"),
+            no_replace: true,
+            exchange: false,
+        };
+        let told = names.outward(&here).unwrap();
+        assert!(matches!(&told, DirOp::Rename { from, to, .. } if *from == path("1/a") && *to == path("2")));
+        assert_eq!(names.inward(&told), Some(here));
+        assert_eq!(names.outward(&DirOp::Remove { path: path("job/other") }), None);
         assert!(names.fixed(&path("job")) && names.fixed(&path("job/ckpt")) && !names.fixed(&path("job/x")));
     }
 }

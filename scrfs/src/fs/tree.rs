@@ -26,13 +26,15 @@ const JUNK_WAIT: Duration = Duration::from_mins(1);
 
 impl MountedTree for FileSystem {
     fn prepare(&self, op: &DirOp) -> Result<(), Errno> {
+        let op = self.names.inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
         let mut world = self.world.write();
-        self.vote(&world, op)?;
-        world.hold(op.clone());
+        self.vote(&world, &op)?;
+        world.hold(op);
         Ok(())
     }
 
     fn apply(&self, op: &DirOp) -> Result<(), Errno> {
+        let op = &self.names.inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
         let outcome = {
             let mut world = self.world.write();
             let outcome = self.carry_out(&mut world, op);
@@ -44,7 +46,9 @@ impl MountedTree for FileSystem {
     }
 
     fn release(&self, op: &DirOp) {
-        self.world.write().release(op);
+        if let Some(op) = self.names.inward(op) {
+            self.world.write().release(&op);
+        }
         self.changed();
     }
 
@@ -59,7 +63,8 @@ impl MountedTree for FileSystem {
                 }
                 let stat = stat_of(self.open_directory(&path)?)?;
                 let mode = stat.st_mode & 0o7777;
-                found.push(DirHeld { path: path.clone(), mode, uid: stat.st_uid, gid: stat.st_gid });
+                let told = path.strip(self.names.checkpoint()).ok_or(Errno(libc::EIO))?;
+                found.push(DirHeld { path: told, mode, uid: stat.st_uid, gid: stat.st_gid });
                 pending.push(path);
             }
         }

@@ -70,6 +70,7 @@ fn start_node(options: &Options, places: &Places, fs: &Arc<FileSystem>) -> Resul
     let config = NodeConfig {
         control_directory: places.control.clone(),
         cache_directory: places.cache.clone(),
+        checkpoint_path: options.checkpoint_path.clone(),
         mount_point: options.mount_point.clone(),
         job_user: options.user.clone(),
         job_uid: places.uid,

@@ -231,6 +231,7 @@ impl Bench {
         let config = NodeConfig {
             control_directory: directory.join("cntl"),
             cache_directory: cache,
+            checkpoint_path: RelPath::root(),
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),
