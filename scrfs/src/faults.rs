@@ -25,7 +25,7 @@
 //!   `store.append`
 //!
 //! * requests of programs: `request.effect` between a change and its answer, `request.done` before the answer,
-//!   `request.answered` after it
+//!   `request.answered` after it; `passthrough.unused` when no handle uses a backing file any more, before it is given up
 //!
 //! In a coordinator:
 //! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`, `seal.freeze`, `generation.carry`,

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -17,8 +19,10 @@ const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
 const STATUS_BYTES_MAX: u64 = 64 * 1024;
 /// What most texts of /proc fit in. Each read makes the kernel write the text anew: one read is all it should take.
 const TEXT_BYTES: usize = 8 * 1024;
-/// Processes remembered before the memory is emptied.
-const REMEMBERED_MAX: usize = 4096;
+/// More than the kernel keeps of a command's name.
+const COMMAND_BYTES_MAX: usize = 64;
+/// Threads remembered, each with a descriptor, before the memory is emptied.
+const REMEMBERED_MAX: usize = 128;
 /// The task is ending (`PF_EXITING`).
 const EXITING: u64 = 0x4;
 
@@ -33,44 +37,64 @@ pub(crate) struct Process {
     pub(crate) rank: Option<u32>,
 }
 
-/// Remembers processes by thread and start time, because reading an environment costs more than an open.
+/// A thread's process, and how to see that it is still that.
+#[derive(Debug)]
+struct Known {
+    /// The command's name of this very thread: when it is gone there is none, though another may have its number.
+    name: fs::File,
+    process: Arc<Process>,
+}
+
+impl Known {
+    fn find(tid: u32) -> Option<Self> {
+        let name = fs::File::open(format!("/proc/{tid}/comm")).ok()?;
+        let command = String::from_utf8_lossy(&command_of(&name)?).into_owned();
+        let process = Process { pid: process_id(tid).unwrap_or(tid), command, rank: rank_of(tid) };
+        Some(Self { name, process: Arc::new(process) })
+    }
+
+    /// It lives, and has begun no other program since.
+    fn holds(&self) -> bool {
+        command_of(&self.name).is_some_and(|name| String::from_utf8_lossy(&name) == self.process.command)
+    }
+}
+
+fn command_of(name: &fs::File) -> Option<Vec<u8>> {
+    let mut text = [0; COMMAND_BYTES_MAX];
+    let length = name.read_at(&mut text, 0).ok()?;
+    Some(text.get(..length)?.strip_suffix(b"\n")?.to_vec())
+}
+
+/// Remembers processes by thread, because reading an environment costs more than an open.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
-    known: Mutex<HashMap<(u32, u64), Process>>,
+    known: Mutex<HashMap<u32, Arc<Known>>>,
 }
 
 impl Processes {
     /// The process of `caller`.
-    pub(crate) fn of(&self, caller: Caller) -> Process {
+    pub(crate) fn of(&self, caller: Caller) -> Arc<Process> {
         if caller.tid == 0 {
-            return Process::default();
+            return Arc::default();
         }
-        let Some(stat) = TaskStat::read(caller.tid) else { return Process::default() };
-        let key = (caller.tid, stat.started);
-        if let Some(known) = self.known.lock().get(&key)
-            && known.command == stat.command
-        {
-            return known.clone();
+        let known = self.known.lock().get(&caller.tid).map(Arc::clone);
+        if let Some(known) = known.filter(|known| known.holds()) {
+            return Arc::clone(&known.process);
         }
-        let process = Process {
-            pid: process_id(caller.tid).unwrap_or(caller.tid),
-            command: stat.command,
-            rank: rank_of(caller.tid),
-        };
+        let Some(found) = Known::find(caller.tid) else { return Arc::default() };
+        let process = Arc::clone(&found.process);
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
             known.clear();
         }
-        known.insert(key, process.clone());
+        known.insert(caller.tid, Arc::new(found));
         process
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct TaskStat {
-    command: String,
     flags: u64,
-    started: u64,
     exit_code: i32,
 }
 
@@ -81,17 +105,13 @@ impl TaskStat {
 
     /// The command's name may have blanks and parentheses: the last `)` ends it.
     fn parse(stat: &[u8]) -> Option<Self> {
-        let open = stat.iter().position(|&b| b == b'(')?;
         let close = stat.iter().rposition(|&b| b == b')')?;
-        let command = String::from_utf8_lossy(stat.get(open + 1..close)?).into_owned();
         let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
-        // Fields from the third on: proc(5) numbers flags 9, starttime 22, exit_code 52.
+        // Fields from the third on: proc(5) numbers flags 9, exit_code 52.
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3);
         Some(Self {
-            command,
             flags: field(9)?.parse().ok()?,
-            started: field(22)?.parse().ok()?,
             exit_code: field(52).and_then(|f| f.parse().ok()).unwrap_or(0),
         })
     }
@@ -228,7 +248,7 @@ mod tests {
             line.extend_from_slice(format!(" {field}").as_bytes());
         }
         let stat = TaskStat::parse(&line).unwrap();
-        assert_eq!((stat.command.as_str(), stat.flags, stat.started, stat.exit_code), ("a) b (c", 9, 22, 52));
+        assert_eq!((stat.flags, stat.exit_code), (9, 52));
         assert!(TaskStat::parse(b"12 (x").is_none());
     }
 
@@ -251,9 +271,33 @@ mod tests {
     }
 
     #[test]
+    fn another_program_and_the_end_are_seen() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "echo; read line; exec cat"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let processes = Processes::default();
+        let caller = Caller { tid: child.id(), ..Caller::default() };
+        let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        output.read_exact(&mut [0]).unwrap();
+        assert_eq!(processes.of(caller).command, "sh");
+        std::io::Write::write_all(&mut input, b"go\nx").unwrap();
+        output.read_exact(&mut [0]).unwrap();
+        assert_eq!(processes.of(caller).command, "cat");
+        drop(input);
+        child.wait().unwrap();
+        assert_eq!(*processes.of(caller), Process::default());
+    }
+
+    #[test]
     fn own_process() {
         let me = Caller { tid: std::process::id(), ..Caller::default() };
-        assert_eq!(Processes::default().of(me).pid, std::process::id());
+        let processes = Processes::default();
+        let process = processes.of(me);
+        assert_eq!(process.pid, std::process::id());
+        assert!(Arc::ptr_eq(&process, &processes.of(me)), "read once");
         assert!(!dying_by_signal(me));
     }
 }

@@ -7,7 +7,6 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::attr::{Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
-use super::names::entry_of;
 use super::open::Opened;
 use super::place::Place;
 use super::table::Backing;
@@ -244,7 +243,7 @@ impl FileSystem {
                 let opened = self.open_backed(&inode, &place, flags & !libc::O_TRUNC, caller, true);
                 let fd = inode.fd()?;
                 self.restrict(&fd, mode)?;
-                self.opened_or_forget(entry_of(&place, &inode, &stat), opened)
+                self.opened_or_forget(self.entry_of(&place, &inode, &stat), opened)
             }
             Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 || place.is_marker() => {
                 let entry = self.lookup_backed(&place, parent, name)?;

@@ -14,7 +14,7 @@ use super::FileSystem;
 use super::attr::{Attr, Changes, Kind, stat_of};
 use super::errno::fail;
 use super::handles::Handle;
-use super::listing::DirEntry;
+use super::listing::{DirEntry, Taken};
 use super::names::{Entry, LOCAL};
 use super::open::Opened;
 use super::place::RESERVED_AT_ROOT;
@@ -93,7 +93,7 @@ impl FileSystem {
         } else {
             return None;
         };
-        let entry = |attr| Entry { attr, entry_ttl: LOCAL, attr_ttl: LOCAL };
+        let entry = |attr| Entry { attr, entry_ttl: LOCAL, attr_ttl: LOCAL, shared: false };
         Some(self.eye_attr(id).map(entry))
     }
 
@@ -129,7 +129,7 @@ impl FileSystem {
             self.eyes.open.lock().insert(fh, Arc::new(text));
         }
         let handle = Arc::new(Handle::nowhere(Inode::nowhere(id), flags));
-        Ok(Opened { fh, handle, passthrough: false, direct: true })
+        Ok(Opened { fh, handle, passthrough: false, direct: true, marker: false })
     }
 
     /// The text from `offset` on. What a predecessor opened is made anew.
@@ -173,7 +173,7 @@ impl FileSystem {
         &self,
         offset: u64,
         plus: bool,
-        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> bool,
+        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> Taken,
     ) {
         let dots = [(".", DIRECTORY), ("..", ROOT)].map(|(name, ino)| (name, Kind::Directory, ino));
         let files = EYES.map(|(eye, name)| (name, Kind::File, number_of(eye)));
@@ -181,7 +181,7 @@ impl FileSystem {
             let listed = DirEntry { name: name.as_bytes().to_vec(), kind, ino };
             let file = plus && kind == Kind::File;
             let entry = file.then(|| self.look_up_eye(DIRECTORY, &listed.name)?.ok()).flatten();
-            if next > offset && !emit(&listed, entry.as_ref(), next) {
+            if next > offset && emit(&listed, entry.as_ref(), next) == Taken::Full {
                 break;
             }
         }

@@ -154,12 +154,14 @@ impl FileSystem {
                 sealed.file(&inner).ok_or(Errno(libc::ENOENT))?;
                 let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
                 let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
-                Entry { attr, entry_ttl: super::names::LOCAL, attr_ttl: super::names::LOCAL }
+                let ttl = self.shared_ttl();
+                Entry { attr, entry_ttl: ttl, attr_ttl: ttl, shared: true }
             }
             other => other?,
         };
         // Sealed, another node's files may be at these names.
-        entry.entry_ttl = std::time::Duration::ZERO;
+        entry.entry_ttl = entry.entry_ttl.min(self.shared_ttl());
+        entry.shared = true;
         Ok(entry)
     }
 

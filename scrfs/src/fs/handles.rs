@@ -30,7 +30,7 @@ pub struct Handle {
     /// Opened on the first fsync, fallocate or the like of a passthrough handle.
     pub(crate) side: Mutex<Option<Arc<File>>>,
     /// Who opened it.
-    pub(crate) process: Process,
+    pub(crate) process: Arc<Process>,
     /// The adapter's passthrough registration: lives as long as the handle.
     #[cfg_attr(not(feature = "fuse"), expect(dead_code, reason = "the adapter's"))]
     pub(crate) registration: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
@@ -40,7 +40,7 @@ impl Handle {
     /// Of an inode without a file behind it.
     pub(crate) fn nowhere(inode: Arc<Inode>, flags: i32) -> Self {
         let (file, side, registration) = (None, Mutex::default(), Mutex::default());
-        Self { inode, flags, file, side, process: Process::default(), registration }
+        Self { inode, flags, file, side, process: Arc::default(), registration }
     }
 
     /// Opened so that a shared mapping of it can be stored to.

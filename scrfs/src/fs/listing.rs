@@ -34,6 +34,17 @@ pub struct DirEntry {
     pub ino: u64,
 }
 
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// There was no room for it.
+    Full,
+    /// Its name was listed.
+    Name,
+    /// It was listed with its attributes, for the kernel to remember.
+    Entry,
+}
+
 /// For whom a directory is read: a program's reading is an access, which its times tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Looks {
@@ -102,15 +113,15 @@ impl FileSystem {
         self.handles.remove_directory(fh);
     }
 
-    /// Calls `emit` with the entries from `offset` on and the offset after each, until it returns false. An entry
-    /// comes with its attributes when `plus`, and is looked up for that: the lookup of one that `emit` refused is
-    /// taken back. `.`, `..` and what vanished meanwhile come without.
+    /// Calls `emit` with the entries from `offset` on and the offset after each, until there is no room. An entry comes
+    /// with its attributes when `plus`, and is looked up for that: the lookup of one that `emit` did not take with them is
+    /// taken back. `.` and `..` come without.
     pub fn readdir(
         &self,
         fh: u64,
         offset: u64,
         plus: bool,
-        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> bool,
+        emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> Taken,
     ) -> Result<(), Errno> {
         if is_directory_handle(fh) {
             self.read_eyes(offset, plus, emit);
@@ -124,7 +135,7 @@ impl FileSystem {
             let next = at as u64 + 1;
             let dots = listed.name == b"." || listed.name == b"..";
             if !plus || dots {
-                if !emit(listed, None, next) {
+                if emit(listed, None, next) == Taken::Full {
                     whole = false;
                     break;
                 }
@@ -132,8 +143,11 @@ impl FileSystem {
             }
             match self.lookup(handle.inode.id, &listed.name) {
                 Ok(entry) => {
-                    if !emit(listed, Some(&entry), next) {
+                    let taken = emit(listed, Some(&entry), next);
+                    if taken != Taken::Entry {
                         self.forget(entry.attr.nodeid, 1);
+                    }
+                    if taken == Taken::Full {
                         whole = false;
                         break;
                     }

@@ -55,7 +55,7 @@ pub use self::attr::{Attr, Changes, Kind, SetTime};
 pub use self::attrs::Value;
 pub use self::create::NewNode;
 pub use self::handles::Handle;
-pub use self::listing::DirEntry;
+pub use self::listing::{DirEntry, Taken};
 pub use self::meter::IoRecord;
 pub use self::names::Entry;
 pub use self::open::Opened;
@@ -104,6 +104,7 @@ pub struct FileSystem {
     requests: OnceLock<Arc<dyn GlobalRequests>>,
     passthrough: AtomicBool,
     mode_reason: RwLock<String>,
+    forget_names: OnceLock<Box<dyn Fn() + Send + Sync>>,
     wakes: Mutex<Vec<(Vec<u8>, Wake)>>,
     /// Directories whose removal was asked for here and is not decided; then, what is to be waited for.
     removing: Mutex<Vec<(RelPath, Option<u64>)>>,
@@ -154,6 +155,7 @@ impl FileSystem {
             requests: OnceLock::new(),
             passthrough: AtomicBool::new(false),
             mode_reason: RwLock::new("not mounted yet".into()),
+            forget_names: OnceLock::new(),
             wakes: Mutex::default(),
             removing: Mutex::default(),
             doomed: OnceLock::new(),
@@ -202,6 +204,12 @@ impl FileSystem {
     pub fn set_mode(&self, mode: DataMode) {
         self.passthrough.store(mode.passthrough, Ordering::Release);
         *self.mode_reason.write() = mode.reason;
+    }
+
+    /// The adapter can make the kernel forget all names at once, and does so when `forget` returns: then the kernel may
+    /// remember names that other nodes change.
+    pub fn names_are_forgotten_by(&self, forget: impl Fn() + Send + Sync + 'static) {
+        let _ = self.forget_names.set(Box::new(forget));
     }
 
     /// A regular file on the cache's file system, to try passthrough with.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::FileSystem;
 use super::attr::{Attr, Kind, key_of, stat_of};
@@ -17,12 +17,15 @@ use super::table::{Backing, Inode};
 use super::wait::Done;
 use super::world::World;
 use crate::daemon::boundary::Errno;
-use crate::dataset::EntryKind;
+use crate::dataset::{self, EntryKind};
 use crate::path::RelPath;
 
 /// How long the kernel may keep names and attributes that only this node changes. Not longer: stores through a
 /// mapping change times that the kernel does not see.
 pub(crate) const LOCAL: Duration = Duration::from_secs(1);
+
+/// How long the kernel may keep attributes of a directory whose names other nodes change: one walk along a path.
+const WALK: Duration = Duration::from_millis(10);
 
 /// A name that was found; the kernel's lookup of it is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct Entry {
     pub entry_ttl: Duration,
     /// How long the kernel may keep the attributes.
     pub attr_ttl: Duration,
+    /// Another node may change what the name stands for.
+    pub shared: bool,
 }
 
 impl FileSystem {
@@ -90,14 +95,14 @@ impl FileSystem {
         if self.table.known(parent, name).is_some() {
             let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
             if let Some(inode) = self.table.enter_known(parent, name, key_of(&stat)) {
-                return Ok(entry_of(place, &inode, &stat));
+                return Ok(self.entry_of(place, &inode, &stat));
             }
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&dir, name, flags, Mode::empty())?;
         let stat = stat_of(&fd)?;
         let inode = self.table.enter(parent, name, Backing { fd: Arc::new(fd), key: key_of(&stat) })?;
-        Ok(entry_of(place, &inode, &stat))
+        Ok(self.entry_of(place, &inode, &stat))
     }
 
     fn lookup_sealed(
@@ -114,13 +119,33 @@ impl FileSystem {
             }
             let inode = self.enter_marker(sealed, place, parent, name)?;
             let attr = marker_attr(sealed, &inner, &inode)?;
-            return Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO });
+            return Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO, shared: true });
         }
-        sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
-        let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
+        let entry = sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
+        let inode = match self.still_in_tree(entry, parent, name) {
+            Some(backing) => self.table.enter(parent, name, backing)?,
+            None => self.table.enter_sealed(parent, name, mark_at(sealed, place))?,
+        };
         let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
-        // Its next generation, sealed from another node, may have other files at these names at any time.
-        Ok(Entry { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO })
+        let (entry_ttl, attr_ttl) = self.ttls_sealed(&attr);
+        Ok(Entry { attr, entry_ttl, attr_ttl, shared: true })
+    }
+
+    /// What a sealed name that the kernel has forgotten stands for in the tree, if it is here: so it has its number again.
+    fn still_in_tree(&self, entry: &dataset::Entry, parent: u64, name: &[u8]) -> Option<Backing> {
+        if self.table.known(parent, name).is_some() {
+            return None;
+        }
+        let dir = self.table.get(parent).ok()?.fd().ok()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&dir, name, flags, Mode::empty()).ok()?;
+        let stat = stat_of(&fd).ok()?;
+        let same = match &entry.kind {
+            EntryKind::File(copy) => u64::try_from(stat.st_size) == Ok(copy.size),
+            EntryKind::Directory | EntryKind::Symlink(_) => true,
+        };
+        let same = same && Kind::of(FileType::from_raw_mode(stat.st_mode)) == Kind::of_entry(entry);
+        same.then(|| Backing { fd: Arc::new(fd), key: key_of(&stat) })
     }
 
     /// The marker's inode: on its file when one was written here.
@@ -172,19 +197,21 @@ impl FileSystem {
                     return Ok((marker_attr(sealed, &inner, &inode)?, Duration::ZERO));
                 }
                 let attr = sealed.attr(id, &inner).ok_or(Errno(libc::ENOENT))?;
-                return Ok((attr, Duration::ZERO));
+                let attr_ttl = self.ttls_sealed(&attr).1;
+                return Ok((attr, attr_ttl));
             }
             let inner = inner_of(&place);
             if let Some(open) = world.open(&place)
                 && inode.backing().is_none()
                 && open.file(&inner).is_some()
             {
-                return Ok((open.attr(id, &inner).ok_or(Errno(libc::ENOENT))?, Duration::ZERO));
+                let attr = open.attr(id, &inner).ok_or(Errno(libc::ENOENT))?;
+                return Ok((attr, self.shared_ttl()));
             }
-            let entry = entry_of(&place, &inode, &stat_of(inode.fd()?)?);
+            let entry = self.entry_of(&place, &inode, &stat_of(inode.fd()?)?);
             return Ok((entry.attr, entry.attr_ttl));
         }
-        let entry = entry_of(&Place::Outside, &inode, &stat_of(inode.fd()?)?);
+        let entry = self.entry_of(&Place::Outside, &inode, &stat_of(inode.fd()?)?);
         Ok((entry.attr, entry.attr_ttl))
     }
 
@@ -229,6 +256,38 @@ impl FileSystem {
     }
 }
 
+/// How long the kernel may keep what it was told.
+impl FileSystem {
+    /// An entry with the times that the kernel may keep it.
+    pub(crate) fn entry_of(&self, place: &Place, inode: &Inode, stat: &Stat) -> Entry {
+        let attr = Attr::of(inode.id, stat);
+        let stored = inode.mappable.load(Ordering::Relaxed) > 0;
+        let (entry_ttl, attr_ttl, shared) = match place {
+            Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => {
+                (self.shared_ttl(), WALK, true)
+            }
+            Place::Inside { inner, .. } if inner.as_bytes() == MARKER => {
+                (Duration::ZERO, Duration::ZERO, true)
+            }
+            // A write clears these bits behind the kernel's back.
+            _ if attr.kind == Kind::File && attr.perm & 0o6000 != 0 => (LOCAL, Duration::ZERO, false),
+            Place::Outside | Place::Top | Place::Entry(_) | Place::Inside { .. } => (LOCAL, LOCAL, false),
+        };
+        Entry { attr, entry_ttl, attr_ttl: if stored { Duration::ZERO } else { attr_ttl }, shared }
+    }
+
+    /// Of a sealed name: its next generation, sealed from another node, may have another file there at any time.
+    fn ttls_sealed(&self, attr: &Attr) -> (Duration, Duration) {
+        let shared = self.shared_ttl();
+        (shared, if attr.kind == Kind::Directory { WALK } else { shared })
+    }
+
+    /// For a name that other nodes change: none, unless the kernel can be told of each change.
+    pub(crate) fn shared_ttl(&self) -> Duration {
+        if self.forget_names.get().is_some() { LOCAL } else { Duration::ZERO }
+    }
+}
+
 /// The marker's attributes: its file's, where one was written here.
 fn marker_attr(sealed: &Sealed, inner: &RelPath, inode: &Inode) -> Result<Attr, Errno> {
     if let Some(stat) = inode.fd().ok().and_then(|fd| stat_of(&fd).ok()) {
@@ -237,33 +296,10 @@ fn marker_attr(sealed: &Sealed, inner: &RelPath, inode: &Inode) -> Result<Attr, 
     sealed.attr(inode.id, inner).ok_or(Errno(libc::ENOENT))
 }
 
-/// An entry with the times that the kernel may keep it.
-pub(crate) fn entry_of(place: &Place, inode: &Inode, stat: &Stat) -> Entry {
-    let attr = Attr::of(inode.id, stat);
-    let (entry_ttl, attr_ttl) = ttls(place, &attr);
-    let stored = inode.mappable.load(Ordering::Relaxed) > 0;
-    Entry { attr, entry_ttl, attr_ttl: if stored { Duration::ZERO } else { attr_ttl } }
-}
-
 /// The path within the dataset.
 pub(crate) fn inner_of(place: &Place) -> RelPath {
     match place {
         Place::Inside { inner, .. } => inner.clone(),
         Place::Outside | Place::Top | Place::Entry(_) => RelPath::root(),
-    }
-}
-
-/// How long the kernel may keep attributes of a directory whose names other nodes change: one walk along a path.
-const WALK: Duration = Duration::from_millis(10);
-
-/// Times to keep a name and its attributes: none for a name that another node can change (directories in the checkpoint
-/// path, markers), and none for attributes with a suid or sgid bit, which a write clears behind the kernel's back.
-fn ttls(place: &Place, attr: &Attr) -> (Duration, Duration) {
-    let clears = attr.kind == Kind::File && attr.perm & 0o6000 != 0;
-    let attrs = if clears { Duration::ZERO } else { LOCAL };
-    match place {
-        Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => (Duration::ZERO, WALK),
-        Place::Inside { inner, .. } if inner.as_bytes() == MARKER => (Duration::ZERO, Duration::ZERO),
-        Place::Outside | Place::Top | Place::Entry(_) | Place::Inside { .. } => (LOCAL, attrs),
     }
 }

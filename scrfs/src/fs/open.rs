@@ -39,12 +39,15 @@ pub struct Opened {
     pub passthrough: bool,
     /// Reads and writes shall not go through the page cache (the marker, the eyes).
     pub direct: bool,
+    /// It is a dataset's marker.
+    pub marker: bool,
 }
 
 impl Opened {
-    /// Nothing happens at its close.
+    /// Nothing happens at its close: it is not the marker's, and the kernel has written all of it itself. (A file that
+    /// gets the marker's name while it is open has set the marker by that.)
     pub fn no_flush(&self) -> bool {
-        !self.handle.writable()
+        !self.handle.writable() || (self.passthrough && !self.marker)
     }
 }
 
@@ -189,7 +192,7 @@ impl FileSystem {
             let open = || Ok(File::from(rustix::fs::open(proc_path(&fd), own, Mode::empty())?));
             Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
-        Ok(self.opened(inode, flags, caller, file, marker && !passthrough))
+        Ok(self.opened(inode, flags, caller, file, marker))
     }
 
     /// Opens the marker of a sealed dataset; where nobody wrote one, an empty one is made.
@@ -245,7 +248,7 @@ impl FileSystem {
         flags: i32,
         caller: Caller,
         file: Option<File>,
-        direct: bool,
+        marker: bool,
     ) -> Opened {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let passthrough = file.is_none();
@@ -254,7 +257,7 @@ impl FileSystem {
             flags,
             file,
             side: Mutex::default(),
-            process: if writes { self.processes.of(caller) } else { super::caller::Process::default() },
+            process: if writes { self.processes.of(caller) } else { Arc::default() },
             registration: Mutex::default(),
         });
         if handle.mappable() {
@@ -262,7 +265,7 @@ impl FileSystem {
         }
         self.meters.opened(&handle, caller.uid, || Some(self.table.path(inode.id)?.to_string()));
         let fh = self.handles.add(Arc::clone(&handle), caller.unique);
-        Opened { fh, handle, passthrough, direct }
+        Opened { fh, handle, passthrough, direct: marker && !passthrough, marker }
     }
 }
 

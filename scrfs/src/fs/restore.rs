@@ -158,7 +158,7 @@ impl FileSystem {
             };
             let Ok(inode) = self.table.get(file.inode) else { continue };
             let plain = data.is_some();
-            let process = Process { pid: file.pid, command: file.command.clone(), rank: file.rank };
+            let process = Arc::new(Process { pid: file.pid, command: file.command.clone(), rank: file.rank });
             let handle = Handle {
                 inode,
                 flags: file.flags,

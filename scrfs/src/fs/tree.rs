@@ -41,7 +41,12 @@ impl MountedTree for FileSystem {
             world.release(op);
             outcome
         };
-        self.changed();
+        // The kernel remembers no name that is not there.
+        if matches!(op, DirOp::Make { .. }) {
+            self.wake_waiters();
+        } else {
+            self.changed();
+        }
         outcome
     }
 
@@ -49,7 +54,7 @@ impl MountedTree for FileSystem {
         if let Some(op) = self.names.inward(op) {
             self.world.write().release(&op);
         }
-        self.changed();
+        self.wake_waiters();
     }
 
     fn directories(&self) -> Result<Vec<DirHeld>, Errno> {
@@ -125,7 +130,7 @@ impl MountedTree for FileSystem {
     fn thaw(&self, name: &[u8]) {
         self.world.write().thaw(name);
         self.end_wakes(name);
-        self.changed();
+        self.wake_waiters();
     }
 
     fn sealed(&self, catalog: Arc<CatalogIndex>) {
@@ -218,8 +223,15 @@ impl MountedTree for FileSystem {
 }
 
 impl FileSystem {
-    /// Lets what waits look again.
+    /// Names of the checkpoint path are not what they were: before another node may build on that, no lookup here must
+    /// be answered from what the kernel remembers. What waits looks again.
+    ///
+    /// Not for less than that: the kernel takes every name that it knew out of its tree and finds it again, and meanwhile
+    /// a working directory has no path, and a name waits for whatever else is under way in its directory.
     fn changed(&self) {
+        if let Some(forget) = self.forget_names.get() {
+            forget();
+        }
         self.wake_waiters();
     }
 

@@ -22,7 +22,6 @@ nix::ioctl_write_ptr!(backing_close, 229, 2, u32);
 #[derive(Debug)]
 pub(super) struct Registration {
     id: u32,
-    inode: u64,
     record: Option<u32>,
     device: Arc<OwnedFd>,
     keep: Arc<Keep>,
@@ -30,9 +29,10 @@ pub(super) struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        let _ = crate::faults::hit("passthrough.unused");
         // First of all nobody may use it any more.
         if let Some(record) = self.record {
-            self.keep.set_registration(record, self.inode, 0);
+            self.keep.clear_registration(record, self.id);
         }
         // SAFETY: the ioctl reads four bytes at the pointer, which is a reference to as many.
         let closed = unsafe { backing_close(self.device.as_raw_fd(), &raw const self.id) };
@@ -69,12 +69,12 @@ impl Registrations {
     }
 
     fn enter(&self, slot: &mut Slot, handle: &Handle, id: u32) -> Arc<Registration> {
-        let (inode, record) = (handle.inode.id, handle.inode.record);
+        let record = handle.inode.record;
         if let Some(record) = record {
-            self.keep.set_registration(record, inode, id);
+            self.keep.set_registration(record, id);
         }
         let (device, keep) = (Arc::clone(&self.device), Arc::clone(&self.keep));
-        let id = Arc::new(Registration { id, inode, record, device, keep });
+        let id = Arc::new(Registration { id, record, device, keep });
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(&id) as _;
         *slot = Some(Arc::downgrade(&any));
         id

@@ -5,6 +5,7 @@
 
 mod backing;
 mod decode;
+mod names;
 mod ops;
 mod session;
 
@@ -40,6 +41,7 @@ struct Adapter {
     fs: Arc<FileSystem>,
     options: Options,
     registrations: Arc<Registrations>,
+    device: Arc<OwnedFd>,
 }
 
 /// Serves the connection `device` until it is unmounted. `ready` runs when requests will be answered.
@@ -49,7 +51,7 @@ struct Adapter {
 /// a stacked file system).
 pub fn serve(
     fs: &Arc<FileSystem>,
-    device: OwnedFd,
+    device: &Arc<OwnedFd>,
     options: Options,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
@@ -59,14 +61,28 @@ pub fn serve(
     config.n_threads = Some((cores / 2).clamp(2, THREADS_MAX));
     // Clones of the descriptor lose their requests when the process dies; the shared one does not.
     config.clone_fd = false;
-    let device = Arc::new(device);
-    let registrations = Arc::new(Registrations::new(Arc::clone(&device), Arc::clone(fs.keep())));
+    let registrations = Arc::new(Registrations::new(Arc::clone(device), Arc::clone(fs.keep())));
     registrations.take_in(fs.registered());
-    let adapter = Adapter { fs: Arc::clone(fs), options, registrations };
-    let session = session::open(adapter, &device, fs.keep(), config)?;
+    let adapter = Adapter { fs: Arc::clone(fs), options, registrations, device: Arc::clone(device) };
+    let session = session::open(adapter, device, fs.keep(), config)?;
     fs.set_mode(mode(fs, device.as_fd(), options));
     ready();
     session.run()
+}
+
+/// Lets the kernel remember names that other nodes change, if it can be told to forget them: it is told so now, because a
+/// predecessor may have died between a change and that. Before anybody is told that this daemon has made a change.
+pub fn remember_names(fs: &FileSystem, device: &Arc<OwnedFd>) {
+    let device = Arc::clone(device);
+    match session::forget_names(&device) {
+        Ok(()) => fs.names_are_forgotten_by(move || {
+            // A connection that is gone remembers nothing.
+            if let Err(error) = session::forget_names(&device) {
+                tracing::debug!(%error, "the kernel was not told of changed names");
+            }
+        }),
+        Err(error) => tracing::info!(%error, "the kernel asks for every directory's name each time"),
+    }
 }
 
 /// A mode holds for as long as the connection lives: the kernel refuses to mix them on one file.

@@ -14,10 +14,11 @@ use fuser::{
 };
 
 use super::decode::{attr, caller, device_of, errno, kind, set_time};
+use super::names::Names;
 use super::{Adapter, backing};
 use crate::daemon::boundary::Errno;
 use crate::faults;
-use crate::fs::{Changes, Done, Entry, NewNode, Opened, Value};
+use crate::fs::{Changes, Done, Entry, NewNode, Opened, Taken, Value};
 
 /// A number is given to another file only when the kernel has forgotten it, so one generation is enough.
 const GENERATION: Generation = Generation(0);
@@ -363,29 +364,44 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectory,
     ) {
         let outcome = self.fs.readdir(fh.0, offset, false, &mut |listed, _, next| {
-            !reply.add(INodeNo(listed.ino), next, kind(listed.kind), OsStr::from_bytes(&listed.name))
+            let name = OsStr::from_bytes(&listed.name);
+            let full = reply.add(INodeNo(listed.ino), next, kind(listed.kind), name);
+            if full { Taken::Full } else { Taken::Name }
         });
         answer!(reply, outcome, |()| reply.ok());
     }
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let (mut names, mut begun) = (Names::default(), false);
         let outcome = self.fs.readdir(fh.0, offset, true, &mut |listed, entry, next| {
+            let shared = entry.is_some_and(|entry| entry.shared);
+            if shared && begun {
+                return Taken::Full;
+            }
+            if shared || !names.is_empty() {
+                return if names.add(listed, next) { Taken::Name } else { Taken::Full };
+            }
+            begun = true;
             let name = OsStr::from_bytes(&listed.name);
             let (ttl, found) = match entry {
                 Some(entry) => (entry.entry_ttl.min(entry.attr_ttl), attr(&entry.attr)),
                 // The kernel looks at number and type of `.` and `..`, and at nothing else.
                 None => (Duration::ZERO, super::decode::dots(listed)),
             };
-            !reply.add(found.ino, next, name, &ttl, &found, GENERATION)
+            let full = reply.add(found.ino, next, name, &ttl, &found, GENERATION);
+            if full { Taken::Full } else { Taken::Entry }
         });
-        answer!(reply, outcome, |()| reply.ok());
+        match outcome {
+            Ok(()) if !names.is_empty() => names.answer(&self.device, request.unique().0, reply),
+            outcome => answer!(reply, outcome, |()| reply.ok()),
+        }
     }
 
     fn releasedir(

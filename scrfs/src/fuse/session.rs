@@ -13,11 +13,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::keep::{Greeting, Keep};
 
-/// FUSE_INIT and its size; FUSE_NOTIFY_RESEND.
+/// FUSE_INIT and its size; FUSE_NOTIFY_RESEND and FUSE_NOTIFY_INC_EPOCH.
 const INIT: u32 = 26;
 const INIT_BYTES: u32 = 104;
 const RESEND: u32 = 7;
-const RESEND_BYTES: u32 = 16;
+const INC_EPOCH: u32 = 8;
+/// Of a notification that has nothing but its header.
+const NOTIFY_BYTES: u32 = 16;
 /// The protocol's major version.
 const MAJOR: u32 = 7;
 /// Nobody looks at it after the first greeting.
@@ -64,10 +66,20 @@ fn message(greeting: Greeting) -> Vec<u8> {
 
 /// Since Linux 6.9.
 fn resend(device: &OwnedFd) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(RESEND_BYTES as usize);
-    bytes.extend(RESEND_BYTES.to_ne_bytes());
-    bytes.extend(RESEND.to_ne_bytes());
-    bytes.resize(RESEND_BYTES as usize, 0);
+    notify(device, RESEND)
+}
+
+/// Makes the kernel look up every name anew that it learnt before this call, also from an answer that is on its way.
+/// Since Linux 6.16.
+pub(super) fn forget_names(device: &OwnedFd) -> io::Result<()> {
+    notify(device, INC_EPOCH)
+}
+
+fn notify(device: &OwnedFd, code: u32) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(NOTIFY_BYTES as usize);
+    bytes.extend(NOTIFY_BYTES.to_ne_bytes());
+    bytes.extend(code.to_ne_bytes());
+    bytes.resize(NOTIFY_BYTES as usize, 0);
     rustix::io::write(device, &bytes)?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! which counts. Lookups may be counted too high after a death, never too low.
 
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
 
 use super::Keep;
 use super::decide::Key;
@@ -198,12 +199,16 @@ impl Keep {
 
     /// The kernel's number for the backing file; 0 before the kernel gives it up.
     #[cfg_attr(all(not(feature = "fuse"), not(test)), expect(dead_code, reason = "the adapter's"))]
-    pub(crate) fn set_registration(&self, record: u32, number: u64, id: u32) {
-        // A handle may be released after its inode was forgotten.
-        if self.inode_word(record, inode::NUMBER) != number {
-            return;
-        }
+    pub(crate) fn set_registration(&self, record: u32, id: u32) {
         self.set_inode(record, inode::REGISTRATION, id.into());
+    }
+
+    /// Backing file `id` is about to be given up. The inode may have another by now: the last handle is released while
+    /// the next open is served. And the record may be another inode's.
+    #[cfg_attr(all(not(feature = "fuse"), not(test)), expect(dead_code, reason = "the adapter's"))]
+    pub(crate) fn clear_registration(&self, record: u32, id: u32) {
+        let word = self.memory.word(self.inodes.at(record, inode::REGISTRATION));
+        let _ = word.compare_exchange(id.into(), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// The inode is known no longer; before its descriptor is closed.
@@ -386,7 +391,9 @@ mod tests {
         let record = keep.add_inode(5, Some(one), SealedMark::default()).unwrap();
         keep.set_lookups(record, 3);
         keep.set_backing(record, two);
-        keep.set_registration(record, 5, 77);
+        keep.set_registration(record, 76);
+        keep.set_registration(record, 77);
+        keep.clear_registration(record, 76);
         let mark = SealedMark { dataset: 4, name: mark_of(b"a/b") };
         let sealed = keep.add_inode(6, None, mark).unwrap();
         let gone = keep.add_inode(7, None, mark).unwrap();

@@ -25,7 +25,7 @@ const KEEPER_BOUND: std::time::Duration = std::time::Duration::from_secs(10);
 /// Serves the connection on standard input until it is unmounted, going on where a predecessor has left the state memory
 /// `state`, an inherited descriptor.
 pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
-    let connection = take_connection()?;
+    let connection = Arc::new(take_connection()?);
     let state = std::path::PathBuf::from(format!("/proc/self/fd/{state}"));
     let keep = Arc::new(Keep::open(&state).map_err(failed("cannot map the state memory", &state))?);
     prepare_process();
@@ -53,11 +53,12 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     fs.begin().map_err(failing("cannot begin with the tree"))?;
     let _lock = Lock::take(&places.control, WORKER_LOCK)?;
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
+    fuse::remember_names(&fs, &connection);
     let node = start_node(options, &places, &fs)?;
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
     let adapter = fuse::Options { passthrough: options.passthrough };
-    let served = fuse::serve(&fs, connection, adapter, || say(READY));
+    let served = fuse::serve(&fs, &connection, adapter, || say(READY));
     node.stop();
     served.map_err(failed("cannot serve", &tree))
 }

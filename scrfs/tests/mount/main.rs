@@ -9,6 +9,7 @@ mod asked_again;
 mod eyes;
 mod lead;
 mod limits;
+mod remembered;
 mod takeover;
 
 use std::fs::{self, File, OpenOptions};

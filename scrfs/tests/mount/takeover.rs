@@ -115,6 +115,29 @@ fn without_a_keeper_paths_must_do() {
     });
 }
 
+#[test]
+fn a_release_leaves_the_next_open_its_backing_file() {
+    let thread = std::thread::spawn(|| {
+        SLOWLY.set("passthrough.unused=slow");
+        let m = Mounted::new(&[]);
+        let path = m.at("f");
+        fs::write(&path, b"x").unwrap();
+        for _ in 0..10 {
+            drop(File::open(&path).unwrap());
+            let held = File::open(&path).unwrap();
+            // The release goes on beside that.
+            std::thread::sleep(Duration::from_millis(20));
+            replace_worker(&m);
+            // One backing file for both, as the kernel demands.
+            assert_eq!(fs::read(&path).unwrap(), b"x");
+            drop(held);
+        }
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// What the programs of a test share.
 struct Load {
     dir: std::path::PathBuf,

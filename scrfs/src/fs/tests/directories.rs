@@ -1,5 +1,7 @@
 //! Directory operations that all nodes do, and what a restart removes.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 
 #[test]
@@ -42,4 +44,38 @@ fn a_restart_removes_what_is_not_sealed() {
     assert_eq!(bench.names(ROOT), ["ck"]);
     bench.fs.unlisted(DatasetId(1));
     assert!(Path::new(&bench.tree("ck")).exists(), "bytes are the node's business");
+}
+
+#[test]
+fn the_kernel_is_told_of_names_that_change_and_of_nothing_else() {
+    let bench = Bench::new("");
+    let kept = |name: &str| bench.fs.lookup(ROOT, name.as_bytes()).unwrap().entry_ttl > Duration::ZERO;
+    bench.mkdir(ROOT, "a");
+    bench.write(ROOT, "f", b"1");
+    assert!(!kept("a") && kept("f"), "nobody is there to tell it of another node's changes");
+    let told = Arc::new(AtomicU32::new(0));
+    let tell = Arc::clone(&told);
+    bench.fs.names_are_forgotten_by(move || {
+        tell.fetch_add(1, Ordering::Relaxed);
+    });
+    let told = || told.load(Ordering::Relaxed);
+
+    bench.mkdir(ROOT, "b");
+    assert!(kept("a") && kept("b"));
+    let remove = DirOp::Remove { path: path("b") };
+    bench.fs.prepare(&remove).unwrap();
+    MountedTree::release(&*bench.fs, &remove);
+    assert_eq!(told(), 0, "no name that it can know is another");
+    bench.fs.prepare(&remove).unwrap();
+    bench.fs.apply(&remove).unwrap();
+    assert_eq!(told(), 1);
+    let (from, to) = (path("a"), path("b"));
+    bench.fs.apply(&DirOp::Rename { from, to, no_replace: false, exchange: false }).unwrap();
+    assert_eq!(told(), 2);
+    bench.seal(1, "b", &[("x", 4)]);
+    assert_eq!(told(), 3);
+    assert!(kept("b"));
+    bench.fs.unlisted(DatasetId(1));
+    bench.fs.remove_junk().unwrap();
+    assert_eq!(told(), 5);
 }
