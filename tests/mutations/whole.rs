@@ -274,6 +274,7 @@ fn status() -> NodeStatus {
         job: "u/j".into(),
         control_directory: "/dev/shm/u/scr.j".into(),
         cache_directory: "/dev/shm/u/scr.j".into(),
+        flush_every: 10,
         coordinator: Some(CoordinatorStatus { rank: 0, hosts: hosts(), pid: 44 }),
         was_attached: true,
         epoch: 9,

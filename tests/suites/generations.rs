@@ -214,3 +214,38 @@ fn old_datasets_are_removed_by_one_rank_and_by_all() {
     is_step(&job, &[0, 1, 3], "ck.2", 5);
     run.stop();
 }
+
+#[test]
+fn a_restart_presents_what_was_sealed_whole_on_every_node() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "whole");
+    job.mount(0..2);
+    let mut run = idle(&job, &[0, 1]);
+    job.on(0).run(&format!("mkdir {SCR}/other && echo o > {SCR}/other/f")).must();
+    mark(&job, 0, "other");
+    job.on(0).run(&format!("mkdir {SCR}/ck && cd {SCR}/ck && echo 0 > f0 && echo 1 > f1")).must();
+    job.on(1).run(&format!("echo 2 > {SCR}/ck/g")).must();
+    mark(&job, 0, "ck");
+    // Given up by a restart, also where the daemon goes on: a removal, modes and owners.
+    job.on(0).run(&format!("rm {SCR}/ck/f0")).must();
+    job.on(1).run(&format!("chmod 000 {SCR}/ck/g && chown 1000 {SCR}/ck/f1")).must();
+    run.stop();
+    let mut run = idle(&job, &[0, 1]);
+    for node in 0..2 {
+        let seen = job
+            .on(node)
+            .run(&format!("cd {SCR}/ck && stat -c '%n %a %u' f0 f1 g && ls -A . .. && cat f0 f1 g"));
+        let wanted = "f0 644 0\nf1 644 0\ng 644 0\n.:\n.complete\nf0\nf1\ng\n\n..:\nck\nother\n0\n1\n2";
+        assert_eq!(seen.must(), wanted, "node {node}");
+    }
+    // Whatever was hidden: it can be changed and sealed again, and takes no other dataset's place.
+    job.on(1).run(&format!("echo new > {SCR}/ck/step")).must();
+    mark(&job, 1, "ck");
+    for node in 0..2 {
+        assert_eq!(
+            job.on(node).run(&format!("cat {SCR}/ck/f0 {SCR}/ck/step {SCR}/other/f")).must(),
+            "0\nnew\no"
+        );
+    }
+    run.stop();
+}

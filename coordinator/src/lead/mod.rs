@@ -447,18 +447,20 @@ impl Running {
         if !matches!(self.phase, Phase::Serving) {
             return;
         }
+        let mut gone = self.cluster.datasets.superseded();
+        // What goes for its successor takes no other dataset's place.
         let newest_first: Vec<Evictable> = self
             .cluster
             .datasets
             .newest_first()
             .iter()
+            .filter(|known| !gone.contains(&known.catalog.id))
             .map(|known| {
                 let id = known.catalog.id;
                 let flushing = !known.flushed && self.flushes.busy(id);
                 Evictable { id, busy: flushing || self.fetches.rebuilding(id) }
             })
             .collect();
-        let mut gone = self.cluster.datasets.superseded();
         gone.retain(|id| !self.flushes.runs(*id) && !self.fetches.rebuilding(*id));
         for id in evictions(&newest_first, self.cluster.settings.cache_size) {
             if !gone.contains(&id) {

@@ -212,6 +212,11 @@ impl Cache {
         }
     }
 
+    /// Forgets a copy that could not be kept.
+    pub(super) fn discard_kept(&self, id: DatasetId, path: &RelPath) -> io::Result<()> {
+        beneath::remove_tree(self.own(id)?.as_fd(), &Staged::Kept(path.clone()).path()?)
+    }
+
     /// Forgets what was on its way aside when the worker died.
     pub(super) fn discard_half_kept(&self, id: DatasetId) -> io::Result<()> {
         for below in [&b"linking"[..], b"kept"] {

@@ -50,12 +50,16 @@ impl Node {
         Ok(made || !part.files.is_empty() || !part.removed.is_empty() || !part.links.is_empty())
     }
 
-    /// A marker of `name` set now asks for the generation after this one, if anything was changed here.
+    /// A marker of `name` set now asks for what comes after this generation: that all have sealed it may be heard here
+    /// after programs on other nodes have changed it.
     pub(super) fn marker_base(&self, name: &[u8]) -> Option<DatasetId> {
-        let (id, home) = self.state.lock().base(name).map(|dataset| (dataset.id, dataset.home))?;
-        let top = top_of(name).ok()?;
-        let changed = home == Home::Under || !self.journal.lock().removed_of(&top, id).is_empty();
-        changed.then_some(id)
+        self.state.lock().base(name).map(|dataset| dataset.id)
+    }
+
+    /// Programs have changed sealed dataset `id` here.
+    pub(super) fn is_changed(&self, name: &[u8], id: DatasetId) -> bool {
+        let under = self.state.lock().base(name).is_some_and(|dataset| dataset.home == Home::Under);
+        under || top_of(name).is_ok_and(|top| !self.journal.lock().removed_of(&top, id).is_empty())
     }
 
     /// The dataset of that name is complete, and on this node alone: no other one can have changed it.

@@ -42,6 +42,7 @@ impl Node {
                 pid: attached.pid,
             }),
             was_attached: state.was_attached,
+            flush_every: state.settings.as_ref().map_or(0, |settings| settings.flush_every),
             epoch: state.table.epoch.0,
             datasets,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),

@@ -441,7 +441,7 @@ impl GlobalRequests for Node {
         let alone = self.wait_for(&mut state, request, (wanted, base), caller, done);
         drop(state);
         let Some(done) = alone else { return };
-        if base.is_none() && self.is_sealed_alone(name) {
+        if !base.is_some_and(|id| self.is_changed(name, id)) && self.is_sealed_alone(name) {
             return done(Ok(()));
         }
         let shown = String::from_utf8_lossy(name);

@@ -139,6 +139,10 @@ impl Node {
         }
         // Those in the tree already must be known to it before everything else there goes.
         for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Tree) {
+            // As it was sealed: what programs hid of it, and the modes that they gave it here, are given up too.
+            if dataset.listed {
+                self.tree.unlisted(dataset.id);
+            }
             self.show(dataset)?;
         }
         faults::hit("present.aside").map_err(|error| error.to_string())?;

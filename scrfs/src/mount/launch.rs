@@ -195,12 +195,16 @@ fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::MountPoint { path: path.to_owned(), reason: "not a directory".into() });
     }
     let mounted = table::mounted_at(&point).map_err(failed("cannot read", "/proc/self/mountinfo"))?;
-    match mounted {
-        Some(mount) if mount.control_directory().is_some() => {
-            Err(MountError::Mounted { path: point, source_name: mount.source.to_string_lossy().into_owned() })
-        }
-        _ => Ok(point),
+    if let Some(mount) = mounted.filter(|mount| mount.control_directory().is_some()) {
+        let source_name = mount.source.to_string_lossy().into_owned();
+        return Err(MountError::Mounted { path: point, source_name });
     }
+    let mut names = std::fs::read_dir(&point).map_err(failed("cannot list", &point))?;
+    if names.next().is_some() {
+        let reason = "not empty: its files would be out of sight".into();
+        return Err(MountError::MountPoint { path: path.to_owned(), reason });
+    }
+    Ok(point)
 }
 
 /// This program, by its name where that still leads to it: `ps` then shows what it is.

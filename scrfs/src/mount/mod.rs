@@ -121,6 +121,9 @@ impl MountError {
     /// What a person can do about it, if that is known.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Self::MountPoint { path, .. } if path.symlink_metadata().is_ok() => {
+                "name an empty directory".into()
+            }
             Self::MountPoint { path, .. } => format!("make it: mkdir -p {}", path.display()),
             Self::Mounted { path, .. } => format!("unmount it first: scrfs umount {}", path.display()),
             Self::Busy { pid, .. } => {

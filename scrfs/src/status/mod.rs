@@ -35,6 +35,8 @@ pub struct NodeStatus {
     pub was_attached: bool,
     /// The highest epoch seen.
     pub epoch: u64,
+    /// `SCR_FLUSH` of the job; 0 also while no coordinator has told it.
+    pub flush_every: u32,
     /// Newest first.
     pub datasets: Vec<DatasetStatus>,
     /// Requests of programs that wait now.

@@ -52,7 +52,7 @@ fn names(files: &[FrozenFile]) -> Vec<String> {
 }
 
 impl Lead {
-    fn changed(&mut self, id: u64) -> bool {
+    pub(super) fn changed(&mut self, id: u64) -> bool {
         self.send(Command::AskChanges(DatasetId(id)));
         loop {
             match self.next() {
@@ -207,6 +207,11 @@ fn markers_after_a_change_ask_for_the_next_generation() {
     lead.seal(1, "ck");
     let again = bench.marker("ck", Caller::default());
     assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    // What other nodes have changed by then the lead does not know yet.
+    lead.send(Command::Sealed(DatasetId(1)));
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() }, "it asks again");
+    assert!(again.try_recv().is_err(), "not by a word of the seal before");
+    assert!(!lead.changed(1));
     lead.send(Command::Sealed(DatasetId(1)));
     assert_eq!(again.recv_timeout(WAIT).unwrap(), Ok(()), "nothing was changed");
     bench.begin(1).unwrap();

@@ -69,6 +69,7 @@ fn every_step_survives_a_restart() {
     assert_eq!(*read, catalog);
     let again = bench.marker("ck", Caller::default());
     assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() }, "the lead knows whether it was changed");
+    assert!(!lead.changed(1));
     lead.send(Command::Sealed(DatasetId(1)));
     assert_eq!(again.recv_timeout(WAIT).unwrap(), Ok(()));
     survives_restart(&mut bench);

@@ -78,9 +78,9 @@ enum Verb {
         /// Give up after this many seconds (exit code 1).
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         limit: u64,
-        /// `SCR_FLUSH`: datasets whose flush is due are waited for, too.
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        every: u32,
+        /// `SCR_FLUSH`: datasets whose flush is due are waited for, too [default: the job's].
+        #[arg(long, value_name = "N")]
+        every: Option<u32>,
     },
     /// For scrfs-run: is this node fit for use.
     #[command(hide = true)]

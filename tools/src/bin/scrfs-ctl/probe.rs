@@ -36,6 +36,7 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
     }
     match mount.map(|dir| Node::at(dir)?.within(ANSWER).status()).transpose() {
         Ok(status) => {
+            report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
             report.newest = status.as_ref().map(newest).unwrap_or_default();
             let attached = status.and_then(|status| status.coordinator);
             let pid = attached.and_then(|attached| u32::try_from(attached.pid).ok());
@@ -52,6 +53,13 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
     report.foreign.truncate(NAMED_MAX);
     report.writers.truncate(NAMED_MAX);
     output::data(&report.line())
+}
+
+/// The mount is another job's.
+fn not_ours(token: &Token, status: &NodeStatus) -> Option<String> {
+    let (user, job) = status.job.split_once(' ')?;
+    let theirs = format!("{user}/{job}");
+    (theirs != token.job).then(|| format!("its mount is job {theirs}'s, not {}'s", token.job))
 }
 
 /// The highest id that is protected.

@@ -55,6 +55,7 @@ pub(crate) mod tests {
             }),
             was_attached: true,
             epoch: 2,
+            flush_every: 0,
             datasets,
             waiting: 0,
         }

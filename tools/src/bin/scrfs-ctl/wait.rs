@@ -15,13 +15,14 @@ const DUE: Duration = Duration::from_secs(15);
 /// How often progress is told.
 const TELL: Duration = Duration::from_secs(2);
 
-pub(crate) fn wait(node: &Node, limit: u64, every: u32) -> Outcome {
+pub(crate) fn wait(node: &Node, limit: u64, every: Option<u32>) -> Outcome {
     let begun = Instant::now();
     let limit = Duration::from_secs(limit);
     let mut busy_last = begun;
     let mut told = begun;
     loop {
         let status = node.status()?;
+        let every = every.unwrap_or(status.flush_every);
         if let Some(line) = busy(&status) {
             busy_last = Instant::now();
             if told.elapsed() >= TELL {
