@@ -470,6 +470,9 @@ impl Layers {
     fn finish(mut self, sources: &Sources) -> Result<Config, ConfigError> {
         let own = |list: Vec<String>| if list.is_empty() { vec![sources.host.clone()] } else { list };
         self.used.borrow_mut().insert("SCR_CONF_FILE");
+        for name in defs::PENDING.iter().filter(|name| self.texts.contains_key(**name)) {
+            self.warnings.push(format!("{name} has no effect in this version"));
+        }
         let config = Config {
             enable: self.boolean("SCR_ENABLE")?,
             debug: self.count("SCR_DEBUG")?.unwrap_or_default(),

@@ -146,10 +146,13 @@ fn a_recorded_seal_stays_frozen_until_a_successor_decides() {
     let mut lead = bench.lead(2, Start::Attach);
     assert_eq!(lead.inventory().datasets.len(), 1);
     lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
-    // Set while it is not known to be sealed; afterwards it would ask for the next generation.
+    // Set when it is complete here: others may have changed it since, so that all have sealed it is no answer yet.
     let marker = bench.marker("ck", Caller::default());
     lead.send(Command::Sealed(DatasetId(1)));
     lead.send(Command::Serve);
+    assert!(!lead.changed(1));
+    assert!(marker.try_recv().is_err());
+    lead.send(Command::Sealed(DatasetId(1)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
