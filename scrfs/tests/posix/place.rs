@@ -40,9 +40,13 @@ pub enum Scope {
     Dataset,
 }
 
+/// Where a place is seen in its mount namespace: the same short path whatever TMPDIR is, as sockets have no more than
+/// 107 bytes for theirs.
+const SEEN: &str = "/mnt";
+
 pub struct Place {
     pub way: Way,
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 impl Place {
@@ -52,7 +56,8 @@ impl Place {
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         let dir = tempfile::tempdir().unwrap();
         open_to_all(dir.path());
-        let place = Self { way, dir };
+        mount(Some(dir.path()), SEEN, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        let place = Self { way, _dir: dir };
         for name in ["scr", "cache", "image"] {
             fs::create_dir(place.path(name)).unwrap();
         }
@@ -91,7 +96,7 @@ impl Place {
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        Path::new(SEEN).join(name)
     }
 
     /// A new directory for a test on the mount, and its twin beside the cache; open to every user.
@@ -131,6 +136,7 @@ impl Drop for Place {
             let tail = String::from_utf8_lossy(&log.as_bytes()[from..]);
             let _ = writeln!(std::io::stderr(), "end of daemon.log:\n{tail}");
         }
+        let _ = umount2(SEEN, MntFlags::MNT_DETACH);
     }
 }
 
