@@ -15,20 +15,40 @@ const SCRFS: &str = env!("CARGO_BIN_EXE_scrfs");
 pub enum Backing {
     Tmpfs,
     Ext4,
+    Xfs,
+    Btrfs,
 }
 
-/// One of the four ways to run everything.
+impl Backing {
+    /// The program that makes it in an image file, its arguments, and how it is mounted; tmpfs needs no image.
+    fn maker(self) -> Option<(&'static str, &'static [&'static str], &'static str)> {
+        match self {
+            Self::Tmpfs => None,
+            Self::Ext4 => {
+                Some(("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,nodiscard"], "loop,nosuid,nodev"))
+            }
+            Self::Xfs => Some(("mkfs.xfs", &["-q", "-K"], "loop,nosuid,nodev")),
+            Self::Btrfs => Some(("mkfs.btrfs", &["-q", "-K"], "loop,nosuid,nodev")),
+        }
+    }
+}
+
+/// One of the ways to run everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
     pub backing: Backing,
     pub passthrough: bool,
 }
 
-pub const WAYS: [Way; 4] = [
+pub const WAYS: [Way; 8] = [
     Way { backing: Backing::Tmpfs, passthrough: true },
     Way { backing: Backing::Tmpfs, passthrough: false },
     Way { backing: Backing::Ext4, passthrough: true },
     Way { backing: Backing::Ext4, passthrough: false },
+    Way { backing: Backing::Xfs, passthrough: true },
+    Way { backing: Backing::Xfs, passthrough: false },
+    Way { backing: Backing::Btrfs, passthrough: true },
+    Way { backing: Backing::Btrfs, passthrough: false },
 ];
 
 /// Where on the mount a test works.
@@ -63,13 +83,14 @@ impl Place {
         }
         // As the mount itself is, so that devices and programs behave alike.
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        let memory = if way.backing == Backing::Tmpfs { "cache" } else { "image" };
+        let maker = way.backing.maker();
+        let memory = if maker.is_none() { "cache" } else { "image" };
         mount(Some("tmpfs"), &place.path(memory), Some("tmpfs"), flags, None::<&str>).unwrap();
-        if way.backing == Backing::Ext4 {
-            let image = place.path("image/ext4");
+        if let Some((program, arguments, options)) = maker {
+            let image = place.path("image/image");
             fs::File::create(&image).unwrap().set_len(4 << 30).unwrap();
-            run(Command::new("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=1,nodiscard"]).arg(&image));
-            run(Command::new("mount").args(["-o", "loop,nosuid,nodev"]).arg(&image).arg(place.path("cache")));
+            run(Command::new(program).args(arguments).arg(&image));
+            run(Command::new("mount").args(["-o", options]).arg(&image).arg(place.path("cache")));
         }
         run(&mut place.mount_command());
         for name in ["scr", "scr/scratch", "scr/job", "cache/twin"] {
