@@ -29,13 +29,16 @@ struct Arguments {
     /// The job's id (SCR_JOB_ID).
     #[arg(long, value_name = "ID")]
     job_id: Option<String>,
+    /// Where the program runs; default: where coordinators do.
+    #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
+    program_hosts: Vec<String>,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
-    let Arguments { mount, prefix, job_id, .. } = arguments;
-    let options = Options { mount, start, prefix, job_id };
+    let Arguments { mount, prefix, job_id, program_hosts, .. } = arguments;
+    let options = Options { mount, start, prefix, job_id, program_hosts };
     match MpiTransport::new() {
         Ok(transport) => service::serve(transport, &options),
         Err(error) => {

@@ -31,6 +31,8 @@ pub struct Options {
     pub prefix: Option<PathBuf>,
     /// Over `SCR_JOB_ID`.
     pub job_id: Option<String>,
+    /// The hosts on which the program runs; none: all that take part.
+    pub program_hosts: Vec<String>,
 }
 
 /// A transport that a process leaves at its end.
@@ -143,7 +145,8 @@ fn attach(
 ) -> Result<Attached, ServiceError> {
     let daemon = node::find(&options.mount)?;
     let by_hand = settings::set_by_hand(|name| sources.environment.get(name).is_some_and(|v| !v.is_empty()));
-    let settings = config.settings();
+    let mut settings = config.settings();
+    settings.sealing.program_hosts.clone_from(&options.program_hosts);
     let greeting = Greeting { host: sources.host.clone(), epoch: daemon.epoch, settings, by_hand };
     let mut early = Vec::new();
     let opening = open::introduce(transport, greeting, options.start, &mut early)?;

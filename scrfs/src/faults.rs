@@ -12,7 +12,8 @@
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
-//! * seal: `seal.begun`, `seal.quiet`, `seal.frozen`, then per member `seal.synced`, `seal.placed`, `seal.recorded`, then
+//! * seal: `seal.begun`, `seal.quiet`, `seal.frozen`, with markers that wait for no more
+//!   `seal.promised`, then per member `seal.synced`, `seal.placed`, `seal.recorded`, then
 //!   `commit.begun`, `commit.recorded`, `commit.listed`
 //! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file that is changed
 //!   `generation.block`, `generation.copied`, `generation.kept`; when it takes the place of the one before

@@ -12,5 +12,6 @@ mod prefix_away;
 mod programs;
 mod recovery;
 mod relaunch;
+mod settings;
 mod tidy;
 mod unprivileged;

@@ -47,6 +47,14 @@ impl Cluster {
         (0..u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)).map(NodeRank)
     }
 
+    /// The nodes on which the program runs: those that were named when it was started, else all. A name that is no
+    /// node's may be another word for any of them: then all count.
+    pub(super) fn program_nodes(&self) -> Vec<NodeRank> {
+        let named = &self.settings.sealing.program_hosts;
+        let found: Vec<NodeRank> = named.iter().filter_map(|host| self.rank_of(host)).collect();
+        if found.is_empty() || found.len() < named.len() { self.nodes().collect() } else { found }
+    }
+
     pub(super) fn has(&self, node: NodeRank) -> bool {
         (node.0 as usize) < self.hosts.len()
     }

@@ -17,6 +17,7 @@ mod fetch;
 mod flush;
 mod generation;
 mod jobs;
+mod markers;
 mod mend;
 mod policy;
 mod rebuild;
@@ -202,11 +203,6 @@ impl Running {
                 self.directories.request(cluster, node, request, op);
                 true
             }
-            (_, Event::Marker { name }) => {
-                self.advice.marked(cluster.now, &name);
-                self.seals.marker(cluster, node, name);
-                true
-            }
             (_, Event::Asked { times }) => {
                 self.advice.asked(times);
                 true
@@ -216,6 +212,14 @@ impl Running {
                 cluster.pfs(PfsTask::Post { host, text });
                 true
             }
+            (_, Event::Marker { name, everywhere }) => {
+                self.advice.marked(cluster.now, &name);
+                self.seals.marker(cluster, node, name, everywhere);
+                true
+            }
+            (_, Event::Invalid { name }) => self.seals.invalid(cluster, node, &name),
+            (_, Event::Refused { name }) => self.seals.refused(node, name),
+            (_, Event::Heard(id)) => self.seals.heard(node, id),
             (_, Event::Fetch { request, file }) => {
                 self.fetches.fetch(node, request, file);
                 true
@@ -550,6 +554,9 @@ fn name_of(event: &Event) -> &'static str {
         Event::Marker { .. } => "Marker",
         Event::Asked { .. } => "Asked",
         Event::Posted { .. } => "Posted",
+        Event::Invalid { .. } => "Invalid",
+        Event::Refused { .. } => "Refused",
+        Event::Heard(_) => "Heard",
         Event::Frozen { .. } => "Frozen",
         Event::Changes { .. } => "Changes",
         Event::Carried { .. } => "Carried",

@@ -20,6 +20,7 @@ use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
 use super::generation::{self, Merged};
 use super::jobs::Share;
+use super::markers::Markers;
 use crate::job::About;
 
 #[derive(Debug)]
@@ -57,7 +58,7 @@ struct Resumed {
 #[derive(Debug, Default)]
 pub(super) struct Seals {
     resumed: VecDeque<Resumed>,
-    queue: VecDeque<Vec<u8>>,
+    markers: Markers,
     current: Option<Seal>,
 }
 
@@ -68,11 +69,13 @@ impl Seals {
         self.resumed.push_back(Resumed { catalog, missing, flushed });
     }
 
-    /// A marker was set.
-    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>) {
-        if let Some(reason) = bad_name(&name) {
-            cluster.send(node, Command::RefuseMarker { name, reason });
+    /// A marker was set; by a rename, `everywhere`.
+    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>, everywhere: bool) {
+        if self.markers.is_over(node, &name) {
             return;
+        }
+        if let Some(reason) = bad_name(&name) {
+            return self.markers.refuse_on(cluster, node, &name, &reason);
         }
         let joins =
             self.current.as_ref().filter(|seal| seal.name == name).is_some_and(|seal| match &seal.step {
@@ -85,10 +88,44 @@ impl Seals {
                 _ => true,
             });
         let resumed = |seal: &Resumed| seal.catalog.name == name && seal.missing.contains(&node);
-        if joins || self.queue.contains(&name) || self.resumed.iter().any(resumed) {
+        if self.resumed.iter().any(resumed) {
             return;
         }
-        self.queue.push_back(name);
+        let current = self.current.as_ref().filter(|seal| seal.name == name).map(|seal| &seal.step);
+        let begun = !matches!(current, Some(Step::Holding | Step::Asking(..)));
+        if joins && begun {
+            if let Some(Step::Encoding(id, _)) = current {
+                cluster.send(node, Command::AllFrozen(*id));
+            } else if let Some(Step::Committing(committing, _)) = current {
+                cluster.send(node, Command::AllFrozen(committing.catalog.id));
+            }
+            return;
+        }
+        self.markers.note(cluster, node, &name, everywhere);
+        if !joins {
+            self.markers.queue(cluster, name);
+        }
+    }
+
+    /// A node has failed the markers of `name` that it had; false when that is not awaited.
+    pub(super) fn refused(&mut self, node: NodeRank, name: Vec<u8>) -> bool {
+        self.markers.refused(node, name)
+    }
+
+    /// A node has answered those that asked for sealed dataset `id`; false when that is not awaited.
+    pub(super) fn heard(&mut self, node: NodeRank, id: DatasetId) -> bool {
+        self.markers.heard(node, id)
+    }
+
+    /// `.invalid` is to be made in a dataset that is frozen there: nobody has recorded COMPLETE before `Commit`. Always
+    /// awaited.
+    pub(super) fn invalid(&mut self, cluster: &mut Cluster, node: NodeRank, name: &[u8]) -> bool {
+        let Some(seal) = self.current.as_ref().filter(|seal| seal.name == name) else { return true };
+        if matches!(seal.step, Step::Freezing(..) | Step::Merging(..) | Step::Encoding(..)) {
+            let reason = format!("{}: .invalid was made in it", cluster.host(node));
+            self.fail(cluster, &reason);
+        }
+        true
     }
 
     /// The next generation of this dataset is being sealed, or its seal is in doubt: it must stay until that is done. A
@@ -139,6 +176,8 @@ impl Seals {
     pub(super) fn removed(&mut self, cluster: &mut Cluster, name: &[u8]) {
         if self.current.as_ref().is_some_and(|seal| seal.name == name) {
             self.fail(cluster, "its directory was removed");
+        } else if self.markers.gathers(name) {
+            self.markers.refuse(cluster, name, "its directory was removed");
         }
     }
 
@@ -155,7 +194,7 @@ impl Seals {
                 let name = catalog.name.clone();
                 let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
                 self.current = Some(Seal { name, base: None, step });
-            } else if let Some(name) = may_give_ids.then(|| self.queue.pop_front()).flatten() {
+            } else if let Some(name) = may_give_ids.then(|| self.markers.next(cluster)).flatten() {
                 self.current = Some(Seal { name, base: None, step: Step::Holding });
             }
         }
@@ -164,8 +203,13 @@ impl Seals {
             if let Some(id) = cluster.datasets.named(&seal.name) {
                 cluster.send_all(&Command::AskChanges(id));
                 seal.step = Step::Asking(id, Answers::of(cluster.nodes()));
-            } else {
+            } else if self.markers.is_set(cluster, &seal.name) {
+                self.markers.taken(&seal.name);
                 seal.freeze(cluster, None);
+            } else {
+                // It was sealed when it was taken from the queue, and is gone.
+                self.current = None;
+                return true;
             }
         }
         false
@@ -189,14 +233,21 @@ impl Seals {
             return true;
         }
         let changed = answers.iter().any(|(_, changed)| *changed);
-        if cluster.datasets.any(id).is_none() {
+        let gone = cluster.datasets.any(id).is_none();
+        if (gone || changed) && !self.markers.is_set(cluster, &seal.name) {
+            // The others have not set it yet.
+            self.current = None;
+            return true;
+        }
+        self.markers.taken(&seal.name);
+        if gone {
             seal.freeze(cluster, None);
         } else if changed {
             seal.freeze(cluster, Some(id));
         } else if cluster.datasets.has_failed(id) {
             self.fail(cluster, "no source has the right bytes of one of its files");
         } else {
-            cluster.send_all(&Command::Sealed(id));
+            self.markers.succeed(cluster, id, &seal.name);
             self.current = None;
         }
         true
@@ -309,6 +360,7 @@ impl Seals {
                 bytes: 0,
             };
             let making = Making { id, epoch: cluster.epoch, revision: 0, about };
+            cluster.send_all(&Command::AllFrozen(id));
             *step = Step::Encoding(id, Box::new(Encoding::start(cluster, making, &frozen)));
         }
     }
@@ -360,7 +412,7 @@ impl Seals {
         };
         let catalog = committing.catalog;
         let id = catalog.id;
-        cluster.send_all(&Command::Sealed(id));
+        self.markers.succeed(cluster, id, &catalog.name);
         cluster.note_unprotected(&catalog);
         cluster.datasets.insert(*catalog, flushed);
         Some(id)
@@ -370,8 +422,8 @@ impl Seals {
         let Some(seal) = &mut self.current else { return };
         let id = match &seal.step {
             Step::Holding | Step::Asking(..) => {
-                let (name, reason) = (std::mem::take(&mut seal.name), reason.to_owned());
-                cluster.send_all(&Command::RefuseMarker { name, reason });
+                let name = std::mem::take(&mut seal.name);
+                self.markers.refuse(cluster, &name, reason);
                 self.current = None;
                 return;
             }
@@ -381,6 +433,7 @@ impl Seals {
         };
         let text = format!("seal of {} failed: {reason}", String::from_utf8_lossy(&seal.name));
         cluster.log(text);
+        self.markers.end(&seal.name);
         cluster.send_all(&Command::Drop { id, reason: reason.to_owned() });
         seal.step = Step::Dropping(id, Answers::of(cluster.nodes()));
     }
@@ -402,6 +455,10 @@ impl Seals {
     pub(super) fn tick(&mut self, cluster: &mut Cluster) {
         if let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current {
             committing.tick(cluster);
+        }
+        let looked_at = self.current.as_ref().map(|seal| seal.name.as_slice());
+        for (name, reason) in self.markers.overdue(cluster, looked_at) {
+            self.markers.refuse(cluster, &name, &reason);
         }
     }
 }

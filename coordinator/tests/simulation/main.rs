@@ -58,7 +58,7 @@ fn run(world: &mut World) {
     world.check_settled();
 }
 
-fn seed(seed: u64) -> [u64; 8] {
+fn seed(seed: u64) -> [u64; 9] {
     let mut world = World::new(seed);
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     if let Err(panic) = outcome {
@@ -69,8 +69,8 @@ fn seed(seed: u64) -> [u64; 8] {
         std::panic::resume_unwind(panic);
     }
     let (prefix, failed) = (&world.prefix, world.failed.len() as u64);
-    let World { seals, generations, rebuilt, mended, .. } = world;
-    [seals, rebuilt, prefix.published, prefix.overtook, prefix.marked, mended, failed, generations]
+    let World { seals, generations, rebuilt, mended, unhurried, .. } = world;
+    [seals, rebuilt, prefix.published, prefix.overtook, prefix.marked, mended, failed, generations, unhurried]
 }
 
 #[test]
@@ -80,20 +80,27 @@ fn seeds() {
         return;
     }
     let count = std::env::var("SIMULATION_COUNT").map_or(3000, |count| count.parse().expect("a number"));
-    let mut total = [0; 8];
+    let mut total = [0; 9];
     for number in 0..count {
         for (total, one) in total.iter_mut().zip(seed(number)) {
             *total += one;
         }
     }
-    let [seals, restarts, flushes, overtook, marked, mended, failed, generations] = total;
+    let [seals, restarts, flushes, overtook, marked, mended, failed, generations, unhurried] = total;
     let told = format!(
         "{count} seeds: {seals} seals ({generations} of a next generation), {restarts} restarts, {flushes} flushes ({overtook} past one that fails, {marked} \
-         marked), {mended} members rebuilt while programs ran, {failed} datasets failed"
+         marked), {mended} members rebuilt while programs ran, {failed} datasets failed, {unhurried} markers answered in the background"
     );
     eprintln!("{told}");
     // A simulation in which little happens proves little.
     let enough = [seals, restarts, flushes].iter().all(|what| *what > count / 2);
     let enough = enough && overtook > count / 10 && marked > count / 200;
-    assert!(enough && generations > count / 10 && mended > count / 20 && failed > count / 50, "{told}");
+    assert!(
+        enough
+            && generations > count / 10
+            && unhurried > count / 10
+            && mended > count / 20
+            && failed > count / 50,
+        "{told}"
+    );
 }

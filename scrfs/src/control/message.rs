@@ -355,6 +355,9 @@ pub enum Command {
         /// Relative to the dataset's directory.
         dropped: Vec<RelPath>,
     },
+    /// All nodes are frozen, and each knows its part: markers that wait for no more than this succeed. Again to a node
+    /// that sets another marker while the seal goes on. -
+    AllFrozen(DatasetId),
     /// The seal failed: thaw, delete redundancy data, fail the markers that wait (EIO). Before [`Command::Serve`] it
     /// settles a seal of an earlier epoch: markers go on waiting and are sent again after Serve. After
     /// [`Command::FetchMember`] it deletes what was fetched. [`Event::Dropped`], also when nothing is here.
@@ -366,9 +369,9 @@ pub enum Command {
     },
     /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision. [`Event::Committed`].
     Commit(Box<Catalog>),
-    /// Every member has recorded COMPLETE: the markers that wait succeed. -
+    /// Every member has recorded COMPLETE: the markers that wait succeed. [`Event::Heard`].
     Sealed(DatasetId),
-    /// A marker that cannot be sealed: fail those that wait for `name` (EIO). -
+    /// A marker that cannot be sealed: fail those that wait for `name` (EIO). [`Event::Refused`].
     RefuseMarker {
         /// The dataset's name.
         name: Vec<u8>,
@@ -521,6 +524,14 @@ pub enum Event {
     Marker {
         /// The dataset's name.
         name: Vec<u8>,
+        /// By what every node has seen, such as the rename of its directory: it counts as set on all.
+        everywhere: bool,
+    },
+    /// A program is making `.invalid` in a dataset that is frozen here, and waits: a seal that is not being committed is
+    /// to be dropped.
+    Invalid {
+        /// The dataset's name.
+        name: Vec<u8>,
     },
     /// Answers [`Command::AskChanges`].
     Changes {
@@ -528,6 +539,13 @@ pub enum Event {
         id: DatasetId,
         /// Something was.
         changed: bool,
+    },
+    /// Answers [`Command::Sealed`]: markers that were set here before have succeeded, or are sent again after this.
+    Heard(DatasetId),
+    /// Answers [`Command::RefuseMarker`]: markers that were set here before have failed.
+    Refused {
+        /// As commanded.
+        name: Vec<u8>,
     },
     /// Answers [`Command::Freeze`].
     Frozen {

@@ -51,6 +51,15 @@ pub enum Eye {
     StatusJson,
 }
 
+/// How a marker was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Marking {
+    /// Its request holds a directory: it is answered when all nodes are frozen, whatever the job's settings say.
+    pub holds_directory: bool,
+    /// By what every node has seen: it counts as set on all.
+    pub everywhere: bool,
+}
+
 /// What the mounted tree asks of the node. No call blocks; each completion runs exactly once: with the outcome, with
 /// EINTR when the caller has a fatal signal pending, or when the wait's bound has passed.
 pub trait GlobalRequests: Send + Sync {
@@ -63,7 +72,10 @@ pub trait GlobalRequests: Send + Sync {
     fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion);
 
     /// The marker of dataset `name` was set by `caller`.
-    fn marker(&self, name: &[u8], caller: Caller, done: Completion);
+    fn marker(&self, name: &[u8], marking: Marking, caller: Caller, done: Completion);
+
+    /// `.invalid` is to be made in dataset `name`, which is frozen: the request waits for the end of the seal.
+    fn invalid(&self, name: &[u8]);
 
     /// Bring a sealed file here; on success it is at its path in the tree.
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion);
@@ -154,6 +166,11 @@ pub trait MountedTree: Send + Sync {
 
     /// Who still can write, by lease (F_SETLEASE) and handle table. Empty = quiet.
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno>;
+
+    /// `.invalid` is there: it is not to be sealed.
+    fn is_invalid(&self, _name: &[u8]) -> bool {
+        false
+    }
 
     /// Calls `wake` whenever a writable handle in `name` was released, until thaw or sealed.
     fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>);

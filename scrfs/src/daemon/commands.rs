@@ -3,23 +3,23 @@
 //! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's order. Transfers,
 //! files that programs wait for, evictions: a thread each. Freezing: a thread per seal.
 
-use crate::control::{Command, Severity};
+use crate::control::{Command, Event, Severity};
 use crate::ids::{DatasetId, RequestId};
 
 use super::eyes::Advice;
 use super::node::Node;
+use super::promise::Settling;
 use super::requests::with_link;
 use super::transfers::FetchOrder;
 
 impl Node {
     pub(super) fn carry_out(&self, link: u64, command: Command) {
-        let (attached, served) = {
+        let (served, presents_later) = {
             let state = self.state.lock();
-            (state.attached.as_ref().is_some_and(|attached| attached.link.id() == link), state.served())
+            let attached = state.attached.as_ref().filter(|attached| attached.link.id() == link);
+            let Some(attached) = attached else { return };
+            (state.served(), attached.presents_later())
         };
-        if !attached {
-            return;
-        }
         match command {
             Command::DirPrepare { round, ops } => self.dir_prepare(round, ops),
             Command::DirApply { round, verdicts } => self.dir_apply(round, &verdicts),
@@ -38,9 +38,15 @@ impl Node {
             Command::Freeze { id, name, member, base } => {
                 self.in_records(link, move |node| node.freeze(id, name, member, base));
             }
+            Command::AllFrozen(id) => self.in_records(link, move |node| node.all_frozen(id)),
             Command::Carry { id, dropped } => self.in_records(link, move |node| node.carry(id, &dropped)),
             Command::Drop { id, reason } => {
-                self.in_records(link, move |node| node.drop_seal(id, &reason, !served));
+                let settling = match (served, presents_later) {
+                    (true, _) => Settling::No,
+                    (false, true) => Settling::Given,
+                    (false, false) => Settling::Kept,
+                };
+                self.in_records(link, move |node| node.drop_seal(id, &reason, settling));
             }
             Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
@@ -53,7 +59,8 @@ impl Node {
             Command::RefuseMarker { name, reason } => {
                 let shown = String::from_utf8_lossy(&name).into_owned();
                 self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
-                self.answer_markers(&name, libc::EIO);
+                self.fail_markers(&name, Event::Refused { name: name.clone() });
+                self.in_records(link, move |node| node.give_up_background(&[name], &reason));
             }
             Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),
             // After what was to be recorded of the failure: the program's death may end the coordinators.

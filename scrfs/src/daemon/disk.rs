@@ -270,6 +270,15 @@ fn encode_node(table: &Table) -> Hash {
         datasets.append(Text::from(dataset.id.0), below);
     }
     tree.append("DATASET".into(), datasets);
+    if !table.background.is_empty() {
+        let mut background = Hash::new();
+        for (name, id) in &table.background {
+            let mut below = Hash::new();
+            put(&mut below, "NAME", Text::new(name.clone()).unwrap_or_default());
+            background.append(Text::from(id.0), below);
+        }
+        tree.append("BACKGROUND".into(), background);
+    }
     tree
 }
 
@@ -290,6 +299,10 @@ fn decode_node(
 ) -> Result<(), hash::FieldError> {
     table.epoch = Epoch(need(tree.number("EPOCH"), "EPOCH")?);
     table.highest_id = need(tree.number("ID"), "ID")?;
+    for (id, below) in tree.get("BACKGROUND").into_iter().flat_map(Hash::iter) {
+        let Some(id) = id.number().map(DatasetId) else { continue };
+        table.background.insert(need(below.text("NAME"), "NAME")?.as_bytes().to_vec(), id);
+    }
     for (id, below) in tree.get("DATASET").into_iter().flat_map(Hash::iter) {
         let Some(id) = id.number().map(DatasetId) else { continue };
         let name = need(below.text("NAME"), "NAME")?.as_bytes().to_vec();
@@ -352,5 +365,10 @@ fn join(table: &mut Table, mut map: Filemap, recorded: &[MemberRecord], problems
     table
         .datasets
         .retain(|_, dataset| dataset.catalog.is_some() || dataset.going || !dataset.parts.is_empty());
+    let datasets = &table.datasets;
+    let sealed = |name: &[u8], id: DatasetId| {
+        datasets.values().any(|dataset| dataset.name == name && dataset.id >= id && dataset.catalog.is_some())
+    };
+    table.background.retain(|name, id| !sealed(name, *id));
     table.highest_id = table.datasets.keys().map(|id| id.0).fold(table.highest_id, u64::max);
 }

@@ -6,7 +6,8 @@
 //! * [`node`]: [`Node`], its life, who is attached; `commands` hands each command to the thread that carries it out.
 //! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and `filemap` are its forms,
 //!   `journal` the cheap record of new files, `cache` where bytes are.
-//! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop.
+//! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop;
+//!   `promise`: between freeze and commit.
 //! * `members`: coordinators' workers read and write through descriptors that are opened here.
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
 //!   did, `listing` what is in a directory.
@@ -30,6 +31,7 @@ mod generation;
 mod journal;
 mod listing;
 mod members;
+mod promise;
 mod report;
 mod requests;
 mod restart;

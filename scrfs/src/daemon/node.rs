@@ -231,7 +231,8 @@ impl Node {
                 // A successor gets its time, also after this worker's start.
                 state.lost_at = Some(Instant::now());
             }
-            let (mut frozen, mut listed, mut going) = (Vec::new(), Vec::new(), Vec::new());
+            let mut frozen: Vec<Vec<u8>> = state.table.background.keys().cloned().collect();
+            let (mut listed, mut going) = (Vec::new(), Vec::new());
             for dataset in state.table.datasets.values_mut() {
                 // Moving between the two is two steps; files aside are the truth.
                 match (dataset.home, self.cache.is_aside(dataset.id)) {
@@ -390,11 +391,12 @@ impl Service for Node {
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
             self.tree.follow(&greeting.settings);
+            let seal_timeout = state.seal_timeout();
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }
             state.seals.clear();
-            state.waiting.restart_clocks(Instant::now());
+            state.waiting.restart_clocks(Instant::now(), seal_timeout);
             state.attached.replace(Attached {
                 link: link.clone(),
                 greeting,

@@ -13,9 +13,10 @@ use crate::control::{DirOp, Event, SealedFile};
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
-use super::boundary::{Caller, Completion, Errno, Eye, GlobalRequests};
+use super::boundary::{Caller, Completion, Errno, Eye, GlobalRequests, Marking};
 use super::callers;
 use super::node::{Node, never_voted};
+use super::promise::Settling;
 use super::state::State;
 
 /// How often callers are looked at while any waits.
@@ -46,6 +47,8 @@ pub(super) struct Waiter {
     /// Of a marker: the sealed dataset that was changed here before it was set, until the lead knows that. Its own seal is
     /// not what is waited for.
     base: Option<DatasetId>,
+    /// Of a marker: how it was set.
+    marking: Marking,
     caller: Caller,
     done: Completion,
     since: Instant,
@@ -85,6 +88,14 @@ impl Waiting {
     fn take_markers(&mut self, name: &[u8], sealed: Option<DatasetId>) -> Vec<Waiter> {
         let later = |waiter: &Waiter| sealed.is_some() && waiter.base == sealed;
         self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name && !later(waiter)))
+    }
+
+    /// Takes those that want the marker of `name` and wait only until all nodes are frozen.
+    pub(super) fn take_unhurried(&mut self, name: &[u8], background: bool) -> Vec<Waiter> {
+        self.take_where(|waiter| {
+            matches!(&waiter.wanted, Wanted::Marker(n) if n == name)
+                && (background || waiter.marking.holds_directory)
+        })
     }
 
     /// The lead is told what was changed in `sealed` until now: markers that asked for the generation after it are
@@ -133,10 +144,10 @@ impl Waiting {
     }
 
     /// A coordinator attached: bounds count anew.
-    pub(super) fn restart_clocks(&mut self, now: Instant) {
+    pub(super) fn restart_clocks(&mut self, now: Instant, seal_timeout: Duration) {
         for waiter in self.waiters.values_mut() {
             waiter.since = now;
-            waiter.deadline = now + attached_bound(&waiter.wanted);
+            waiter.deadline = now + attached_bound(&waiter.wanted, seal_timeout);
         }
     }
 
@@ -147,10 +158,20 @@ impl Waiting {
         }
     }
 
-    /// The events that ask the lead for what is waited for, each thing once.
-    pub(super) fn events(&mut self) -> Vec<Event> {
+    /// Some marker of `name` that waits was set by what all nodes have seen.
+    fn set_everywhere(&self, name: &[u8]) -> bool {
+        let everywhere = |waiter: &Waiter| {
+            waiter.marking.everywhere && matches!(&waiter.wanted, Wanted::Marker(n) if n == name)
+        };
+        self.waiters.values().any(everywhere)
+    }
+
+    /// The events that ask the lead for what is waited for, each thing once; `background`: markers that were answered
+    /// when all were frozen.
+    pub(super) fn events<'a>(&mut self, background: impl Iterator<Item = &'a Vec<u8>>) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut markers = Vec::new();
+        let mut markers: Vec<Vec<u8>> = background.cloned().collect();
+        events.extend(markers.iter().map(|name| Event::Marker { name: name.clone(), everywhere: true }));
         self.fetches.retain(|file, request| {
             events.push(Event::Fetch { request: *request, file: file.clone() });
             true
@@ -162,7 +183,8 @@ impl Waiting {
                 }
                 Wanted::Marker(name) if !markers.contains(name) => {
                     markers.push(name.clone());
-                    events.push(Event::Marker { name: name.clone() });
+                    let everywhere = self.set_everywhere(name);
+                    events.push(Event::Marker { name: name.clone(), everywhere });
                 }
                 Wanted::Marker(_) | Wanted::Fetch(_) => {}
             }
@@ -171,10 +193,10 @@ impl Waiting {
     }
 }
 
-fn attached_bound(wanted: &Wanted) -> Duration {
+fn attached_bound(wanted: &Wanted, seal_timeout: Duration) -> Duration {
     match wanted {
         Wanted::Directory(_) => DIRECTORY_MAX,
-        Wanted::Marker(_) => MARKER_START_MAX,
+        Wanted::Marker(_) => MARKER_START_MAX + seal_timeout,
         Wanted::Fetch(_) => FETCH_MAX,
     }
 }
@@ -192,18 +214,22 @@ impl Node {
         &self,
         state: &mut State,
         request: RequestId,
-        (wanted, base): (Wanted, Option<DatasetId>),
+        (wanted, base, marking): (Wanted, Option<DatasetId>, Marking),
         caller: Caller,
         done: Completion,
     ) -> Option<Completion> {
-        let event = match route(state, &wanted, request) {
+        let event = match route(state, &wanted, request, marking) {
             Way::Alone => return Some(done),
             Way::Wait(event) => event,
         };
         let now = Instant::now();
-        let bound =
-            if state.attached.is_some() { attached_bound(&wanted) } else { self.coordinator_wait(state) };
-        let waiter = Waiter { request, wanted, base, caller, done, since: now, deadline: now + bound };
+        let bound = if state.attached.is_some() {
+            attached_bound(&wanted, state.seal_timeout())
+        } else {
+            self.coordinator_wait(state)
+        };
+        let waiter =
+            Waiter { request, wanted, base, marking, caller, done, since: now, deadline: now + bound };
         state.waiting.waiters.insert(request, waiter);
         if let Some(event) = event {
             state.send_request(event);
@@ -215,16 +241,23 @@ impl Node {
     /// Sends what waits, again (Serve).
     pub(super) fn send_waiting(&self) {
         let mut state = self.state.lock();
-        for event in state.waiting.events() {
+        let State { waiting, table, .. } = &mut *state;
+        let events = waiting.events(table.background.keys());
+        for event in events {
             state.send_request(event);
         }
     }
 
-    /// Answers all markers of `name`.
-    pub(super) fn answer_markers(&self, name: &[u8], errno: i32) {
-        let waiters = self.state.lock().waiting.take_markers(name, None);
+    /// The markers of `name` that have been set fail, and the lead is `told`: what is set from now on is another try.
+    pub(super) fn fail_markers(&self, name: &[u8], told: Event) {
+        let waiters = {
+            let mut state = self.state.lock();
+            let waiters = state.waiting.take_markers(name, None);
+            state.send(told);
+            waiters
+        };
         for waiter in waiters {
-            waiter.answer(errno);
+            waiter.answer(libc::EIO);
         }
     }
 
@@ -233,9 +266,11 @@ impl Node {
         let waiters = {
             let mut state = self.state.lock();
             let waiters = state.waiting.take_markers(name, Some(id));
+            state.send(Event::Heard(id));
             if state.waiting.wants_marker(name) {
                 // Set after a change of what is sealed now: the lead may have taken them for those of this seal.
-                state.send_request(Event::Marker { name: name.to_vec() });
+                let everywhere = state.waiting.set_everywhere(name);
+                state.send_request(Event::Marker { name: name.to_vec(), everywhere });
             }
             waiters
         };
@@ -365,7 +400,13 @@ impl Node {
     /// The wait for a successor is over: names that a round held are free again, and seals that this node has not voted
     /// for are dropped (nobody can have recorded them as complete).
     fn successor_did_not_come(&self) {
-        let dropped = never_voted(&self.state.lock());
+        let (dropped, background) = {
+            let state = self.state.lock();
+            let undecided =
+                |name: &&Vec<u8>| state.by_name(name).is_none_or(|dataset| dataset.catalog.is_some());
+            let background: Vec<Vec<u8>> = state.table.background.keys().filter(undecided).cloned().collect();
+            (never_voted(&state), background)
+        };
         let me = self.me.clone();
         self.lanes.local.run(move || {
             if let Some(node) = me.upgrade() {
@@ -377,22 +418,26 @@ impl Node {
             let Some(node) = me.upgrade() else { return };
             for id in dropped {
                 if node.state.lock().attached.is_none() {
-                    node.drop_seal(id, "the coordinators are gone", true);
+                    node.drop_seal(id, "the coordinators are gone", Settling::Given);
                 }
+            }
+            if node.state.lock().attached.is_none() {
+                node.give_up_background(&background, "the coordinators are gone");
             }
         });
     }
 }
 
 /// Is there a lead to ask, now or soon?
-fn route(state: &mut State, wanted: &Wanted, request: RequestId) -> Way {
+fn route(state: &mut State, wanted: &Wanted, request: RequestId, marking: Marking) -> Way {
     if state.attached.is_none() && (!state.was_attached || state.local) {
         return Way::Alone;
     }
     Way::Wait(match wanted {
         Wanted::Directory(op) => Some(Event::DirRequest { request, op: op.clone() }),
         Wanted::Marker(name) => {
-            (!state.waiting.wants_marker(name)).then(|| Event::Marker { name: name.clone() })
+            let news = !state.waiting.wants_marker(name) || marking.everywhere;
+            news.then(|| Event::Marker { name: name.clone(), everywhere: marking.everywhere })
         }
         Wanted::Fetch(file) => match state.waiting.fetches.entry(file.clone()) {
             std::collections::hash_map::Entry::Occupied(_) => None,
@@ -416,7 +461,7 @@ impl GlobalRequests for Node {
             return done(Err(Errno(libc::EIO)));
         }
         let wanted = Wanted::Directory(op.clone());
-        let alone = self.wait_for(&mut state, request, (wanted, None), caller, done);
+        let alone = self.wait_for(&mut state, request, (wanted, None, Marking::default()), caller, done);
         // Asked again, it may have been decided before it waited here.
         let decision = self.tree.decision(request);
         let waiter = decision.and_then(|errno| Some((state.waiting.take(request)?, errno)));
@@ -429,7 +474,7 @@ impl GlobalRequests for Node {
         }
     }
 
-    fn marker(&self, name: &[u8], caller: Caller, done: Completion) {
+    fn marker(&self, name: &[u8], marking: Marking, caller: Caller, done: Completion) {
         // Set on a sealed dataset it asks for the next generation, if any node has changed anything: the lead finds out.
         let base = self.marker_base(name);
         let mut state = self.state.lock();
@@ -438,7 +483,7 @@ impl GlobalRequests for Node {
             return done(Err(Errno(libc::EIO)));
         }
         let (request, wanted) = (self.next_request(), Wanted::Marker(name.to_vec()));
-        let alone = self.wait_for(&mut state, request, (wanted, base), caller, done);
+        let alone = self.wait_for(&mut state, request, (wanted, base, marking), caller, done);
         drop(state);
         let Some(done) = alone else { return };
         if !base.is_some_and(|id| self.is_changed(name, id)) && self.is_sealed_alone(name) {
@@ -449,6 +494,10 @@ impl GlobalRequests for Node {
         done(Err(Errno(libc::EIO)));
     }
 
+    fn invalid(&self, name: &[u8]) {
+        self.state.lock().send_request(Event::Invalid { name: name.to_vec() });
+    }
+
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
         let file = SealedFile { id, path: path.clone() };
         let mut state = self.state.lock();
@@ -457,7 +506,8 @@ impl GlobalRequests for Node {
             return done(Err(Errno(libc::EIO)));
         }
         let request = self.next_request();
-        let alone = self.wait_for(&mut state, request, (Wanted::Fetch(file), None), caller, done);
+        let wanted = (Wanted::Fetch(file), None, Marking::default());
+        let alone = self.wait_for(&mut state, request, wanted, caller, done);
         drop(state);
         if let Some(done) = alone {
             self.events.error(

@@ -119,6 +119,8 @@ impl Node {
 
     fn try_present(&self, wanted: &[DatasetId]) -> Result<(), String> {
         faults::hit("present.begun").map_err(|error| error.to_string())?;
+        let background: Vec<Vec<u8>> = self.state.lock().table.background.keys().cloned().collect();
+        self.give_up_background(&background, "the job was started again");
         let held: Vec<Dataset> = self.state.lock().present().cloned().collect();
         for id in wanted {
             if !held.iter().any(|dataset| dataset.id == *id && dataset.catalog.is_some()) {

@@ -25,6 +25,7 @@ use super::boundary::Writer;
 use super::catalog_file;
 use super::listing::{Lost, entry_of, walk};
 use super::node::Node;
+use super::promise::Settling;
 use super::state::{Dataset, Freezing, Home, Origin, Part};
 use super::{callers, disk};
 
@@ -35,8 +36,6 @@ const LEASE_TICK: Duration = Duration::from_millis(20);
 const RELEASE_GRACE: Duration = Duration::from_millis(250);
 /// How long a given up seal may take to thaw.
 const THAW_MAX: Duration = Duration::from_secs(5);
-/// Until a coordinator says otherwise.
-const SEAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 const GIVEN_UP: &str = "the seal was given up";
 
@@ -146,7 +145,9 @@ impl Node {
                 self.events.info(Some(id), &text);
             }
             Err(reason) => {
-                self.tree.thaw(name);
+                if !cancelled.is_cancelled() || !self.state.lock().table.background.contains_key(name) {
+                    self.tree.thaw(name);
+                }
                 self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}"));
             }
         }
@@ -165,6 +166,9 @@ impl Node {
         (member, base): (Member, Option<DatasetId>),
         (cancelled, bell): (&Monitor, &Arc<Bell>),
     ) -> Result<FrozenPart, String> {
+        if self.tree.is_invalid(name) {
+            return Err(".invalid is in it".into());
+        }
         self.wait_quiet(name, cancelled, bell)?;
         let text = |error: io::Error| error.to_string();
         faults::hit("seal.quiet").map_err(text)?;
@@ -193,10 +197,7 @@ impl Node {
         let ring = Arc::clone(bell);
         self.tree.on_release(name, Arc::new(move || ring.ring()));
         let begun = Instant::now();
-        let timeout = {
-            let state = self.state.lock();
-            state.settings.as_ref().map_or(SEAL_TIMEOUT, |s| Duration::from_millis(s.seal_timeout_ms))
-        };
+        let timeout = self.state.lock().seal_timeout();
         loop {
             let writers = self.tree.writers(name).map_err(|error| error.to_string())?;
             if writers.is_empty() {
@@ -302,9 +303,8 @@ impl Node {
         recorded.map_err(|error| error.to_string())
     }
 
-    /// The seal failed, or is in doubt no more: nothing of it is left. In the records' thread. `settling`: markers that
-    /// wait will ask again.
-    pub(super) fn drop_seal(&self, id: DatasetId, reason: &str, settling: bool) {
+    /// The seal failed, or is in doubt no more: nothing of it is left. In the records' thread.
+    pub(super) fn drop_seal(&self, id: DatasetId, reason: &str, settling: Settling) {
         let begun = {
             let mut state = self.state.lock();
             if let Some(freezing) = state.freezing.get(&id) {
@@ -312,17 +312,20 @@ impl Node {
             }
             state.seals.remove(&id)
         };
-        let name = self.take_seal_back(id).or(begun);
+        let name = self.take_seal_back(id, settling).or(begun);
         let shown = name.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         self.events.error(Some(id), &format!("{shown}: not sealed: {reason}"));
-        if let Some(name) = name.filter(|_| !settling) {
-            self.answer_markers(&name, libc::EIO);
+        if let Some(name) = name.as_ref().filter(|_| settling != Settling::Kept) {
+            self.give_up_background(std::slice::from_ref(name), reason);
         }
-        self.state.lock().send(Event::Dropped(id));
+        match name {
+            Some(name) if settling == Settling::No => self.fail_markers(&name, Event::Dropped(id)),
+            _ => self.state.lock().send(Event::Dropped(id)),
+        }
     }
 
     /// Forgets a seal and thaws its dataset, whose name it returns.
-    fn take_seal_back(&self, id: DatasetId) -> Option<Vec<u8>> {
+    fn take_seal_back(&self, id: DatasetId, settling: Settling) -> Option<Vec<u8>> {
         let mut disk = self.disk.lock();
         let dataset = self.state.lock().table.datasets.get(&id).cloned()?;
         if dataset.catalog.is_some() {
@@ -334,7 +337,9 @@ impl Node {
             self.events.error(Some(id), &format!("the dropped seal cannot be forgotten: {error}"));
         }
         drop(disk);
-        if dataset.home == Home::Tree {
+        let keeps =
+            settling == Settling::Kept && self.state.lock().table.background.contains_key(&dataset.name);
+        if dataset.home == Home::Tree && !keeps {
             self.tree.thaw(&dataset.name);
         }
         if let Err(error) = self.cache.remove_own(id) {
@@ -399,6 +404,7 @@ impl Node {
             dataset.epoch = catalog.epoch;
             dataset.catalog = Some(Arc::clone(&index));
             dataset.failed = None;
+            table.background.remove(&catalog.name);
         });
         // COMPLETE is there; what the other files tell of it is written again at the next change, or at start.
         if let Err(error) = changed {
@@ -439,7 +445,7 @@ impl Node {
         let name = {
             let mut state = self.state.lock();
             let Some(dataset) = state.table.datasets.get_mut(&id).filter(|d| d.catalog.is_some()) else {
-                return;
+                return state.send(Event::Heard(id));
             };
             dataset.settled = true;
             let name = dataset.name.clone();
@@ -453,6 +459,16 @@ impl Node {
             self.events.warning(Some(id), &format!("{shown}: {weak}"));
         }
         self.answer_sealed(&name, id);
+        // It was asked for again, and nobody had anything to seal.
+        if self.state.lock().table.background.contains_key(&name) {
+            let forgotten = self.disk.lock().change(&self.state, |table| {
+                table.background.remove(&name);
+            });
+            if let Err(error) = forgotten {
+                self.events.error(Some(id), &format!("that it is sealed cannot be recorded: {error}"));
+            }
+            self.tree.thaw(&name);
+        }
     }
 
     fn unprotected(&self, id: DatasetId) -> Option<&'static str> {

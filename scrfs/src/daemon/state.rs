@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::control::server::{Greeting, LinkHandle};
 use crate::control::{HeldState, Settings, Start};
@@ -17,6 +17,9 @@ use crate::transfer::user::Identity;
 
 use super::eyes::{Advice, Askers};
 use super::requests::Waiting;
+
+/// Until a coordinator says otherwise.
+const SEAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where a dataset's files are on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,6 +222,9 @@ pub(super) struct Table {
     /// The highest dataset id seen.
     pub(super) highest_id: u64,
     pub(super) datasets: BTreeMap<DatasetId, Dataset>,
+    /// Datasets for which all nodes were frozen, so that markers may have been answered, and of which no outcome is known
+    /// here: they stay frozen, and are asked for again, until there is one. With the seal that it was.
+    pub(super) background: BTreeMap<Vec<u8>, DatasetId>,
 }
 
 /// Everything.
@@ -245,6 +251,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Until a coordinator brings the job's, the default.
+    pub(super) fn seal_timeout(&self) -> Duration {
+        self.settings.as_ref().map_or(SEAL_TIMEOUT, |s| Duration::from_millis(s.seal_timeout_ms))
+    }
+
     pub(super) fn send(&self, event: crate::control::Event) {
         if let Some(attached) = &self.attached {
             attached.link.send(event);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use super::FileSystem;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, MountedTree};
+use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, Marking, MountedTree};
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
@@ -39,10 +39,12 @@ impl GlobalRequests for Alone {
         done(voted.and_then(|()| tree.apply(&op)));
     }
 
-    fn marker(&self, name: &[u8], _caller: Caller, done: Completion) {
+    fn marker(&self, name: &[u8], _marking: Marking, _caller: Caller, done: Completion) {
         self.note(format!("{}: nobody to seal it", String::from_utf8_lossy(name)));
         done(Err(Errno(libc::EIO)));
     }
+
+    fn invalid(&self, _name: &[u8]) {}
 
     fn fetch(&self, _id: DatasetId, _path: &RelPath, _caller: Caller, done: Completion) {
         done(Err(Errno(libc::EIO)));

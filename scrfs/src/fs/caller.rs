@@ -9,7 +9,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use super::place::MARKER;
 use crate::daemon::boundary::Caller;
 use crate::daemon::callers::is_dying;
 
@@ -169,23 +168,40 @@ pub(crate) fn dying_by_signal(caller: Caller) -> bool {
     ending || fatal_signal_pending(caller)
 }
 
-/// The calling process has another descriptor of the marker with that inode number.
+/// The calling process has another descriptor of the marker with that inode number, called `name`.
+pub(crate) fn has_descriptor(caller: Caller, nodeid: u64, name: &[u8]) -> bool {
+    find_descriptor(caller.tid, nodeid, name, |_| true)
+}
+
+/// Some other process has it open for writing.
+pub(crate) fn is_written_by_others(caller: Caller, nodeid: u64, name: &[u8]) -> bool {
+    let writes = |info: &str| {
+        let flags = status_field(info, "flags").and_then(|text| i32::from_str_radix(&text, 8).ok());
+        flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+    };
+    let me = process_id(caller.tid);
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers.into_iter().any(|pid| Some(pid) != me && find_descriptor(pid, nodeid, name, writes))
+}
+
+/// Process `tid` has a descriptor of the file, whose fdinfo is as wanted.
 ///
 /// Links and fdinfo are text that the kernel makes from what it has in memory; following one would call the daemon.
-pub(crate) fn has_descriptor(caller: Caller, nodeid: u64) -> bool {
-    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", caller.tid)) else { return false };
+fn find_descriptor(tid: u32, nodeid: u64, name: &[u8], wanted: impl Fn(&str) -> bool) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{tid}/fd")) else { return false };
     entries.flatten().any(|entry| {
         let Ok(target) = fs::read_link(entry.path()) else { return false };
-        if target.file_name().is_none_or(|name| !name.as_encoded_bytes().starts_with(MARKER)) {
+        if target.file_name().is_none_or(|found| !found.as_encoded_bytes().starts_with(name)) {
             return false;
         }
         let info = entry.file_name();
-        let Ok(info) = fs::read_to_string(format!("/proc/{}/fdinfo/{}", caller.tid, info.display())) else {
+        let Ok(info) = fs::read_to_string(format!("/proc/{tid}/fdinfo/{}", info.display())) else {
             return false;
         };
         // Kernels before 5.14 have no such line: there the name alone decides.
         let is = status_field(&info, "ino").is_none_or(|ino| ino.parse() == Ok(nodeid));
-        is && status_field(&info, "mnt_id").is_none_or(|mount| may_be_ours(caller.tid, &mount))
+        is && wanted(&info) && status_field(&info, "mnt_id").is_none_or(|mount| may_be_ours(tid, &mount))
     })
 }
 
@@ -232,6 +248,7 @@ fn program_of(pid: u32) -> Option<(u64, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::place::MARKER;
 
     #[test]
     fn programs_that_run() {
@@ -266,7 +283,7 @@ mod tests {
         let file = fs::File::create(dir.path().join(".complete")).unwrap();
         let number = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
         let me = Caller { tid: std::process::id(), ..Caller::default() };
-        assert!(!has_descriptor(me, number));
+        assert!(!has_descriptor(me, number, MARKER));
         assert!(may_be_ours(me.tid, "no such mount"));
     }
 

@@ -105,13 +105,17 @@ impl FileSystem {
                 rustix::fs::linkat(CWD, proc_path(&source), &dir, &*made, AtFlags::SYMLINK_FOLLOW)?;
             }
             let entry = fs.lookup_backed(&place, parent, &made)?;
-            Ok((entry, place.is_marker().then(|| place.dataset().map(<[u8]>::to_vec)).flatten()))
+            let regular = entry.attr.kind == Kind::File;
+            Ok((
+                entry,
+                (regular && fs.is_mark(&place)).then(|| place.dataset().map(<[u8]>::to_vec)).flatten(),
+            ))
         };
         let fs = Arc::clone(self);
         let finish = move |outcome: Result<(Entry, Option<Vec<u8>>), Errno>| match outcome {
             Ok((entry, Some(dataset))) => {
                 let answer = Box::new(move |sealed: Result<(), Errno>| done(sealed.map(|()| entry)));
-                fs.set_marker(&dataset, caller, answer);
+                fs.set_marker(&dataset, super::rename::HOLDS, caller, answer);
             }
             Ok((entry, None)) => done(Ok(entry)),
             Err(error) => done(Err(error)),
@@ -130,7 +134,7 @@ impl FileSystem {
         if self.world.read().base(&place).is_some() {
             return Ok(());
         }
-        if self.names.mistaken_marker(&path) {
+        if self.names.mistaken_marker(&path) || self.rules().mistaken(&place) {
             self.note(format!(
                 "{path}: a marker counts only at the top of a dataset; this is an ordinary file"
             ));

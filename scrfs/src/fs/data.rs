@@ -13,7 +13,6 @@ use super::errno::fail;
 use super::eyes::{is_directory_handle, opened_eye};
 use super::handles::Handle;
 use super::meter::Failing;
-use super::place::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
 use crate::daemon::boundary::{Caller, Errno};
@@ -64,8 +63,8 @@ impl FileSystem {
         };
         let place = self.place_of(handle.inode.id).map(|(_, place)| place);
         match place {
-            Some(place @ Place::Inside { .. }) if handle.writable() && place.is_marker() => {
-                self.marker_closed(&place, handle.inode.id, caller, done);
+            Some(place) if handle.writable() && self.is_mark(&place) => {
+                self.marker_closed(&place, &handle, caller, done);
             }
             _ => done(Ok(())),
         }

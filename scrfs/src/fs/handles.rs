@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -31,6 +31,8 @@ pub struct Handle {
     pub(crate) side: Mutex<Option<Arc<File>>>,
     /// Who opened it.
     pub(crate) process: Arc<Process>,
+    /// Closes of it that have set a marker and wait.
+    pub(crate) marking: AtomicU32,
     /// The adapter's passthrough registration: lives as long as the handle.
     #[cfg_attr(not(feature = "fuse"), expect(dead_code, reason = "the adapter's"))]
     pub(crate) registration: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
@@ -40,12 +42,18 @@ impl Handle {
     /// Of an inode without a file behind it.
     pub(crate) fn nowhere(inode: Arc<Inode>, flags: i32) -> Self {
         let (file, side, registration) = (None, Mutex::default(), Mutex::default());
-        Self { inode, flags, file, side, process: Arc::default(), registration }
+        let marking = AtomicU32::new(0);
+        Self { inode, flags, file, side, process: Arc::default(), marking, registration }
     }
 
     /// Opened so that a shared mapping of it can be stored to.
     pub(crate) fn mappable(&self) -> bool {
         self.flags & libc::O_ACCMODE == libc::O_RDWR
+    }
+
+    /// It was the last one that could write the marker that its close has set.
+    pub(crate) fn is_marking(&self) -> bool {
+        self.marking.load(Ordering::Acquire) > 0
     }
 
     /// Opened for writing.

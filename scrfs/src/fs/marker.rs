@@ -2,31 +2,67 @@
 //!
 //! `touch` and shells close a descriptor of the marker while another one of it is open, and only the last close can
 //! report an error; a process that dies by a signal closes all it has. So: at a close of a writable handle by a
-//! process that has no other descriptor of it and is not dying by a signal.
+//! process that has no other descriptor of it and is not dying by a signal. A marker that is data (`SCRFS_MARKER`) must be
+//! whole: there no other process may have it open for writing either. Its own handle, whose close waits, is no writer
+//! that the seal would wait for.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::FileSystem;
-use super::caller::{dying_by_signal, has_descriptor};
+use super::caller::{dying_by_signal, has_descriptor, is_written_by_others};
+use super::handles::Handle;
 use super::place::Place;
 use super::wait::Done;
-use crate::daemon::boundary::{Caller, Errno};
+use crate::daemon::boundary::{Caller, Errno, Marking};
+use crate::path::RelPath;
 
 impl FileSystem {
+    /// A regular file that gets this name marks its dataset.
+    pub(crate) fn is_mark(&self, place: &Place) -> bool {
+        place.is_marker() || self.rules().marks(place)
+    }
+
     /// A descriptor of a writable handle of the marker at `place` was closed.
-    pub(crate) fn marker_closed(&self, place: &Place, nodeid: u64, caller: Caller, done: Done<()>) {
-        let Some(dataset) = place.dataset() else { return done(Ok(())) };
-        if has_descriptor(caller, nodeid) || dying_by_signal(caller) {
+    pub(crate) fn marker_closed(&self, place: &Place, handle: &Arc<Handle>, caller: Caller, done: Done<()>) {
+        let Place::Inside { dataset, inner } = place else { return done(Ok(())) };
+        let (inode, name) = (handle.inode.id, inner.as_bytes());
+        if has_descriptor(caller, inode, name) || dying_by_signal(caller) {
             return done(Ok(()));
         }
-        self.set_marker(dataset, caller, done);
+        if place.is_marker() {
+            return self.set_marker(dataset, Marking::default(), caller, done);
+        }
+        if is_written_by_others(caller, inode, name) {
+            return done(Ok(()));
+        }
+        handle.marking.fetch_add(1, Ordering::AcqRel);
+        // A seal may wait for this very handle by now.
+        self.tell_released(inode);
+        let closing = Arc::clone(handle);
+        let answer = move |outcome| {
+            closing.marking.fetch_sub(1, Ordering::AcqRel);
+            done(outcome);
+        };
+        self.set_marker(dataset, Marking::default(), caller, Box::new(answer));
     }
 
     /// The marker of `dataset` was set: `done` learns whether the dataset was sealed.
-    pub(crate) fn set_marker(&self, dataset: &[u8], caller: Caller, done: Done<()>) {
+    pub(crate) fn set_marker(&self, dataset: &[u8], marking: Marking, caller: Caller, done: Done<()>) {
         match self.requests() {
-            Ok(requests) => Arc::clone(requests).marker(dataset, caller, done),
+            Ok(requests) => Arc::clone(requests).marker(dataset, marking, caller, done),
             Err(_) => done(Err(Errno(libc::EIO))),
+        }
+    }
+
+    /// A directory has got the name `to`: is that a marker?
+    pub(crate) fn renamed_to(&self, to: &RelPath, caller: Caller, done: Done<()>) {
+        match self.names.place(to) {
+            Place::Entry(dataset) if self.rules().commits(&dataset) => {
+                let marking = Marking { holds_directory: true, everywhere: true };
+                self.set_marker(&dataset, marking, caller, done);
+            }
+            _ => done(Ok(())),
         }
     }
 

@@ -250,6 +250,9 @@ impl FileSystem {
         // The marker is what ends a freeze, or repeats it. A loose file freezes with no dataset.
         let inside = matches!(place, Place::Inside { .. });
         if inside && !place.is_marker() && world.frozen(&place) {
+            if let (true, Some(dataset)) = (place.is_invalid(), place.dataset()) {
+                self.requests()?.invalid(dataset);
+            }
             return Err(Stop::Wait);
         }
         Ok((path, place))

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -258,6 +258,7 @@ impl FileSystem {
             file,
             side: Mutex::default(),
             process: if writes { self.processes.of(caller) } else { Arc::default() },
+            marking: AtomicU32::new(0),
             registration: Mutex::default(),
         });
         if handle.mappable() {

@@ -5,6 +5,8 @@ use crate::path::{PathError, RelPath};
 
 /// The marker's name at the top of a dataset's directory.
 pub const MARKER: &[u8] = b".complete";
+/// At the top of a dataset's directory it keeps the dataset from being sealed.
+const INVALID: &[u8] = b".invalid";
 /// Reserved at the top of a dataset's directory.
 const RESERVED_IN_DATASET: &[u8] = b".scr";
 /// Reserved at the mount's root; inside the tree the daemon keeps what it is about to delete there.
@@ -40,6 +42,13 @@ impl Place {
     /// True for the marker of a dataset.
     pub fn is_marker(&self) -> bool {
         matches!(self, Self::Inside { inner, .. } if inner.as_bytes() == MARKER)
+    }
+}
+
+impl Place {
+    /// True for what keeps a dataset from being sealed.
+    pub(crate) fn is_invalid(&self) -> bool {
+        matches!(self, Self::Inside { inner, .. } if inner.as_bytes() == INVALID)
     }
 }
 
@@ -97,6 +106,11 @@ impl Namespace {
     /// What other nodes tell; the inverse of [`Namespace::outward`]. `None`: the whole path would be too long.
     pub fn inward(&self, op: &DirOp) -> Option<DirOp> {
         with_paths(op, |path| self.checkpoint.concat(path).ok())
+    }
+
+    /// Where `.invalid` of dataset `name` would be.
+    pub(crate) fn invalid_path(&self, name: &[u8]) -> Result<RelPath, PathError> {
+        self.dataset_path(name)?.join(INVALID)
     }
 
     /// The directory of dataset `name`.

@@ -15,13 +15,16 @@ use super::table::Key;
 use super::wait::Done;
 use super::world::World;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Errno};
+use crate::daemon::boundary::{Caller, Errno, Marking};
 use crate::keep::decide::{Intent, Now};
 use crate::keep::intents::is_resent;
 use crate::path::RelPath;
 
 /// A name in a directory.
 type At = (u64, Vec<u8>);
+
+/// rename(2) and link(2) hold directories until they are answered.
+pub(crate) const HOLDS: Marking = Marking { holds_directory: true, everywhere: false };
 
 enum Step {
     Renamed,
@@ -55,8 +58,15 @@ impl FileSystem {
         let fs = Arc::clone(self);
         let finish = move |step: Result<Step, Errno>| match step {
             Ok(Step::Renamed) => done(Ok(())),
-            Ok(Step::Marker(dataset)) => fs.set_marker(&dataset, caller, done),
-            Ok(Step::Global(op)) => fs.ask_directory(op, caller, done),
+            Ok(Step::Marker(dataset)) => fs.set_marker(&dataset, HOLDS, caller, done),
+            Ok(Step::Global(op)) => {
+                let (after, renamed) = (Arc::clone(&fs), op.clone());
+                let answer = move |outcome: Result<(), Errno>| match renamed {
+                    DirOp::Rename { to, .. } if outcome.is_ok() => after.renamed_to(&to, caller, done),
+                    _ => done(outcome),
+                };
+                fs.ask_directory(op, caller, Box::new(answer));
+            }
             Err(error) => done(Err(error)),
         };
         let step = move |fs: &Self, world: &World| fs.rename_now(world, caller, &from, &to, flags);
@@ -94,7 +104,7 @@ impl FileSystem {
             return Ok(Some(Step::Renamed));
         }
         let place = self.names.place(to_path);
-        if place.is_marker() && self.kind_at(to)? == FileType::RegularFile {
+        if self.is_mark(&place) && self.kind_at(to)? == FileType::RegularFile {
             return Ok(Some(Step::Marker(place.dataset().unwrap_or_default().to_vec())));
         }
         Ok(Some(Step::Renamed))
@@ -214,7 +224,7 @@ impl FileSystem {
         self.made_by(caller, 0, || rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags))?;
         effect()?;
         self.table.rename((from.0, &from.1), (to.0, &to.1), exchange);
-        if to_place.is_marker() && source == FileType::RegularFile {
+        if self.is_mark(&to_place) && source == FileType::RegularFile {
             return Ok(Step::Marker(to_place.dataset().unwrap_or_default().to_vec()));
         }
         Ok(Step::Renamed)

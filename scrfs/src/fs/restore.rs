@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
@@ -165,6 +165,7 @@ impl FileSystem {
                 file: data,
                 side: Mutex::default(),
                 process,
+                marking: AtomicU32::new(0),
                 registration: Mutex::default(),
             };
             if handle.mappable() {

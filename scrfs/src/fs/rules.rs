@@ -40,13 +40,18 @@ impl Rules {
         (rules, problems)
     }
 
-    #[allow(dead_code, reason = "read where files are closed")]
     /// A file there is data, and marks its dataset.
     pub(crate) fn marks(&self, place: &Place) -> bool {
         matches!(place, Place::Inside { inner, .. } if self.markers.iter().any(|name| *name == inner.as_bytes()))
     }
 
-    #[allow(dead_code, reason = "read where directories are renamed")]
+    /// A marker's name deeper in a dataset: an ordinary file that its maker may have meant as a marker.
+    pub(crate) fn mistaken(&self, place: &Place) -> bool {
+        let Place::Inside { inner, .. } = place else { return false };
+        let deeper = inner.split_last().filter(|(dir, _)| !dir.is_root());
+        deeper.is_some_and(|(_, name)| self.markers.iter().any(|marker| *marker == name))
+    }
+
     /// A directory that is renamed to this dataset's name is marked by that.
     pub(crate) fn commits(&self, dataset: &[u8]) -> bool {
         self.commit_on_rename.as_ref().is_some_and(|pattern| pattern.matches(dataset))

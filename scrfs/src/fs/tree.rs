@@ -1,6 +1,6 @@
 //! What the node asks of the mounted tree: votes, freezes, listings of what is to be sealed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,7 +84,7 @@ impl MountedTree for FileSystem {
 
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno> {
         let top = self.names.dataset_path(name)?;
-        let handles = self.writable_handles(name);
+        let (handles, marking) = self.writable_handles(name);
         let mut found = Vec::new();
         for (inner, _) in self.regular_files(name)? {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
@@ -105,10 +105,17 @@ impl MountedTree for FileSystem {
             }
             match known {
                 Some(writers) => found.extend(writers.iter().cloned()),
+                // Its last writer waits for this seal.
+                None if marking.contains(&inner) => {}
                 None => found.push(Writer { path: inner, pid: 0, command: "a memory mapping".into() }),
             }
         }
         Ok(found)
+    }
+
+    fn is_invalid(&self, name: &[u8]) -> bool {
+        let path = self.names.invalid_path(name);
+        path.is_ok_and(|path| self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW).is_ok())
     }
 
     fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>) {
@@ -284,14 +291,17 @@ impl FileSystem {
         Ok(found)
     }
 
-    /// Handles that may write a dataset's files, by file.
-    fn writable_handles(&self, name: &[u8]) -> BTreeMap<RelPath, Vec<Writer>> {
+    /// Handles that may write a dataset's files, by file; and files of which a handle's close has set the marker.
+    fn writable_handles(&self, name: &[u8]) -> (BTreeMap<RelPath, Vec<Writer>>, BTreeSet<RelPath>) {
         let mut found: BTreeMap<RelPath, Vec<Writer>> = BTreeMap::new();
+        let mut marking = BTreeSet::new();
         for handle in self.handles.all().iter().filter(|handle| handle.writable()) {
             let Some((_, Place::Inside { dataset, inner })) = self.place_of(handle.inode.id) else {
                 continue;
             };
-            if dataset == name {
+            if dataset == name && handle.is_marking() {
+                marking.insert(inner);
+            } else if dataset == name {
                 found.entry(inner.clone()).or_default().push(Writer {
                     path: inner,
                     pid: handle.process.pid,
@@ -299,6 +309,6 @@ impl FileSystem {
                 });
             }
         }
-        found
+        (found, marking)
     }
 }

@@ -70,12 +70,12 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.inventory();
         lead.send(&Command::Serve);
         let touch = program(m, "touch ck/.complete");
-        assert!(matches!(lead.next(), Event::Marker { name } if name == b"ck"));
+        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
         kill_worker(m);
         let mut lead = Lead::attach(&m.control(), 2);
         lead.inventory();
         lead.send(&Command::Serve);
-        assert!(matches!(lead.next(), Event::Marker { name } if name == b"ck"));
+        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
         lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0), base: None });
         let Event::Frozen { result: Ok(part), .. } = lead.next() else { panic!("not frozen") };
         assert_eq!(part.files.len(), 1);
@@ -86,7 +86,7 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.send(&Command::Drop { id: ID, reason: "a test".into() });
         assert!(matches!(lead.next(), Event::Dropped { .. }));
         lead.send(&Command::Serve);
-        assert!(matches!(lead.next(), Event::Marker { name } if name == b"ck"));
+        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
         let id = DatasetId(2);
         lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));

@@ -70,8 +70,14 @@ impl Lead {
         self.link.commands.send(command).unwrap();
     }
 
+    /// The next event that is more than "heard".
     pub(crate) fn next(&mut self) -> Event {
-        self.link.events.receive(Some(WAIT)).unwrap().expect("an event within the time")
+        loop {
+            match self.link.events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
+                Event::Heard(_) | Event::Refused { .. } => {}
+                event => return event,
+            }
+        }
     }
 
     pub(crate) fn inventory(&mut self) -> Inventory {
@@ -231,7 +237,7 @@ impl Session {
                     self.lead_round(request, op)?;
                     orders.rounds.fetch_add(1, Ordering::Relaxed);
                 }
-                Some(Event::Marker { name }) => self.marker = Some(name),
+                Some(Event::Marker { name, .. }) => self.marker = Some(name),
                 _ => {}
             }
             if orders.seal.load(Ordering::Relaxed)

@@ -105,6 +105,8 @@ impl Daemon {
                 self.next.remove(id);
             }
         }
+        self.background.remove(&catalog.name);
+        self.thawed(&catalog.name);
         let top = RelPath::new(catalog.name.clone()).expect("a name");
         self.files.retain(|path, _| path.strip(&top).is_none());
         self.list_directories(&catalog.clone());

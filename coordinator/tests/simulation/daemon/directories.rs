@@ -7,7 +7,7 @@ use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::RequestId;
 use scrfs::path::RelPath;
 
-use super::{Daemon, EEXIST, ENOENT, ENOTEMPTY, EROFS};
+use super::{Daemon, EBUSY, EEXIST, ENOENT, ENOTEMPTY, EROFS};
 
 pub(crate) fn top_of(path: &RelPath) -> &[u8] {
     path.split_first().map_or(b"", |(top, _)| top)
@@ -49,8 +49,14 @@ impl Daemon {
         };
         let empty = |path: &RelPath| {
             let below = |other: &RelPath| other != path && other.strip(path).is_some();
-            !self.directories.iter().any(below) && !self.files.keys().any(below)
+            let invalid = self.invalid.contains(path.as_bytes());
+            !invalid && !self.directories.iter().any(below) && !self.files.keys().any(below)
         };
+        // Not yet asked for again: it stays frozen.
+        let stays = |path: &RelPath| self.background.contains(top_of(path)) && !self.is_sealing(top_of(path));
+        if op_paths(op).into_iter().any(stays) {
+            return if matches!(op, DirOp::Make { path, .. } if exists(path)) { EEXIST } else { EBUSY };
+        }
         match op {
             DirOp::Make { path, .. } if exists(path) => EEXIST,
             DirOp::Make { path, .. } => parent_errno(path),
@@ -89,6 +95,7 @@ impl Daemon {
             DirOp::Remove { path } => {
                 if let Some((id, _)) = self.listed(path.as_bytes()) {
                     self.datasets.remove(&id);
+                    self.invalid.remove(path.as_bytes());
                     self.copies.retain(|(of, _), _| *of != id);
                     events.push(Event::Removed(id));
                     self.directories.retain(|dir| dir.strip(path).is_none());
@@ -101,6 +108,9 @@ impl Daemon {
                     assert!(!self.is_frozen(top_of(path)), "a frozen dataset's directory was renamed");
                 }
                 if self.directories.contains(from) {
+                    if self.invalid.remove(from.as_bytes()) && to.names().count() == 1 {
+                        self.invalid.insert(to.as_bytes().to_vec());
+                    }
                     rename(&mut self.directories, from, to);
                     let moved: Vec<RelPath> =
                         self.files.keys().filter(|file| file.strip(from).is_some()).cloned().collect();

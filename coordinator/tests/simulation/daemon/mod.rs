@@ -19,6 +19,7 @@ use crate::rng::Rng;
 
 pub(crate) const EEXIST: i32 = 17;
 const ENOENT: i32 = 2;
+const EBUSY: i32 = 16;
 const ENOTEMPTY: i32 = 39;
 const EROFS: i32 = 30;
 
@@ -65,6 +66,8 @@ pub(crate) struct Next {
 pub(crate) enum Answered {
     Directory(RequestId, DirOp, i32),
     Marker(Vec<u8>, Option<DatasetId>),
+    /// All nodes are frozen: the marker's program waits for no more.
+    Frozen(Vec<u8>, DatasetId),
     Fetch(SealedFile, i32),
 }
 
@@ -81,6 +84,15 @@ pub(crate) struct Daemon {
     pub(crate) waiting: BTreeMap<RequestId, DirOp>,
     /// With the sealed dataset that was changed here before.
     pub(crate) markers: BTreeMap<Vec<u8>, Option<DatasetId>>,
+    /// Markers that hold a directory, and count everywhere.
+    pub(crate) renamed: BTreeSet<Vec<u8>>,
+    /// All markers wait only until all are frozen.
+    pub(crate) unhurried: bool,
+    /// Markers that were answered then; what they are of stays frozen.
+    pub(crate) background: BTreeSet<Vec<u8>>,
+    /// Datasets with `.invalid`, and those in which it waits to be made.
+    pub(crate) invalid: BTreeSet<Vec<u8>>,
+    pub(crate) invalidating: BTreeSet<Vec<u8>>,
     pub(crate) fetches: BTreeMap<RequestId, SealedFile>,
     pub(crate) serving: bool,
     pub(crate) prepared: Option<(u64, Vec<(RequestId, DirOp)>)>,
@@ -135,6 +147,10 @@ impl Daemon {
 
     /// Changes below this name wait for a seal.
     pub(crate) fn is_frozen(&self, name: &[u8]) -> bool {
+        self.background.contains(name) || self.is_sealing(name)
+    }
+
+    pub(crate) fn is_sealing(&self, name: &[u8]) -> bool {
         self.datasets.values().any(|dataset| dataset.name == name && dataset.state != HeldState::Complete)
     }
 
@@ -167,7 +183,28 @@ impl Daemon {
         }
     }
 
+    /// A request that waited for the end of a seal makes `.invalid` now.
+    pub(crate) fn thawed(&mut self, name: &[u8]) {
+        if self.invalidating.remove(name) {
+            self.invalidate(name);
+        }
+    }
+
+    pub(crate) fn invalidate(&mut self, name: &[u8]) {
+        if let Some((id, _)) = self.listed(name) {
+            self.next.entry(id).or_default();
+        }
+        self.invalid.insert(name.to_vec());
+    }
+
+    /// The marker of `name`, as the lead is told of it.
+    pub(crate) fn marker(&self, name: &[u8]) -> Event {
+        Event::Marker { name: name.to_vec(), everywhere: self.renamed.contains(name) }
+    }
+
     fn fail_markers(&mut self, name: &[u8]) {
+        self.background.remove(name);
+        self.renamed.remove(name);
         if self.markers.remove(name).is_some() {
             self.answered.push(Answered::Marker(name.to_vec(), None));
         }
@@ -195,7 +232,9 @@ impl Daemon {
                 self.prepared = None;
                 let requests = self.waiting.iter().map(|(id, op)| (*id, op.clone()));
                 events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));
-                events.extend(self.markers.keys().map(|name| Event::Marker { name: name.clone() }));
+                let again = |name: &Vec<u8>| Event::Marker { name: name.clone(), everywhere: true };
+                events.extend(self.background.iter().map(again));
+                events.extend(self.markers.keys().map(|name| self.marker(name)));
                 let fetches = self.fetches.iter().map(|(id, file)| (*id, file.clone()));
                 events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
             }
@@ -250,7 +289,7 @@ impl Daemon {
             }
             Command::Freeze { id, name, member, base } => {
                 assert!(id.0 > self.highest_id, "id {id} was seen before");
-                assert!(!self.is_frozen(&name), "frozen twice");
+                assert!(!self.is_sealing(&name), "frozen twice");
                 self.highest_id = id.0;
                 let exists = self.directories.contains(&RelPath::new(name.clone()).expect("a name"));
                 let here = self.listed(&name).map(|(id, _)| id);
@@ -259,6 +298,8 @@ impl Daemon {
                 let data = MemberData { files, bad: false };
                 let result = if !exists {
                     Err("no such directory".to_owned())
+                } else if self.invalid.contains(&name) {
+                    Err(".invalid is in it".to_owned())
                 } else if trouble_now() {
                     Err("somebody writes".to_owned())
                 } else {
@@ -285,11 +326,27 @@ impl Daemon {
                     if trouble_now() { Err("injected".to_owned()) } else { self.carry(id, &dropped) };
                 events.push(Event::Carried { id, result });
             }
+            Command::AllFrozen(id) => {
+                let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
+                let name = name.expect("all are frozen");
+                let waits = self.markers.contains_key(&name);
+                if self.datasets[&id].state != HeldState::Complete {
+                    self.background.insert(name.clone());
+                }
+                if waits && (self.unhurried || self.renamed.contains(&name)) {
+                    self.markers.remove(&name);
+                    self.renamed.remove(&name);
+                    self.answered.push(Answered::Frozen(name, id));
+                }
+            }
             Command::Drop { id, .. } => {
                 if let Some(dataset) = self.datasets.remove(&id) {
                     assert_ne!(dataset.state, HeldState::Complete, "a complete dataset was dropped");
                     if self.serving {
                         self.fail_markers(&dataset.name);
+                    }
+                    if !self.is_frozen(&dataset.name) {
+                        self.thawed(&dataset.name);
                     }
                 }
                 events.push(Event::Dropped(id));
@@ -307,21 +364,31 @@ impl Daemon {
             Command::Sealed(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
                 let name = name.expect("sealed means complete here");
+                self.background.remove(&name);
+                events.push(Event::Heard(id));
                 match self.markers.get(&name) {
                     // It asks for the next one.
-                    Some(base) if *base == Some(id) => events.push(Event::Marker { name }),
+                    Some(base) if *base == Some(id) => events.push(self.marker(&name)),
                     Some(_) => {
                         self.markers.remove(&name);
+                        self.renamed.remove(&name);
                         self.answered.push(Answered::Marker(name, Some(id)));
                     }
                     None => {}
                 }
             }
-            Command::RefuseMarker { name, .. } => self.fail_markers(&name),
+            Command::RefuseMarker { name, .. } => {
+                self.fail_markers(&name);
+                if !self.is_frozen(&name) {
+                    self.thawed(&name);
+                }
+                events.push(Event::Refused { name });
+            }
             Command::Evict(id) => {
                 self.copies.retain(|(of, _), _| *of != id);
                 self.next.remove(&id);
                 if let Some(dataset) = self.datasets.remove(&id).filter(|dataset| dataset.listed) {
+                    self.invalid.remove(&dataset.name);
                     let top = RelPath::new(dataset.name).expect("a name");
                     self.directories.retain(|dir| dir.strip(&top).is_none());
                 }
@@ -406,6 +473,10 @@ impl Daemon {
     pub(crate) fn forget_programs(&mut self) {
         self.waiting.clear();
         self.markers.clear();
+        self.renamed.clear();
+        self.background.clear();
+        self.invalid.clear();
+        self.invalidating.clear();
         self.fetches.clear();
         self.emptied.clear();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{Command, DirOp, HeldState, Start};
+use scrfs::control::{Command, DirOp, HeldState, MarkerScope, Start};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, RequestId};
 use scrfs::path::RelPath;
@@ -117,6 +117,15 @@ impl World {
         }
     }
 
+    /// With scope all every node's programs wait for this seal, unless it was set by what all have seen.
+    pub(super) fn freezing(&self, name: &[u8]) {
+        let everywhere = |node: &Daemon| node.renamed.contains(name) || node.background.contains(name);
+        let set = |node: &Daemon| node.markers.contains_key(name);
+        let all = self.settings.sealing.scope == MarkerScope::All;
+        let may = !all || self.nodes.iter().any(everywhere) || self.nodes.iter().all(set);
+        assert!(may, "{name:?} is sealed, and not marked on all nodes");
+    }
+
     pub(super) fn committing(&mut self, catalog: &Catalog) {
         let key = (catalog.epoch, catalog.id);
         let stored = self.catalogs.entry((key, catalog.revision)).or_insert_with(|| catalog.clone());
@@ -124,6 +133,9 @@ impl World {
         if self.start == Start::Attach && self.truth.contains_key(&key) {
             // It was checked when it was sealed; it may have lost members since.
             return;
+        }
+        for node in self.nodes.iter().filter(|_| !self.truth.contains_key(&key)) {
+            assert!(!node.invalid.contains(&catalog.name), "committed with .invalid on {}", node.host);
         }
         let mut sealed = BTreeMap::new();
         for entry in &catalog.entries {
@@ -246,6 +258,7 @@ impl World {
                     self.promised.insert((epoch, *id), name.clone());
                 }
             }
+            Answered::Frozen(..) => self.unhurried += 1,
             Answered::Fetch(file, errno) => self.check_fetch(at, file, *errno),
             _ => {}
         }
@@ -259,6 +272,8 @@ impl World {
             let host = &node.host;
             assert!(node.waiting.is_empty(), "{host}: {:?} wait", node.waiting);
             assert!(node.markers.is_empty(), "{host}: markers {:?} wait", node.markers);
+            assert!(node.background.is_empty(), "{host}: seals of {:?} have no end", node.background);
+            assert!(node.invalidating.is_empty(), "{host}: .invalid of {:?} waits", node.invalidating);
             assert!(node.fetches.is_empty(), "{host}: fetches wait");
             assert!(node.unfinished.is_empty() && node.prepared.is_none(), "{host}: a round is not finished");
             assert_eq!(node.directories, self.nodes[0].directories, "directories on {host}");

@@ -9,7 +9,7 @@ mod programs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use scrfs::control::{Command, DirOp, Event, Settings, Start};
+use scrfs::control::{Command, DirOp, Event, MarkerScope, SealRules, Settings, Start};
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
@@ -75,6 +75,8 @@ pub(crate) struct World {
     pub(crate) seals: u64,
     /// Of these, those that are a next generation.
     pub(crate) generations: u64,
+    /// Markers that were answered when all were frozen.
+    pub(crate) unhurried: u64,
     pub(crate) rebuilt: u64,
     /// Members rebuilt while programs ran.
     pub(crate) mended: u64,
@@ -90,6 +92,7 @@ pub(crate) struct World {
 }
 
 fn settings(rng: &mut Rng) -> Settings {
+    let scope = if rng.chance(25) { MarkerScope::All } else { MarkerScope::Any };
     Settings {
         prefix: b"/pfs".to_vec(),
         user: "u".to_owned(),
@@ -105,7 +108,7 @@ fn settings(rng: &mut Rng) -> Settings {
         distribute: rng.chance(92),
         list_max: 100,
         block_bytes: 4096,
-        sealing: scrfs::control::SealRules::default(),
+        sealing: SealRules { scope, background: rng.chance(30), ..SealRules::default() },
         loose: scrfs::control::LooseRules::default(),
         advice: scrfs::control::AdviceRules::default(),
     }
@@ -156,6 +159,7 @@ impl World {
             gave_up: false,
             seals: 0,
             generations: 0,
+            unhurried: 0,
             rebuilt: 0,
             mended: 0,
             failed: BTreeSet::new(),
@@ -202,6 +206,7 @@ impl World {
         self.say(|| format!("=== {start:?} {epoch:?}"));
         for node in &mut self.nodes {
             node.attach(epoch);
+            node.unhurried = self.settings.sealing.background;
             if start == Start::Restart {
                 node.forget_programs();
             }
@@ -255,6 +260,11 @@ impl World {
                     Command::DirFinish { results } => self.finished(results),
                     Command::Commit(catalog) => self.committing(catalog),
                     Command::Evict(id) => self.evicting(*id),
+                    Command::Freeze { name, .. } => self.freezing(name),
+                    Command::AllFrozen(id) => {
+                        let here = |node: &Daemon| node.datasets.contains_key(id);
+                        assert!(self.nodes.iter().all(here), "{id} is not frozen everywhere");
+                    }
                     // Also before a program hears of it: its predecessor may go from now on.
                     Command::Sealed(id) => {
                         let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());

@@ -1,6 +1,6 @@
 //! What programs do in the mounts.
 
-use scrfs::control::{DirOp, Event, HeldState, SealedFile};
+use scrfs::control::{DirOp, Event, HeldState, MarkerScope, SealedFile};
 use scrfs::dataset::EntryKind;
 use scrfs::ids::RequestId;
 use scrfs::path::RelPath;
@@ -12,7 +12,7 @@ impl World {
     /// A program does something on some node.
     pub(super) fn act(&mut self) {
         let at = self.rng.below(self.nodes.len());
-        match self.rng.below(24) {
+        match self.rng.below(26) {
             0..=4 => {
                 let path = self.some_path();
                 self.directory(at, DirOp::Make { path, mode: 0o755, uid: 1, gid: 1 });
@@ -29,16 +29,15 @@ impl World {
             12..=14 => self.change(at),
             15..=17 => {
                 let name = self.some_name();
-                let path = RelPath::new(name.clone()).expect("a name");
-                let node = &mut self.nodes[at];
-                let sealed = node.listed(&name).map(|(id, _)| id);
-                let base = sealed.filter(|id| node.next.contains_key(id));
-                if node.directories.contains(&path) && !node.markers.contains_key(&name) {
-                    node.markers.insert(name.clone(), base);
-                    if node.serving {
-                        self.send_up(at, Event::Marker { name });
-                    }
+                let renamed = self.rng.chance(10);
+                self.mark(at, &name, renamed);
+                if self.settings.sealing.scope == MarkerScope::All && !renamed && self.rng.chance(80) {
+                    (0..self.nodes.len()).for_each(|other| self.mark(other, &name, false));
                 }
+            }
+            24..=25 => {
+                let name = self.some_name();
+                self.invalidate(at, &name);
             }
             18..=21 => self.open(at),
             22 => self.rot(at),
@@ -53,6 +52,39 @@ impl World {
                     self.directory(at, DirOp::Remove { path });
                 }
             }
+        }
+    }
+
+    fn mark(&mut self, at: usize, name: &[u8], renamed: bool) {
+        let path = RelPath::new(name).expect("a name");
+        let node = &mut self.nodes[at];
+        let sealed = node.listed(name).map(|(id, _)| id);
+        let base = sealed.filter(|id| node.next.contains_key(id));
+        if node.directories.contains(&path) && !node.markers.contains_key(name) {
+            node.markers.insert(name.to_vec(), base);
+            if renamed {
+                node.renamed.insert(name.to_vec());
+            }
+            if node.serving {
+                let event = node.marker(name);
+                self.send_up(at, event);
+            }
+        }
+    }
+
+    /// Makes `.invalid` in a dataset, or removes it.
+    fn invalidate(&mut self, at: usize, name: &[u8]) {
+        let path = RelPath::new(name).expect("a name");
+        let node = &mut self.nodes[at];
+        if !node.directories.contains(&path) || node.is_held(&path) {
+            return;
+        }
+        if !node.is_frozen(name) {
+            if !node.invalid.remove(name) && self.rng.chance(30) {
+                self.nodes[at].invalidate(name);
+            }
+        } else if node.invalidating.insert(name.to_vec()) && node.serving {
+            self.send_up(at, Event::Invalid { name: name.to_vec() });
         }
     }
 

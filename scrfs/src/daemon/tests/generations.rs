@@ -206,10 +206,10 @@ fn markers_after_a_change_ask_for_the_next_generation() {
     let mut lead = bench.serving(1);
     lead.seal(1, "ck");
     let again = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
     // What other nodes have changed by then the lead does not know yet.
     lead.send(Command::Sealed(DatasetId(1)));
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() }, "it asks again");
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false }, "it asks again");
     assert!(again.try_recv().is_err(), "not by a word of the seal before");
     assert!(!lead.changed(1));
     lead.send(Command::Sealed(DatasetId(1)));
@@ -217,9 +217,9 @@ fn markers_after_a_change_ask_for_the_next_generation() {
     bench.begin(1).unwrap();
     bench.change(1, "f", b"2");
     let next = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
     lead.send(Command::Sealed(DatasetId(1)));
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() }, "it asks again");
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false }, "it asks again");
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
     assert!(next.try_recv().is_err(), "not by the seal of the generation before");
     lead.finish(2, &part, &[]);
@@ -237,7 +237,7 @@ fn a_generation_in_which_nothing_was_changed_is_sealed_already() {
     std::fs::write(bench.tree.at(&path("ck/new")), b"made").unwrap();
     std::fs::remove_file(bench.tree.at(&path("ck/new"))).unwrap();
     let marker = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
     assert!(!lead.changed(1));
     lead.send(Command::Sealed(DatasetId(1)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));

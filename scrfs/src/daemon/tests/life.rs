@@ -68,7 +68,11 @@ fn every_step_survives_a_restart() {
     let Event::Catalog { catalog: Some(read), .. } = lead.next() else { panic!() };
     assert_eq!(*read, catalog);
     let again = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() }, "the lead knows whether it was changed");
+    assert_eq!(
+        lead.next(),
+        Event::Marker { name: b"ck".to_vec(), everywhere: false },
+        "the lead knows whether it was changed"
+    );
     assert!(!lead.changed(1));
     lead.send(Command::Sealed(DatasetId(1)));
     assert_eq!(again.recv_timeout(WAIT).unwrap(), Ok(()));
@@ -152,7 +156,7 @@ fn a_dropped_seal_leaves_the_files_and_fails_the_marker() {
     bench.write("ck/f", b"x");
     let mut lead = bench.serving(1);
     let marker = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
     let files = lead.freeze(1, "ck").unwrap();
     encode(&mut lead.data(), 1, &files).unwrap();
     lead.send(Command::Drop { id: DatasetId(1), reason: "a full cache elsewhere".into() });
@@ -163,7 +167,7 @@ fn a_dropped_seal_leaves_the_files_and_fails_the_marker() {
     assert!(bench.inventory().datasets.is_empty());
     // The same again, under a new id.
     let marker = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec() });
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
     lead.seal(2, "ck");
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }

@@ -1,6 +1,7 @@
 //! Tests of the node with stand-ins for its neighbours: a tree that is a plain directory, and a scripted lead that
 //! speaks over the real socket.
 
+mod background;
 mod bad;
 mod crash;
 mod generations;
@@ -21,7 +22,7 @@ use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
-use super::boundary::{Caller, Errno, Generation, GlobalRequests, MountedTree, Writer};
+use super::boundary::{Caller, Errno, Generation, GlobalRequests, Marking, MountedTree, Writer};
 use super::{Node, NodeConfig};
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
@@ -273,8 +274,16 @@ impl Bench {
     }
 
     fn marker(&self, name: &str, caller: Caller) -> Receiver<Result<(), Errno>> {
+        self.marking(name, Marking::default(), caller)
+    }
+
+    fn marking(&self, name: &str, marking: Marking, caller: Caller) -> Receiver<Result<(), Errno>> {
         let (give, outcome) = crossbeam_channel::bounded(1);
-        self.node.marker(name.as_bytes(), caller, Box::new(move |result| give.send(result).unwrap()));
+        // A test may have ended before its node.
+        let done = Box::new(move |result| {
+            let _ = give.send(result);
+        });
+        self.node.marker(name.as_bytes(), marking, caller, done);
         outcome
     }
 
@@ -379,8 +388,14 @@ impl Lead {
     }
 }
 
+/// The next event that is more than "heard".
 fn next(events: &mut EventReceiver) -> Event {
-    events.receive(Some(WAIT)).unwrap().expect("an event within the time")
+    loop {
+        match events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
+            Event::Heard(_) | Event::Refused { .. } => {}
+            event => return event,
+        }
+    }
 }
 
 const REDUNDANCY: &str = "1_of_2_in_0.xor";

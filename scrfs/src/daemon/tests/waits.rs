@@ -50,7 +50,7 @@ fn a_successor_gets_what_waits() {
     lead.send(Command::Serve);
     let events = [lead.next(), lead.next()];
     assert!(events.contains(&Event::DirRequest { request, op: make("a") }), "the same request: {events:?}");
-    assert!(events.contains(&Event::Marker { name: b"ck".to_vec() }));
+    assert!(events.contains(&Event::Marker { name: b"ck".to_vec(), everywhere: false }));
     lead.send(Command::RefuseMarker { name: b"ck".to_vec(), reason: "no files".into() });
     lead.send(Command::DirFinish { results: vec![(request, 0)] });
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));

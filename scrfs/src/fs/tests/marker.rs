@@ -15,7 +15,7 @@ fn the_marker_is_set_by_its_last_close_and_listed_when_true() {
         now(&start(|done| bench.fs.setattr(me(), entry.attr.nodeid, times, done))).unwrap();
         let closed = start(|done| bench.fs.flush(me(), opened.fh, done));
         assert!(waits(&closed));
-        let Asked::Marker(name, done) = bench.asked() else { panic!("not a marker") };
+        let Asked::Marker(name, _, done) = bench.asked() else { panic!("not a marker") };
         assert_eq!(name, b"ck");
         assert_eq!(bench.names(ck), ["a"], "not listed yet");
         if attempt == 0 {
@@ -33,7 +33,7 @@ fn the_marker_is_set_by_its_last_close_and_listed_when_true() {
     let again = bench.fs.lookup(ck, b".complete").unwrap();
     let opened = now(&bench.open(again.attr.nodeid, libc::O_WRONLY)).unwrap();
     let closed = start(|done| bench.fs.flush(me(), opened.fh, done));
-    let Asked::Marker(_, done) = bench.asked() else { panic!("not a marker") };
+    let Asked::Marker(_, _, done) = bench.asked() else { panic!("not a marker") };
     done(Ok(()));
     assert_eq!(now(&closed), Ok(()), "the node finds out whether anything was changed");
 }
@@ -55,13 +55,13 @@ fn rename_and_link_onto_the_markers_name_wait_for_the_seal() {
     bench.write(ck, "x", b"1");
     let renamed = start(|done| bench.fs.rename(me(), (ck, b"x"), (ck, b".complete"), 0, done));
     assert!(waits(&renamed));
-    let Asked::Marker(_, done) = bench.asked() else { panic!("not a marker") };
+    let Asked::Marker(_, _, done) = bench.asked() else { panic!("not a marker") };
     done(Err(Errno(libc::EIO)));
     assert_eq!(now(&renamed), Err(Errno(libc::EIO)));
 
     let y = bench.write(ck, "y", b"2");
     let linked = start(|done| bench.fs.link(me(), y, ck, b".complete", done));
-    let Asked::Marker(_, done) = bench.asked() else { panic!("not a marker") };
+    let Asked::Marker(_, _, done) = bench.asked() else { panic!("not a marker") };
     bench.seal(1, "ck", &[("y", 1)]);
     bench.seal(1, "ck", &[("y", 1), ("z", 1)]);
     done(Ok(()));
@@ -111,4 +111,94 @@ fn deeper_markers_are_ordinary_and_noted() {
     assert_eq!(bench.create(ck, ".scr").unwrap_err(), Errno(libc::EPERM));
     assert_eq!(bench.create(ROOT, ".scrfs").unwrap_err(), Errno(libc::EPERM));
     assert_eq!(bench.names(ROOT), ["ck"]);
+}
+
+fn rules(bench: &Bench, markers: &[&str], commit_on_rename: Option<&str>) {
+    let mut settings = crate::control::test_settings();
+    settings.sealing.markers = markers.iter().map(|name| name.as_bytes().to_vec()).collect();
+    settings.sealing.commit_on_rename = commit_on_rename.map(str::to_owned);
+    bench.fs.follow(&settings);
+}
+
+#[test]
+fn a_file_that_is_data_marks_by_its_name() {
+    let bench = Bench::new("");
+    rules(&bench, &[".metadata"], None);
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    bench.write(ck, "a", b"data");
+    // Its last close.
+    let (entry, opened) = bench.create(ck, ".metadata").unwrap();
+    assert!(!opened.direct, "ordinary data");
+    assert_eq!(bench.fs.write(Caller::default(), opened.fh, 0, &[7; 9000]), Ok(9000));
+    assert_eq!(bench.fs.writers(b"ck").unwrap().len(), 1);
+    let closed = start(|done| bench.fs.flush(me(), opened.fh, done));
+    assert!(waits(&closed));
+    let Asked::Marker(name, marking, done) = bench.asked() else { panic!("not a marker") };
+    assert_eq!((name, marking), (b"ck".to_vec(), Marking::default()));
+    assert_eq!(bench.fs.writers(b"ck").unwrap(), [], "the handle whose close waits is none");
+    assert_eq!(bench.fs.files(b"ck").unwrap().len(), 2, "sealed with the rest");
+    done(Err(Errno(libc::EIO)));
+    assert_eq!(now(&closed), Err(Errno(libc::EIO)));
+    assert_eq!(bench.fs.writers(b"ck").unwrap().len(), 1, "it may be written again");
+    bench.fs.release(opened.fh);
+    assert_eq!(bench.names(ck), [".metadata", "a"]);
+    assert!(bench.fs.lookup(ck, b".metadata").is_ok());
+    // A descriptor for reading sets nothing.
+    let opened = now(&bench.open(entry.attr.nodeid, libc::O_RDONLY)).unwrap();
+    assert_eq!(now(&start(|done| bench.fs.flush(me(), opened.fh, done))), Ok(()));
+    bench.fs.release(opened.fh);
+    // A rename, and a link.
+    bench.write(ck, "tmp", b"1");
+    let renamed = start(|done| bench.fs.rename(me(), (ck, b"tmp"), (ck, b".metadata"), 0, done));
+    let Asked::Marker(_, marking, done) = bench.asked() else { panic!("not a marker") };
+    assert!(marking.holds_directory && !marking.everywhere);
+    done(Ok(()));
+    assert_eq!(now(&renamed), Ok(()));
+    now(&start(|done| bench.fs.unlink(me(), ck, b".metadata", done))).unwrap();
+    let a = bench.fs.lookup(ck, b"a").unwrap().attr.nodeid;
+    let linked = start(|done| bench.fs.link(me(), a, ck, b".metadata", done));
+    let Asked::Marker(_, _, done) = bench.asked() else { panic!("not a marker") };
+    done(Ok(()));
+    assert!(now(&linked).is_ok());
+    // Deeper down it is an ordinary file.
+    let sub = bench.mkdir(ck, "sub").attr.nodeid;
+    bench.write(sub, ".metadata", b"x");
+    assert!(bench.node.asked.lock().is_empty());
+    assert_eq!(bench.node.notes.lock().len(), 1);
+}
+
+#[test]
+fn a_directory_that_gets_a_matching_name_is_marked() {
+    let bench = Bench::new("");
+    rules(&bench, &[], Some(r"ck\.\d+"));
+    bench.mkdir(ROOT, "ck.tmp");
+    let renamed = start(|done| bench.fs.rename(me(), (ROOT, b"ck.tmp"), (ROOT, b"other"), 0, done));
+    bench.round().unwrap();
+    assert_eq!(now(&renamed), Ok(()));
+    let renamed = start(|done| bench.fs.rename(me(), (ROOT, b"other"), (ROOT, b"ck.7"), 0, done));
+    bench.round().unwrap();
+    assert!(waits(&renamed));
+    let Asked::Marker(name, marking, done) = bench.asked() else { panic!("not a marker") };
+    assert_eq!((name, marking), (b"ck.7".to_vec(), Marking { holds_directory: true, everywhere: true }));
+    done(Ok(()));
+    assert_eq!(now(&renamed), Ok(()));
+}
+
+#[test]
+fn what_makes_a_frozen_dataset_invalid_is_told() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    bench.write(ck, "a", b"data");
+    bench.write(ck, ".invalid", b"");
+    assert!(bench.fs.is_invalid(b"ck"));
+    now(&start(|done| bench.fs.unlink(me(), ck, b".invalid", done))).unwrap();
+    assert!(!bench.fs.is_invalid(b"ck"));
+    bench.fs.freeze(b"ck");
+    let made = start(|done| bench.fs.create(me(), ck, b".invalid", 0o644, libc::O_RDWR, done));
+    assert!(waits(&made), "it waits for the end of the seal");
+    let Asked::Invalid(name) = bench.asked() else { panic!("not told") };
+    assert_eq!(name, b"ck");
+    bench.fs.thaw(b"ck");
+    assert!(now(&made).is_ok());
+    assert!(bench.fs.is_invalid(b"ck"));
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, MountedTree};
+use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, Marking, MountedTree};
 use crate::dataset::{
     Catalog, CatalogIndex, Entry as Sealed, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp,
 };
@@ -26,7 +26,8 @@ use crate::path::RelPath;
 
 enum Asked {
     Directory(DirOp, Completion),
-    Marker(Vec<u8>, Completion),
+    Marker(Vec<u8>, Marking, Completion),
+    Invalid(Vec<u8>),
     Fetch(RelPath, Completion),
     Open(DatasetId, Completion),
     Keep(RelPath, Completion),
@@ -47,8 +48,11 @@ impl GlobalRequests for Node {
     fn directory(&self, _: RequestId, op: DirOp, _: Caller, done: Completion) {
         self.asked.lock().push_back(Asked::Directory(op, done));
     }
-    fn marker(&self, name: &[u8], _: Caller, done: Completion) {
-        self.asked.lock().push_back(Asked::Marker(name.to_vec(), done));
+    fn marker(&self, name: &[u8], marking: Marking, _: Caller, done: Completion) {
+        self.asked.lock().push_back(Asked::Marker(name.to_vec(), marking, done));
+    }
+    fn invalid(&self, name: &[u8]) {
+        self.asked.lock().push_back(Asked::Invalid(name.to_vec()));
     }
     fn fetch(&self, _: DatasetId, path: &RelPath, _: Caller, done: Completion) {
         self.asked.lock().push_back(Asked::Fetch(path.clone(), done));

@@ -100,6 +100,8 @@ impl Mpirun {
             mount.as_ref(),
         ];
         line.arguments.extend(command.map(OsStr::to_owned));
+        // The program runs where its coordinators do.
+        line.arguments.extend(["--program-hosts".into(), hosts.join(",").into()]);
         line
     }
 
@@ -223,7 +225,7 @@ mod tests {
             words(&line),
             "--host n1:1,n2:1 -np 2 --map-by ppr:1:node --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
              KEEPALIVE -x SCRFS_RUN -x SCR_CONF_FILE -x SCR_FLUSH -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator \
-             --attach --mount /scr"
+             --attach --mount /scr --program-hosts n1,n2"
         );
         let names: Vec<_> = line.environment.keys().map(|n| n.to_string_lossy().into_owned()).collect();
         assert_eq!(
