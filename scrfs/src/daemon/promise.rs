@@ -20,8 +20,8 @@ pub(super) enum Settling {
 }
 
 impl Node {
-    /// All nodes are frozen: markers that wait for no more than this are answered. So all keep the dataset as it is,
-    /// whatever dies, until it is sealed or given up. In the records' thread.
+    /// All nodes are frozen: markers that wait for no more than this are answered. Each node had recorded that it keeps
+    /// the dataset as it is, whatever dies, before it said that it is frozen. In the records' thread.
     pub(super) fn all_frozen(&self, id: DatasetId) {
         let (name, background) = {
             let state = self.state.lock();
@@ -29,21 +29,6 @@ impl Node {
             let Some(name) = known.or_else(|| state.seals.get(&id).cloned()) else { return };
             (name, state.settings.as_ref().is_some_and(|settings| settings.sealing.background))
         };
-        let mut disk = self.disk.lock();
-        let complete = |state: &super::state::State| {
-            state.table.datasets.get(&id).is_some_and(|dataset| dataset.catalog.is_some())
-        };
-        if !complete(&self.state.lock()) {
-            let kept = disk.change(&self.state, |table| {
-                table.background.insert(name.clone(), id);
-            });
-            if let Err(error) = kept {
-                let text =
-                    format!("its marker waits for the end of the seal, as it cannot be recorded: {error}");
-                return self.events.error(Some(id), &text);
-            }
-        }
-        drop(disk);
         if let Err(error) = faults::hit("seal.promised") {
             self.events.error(Some(id), &error.to_string());
         }
@@ -57,8 +42,7 @@ impl Node {
         }
     }
 
-    /// Datasets whose markers were answered when all were frozen, and which are not sealed: nobody waits any more. In the
-    /// records' thread.
+    /// Datasets that were kept frozen for a seal, and will not be sealed. In the records' thread.
     pub(super) fn give_up_background(&self, names: &[Vec<u8>], reason: &str) {
         let names: Vec<Vec<u8>> = {
             let state = self.state.lock();

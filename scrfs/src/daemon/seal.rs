@@ -299,6 +299,8 @@ impl Node {
             let mut dataset = Dataset::new(id, epoch, name.to_vec(), Home::Tree);
             dataset.parts.insert(member, Arc::clone(&part));
             table.datasets.insert(id, dataset);
+            // When all nodes are frozen, markers may be answered: from here on it stays as it is until the outcome.
+            table.background.insert(name.to_vec(), id);
         });
         recorded.map_err(|error| error.to_string())
     }

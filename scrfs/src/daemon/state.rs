@@ -222,8 +222,9 @@ pub(super) struct Table {
     /// The highest dataset id seen.
     pub(super) highest_id: u64,
     pub(super) datasets: BTreeMap<DatasetId, Dataset>,
-    /// Datasets for which all nodes were frozen, so that markers may have been answered, and of which no outcome is known
-    /// here: they stay frozen, and are asked for again, until there is one. With the seal that it was.
+    /// Datasets that were frozen here for a seal of which no outcome is known here. Markers may have been answered, which
+    /// is done when all nodes are frozen: so they stay frozen, and are asked for again, until there is one. With the seal
+    /// that it was.
     pub(super) background: BTreeMap<Vec<u8>, DatasetId>,
 }
 

@@ -192,7 +192,9 @@ impl FileSystem {
             let open = || Ok(File::from(rustix::fs::open(proc_path(&fd), own, Mode::empty())?));
             Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
-        Ok(self.opened(inode, flags, caller, file, marker))
+        let mut opened = self.opened(inode, flags, caller, file, marker);
+        opened.marker = self.is_mark(place);
+        Ok(opened)
     }
 
     /// Opens the marker of a sealed dataset; where nobody wrote one, an empty one is made.

@@ -305,6 +305,9 @@ impl Daemon {
                 } else {
                     Ok(part)
                 };
+                if result.is_ok() {
+                    self.background.insert(name.clone());
+                }
                 let over = base.map(|base| (base, self.next.get(&base).cloned().unwrap_or_default()));
                 let dataset = Dataset {
                     epoch: self.epoch,
@@ -330,9 +333,6 @@ impl Daemon {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
                 let name = name.expect("all are frozen");
                 let waits = self.markers.contains_key(&name);
-                if self.datasets[&id].state != HeldState::Complete {
-                    self.background.insert(name.clone());
-                }
                 if waits && (self.unhurried || self.renamed.contains(&name)) {
                     self.markers.remove(&name);
                     self.renamed.remove(&name);

@@ -43,12 +43,17 @@ fn state(bench: &Bench) -> Option<HeldState> {
 /// The whole seal again, under a new id.
 fn retry(bench: &Bench) {
     let mut lead = bench.lead(2, Start::Attach);
-    for held in lead.inventory().datasets {
+    let held = lead.inventory().datasets;
+    let was_frozen = !held.is_empty();
+    for held in held {
         assert_ne!(held.state, HeldState::Complete);
         lead.send(Command::Drop { id: held.id, reason: "in doubt".into() });
         assert_eq!(lead.next(), Event::Dropped(held.id));
     }
     lead.send(Command::Serve);
+    if was_frozen {
+        assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: true });
+    }
     lead.seal(2, "ck");
     until("the seal", || bench.tree.is_sealed("ck"));
     assert_eq!(std::fs::read(bench.tree.at(&path("ck/f"))).unwrap(), b"bytes");
