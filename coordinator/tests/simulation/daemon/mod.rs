@@ -331,7 +331,8 @@ impl Daemon {
             }
             Command::AllFrozen(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
-                let name = name.expect("all are frozen");
+                // Its `Commit` may have failed here: then the marker waits for the next one.
+                let Some(name) = name else { return events };
                 let waits = self.markers.contains_key(&name);
                 if waits && (self.unhurried || self.renamed.contains(&name)) {
                     self.markers.remove(&name);
