@@ -246,15 +246,7 @@ pub const NOT_YET: &[&str] = &[
 ];
 
 /// Read, checked and brought to every node, but nothing acts on them yet: accepted with a warning.
-pub const PENDING: &[&str] = &[
-    "SCRFS_DATASET_PATTERN",
-    "SCRFS_MARKER",
-    "SCRFS_MARKER_SCOPE",
-    "SCRFS_SEAL",
-    "SCRFS_COMMIT_ON_RENAME",
-    "SCRFS_LOOSE_MAX",
-    "SCRFS_LOOSE_FILES",
-];
+pub const PENDING: &[&str] = &["SCRFS_DATASET_PATTERN", "SCRFS_LOOSE_MAX", "SCRFS_LOOSE_FILES"];
 
 /// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what arms fault points in
 /// test builds.
