@@ -100,7 +100,7 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.send(&Command::Sealed(id));
         lead.send(&Command::Serve);
         // For all that this worker knows it was set after others had changed the dataset.
-        assert!(matches!(lead.next(), Event::Marker { name } if name == b"ck"));
+        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
         lead.send(&Command::AskChanges(id));
         assert!(matches!(lead.next(), Event::Changes { changed: false, .. }));
         lead.send(&Command::Sealed(id));
