@@ -12,10 +12,15 @@ const LIMIT: Duration = Duration::from_mins(2);
 
 /// Coordinators on `hosts`, and a program on all of them that does nothing.
 fn idle(job: &Job<'_>, hosts: &[usize]) -> Running {
+    // The program itself: the launchers' lines have its words too.
+    let runs = |node| job.on(node).run("pgrep -f '^/bin/sleep 600$'").ok();
+    for &node in hosts {
+        wait::until_true("the end of the former program", LIMIT, || !runs(node));
+    }
     let run = job.start(hosts, hosts.len(), 1, &["/bin/sleep", "600"]);
     for &node in hosts {
         job.await_coordinator(node);
-        wait::until_true("the program", LIMIT, || job.on(node).run("pgrep -f 'sleep 60[0]'").ok());
+        wait::until_true("the program", LIMIT, || runs(node));
     }
     run
 }

@@ -179,6 +179,7 @@ fn sums(job: &Job<'_>, node: usize, of: usize, name: &str) -> String {
 }
 
 fn idle(job: &Job<'_>) -> Running {
+    await_end(job);
     let run = job.start(&[0, 1, 2, 3], 4, 1, &["/bin/sleep", "600"]);
     for node in 0..4 {
         job.await_coordinator(node);
@@ -186,10 +187,23 @@ fn idle(job: &Job<'_>) -> Running {
     run
 }
 
+/// Is the program itself running there? It is started once all mounts present their datasets.
+fn runs(job: &Job<'_>, node: usize) -> bool {
+    job.on(node).run("pgrep -f '^(/bin/)?sleep 600$'").ok()
+}
+
+fn await_end(job: &Job<'_>) {
+    for node in 0..4 {
+        wait::until_true("the end of the former program", SOON, || !runs(job, node));
+    }
+}
+
 fn await_listed(job: &Job<'_>, name: &str) {
-    wait::until_true(&format!("{name} to be presented"), SOON, || {
-        job.on(0).run(&format!("test -e {SCR}/{name}/.complete")).ok()
-    });
+    for node in 0..4 {
+        wait::until_true(&format!("{name} to be presented"), SOON, || {
+            runs(job, node) && job.on(node).run(&format!("test -e {SCR}/{name}/.complete")).ok()
+        });
+    }
 }
 
 fn state(job: &Job<'_>, node: usize, name: &str) -> (String, bool) {
@@ -261,6 +275,7 @@ fn bytes_that_nobody_can_give_back_fail_their_dataset_and_a_restart_takes_the_ol
     assert_eq!(sums(&job, 1, 3, "new"), newer[3]);
     assert!(!job.on(3).run(&format!("touch {SCR}/new/.complete")).ok());
     run.stop();
+    await_end(&job);
     let mut run = job.start(
         &[0, 1, 2, 3],
         4,

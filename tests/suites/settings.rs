@@ -18,7 +18,7 @@ fn start(job: &Job<'_>, used: &[usize]) -> Running {
     let run = job.start(used, used.len(), 1, &["/bin/sleep", "600"]);
     for &node in used {
         job.await_coordinator(node);
-        wait::until_true("the program", SOON, || job.on(node).run("pgrep -f 'sleep 60[0]'").ok());
+        wait::until_true("the program", SOON, || job.on(node).run("pgrep -f '^/bin/sleep 600$'").ok());
     }
     run
 }
