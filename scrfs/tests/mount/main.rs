@@ -11,6 +11,7 @@ mod lead;
 mod limits;
 mod remembered;
 mod takeover;
+mod unprivileged;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
