@@ -99,12 +99,14 @@ pub struct JobFailure {
     /// The data that it was to give is gone or not what was sealed: no other try will find it. False for what may pass:
     /// a full cache, a lost link, a failure of another share.
     pub bad: bool,
+    /// The cache on this node has no room for what it was to get.
+    pub full: bool,
 }
 
 impl JobFailure {
     /// What may pass.
     pub fn passing(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: false }
+        Self { reason: reason.into(), bad: false, full: false }
     }
 }
 

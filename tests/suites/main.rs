@@ -5,6 +5,7 @@
 mod cluster;
 mod crash_points;
 mod eyes;
+mod full;
 mod generations;
 mod interrupt;
 mod marker;

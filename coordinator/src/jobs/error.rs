@@ -80,6 +80,16 @@ pub enum JobError {
 }
 
 impl JobError {
+    /// The cache is full.
+    pub(super) fn is_for_want_of_room(&self) -> bool {
+        let full = |errno: i32| [Errno::ENOSPC, Errno::EDQUOT].contains(&Errno::from_raw(errno));
+        match self {
+            Self::Daemon { errno, .. } => full(*errno),
+            Self::Io { source, .. } => source.raw_os_error().is_some_and(full),
+            _ => false,
+        }
+    }
+
     /// A share that was to give data cannot: what is on its node is gone, or is not what was sealed. Not: too little
     /// memory, no descriptor, an epoch that is over.
     pub(super) fn is_bad_data(&self) -> bool {

@@ -175,7 +175,9 @@ impl Shares {
                 Ok(JobOutput::Done) | Err(_) => {}
             }
         }
-        failure.map_or(Ok(output), |error| Err(JobFailure { reason: error.to_string(), bad }))
+        failure.map_or(Ok(output), |error| {
+            Err(JobFailure { reason: error.to_string(), bad, full: error.is_for_want_of_room() })
+        })
     }
 
     /// The share at this position failed because sealed data is gone or wrong.

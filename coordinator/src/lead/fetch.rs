@@ -1,7 +1,7 @@
 //! Fetch on open: a sealed file that is on another node is brought to where it is opened (DESIGN 4.6). Its holders are
 //! asked first; a holder whose bytes are bad gets its member rebuilt from the set ([`super::mend`]) and is asked again;
 //! then the PFS. If no source is good the program gets EIO, and the dataset is marked failed: but only if every source's
-//! bytes are gone or wrong, not when a cache was full or a link broke.
+//! bytes are gone or wrong, not when a cache was full (ENOSPC) or a link broke.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,6 +36,8 @@ enum Step {
     Rebuilding(Member),
     /// The request that the copy was asked under.
     Copying(RequestId),
+    /// The asker's cache is full: some other dataset may leave it.
+    Short,
 }
 
 #[derive(Debug)]
@@ -56,10 +58,10 @@ struct Fetch {
 }
 
 impl Fetch {
-    fn new(file: SealedFile, request: RequestId) -> Self {
+    fn new(file: SealedFile) -> Self {
         Self {
             file,
-            requests: vec![request],
+            requests: Vec::new(),
             tried: BTreeSet::new(),
             bad: BTreeSet::new(),
             rebuilds: 0,
@@ -67,6 +69,22 @@ impl Fetch {
             step: Step::Queued,
             missed: Vec::new(),
         }
+    }
+
+    fn reasons(&self) -> String {
+        let reasons: Vec<&str> = self.missed.iter().map(|missed| missed.reason.as_str()).collect();
+        reasons.join("; ")
+    }
+}
+
+/// A fetch for which a cache has no room.
+#[derive(Debug)]
+pub(super) struct ShortOfRoom(Key);
+
+impl ShortOfRoom {
+    /// Where.
+    pub(super) fn node(&self) -> NodeRank {
+        self.0.0
     }
 }
 
@@ -76,6 +94,8 @@ pub(super) struct Fetches {
     all: BTreeMap<Key, Fetch>,
     queue: VecDeque<Key>,
     mends: Mends,
+    /// Those that found the asker's cache full, and of which nobody has heard yet.
+    short: Vec<Key>,
     /// Rebuilds to start.
     wanted: BTreeSet<(DatasetId, Member)>,
     /// Rebuilds ended: what waited for that can go on.
@@ -95,7 +115,7 @@ impl Fetches {
             return;
         }
         self.queue.push_back(key.clone());
-        self.all.insert(key, Fetch::new(file, request));
+        self.all.insert(key, Fetch { requests: vec![request], ..Fetch::new(file) });
     }
 
     /// Starts what waits, as far as there is room. `committing`: the dataset is complete on some nodes, and will be on
@@ -193,16 +213,46 @@ impl Fetches {
 
     /// No source has given it.
     fn fail(&mut self, cluster: &mut Cluster, key: &Key) {
-        let Some(fetch) = self.all.get(key) else { return };
+        let Some(fetch) = self.all.get_mut(key) else { return };
+        if fetch.missed.iter().any(|missed| missed.full) {
+            fetch.step = Step::Short;
+            self.short.push(key.clone());
+            return;
+        }
         let (id, path) = (fetch.file.id, &fetch.file.path);
-        let reasons: Vec<&str> = fetch.missed.iter().map(|missed| missed.reason.as_str()).collect();
-        let reasons = reasons.join("; ");
+        let reasons = fetch.reasons();
         if fetch.missed.iter().all(|missed| missed.bad) && cluster.datasets.fail(id) {
             let reason = format!("no source has the right bytes of {path}: {reasons}");
             cluster.log(format!("dataset {id} has failed: {reason}"));
             cluster.send_all(&Command::MarkFailed { id, reason });
         }
         self.answer(cluster, key, Errno::EIO as i32, &reasons);
+    }
+
+    /// A node whose cache was too full for a file that is opened there.
+    pub(super) fn take_short(&mut self) -> Option<ShortOfRoom> {
+        self.short.pop().map(ShortOfRoom)
+    }
+
+    /// No room can be made for it.
+    pub(super) fn no_room(&mut self, cluster: &mut Cluster, short: &ShortOfRoom) {
+        let reasons = self.all.get(&short.0).map(Fetch::reasons).unwrap_or_default();
+        self.answer(cluster, &short.0, Errno::ENOSPC as i32, &reasons);
+    }
+
+    /// What was to leave the node's cache has left it: what waited for that is tried again.
+    pub(super) fn room_made(&mut self, node: NodeRank) {
+        let waits = |key: &Key, fetch: &Fetch| key.0 == node && matches!(fetch.step, Step::Short);
+        for (key, fetch) in self.all.iter_mut().filter(|(key, fetch)| waits(key, fetch)) {
+            let requests = std::mem::take(&mut fetch.requests);
+            *fetch = Fetch { requests, ..Fetch::new(fetch.file.clone()) };
+            self.queue.push_back(key.clone());
+        }
+    }
+
+    /// A program waits for a file of it.
+    pub(super) fn wants(&self, id: DatasetId) -> bool {
+        self.all.keys().any(|key| key.1 == id.0)
     }
 
     fn answer(&mut self, cluster: &mut Cluster, key: &Key, errno: i32, reason: &str) {
@@ -290,7 +340,7 @@ impl Fetches {
             return true;
         };
         let reason = format!("the PFS: {}", failure.reason);
-        fetch.missed.push(Missed { reason, bad: failure.corrupt });
+        fetch.missed.push(Missed { reason, bad: failure.corrupt, full: failure.full });
         let id = fetch.file.id;
         if failure.corrupt
             && let Some(known) = cluster.datasets.any(id)

@@ -21,23 +21,28 @@ pub(super) struct Missed {
     pub(super) reason: String,
     /// Its bytes are gone or wrong; false for what may pass.
     pub(super) bad: bool,
+    /// The cache that it was for has no room.
+    pub(super) full: bool,
 }
 
 impl Missed {
     pub(super) fn passing(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: false }
+        Self { reason: reason.into(), bad: false, full: false }
     }
 
     pub(super) fn bad(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: true }
+        Self { reason: reason.into(), bad: true, full: false }
     }
 
-    /// Of the shares of a job that failed: the one that found bad data, else the first.
+    /// Of the shares of a job that failed: the one that found bad data, else the one that had no room, else the first.
     pub(super) fn of(cluster: &Cluster, answers: &Answers<JobResult>) -> Self {
         let failures = || answers.iter().filter_map(|(node, result)| Some((node, result.as_ref().err()?)));
-        match failures().find(|(_, failure)| failure.bad).or_else(|| failures().next()) {
+        let bad = failures().find(|(_, failure)| failure.bad);
+        let full = || failures().find(|(_, failure)| failure.full);
+        match bad.or_else(full).or_else(|| failures().next()) {
             Some((node, failure)) => {
-                Self { reason: format!("{}: {failure}", cluster.host(node)), bad: failure.bad }
+                let reason = format!("{}: {failure}", cluster.host(node));
+                Self { reason, bad: failure.bad, full: failure.full }
             }
             None => Self::passing("a share ended without its result"),
         }

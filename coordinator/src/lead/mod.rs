@@ -13,6 +13,7 @@ mod committing;
 mod datasets;
 mod directories;
 mod encoding;
+mod eviction;
 mod fetch;
 mod flush;
 mod generation;
@@ -33,10 +34,11 @@ use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use self::advice::Advice;
 use self::cluster::Cluster;
 use self::directories::{Directories, Hold};
+use self::eviction::Leaving;
 use self::fetch::Fetches;
 use self::flush::Flushes;
 use self::jobs::Share;
-use self::policy::{Evictable, MS, evictions};
+use self::policy::MS;
 use self::recover::Recover;
 use self::seal::Seals;
 use self::settle::Settle;
@@ -142,6 +144,7 @@ struct Running {
     flushes: Flushes,
     fetches: Fetches,
     advice: Advice,
+    leaving: Leaving,
 }
 
 impl Running {
@@ -157,6 +160,7 @@ impl Running {
             flushes: Flushes::default(),
             fetches: Fetches::default(),
             advice: Advice::default(),
+            leaving: Leaving::default(),
         }
     }
 
@@ -229,6 +233,13 @@ impl Running {
                 self.flushes.removed(id);
                 true
             }
+            (Phase::Serving, Event::RoomShort { free, wanted, begins }) => {
+                let short = format!("room is short: {free} bytes are free, {wanted} are wanted");
+                self.make_room(node, &short, begins);
+                true
+            }
+            // It looks again once it is served.
+            (_, Event::RoomShort { .. }) => true,
             (Phase::Settling(settle), event) => match event {
                 Event::Inventory(inventory) => settle.inventory(cluster, node, *inventory),
                 Event::DirApplied { round, results } => settle.applied(cluster, node, round, results),
@@ -279,7 +290,11 @@ impl Running {
             (Phase::Serving, Event::CopiedFromPrefix { request, result }) => {
                 self.fetches.copied(cluster, node, request, result)
             }
-            (Phase::Serving, event) => matches!(event, Event::Evicted(_)),
+            (Phase::Serving, Event::Evicted(id)) => {
+                self.left(id, node);
+                true
+            }
+            (Phase::Serving, _) => false,
         };
         if !awaited {
             let host = self.cluster.host(node).to_owned();
@@ -434,7 +449,7 @@ impl Running {
             self.fetches.rebuilding(known.catalog.id) || self.seals.needs(&known.catalog)
         };
         for id in self.cluster.datasets.take_left_over(busy) {
-            self.cluster.send_all(&Command::Evict(id));
+            self.let_go(id);
         }
         self.choose();
     }
@@ -443,40 +458,6 @@ impl Running {
         if matches!(self.phase, Phase::Serving) {
             self.flushes.choose(&self.cluster);
             self.evict();
-        }
-    }
-
-    /// Lets go the generations in whose place newer ones are, and what `SCR_CACHE_SIZE` has no room for.
-    fn evict(&mut self) {
-        if !matches!(self.phase, Phase::Serving) {
-            return;
-        }
-        let mut gone = self.cluster.datasets.superseded();
-        // What goes for its successor takes no other dataset's place.
-        let newest_first: Vec<Evictable> = self
-            .cluster
-            .datasets
-            .newest_first()
-            .iter()
-            .filter(|known| !gone.contains(&known.catalog.id))
-            .map(|known| {
-                let id = known.catalog.id;
-                let flushing = !known.flushed && self.flushes.busy(id);
-                Evictable { id, busy: flushing || self.fetches.rebuilding(id) }
-            })
-            .collect();
-        gone.retain(|id| !self.flushes.runs(*id) && !self.fetches.rebuilding(*id));
-        for id in evictions(&newest_first, self.cluster.settings.cache_size) {
-            if !gone.contains(&id) {
-                gone.push(id);
-            }
-        }
-        let (datasets, seals) = (&self.cluster.datasets, &self.seals);
-        gone.retain(|id| !datasets.any(*id).is_some_and(|known| seals.needs(&known.catalog)));
-        for id in gone {
-            self.cluster.datasets.remove(id);
-            self.flushes.removed(id);
-            self.cluster.send_all(&Command::Evict(id));
         }
     }
 
@@ -499,6 +480,7 @@ impl Running {
         if self.fetches.take_ended() {
             self.evict();
         }
+        self.make_room_for_fetches();
     }
 
     fn change_phase(&mut self) {
@@ -564,6 +546,7 @@ fn name_of(event: &Event) -> &'static str {
         Event::Committed { .. } => "Committed",
         Event::Evicted(_) => "Evicted",
         Event::Removed(_) => "Removed",
+        Event::RoomShort { .. } => "RoomShort",
         Event::FlushedMember { .. } => "FlushedMember",
         Event::Verified { .. } => "Verified",
         Event::FetchedMember { .. } => "FetchedMember",

@@ -36,6 +36,28 @@ pub(super) fn evictions(newest_first: &[Evictable], cache_size: u32) -> Vec<Data
         .collect()
 }
 
+/// Which of the datasets (newest first, all recorded COMPLETE everywhere) goes as a node's cache has no room: the oldest;
+/// one that is being flushed only if no other can; the newest only if it is on the PFS, or if it `may_be_lost`: no more
+/// than one was to be kept, and the next one begins.
+pub(super) fn sacrifice(newest_first: &[Sacrifice], may_be_lost: bool) -> Option<DatasetId> {
+    let (newest, older) = newest_first.split_first()?;
+    let older = || older.iter().rev().filter(|dataset| !dataset.needed);
+    let newest = Some(newest).filter(|newest| !newest.needed && (newest.flushed || may_be_lost));
+    older().find(|dataset| !dataset.flushing).or_else(|| older().next()).or(newest).map(|dataset| dataset.id)
+}
+
+/// A dataset as it is seen when room is short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sacrifice {
+    pub(super) id: DatasetId,
+    /// A rebuild or a seal needs it.
+    pub(super) needed: bool,
+    /// A flush runs or waits.
+    pub(super) flushing: bool,
+    /// It is on the PFS.
+    pub(super) flushed: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +87,29 @@ mod tests {
         assert_eq!(evictions(&of(&[(3, false), (2, false), (1, true)]), 2), []);
         assert_eq!(evictions(&of(&[(3, false), (2, true), (1, false)]), 1), [DatasetId(1)]);
         assert_eq!(evictions(&of(&[(3, false)]), 0), []);
+    }
+
+    #[test]
+    fn without_room_the_oldest_goes_and_the_newest_protected_stays() {
+        // Letters: needed, flushing, flushed.
+        let of = |all: &[(u64, &str)], may_be_lost| {
+            let dataset = |&(id, is): &(u64, &str)| Sacrifice {
+                id: DatasetId(id),
+                needed: is.contains('n'),
+                flushing: is.contains('f'),
+                flushed: is.contains('p'),
+            };
+            sacrifice(&all.iter().map(dataset).collect::<Vec<_>>(), may_be_lost).map(|id| id.0)
+        };
+        assert_eq!(of(&[(3, ""), (2, ""), (1, "")], false), Some(1));
+        assert_eq!(of(&[(3, ""), (2, ""), (1, "n")], false), Some(2));
+        assert_eq!(of(&[(3, ""), (2, ""), (1, "f")], false), Some(2));
+        assert_eq!(of(&[(3, "p"), (2, "f"), (1, "f")], false), Some(1), "kept only while there is room");
+        assert_eq!(of(&[(3, "p"), (2, "n")], false), Some(3));
+        assert_eq!(of(&[(3, "f"), (2, "n")], false), None);
+        assert_eq!(of(&[(3, "")], false), None);
+        assert_eq!(of(&[(3, "")], true), Some(3), "set on purpose");
+        assert_eq!(of(&[(3, "n")], true), None);
+        assert_eq!(of(&[], false), None);
     }
 }

@@ -472,6 +472,8 @@ pub struct FetchFailure {
     /// The PFS is at fault: a file is missing there, or its size or CRC is wrong. The lead marks the dataset FAILED. A
     /// full cache or a passing I/O error does not.
     pub corrupt: bool,
+    /// The cache here has no room for it.
+    pub full: bool,
 }
 
 /// Names one sealed file.
@@ -574,6 +576,17 @@ pub enum Event {
     Evicted(DatasetId),
     /// A dataset was removed by a program (rmdir of its top); sent before the [`Event::DirApplied`] of that round.
     Removed(DatasetId),
+
+    /// The cache here has less room than what programs are about to write takes: a dataset may go earlier than
+    /// `SCR_CACHE_SIZE` says.
+    RoomShort {
+        /// Bytes that programs can still write.
+        free: u64,
+        /// Bytes that are needed.
+        wanted: u64,
+        /// For a dataset that begins here. Otherwise one is being written, and may be there for the most part.
+        begins: bool,
+    },
 
     /// Answers [`Command::FlushMember`].
     FlushedMember {

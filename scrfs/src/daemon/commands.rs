@@ -10,6 +10,7 @@ use super::eyes::Advice;
 use super::node::Node;
 use super::promise::Settling;
 use super::requests::with_link;
+use super::room::Shortage;
 use super::transfers::FetchOrder;
 
 impl Node {
@@ -114,6 +115,7 @@ impl Node {
             if let Some(attached) = &mut state.attached {
                 attached.served = true;
             }
+            state.shortage = Shortage::default();
         }
         // Markers too whose dataset turned out complete: whether it was changed since then the lead finds out.
         self.send_waiting();

@@ -9,6 +9,7 @@ use crate::ids::DatasetId;
 
 use super::node::Node;
 use super::requests::with_link;
+use super::room::Moment;
 use super::state::Home;
 
 impl Node {
@@ -22,6 +23,7 @@ impl Node {
                 }
                 // Also when bytes of it are left: it is spoken of no more, and its removal goes on at the next start.
                 node.state.lock().send(Event::Evicted(id));
+                node.look_at_room(Moment::Gone);
             });
         });
     }

@@ -32,6 +32,7 @@ use super::disk::Disk;
 use super::listing::{Lost, walk};
 use super::members::{DataError, make_others, settle_file};
 use super::node::Node;
+use super::room::Moment;
 use super::rounds::Answer;
 use super::state::{Dataset, Home};
 
@@ -101,6 +102,7 @@ impl Node {
         faults::hit("generation.recorded").map_err(text)?;
         self.tree.generation(id, Generation { open: true, removed, changed: Vec::new() });
         self.events.info(Some(id), &format!("{}: its next generation has begun here", dataset.shown_name()));
+        self.look_at_room(Moment::Begin);
         Ok(())
     }
 

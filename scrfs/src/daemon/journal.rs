@@ -84,6 +84,11 @@ impl Journal {
         self.add(Record::Remove(path.clone(), id))
     }
 
+    /// Nothing is there that is not sealed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// The file has an entry.
     pub(super) fn has(&self, path: &RelPath) -> bool {
         self.files.contains_key(path)

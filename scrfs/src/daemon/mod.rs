@@ -35,6 +35,7 @@ mod promise;
 mod report;
 mod requests;
 mod restart;
+mod room;
 mod rounds;
 mod seal;
 mod state;

@@ -187,6 +187,7 @@ impl Node {
             waiting: Waiting::default(),
             advice: super::eyes::Advice::default(),
             askers: super::eyes::Askers::default(),
+            shortage: super::room::Shortage::default(),
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);

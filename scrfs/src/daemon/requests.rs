@@ -281,10 +281,12 @@ impl Node {
 
     /// The watching thread.
     pub(super) fn watch(&self) {
+        let mut looked = Instant::now();
         let mut state = self.state.lock();
         while !state.stopping {
+            let until_look = self.look_now_and_then(&mut state, &mut looked);
             if state.waiting.waiters.is_empty() && state.lost_at.is_none() {
-                self.wake.wait(&mut state);
+                let _ = self.wake.wait_for(&mut state, until_look);
                 continue;
             }
             let _ = self.wake.wait_for(&mut state, TICK);

@@ -21,6 +21,7 @@ use crate::store::{Store, StoreError};
 use super::boundary::{Completion, Errno};
 use super::node::Node;
 use super::requests::Wanted;
+use super::room::Moment;
 
 const NAME: &str = "rounds.journal";
 
@@ -182,7 +183,12 @@ impl Node {
             return errno.0;
         }
         let journal = match op {
-            DirOp::Make { .. } => Ok(()),
+            DirOp::Make { path, .. } => {
+                if path.split_first().is_some_and(|(_, rest)| rest.is_root()) {
+                    self.look_at_room(Moment::Begin);
+                }
+                Ok(())
+            }
             DirOp::Rename { from, to, .. } => self.journal.lock().renamed(from, to),
             DirOp::Remove { path } => {
                 if let Some(id) = self.removed_dataset(path) {

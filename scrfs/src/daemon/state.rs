@@ -17,6 +17,7 @@ use crate::transfer::user::Identity;
 
 use super::eyes::{Advice, Askers};
 use super::requests::Waiting;
+use super::room::Shortage;
 
 /// Until a coordinator says otherwise.
 const SEAL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -248,6 +249,7 @@ pub(super) struct State {
     /// The lead's.
     pub(super) advice: Advice,
     pub(super) askers: Askers,
+    pub(super) shortage: Shortage,
     pub(super) stopping: bool,
 }
 

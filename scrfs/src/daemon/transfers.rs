@@ -298,7 +298,7 @@ impl Node {
 
 /// Not the PFS's fault.
 fn here(reason: impl std::fmt::Display) -> FetchFailure {
-    FetchFailure { reason: reason.to_string(), corrupt: false }
+    FetchFailure { reason: reason.to_string(), corrupt: false, full: false }
 }
 
 /// The PFS's fault when what it has is not what is recorded.
@@ -310,7 +310,9 @@ fn there(error: TransferError) -> FetchFailure {
         TransferError::Io { step, source, .. } => step.starts_with("open") && missing(source),
         TransferError::Cancelled | TransferError::Identity { .. } => false,
     };
-    FetchFailure { reason: error.to_string(), corrupt }
+    let full = matches!(&error, TransferError::Io { source, .. }
+        if [Some(libc::ENOSPC), Some(libc::EDQUOT)].contains(&source.raw_os_error()));
+    FetchFailure { reason: error.to_string(), corrupt, full }
 }
 
 fn verify_file(

@@ -86,8 +86,12 @@ impl FileSystem {
             handle.inode.mappable.fetch_sub(1, Ordering::Relaxed);
         }
         let inode = handle.inode.id;
+        let goes = handle.inode.let_go.load(Ordering::Relaxed);
         // What keeps the backing file open goes before anybody is told.
         drop(handle);
+        if goes {
+            self.table.closed(inode);
+        }
         if writable {
             self.tell_released(inode);
         }

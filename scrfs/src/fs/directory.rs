@@ -398,7 +398,7 @@ impl FileSystem {
         if let Some((above, name)) = path.split_last()
             && let Some(parent) = self.table.find(&above)
         {
-            self.table.cut_tree(parent, name);
+            self.table.let_tree_go(parent, name);
         }
     }
 

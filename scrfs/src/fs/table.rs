@@ -9,7 +9,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -75,6 +75,8 @@ pub struct Inode {
     pub(super) table: Weak<Mutex<Inner>>,
     /// Open handles through which a program may map it and store: of what it does then the kernel tells nobody.
     pub(crate) mappable: AtomicU32,
+    /// Its names went with its dataset: what is not open has no bytes here any more.
+    pub(crate) let_go: AtomicBool,
     /// The adapter's passthrough registration, shared by all open handles.
     pub(crate) passthrough: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
@@ -87,6 +89,7 @@ impl Inode {
             backing: RwLock::new(known),
             table,
             mappable: AtomicU32::new(0),
+            let_go: AtomicBool::new(false),
             passthrough: Mutex::new(None),
         })
     }
@@ -295,6 +298,25 @@ impl Table {
         self.inner.lock().cut(parent, name);
     }
 
+    /// `name` is gone with everything below it, and the kernel may go on knowing what it stood for: bytes of it are held
+    /// only where somebody has it open.
+    pub(crate) fn let_tree_go(&self, parent: u64, name: &[u8]) {
+        let ids: Vec<u64> = {
+            let inner = self.inner.lock();
+            let top = inner.nodes.get(&parent).and_then(|node| node.names.get(name).copied());
+            top.into_iter().chain(top.into_iter().flat_map(|top| inner.below(top))).collect()
+        };
+        self.cut_tree(parent, name);
+        for id in ids {
+            self.inner.lock().let_go(id);
+        }
+    }
+
+    /// Nobody has it open any more, perhaps.
+    pub(crate) fn closed(&self, id: u64) {
+        self.inner.lock().let_go(id);
+    }
+
     /// `name` is gone with everything below it.
     pub(crate) fn cut_tree(&self, parent: u64, name: &[u8]) {
         let mut inner = self.inner.lock();
@@ -377,17 +399,7 @@ impl Table {
 
     /// The numbers of all known inodes below directory `id`.
     pub(crate) fn below(&self, id: u64) -> Vec<u64> {
-        let inner = self.inner.lock();
-        let mut found = Vec::new();
-        let mut pending = vec![id];
-        while let Some(dir) = pending.pop() {
-            let below =
-                inner.nodes.get(&dir).into_iter().flat_map(|node| node.names.iter().map(|(_, id)| *id));
-            let first = found.len();
-            found.extend(below);
-            pending.extend_from_slice(&found[first..]);
-        }
-        found
+        self.inner.lock().below(id)
     }
 
     /// The number of the inode at `path`, if all names on the way are known.
@@ -398,6 +410,38 @@ impl Table {
 }
 
 impl Inner {
+    fn below(&self, id: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut pending = vec![id];
+        while let Some(dir) = pending.pop() {
+            let names = self.nodes.get(&dir).into_iter().flat_map(|node| node.names.iter());
+            let first = found.len();
+            found.extend(names.map(|(_, id)| *id));
+            pending.extend_from_slice(&found[first..]);
+        }
+        found
+    }
+
+    /// Closes the descriptor of an inode that has no name, if nobody uses it; else that is done when it is closed.
+    fn let_go(&mut self, id: u64) {
+        let Some(node) = self.nodes.get(&id).filter(|node| node.links.is_empty()) else { return };
+        node.inode.let_go.store(true, Ordering::Relaxed);
+        let mut slot = node.inode.backing.write();
+        let used =
+            slot.as_ref().and_then(|known| known.fd.as_ref()).is_some_and(|fd| Arc::strong_count(fd) > 1);
+        if used || Arc::strong_count(&node.inode) > 1 {
+            return;
+        }
+        if let Some(record) = node.inode.record {
+            self.keep.clear_backing(record);
+        }
+        if let Some(known) = slot.take()
+            && self.keys.get(&known.key) == Some(&id)
+        {
+            self.keys.remove(&known.key);
+        }
+    }
+
     fn add(&mut self, backing: Option<Backing>, mark: SealedMark) -> u64 {
         let own = backing.as_ref().and_then(|backing| self.own_number(backing.key));
         let id = own.unwrap_or_else(|| self.keep.next_inode(OWN_BOUND));

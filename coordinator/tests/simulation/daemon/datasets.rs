@@ -122,7 +122,7 @@ impl Daemon {
         entries: &[Entry],
     ) -> Result<Vec<FrozenFile>, FetchFailure> {
         if rng.rarely(trouble.0) {
-            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false });
+            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false, full: true });
         }
         let mut data = MemberData::default();
         for entry in entries {
@@ -130,7 +130,11 @@ impl Daemon {
             assert_eq!(copy.member, member, "another member's file");
             let content = prefix.read(id, &entry.path).filter(|content| crc_of(*content) == copy.crc);
             let Some(content) = content else {
-                return Err(FetchFailure { reason: format!("{} is bad", entry.path), corrupt: true });
+                return Err(FetchFailure {
+                    reason: format!("{} is bad", entry.path),
+                    corrupt: true,
+                    full: false,
+                });
             };
             data.files.insert(entry.path.clone(), content);
         }

@@ -453,7 +453,7 @@ impl Daemon {
                 }
             }
             Command::CopyFromPrefix { request, file, .. } => {
-                let failure = |corrupt| FetchFailure { reason: "not good".to_owned(), corrupt };
+                let failure = |corrupt| FetchFailure { reason: "not good".to_owned(), corrupt, full: false };
                 let result = match prefix.read(file.id, &file.path) {
                     None => Err(failure(true)),
                     Some(_) if trouble_now() => Err(failure(false)),

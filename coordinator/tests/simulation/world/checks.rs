@@ -109,6 +109,9 @@ impl World {
 
     /// With a listed dataset its directories go.
     pub(super) fn evicting(&mut self, id: DatasetId) {
+        if self.early {
+            self.leaves_early(id);
+        }
         let listed =
             self.nodes.iter().filter_map(|node| node.datasets.get(&id)).find(|dataset| dataset.listed);
         if let Some(dataset) = listed.filter(|_| self.ready) {
@@ -124,6 +127,21 @@ impl World {
         let all = self.settings.sealing.scope == MarkerScope::All;
         let may = !all || self.nodes.iter().any(everywhere) || self.nodes.iter().all(set);
         assert!(may, "{name:?} is sealed, and not marked on all nodes");
+    }
+
+    /// Of what goes for want of room the newest is on the PFS, or `SCR_CACHE_SIZE` is 1.
+    fn leaves_early(&mut self, id: DatasetId) {
+        self.sacrificed.insert(id);
+        let newer =
+            |node: &Daemon| node.datasets.iter().any(|(other, dataset)| *other > id && dataset.listed);
+        let newest = !self.nodes.iter().any(newer);
+        let Some((key, _)) = self.promised.last_key_value().filter(|(key, _)| key.1 == id) else { return };
+        let flushed = self.settings.fetch && self.prefix.datasets.contains_key(key);
+        assert!(flushed || !newest || self.settings.cache_size == 1, "{id} is the newest, and goes");
+        // Nobody knows what has gone bad, here or on the PFS, before it is read.
+        if !flushed || !observer::in_prefix(&self.prefix, *key) {
+            self.promised.clear();
+        }
     }
 
     pub(super) fn committing(&mut self, catalog: &Catalog) {
@@ -242,9 +260,9 @@ impl World {
                 let epoch = self.nodes[at].datasets[id].epoch;
                 for node in &self.nodes {
                     let Some(dataset) = node.datasets.get(id) else {
-                        // An old one whose marker was set again; it has made room meanwhile.
+                        // An old one whose marker was set again, or room was short: it has made room meanwhile.
                         let newer = node.datasets.iter().any(|(other, d)| other > id && d.listed);
-                        assert!(newer, "{id} is not on {}", node.host);
+                        assert!(newer || self.sacrificed.contains(id), "{id} is not on {}", node.host);
                         continue;
                     };
                     assert_eq!(
@@ -254,7 +272,7 @@ impl World {
                         node.host
                     );
                 }
-                if self.may_promise((epoch, *id)) {
+                if self.may_promise((epoch, *id)) && !self.sacrificed.contains(id) {
                     self.promised.insert((epoch, *id), name.clone());
                 }
             }

@@ -57,7 +57,7 @@ impl World {
                 if bad.contains(&share.node) || (share.node == target && !bad.is_empty()) {
                     let here = self.nodes[share.node].datasets.contains_key(&catalog.id);
                     let bad = here && bad.contains(&share.node);
-                    return Err(JobFailure { reason: "a member is bad".to_owned(), bad });
+                    return Err(JobFailure { reason: "a member is bad".to_owned(), bad, full: false });
                 }
                 if share.node != target {
                     return Ok(JobOutput::Done);
@@ -95,7 +95,7 @@ impl World {
                     self.found_bad.entry(share.id).or_insert_with(|| if whole { vec![] } else { vec![from] });
                 if !bad.is_empty() {
                     let bad = share.node == from;
-                    return Err(JobFailure { reason: "no such file".to_owned(), bad });
+                    return Err(JobFailure { reason: "no such file".to_owned(), bad, full: false });
                 }
                 if share.node == to {
                     if !self.nodes[to].datasets.contains_key(&file.id) {

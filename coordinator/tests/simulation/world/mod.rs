@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use scrfs::control::{Command, DirOp, Event, HeldState, MarkerScope, SealRules, Settings, Start};
 use scrfs::dataset::{Catalog, Scheme};
-use scrfs::ids::{Epoch, NodeRank, RequestId};
+use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lead, Output};
@@ -84,6 +84,10 @@ pub(crate) struct World {
     pub(crate) failed: BTreeSet<Key>,
     /// Datasets of which bytes went bad while programs ran.
     decayed: BTreeSet<Key>,
+    /// The lead lets a dataset go for want of room.
+    early: bool,
+    /// Those that have gone so.
+    sacrificed: BTreeSet<DatasetId>,
     /// Datasets that were promised, and of which bytes went bad beyond what anybody can give back.
     rotten: BTreeSet<Key>,
     /// Nothing but death and decay happens in this seed.
@@ -154,6 +158,8 @@ impl World {
             catalogs: BTreeMap::new(),
             truth: Truth::new(),
             promised: BTreeMap::new(),
+            early: false,
+            sacrificed: BTreeSet::new(),
             removing: BTreeSet::new(),
             next_host: 0,
             gave_up: false,
@@ -247,6 +253,7 @@ impl World {
     fn feed(&mut self, input: Input) {
         self.say(|| format!("> {input:?}"));
         let Some(lead) = &mut self.lead else { return };
+        self.early = false;
         for output in lead.step(input) {
             self.say(|| format!("    < {output:?}"));
             self.output(output);
@@ -298,6 +305,7 @@ impl World {
             Output::Note(_, text) => {
                 assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");
                 self.gave_up |= text.contains("given up");
+                self.early |= text.contains("leaves the caches early");
             }
         }
     }

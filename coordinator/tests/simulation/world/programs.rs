@@ -12,7 +12,7 @@ impl World {
     /// A program does something on some node.
     pub(super) fn act(&mut self) {
         let at = self.rng.below(self.nodes.len());
-        match self.rng.below(26) {
+        match self.rng.below(27) {
             0..=4 => {
                 let path = self.some_path();
                 self.directory(at, DirOp::Make { path, mode: 0o755, uid: 1, gid: 1 });
@@ -41,6 +41,12 @@ impl World {
             }
             18..=21 => self.open(at),
             22 => self.rot(at),
+            // Seldom, or nothing would stay in the caches.
+            26 if self.nodes[at].serving && self.rng.chance(20) => {
+                let begins = self.rng.chance(50);
+                self.send_up(at, Event::RoomShort { free: 1, wanted: 2, begins });
+            }
+            26 => {}
             _ => {
                 // rm -rf of a whole dataset, seldom.
                 let name = self.some_name();

@@ -1,0 +1,123 @@
+//! Which datasets leave the caches: those that newer ones take the place of, and earlier ones where a node has too little
+//! room (DESIGN 5).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scrfs::control::Command;
+use scrfs::ids::{DatasetId, NodeRank};
+
+use super::policy::{Evictable, Sacrifice, evictions, sacrifice};
+use super::{Phase, Running};
+
+/// Datasets on their way out, and the nodes that still have bytes of them.
+#[derive(Debug, Default)]
+pub(super) struct Leaving(BTreeMap<DatasetId, BTreeSet<NodeRank>>);
+
+impl Leaving {
+    /// The node has nothing of it any more.
+    fn left(&mut self, id: DatasetId, node: NodeRank) {
+        if let Some(nodes) = self.0.get_mut(&id) {
+            nodes.remove(&node);
+            if nodes.is_empty() {
+                self.0.remove(&id);
+            }
+        }
+    }
+
+    fn gives_room_to(&self, node: NodeRank) -> bool {
+        self.0.values().any(|nodes| nodes.contains(&node))
+    }
+}
+
+impl Running {
+    /// Lets go the generations in whose place newer ones are, and what `SCR_CACHE_SIZE` has no room for.
+    pub(super) fn evict(&mut self) {
+        if !matches!(self.phase, Phase::Serving) {
+            return;
+        }
+        let mut gone = self.cluster.datasets.superseded();
+        // What goes for its successor takes no other dataset's place.
+        let newest_first: Vec<Evictable> = self
+            .cluster
+            .datasets
+            .newest_first()
+            .iter()
+            .filter(|known| !gone.contains(&known.catalog.id))
+            .map(|known| {
+                let id = known.catalog.id;
+                let flushing = !known.flushed && self.flushes.busy(id);
+                Evictable { id, busy: flushing || self.fetches.rebuilding(id) }
+            })
+            .collect();
+        gone.retain(|id| !self.flushes.runs(*id) && !self.fetches.rebuilding(*id));
+        for id in evictions(&newest_first, self.cluster.settings.cache_size) {
+            if !gone.contains(&id) {
+                gone.push(id);
+            }
+        }
+        let (datasets, seals) = (&self.cluster.datasets, &self.seals);
+        gone.retain(|id| !datasets.any(*id).is_some_and(|known| seals.needs(&known.catalog)));
+        for id in gone {
+            self.let_go(id);
+        }
+    }
+
+    /// A node's cache has less room than is wanted there, as `short` says; false if none can be made. What is leaving
+    /// anyhow may be enough: the node looks again when it has left.
+    pub(super) fn make_room(&mut self, node: NodeRank, short: &str, begins: bool) -> bool {
+        if self.leaving.gives_room_to(node) {
+            return true;
+        }
+        let newest_first: Vec<Sacrifice> = self
+            .cluster
+            .datasets
+            .newest_first()
+            .iter()
+            .map(|known| {
+                let id = known.catalog.id;
+                let fetched = self.fetches.rebuilding(id) || self.fetches.wants(id);
+                Sacrifice {
+                    id,
+                    needed: fetched || self.seals.needs(&known.catalog),
+                    flushing: !known.flushed && self.flushes.busy(id),
+                    // What a restart does not fetch is lost to it.
+                    flushed: known.flushed && self.cluster.settings.fetch,
+                }
+            })
+            .collect();
+        let host = self.cluster.host(node).to_owned();
+        let may_be_lost = begins && self.cluster.settings.cache_size == 1;
+        let Some(id) = sacrifice(&newest_first, may_be_lost) else {
+            self.cluster.warn(format!("{host}: {short}; no dataset may leave the caches"));
+            return false;
+        };
+        self.cluster.note(format!("{host}: {short}; dataset {id} leaves the caches early"));
+        self.let_go(id);
+        true
+    }
+
+    /// A node has nothing of the dataset any more.
+    pub(super) fn left(&mut self, id: DatasetId, node: NodeRank) {
+        self.leaving.left(id, node);
+        if !self.leaving.gives_room_to(node) {
+            self.fetches.room_made(node);
+        }
+    }
+
+    /// Room for files that programs open.
+    pub(super) fn make_room_for_fetches(&mut self) {
+        while let Some(short) = self.fetches.take_short() {
+            if !self.make_room(short.node(), "room is short for a file that is opened", false) {
+                self.fetches.no_room(&mut self.cluster, &short);
+            }
+        }
+    }
+
+    /// It leaves all caches.
+    pub(super) fn let_go(&mut self, id: DatasetId) {
+        self.cluster.datasets.remove(id);
+        self.flushes.removed(id);
+        self.leaving.0.insert(id, self.cluster.nodes().collect());
+        self.cluster.send_all(&Command::Evict(id));
+    }
+}

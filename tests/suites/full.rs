@@ -1,0 +1,117 @@
+//! Caches without room: it is made where it can be, and where it cannot, programs are told at once and nothing that is
+//! protected is harmed (semantics: "When the cache is full").
+
+use std::time::Duration;
+
+use scrfs_harness::Cluster;
+use scrfs_harness::cluster::Config;
+use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::place::SCR;
+use scrfs_harness::wait;
+
+const LIMIT: Duration = Duration::from_mins(2);
+const NODES: [usize; 3] = [0, 1, 2];
+
+fn cluster() -> Cluster {
+    Cluster::start(&Config { cache_size: "64m".into(), ..Config::new(4) }).expect("a cluster")
+}
+
+/// Coordinators on `hosts`, and a program on all of them that does nothing.
+fn idle(job: &Job<'_>, hosts: &[usize]) -> Running {
+    let run = job.start(hosts, hosts.len(), 1, &["/bin/sleep", "600"]);
+    for &node in hosts {
+        job.await_coordinator(node);
+        wait::until_true("the program", LIMIT, || job.on(node).run("pgrep -f '^/bin/sleep 600$'").ok());
+    }
+    run
+}
+
+/// Each node writes `mib` MiB of its own into the dataset.
+fn write(job: &Job<'_>, name: &str, mib: usize) {
+    job.on(0).run(&format!("mkdir {SCR}/{name}")).must();
+    for node in NODES {
+        let line = format!(
+            "cd {SCR}/{name} && yes '{name} of {node}' | head -c {mib}M > f{node} && md5sum f{node} > /tmp/{name}.md5"
+        );
+        job.on(node).run(&line).must();
+    }
+}
+
+fn is_whole(job: &Job<'_>, nodes: &[usize], name: &str, mib: usize) {
+    for node in nodes {
+        for of in NODES {
+            let line = format!("yes '{name} of {of}' | head -c {mib}M | cmp - {SCR}/{name}/f{of}");
+            job.on(*node).run(&line).must();
+        }
+    }
+}
+
+#[test]
+fn the_oldest_goes_earlier_for_the_next_dataset() {
+    let cluster = cluster();
+    // Three of 16 MiB and 8 MiB of parity on each node are more than there is room for.
+    let job = Job::new(&cluster, "early").set("SCR_CACHE_SIZE", "3").set("SCR_FLUSH", "0");
+    job.mount(0..4);
+    let mut run = idle(&job, &NODES);
+    for step in 1..6 {
+        let name = format!("d{step}");
+        write(&job, &name, 16);
+        let touched = job.on(step % 3).run(&format!("touch {SCR}/{name}/.complete"));
+        assert!(touched.ok(), "{touched}\n{}", job.events(0));
+    }
+    assert!(job.events(0).contains("leaves the caches early"), "{}", job.events(0));
+    let listed = job.on(1).run(&format!("ls {SCR}"));
+    assert_eq!(listed.must().split_whitespace().collect::<Vec<_>>(), ["d4", "d5"]);
+    job.on(1).run(&format!("yes 'd4 of 1' | head -c 16M | cmp - {SCR}/d4/f1")).must();
+    run.stop();
+    cluster.poweroff(1);
+    let mut run = idle(&job, &[0, 2, 3]);
+    is_whole(&job, &[0, 2, 3], "d5", 16);
+    run.stop();
+}
+
+#[test]
+fn a_full_cache_harms_nothing() {
+    let cluster = cluster();
+    let job = Job::new(&cluster, "full").set("SCR_FLUSH", "0");
+    job.mount(0..4);
+    let mut run = idle(&job, &NODES);
+    write(&job, "a", 12);
+    job.on(0).run(&format!("touch {SCR}/a/.complete")).must();
+    // What is told is what can be written, and not a byte more.
+    let room = |node: usize| -> u64 {
+        job.on(node).run(&format!("echo $(($(stat -f -c %a*%S {SCR})))")).must().parse().expect("a number")
+    };
+    let told = room(0);
+    assert!((30 << 20..52 << 20).contains(&told), "{told}");
+    job.on(0).run(&format!("mkdir {SCR}/b")).must();
+    let full = job.on(0).run(&format!("cat /dev/zero > {SCR}/b/zero"));
+    assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
+    let size: u64 = job.on(0).run(&format!("stat -c %s {SCR}/b/zero")).must().parse().expect("a number");
+    assert!(size <= told && size > told - (1 << 20), "{size} of {told} bytes");
+    assert!(room(0) < 1 << 20);
+    for line in
+        [format!("head -c 1 /dev/zero > {SCR}/b/more"), format!("head -c 1M /dev/zero >> {SCR}/b/zero")]
+    {
+        let full = job.on(0).run(&line);
+        assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
+    }
+    // Neither can it be sealed, as there is no room for its protection; the program is told, and keeps its files.
+    let refused = job.on(0).run(&format!("touch {SCR}/b/.complete"));
+    assert!(!refused.ok() && refused.err.contains("Input/output error"), "{refused}");
+    wait::until_true("the reason", SOON, || job.events(0).contains("No space left on device"));
+    assert_eq!(job.on(0).run(&format!("stat -c %s {SCR}/b/zero")).must(), size.to_string());
+    is_whole(&job, &[1, 2], "a", 12);
+    // The files that other nodes have of it have no room here; nothing else is wrong with them.
+    assert!(job.on(0).run(&format!("cmp {SCR}/a/f0 {SCR}/a/f0")).ok());
+    let away = job.on(0).run(&format!("cat {SCR}/a/f1"));
+    assert!(!away.ok() && away.err.contains("No space left on device"), "{away}");
+    job.on(0).run(&format!("truncate -s 1M {SCR}/b/zero && cat {SCR}/a/f1 > /dev/null")).must();
+    job.on(0).run(&format!("touch {SCR}/b/.complete")).must();
+    run.stop();
+    cluster.poweroff(0);
+    let mut run = idle(&job, &[1, 2, 3]);
+    is_whole(&job, &[1, 2, 3], "a", 12);
+    job.on(3).run(&format!("head -c 1M /dev/zero | cmp - {SCR}/b/zero")).must();
+    run.stop();
+}
