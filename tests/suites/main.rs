@@ -9,6 +9,7 @@ mod full;
 mod generations;
 mod interrupt;
 mod marker;
+mod patterns;
 mod prefix_away;
 mod programs;
 mod recovery;
