@@ -120,6 +120,8 @@ fn the_leads_advice_and_what_reaches_it() {
         let mut lead = Lead::attach(&m.control(), 1);
         lead.inventory();
         lead.send(&Command::Serve);
+        // Answered when that is done: requests are sent from then on.
+        lead.inventory();
         lead.send(&Command::Advise { need_checkpoint: false, should_exit: true });
         wait_until("the advice", || eye(m, "should_exit") == "1\n");
         assert_eq!(eye(m, "need_checkpoint"), "0\n");
