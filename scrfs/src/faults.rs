@@ -12,7 +12,7 @@
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
-//! * seal: `seal.begun`, `seal.quiet`, `seal.frozen`, with markers that wait for no more
+//! * seal: `seal.begun`, `seal.quiet`, of logs `seal.log` (each block) and `seal.logs`, `seal.frozen`, with markers that wait for no more
 //!   `seal.promised`, then per member `seal.synced`, `seal.placed`, `seal.recorded`, then
 //!   `commit.begun`, `commit.recorded`, `commit.listed`
 //! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file that is changed

@@ -104,9 +104,9 @@ impl<'a> Job<'a> {
         fs::remove_file(self.host_desk().join("faults")).is_ok()
     }
 
-    /// Whether the armed fault has fired.
+    /// Whether every armed fault has fired.
     pub fn fired(&self) -> bool {
-        !self.host_desk().join("faults").exists()
+        ["faults", "faults.daemon"].iter().all(|name| !self.host_desk().join(name).exists())
     }
 
     /// Commands on a node as the job's user.

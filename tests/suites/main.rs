@@ -8,6 +8,7 @@ mod eyes;
 mod full;
 mod generations;
 mod interrupt;
+mod logs;
 mod marker;
 mod patterns;
 mod prefix_away;

@@ -123,7 +123,7 @@ fn two_touches_at_once_have_one_outcome() {
 
 /// A program on `node` that has `file` open for writing until its input ends.
 fn writer(job: &Job<'_>, node: usize, file: &str) -> std::process::Child {
-    let line = format!("exec 7>> {SCR}/{file}; read never");
+    let line = format!("exec 7<> {SCR}/{file}; read never");
     let writer = job.on(node).sh(&line).stdin(std::process::Stdio::piped()).spawn().expect("a shell");
     wait::until_true("the writer", SOON, || job.on(node).run("pgrep -f 'read neve[r]'").ok());
     writer
@@ -192,7 +192,7 @@ fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
     // The marker's own process: at once.
     let begun = std::time::Instant::now();
     let own = format!(
-        "import os,sys\nf=open('{SCR}/w/a','ab')\nm=os.open('{SCR}/w/.complete',os.O_WRONLY|os.O_CREAT)\n\
+        "import os,sys\nf=open('{SCR}/w/a','r+b')\nm=os.open('{SCR}/w/.complete',os.O_WRONLY|os.O_CREAT)\n\
          try:\n  os.close(m)\nexcept OSError as e:\n  sys.exit(e.errno)\n"
     );
     let ran = cluster.on(0).cmd("python3").args(["-c", &own]).status().unwrap();
@@ -202,7 +202,7 @@ fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
     // Another's: after the time-out, named.
     let mut other = job
         .on(1)
-        .sh(&format!("exec 7>> {SCR}/w/b; read never"))
+        .sh(&format!("exec 7<> {SCR}/w/b; read never"))
         .stdin(std::process::Stdio::piped())
         .spawn()
         .unwrap();

@@ -202,7 +202,7 @@ fn an_invalid_dataset_is_not_sealed() {
     // While the seal waits for a writer: it is dropped, and the file is there.
     let mut writer = job
         .on(1)
-        .sh(&format!("exec 7>> {SCR}/ck/p1; read never"))
+        .sh(&format!("exec 7<> {SCR}/ck/p1; read never"))
         .stdin(std::process::Stdio::piped())
         .spawn()
         .unwrap();

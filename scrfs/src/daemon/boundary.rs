@@ -130,6 +130,10 @@ pub struct Writer {
     pub pid: u32,
     /// Its command name, for people.
     pub command: String,
+    /// It can write nowhere but at the file's end, and cannot map it.
+    pub appends: bool,
+    /// No process has the descriptor any more: its release is on its way. Looked at where it appends.
+    pub closing: bool,
 }
 
 /// The next generation of a sealed dataset on this node. Paths are relative to the dataset's directory.
@@ -164,7 +168,8 @@ pub trait MountedTree: Send + Sync {
     /// mkdir and rmdir in it wait until [`MountedTree::thaw`] or [`MountedTree::sealed`].
     fn freeze(&self, name: &[u8]);
 
-    /// Who still can write, by lease (F_SETLEASE) and handle table. Empty = quiet.
+    /// Who still can write, by lease (F_SETLEASE) and handle table. Files of which all writers append keep nothing from
+    /// being quiet.
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno>;
 
     /// `.invalid` is there: it is not to be sealed.
@@ -188,6 +193,14 @@ pub trait MountedTree: Send + Sync {
     /// the tree are used, others are fetched on open. The first change asks for its next generation. A former dataset of
     /// that name is forgotten.
     fn sealed(&self, catalog: Arc<CatalogIndex>);
+
+    /// As [`MountedTree::sealed`] and then [`MountedTree::generation`], with nothing of any program's in between: its next
+    /// generation has begun with the seal.
+    fn sealed_and_changed(&self, catalog: Arc<CatalogIndex>, generation: Generation) {
+        let id = catalog.catalog().id;
+        self.sealed(catalog);
+        self.generation(id, generation);
+    }
 
     /// What programs have done to sealed dataset `id` here.
     fn generation(&self, id: DatasetId, generation: Generation);

@@ -2,9 +2,10 @@
 //!
 //! `tree/<name>/` while it is in the mount; `dataset.<id>/` has its redundancy files, `aside/` its files while it is not
 //! presented or is changed there, `staged/` what is arriving and not yet checked, `linking/` and `kept/` what is on its way
-//! to `aside/` when its next generation begins and goes on.
+//! to `aside/` when its next generation begins and goes on, `logs/` the copies that were sealed of files which programs
+//! hold open for append.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -18,6 +19,7 @@ use crate::path::RelPath;
 use crate::store::beneath;
 
 use super::boundary::MountedTree;
+use super::listing::regular_files;
 use super::state::{Dataset, Home};
 
 /// Inode numbers of the cache's file system, and the names that each has in a dataset.
@@ -41,6 +43,8 @@ pub(super) enum Staged {
     Copy(RelPath),
     /// The sealed bytes of a file that is about to be changed.
     Kept(RelPath),
+    /// The first bytes of a file that goes on growing.
+    Log(RelPath),
 }
 
 impl Staged {
@@ -51,6 +55,7 @@ impl Staged {
             Self::Redundancy(member, name) => (format!("staged/redundancy.{member}"), name),
             Self::Copy(path) => ("staged/copy".to_owned(), path),
             Self::Kept(path) => ("kept".to_owned(), path),
+            Self::Log(path) => ("logs".to_owned(), path),
         };
         RelPath::new(directory).and_then(|directory| directory.concat(inner)).map_err(invalid)
     }
@@ -102,8 +107,14 @@ impl Cache {
     }
 
     /// Links the regular files of `entries` that are in the tree, so that they can be taken aside: each inode and its
-    /// names. Files that are elsewhere are left out.
-    pub(super) fn link(&self, id: DatasetId, name: &[u8], entries: &[Entry]) -> io::Result<Inodes> {
+    /// names. Files that are elsewhere are left out; of `logs` their copies are linked.
+    pub(super) fn link(
+        &self,
+        id: DatasetId,
+        name: &[u8],
+        entries: &[Entry],
+        logs: &BTreeSet<RelPath>,
+    ) -> io::Result<Inodes> {
         let own = self.own(id)?;
         let linking = RelPath::new("linking").map_err(invalid)?;
         beneath::remove_tree(own.as_fd(), &linking)?;
@@ -112,7 +123,9 @@ impl Cache {
         let mut inodes = Inodes::new();
         // Entries are sorted: files of one directory come together.
         let mut at: Option<(RelPath, OwnedFd, OwnedFd)> = None;
-        for entry in entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_))) {
+        let in_tree =
+            |entry: &&Entry| matches!(entry.kind, EntryKind::File(_)) && !logs.contains(&entry.path);
+        for entry in entries.iter().filter(in_tree) {
             let Some((directory, file)) = entry.path.split_last() else { continue };
             if at.as_ref().is_none_or(|(opened, ..)| *opened != directory) {
                 let from = match beneath::open_directory(tree.as_fd(), &directory) {
@@ -135,8 +148,12 @@ impl Cache {
                 names.push(entry.path.clone());
             }
         }
-        let paths: Vec<&RelPath> = inodes.values().flatten().collect();
-        sync_directories(to.as_fd(), paths.into_iter())?;
+        for log in logs {
+            let (from, file) = beneath::parent_of(own.as_fd(), &Staged::Log(log.clone()).path()?, false)?;
+            let (to, _) = beneath::parent_of(to.as_fd(), log, true)?;
+            rustix::fs::linkat(&from, file.as_path(), &to, file.as_path(), AtFlags::empty())?;
+        }
+        sync_directories(to.as_fd(), inodes.values().flatten().chain(logs))?;
         Ok(inodes)
     }
 
@@ -261,6 +278,39 @@ impl Cache {
         Ok(())
     }
 
+    /// The copy that was sealed of a file which is held open for append, if it has one.
+    pub(super) fn log(&self, id: DatasetId, path: &RelPath) -> io::Result<Option<OwnedFd>> {
+        let path = Self::own_path(id)?.concat(&Staged::Log(path.clone()).path()?).map_err(invalid)?;
+        match beneath::open_file(self.root.as_fd(), &path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Files of which there are such copies.
+    pub(super) fn logs(&self, id: DatasetId) -> io::Result<BTreeSet<RelPath>> {
+        match beneath::open_directory(self.root.as_fd(), &Self::logs_path(id)?) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+            other => Ok(regular_files(&other?, &RelPath::root())?.into_iter().collect()),
+        }
+    }
+
+    /// The copies have their names on storage.
+    pub(super) fn sync_logs(&self, id: DatasetId, paths: &BTreeSet<RelPath>) -> io::Result<()> {
+        let logs = beneath::open_directory(self.root.as_fd(), &Self::logs_path(id)?)?;
+        sync_directories(logs.as_fd(), paths.iter())?;
+        rustix::fs::fsync(self.own(id)?)?;
+        Ok(rustix::fs::fsync(&self.root)?)
+    }
+
+    pub(super) fn discard_logs(&self, id: DatasetId) -> io::Result<()> {
+        beneath::remove_tree(self.root.as_fd(), &Self::logs_path(id)?)
+    }
+
+    fn logs_path(id: DatasetId) -> io::Result<RelPath> {
+        Self::own_path(id)?.join(b"logs").map_err(invalid)
+    }
+
     /// Ids of which there is a directory of their own.
     pub(super) fn own_directories(&self) -> io::Result<Vec<DatasetId>> {
         let names = beneath::names(self.root.as_fd())?;
@@ -295,6 +345,8 @@ impl Cache {
     pub(super) fn put_back(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
         let own = self.own(id)?;
         let aside = RelPath::new("aside").map_err(invalid)?;
+        // What was sealed of them is what programs see now.
+        self.discard_logs(id)?;
         match beneath::open_directory(own.as_fd(), &aside) {
             Ok(_) => beneath::put_in_place(own.as_fd(), &aside, self.root.as_fd(), &self.in_tree(name)?),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -310,7 +362,7 @@ pub(super) fn sync_directories<'a>(
     home: BorrowedFd<'_>,
     paths: impl Iterator<Item = &'a RelPath>,
 ) -> io::Result<()> {
-    let mut directories = std::collections::BTreeSet::from([RelPath::root()]);
+    let mut directories = BTreeSet::from([RelPath::root()]);
     for path in paths {
         let mut at = path.split_last().map(|(parent, _)| parent);
         while let Some(directory) = at {

@@ -40,8 +40,9 @@ impl Node {
             return Ok(false);
         }
         let files = self.tree.files(&dataset.name).map_err(text)?;
-        let (part, others) = self.survey(&dataset, files)?;
+        let (mut part, others) = self.survey(&dataset, files)?;
         let index = dataset.catalog.as_ref().ok_or("it is not complete")?;
+        self.leave_out_logs(&dataset, index, &mut part.files).map_err(text)?;
         let made = others.iter().any(|entry| {
             entry.kind == EntryKind::Directory
                 && !entry.path.is_root()

@@ -75,7 +75,7 @@ fn entry_of(part: &Part) -> FilemapEntry {
         let meta = Meta {
             orig: Some(name.clone()),
             name: Some(name.clone()),
-            crc: (part.recorded || part.crcs_known).then_some(Crc32(copy.crc)),
+            crc: (part.recorded || part.crcs_known || copy.crc != 0).then_some(Crc32(copy.crc)),
             program_rank: copy.program_rank,
             attributes: Some(Attributes::of(file)),
             ..meta(&name, FileKind::User, copy.size)

@@ -10,7 +10,7 @@
 //! `generation.kept`, `generation.tidied`.
 
 use std::collections::hash_map::Entry as Slot;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,17 +70,31 @@ impl Node {
     /// Begins the next generation of a sealed dataset that programs see; it is no error when it has begun.
     pub(super) fn open_generation(&self, id: DatasetId) -> Result<(), String> {
         let mut generations = self.generations.lock();
+        if let Some(generation) = self.begin_generation(&mut generations, id, &BTreeSet::new())? {
+            self.tree.generation(id, generation);
+        }
+        Ok(())
+    }
+
+    /// The same, without a word to the tree: what it has to be told, if it had not begun. `logs` are changed by that: the
+    /// sealed bytes of these files are their copies.
+    pub(super) fn begin_generation(
+        &self,
+        generations: &mut Generations,
+        id: DatasetId,
+        logs: &BTreeSet<RelPath>,
+    ) -> Result<Option<Generation>, String> {
         let dataset = self.dataset(id).map_err(text)?;
         let index = dataset.catalog.clone().ok_or("it is not complete")?;
         match dataset.home {
-            Home::Under => return Ok(()),
+            Home::Under => return Ok(None),
             Home::Aside => return Err("it is not presented".into()),
             Home::Tree => {}
         }
         let top = top_of(&dataset.name)?;
         faults::hit("generation.begun").map_err(text)?;
         let entries = &index.catalog().entries;
-        let inodes = self.cache.link(id, &dataset.name, entries).map_err(text)?;
+        let inodes = self.cache.link(id, &dataset.name, entries, logs).map_err(text)?;
         faults::hit("generation.linked").map_err(text)?;
         let removed = self.journal.lock().removed_of(&top, id);
         let gone = Names::new(removed.iter().cloned());
@@ -88,6 +102,13 @@ impl Node {
         make_others(&self.cache.tree(&dataset.name).map_err(text)?, &kept).map_err(text)?;
         // What an earlier generation of the name had is sealed.
         self.journal.lock().forget_files(&top).map_err(text)?;
+        for log in logs {
+            let rank = match index.entry(log).map(|entry| &entry.kind) {
+                Some(EntryKind::File(copy)) => copy.program_rank,
+                _ => None,
+            };
+            self.journal.lock().changing(&top.concat(log).map_err(text)?, rank).map_err(text)?;
+        }
         let opened = self.disk.lock().change_with(
             &self.state,
             |table| {
@@ -100,10 +121,9 @@ impl Node {
         opened.map_err(text)?;
         generations.aside.insert(id, inodes);
         faults::hit("generation.recorded").map_err(text)?;
-        self.tree.generation(id, Generation { open: true, removed, changed: Vec::new() });
         self.events.info(Some(id), &format!("{}: its next generation has begun here", dataset.shown_name()));
         self.look_at_room(Moment::Begin);
-        Ok(())
+        Ok(Some(Generation { open: true, removed, changed: logs.iter().cloned().collect() }))
     }
 
     /// Tells the tree what programs have done to a dataset before this worker's start.
@@ -220,7 +240,7 @@ impl Node {
             let mut to = File::from(to.try_clone().map_err(failed)?);
             let monitor = Monitor::new(recorded.size);
             let seen =
-                copy::copy(&mut from.into(), recorded.size, "generation.block", &monitor, Some(&mut to))
+                copy::copy(&mut File::from(from), recorded.size, "generation.block", &monitor, Some(&mut to))
                     .map_err(failed)?;
             if (seen.size, seen.crc) != (recorded.size, recorded.crc) {
                 let text = format!(

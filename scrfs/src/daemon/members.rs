@@ -130,7 +130,7 @@ impl Node {
             .file(path)
             .ok_or_else(|| DataError::new(id, libc::ENOENT, "is not a file of the dataset").at(path))?;
         let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, path))?;
-        let file = beneath::open_file(home.as_fd(), path).map_err(DataError::io(id, path))?;
+        let file = self.open_sealed(&dataset, &home, path).map_err(DataError::io(id, path))?;
         let size = size_of(&file).map_err(DataError::io(id, path))?;
         if size != recorded.1.size {
             let text = format!("has {size} bytes here, recorded are {}", recorded.1.size);
@@ -245,7 +245,7 @@ impl Node {
             let fd = if staged {
                 self.cache.staged(id, &Staged::File(member, entry.path.clone()))
             } else {
-                beneath::open_file(home.as_fd(), &entry.path)
+                self.open_sealed(&dataset, &home, &entry.path)
             };
             let fd = fd.map_err(DataError::io(id, &entry.path))?;
             settle_file(id, &fd, entry, copy, staged)?;
@@ -411,7 +411,9 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
     }
     let mut files = part.files.clone();
     for ((entry, copy), &crc) in files.iter_mut().zip(crcs) {
-        let known = part.crcs_known || part.recorded || part.carried.contains(&entry.path);
+        let carried = part.carried.contains(&entry.path);
+        // One that is there before, of a file that was not carried on, is a log's.
+        let known = part.crcs_known || part.recorded || carried || copy.crc != 0;
         if known && copy.crc != crc {
             let text = format!("its bytes have CRC {crc:#x}, recorded is {:#x}", copy.crc);
             return Err(DataError::new(id, libc::EIO, text).at(&entry.path));

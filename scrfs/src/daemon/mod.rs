@@ -7,7 +7,7 @@
 //! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and `filemap` are its forms,
 //!   `journal` the cheap record of new files, `cache` where bytes are.
 //! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop;
-//!   `promise`: between freeze and commit.
+//!   `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what stays open meanwhile.
 //! * `members`: coordinators' workers read and write through descriptors that are opened here.
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
 //!   did, `listing` what is in a directory.
@@ -30,8 +30,10 @@ mod filemap;
 mod generation;
 mod journal;
 mod listing;
+mod logs;
 mod members;
 mod promise;
+mod quiet;
 mod report;
 mod requests;
 mod restart;

@@ -254,6 +254,9 @@ impl Node {
             }
             (frozen, listed, going)
         };
+        if let Err(error) = self.discard_half_made_logs() {
+            self.events.warning(None, &format!("copies of open files cannot be removed: {error}"));
+        }
         for id in listed {
             self.list_again(id);
         }
@@ -277,8 +280,19 @@ impl Node {
         if let Err(reason) = self.supersede(&mut self.disk.lock(), &catalog) {
             self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
         }
-        self.tree.sealed(catalog);
-        self.tell_generation(&dataset);
+        match self.place_logs(id) {
+            Ok(Some(generation)) => self.tree.sealed_and_changed(catalog, generation),
+            Ok(None) => {
+                self.tree.sealed(catalog);
+                self.tell_generation(&dataset);
+            }
+            Err(reason) => {
+                let text = format!("its logs cannot be kept apart: {reason}");
+                self.events.error(Some(id), &text);
+                // Nothing of it may change until that is done.
+                self.tree.freeze(&dataset.name);
+            }
+        }
     }
 
     /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their work is done.

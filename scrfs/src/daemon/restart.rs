@@ -2,7 +2,7 @@
 //!
 //! Fault points: `present.begun`, `present.aside`, `present.listed`.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::control::{Event, HeldDataset, HeldState, Inventory};
@@ -71,20 +71,21 @@ impl Node {
             Ok(home) => home,
             Err(error) => return Some(format!("its directory: {error}")),
         };
-        let check = |directory: &dyn AsFd, path: &RelPath, expected: u64| {
-            let size = beneath::open_file(directory.as_fd(), path).and_then(|fd| size_of(&fd));
-            match size {
-                Ok(size) if size == expected => None,
-                Ok(size) => Some(format!("{path} has {size} bytes, recorded are {expected}")),
-                Err(error) => Some(format!("{path}: {error}")),
-            }
+        let check = |file: std::io::Result<OwnedFd>, path: &RelPath, expected: u64| match file
+            .and_then(|fd| size_of(&fd))
+        {
+            Ok(size) if size == expected => None,
+            Ok(size) => Some(format!("{path} has {size} bytes, recorded are {expected}")),
+            Err(error) => Some(format!("{path}: {error}")),
         };
-        let file = part.files.iter().find_map(|(entry, copy)| check(&home, &entry.path, copy.size));
+        let file = part.files.iter().find_map(|(entry, copy)| {
+            check(self.open_sealed(dataset, &home, &entry.path), &entry.path, copy.size)
+        });
         let redundancy = || {
             let redundancy = part.redundancy.as_ref()?;
             let name = file_name(dataset.id, &redundancy.name).ok()?;
             let own = self.cache.own(dataset.id).ok()?;
-            check(&own, &name, redundancy.size)
+            check(beneath::open_file(own.as_fd(), &name), &name, redundancy.size)
         };
         file.or_else(redundancy)
     }

@@ -11,8 +11,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::control::{Event, FrozenPart, HeldState};
 use crate::dataset::{Catalog, CatalogIndex, EntryKind, FileCopy};
 use crate::faults;
@@ -21,45 +19,20 @@ use crate::path::RelPath;
 use crate::store::beneath;
 use crate::transfer::Monitor;
 
-use super::boundary::Writer;
+use super::boundary::Generation;
 use super::catalog_file;
+use super::disk;
 use super::listing::{Lost, entry_of, walk};
+use super::logs::Logs;
 use super::node::Node;
 use super::promise::Settling;
+use super::quiet::Bell;
 use super::state::{Dataset, Freezing, Home, Origin, Part};
-use super::{callers, disk};
 
-/// How often leases are looked at while somebody writes who has no handle whose release would tell.
-const LEASE_TICK: Duration = Duration::from_millis(20);
-/// A release reaches the daemon a little after its close(2) has returned: a writer who must not be waited for may still
-/// seem to be one for that long.
-const RELEASE_GRACE: Duration = Duration::from_millis(250);
 /// How long a given up seal may take to thaw.
 const THAW_MAX: Duration = Duration::from_secs(5);
 
-const GIVEN_UP: &str = "the seal was given up";
-
-/// Wakes a freezing thread.
-#[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
-    wake: Condvar,
-}
-
-impl Bell {
-    fn ring(&self) {
-        *self.rung.lock() = true;
-        self.wake.notify_all();
-    }
-
-    fn wait(&self, at_most: Duration) {
-        let mut rung = self.rung.lock();
-        if !*rung {
-            let _ = self.wake.wait_for(&mut rung, at_most);
-        }
-        *rung = false;
-    }
-}
+pub(super) const GIVEN_UP: &str = "the seal was given up";
 
 impl Node {
     /// Starts freezing. In the records' thread.
@@ -148,6 +121,7 @@ impl Node {
                 if !cancelled.is_cancelled() || !self.state.lock().table.background.contains_key(name) {
                     self.tree.thaw(name);
                 }
+                self.drop_logs(id);
                 self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}"));
             }
         }
@@ -169,14 +143,20 @@ impl Node {
         if self.tree.is_invalid(name) {
             return Err(".invalid is in it".into());
         }
-        self.wait_quiet(name, cancelled, bell)?;
+        let logs = self.wait_quiet(name, cancelled, bell)?;
         let text = |error: io::Error| error.to_string();
         faults::hit("seal.quiet").map_err(text)?;
         if let Some(base) = base {
             // Its sealed files leave the tree also where nothing was changed: the tree is the new generation's.
             self.open_generation(base)?;
         }
-        let frozen = self.tree.files(name).map_err(|error| error.to_string())?;
+        let logs = self.copy_logs(id, name, &logs, cancelled)?;
+        let mut frozen = self.tree.files(name).map_err(|error| error.to_string())?;
+        for file in &mut frozen {
+            if let Some(log) = logs.get(&file.path) {
+                file.size = log.size;
+            }
+        }
         let limit = self.state.lock().settings.as_ref().map_or(u64::MAX, |settings| settings.list_max);
         if frozen.len() as u64 > limit {
             return Err(format!("{} files, more than SCRFS_LIST_MAX ({limit})", frozen.len()));
@@ -186,66 +166,19 @@ impl Node {
             Some(base) => self.survey(base, frozen)?.0,
             None => FrozenPart { files: frozen, ..FrozenPart::default() },
         };
-        let part = self.describe(id, name, member, &told, base.as_ref())?;
+        let part = self.describe((id, name, member), &told, base.as_ref(), &logs)?;
         self.record_frozen(id, name, member, part, cancelled)?;
         faults::hit("seal.frozen").map_err(text)?;
         Ok(told)
     }
 
-    /// Waits until no writable descriptor or mapping is left, or says who has one.
-    fn wait_quiet(&self, name: &[u8], cancelled: &Monitor, bell: &Arc<Bell>) -> Result<(), String> {
-        let ring = Arc::clone(bell);
-        self.tree.on_release(name, Arc::new(move || ring.ring()));
-        let begun = Instant::now();
-        let timeout = self.state.lock().seal_timeout();
-        loop {
-            let writers = self.tree.writers(name).map_err(|error| error.to_string())?;
-            if writers.is_empty() {
-                return Ok(());
-            }
-            if cancelled.is_cancelled() {
-                return Err(GIVEN_UP.into());
-            }
-            let waited = begun.elapsed();
-            let own = self.own_writer(name, &writers);
-            if let Some(writer) = own.filter(|_| waited >= RELEASE_GRACE.min(timeout)) {
-                return Err(format!(
-                    "{} is still open for writing by the process that set the marker, or one that it descends from",
-                    shown(writer)
-                ));
-            }
-            if waited >= timeout {
-                let names: Vec<_> = writers.iter().take(8).map(shown).collect();
-                return Err(format!("still open for writing after {timeout:?}: {}", names.join(", ")));
-            }
-            let unseen = writers.iter().any(|writer| writer.pid == 0);
-            let left = timeout.saturating_sub(waited);
-            bell.wait(if unseen || own.is_some() {
-                left.min(LEASE_TICK)
-            } else {
-                left.min(Duration::from_millis(500))
-            });
-        }
-    }
-
-    /// A writer that is the process whose marker waits here, or an ancestor of it: it would wait for itself.
-    fn own_writer<'a>(&self, name: &[u8], writers: &'a [Writer]) -> Option<&'a Writer> {
-        let tids = self.state.lock().waiting.marker_callers(name);
-        if tids.is_empty() {
-            return None;
-        }
-        let own = callers::with_ancestors(tids.into_iter());
-        writers.iter().find(|writer| own.contains(&writer.pid))
-    }
-
     /// The member's files with their attributes and ranks, and the links and directories beside them.
     fn describe(
         &self,
-        id: DatasetId,
-        name: &[u8],
-        member: Member,
+        (id, name, member): (DatasetId, &[u8], Member),
         told: &FrozenPart,
         base: Option<&Dataset>,
+        logs: &Logs,
     ) -> Result<Part, String> {
         let top = self.tree.backing_directory(name).map_err(|error| error.to_string())?;
         let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
@@ -254,13 +187,19 @@ impl Node {
         let carried: std::collections::BTreeSet<RelPath> =
             told.carried.iter().map(|file| file.path.clone()).collect();
         for file in told.files.iter().chain(&told.carried) {
-            let fd = beneath::open_file(top.as_fd(), &file.path).map_err(|e| at(&file.path, e))?;
-            let stat = rustix::fs::fstat(&fd).map_err(|e| at(&file.path, e.into()))?;
+            let log = logs.get(&file.path);
+            let stat = match log {
+                Some(log) => log.stat,
+                None => beneath::open_file(top.as_fd(), &file.path)
+                    .and_then(|fd| Ok(rustix::fs::fstat(&fd)?))
+                    .map_err(|e| at(&file.path, e))?,
+            };
             if stat.st_size.cast_unsigned() != file.size {
                 return Err(format!("{}: changed its size while frozen", file.path));
             }
             let rank = name.concat(&file.path).ok().and_then(|path| self.journal.lock().rank_of(&path));
-            let mut copy = FileCopy { size: file.size, crc: 0, member, program_rank: rank };
+            let crc = log.map_or(0, |log| log.crc);
+            let mut copy = FileCopy { size: file.size, crc, member, program_rank: rank };
             if let Some((_, sealed)) =
                 base.and_then(|base| base.file(&file.path)).filter(|_| carried.contains(&file.path))
             {
@@ -421,12 +360,13 @@ impl Node {
             self.journal.lock().forget(&top).map_err(|error| format!("the filemap's journal: {error}"))?;
         }
         drop(disk);
-        self.list(id, later);
+        let begun = self.place_logs(id)?;
+        self.list(id, later, begun);
         faults::hit("commit.listed").map_err(|error| error.to_string())
     }
 
-    /// Tells the tree of a complete dataset that has its files there.
-    fn list(&self, id: DatasetId, later: bool) {
+    /// Tells the tree of a complete dataset that has its files there, and of its next generation if that has `begun`.
+    fn list(&self, id: DatasetId, later: bool, begun: Option<Generation>) {
         let listed = {
             let mut state = self.state.lock();
             match state.table.datasets.get_mut(&id) {
@@ -437,8 +377,10 @@ impl Node {
                 _ => None,
             }
         };
-        if let Some(catalog) = listed {
-            self.tree.sealed(catalog);
+        match (listed, begun) {
+            (Some(catalog), Some(generation)) => self.tree.sealed_and_changed(catalog, generation),
+            (Some(catalog), None) => self.tree.sealed(catalog),
+            (None, _) => {}
         }
     }
 
@@ -500,12 +442,4 @@ fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn shown(writer: &Writer) -> String {
-    if writer.pid == 0 {
-        format!("{} (a mapping)", writer.path)
-    } else {
-        format!("{} by {} (pid {})", writer.path, writer.command, writer.pid)
-    }
 }

@@ -173,12 +173,18 @@ pub(crate) fn has_descriptor(caller: Caller, nodeid: u64, name: &[u8]) -> bool {
     find_descriptor(caller.tid, nodeid, name, |_| true)
 }
 
+/// Some process has it open for writing: `pid`, which opened it, or one that got the descriptor from there.
+pub(crate) fn has_anybody(pid: u32, nodeid: u64, name: &[u8]) -> bool {
+    find_descriptor(pid, nodeid, name, writes) || is_written_by_others(Caller::default(), nodeid, name)
+}
+
+fn writes(info: &str) -> bool {
+    let flags = status_field(info, "flags").and_then(|text| i32::from_str_radix(&text, 8).ok());
+    flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
 /// Some other process has it open for writing.
 pub(crate) fn is_written_by_others(caller: Caller, nodeid: u64, name: &[u8]) -> bool {
-    let writes = |info: &str| {
-        let flags = status_field(info, "flags").and_then(|text| i32::from_str_radix(&text, 8).ok());
-        flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
-    };
     let me = process_id(caller.tid);
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

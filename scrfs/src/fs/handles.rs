@@ -56,6 +56,11 @@ impl Handle {
         self.marking.load(Ordering::Acquire) > 0
     }
 
+    /// Opened so that it can write at the file's end only, and not be mapped for storing.
+    pub(crate) fn appends(&self) -> bool {
+        self.flags & (libc::O_ACCMODE | libc::O_APPEND) == libc::O_WRONLY | libc::O_APPEND
+    }
+
     /// Opened for writing.
     pub(crate) fn writable(&self) -> bool {
         self.flags & libc::O_ACCMODE != libc::O_RDONLY

@@ -1,6 +1,6 @@
 //! What the node asks of the mounted tree: votes, freezes, listings of what is to be sealed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags};
 
-use super::attr::stat_of;
+use super::attr::{key_of, stat_of};
+use super::caller::has_anybody;
 use super::errno::fail;
+use super::handles::Handle;
 use super::place::Place;
 use super::rules::Rules;
 use super::sealed::Sealed;
+use super::table::Key;
 use super::{FileSystem, sys};
 use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
 use crate::daemon::boundary::{Errno, Generation, MountedTree, Writer};
@@ -84,7 +87,7 @@ impl MountedTree for FileSystem {
 
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno> {
         let top = self.names.dataset_path(name)?;
-        let (handles, marking) = self.writable_handles(name);
+        let handles = self.writable_handles();
         let mut found = Vec::new();
         for (inner, _) in self.regular_files(name)? {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
@@ -93,21 +96,28 @@ impl MountedTree for FileSystem {
                 Err(Errno(libc::ENOENT)) => continue,
                 Err(error) => return Err(error),
             };
-            let known = handles.get(&inner);
+            let known = handles.get(&key_of(&stat_of(&file)?)).map_or(&[][..], Vec::as_slice);
+            let (marking, others): (Vec<_>, Vec<_>) = known.iter().partition(|handle| handle.is_marking());
             let writes = match sys::has_writer(file.as_fd()) {
                 Ok(writes) => writes,
                 // Without privileges there is no lease on another user's file: the handles must do.
-                Err(error) if error.raw_os_error() == Some(libc::EACCES) => known.is_some(),
+                Err(error) if error.raw_os_error() == Some(libc::EACCES) => !others.is_empty(),
                 Err(error) => return Err(error.into()),
             };
             if !writes {
                 continue;
             }
-            match known {
-                Some(writers) => found.extend(writers.iter().cloned()),
-                // Its last writer waits for this seal.
-                None if marking.contains(&inner) => {}
-                None => found.push(Writer { path: inner, pid: 0, command: "a memory mapping".into() }),
+            // The last writer of a file that has set the marker waits for this seal.
+            if others.is_empty() && marking.is_empty() {
+                found.push(Writer {
+                    path: inner,
+                    pid: 0,
+                    command: "a memory mapping".into(),
+                    appends: false,
+                    closing: false,
+                });
+            } else {
+                found.extend(others.into_iter().map(|handle| writer(&inner, handle)));
             }
         }
         Ok(found)
@@ -141,19 +151,11 @@ impl MountedTree for FileSystem {
     }
 
     fn sealed(&self, catalog: Arc<CatalogIndex>) {
-        let name = catalog.catalog().name.clone();
-        {
-            let mut world = self.world.write();
-            let before = world.base(&Place::Entry(name.clone())).cloned();
-            let same = before.clone().filter(|sealed| sealed.id() == catalog.catalog().id);
-            if let (Some(before), None, Ok(top)) = (&before, &same, self.names.dataset_path(&name)) {
-                self.keep.show_all(before.id().0);
-                self.forget_replaced(&top);
-            }
-            world.seal(Arc::new(Sealed::new(catalog, same.as_deref())));
-        }
-        self.end_wakes(&name);
-        self.changed();
+        self.take_sealed(catalog, None);
+    }
+
+    fn sealed_and_changed(&self, catalog: Arc<CatalogIndex>, generation: Generation) {
+        self.take_sealed(catalog, Some(generation));
     }
 
     fn generation(&self, id: DatasetId, generation: Generation) {
@@ -291,24 +293,47 @@ impl FileSystem {
         Ok(found)
     }
 
-    /// Handles that may write a dataset's files, by file; and files of which a handle's close has set the marker.
-    fn writable_handles(&self, name: &[u8]) -> (BTreeMap<RelPath, Vec<Writer>>, BTreeSet<RelPath>) {
-        let mut found: BTreeMap<RelPath, Vec<Writer>> = BTreeMap::new();
-        let mut marking = BTreeSet::new();
-        for handle in self.handles.all().iter().filter(|handle| handle.writable()) {
-            let Some((_, Place::Inside { dataset, inner })) = self.place_of(handle.inode.id) else {
-                continue;
-            };
-            if dataset == name && handle.is_marking() {
-                marking.insert(inner);
-            } else if dataset == name {
-                found.entry(inner.clone()).or_default().push(Writer {
-                    path: inner,
-                    pid: handle.process.pid,
-                    command: handle.process.command.clone(),
-                });
+    /// Handles that may write, by the file behind them.
+    fn writable_handles(&self) -> HashMap<Key, Vec<Arc<Handle>>> {
+        let mut found: HashMap<Key, Vec<Arc<Handle>>> = HashMap::new();
+        for handle in self.handles.all().into_iter().filter(|handle| handle.writable()) {
+            if let Some(backing) = handle.inode.backing() {
+                found.entry(backing.key).or_default().push(handle);
             }
         }
-        (found, marking)
+        found
+    }
+
+    fn take_sealed(&self, catalog: Arc<CatalogIndex>, generation: Option<Generation>) {
+        let name = catalog.catalog().name.clone();
+        {
+            let mut world = self.world.write();
+            let before = world.base(&Place::Entry(name.clone())).cloned();
+            let same = before.clone().filter(|sealed| sealed.id() == catalog.catalog().id);
+            if let (Some(before), None, Ok(top)) = (&before, &same, self.names.dataset_path(&name)) {
+                self.keep.show_all(before.id().0);
+                self.forget_replaced(&top);
+            }
+            let sealed = Arc::new(Sealed::new(catalog, same.as_deref()));
+            world.seal(Arc::clone(&sealed));
+            if let Some(generation) = generation {
+                self.take_generation(&world, &sealed, generation);
+            }
+        }
+        self.end_wakes(&name);
+        self.changed();
+    }
+}
+
+/// The file at `inner` is open for writing.
+fn writer(inner: &RelPath, handle: &Handle) -> Writer {
+    let appends = handle.appends();
+    let name = inner.split_last().map_or(&[][..], |(_, name)| name);
+    Writer {
+        path: inner.clone(),
+        pid: handle.process.pid,
+        command: handle.process.command.clone(),
+        appends,
+        closing: appends && !has_anybody(handle.process.pid, handle.inode.id, name),
     }
 }

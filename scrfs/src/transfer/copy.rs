@@ -21,11 +21,11 @@ pub struct Seen {
 /// Reads `from` to its end, at most `limit` bytes and one more to show that there are more, and gives each block to
 /// `to`.
 pub fn copy(
-    from: &mut File,
+    from: &mut impl Read,
     limit: u64,
     point: &'static str,
     monitor: &Monitor,
-    mut to: Option<&mut File>,
+    mut to: Option<&mut impl Write>,
 ) -> io::Result<Seen> {
     let mut block = vec![0; BLOCK];
     let mut from = from.take(limit.saturating_add(1));
@@ -50,7 +50,7 @@ pub fn copy(
 
 /// Reads `from` to its end.
 pub fn checksum(from: &mut File, limit: u64, monitor: &Monitor) -> io::Result<Seen> {
-    copy(from, limit, "verify.block", monitor, None)
+    copy(from, limit, "verify.block", monitor, None::<&mut File>)
 }
 
 #[cfg(test)]

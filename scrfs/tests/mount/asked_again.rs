@@ -10,7 +10,7 @@ use scrfs::control::{Command, Event};
 use scrfs::ids::{DatasetId, Member};
 
 use super::lead::{Lead, catalog, encode};
-use super::{Mounted, in_namespace, wait_until};
+use super::{Mounted, both_modes, in_namespace, wait_until};
 
 const ID: DatasetId = DatasetId(1);
 
@@ -162,4 +162,64 @@ fn a_generation_that_has_begun_goes_on() {
         lead.send(&Command::Drop { id, reason: "a test".into() });
         assert!(matches!(lead.next(), Event::Dropped { .. }));
     });
+}
+
+/// A log that stays open for append while its dataset is sealed, and workers die before, in and after that.
+#[test]
+fn a_log_goes_on_growing_through_seals() {
+    both_modes(log_through_seals);
+}
+
+fn log_through_seals(m: &Mounted) {
+    fs::create_dir(m.at("ck")).unwrap();
+    let mut log = fs::File::options().create(true).append(true).open(m.at("ck/log")).unwrap();
+    log.write_all(b"one ").unwrap();
+    let mut lead = Lead::attach(&m.control(), 1);
+    lead.inventory();
+    lead.send(&Command::Serve);
+    let touch = program(m, "touch ck/.complete");
+    assert!(matches!(lead.next(), Event::Marker { .. }));
+    let freeze = |lead: &mut Lead, id: DatasetId, base: Option<DatasetId>| {
+        lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base });
+        let Event::Frozen { result: Ok(part), .. } = lead.next() else { panic!("not frozen") };
+        part.files[0].size
+    };
+    assert_eq!(freeze(&mut lead, ID, None), 4);
+    log.write_all(b"two ").unwrap();
+    kill_worker(m);
+    log.write_all(b"three ").unwrap();
+    let mut lead = Lead::attach(&m.control(), 2);
+    let held = lead.inventory().datasets;
+    assert_eq!(held[0].members, [Member(0)], "its copy is whole");
+    lead.send(&Command::Drop { id: ID, reason: "a test".into() });
+    assert!(matches!(lead.next(), Event::Dropped { .. }));
+    lead.send(&Command::Serve);
+    assert!(matches!(lead.next(), Event::Marker { .. }));
+    let id = DatasetId(2);
+    assert_eq!(freeze(&mut lead, id, None), 14);
+    log.write_all(b"four ").unwrap();
+    let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, "log"));
+    lead.send(&Command::Commit(Box::new(catalog)));
+    assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
+    lead.send(&Command::Sealed(id));
+    assert!(touch.join().unwrap());
+    log.write_all(b"five ").unwrap();
+    let seen = || (fs::read_to_string(m.at("ck/log")).unwrap(), fs::metadata(m.at("ck/log")).unwrap().len());
+    assert_eq!(seen(), ("one two three four five ".to_owned(), 24));
+    kill_worker(m);
+    log.write_all(b"six").unwrap();
+    assert_eq!(seen(), ("one two three four five six".to_owned(), 27));
+
+    let mut lead = Lead::attach(&m.control(), 3);
+    assert_eq!(lead.inventory().datasets.len(), 1);
+    lead.send(&Command::Serve);
+    lead.send(&Command::AskChanges(id));
+    assert!(matches!(lead.next(), Event::Changes { changed: true, .. }));
+    let next = DatasetId(3);
+    assert_eq!(freeze(&mut lead, next, Some(id)), 27);
+    lead.send(&Command::Drop { id: next, reason: "a test".into() });
+    assert!(matches!(lead.next(), Event::Dropped { .. }));
+    log.write_all(b".").unwrap();
+    drop(log);
+    assert_eq!(seen(), ("one two three four five six.".to_owned(), 28));
 }

@@ -11,7 +11,7 @@ impl Node {
 }
 
 /// Runs `act` with a crash after each number of steps until it gets through whole; `check` looks at the restarted node.
-fn at_every_step(
+pub(super) fn at_every_step(
     prepare: impl Fn(&Bench, &mut Lead),
     act: impl Fn(&Bench, &mut Lead) -> bool,
     check: impl Fn(&mut Bench, bool),
@@ -36,7 +36,7 @@ fn at_every_step(
     panic!("it never got through");
 }
 
-fn state(bench: &Bench) -> Option<HeldState> {
+pub(super) fn state(bench: &Bench) -> Option<HeldState> {
     bench.inventory().datasets.first().map(|dataset| dataset.state)
 }
 

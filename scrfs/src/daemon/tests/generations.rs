@@ -4,7 +4,7 @@ use super::*;
 use crate::control::{FrozenPart, HeldState};
 
 impl Bench {
-    fn begin(&self, id: u64) -> Result<(), Errno> {
+    pub(super) fn begin(&self, id: u64) -> Result<(), Errno> {
         let (give, outcome) = crossbeam_channel::bounded(1);
         let done = Box::new(move |result| give.send(result).unwrap());
         GlobalRequests::open_generation(self.node.as_ref(), DatasetId(id), done);
@@ -30,16 +30,16 @@ impl Bench {
         std::fs::remove_file(self.tree.at(&path("ck")).join(file)).unwrap();
     }
 
-    fn in_tree(&self, file: &str) -> Option<String> {
+    pub(super) fn in_tree(&self, file: &str) -> Option<String> {
         std::fs::read_to_string(self.tree.at(&path("ck")).join(file)).ok()
     }
 
-    fn told(&self, id: u64) -> Option<Generation> {
+    pub(super) fn told(&self, id: u64) -> Option<Generation> {
         self.tree.inner.lock().generations.get(&DatasetId(id)).cloned()
     }
 }
 
-fn read(lead: &Lead, id: u64, file: &str) -> String {
+pub(super) fn read(lead: &Lead, id: u64, file: &str) -> String {
     let request = DataRequest::OpenFile { id: DatasetId(id), path: path(file) };
     let mut file = std::fs::File::from(lead.data().descriptor(&request).unwrap());
     let mut text = String::new();
@@ -47,7 +47,7 @@ fn read(lead: &Lead, id: u64, file: &str) -> String {
     text
 }
 
-fn names(files: &[FrozenFile]) -> Vec<String> {
+pub(super) fn names(files: &[FrozenFile]) -> Vec<String> {
     files.iter().map(|file| file.path.to_string()).collect()
 }
 
@@ -64,14 +64,14 @@ impl Lead {
         }
     }
 
-    fn carry(&mut self, id: u64, dropped: &[&str]) {
+    pub(super) fn carry(&mut self, id: u64, dropped: &[&str]) {
         let dropped = dropped.iter().map(|text| path(text)).collect();
         self.send(Command::Carry { id: DatasetId(id), dropped });
         assert_eq!(self.next(), Event::Carried { id: DatasetId(id), result: Ok(()) });
     }
 
     /// Encodes and commits what was frozen.
-    fn finish(&mut self, id: u64, part: &FrozenPart, dropped: &[&str]) {
+    pub(super) fn finish(&mut self, id: u64, part: &FrozenPart, dropped: &[&str]) {
         self.carry(id, dropped);
         let mut files: Vec<FrozenFile> = part.files.iter().chain(&part.carried).cloned().collect();
         files.retain(|file| !dropped.iter().any(|name| file.path.strip(&path(name)).is_some()));

@@ -6,6 +6,7 @@ mod bad;
 mod crash;
 mod generations;
 mod life;
+mod logs;
 mod members;
 mod restarts;
 mod waits;

@@ -203,7 +203,8 @@ fn writers_are_waited_for_and_named() {
     let bench = Bench::new();
     bench.write("ck/f", b"x");
     let mut lead = bench.serving(1);
-    let writer = |pid| Writer { path: path("f"), pid, command: "prog".into() };
+    let writer =
+        |pid| Writer { path: path("f"), pid, command: "prog".into(), appends: false, closing: false };
     // One that goes.
     bench.tree.set_writers(vec![writer(999_999)]);
     lead.send(Command::Freeze { id: DatasetId(1), name: b"ck".to_vec(), member: Member(0), base: None });

@@ -1,6 +1,7 @@
 //! Setting the marker.
 
 use super::*;
+use crate::daemon::boundary::{Generation, Writer};
 
 #[test]
 fn the_marker_is_set_by_its_last_close_and_listed_when_true() {
@@ -204,4 +205,47 @@ fn what_makes_a_frozen_dataset_invalid_is_told() {
     bench.fs.thaw(b"ck");
     assert!(now(&made).is_ok());
     assert!(bench.fs.is_invalid(b"ck"));
+}
+
+#[test]
+fn who_can_only_append_is_told_apart_and_the_file_goes_on() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let log = bench.write(ck, "log", b"one ");
+    now(&start(|done| bench.fs.link(me(), log, ck, b"alias", done))).unwrap();
+    let appending = now(&bench.open(log, libc::O_WRONLY | libc::O_APPEND)).unwrap();
+    // Both names are of the file that it has open. No process of its number has it: it would be on its way to be released.
+    let writers = bench.fs.writers(b"ck").unwrap();
+    let told = |writer: &Writer| (writer.path.to_string(), writer.appends, writer.closing);
+    let wanted = |appends| ["alias", "log"].map(|name| (name.to_owned(), appends, appends));
+    assert_eq!(writers.iter().map(told).collect::<Vec<_>>(), wanted(true));
+    for flags in [libc::O_WRONLY, libc::O_RDWR | libc::O_APPEND] {
+        let other = now(&bench.open(log, flags)).unwrap();
+        let others: Vec<_> =
+            bench.fs.writers(b"ck").unwrap().iter().filter(|w| !w.appends).map(told).collect();
+        assert_eq!(others, wanted(false));
+        bench.fs.release(other.fh);
+    }
+    bench.fs.freeze(b"ck");
+    bench.fs.write(Caller::default(), appending.fh, 4, b"two").unwrap();
+    let frozen = bench.open(log, libc::O_WRONLY | libc::O_APPEND);
+    assert!(waits(&frozen), "who opens it now waits");
+    let sealed = Arc::new(CatalogIndex::new(catalog(1, "ck", &[("log", 4), ("alias", 4)])));
+    let changed = vec![path("alias"), path("log")];
+    bench.fs.sealed_and_changed(sealed, Generation { open: true, removed: Vec::new(), changed });
+    assert_eq!(bench.fs.lookup(ck, b"log").unwrap().attr.size, 7);
+    bench.fs.write(Caller::default(), appending.fh, 7, b" three").unwrap();
+    assert_eq!(std::fs::read(bench.tree("ck/log")).unwrap(), b"one two three");
+    // It has two names: whether one of them is the sealed file's the node finds out.
+    let begun = std::time::Instant::now();
+    while bench.node.asked.lock().is_empty() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let Asked::Keep(_, done) = bench.asked() else { panic!("not kept") };
+    done(Ok(()));
+    let opened = now(&frozen).unwrap();
+    for opened in [opened, appending] {
+        bench.fs.release(opened.fh);
+    }
+    assert!(bench.fs.writers(b"ck").unwrap().is_empty());
 }

@@ -1,0 +1,241 @@
+//! Logs that stay open (DESIGN 4.6): a file to which all its writers append is sealed at the size that it has when its
+//! dataset is frozen, from a copy of its first bytes in `dataset.<id>/logs`. The program's file is not touched.
+//!
+//! Until COMPLETE the copy is read wherever a sealed byte of the file is wanted; a failed seal removes it with the
+//! dataset's directory. With COMPLETE the dataset's next generation has begun here: the sealed files are aside, the copies
+//! among them, and the program's file is one that was changed. So it goes on growing where programs see it, the next
+//! marker seals it at its size then, and a restart presents the sealed one. What is left in `logs` (the same file under
+//! another name) says which files it was: one that has not grown since was not changed.
+//!
+//! Fault points: `seal.log` (each block), `seal.logs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::control::FrozenFile;
+use crate::dataset::{CatalogIndex, EntryKind, FileCopy};
+use crate::faults;
+use crate::ids::{DatasetId, Member};
+use crate::path::RelPath;
+use crate::store::beneath;
+use crate::transfer::Monitor;
+use crate::transfer::copy::{Seen, copy};
+
+use super::boundary::Generation;
+use super::cache::Staged;
+use super::generation::text;
+use super::listing::entry_of;
+use super::members::settle_file;
+use super::node::Node;
+use super::state::{Dataset, Home};
+
+/// Bytes that the kernel is asked to copy at once: a seal that is given up ends between two.
+const CHUNK: u64 = 16 << 20;
+
+/// What is sealed of a log.
+pub(super) struct LogCopy {
+    pub(super) size: u64,
+    pub(super) crc: u32,
+    /// The program's file when it had that size.
+    pub(super) stat: Stat,
+}
+
+/// By path in the dataset.
+pub(super) type Logs = BTreeMap<RelPath, LogCopy>;
+
+impl Node {
+    /// Copies what `paths` hold now. When this returns, the copies are on storage.
+    pub(super) fn copy_logs(
+        &self,
+        id: DatasetId,
+        name: &[u8],
+        paths: &BTreeSet<RelPath>,
+        cancelled: &Monitor,
+    ) -> Result<Logs, String> {
+        let mut logs = Logs::new();
+        if paths.is_empty() {
+            return Ok(logs);
+        }
+        self.cache.discard_logs(id).map_err(text)?;
+        let top = self.tree.backing_directory(name).map_err(text)?;
+        for path in paths {
+            let log = self
+                .copy_log(id, &top, path, cancelled)
+                .map_err(|error| format!("{path} is open for append and cannot be copied: {error}"))?;
+            let told = format!("{path}: is open for append, sealed is a copy of its {} bytes", log.size);
+            self.events.info(Some(id), &told);
+            logs.insert(path.clone(), log);
+        }
+        self.cache.sync_logs(id, paths).map_err(text)?;
+        faults::hit("seal.logs").map_err(text)?;
+        Ok(logs)
+    }
+
+    fn copy_log(
+        &self,
+        id: DatasetId,
+        top: &OwnedFd,
+        path: &RelPath,
+        cancelled: &Monitor,
+    ) -> Result<LogCopy, String> {
+        let from = File::from(beneath::open_file(top.as_fd(), path).map_err(text)?);
+        let stat = rustix::fs::fstat(&from).map_err(text)?;
+        let size = stat.st_size.cast_unsigned();
+        let staged = self.cache.stage(id, &Staged::Log(path.clone()), OFlags::RDWR).map_err(text)?;
+        let to = File::from(staged.try_clone().map_err(text)?);
+        fill(&from, &to, size, cancelled).map_err(text)?;
+        let copied = first(&to, size, cancelled).map_err(text)?;
+        let written = first(&from, size, cancelled).map_err(text)?;
+        if copied != written || copied.size != size {
+            return Err("its bytes changed meanwhile, though it was opened to append to it".into());
+        }
+        let recorded = FileCopy { size, crc: copied.crc, member: Member(0), program_rank: None };
+        let entry = entry_of(path.clone(), EntryKind::File(recorded.clone()), &stat);
+        settle_file(id, &staged, &entry, &recorded, true).map_err(text)?;
+        Ok(LogCopy { size, crc: copied.crc, stat })
+    }
+
+    /// A dataset was not frozen: its copies go, unless it is recorded as frozen; then they go with it.
+    pub(super) fn drop_logs(&self, id: DatasetId) {
+        if self.state.lock().table.datasets.contains_key(&id) {
+            return;
+        }
+        if let Err(error) = self.cache.discard_logs(id) {
+            self.events.warning(Some(id), &format!("copies of open files cannot be removed: {error}"));
+        }
+    }
+
+    /// A complete dataset with logs has its files aside from now on, and its next generation has begun. Done again after a
+    /// crash at any point; the tree has to be told.
+    pub(super) fn place_logs(&self, id: DatasetId) -> Result<Option<Generation>, String> {
+        let dataset = self.dataset(id).map_err(text)?;
+        if dataset.home != Home::Tree || dataset.catalog.is_none() {
+            return Ok(None);
+        }
+        let logs = self.cache.logs(id).map_err(text)?;
+        if logs.is_empty() {
+            return Ok(None);
+        }
+        self.begin_generation(&mut self.generations.lock(), id, &logs)
+    }
+
+    /// A file of a dataset that is here, with the bytes that are sealed.
+    pub(super) fn open_sealed(
+        &self,
+        dataset: &Dataset,
+        home: &OwnedFd,
+        path: &RelPath,
+    ) -> io::Result<OwnedFd> {
+        if dataset.home == Home::Tree
+            && let Some(copy) = self.cache.log(dataset.id, path)?
+        {
+            return Ok(copy);
+        }
+        beneath::open_file(home.as_fd(), path)
+    }
+
+    /// Takes out of `files`, which are in the tree, the logs that are as they were sealed.
+    pub(super) fn leave_out_logs(
+        &self,
+        dataset: &Dataset,
+        index: &CatalogIndex,
+        files: &mut Vec<FrozenFile>,
+    ) -> io::Result<()> {
+        let logs = self.cache.logs(dataset.id)?;
+        if logs.is_empty() {
+            return Ok(());
+        }
+        let tree = self.cache.tree(&dataset.name)?;
+        let rests = |file: &FrozenFile| {
+            let Some(sealed) = index.entry(&file.path) else { return false };
+            let now = beneath::open_file(tree.as_fd(), &file.path)
+                .and_then(|fd| Ok(entry_of(file.path.clone(), sealed.kind.clone(), &rustix::fs::fstat(fd)?)));
+            matches!(&sealed.kind, EntryKind::File(copy) if copy.size == file.size)
+                && now.is_ok_and(|now| now.mtime == sealed.mtime)
+        };
+        files.retain(|file| !(logs.contains(&file.path) && rests(file)));
+        Ok(())
+    }
+
+    /// Removes copies for seals of which nothing was recorded: a worker died while it made them.
+    pub(super) fn discard_half_made_logs(&self) -> io::Result<()> {
+        for id in self.cache.own_directories()? {
+            if !self.state.lock().table.datasets.contains_key(&id) {
+                self.cache.discard_logs(id)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives `to`, which is empty, the first `size` bytes of `from`: their blocks are shared where the file system can do
+/// that, else the kernel copies them, else they are read and written.
+fn fill(from: &File, to: &File, size: u64, cancelled: &Monitor) -> io::Result<()> {
+    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
+        return to.set_len(size);
+    }
+    let (mut read, mut written) = (0, 0);
+    while read < size {
+        faults::hit("seal.log")?;
+        cancelled.advance(0)?;
+        let most = usize::try_from((size - read).min(CHUNK)).unwrap_or(usize::MAX);
+        match rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), most) {
+            Ok(0) if read == 0 => return fill_by_hand(from, to, size, cancelled),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if read == 0 => {
+                return fill_by_hand(from, to, size, cancelled);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn fill_by_hand(mut from: &File, mut to: &File, size: u64, cancelled: &Monitor) -> io::Result<()> {
+    from.rewind()?;
+    copy(&mut from.take(size), size, "seal.log", cancelled, Some(&mut to)).map(drop)
+}
+
+/// What the first `size` bytes are.
+fn first(mut file: &File, size: u64, cancelled: &Monitor) -> io::Result<Seen> {
+    file.rewind()?;
+    copy(&mut file.take(size), size, "seal.log", cancelled, None::<&mut File>)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn each_way_gives_the_first_bytes() {
+        let bytes: Vec<u8> = (0..(5_u32 << 19) + 7).map(|i| u8::try_from(i % 251).unwrap_or(0)).collect();
+        let mut from = tempfile::tempfile().unwrap();
+        from.write_all(&bytes).unwrap();
+        for size in [0, 1, bytes.len() - 3, bytes.len()] {
+            let wanted = Seen { size: size as u64, crc: crc32fast::hash(&bytes[..size]) };
+            for by_hand in [false, true] {
+                let (to, monitor) = (tempfile::tempfile().unwrap(), Monitor::default());
+                let filled = if by_hand {
+                    fill_by_hand(&from, &to, size as u64, &monitor)
+                } else {
+                    fill(&from, &to, size as u64, &monitor)
+                };
+                filled.unwrap();
+                assert_eq!(to.metadata().unwrap().len(), size as u64);
+                assert_eq!(first(&to, size as u64, &Monitor::default()).unwrap(), wanted);
+            }
+        }
+        let given_up = Monitor::default();
+        given_up.cancel();
+        let to = tempfile::tempfile().unwrap();
+        assert_eq!(fill_by_hand(&from, &to, 9, &given_up).unwrap_err().kind(), io::ErrorKind::Interrupted);
+    }
+}

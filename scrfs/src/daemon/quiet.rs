@@ -1,0 +1,117 @@
+//! A dataset is quiet when nobody can write its files any more, save at the end of those that programs hold open for append
+//! only (DESIGN 4.5).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::path::RelPath;
+use crate::transfer::Monitor;
+
+use super::boundary::Writer;
+use super::callers;
+use super::node::Node;
+use super::seal::GIVEN_UP;
+
+/// How often leases are looked at while somebody writes who has no handle whose release would tell.
+const LEASE_TICK: Duration = Duration::from_millis(20);
+/// A release reaches the daemon a little after its close(2) has returned: a writer who must not be waited for may still
+/// seem to be one for that long.
+const RELEASE_GRACE: Duration = Duration::from_millis(250);
+
+/// Wakes a freezing thread.
+#[derive(Default)]
+pub(super) struct Bell {
+    rung: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        *self.rung.lock() = true;
+        self.wake.notify_all();
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let mut rung = self.rung.lock();
+        if !*rung {
+            let _ = self.wake.wait_for(&mut rung, at_most);
+        }
+        *rung = false;
+    }
+}
+
+impl Node {
+    /// Waits until no writable descriptor or mapping is left but of files to which all writers append: those are told.
+    /// Else says who has one.
+    pub(super) fn wait_quiet(
+        &self,
+        name: &[u8],
+        cancelled: &Monitor,
+        bell: &Arc<Bell>,
+    ) -> Result<BTreeSet<RelPath>, String> {
+        let ring = Arc::clone(bell);
+        self.tree.on_release(name, Arc::new(move || ring.ring()));
+        let begun = Instant::now();
+        let timeout = self.state.lock().seal_timeout();
+        loop {
+            let writers = self.tree.writers(name).map_err(|error| error.to_string())?;
+            let waited = begun.elapsed();
+            let closing = writers.iter().any(|writer| writer.closing) && waited < RELEASE_GRACE.min(timeout);
+            let (logs, writers) = apart(writers);
+            if writers.is_empty() && !closing {
+                return Ok(logs);
+            }
+            if cancelled.is_cancelled() {
+                return Err(GIVEN_UP.into());
+            }
+            let own = self.own_writer(name, &writers);
+            if let Some(writer) = own.filter(|_| waited >= RELEASE_GRACE.min(timeout)) {
+                return Err(format!(
+                    "{} is still open for writing by the process that set the marker, or one that it descends from",
+                    shown(writer)
+                ));
+            }
+            if waited >= timeout {
+                let names: Vec<_> = writers.iter().take(8).map(shown).collect();
+                return Err(format!("still open for writing after {timeout:?}: {}", names.join(", ")));
+            }
+            let unseen = writers.iter().any(|writer| writer.pid == 0);
+            let left = timeout.saturating_sub(waited);
+            bell.wait(if unseen || closing || own.is_some() {
+                left.min(LEASE_TICK)
+            } else {
+                left.min(Duration::from_millis(500))
+            });
+        }
+    }
+
+    /// A writer that is the process whose marker waits here, or an ancestor of it: it would wait for itself.
+    fn own_writer<'a>(&self, name: &[u8], writers: &'a [Writer]) -> Option<&'a Writer> {
+        let tids = self.state.lock().waiting.marker_callers(name);
+        if tids.is_empty() {
+            return None;
+        }
+        let own = callers::with_ancestors(tids.into_iter());
+        writers.iter().find(|writer| own.contains(&writer.pid))
+    }
+}
+
+/// Files that have appending writers only, and the writers of all others.
+fn apart(writers: Vec<Writer>) -> (BTreeSet<RelPath>, Vec<Writer>) {
+    let written: BTreeSet<RelPath> =
+        writers.iter().filter(|writer| !writer.appends).map(|writer| writer.path.clone()).collect();
+    let (others, logs): (Vec<_>, Vec<_>) =
+        writers.into_iter().partition(|writer| written.contains(&writer.path));
+    (logs.into_iter().map(|writer| writer.path).collect(), others)
+}
+
+fn shown(writer: &Writer) -> String {
+    if writer.pid == 0 {
+        format!("{} (a mapping)", writer.path)
+    } else {
+        format!("{} by {} (pid {})", writer.path, writer.command, writer.pid)
+    }
+}
