@@ -111,9 +111,14 @@ impl Twins {
             }
             Op::Read(_, 0) | Op::Pread(_, _, 0) => self.way.passthrough,
             Op::Chown(_, u32::MAX, u32::MAX, _) | Op::Fchown(_, u32::MAX, u32::MAX) => user != User::Root,
-            // The kernel clears the bits before it asks, and keeps them cleared when it is refused.
+            // The kernel clears the bits before it asks, and keeps them cleared when it is refused, as tmpfs does here,
+            // or when there is nothing to do: btrfs does not touch a file for a hole behind its end.
             Op::Fallocate(slot, mode, ..)
-                if self.way.backing == Backing::Tmpfs && mode & FallocateFlags::ZERO_RANGE.bits() != 0 =>
+                if match self.way.backing {
+                    Backing::Tmpfs => mode & FallocateFlags::ZERO_RANGE.bits() != 0,
+                    Backing::Btrfs => mode & FallocateFlags::PUNCH_HOLE.bits() != 0,
+                    Backing::Ext4 | Backing::Xfs => false,
+                } =>
             {
                 self.native.see_slot(*slot).is_some_and(|seen| seen.mode & 0o6000 != 0)
             }
