@@ -97,6 +97,12 @@ def mark(directory):
             with open(f"{directory}/.metadata.tmp", "w") as file:
                 file.writelines(f"r{rank}\n" for rank in range(SIZE))
             os.rename(f"{directory}/.metadata.tmp", f"{directory}/.metadata")
+            # A rename returns when all nodes are frozen.
+            until = time.monotonic() + 60
+            while os.getxattr(directory, "user.scrfs.state") not in (b"protected", b"flushing", b"flushed"):
+                if time.monotonic() > until:
+                    sys.exit(f"{directory}: not sealed")
+                time.sleep(0.02)
     elif RANK == 0 or (PATTERN == "everywhere" and FIRST_ON_NODE):
         # The close of a Python file tells of its failure.
         with open(f"{directory}/.complete", "wb"):

@@ -125,7 +125,9 @@ fn two_touches_at_once_have_one_outcome() {
 fn writer(job: &Job<'_>, node: usize, file: &str) -> std::process::Child {
     let line = format!("exec 7<> {SCR}/{file}; read never");
     let writer = job.on(node).sh(&line).stdin(std::process::Stdio::piped()).spawn().expect("a shell");
-    wait::until_true("the writer", SOON, || job.on(node).run("pgrep -f 'read neve[r]'").ok());
+    // The shell may be there before it has opened the file.
+    let has_it = "for p in $(pgrep -f 'read neve[r]'); do readlink /proc/$p/fd/7; done | grep -q scr";
+    wait::until_true("the writer", SOON, || job.on(node).run(has_it).ok());
     writer
 }
 
@@ -206,7 +208,9 @@ fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
         .stdin(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    wait::until_true("the writer", SOON, || job.on(1).run("pgrep -f 'read neve[r]'").ok());
+    // The shell may be there before it has opened the file.
+    let has_it = "for p in $(pgrep -f 'read neve[r]'); do readlink /proc/$p/fd/7; done | grep -q scr";
+    wait::until_true("the writer", SOON, || job.on(1).run(has_it).ok());
     let failed = job.on(0).run(&format!("touch {SCR}/w/.complete"));
     assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}");
     let events = format!("{}{}", job.events(0), job.events(1));
