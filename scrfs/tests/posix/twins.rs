@@ -110,6 +110,8 @@ impl Twins {
                 self.native.see_slot(*slot).is_some_and(|s| s.mode & libc::S_IFMT == libc::S_IFDIR)
             }
             Op::Read(_, 0) | Op::Pread(_, _, 0) => self.way.passthrough,
+            // btrfs names what others may not read.
+            Op::ListXattr(..) if user != User::Root => self.way.backing == Backing::Btrfs,
             Op::Chown(_, u32::MAX, u32::MAX, _) | Op::Fchown(_, u32::MAX, u32::MAX) => user != User::Root,
             // The kernel clears the bits before it asks, and keeps them cleared when it is refused, as tmpfs does here,
             // or when there is nothing to do: btrfs does not touch a file for a hole behind its end.
