@@ -401,6 +401,10 @@ fn point_of_command(command: &Command) -> Option<&'static str> {
         Command::Commit(_) => Some("commit.send"),
         Command::FlushMember { .. } => Some("flush.member"),
         Command::Present { .. } => Some("present.send"),
+        Command::LooseAsk { .. } => Some("loose.ask"),
+        Command::LooseStore { .. } => Some("loose.store"),
+        Command::LooseBind { .. } => Some("loose.bind"),
+        Command::LooseFinish { .. } => Some("loose.finish"),
         _ => None,
     }
 }
@@ -415,6 +419,8 @@ fn point_of_event(event: &Event) -> Option<&'static str> {
         Event::Committed { .. } => Some("commit.done"),
         Event::FlushedMember { .. } => Some("flush.copied"),
         Event::FetchedMember { .. } => Some("fetch.member"),
+        Event::LooseBegun { .. } => Some("loose.begun"),
+        Event::LooseStored { .. } => Some("loose.stored"),
         _ => None,
     }
 }
@@ -424,6 +430,7 @@ fn point_of_task(task: &PfsTask) -> Option<&'static str> {
     match task {
         PfsTask::BeginFlush(_) => Some("flush.begin"),
         PfsTask::Publish(_) => Some("flush.publish"),
+        PfsTask::PutLoose(_) => Some("loose.put"),
         _ => None,
     }
 }

@@ -65,8 +65,9 @@ struct MountArgs {
     /// Where small state goes [default: SCR_CNTL_BASE, else /dev/shm].
     #[arg(long, value_name = "DIR")]
     control_base: Option<OsString>,
-    /// Where files go [default: SCR_CACHE_BASE, else /dev/shm].
-    #[arg(long, value_name = "DIR")]
+    /// Where files go, or a list of such stores: the one with most room, unless one has this job's files
+    /// [default: SCR_CACHE_BASE, else /dev/shm].
+    #[arg(long, value_name = "DIR,...")]
     cache_base: Option<OsString>,
     /// The directory below the mount point that holds datasets [default: SCRFS_CHECKPOINT_PATH, else the mount point].
     #[arg(long, value_name = "P")]
@@ -169,7 +170,8 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         user: config.user,
         job_id: config.job_id,
         control_base: config.control_base,
-        cache_base: config.cache_base,
+        cache_bases: config.cache_bases,
+        cache_bytes: config.cache_bytes,
         passthrough: !args.no_passthrough,
         coordinator_wait: config.coordinator_wait,
         seal_timeout: config.seal_timeout,

@@ -8,7 +8,7 @@
 //! fires, once.
 //!
 //! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
-//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`.
+//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`, `loose`.
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
@@ -18,6 +18,7 @@
 //! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file that is changed
 //!   `generation.block`, `generation.copied`, `generation.kept`; when it takes the place of the one before
 //!   `generation.tidied`
+//! * pointer files: `loose.storing`, `loose.indexed`, `loose.placed`; `loose.bound`; `loose.shown`
 //! * rebuild: `rebuild.begun`, then as a seal's member; fetch: `fetch.block`, `fetch.staged`, `fetch.placed`
 //! * flush: `flush.block`, `flush.copied`; verify: `verify.block`
 //! * restart: `present.begun`, `present.aside`, `present.listed`; eviction: `evict.begun`, `evict.removed`;
@@ -30,12 +31,14 @@
 //!
 //! In a coordinator:
 //! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`, `seal.freeze`, `generation.carry`,
-//!   `commit.send`, `flush.member`, `present.send`; before an event leaves for the lead: `round.prepared`, `round.applied`,
-//!   `seal.frozen`, `generation.carried`, `commit.done`, `flush.copied`, `fetch.member`
+//!   `commit.send`, `flush.member`, `present.send`, `loose.ask`, `loose.store`, `loose.bind`, `loose.finish`; before an event leaves for the lead: `round.prepared`, `round.applied`,
+//!   `seal.frozen`, `generation.carried`, `commit.done`, `flush.copied`, `fetch.member`,
+//!   `loose.begun`, `loose.stored`
 //! * jobs: `encode.start`, `encode.block`, `encode.finish`, `rebuild.start`, `rebuild.block`, `rebuild.finish`,
 //!   `fetch.send`, `fetch.install`
 //! * rank 0 in the prefix: `flush.begin`, `flush.publish`, `flush.summary`, `flush.swap`, `flush.swapping`,
-//!   `flush.swapped`, `flush.index`, `flush.current`, `flush.cleanup`
+//!   `flush.swapped`, `flush.index`, `flush.current`, `flush.cleanup`; `loose.put`,
+//!   `loose.written`, `loose.cleanup`
 
 use std::io;
 

@@ -45,10 +45,10 @@ impl NamePattern {
         self.regex.is_match(name)
     }
 
-    /// The part that names the dataset; `None` where `name` does not match, or the group is empty or took no part.
+    /// The part that names the dataset, empty where the group took no part; `None` where `name` does not match.
     pub fn capture<'name>(&self, name: &'name [u8]) -> Option<&'name [u8]> {
         let captures = self.regex.captures(name)?;
-        captures.get(self.group).map(|found| found.as_bytes()).filter(|part| !part.is_empty())
+        Some(captures.get(self.group).map_or(&[], |found| found.as_bytes()))
     }
 }
 
@@ -78,7 +78,8 @@ mod tests {
         assert_eq!(pattern.capture(b"melt.200.restart"), None);
         let pattern = NamePattern::capturing(r"(r|s)\.(?P<dataset>\d*)").unwrap();
         assert_eq!(pattern.capture(b"s.12"), Some(b"12".as_slice()));
-        assert_eq!(pattern.capture(b"s."), None);
+        assert_eq!(pattern.capture(b"s."), Some(&b""[..]));
+        assert_eq!(pattern.capture(b"t.1"), None);
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::wait;
 
 /// How long anything may take that ought to be quick.
 pub const SOON: Duration = Duration::from_secs(40);
+/// A restart may rebuild before its program starts.
+const IDLE_LIMIT: Duration = Duration::from_mins(2);
 
 /// A job: user, prefix, settings.
 #[derive(Debug)]
@@ -129,14 +131,21 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Tries to mount /scr on a node.
+    pub fn try_mount(&self, node: usize) -> Ran {
+        Ran::of(&mut self.mount_command(node))
+    }
+
     fn mount_command(&self, node: usize) -> Command {
         let mut command = self.cluster.on(node).cmd(&format!("{BIN}/scrfs"));
         let user = if self.uid == 0 { "root" } else { "job" };
-        command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", CACHE, SCR]);
+        let set = |wanted: &str| self.settings.iter().find(|(name, _)| name == wanted);
+        let cache = set("SCR_CACHE_BASE").map_or(CACHE, |(_, stores)| stores);
+        command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", cache, SCR]);
         command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
         // The prolog's to say.
-        let place = self.settings.iter().find(|(name, _)| name == "SCRFS_CHECKPOINT_PATH");
-        command.envs(place.map(|(name, path)| (name, path)));
+        let prolog = ["SCRFS_CHECKPOINT_PATH", "SCRFS_CACHE_BYTES"];
+        command.envs(prolog.into_iter().filter_map(set).map(|(name, value)| (name, value)));
         command
     }
 
@@ -196,6 +205,38 @@ impl<'a> Job<'a> {
     pub fn status(&self, node: usize) -> Option<Value> {
         let ran = self.on(node).run(&format!("{BIN}/scrfs-ctl status --mount {SCR} --json"));
         if ran.ok() { serde_json::from_str(&ran.out).ok() } else { None }
+    }
+
+    /// The dataset's state on a node, in status's words; empty if it has no such dataset.
+    pub fn state(&self, node: usize, dataset: &str) -> String {
+        let status = self.status(node).unwrap_or_default();
+        let datasets = status["datasets"].as_array().cloned().unwrap_or_default();
+        let found = datasets.iter().find(|d| d["name"] == dataset);
+        found.and_then(|d| d["state"].as_str()).unwrap_or("").to_owned()
+    }
+
+    /// Whether the dataset is protected, as a node sees it.
+    pub fn is_sealed(&self, node: usize, dataset: &str) -> bool {
+        ["protected", "flushing", "flushed"].contains(&self.state(node, dataset).as_str())
+    }
+
+    /// Coordinators on `hosts`, and a program on all of them that does nothing, so that tests can work on the mount.
+    ///
+    /// # Panics
+    /// When that does not come to be in time.
+    #[track_caller]
+    pub fn idle(&self, hosts: &[usize]) -> Running {
+        // The program itself: the launchers' lines have its words too.
+        let runs = |node| self.on(node).run("pgrep -f '^/bin/sleep 600$'").ok();
+        for &node in hosts {
+            wait::until_true("the end of the former program", IDLE_LIMIT, || !runs(node));
+        }
+        let run = self.start(hosts, hosts.len(), 1, &["/bin/sleep", "600"]);
+        for &node in hosts {
+            self.await_coordinator(node);
+            wait::until_true("the program", IDLE_LIMIT, || runs(node));
+        }
+        run
     }
 
     /// Waits until a coordinator is attached on this node.

@@ -15,7 +15,7 @@ use scrfs::hash::{decode_record, encode};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs::record::{RecordKind, detect};
-use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, survives};
+use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, StoreStatus, survives};
 use scrfs::store::Store;
 use scrfs::store::log::Log;
 use scrfs_coordinator::job::{About, Job, JobId, JobOutput, SetMember};
@@ -83,6 +83,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         carried: vec![FrozenFile { path: path("d/y"), size: 7 }],
         removed: vec![path("gone")],
         links: vec![path("latest")],
+        begun_us: 7,
     };
     let begin = DataRequest::BeginMember { catalog: Box::new(catalog()), member: Member(1) };
     let finish = DataRequest::FinishMember {
@@ -203,6 +204,7 @@ fn settings() -> Settings {
         coordinator_wait_ms: 10_000,
         seal_timeout_ms: 30_000,
         cache_size: 2,
+        cache_bytes: 0,
         scheme: Scheme::Xor,
         set_size: 8,
         hop_distance: 1,
@@ -274,6 +276,13 @@ fn status() -> NodeStatus {
         job: "u/j".into(),
         control_directory: "/dev/shm/u/scr.j".into(),
         cache_directory: "/dev/shm/u/scr.j".into(),
+        stores: vec![StoreStatus {
+            path: "/dev/shm".into(),
+            used: true,
+            note: "the only one".into(),
+            room: Some((5, 9)),
+        }],
+        cache_bytes: Some((3, 7)),
         flush_every: 10,
         coordinator: Some(CoordinatorStatus { rank: 0, hosts: hosts(), pid: 44 }),
         was_attached: true,

@@ -3,6 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a file system may keep for itself meanwhile, bytes.
+const ROOM_SLACK: u64 = 4 << 20;
 
 /// Which file system the cache is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +55,24 @@ impl Backing {
     /// Where files can be made.
     pub(crate) fn path(&self) -> &Path {
         self.points.last().map_or(Path::new("/nonexistent"), PathBuf::as_path)
+    }
+
+    /// Free bytes.
+    pub(crate) fn room(&self) -> io::Result<u64> {
+        let told = rustix::fs::statvfs(self.path())?;
+        Ok(told.f_bfree.saturating_mul(told.f_frsize))
+    }
+
+    /// Waits until removed files have given back what they held: all of `room` but a little.
+    pub(crate) fn await_room(&self, room: u64) -> io::Result<()> {
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.room()? + ROOM_SLACK < room {
+            if Instant::now() > until {
+                return Err(io::Error::other("a removed file keeps its bytes"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     fn directory(&self, name: &str) -> io::Result<PathBuf> {

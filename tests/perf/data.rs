@@ -47,7 +47,8 @@ fn row(
     let blocks = arguments.mib * LARGE / block;
     let label = format!("{}, {}, {}", measure.name(), backing.kind.name(), mode.name());
     let mut buffer = vec![0x5a_u8; block];
-    // Of the daemon, while data moves; the removal of a file, which gives its memory back, is not counted.
+    // Of the daemon, while data moves. What it takes to give a removed file's memory back, which comes after the removal
+    // has returned, is not counted.
     let cpu = std::cell::Cell::new(0.0);
     let pairs = if measure == Measure::ReadLarge {
         for path in [&native, &scr] {
@@ -57,6 +58,7 @@ fn row(
         let measured = || counted(&mount, &cpu, || read(&scr, &mut again, blocks));
         pairs::run(&label, arguments.pairs, || read(&native, &mut buffer, blocks), measured)?
     } else {
+        let room = backing.room()?;
         let native_once = || {
             let speed = write(&native, &buffer, blocks)?;
             std::fs::remove_file(&native)?;
@@ -65,6 +67,7 @@ fn row(
         let scr_once = || {
             let speed = counted(&mount, &cpu, || write(&scr, &buffer, blocks))?;
             std::fs::remove_file(&scr)?;
+            backing.await_room(room)?;
             Ok(speed)
         };
         pairs::run(&label, arguments.pairs, native_once, scr_once)?

@@ -8,11 +8,13 @@
     inplace     one directory is overwritten for ever
     everywhere  one rank on each node touches the marker
     metadata    the marker is a file with a table of contents, written as a temporary one and renamed
+    flat        every rank's file is in DIR itself, and its name says of which step it is; every other one is renamed
     hdf5        an HDF5 file for each rank, locked by the library
+    latest      rank 2 writes the checkpoint's name to a file `latest`, before or after the marker; all ranks start from that
     remove-one  rank 0 removes the checkpoint before the last, and everything in it
     remove-all  every rank tries to
 
-A start reads SCRFS_CURRENT; every rank compares its own file and its right neighbour's with what they must be.
+A start reads SCRFS_CURRENT or `latest`; every rank compares its own file and its right neighbour's with what they must be.
 LOG gets a line for each event, from rank 0. While LOG.written.N or LOG.sealed.N is there, the program waits after all
 files of step N are written, or after that step is sealed.
 Exit: 0 done, 1 wrong bytes or a failed call.
@@ -50,6 +52,8 @@ def content(rank, step):
 
 
 def file_of(directory, rank):
+    if PATTERN == "flat":
+        return f"{ROOT}/melt.{os.path.basename(directory)}.{rank}.restart"
     return f"{directory}/r{rank}" + (".h5" if PATTERN == "hdf5" else "")
 
 
@@ -71,7 +75,7 @@ def write(directory, step):
 
         with h5py.File(name, "w") as file:
             file.create_dataset("state", data=numpy.frombuffer(data, dtype="u1"))
-    elif PATTERN == "files":
+    elif PATTERN == "files" or (PATTERN == "flat" and RANK % 2):
         with open(name + ".tmp", "wb") as file:
             file.write(data)
             os.fsync(file.fileno())
@@ -86,7 +90,7 @@ def write(directory, step):
 
 
 def directory_of(step):
-    name = {"turns": "AB"[step % 2], "inplace": "ck"}.get(PATTERN, f"ck.{step}")
+    name = {"turns": "AB"[step % 2], "inplace": "ck", "flat": str(step)}.get(PATTERN, f"ck.{step}")
     return f"{ROOT}/{name}"
 
 
@@ -105,8 +109,17 @@ def mark(directory):
                 time.sleep(0.02)
     elif RANK == 0 or (PATTERN == "everywhere" and FIRST_ON_NODE):
         # The close of a Python file tells of its failure.
-        with open(f"{directory}/.complete", "wb"):
+        flat = f"{ROOT}/.complete.{os.path.basename(directory)}"
+        with open(flat if PATTERN == "flat" else f"{directory}/.complete", "wb"):
             pass
+    WORLD.barrier()
+
+
+def point(directory):
+    if PATTERN == "latest" and RANK == 2:
+        with open(f"{ROOT}/latest.tmp", "w") as file:
+            file.write(os.path.basename(directory))
+        os.rename(f"{ROOT}/latest.tmp", f"{ROOT}/latest")
     WORLD.barrier()
 
 
@@ -116,15 +129,20 @@ def save(step):
     if RANK == 0:
         if PATTERN == "directory":
             shutil.rmtree(while_written, ignore_errors=True)
-        os.makedirs(while_written, exist_ok=True)
+        if PATTERN != "flat":
+            os.makedirs(while_written, exist_ok=True)
     WORLD.barrier()
     write(while_written, step)
     WORLD.barrier()
+    if step % 2 == 0:
+        point(directory)
     pause("written", step)
     WORLD.barrier()
     if PATTERN == "directory" and RANK == 0:
         os.rename(while_written, directory)
     mark(directory)
+    if step % 2 == 1:
+        point(directory)
     pause("sealed", step)
     WORLD.barrier()
 
@@ -143,6 +161,11 @@ def remove(step):
 def start():
     """The step to go on from; 0 if there is none."""
     current = os.environ.get("SCRFS_CURRENT", "")
+    if PATTERN == "latest":
+        current = ""
+        if os.path.exists(f"{ROOT}/latest"):
+            with open(f"{ROOT}/latest") as file:
+                current = file.read()
     if not current:
         return 0
     directory = f"{ROOT}/{current}"

@@ -1,29 +1,10 @@
 //! Sealed datasets that programs change (semantics: "After it is sealed"): what was sealed is there until its next
 //! generation is, on whatever nodes the ranks run by then.
 
-use std::time::Duration;
-
 use scrfs_harness::Cluster;
-use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::job::{Job, SOON};
 use scrfs_harness::place::SCR;
 use scrfs_harness::wait;
-
-const LIMIT: Duration = Duration::from_mins(2);
-
-/// Coordinators on `hosts`, and a program on all of them that does nothing.
-fn idle(job: &Job<'_>, hosts: &[usize]) -> Running {
-    // The program itself: the launchers' lines have its words too.
-    let runs = |node| job.on(node).run("pgrep -f '^/bin/sleep 600$'").ok();
-    for &node in hosts {
-        wait::until_true("the end of the former program", LIMIT, || !runs(node));
-    }
-    let run = job.start(hosts, hosts.len(), 1, &["/bin/sleep", "600"]);
-    for &node in hosts {
-        job.await_coordinator(node);
-        wait::until_true("the program", LIMIT, || runs(node));
-    }
-    run
-}
 
 /// Rank `rank`, on `node`, writes its file of dataset `name`, as step `step`.
 fn write(job: &Job<'_>, node: usize, name: &str, rank: usize, step: usize) {
@@ -52,7 +33,7 @@ fn one_directory_is_overwritten_in_place() {
     let cluster = Cluster::up(5);
     let job = Job::new(&cluster, "inplace");
     job.mount(0..5);
-    let mut run = idle(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     job.on(0).run(&format!("mkdir {SCR}/ck && echo same > {SCR}/ck/input")).must();
     for rank in 0..3 {
         write(&job, rank, "ck", rank, 1);
@@ -66,7 +47,7 @@ fn one_directory_is_overwritten_in_place() {
     run.stop();
     cluster.poweroff(1);
     // Ranks run on other nodes now.
-    let mut run = idle(&job, &[3, 0, 2]);
+    let mut run = job.idle(&[3, 0, 2]);
     is_step(&job, &[0, 2, 3], "ck", 1);
     assert_eq!(job.on(3).run(&format!("cat {SCR}/ck/input")).must(), "same");
     for (rank, node) in [3, 0, 2].into_iter().enumerate() {
@@ -76,7 +57,7 @@ fn one_directory_is_overwritten_in_place() {
     is_step(&job, &[0, 2, 3], "ck", 3);
     run.stop();
     cluster.poweroff(0);
-    let mut run = idle(&job, &[2, 4, 3]);
+    let mut run = job.idle(&[2, 4, 3]);
     is_step(&job, &[2, 3, 4], "ck", 3);
     assert_eq!(job.on(4).run(&format!("cat {SCR}/ck/input")).must(), "same", "carried on");
     for step in 4..8 {
@@ -94,7 +75,7 @@ fn two_directories_in_turn_always_leave_one() {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, "turns");
     job.mount(0..4);
-    let mut run = idle(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     job.on(0).run(&format!("mkdir {SCR}/A {SCR}/B")).must();
     for step in 1..6 {
         let name = ["A", "B"][step % 2];
@@ -110,7 +91,7 @@ fn two_directories_in_turn_always_leave_one() {
     }
     run.stop();
     cluster.poweroff(2);
-    let mut run = idle(&job, &[0, 1, 3]);
+    let mut run = job.idle(&[0, 1, 3]);
     is_step(&job, &[0, 1, 3], "B", 5);
     is_step(&job, &[0, 1, 3], "A", 4);
     run.stop();
@@ -121,7 +102,7 @@ fn names_that_are_changed_on_two_nodes() {
     let cluster = Cluster::up(3);
     let job = Job::new(&cluster, "names");
     job.mount(0..3);
-    let mut run = idle(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     let on = |node: usize, line: &str| job.on(node).run(&format!("cd {SCR}/ck && {line}"));
     job.on(0).run(&format!("mkdir -p {SCR}/ck/sub {SCR}/ck/old")).must();
     on(0, "echo 1 > shared; echo 1 > sub/zero; echo 1 > gone0; echo 1 > old/zero").must();
@@ -163,7 +144,7 @@ fn nothing_changed_is_sealed_already() {
     let cluster = Cluster::up(2);
     let job = Job::new(&cluster, "unchanged");
     job.mount(0..2);
-    let mut run = idle(&job, &[0, 1]);
+    let mut run = job.idle(&[0, 1]);
     job.on(0).run(&format!("mkdir {SCR}/ck && echo 1 > {SCR}/ck/a")).must();
     mark(&job, 0, "ck");
     for node in 0..2 {
@@ -185,7 +166,7 @@ fn old_datasets_are_removed_by_one_rank_and_by_all() {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, "removal").set("SCR_CACHE_SIZE", "4");
     job.mount(0..4);
-    let mut run = idle(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     for step in 1..4 {
         let name = format!("ck.{step}");
         job.on(0).run(&format!("mkdir {SCR}/{name}")).must();
@@ -208,7 +189,7 @@ fn old_datasets_are_removed_by_one_rank_and_by_all() {
     }
     run.stop();
     cluster.poweroff(2);
-    let mut run = idle(&job, &[0, 1, 3]);
+    let mut run = job.idle(&[0, 1, 3]);
     is_step(&job, &[0, 1, 3], "ck.3", 3);
     // Names that were removed are free for other datasets.
     job.on(3).run(&format!("mkdir {SCR}/ck.2")).must();
@@ -225,7 +206,7 @@ fn a_restart_presents_what_was_sealed_whole_on_every_node() {
     let cluster = Cluster::up(2);
     let job = Job::new(&cluster, "whole");
     job.mount(0..2);
-    let mut run = idle(&job, &[0, 1]);
+    let mut run = job.idle(&[0, 1]);
     job.on(0).run(&format!("mkdir {SCR}/other && echo o > {SCR}/other/f")).must();
     mark(&job, 0, "other");
     job.on(0).run(&format!("mkdir {SCR}/ck && cd {SCR}/ck && echo 0 > f0 && echo 1 > f1")).must();
@@ -235,7 +216,7 @@ fn a_restart_presents_what_was_sealed_whole_on_every_node() {
     job.on(0).run(&format!("rm {SCR}/ck/f0")).must();
     job.on(1).run(&format!("chmod 000 {SCR}/ck/g && chown 1000 {SCR}/ck/f1")).must();
     run.stop();
-    let mut run = idle(&job, &[0, 1]);
+    let mut run = job.idle(&[0, 1]);
     for node in 0..2 {
         let seen = job
             .on(node)

@@ -20,17 +20,6 @@ fn idle_job<'a>(cluster: &'a Cluster, name: &str, settings: &[(&str, &str)]) -> 
     (job, run)
 }
 
-fn state(job: &Job<'_>, node: usize, name: &str) -> String {
-    let status = job.status(node).unwrap_or_default();
-    let datasets = status["datasets"].as_array().cloned().unwrap_or_default();
-    let found = datasets.iter().find(|d| d["name"] == name);
-    found.and_then(|d| d["state"].as_str()).unwrap_or("").to_owned()
-}
-
-fn is_sealed(job: &Job<'_>, node: usize, name: &str) -> bool {
-    ["protected", "flushing", "flushed"].contains(&state(job, node, name).as_str())
-}
-
 fn fill(job: &Job<'_>, name: &str) {
     job.on(0).run(&format!("mkdir {SCR}/{name} && head -c 300000 /dev/urandom > {SCR}/{name}/a")).must();
     job.on(1).run(&format!("head -c 200000 /dev/urandom > {SCR}/{name}/b")).must();
@@ -53,10 +42,10 @@ fn every_way_to_set_it_seals() {
         job.on(1).run(&format!("D={SCR}/{name}; {line}")).must();
         // `echo` cannot tell of an error, a rename waits until all are frozen; the others return only when it is sealed.
         if ["echo", "rename"].contains(&name) {
-            wait::until_true("the seal that was begun", SOON, || is_sealed(&job, 1, name));
+            wait::until_true("the seal that was begun", SOON, || job.is_sealed(1, name));
         }
         for node in 0..2 {
-            assert!(is_sealed(&job, node, name), "{name}: {}", state(&job, node, name));
+            assert!(job.is_sealed(node, name), "{name}: {}", job.state(node, name));
             let listed = job.on(node).run(&format!("ls -A {SCR}/{name}"));
             assert_eq!(
                 listed.must().split_whitespace().collect::<Vec<_>>(),
@@ -93,10 +82,10 @@ fn a_writer_that_was_killed_seals_nothing() {
     fill(&job, "k");
     let line = format!("sh -c 'exec 5> {SCR}/k/.complete; kill -9 $$'; true");
     job.on(0).run(&line).must();
-    assert!(!is_sealed(&job, 0, "k"));
+    assert!(!job.is_sealed(0, "k"));
     assert!(!job.on(1).run(&format!("ls -A {SCR}/k")).must().contains(".complete"));
     job.on(0).run(&format!("touch {SCR}/k/.complete")).must();
-    assert!(is_sealed(&job, 1, "k"));
+    assert!(job.is_sealed(1, "k"));
     run.stop();
 }
 
@@ -112,7 +101,7 @@ fn two_touches_at_once_have_one_outcome() {
         for mut child in children {
             assert!(child.wait().unwrap().success());
         }
-        assert!(is_sealed(&job, 0, &name) && is_sealed(&job, 1, &name));
+        assert!(job.is_sealed(0, &name) && job.is_sealed(1, &name));
     }
     let status = job.status(0).unwrap();
     let ids: Vec<_> =
@@ -147,7 +136,7 @@ fn a_signal_ends_the_wait_and_leaves_nobody_stuck() {
     drop(writer.stdin.take());
     writer.wait().unwrap();
     assert!(second.wait().unwrap().success(), "{}", job.events(0));
-    assert!(is_sealed(&job, 1, "s"));
+    assert!(job.is_sealed(1, "s"));
     run.stop();
 }
 
@@ -162,17 +151,17 @@ fn markers_go_on_waiting_when_workers_die() {
     // A writer on the other node keeps the seal waiting.
     let mut writer = writer(&job, 1, "w/b");
     let mut touch = job.on(0).sh(&format!("touch {SCR}/w/.complete")).spawn().unwrap();
-    wait::until_true("the seal to begin", SOON, || state(&job, 1, "w") == "sealing");
+    wait::until_true("the seal to begin", SOON, || job.state(1, "w") == "sealing");
     for node in [0, 1, 0] {
         kill(node);
         job.await_coordinator(node);
-        wait::until_true("the seal to begin again", SOON, || state(&job, 1, "w") == "sealing");
+        wait::until_true("the seal to begin again", SOON, || job.state(1, "w") == "sealing");
         assert!(touch.try_wait().unwrap().is_none(), "{}", job.events(0));
     }
     drop(writer.stdin.take());
     writer.wait().unwrap();
     assert!(touch.wait().unwrap().success(), "{}", job.events(0));
-    assert!(is_sealed(&job, 0, "w") && is_sealed(&job, 1, "w"));
+    assert!(job.is_sealed(0, "w") && job.is_sealed(1, "w"));
     // At some moment of a seal.
     for (turn, pause) in [0_u64, 20, 60, 150].into_iter().enumerate() {
         let name = format!("w{turn}");
@@ -181,7 +170,7 @@ fn markers_go_on_waiting_when_workers_die() {
         std::thread::sleep(Duration::from_millis(pause));
         kill(turn % 2);
         assert!(touch.wait().unwrap().success(), "{name}: {}", job.events(0));
-        wait::until_true("the seal everywhere", SOON, || (0..2).all(|n| is_sealed(&job, n, &name)));
+        wait::until_true("the seal everywhere", SOON, || (0..2).all(|n| job.is_sealed(n, &name)));
     }
     run.stop();
 }
@@ -221,7 +210,7 @@ fn a_writer_fails_the_seal_by_name_and_a_retry_succeeds() {
     drop(other.stdin.take());
     other.wait().unwrap();
     job.on(0).run(&format!("touch {SCR}/w/.complete")).must();
-    assert!(is_sealed(&job, 0, "w"));
+    assert!(job.is_sealed(0, "w"));
     run.stop();
 }
 
@@ -239,11 +228,11 @@ fn encoding_that_fails_is_told_and_can_be_tried_again() {
     assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}");
     let events = format!("{}{}", job.events(0), job.events(1));
     assert!(events.contains("No space left"), "{events}");
-    assert!(is_sealed(&job, 0, "first"), "the previous dataset is untouched");
+    assert!(job.is_sealed(0, "first"), "the previous dataset is untouched");
     job.on(0).run(&format!("echo still writable >> {SCR}/f/a && truncate -s 5000000 {SCR}/f/a")).must();
     job.on(1).run(&format!("truncate -s 4000000 {SCR}/f/b")).must();
     job.on(0).run(&format!("touch {SCR}/f/.complete")).must();
-    assert!(is_sealed(&job, 1, "f"));
+    assert!(job.is_sealed(1, "f"));
 
     // An injected I/O error.
     fill(&job, "e");
@@ -252,7 +241,7 @@ fn encoding_that_fails_is_told_and_can_be_tried_again() {
     assert!(job.fired(), "the fault was never reached");
     assert!(!failed.ok(), "{failed}");
     job.on(1).run(&format!("touch {SCR}/e/.complete")).must();
-    assert!(is_sealed(&job, 0, "e"));
+    assert!(job.is_sealed(0, "e"));
     run.stop();
 }
 
@@ -262,7 +251,7 @@ fn a_marker_deeper_down_is_an_ordinary_file_and_an_empty_dataset_is_none() {
     let (job, mut run) = idle_job(&cluster, "deep", &[]);
     job.on(0).run(&format!("mkdir -p {SCR}/d/sub && echo x > {SCR}/d/sub/.complete")).must();
     assert_eq!(job.on(0).run(&format!("cat {SCR}/d/sub/.complete")).must(), "x");
-    assert!(!is_sealed(&job, 0, "d"));
+    assert!(!job.is_sealed(0, "d"));
     job.on(1).run(&format!("mkdir {SCR}/empty")).must();
     let failed = job.on(1).run(&format!("touch {SCR}/empty/.complete"));
     assert!(!failed.ok(), "an empty dataset was sealed");

@@ -72,8 +72,18 @@ fn a_table_of_contents_that_is_renamed_as_marker() {
 }
 
 #[test]
+fn loose_files_with_a_dataset_pattern() {
+    survives("flat", &[("SCRFS_DATASET_PATTERN", r"melt\.(\d+)\.\d+\.restart")]);
+}
+
+#[test]
 fn hdf5_files_with_locks() {
     survives("hdf5", &[]);
+}
+
+#[test]
+fn a_file_that_names_the_latest() {
+    survives("latest", &[]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What sets a marker and what its close means, as the job's settings say (semantics: "Other markers").
 
-use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::job::{Job, SOON};
 use scrfs_harness::place::SCR;
 use scrfs_harness::{Cluster, wait};
 
@@ -14,28 +14,8 @@ fn idle<'a>(cluster: &'a Cluster, name: &str, settings: &[(&str, &str)], mounts:
     job
 }
 
-fn start(job: &Job<'_>, used: &[usize]) -> Running {
-    let run = job.start(used, used.len(), 1, &["/bin/sleep", "600"]);
-    for &node in used {
-        job.await_coordinator(node);
-        wait::until_true("the program", SOON, || job.on(node).run("pgrep -f '^/bin/sleep 600$'").ok());
-    }
-    run
-}
-
-fn state(job: &Job<'_>, node: usize, name: &str) -> String {
-    let status = job.status(node).unwrap_or_default();
-    let datasets = status["datasets"].as_array().cloned().unwrap_or_default();
-    let found = datasets.iter().find(|d| d["name"] == name);
-    found.and_then(|d| d["state"].as_str()).unwrap_or("").to_owned()
-}
-
-fn is_sealed(job: &Job<'_>, node: usize, name: &str) -> bool {
-    ["protected", "flushing", "flushed"].contains(&state(job, node, name).as_str())
-}
-
 fn await_seal(job: &Job<'_>, nodes: &[usize], name: &str) {
-    wait::until_true("the seal", SOON, || nodes.iter().all(|node| is_sealed(job, *node, name)));
+    wait::until_true("the seal", SOON, || nodes.iter().all(|node| job.is_sealed(*node, name)));
 }
 
 fn part(job: &Job<'_>, node: usize, name: &str) {
@@ -56,7 +36,7 @@ fn is_whole(job: &Job<'_>, nodes: &[usize], name: &str) {
 fn a_file_that_is_renamed_to_its_name_marks_what_it_is_part_of() {
     let cluster = Cluster::up(5);
     let job = idle(&cluster, "metadata", &[("SCRFS_MARKER", ".metadata")], 5);
-    let mut run = start(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     job.on(0).run(&format!("mkdir {SCR}/ck.1 {SCR}/ck.2 {SCR}/ck.3")).must();
     let save = |name: &str, last: &str| {
         (0..3).for_each(|node| part(&job, node, name));
@@ -66,13 +46,13 @@ fn a_file_that_is_renamed_to_its_name_marks_what_it_is_part_of() {
     await_seal(&job, &[0, 1, 2], "ck.1");
     // Written in place: the close of the file is the marker, and waits until it is protected.
     save("ck.2", r#"python3 -c "f = open('.metadata', 'w'); f.write('all of ck.2'); f.close()""#);
-    assert!(is_sealed(&job, 0, "ck.2"), "its close has waited");
+    assert!(job.is_sealed(0, "ck.2"), "its close has waited");
     await_seal(&job, &[1, 2], "ck.2");
     // Not sealed: a node is lost before.
     (0..3).for_each(|node| part(&job, node, "ck.3"));
     run.stop();
     cluster.poweroff(1);
-    let mut run = start(&job, &[0, 2, 3]);
+    let mut run = job.idle(&[0, 2, 3]);
     for node in [0, 2, 3] {
         assert_eq!(job.on(node).run(&format!("cat {SCR}/ck.2/.metadata")).must(), "all of ck.2");
         assert!(!job.on(node).run(&format!("ls {SCR}/ck.3")).ok(), "it was not sealed");
@@ -80,7 +60,7 @@ fn a_file_that_is_renamed_to_its_name_marks_what_it_is_part_of() {
     is_whole(&job, &[0, 2, 3], "ck.2");
     run.stop();
     cluster.poweroff(0);
-    let mut run = start(&job, &[2, 3, 4]);
+    let mut run = job.idle(&[2, 3, 4]);
     is_whole(&job, &[2, 3, 4], "ck.2");
     assert_eq!(job.on(4).run(&format!("cat {SCR}/ck.2/.metadata")).must(), "all of ck.2");
     run.stop();
@@ -91,7 +71,7 @@ fn the_marker_is_needed_on_every_node() {
     let cluster = Cluster::up(4);
     let settings = [("SCRFS_MARKER_SCOPE", "all"), ("SCRFS_SEAL_TIMEOUT", "4s")];
     let job = idle(&cluster, "everywhere", &settings, 4);
-    let mut run = start(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     job.on(0).run(&format!("mkdir {SCR}/ck.1 {SCR}/ck.2")).must();
     (0..3).for_each(|node| part(&job, node, "ck.1"));
     let touch = |node: usize, name: &str| job.on(node).sh(&format!("touch {SCR}/{name}/.complete")).spawn();
@@ -102,7 +82,7 @@ fn the_marker_is_needed_on_every_node() {
     }
     let events = job.events(2);
     assert!(events.contains("not set on node1 within 4 s"), "{events}");
-    assert!(!is_sealed(&job, 0, "ck.1"));
+    assert!(!job.is_sealed(0, "ck.1"));
     // All of them, one after the other; the first ones wait.
     let mut first: Vec<_> = [2, 0].into_iter().map(|node| touch(node, "ck.1").unwrap()).collect();
     wait::until_true("a waiting marker", SOON, || job.on(0).run("pgrep -f 'touch /sc[r]'").ok());
@@ -111,7 +91,7 @@ fn the_marker_is_needed_on_every_node() {
     for mut child in first {
         assert!(child.wait().unwrap().success(), "{}", job.events(0));
     }
-    assert!((0..3).all(|node| is_sealed(&job, node, "ck.1")));
+    assert!((0..3).all(|node| job.is_sealed(node, "ck.1")));
     // Nothing was changed: at once, from one node.
     job.on(1).run(&format!("touch {SCR}/ck.1/.complete")).must();
     // A worker dies while two nodes' markers wait.
@@ -119,7 +99,7 @@ fn the_marker_is_needed_on_every_node() {
     run.stop();
     cluster.poweroff(2);
     let job2 = job.set("SCRFS_SEAL_TIMEOUT", "60s");
-    let mut run = start(&job2, &[0, 1, 3]);
+    let mut run = job2.idle(&[0, 1, 3]);
     is_whole(&job2, &[0, 1, 3], "ck.1");
     job2.on(0).run(&format!("mkdir {SCR}/ck.4")).must();
     for node in [0, 1, 3] {
@@ -145,7 +125,7 @@ fn a_marker_in_the_background_returns_when_all_are_frozen() {
     let settings =
         [("SCRFS_SEAL", "background"), ("SCRFS_COMMIT_ON_RENAME", r"ck\.\d+"), ("SCR_CACHE_SIZE", "20")];
     let job = idle(&cluster, "background", &settings, 4);
-    let mut run = start(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     // A directory that is renamed into place.
     job.on(0).run(&format!("mkdir {SCR}/ck.1.tmp")).must();
     for node in 0..3 {
@@ -163,7 +143,7 @@ fn a_marker_in_the_background_returns_when_all_are_frozen() {
     // Who sets it where the failed seal has not ended yet joins that.
     let told = |node| job.events(node).contains("its seal is given up");
     wait::until_true("the failure", SOON, || (0..3).all(told));
-    assert!(job.fired() && !is_sealed(&job, 0, "b"));
+    assert!(job.fired() && !job.is_sealed(0, "b"));
     job.on(2).run(&format!("touch {SCR}/b/.complete")).must();
     await_seal(&job, &[0, 1, 2], "b");
     // The coordinators die in between, and a worker: what was promised is sealed, as it was.
@@ -183,7 +163,7 @@ fn a_marker_in_the_background_returns_when_all_are_frozen() {
     }
     run.stop();
     cluster.poweroff(0);
-    let mut run = start(&job, &[1, 2, 3]);
+    let mut run = job.idle(&[1, 2, 3]);
     is_whole(&job, &[1, 2, 3], "c1");
     run.stop();
 }
@@ -192,7 +172,7 @@ fn a_marker_in_the_background_returns_when_all_are_frozen() {
 fn an_invalid_dataset_is_not_sealed() {
     let cluster = Cluster::up(3);
     let job = idle(&cluster, "invalid", &[("SCRFS_SEAL_TIMEOUT", "20s")], 3);
-    let mut run = start(&job, &[0, 1, 2]);
+    let mut run = job.idle(&[0, 1, 2]);
     job.on(0).run(&format!("mkdir {SCR}/ck")).must();
     (0..3).for_each(|node| part(&job, node, "ck"));
     job.on(2).run(&format!("touch {SCR}/ck/.invalid")).must();
@@ -212,7 +192,7 @@ fn an_invalid_dataset_is_not_sealed() {
     let has_it = "for p in $(pgrep -f 'read neve[r]'); do readlink /proc/$p/fd/7; done | grep -q scr";
     wait::until_true("the writer", SOON, || job.on(1).run(has_it).ok());
     let mut touch = job.on(0).sh(&format!("touch {SCR}/ck/.complete 2>/dev/null")).spawn().unwrap();
-    wait::until_true("the seal to begin", SOON, || state(&job, 1, "ck") == "sealing");
+    wait::until_true("the seal to begin", SOON, || job.state(1, "ck") == "sealing");
     job.on(2).run(&format!("touch {SCR}/ck/.invalid")).must();
     assert!(!touch.wait().unwrap().success());
     drop(writer.stdin.take());

@@ -23,6 +23,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use scrfs::ids::NodeRank;
 
@@ -39,6 +40,9 @@ const BLOCK_BYTES_MAX: usize = 16 << 20;
 const ENDED_MAX: usize = 4096;
 /// Messages kept for jobs whose start has not come yet.
 const EARLY_MAX: usize = 4096;
+
+/// A daemon that is gone is known to the coordinator's own thread by then, which ends the epoch with all its jobs.
+const LOST_LINK_HOLD: Duration = Duration::from_secs(5);
 
 /// A message that overtook the start of its job: peers may be faster than the lead.
 enum Early {
@@ -209,6 +213,10 @@ impl Shares {
                 }
             }
         });
+        if matches!(result, Err(JobError::Link(_))) {
+            // The lead must not take the job for one that failed by itself: after the next attach it goes on.
+            self.exchange.await_failure(LOST_LINK_HOLD);
+        }
         if let Err(error) = &result {
             peers.fail(&error.to_string());
         }

@@ -80,6 +80,13 @@ impl Exchange {
         self.state.lock().failure.clone()
     }
 
+    /// Waits until the job is ended, or `limit` has passed.
+    pub fn await_failure(&self, limit: Duration) {
+        let mut state = self.state.lock();
+        let end = Instant::now() + limit;
+        while state.failure.is_none() && !self.changed.wait_until(&mut state, end).timed_out() {}
+    }
+
     fn node(&self, position: u32) -> Result<NodeRank, JobError> {
         let missing = || JobError::Protocol { from: position, what: "nothing: it does not exist".to_owned() };
         self.nodes.get(position as usize).copied().ok_or_else(missing)

@@ -2,9 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::block::Outgoing;
+use super::streams::Emit;
 use super::testbed::Nodes;
-use crate::job::{About, Job, JobOutput, SetMember};
+use super::{Jobs, LOST_LINK_HOLD};
+use crate::job::{About, Job, JobId, JobOutput, SetMember};
 use scrfs::control::SealedFile;
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
@@ -333,4 +338,17 @@ fn a_sealed_file_goes_to_the_asker_whole_or_not_at_all() {
     };
     let gone = case.nodes.run(3, &gone, 0);
     assert!(is_bad(&gone[&NodeRank(0)]) && !is_bad(&gone[&NodeRank(2)]), "{gone:?}");
+}
+
+#[test]
+fn a_lost_daemon_fails_no_job_before_its_coordinator_ends() {
+    let (out, told) = crossbeam_channel::unbounded();
+    let emit: Emit = Arc::new(move |outgoing| drop(out.send(outgoing)));
+    let mut jobs = Jobs::new(node(0), 4096, Arc::new(|| Err("end of file".to_owned())), emit);
+    let file = SealedFile { id: DatasetId(1), path: RelPath::new("ck/f").unwrap() };
+    jobs.start(JobId(1), Job::Send { file, size: 1, crc: 0, from: node(0), to: node(1) });
+    assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "the lead heard of it");
+    jobs.abort_all("the coordinator ends");
+    let ended = told.recv_timeout(LOST_LINK_HOLD / 2).unwrap();
+    assert!(matches!(ended, Outgoing::Ended { result: Err(_), .. }));
 }

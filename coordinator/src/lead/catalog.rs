@@ -44,6 +44,19 @@ fn conflict(path: &RelPath, one: &str, other: &str) -> String {
     format!("{path} differs between {one} and {other}: one file written by several nodes is not supported")
 }
 
+/// `SCRFS_LIST_MAX` bounds the directories, and all other names; apart, so that a program's files can be counted.
+pub(super) fn within<'a>(kinds: impl Iterator<Item = &'a EntryKind>, list_max: u64) -> Result<(), String> {
+    let (mut directories, mut names) = (0_u64, 0_u64);
+    for kind in kinds {
+        *if matches!(kind, EntryKind::Directory) { &mut directories } else { &mut names } += 1;
+    }
+    match directories.max(names) {
+        most if most <= list_max => Ok(()),
+        _ if names > list_max => Err(format!("{names} files, more than SCRFS_LIST_MAX ({list_max})")),
+        _ => Err(format!("{directories} directories, more than SCRFS_LIST_MAX ({list_max})")),
+    }
+}
+
 /// Joins the parts, one of each member, to the catalog. `layout` has the members' hosts; files and bytes are counted
 /// here. Equal files of two members both stay (each is part of its member's logical file); directories and links that
 /// several members tell are one entry.
@@ -89,9 +102,7 @@ pub(super) fn join(
             }
         }
     }
-    if first.len() as u64 > list_max {
-        return Err(format!("{} names, more than SCRFS_LIST_MAX ({list_max})", first.len()));
-    }
+    within(first.values().map(|(at, _)| &entries[*at].kind), list_max)?;
     let mut catalog = Catalog {
         id: making.id,
         epoch: making.epoch,
@@ -228,6 +239,9 @@ mod tests {
         assert!(joined(vec![vec![file("x", 0, 1, 7), file("x", 0, 1, 7)]]).is_err(), "twice");
         let many = (0..6).map(|n| file(&n.to_string(), 0, 0, 0)).collect();
         assert!(joined(vec![many]).unwrap_err().contains("LIST_MAX"));
+        let directory = |n: u32| entry(&n.to_string(), EntryKind::Directory);
+        assert!(joined(vec![(10..15).map(directory).collect()]).is_ok(), "as many as files");
+        assert!(joined(vec![(10..16).map(directory).collect()]).unwrap_err().contains("6 directories"));
     }
 
     #[test]

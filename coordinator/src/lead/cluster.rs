@@ -133,6 +133,13 @@ impl Cluster {
         self.out.push(Output::Note(severity, text));
     }
 
+    /// What `say` says goes before all else of this step.
+    pub(super) fn at_front(&mut self, say: impl FnOnce(&mut Self)) {
+        let others = std::mem::take(&mut self.out);
+        say(self);
+        self.out.extend(others);
+    }
+
     pub(super) fn take_outputs(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.out)
     }

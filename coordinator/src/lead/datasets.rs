@@ -43,11 +43,14 @@ impl Datasets {
     }
 
     /// A newer dataset is complete: what is put aside, and what has failed and is older, can go. Not what is `busy`.
-    pub(super) fn take_left_over(&mut self, busy: impl Fn(&Known) -> bool) -> BTreeSet<DatasetId> {
+    pub(super) fn take_left_over(
+        &mut self,
+        busy: impl Fn(&Known) -> bool,
+    ) -> BTreeMap<DatasetId, Option<Known>> {
         let newest = self.newest_first().first().map(|known| age(&known.catalog));
         let old = |known: &Known| Some(age(&known.catalog)) < newest && !busy(known);
-        let failed = self.failed.extract_if(.., |_, known| old(known)).map(|(id, _)| id);
-        failed.chain(std::mem::take(&mut self.aside)).collect()
+        let failed = self.failed.extract_if(.., |_, known| old(known)).map(|(id, known)| (id, Some(known)));
+        failed.chain(std::mem::take(&mut self.aside).into_iter().map(|id| (id, None))).collect()
     }
 
     /// No source has the right bytes of one of its files; false when that was known, or there is no such dataset.
@@ -56,6 +59,11 @@ impl Datasets {
         let found = known.is_some();
         self.failed.extend(known.map(|known| (id, known)));
         found
+    }
+
+    /// All that are listed, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Catalog> {
+        self.listed.values().chain(self.failed.values()).map(|known| &known.catalog)
     }
 
     /// Also one that has failed.

@@ -84,6 +84,11 @@ impl Directories {
         self.round.iter().flat_map(|round| &round.lots).any(|lot| paths(&lot.op).any(touches))
     }
 
+    /// The running round changes the name of a dataset.
+    pub(super) fn renames_datasets(&self) -> bool {
+        self.round.iter().flat_map(|round| &round.lots).any(|lot| renames_dataset(&lot.op))
+    }
+
     /// Begins the next round if none runs and something can go.
     pub(super) fn begin(&mut self, cluster: &mut Cluster, hold: impl Fn(&DirOp) -> Hold) {
         if self.round.is_some() || self.queue.is_empty() {
@@ -225,6 +230,11 @@ pub(super) fn paths(op: &DirOp) -> impl Iterator<Item = &RelPath> {
         DirOp::Rename { from, to, .. } => (from, Some(to)),
     };
     std::iter::once(one).chain(two)
+}
+
+/// A directory directly in the checkpoint path gets, or loses, its name.
+pub(super) fn renames_dataset(op: &DirOp) -> bool {
+    matches!(op, DirOp::Rename { from, to, .. } if [from, to].iter().any(|path| path.names().count() == 1))
 }
 
 /// Some path of the one is equal to a path of the other, or above it.

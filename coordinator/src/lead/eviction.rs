@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use scrfs::control::Command;
 use scrfs::ids::{DatasetId, NodeRank};
 
-use super::policy::{Evictable, Sacrifice, evictions, sacrifice};
+use super::datasets::Known;
+use super::policy::{Evictable, Kept, Sacrifice, evictions, sacrifice};
 use super::{Phase, Running};
 
 /// Datasets on their way out, and the nodes that still have bytes of them.
@@ -30,19 +31,21 @@ impl Leaving {
 }
 
 impl Running {
-    /// Lets go the generations in whose place newer ones are, and what `SCR_CACHE_SIZE` has no room for.
+    /// Lets go the generations in whose place newer ones are, and what `SCR_CACHE_SIZE` and
+    /// `SCRFS_CACHE_BYTES` have no room for.
     pub(super) fn evict(&mut self) {
         if !matches!(self.phase, Phase::Serving) {
             return;
         }
         let mut gone = self.cluster.datasets.superseded();
         // What goes for its successor takes no other dataset's place.
-        let newest_first: Vec<Evictable> = self
-            .cluster
-            .datasets
-            .newest_first()
+        let mut newest_first = self.cluster.datasets.newest_first();
+        newest_first.retain(|known| !gone.contains(&known.catalog.id));
+        let (mut kept, settings) = (Kept::default(), &self.cluster.settings);
+        let kept =
+            newest_first.iter().take_while(|known| kept.takes(&known.catalog.layout, settings)).count();
+        let newest_first: Vec<Evictable> = newest_first
             .iter()
-            .filter(|known| !gone.contains(&known.catalog.id))
             .map(|known| {
                 let id = known.catalog.id;
                 let flushing = !known.flushed && self.flushes.busy(id);
@@ -50,7 +53,7 @@ impl Running {
             })
             .collect();
         gone.retain(|id| !self.flushes.runs(*id) && !self.fetches.rebuilding(*id));
-        for id in evictions(&newest_first, self.cluster.settings.cache_size) {
+        for id in evictions(&newest_first, kept) {
             if !gone.contains(&id) {
                 gone.push(id);
             }
@@ -115,9 +118,17 @@ impl Running {
 
     /// It leaves all caches.
     pub(super) fn let_go(&mut self, id: DatasetId) {
-        self.cluster.datasets.remove(id);
+        let known = self.cluster.datasets.remove(id);
         self.flushes.removed(id);
         self.leaving.0.insert(id, self.cluster.nodes().collect());
         self.cluster.send_all(&Command::Evict(id));
+        self.vacated(known);
+    }
+
+    /// What was begun over a dataset that has left the caches has left with it.
+    pub(super) fn vacated(&mut self, gone: Option<Known>) {
+        if let Some(known) = gone.filter(|known| self.cluster.datasets.named(&known.catalog.name).is_none()) {
+            self.loose.removed(&mut self.cluster, &known.catalog.name);
+        }
     }
 }

@@ -142,6 +142,10 @@ impl Fetches {
         };
         let ready: Vec<_> = self.wanted.iter().copied().filter(|(id, _)| !touched(cluster, *id)).collect();
         for (id, member) in ready {
+            // One after the other: what is rebuilt now may be what the next one is rebuilt from.
+            if self.mends.rebuilds_other(id, member) {
+                continue;
+            }
             self.wanted.remove(&(id, member));
             if let Err(missed) = self.mends.begin(cluster, id, member) {
                 self.ended = true;
@@ -169,7 +173,7 @@ impl Fetches {
     fn next_source(&mut self, cluster: &mut Cluster, key: &Key) {
         let Some(fetch) = self.all.get_mut(key) else { return };
         let Some(known) = cluster.datasets.any(fetch.file.id) else {
-            self.answer(cluster, key, Errno::EIO as i32, "its dataset is not there any more");
+            self.answer(cluster, key, Errno::ENOENT as i32, "its dataset is not there any more");
             return;
         };
         let copies = copies(&known.catalog, &fetch.file.path);

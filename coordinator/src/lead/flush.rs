@@ -96,6 +96,11 @@ impl Flushes {
         self.current.as_ref().is_some_and(|flush| flush.id == id)
     }
 
+    /// All of it is copied; it gets its name and its index entry.
+    pub(super) fn publishing(&self) -> Option<DatasetId> {
+        self.current.as_ref().filter(|flush| matches!(flush.step, Step::Publishing)).map(|flush| flush.id)
+    }
+
     /// A program removed it.
     pub(super) fn removed(&mut self, id: DatasetId) {
         self.waiting.retain(|waiting| waiting.id != id);

@@ -133,6 +133,7 @@ mod tests {
             carried: files(carried),
             removed: removed.iter().map(|text| path(text)).collect(),
             links: links.iter().map(|text| path(text)).collect(),
+            begun_us: 0,
         }
     }
 

@@ -158,6 +158,11 @@ impl Mends {
         self.running.keys().any(|(running, _)| *running == id)
     }
 
+    /// A rebuild of another member of this dataset runs.
+    pub(super) fn rebuilds_other(&self, id: DatasetId, member: Member) -> bool {
+        self.running.keys().any(|(running, other)| *running == id && *other != member)
+    }
+
     /// A rebuild of the dataset of this name runs.
     pub(super) fn busy_name(&self, name: &[u8]) -> bool {
         self.running.values().any(|running| running.name == name)

@@ -2,11 +2,12 @@
 //! no file, socket, clock, thread or MPI.
 //!
 //! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with `rebuild` and `refetch`)
-//! until programs are served, then `directories`, `seal`, `flush` and `fetch` (with `mend`) side by side. [`Lead`] hands each input to
+//! until programs are served, then `directories`, `seal`, `flush`, `fetch` (with `mend`) and `loose` side by side. [`Lead`] hands each input to
 //! the machine that awaits it; what nobody awaits is ignored with a note, never trusted.
 
 mod advice;
 mod answers;
+mod bind;
 mod catalog;
 mod cluster;
 mod committing;
@@ -18,18 +19,24 @@ mod fetch;
 mod flush;
 mod generation;
 mod jobs;
+mod loose;
+mod loose_set;
 mod markers;
 mod mend;
 mod policy;
+mod prefix;
 mod rebuild;
 mod recover;
 mod refetch;
 mod seal;
 mod settle;
+mod spread;
+mod versions;
 
+use scrfs::control::loose::Age;
 use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
-use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
+use scrfs::path::RelPath;
 
 use self::advice::Advice;
 use self::cluster::Cluster;
@@ -38,12 +45,13 @@ use self::eviction::Leaving;
 use self::fetch::Fetches;
 use self::flush::Flushes;
 use self::jobs::Share;
+use self::loose::{Loose, Now};
 use self::policy::MS;
 use self::recover::Recover;
 use self::seal::Seals;
 use self::settle::Settle;
 use crate::job::{Job, JobId, JobResult};
-use crate::pfs::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
+use crate::pfs::{PfsOutcome, PfsTask, StoredDataset};
 
 /// A PFS that does not say what it has keeps seals and restarts waiting no longer than this, microseconds.
 const SURVEY_LIMIT: u64 = 30_000 * MS;
@@ -145,11 +153,13 @@ struct Running {
     fetches: Fetches,
     advice: Advice,
     leaving: Leaving,
+    loose: Loose,
 }
 
 impl Running {
     fn begin(mut cluster: Cluster, start: Start) -> Self {
         let settle = Settle::begin(&mut cluster, start);
+        let loose = Loose::begin_epoch(&mut cluster);
         cluster.pfs(PfsTask::Survey);
         Self {
             cluster,
@@ -161,6 +171,7 @@ impl Running {
             fetches: Fetches::default(),
             advice: Advice::default(),
             leaving: Leaving::default(),
+            loose,
         }
     }
 
@@ -182,6 +193,7 @@ impl Running {
             Survey::Asked(Some(limit)) if *limit <= now => self.no_survey("no answer in time"),
             _ => {}
         }
+        self.loose.tick(&mut self.cluster);
         match &mut self.phase {
             Phase::Recovering(recover) => recover.tick(&mut self.cluster),
             Phase::Settling(_) => {}
@@ -228,6 +240,15 @@ impl Running {
                 self.fetches.fetch(node, request, file);
                 true
             }
+            (_, Event::LooseRequest { request, entries }) => {
+                self.loose.request(cluster, node, request, entries);
+                true
+            }
+            (_, Event::LooseInventory(inventory)) => self.loose.inventory(node, *inventory),
+            (_, Event::LooseRead { stamp, version }) => {
+                self.loose.read(cluster, node, stamp, version.map(|version| *version))
+            }
+            (_, Event::LooseStored { round, errno }) => self.loose.stored(cluster, node, round, errno),
             (_, Event::Removed(id)) => {
                 cluster.datasets.remove(id);
                 self.flushes.removed(id);
@@ -262,7 +283,14 @@ impl Running {
                 self.directories_done(done);
                 awaited
             }
-            (Phase::Serving, Event::Frozen { id, result }) => self.seals.frozen(cluster, node, id, result),
+            (Phase::Serving, Event::Frozen { id, result }) => {
+                self.loose.frozen(id, result.as_ref().map_or(0, |part| part.begun_us));
+                self.seals.frozen(cluster, node, id, result)
+            }
+            (Phase::Serving, Event::LooseBegun { round, begun }) => {
+                let now = Now { committing: self.seals.commits() };
+                self.loose.asked(cluster, now, node, round, begun)
+            }
             (Phase::Serving, Event::Changes { id, changed }) => {
                 self.seals.changes(cluster, node, id, changed)
             }
@@ -282,6 +310,10 @@ impl Running {
             }
             (Phase::Serving, Event::FlushedMember { id, result }) => {
                 let awaited = self.flushes.copied(cluster, node, id, result);
+                if let Some(known) = self.flushes.publishing().and_then(|id| cluster.datasets.get(id)) {
+                    let age = Age { epoch: known.catalog.epoch, id: known.catalog.id };
+                    self.loose.publish(cluster, age);
+                }
                 let gone = cluster.datasets.get(id).is_none();
                 // It may be given up now: then it may go, and the next one may be due.
                 self.choose();
@@ -307,7 +339,14 @@ impl Running {
         let cluster = &mut self.cluster;
         let awaited = match &mut self.phase {
             Phase::Recovering(recover) => recover.job(cluster, share),
-            Phase::Serving => self.seals.job(cluster, share.clone()) || self.fetches.job(cluster, share),
+            Phase::Serving => {
+                let before = self.seals.commits().is_some();
+                let sealing = self.seals.job(cluster, share.clone());
+                if let Some(catalog) = self.seals.commits().filter(|_| sealing && !before) {
+                    self.loose.committing(cluster, catalog);
+                }
+                sealing || self.fetches.job(cluster, share)
+            }
             Phase::Settling(_) => false,
         };
         // Shares of jobs whose purpose failed meanwhile still end.
@@ -317,118 +356,22 @@ impl Running {
         }
     }
 
-    fn pfs(&mut self, outcome: PfsOutcome) {
-        let cluster = &mut self.cluster;
-        let awaited = match outcome {
-            PfsOutcome::Surveyed(stored) => {
-                self.surveyed(stored);
-                true
-            }
-            PfsOutcome::FlushBegun(id, directory) => {
-                self.flushes.begun(cluster, id, &directory) || cluster.datasets.get(id).is_none()
-            }
-            PfsOutcome::Published(id) => {
-                self.flushes.published(cluster, id);
-                self.evict();
-                true
-            }
-            PfsOutcome::Catalog(stored, catalog) => {
-                self.stored(&stored, Ok(*catalog));
-                true
-            }
-            PfsOutcome::Marked(_) | PfsOutcome::Posted => true,
-            PfsOutcome::Halt(halt) => {
-                self.advice.halt(cluster.now, Ok(*halt));
-                true
-            }
-            PfsOutcome::Failed(task, failure) => match task {
-                PfsTask::Survey => {
-                    self.no_survey(&failure.reason);
-                    true
-                }
-                PfsTask::Halt { sealed } => {
-                    self.advice.halt(cluster.now, Err(sealed));
-                    true
-                }
-                PfsTask::Post { text, .. } => {
-                    cluster.warn(format!("{}: not kept in the prefix: {text}", failure.reason));
-                    true
-                }
-                PfsTask::BeginFlush(catalog) | PfsTask::Publish(catalog) => {
-                    self.flushes.failed(cluster, catalog.id, &failure.reason);
-                    self.choose();
-                    true
-                }
-                PfsTask::ReadCatalog(stored) => {
-                    if failure.cause == PfsCause::Damaged {
-                        cluster.pfs(PfsTask::MarkFailed(stored.clone()));
-                    }
-                    self.stored(&stored, Err(&failure.reason));
-                    true
-                }
-                PfsTask::MarkFailed(stored) => {
-                    let reason = failure.reason;
-                    cluster.warn(format!("dataset {} could not be marked FAILED: {reason}", stored.id));
-                    true
-                }
-            },
-        };
-        if !awaited {
-            self.cluster.log("an outcome on the PFS that nobody awaits: ignored".to_owned());
-        }
-    }
-
-    /// The records of a dataset in the prefix; when they come late nobody needs them any more.
-    fn stored(&mut self, stored: &StoredDataset, catalog: Result<Catalog, &str>) {
-        if let Phase::Recovering(recover) = &mut self.phase {
-            recover.stored(&mut self.cluster, stored, catalog);
-        }
-    }
-
-    /// What the prefix has; also when it comes late.
-    fn surveyed(&mut self, stored: Vec<StoredDataset>) {
-        let cluster = &mut self.cluster;
-        for dataset in &stored {
-            cluster.seen_id(dataset.id.0);
-            if dataset.usable {
-                cluster.datasets.highest_flushed = cluster.datasets.highest_flushed.max(dataset.id.0);
-            }
-        }
-        self.survey = Survey::Known(stored);
-        self.flushes.surveyed();
-        if matches!(self.phase, Phase::Serving) {
-            self.mark_flushed();
-            self.choose();
-        }
-    }
-
-    fn no_survey(&mut self, reason: &str) {
-        if matches!(self.survey, Survey::Asked(_)) {
-            self.cluster.warn(format!("what the prefix has is not known: {reason}"));
-            self.survey = Survey::Unknown;
-            self.flushes.surveyed();
-            self.choose();
-        }
-    }
-
-    /// Datasets of which the caches do not know that they are on the PFS.
-    fn mark_flushed(&mut self) {
-        let Survey::Known(stored) = &self.survey else { return };
-        for dataset in stored.iter().filter(|dataset| dataset.usable) {
-            let known = self.cluster.datasets.any(dataset.id);
-            if known.is_some_and(|known| !known.flushed && known.catalog.epoch == dataset.epoch) {
-                self.cluster.datasets.flushed(dataset.id);
-                self.cluster.send_all(&Command::MarkFlushed(dataset.id));
-            }
-        }
-    }
-
     /// Operations that took effect everywhere: datasets may be gone with them.
     fn directories_done(&mut self, done: Vec<DirOp>) {
+        let top = |path: &RelPath| path.names().count() == 1;
         for op in done {
+            if let DirOp::Rename { from, to, exchange, .. } = &op {
+                if top(from) && top(to) {
+                    self.loose.renamed(&mut self.cluster, from.as_bytes(), to.as_bytes(), *exchange);
+                } else if top(from) {
+                    // It goes on in another dataset.
+                    self.loose.removed(&mut self.cluster, from.as_bytes());
+                }
+            }
             let DirOp::Remove { path } = op else { continue };
-            if path.names().count() == 1 {
+            if top(&path) {
                 let name = path.as_bytes();
+                self.loose.removed(&mut self.cluster, name);
                 self.seals.removed(&mut self.cluster, name);
                 for id in self.cluster.datasets.all_named(name) {
                     self.cluster.datasets.remove(id);
@@ -448,10 +391,12 @@ impl Running {
         let busy = |known: &datasets::Known| {
             self.fetches.rebuilding(known.catalog.id) || self.seals.needs(&known.catalog)
         };
-        for id in self.cluster.datasets.take_left_over(busy) {
+        for (id, known) in self.cluster.datasets.take_left_over(busy) {
             self.let_go(id);
+            self.vacated(known);
         }
         self.choose();
+        self.loose.sealed(&mut self.cluster);
     }
 
     fn choose(&mut self) {
@@ -464,17 +409,25 @@ impl Running {
     /// Goes on wherever something is free now.
     fn advance(&mut self) {
         self.change_phase();
+        let commits = self.seals.commits().map(|catalog| (loose::age_of(catalog), catalog.name.clone()));
+        self.loose.commits(&self.cluster, commits);
+        self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
         if !matches!(self.phase, Phase::Serving) {
             return;
         }
         let cluster = &mut self.cluster;
         let may_give_ids = !matches!(self.survey, Survey::Asked(_));
         while self.seals.begin(cluster, may_give_ids, |name| self.directories.round_touches(name)) {}
+        let asks = self.loose.asks();
         self.directories.begin(cluster, |op| match self.fetches.hold(op) {
+            Hold::Free if asks && directories::renames_dataset(op) => Hold::Wait,
             Hold::Free => self.seals.hold(op),
             held => held,
         });
         self.flushes.begin(cluster);
+        if !self.directories.renames_datasets() {
+            self.loose.begin(cluster);
+        }
         let committing = |id| self.seals.committing(id);
         self.fetches.begin(cluster, committing, |name| self.directories.round_touches(name));
         if self.fetches.take_ended() {
@@ -484,17 +437,25 @@ impl Running {
     }
 
     fn change_phase(&mut self) {
-        if matches!(&self.phase, Phase::Settling(settle) if settle.done()) {
+        if matches!(&self.phase, Phase::Settling(settle) if settle.done() && self.loose.told()) {
             let restart = matches!(&self.phase, Phase::Settling(settle) if settle.start() == Start::Restart);
             if restart && matches!(self.survey, Survey::Asked(_)) {
                 return;
             }
             if let Phase::Settling(settle) = std::mem::replace(&mut self.phase, Phase::Serving) {
+                if !restart {
+                    let undecided = settle.undecided.iter();
+                    self.loose.dropped =
+                        undecided.map(|(&(epoch, id), name)| (Age { epoch, id }, name.clone())).collect();
+                }
+                self.loose.held =
+                    settle.held.iter().map(|(&id, held)| Age { epoch: held.epoch, id }).collect();
                 if restart {
                     let stored = match &self.survey {
                         Survey::Known(stored) => stored.clone(),
                         _ => Vec::new(),
                     };
+                    self.loose.tell_bound(&mut self.cluster);
                     let recover = Recover::begin(&mut self.cluster, settle.held, stored);
                     self.phase = Phase::Recovering(Box::new(recover));
                 } else {
@@ -502,15 +463,33 @@ impl Running {
                     let current =
                         self.cluster.datasets.newest_first().first().map(|known| known.catalog.name.clone());
                     self.serve(current);
+                    self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
+                    self.loose.attach(&mut self.cluster);
                 }
             }
         }
+        self.present();
         if matches!(&self.phase, Phase::Recovering(recover) if recover.done())
             && let Phase::Recovering(recover) = std::mem::replace(&mut self.phase, Phase::Serving)
         {
             let current = recover.current().map(<[u8]>::to_vec);
             recover.hand_over(&mut self.cluster);
             self.serve(current);
+        }
+    }
+
+    /// Everything that is presented is found: when every node has what goes with it, it is presented.
+    fn present(&mut self) {
+        let Phase::Recovering(recover) = &mut self.phase else { return };
+        let Some(found) = recover.found() else { return };
+        let cluster = &mut self.cluster;
+        let known = self.loose.joined()
+            || found.first().is_none_or(|(catalog, _)| self.loose.knows(loose::age_of(catalog)));
+        let there =
+            known || recover.current_in_prefix().is_none_or(|stored| self.loose.sets.wants(cluster, stored));
+        let stored = recover.current_in_prefix().is_some();
+        if there && self.loose.present(cluster, found, stored) {
+            recover.present(cluster, 0);
         }
     }
 
@@ -553,5 +532,10 @@ fn name_of(event: &Event) -> &'static str {
         Event::Presented { .. } => "Presented",
         Event::Fetch { .. } => "Fetch",
         Event::CopiedFromPrefix { .. } => "CopiedFromPrefix",
+        Event::LooseInventory(_) => "LooseInventory",
+        Event::LooseRead { .. } => "LooseRead",
+        Event::LooseRequest { .. } => "LooseRequest",
+        Event::LooseBegun { .. } => "LooseBegun",
+        Event::LooseStored { .. } => "LooseStored",
     }
 }

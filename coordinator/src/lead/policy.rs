@@ -1,5 +1,9 @@
 //! Choices without state: which datasets may go, which are due for a flush, how long to wait before trying again.
 
+use std::collections::BTreeMap;
+
+use scrfs::control::Settings;
+use scrfs::dataset::Layout;
 use scrfs::ids::DatasetId;
 
 /// Microseconds of a millisecond.
@@ -17,6 +21,34 @@ pub(super) fn flush_due(id: DatasetId, last: u64, every: u32) -> bool {
     every > 0 && id.0 / u64::from(every) > last / u64::from(every)
 }
 
+/// Which datasets the caches keep (DESIGN 5: `SCR_CACHE_SIZE` and `SCRFS_CACHE_BYTES` count sealed datasets). Asked from
+/// the newest on; that one is always kept.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept {
+    count: u32,
+    /// By host.
+    bytes: BTreeMap<String, u64>,
+    /// What is older than one that does not fit goes before it.
+    full: bool,
+}
+
+impl Kept {
+    /// Is there a place for the next older one, and room on every node?
+    pub(super) fn takes(&mut self, layout: &Layout, settings: &Settings) -> bool {
+        let mut over = false;
+        if settings.cache_bytes > 0 && !self.full {
+            for (host, bytes) in layout.bytes_by_host() {
+                let sum = self.bytes.entry(host.to_owned()).or_default();
+                *sum = sum.saturating_add(bytes);
+                over |= *sum > settings.cache_bytes;
+            }
+        }
+        self.full |= self.count >= settings.cache_size.max(1) || (over && self.count > 0);
+        self.count += u32::from(!self.full);
+        !self.full
+    }
+}
+
 /// A dataset as eviction sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Evictable {
@@ -25,15 +57,10 @@ pub(super) struct Evictable {
     pub(super) busy: bool,
 }
 
-/// Which of the datasets (newest first, all recorded COMPLETE everywhere) go: those beyond `cache_size`, and never the
+/// Which of the datasets (newest first, all recorded COMPLETE everywhere) go: those beyond the first `kept`, and never the
 /// newest. One that is being flushed, or of which a flush is still due, goes later.
-pub(super) fn evictions(newest_first: &[Evictable], cache_size: u32) -> Vec<DatasetId> {
-    newest_first
-        .iter()
-        .skip(cache_size.max(1) as usize)
-        .filter(|dataset| !dataset.busy)
-        .map(|dataset| dataset.id)
-        .collect()
+pub(super) fn evictions(newest_first: &[Evictable], kept: usize) -> Vec<DatasetId> {
+    newest_first.iter().skip(kept.max(1)).filter(|dataset| !dataset.busy).map(|dataset| dataset.id).collect()
 }
 
 /// Which of the datasets (newest first, all recorded COMPLETE everywhere) goes as a node's cache has no room: the oldest;
@@ -87,6 +114,33 @@ mod tests {
         assert_eq!(evictions(&of(&[(3, false), (2, false), (1, true)]), 2), []);
         assert_eq!(evictions(&of(&[(3, false), (2, true), (1, false)]), 1), [DatasetId(1)]);
         assert_eq!(evictions(&of(&[(3, false)]), 0), []);
+    }
+
+    #[test]
+    fn places_and_bytes_are_counted_from_the_newest_on() {
+        use scrfs::dataset::{MemberPlace, Scheme};
+        use scrfs::ids::Member;
+
+        let layout = |bytes: &[u64]| Layout {
+            scheme: Scheme::Single,
+            members: (0..)
+                .zip(bytes)
+                .map(|(at, &bytes)| MemberPlace { host: format!("n{at}"), files: 1, bytes })
+                .collect(),
+            sets: vec![(0..).map(Member).take(bytes.len()).collect()],
+        };
+        let kept = |cache_size, cache_bytes, newest_first: &[&[u64]]| {
+            let settings = Settings { cache_size, cache_bytes, ..crate::settings::tests::settings() };
+            let mut kept = Kept::default();
+            newest_first.iter().map(|bytes| kept.takes(&layout(bytes), &settings)).collect::<Vec<_>>()
+        };
+        let three: &[&[u64]] = &[&[5, 1], &[5, 9], &[1, 1]];
+        assert_eq!(kept(2, 0, three), [true, true, false]);
+        assert_eq!(kept(0, 0, three), [true, false, false]);
+        assert_eq!(kept(9, 11, three), [true, true, true]);
+        assert_eq!(kept(9, 10, three), [true, true, false], "on the second node");
+        assert_eq!(kept(9, 9, three), [true, false, false], "the oldest goes before it");
+        assert_eq!(kept(9, 1, three), [true, false, false], "the newest stays");
     }
 
     #[test]

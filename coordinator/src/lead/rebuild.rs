@@ -384,6 +384,7 @@ mod tests {
             coordinator_wait_ms: 0,
             seal_timeout_ms: 0,
             cache_size: 2,
+            cache_bytes: 0,
             scheme: Scheme::Xor,
             set_size: 8,
             hop_distance: 1,

@@ -28,6 +28,8 @@ struct Candidate {
 enum Step {
     FromCache(Candidate, Box<Rebuild>),
     FromPrefix(Candidate, Box<Refetch>),
+    /// All are found; what is presented beside them is brought to all nodes.
+    Found,
     Presenting {
         answers: Answers<Result<(), String>>,
         tries: u32,
@@ -48,6 +50,10 @@ pub(super) struct Recover {
     /// What the index names as the one to restart from.
     stored_current: Option<(Epoch, DatasetId)>,
     chosen: Vec<(Catalog, bool)>,
+    /// What caches have of candidates that cannot be presented.
+    aside: Vec<(DatasetId, Held)>,
+    /// What the prefix has of current.
+    stored: Option<StoredDataset>,
     /// It left a question without an answer: it is not asked again.
     prefix_hangs: bool,
     step: Step,
@@ -62,8 +68,15 @@ impl Recover {
         let current = stored.iter().find(|dataset| dataset.current && dataset.usable);
         let stored_current = current.map(|dataset| (dataset.epoch, dataset.id));
         let candidates = candidates(held, stored);
-        let mut recover =
-            Self { candidates, stored_current, chosen: Vec::new(), prefix_hangs: false, step: Step::Done };
+        let mut recover = Self {
+            candidates,
+            stored_current,
+            chosen: Vec::new(),
+            aside: Vec::new(),
+            stored: None,
+            prefix_hangs: false,
+            step: Step::Done,
+        };
         recover.next(cluster);
         recover
     }
@@ -94,7 +107,7 @@ impl Recover {
             // Of two datasets of one name only the newer can be at that path.
             let taken = |held: &Held| self.chosen.iter().any(|(chosen, _)| chosen.name == held.name);
             if candidate.held.as_ref().is_some_and(taken) {
-                put_aside(cluster, &candidate);
+                self.put_aside(cluster, candidate);
                 continue;
             }
             let failed = candidate.held.as_ref().is_some_and(Held::failed);
@@ -114,7 +127,17 @@ impl Recover {
                 return;
             }
         }
-        self.present(cluster, 0);
+        self.step = Step::Found;
+    }
+
+    /// The search is over: what is found, newest first.
+    pub(super) fn found(&self) -> Option<&[(Catalog, bool)]> {
+        matches!(self.step, Step::Found).then_some(&self.chosen)
+    }
+
+    /// What the prefix has of current.
+    pub(super) fn current_in_prefix(&self) -> Option<&StoredDataset> {
+        self.stored.as_ref()
     }
 
     /// Starts a fetch of it, if it may be fetched; only current is, and nothing newer than what the index says.
@@ -125,19 +148,33 @@ impl Recover {
         };
         let stored = candidate.stored.clone().filter(|stored| may && allowed(stored));
         if let Some(stored) = stored {
-            // Another dataset under the same id makes room too: nodes were cut off when ids were given.
+            // Others under the same id make room too, older and newer ones: nodes were cut off when ids were given.
             let (same_id, others) = std::mem::take(&mut self.candidates)
                 .into_iter()
                 .partition::<VecDeque<Candidate>, _>(|other| other.id == candidate.id);
             self.candidates = others;
-            let held: Vec<Held> =
-                candidate.held.iter().cloned().chain(same_id.into_iter().filter_map(|c| c.held)).collect();
+            let newer = self.aside.iter().filter(|(id, _)| *id == candidate.id).map(|(_, held)| held);
+            let older = same_id.iter().filter_map(|other| other.held.as_ref());
+            let held: Vec<Held> = candidate.held.iter().chain(newer).chain(older).cloned().collect();
             let refetch = Refetch::begin(cluster, stored, &held);
             self.step = Step::FromPrefix(candidate, Box::new(refetch));
             return true;
         }
-        put_aside(cluster, &candidate);
+        self.put_aside(cluster, candidate);
         false
+    }
+
+    /// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was never recorded:
+    /// there it would keep the next dataset of its name from being sealed.
+    fn put_aside(&mut self, cluster: &mut Cluster, candidate: Candidate) {
+        let Some(held) = candidate.held else { return };
+        cluster.datasets.put_aside(candidate.id);
+        let complete: BTreeSet<NodeRank> = held.complete().map(|(node, _)| node).collect();
+        for node in cluster.nodes().filter(|node| !complete.contains(node)) {
+            let reason = "its dataset cannot be recovered".to_owned();
+            cluster.send(node, Command::Drop { id: candidate.id, reason });
+        }
+        self.aside.push((candidate.id, held));
     }
 
     /// Takes what a candidate's machine said; false when it did not await that.
@@ -146,14 +183,17 @@ impl Recover {
             None => return false,
             Some(Recovered::Running) => {}
             Some(Recovered::Done(catalog)) => {
-                let flushed = match std::mem::replace(&mut self.step, Step::Done) {
-                    Step::FromPrefix(..) => true,
+                let (flushed, stored) = match std::mem::replace(&mut self.step, Step::Done) {
+                    Step::FromPrefix(candidate, _) => (true, candidate.stored),
                     Step::FromCache(candidate, _) => {
-                        candidate.held.as_ref().is_some_and(Held::flushed)
-                            || candidate.stored.is_some_and(|stored| stored.usable)
+                        let stored = candidate.stored.filter(|stored| stored.usable);
+                        (candidate.held.as_ref().is_some_and(Held::flushed) || stored.is_some(), stored)
                     }
-                    _ => false,
+                    _ => (false, None),
                 };
+                if self.chosen.is_empty() {
+                    self.stored = stored;
+                }
                 self.chosen.push((*catalog, flushed));
                 self.next(cluster);
             }
@@ -167,7 +207,7 @@ impl Recover {
                     }
                     Step::FromPrefix(candidate, _) => {
                         cluster.warn(format!("dataset {} is not in the prefix: {reason}", candidate.id));
-                        put_aside(cluster, &candidate);
+                        self.put_aside(cluster, candidate);
                     }
                     _ => {}
                 }
@@ -177,7 +217,7 @@ impl Recover {
         true
     }
 
-    fn present(&mut self, cluster: &mut Cluster, tries: u32) {
+    pub(super) fn present(&mut self, cluster: &mut Cluster, tries: u32) {
         if self.chosen.is_empty() && tries == 0 {
             cluster.note("no complete dataset was found in the caches or the prefix".to_owned());
         }
@@ -285,18 +325,6 @@ impl Recover {
             }
             _ => {}
         }
-    }
-}
-
-/// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was never recorded: there
-/// it would keep the next dataset of its name from being sealed.
-fn put_aside(cluster: &mut Cluster, candidate: &Candidate) {
-    let Some(held) = &candidate.held else { return };
-    cluster.datasets.put_aside(candidate.id);
-    let complete: BTreeSet<NodeRank> = held.complete().map(|(node, _)| node).collect();
-    for node in cluster.nodes().filter(|node| !complete.contains(node)) {
-        let reason = "its dataset cannot be recovered".to_owned();
-        cluster.send(node, Command::Drop { id: candidate.id, reason });
     }
 }
 

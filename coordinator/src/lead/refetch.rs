@@ -10,7 +10,7 @@ use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
 
 use super::answers::Answers;
-use super::catalog::{Making, check};
+use super::catalog::{Making, check, within};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::encoding::{Encoded, Encoding};
@@ -71,9 +71,10 @@ impl Refetch {
         if let Err(reason) = check(&catalog, self.id(), false) {
             return Some(Recovered::Failed(reason));
         }
-        if catalog.entries.len() as u64 > cluster.settings.list_max {
-            let (names, limit) = (catalog.entries.len(), cluster.settings.list_max);
-            return Some(Recovered::Failed(format!("{names} names, more than SCRFS_LIST_MAX ({limit})")));
+        if let Err(reason) =
+            within(catalog.entries.iter().map(|entry| &entry.kind), cluster.settings.list_max)
+        {
+            return Some(Recovered::Failed(reason));
         }
         deal(&mut catalog, cluster.hosts.len());
         self.source = Some(catalog);

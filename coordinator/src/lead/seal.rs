@@ -140,6 +140,19 @@ impl Seals {
         self.current.as_ref().is_some_and(current) || self.resumed.iter().any(resumed)
     }
 
+    /// What may be complete on some nodes, and is not known to be on all.
+    pub(super) fn doubts(&self) -> impl Iterator<Item = &Catalog> {
+        self.resumed.iter().map(|seal| &*seal.catalog).chain(self.commits())
+    }
+
+    /// What is being committed, or about to be.
+    pub(super) fn commits(&self) -> Option<&Catalog> {
+        match self.current.as_ref().map(|seal| &seal.step) {
+            Some(Step::Committing(committing, _)) => Some(&committing.catalog),
+            _ => None,
+        }
+    }
+
     /// It is complete on some nodes perhaps, and not yet known to be on all.
     pub(super) fn committing(&self, id: DatasetId) -> bool {
         let current = self.current.as_ref().map(|seal| &seal.step);

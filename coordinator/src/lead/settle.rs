@@ -14,6 +14,7 @@ use scrfs::path::RelPath;
 use super::answers::Answers;
 use super::catalog::check;
 use super::cluster::Cluster;
+use super::policy::Kept;
 use super::seal::Seals;
 
 /// What one node has of a dataset.
@@ -95,6 +96,8 @@ pub(super) struct Settle {
     inventories: BTreeMap<NodeRank, Inventory>,
     /// By id; complete ones only.
     pub(super) held: BTreeMap<DatasetId, Held>,
+    /// Seals that come to nothing.
+    pub(super) undecided: BTreeMap<(Epoch, DatasetId), Vec<u8>>,
     catalogs: BTreeMap<DatasetId, Catalog>,
 }
 
@@ -107,6 +110,7 @@ impl Settle {
             replayed: false,
             inventories: BTreeMap::new(),
             held: BTreeMap::new(),
+            undecided: BTreeMap::new(),
             catalogs: BTreeMap::new(),
         }
     }
@@ -202,6 +206,7 @@ impl Settle {
                 let complete = self.held.get(&dataset.id);
                 if complete.is_none_or(|held| held.epoch != dataset.epoch) {
                     drops.entry(dataset.id).or_default().insert(node);
+                    self.undecided.insert((dataset.epoch, dataset.id), dataset.name.clone());
                 }
             }
         }
@@ -306,9 +311,8 @@ impl Settle {
     /// Attach: what every node has recorded is known now; what some have not is a seal to be finished, or an eviction.
     pub(super) fn hand_over(self, cluster: &mut Cluster, seals: &mut Seals) {
         let all: Vec<NodeRank> = cluster.nodes().collect();
-        let keep = cluster.settings.cache_size.max(1) as usize;
         let mut doubts = Vec::new();
-        let mut whole = 0;
+        let mut kept = Kept::default();
         let mut newest_first: Vec<(DatasetId, Held)> = self.held.into_iter().collect();
         newest_first.sort_by_key(|(id, held)| std::cmp::Reverse((held.epoch, *id)));
         let mut catalogs = self.catalogs;
@@ -332,9 +336,9 @@ impl Settle {
             if missing.is_empty() && held.failed() {
                 hand_over_failed(cluster, catalog, &held);
             } else if missing.is_empty() {
-                whole += 1;
+                kept.takes(&catalog.layout, &cluster.settings);
                 cluster.datasets.insert(catalog, held.flushed());
-            } else if whole >= keep || held.failed() {
+            } else if !kept.clone().takes(&catalog.layout, &cluster.settings) || held.failed() {
                 // Enough newer ones are complete everywhere, or it has failed: its eviction had begun.
                 cluster.send_all(&Command::Evict(id));
             } else {

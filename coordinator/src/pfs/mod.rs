@@ -1,18 +1,20 @@
 //! Work of the lead on the PFS, in the prefix: done with the job user's rights, in a worker thread of rank 0.
 //!
 //! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries them out. In reading order:
-//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `halt`, `prefix` (paths and small files).
+//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `halt`, `loose` (pointer files), `prefix` (paths and small files).
 
 mod catalog;
 mod flush;
 mod halt;
 mod index;
 mod lock;
+mod loose;
 mod prefix;
 #[cfg(test)]
 mod tests;
 mod worker;
 
+use scrfs::control::loose::{Age, LooseSet};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch};
 use scrfs::record::Halt;
@@ -45,6 +47,10 @@ pub enum PfsTask {
         /// The message.
         text: String,
     },
+    /// Keep the pointer files that a dataset is presented with; former ones of it go.
+    PutLoose(Box<LooseSet>),
+    /// Read them.
+    ReadLoose(Age),
 }
 
 /// A dataset in the prefix.
@@ -81,6 +87,10 @@ pub enum PfsOutcome {
     Halt(Box<Halt>),
     /// To `Post`.
     Posted,
+    /// To `PutLoose`.
+    LoosePut(Age),
+    /// To `ReadLoose`: `None` where there are none.
+    Loose(Age, Option<Box<LooseSet>>),
     /// The task failed.
     Failed(PfsTask, PfsFailure),
 }

@@ -7,7 +7,7 @@ use crossbeam_channel::{Sender, unbounded};
 
 use super::lock::Lock;
 use super::prefix::{PfsError, Prefix, Result, exists};
-use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index};
+use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose};
 use crate::message::Opening;
 
 /// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its sender.
@@ -70,5 +70,11 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
             halt::post(prefix, host, text)?;
             PfsOutcome::Posted
         }
+        PfsTask::PutLoose(set) => {
+            prefix.newest()?;
+            loose::put(prefix, set)?;
+            PfsOutcome::LoosePut(set.age)
+        }
+        PfsTask::ReadLoose(age) => PfsOutcome::Loose(*age, loose::read(prefix, *age)?.map(Box::new)),
     })
 }

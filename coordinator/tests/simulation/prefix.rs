@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use scrfs::control::loose::{Age, LooseSet};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Epoch};
 use scrfs::path::RelPath;
@@ -24,6 +25,7 @@ pub(crate) struct Stored {
 #[derive(Debug, Default)]
 pub(crate) struct Prefix {
     pub(crate) datasets: BTreeMap<(Epoch, DatasetId), Stored>,
+    pub(crate) loose: BTreeMap<Age, LooseSet>,
     /// `flush.<id>`.
     pub(crate) begun: BTreeMap<DatasetId, BTreeMap<RelPath, u64>>,
     pub(crate) published: u64,
@@ -124,6 +126,18 @@ impl Prefix {
                 Some(stored) => PfsOutcome::Catalog(dataset, Box::new(stored.catalog.clone())),
                 None => failed(PfsTask::ReadCatalog(dataset), PfsCause::Unavailable, "not there"),
             },
+            PfsTask::PutLoose(set) => {
+                let age = set.age;
+                assert!(
+                    set.versions.iter().all(|version| version.entry.is_whole()),
+                    "a set without its bytes"
+                );
+                if self.loose.get(&age).is_none_or(|known| known.as_of <= set.as_of) {
+                    self.loose.insert(age, *set);
+                }
+                PfsOutcome::LoosePut(age)
+            }
+            PfsTask::ReadLoose(age) => PfsOutcome::Loose(age, self.loose.get(&age).cloned().map(Box::new)),
             PfsTask::MarkFailed(dataset) => {
                 if let Some(stored) = self.datasets.get_mut(&(dataset.epoch, dataset.id)) {
                     assert!(stored.bad || stored.unreadable, "a sound dataset is marked FAILED");

@@ -108,9 +108,10 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCR_CACHE_BASE",
         Kind::Paths,
         "/dev/shm",
-        "where caches are; a user may choose among those of the system file",
+        "stores: where the cache may be, the one with most room unless one has this job's files; a user may choose among those of the system file",
     ),
     row("SCR_CACHE_SIZE", Kind::Count(1, 1000), "2", "sealed datasets kept in the cache"),
+    row("SCRFS_CACHE_BYTES", Kind::Bytes(0, 1 << 60), "0", "bytes that a node's cache may take; 0: no limit"),
     row(
         "SCR_COPY_TYPE",
         Kind::Word(SCHEMES),
@@ -176,7 +177,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCRFS_DATASET_PATTERN",
         Kind::Pattern,
         "",
-        "loose files that match belong to the dataset that the first group (or the one called `dataset`) names",
+        "files of the checkpoint path that match belong to the dataset that the first group (or the one called `dataset`) names",
     ),
     row("SCRFS_MARKER", Kind::Names, ".complete", "names of markers; `.complete` is always one"),
     row(
@@ -211,7 +212,12 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     row("SCRFS_LOOSE_MAX", Kind::Bytes(1, 1 << 30), "1m", "bytes of a pointer file at most"),
     row("SCRFS_LOOSE_FILES", Kind::Count(0, 10_000), "64", "pointer files at most"),
-    row("SCRFS_LIST_MAX", Kind::Count(1, 100_000_000), "100000", "names in one dataset at most"),
+    row(
+        "SCRFS_LIST_MAX",
+        Kind::Count(1, 100_000_000),
+        "100000",
+        "files of one dataset at most, and directories",
+    ),
 ];
 
 /// The row of `name`.
@@ -234,7 +240,6 @@ pub const NOT_YET: &[&str] = &[
     "SCR_PREFIX_SIZE",
     "SCR_WATCHDOG_TIMEOUT",
     "SCR_FILE_BUF_SIZE",
-    "SCRFS_CACHE_BYTES",
     "SCRFS_FETCH",
     "SCRFS_ENCODE_THREADS",
     "SCRFS_SCRUB_INTERVAL",
@@ -246,7 +251,7 @@ pub const NOT_YET: &[&str] = &[
 ];
 
 /// Read, checked and brought to every node, but nothing acts on them yet: accepted with a warning.
-pub const PENDING: &[&str] = &["SCRFS_DATASET_PATTERN", "SCRFS_LOOSE_MAX", "SCRFS_LOOSE_FILES"];
+pub const PENDING: &[&str] = &[];
 
 /// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what arms fault points in
 /// test builds.

@@ -129,10 +129,12 @@ pub struct Config {
     pub prefix: PathBuf,
     /// `SCR_CNTL_BASE`.
     pub control_base: PathBuf,
-    /// `SCR_CACHE_BASE`, the first of a list.
-    pub cache_base: PathBuf,
+    /// `SCR_CACHE_BASE`; never empty.
+    pub cache_bases: Vec<PathBuf>,
     /// `SCR_CACHE_SIZE`.
     pub cache_size: u32,
+    /// `SCRFS_CACHE_BYTES`; 0: no limit.
+    pub cache_bytes: u64,
     /// `SCR_COPY_TYPE`.
     pub scheme: Scheme,
     /// `SCR_SET_SIZE`.
@@ -215,6 +217,7 @@ impl Config {
             coordinator_wait_ms: millis(self.coordinator_wait),
             seal_timeout_ms: millis(self.seal_timeout),
             cache_size: self.cache_size,
+            cache_bytes: self.cache_bytes,
             scheme: self.scheme,
             set_size: self.set_size,
             hop_distance: self.hop_distance,
@@ -451,7 +454,7 @@ impl Layers {
     }
 
     /// A user's choice must be one of those that the system file lists.
-    fn cache_base(&self) -> Result<PathBuf, ConfigError> {
+    fn cache_bases(&self) -> Result<Vec<PathBuf>, ConfigError> {
         let name = "SCR_CACHE_BASE";
         let permitted = self.texts.get(name).and_then(|layers| layers.get(&Rank::System));
         let permitted = permitted.map(|(text, _)| value::paths(text).unwrap_or_default());
@@ -464,7 +467,7 @@ impl Layers {
                 _ => Ok(paths),
             }
         })?;
-        Ok(chosen.and_then(|paths| paths.into_iter().next()).unwrap_or_else(|| PathBuf::from("/dev/shm")))
+        Ok(chosen.unwrap_or_else(|| vec![PathBuf::from("/dev/shm")]))
     }
 
     fn finish(mut self, sources: &Sources) -> Result<Config, ConfigError> {
@@ -481,8 +484,9 @@ impl Layers {
             nodes: own(self.hosts("SCR_NODELIST")?),
             prefix: self.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone()),
             control_base: self.path("SCR_CNTL_BASE", sources)?.unwrap_or_default(),
-            cache_base: self.cache_base()?,
+            cache_bases: self.cache_bases()?,
             cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),
+            cache_bytes: self.count("SCRFS_CACHE_BYTES")?.unwrap_or_default(),
             scheme: self.scheme()?,
             set_size: self.small("SCR_SET_SIZE")?.unwrap_or_default(),
             hop_distance: self.small("SCR_HOP_DISTANCE")?.unwrap_or_default(),

@@ -26,7 +26,8 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(c.prefix, Path::new("/work/dir"));
     assert_eq!((c.user.as_str(), c.job_id.as_str()), ("ann", "local"));
     assert_eq!(c.nodes, ["node7"]);
-    assert_eq!((c.control_base, c.cache_base), (PathBuf::from("/dev/shm"), PathBuf::from("/dev/shm")));
+    assert_eq!((c.control_base, c.cache_bases), (PathBuf::from("/dev/shm"), vec![PathBuf::from("/dev/shm")]));
+    assert_eq!(c.cache_bytes, 0);
     assert_eq!((c.cache_size, c.scheme, c.set_size, c.hop_distance), (2, Scheme::Xor, 8, 1));
     assert!(c.enable && c.distribute && c.fetch);
     assert_eq!((c.flush_every, c.runs, c.min_nodes), (10, None, None));
@@ -162,10 +163,21 @@ fn users_cannot_set_what_is_the_administrators() {
     assert_eq!(Config::load(&root, |_| Ok(None)).unwrap().control_base, Path::new("/tmp/x"));
 
     let system = ("/etc/scrfs.conf", "SCR_CACHE_BASE=/nvme,/dev/shm");
-    assert_eq!(load(&[], &[system]).unwrap().cache_base, Path::new("/nvme"));
-    assert_eq!(load(&[("SCR_CACHE_BASE", "/dev/shm")], &[system]).unwrap().cache_base, Path::new("/dev/shm"));
+    assert_eq!(load(&[], &[system]).unwrap().cache_bases, [Path::new("/nvme"), Path::new("/dev/shm")]);
+    let one = load(&[("SCR_CACHE_BASE", "/dev/shm")], &[system]).unwrap();
+    assert_eq!(one.cache_bases, [Path::new("/dev/shm")]);
     let e = load(&[("SCR_CACHE_BASE", "/etc")], &[system]).unwrap_err().to_string();
     assert!(e.contains("permits only /nvme, /dev/shm"), "{e}");
+}
+
+#[test]
+fn the_bound_of_the_cache_is_in_bytes() {
+    let system = ("/etc/scrfs.conf", "SCRFS_CACHE_BYTES=80GB");
+    assert_eq!(load(&[], &[system]).unwrap().cache_bytes, 80 << 30);
+    let none = load(&[("SCRFS_CACHE_BYTES", "0")], &[system]).unwrap();
+    assert_eq!((none.cache_bytes, none.settings().cache_bytes), (0, 0));
+    let e = load(&[("SCRFS_CACHE_BYTES", "much")], &[]).unwrap_err().to_string();
+    assert!(e.contains("SCRFS_CACHE_BYTES=\"much\"") && e.contains("bytes"), "{e}");
 }
 
 #[test]

@@ -4,12 +4,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::loose::{Age, Begun, LooseEntry, LooseInventory, LooseOwner, LooseStamp, LooseVersion};
 use crate::dataset::{Catalog, Entry, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use crate::path::RelPath;
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,6 +84,9 @@ pub struct Settings {
     pub seal_timeout_ms: u64,
     /// `SCR_CACHE_SIZE`: sealed datasets kept.
     pub cache_size: u32,
+    /// `SCRFS_CACHE_BYTES`: bytes that a node's cache may take; 0 = no limit.
+    #[serde(default)]
+    pub cache_bytes: u64,
     /// `SCR_COPY_TYPE`.
     pub scheme: Scheme,
     /// `SCR_SET_SIZE`.
@@ -95,7 +99,7 @@ pub struct Settings {
     pub fetch: bool,
     /// `SCR_DISTRIBUTE`: may use the cache at restart.
     pub distribute: bool,
-    /// `SCRFS_LIST_MAX`: names in one dataset.
+    /// `SCRFS_LIST_MAX`: files of one dataset, and directories.
     pub list_max: u64,
     /// `SCR_MPI_BUF_SIZE`: bytes of one block.
     pub block_bytes: u32,
@@ -280,6 +284,8 @@ pub struct FrozenPart {
     pub removed: Vec<RelPath>,
     /// New and changed symbolic links.
     pub links: Vec<RelPath>,
+    /// When the first of `files` was made, microseconds since 1970; 0: none, or not known.
+    pub begun_us: u64,
 }
 
 /// A member's part of the catalog, and its redundancy file.
@@ -445,6 +451,52 @@ pub enum Command {
         need_checkpoint: bool,
         /// Write a checkpoint and end.
         should_exit: bool,
+    },
+    /// Which versions of pointer files do you have? [`Event::LooseInventory`].
+    LooseInventory,
+    /// Send a version with its bytes. [`Event::LooseRead`].
+    ReadLoose(LooseStamp),
+    /// A round of changed pointer files begins: which datasets have begun and are not sealed? [`Event::LooseBegun`].
+    LooseAsk {
+        /// Counts rounds of this epoch.
+        round: u64,
+    },
+    /// Put these versions on storage. [`Event::LooseStored`].
+    LooseStore {
+        /// The round.
+        round: u64,
+        /// In the lead's order.
+        versions: Vec<LooseVersion>,
+        /// And in the mount, where nobody has the name open for writing; else when that is over.
+        place: bool,
+    },
+    /// Every node has answered: answer the programs whose requests these are. -
+    LooseFinish {
+        /// Request and 0 or errno.
+        results: Vec<(RequestId, i32)>,
+    },
+    /// These versions belong to other datasets than was known. Before the [`Command::Commit`] of the dataset that they
+    /// belong to from then on. -
+    LooseBind {
+        /// These versions, and whose they are.
+        bound: Vec<(LooseStamp, LooseOwner)>,
+        /// Datasets of which everything is here that they are presented with, and when they began, microseconds since
+        /// 1970.
+        began: Vec<(Age, u64)>,
+    },
+    /// What is not needed any more. -
+    LooseForget {
+        /// These versions.
+        versions: Vec<LooseStamp>,
+        /// Datasets that have left the caches: versions that only they are presented with are not kept.
+        datasets: Vec<Age>,
+    },
+    /// What the [`Command::Present`] that follows puts in place, beside datasets: one version of each name. -
+    LooseShow {
+        /// All are on storage here.
+        versions: Vec<LooseStamp>,
+        /// The dataset that is presented.
+        shown: Age,
     },
     /// Something worth an operator's attention, for the events. -
     Note {
@@ -613,6 +665,37 @@ pub enum Event {
     Presented {
         /// Or why not.
         result: Result<(), String>,
+    },
+
+    /// Answers [`Command::LooseInventory`].
+    LooseInventory(Box<LooseInventory>),
+    /// Answers [`Command::ReadLoose`].
+    LooseRead {
+        /// As asked.
+        stamp: LooseStamp,
+        /// `None`: not here, or its bytes are bad.
+        version: Option<Box<LooseVersion>>,
+    },
+    /// A program changed pointer files, and waits until all nodes have them.
+    LooseRequest {
+        /// Names it over epochs.
+        request: RequestId,
+        /// What the names are now.
+        entries: Vec<LooseEntry>,
+    },
+    /// Answers [`Command::LooseAsk`].
+    LooseBegun {
+        /// Which round.
+        round: u64,
+        /// In no order.
+        begun: Vec<Begun>,
+    },
+    /// Answers [`Command::LooseStore`].
+    LooseStored {
+        /// Which round.
+        round: u64,
+        /// 0 or errno.
+        errno: i32,
     },
 
     /// A program opens a sealed file whose bytes are not here.

@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod codec;
+pub mod loose;
 pub mod message;
 mod peer;
 pub mod ready;
@@ -30,6 +31,7 @@ pub(crate) fn test_settings() -> Settings {
         coordinator_wait_ms: 300,
         seal_timeout_ms: 400,
         cache_size: 2,
+        cache_bytes: 0,
         scheme: crate::dataset::Scheme::Xor,
         set_size: 8,
         hop_distance: 1,

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::control::loose::LooseEntry;
 use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
 use crate::dataset::CatalogIndex;
 use crate::ids::{DatasetId, RequestId};
@@ -60,6 +61,17 @@ pub struct Marking {
     pub everywhere: bool,
 }
 
+/// What a name directly in the checkpoint path is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Look {
+    /// A pointer, or nothing.
+    Pointer(LooseEntry),
+    /// A special file, or one that is too large: it stays on its node, whatever others make of the name.
+    Stays,
+    /// A directory, or a name of a dataset.
+    Dataset,
+}
+
 /// What the mounted tree asks of the node. No call blocks; each completion runs exactly once: with the outcome, with
 /// EINTR when the caller has a fatal signal pending, or when the wait's bound has passed.
 pub trait GlobalRequests: Send + Sync {
@@ -98,6 +110,20 @@ pub trait GlobalRequests: Send + Sync {
 
     /// A name of sealed dataset `id` is about to be removed here; its next generation will not have it.
     fn removing(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno>;
+
+    /// These loose names directly in the checkpoint path may be something else now (pointer files): `done` learns when
+    /// all nodes have what they are.
+    fn loose(&self, _names: Vec<Vec<u8>>, _caller: Caller, done: Completion) {
+        done(Ok(()));
+    }
+
+    /// A writable handle of this loose name is gone.
+    fn loose_closed(&self, _name: &[u8]) {}
+
+    /// What programs may use of the room of the cache's file system.
+    fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs {
+        room
+    }
 
     /// For the events: one line of plain words.
     fn note(&self, text: String);
@@ -207,6 +233,22 @@ pub trait MountedTree: Send + Sync {
 
     /// The dataset is no longer listed; its names are gone. Bytes are the node's business.
     fn unlisted(&self, id: DatasetId);
+
+    /// Regular files and symbolic links directly in the checkpoint path.
+    fn loose_names(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        Ok(Vec::new())
+    }
+
+    /// What a name directly in the checkpoint path is. Files of more than `max` bytes are no pointers.
+    fn loose_entry(&self, name: &[u8], _max: u64) -> Result<Look, Errno> {
+        Ok(Look::Pointer(LooseEntry::gone(name.to_vec())))
+    }
+
+    /// Makes such a name what another node made it, in one step. False, and nothing is done, while somebody here may
+    /// write it, or what is there cannot be a pointer.
+    fn place_loose(&self, _entry: &LooseEntry, _max: u64) -> Result<bool, Errno> {
+        Ok(true)
+    }
 
     /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
     fn remove_junk(&self) -> Result<(), Errno>;

@@ -5,12 +5,12 @@
 //! to `aside/` when its next generation begins and goes on, `logs/` the copies that were sealed of files which programs
 //! hold open for append.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::dataset::{Entry, EntryKind};
@@ -74,6 +74,29 @@ impl Cache {
     /// Room of its file system.
     pub(super) fn room(&self) -> io::Result<rustix::fs::StatVfs> {
         Ok(rustix::fs::fstatvfs(&self.root)?)
+    }
+
+    /// Bytes of all that is in it. What is not to be seen, or goes meanwhile, does not count.
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        let of = |stat: &rustix::fs::Stat| u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+        let mut linked = HashSet::new();
+        let mut pending = vec![RelPath::root()];
+        let mut sum: u64 = 0;
+        while let Some(path) = pending.pop() {
+            let Ok(directory) = beneath::open_directory(self.root.as_fd(), &path) else { continue };
+            sum = sum.saturating_add(of(&rustix::fs::fstat(&directory)?));
+            for name in beneath::names(directory.as_fd())? {
+                let Ok(stat) = rustix::fs::statat(&directory, &*name, AtFlags::SYMLINK_NOFOLLOW) else {
+                    continue;
+                };
+                if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                    pending.extend(path.join(&name));
+                } else if stat.st_nlink < 2 || linked.insert(stat.st_ino) {
+                    sum = sum.saturating_add(of(&stat));
+                }
+            }
+        }
+        Ok(sum)
     }
 
     fn own_path(id: DatasetId) -> io::Result<RelPath> {

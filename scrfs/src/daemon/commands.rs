@@ -68,6 +68,22 @@ impl Node {
             Command::Fetched { request, errno } => {
                 self.in_records(link, move |node| node.answer_fetch(request, errno));
             }
+            Command::LooseInventory => self.in_records(link, Self::send_loose_inventory),
+            Command::ReadLoose(stamp) => self.in_records(link, move |node| node.send_loose(stamp)),
+            Command::LooseAsk { round } => self.send_begun(round),
+            Command::LooseStore { round, versions, place } => {
+                self.in_records(link, move |node| node.store_loose(round, &versions, place));
+            }
+            Command::LooseFinish { results } => self.finish_loose(&results),
+            Command::LooseBind { bound, began } => {
+                self.in_records(link, move |node| node.bind_loose(bound, began));
+            }
+            Command::LooseForget { versions, datasets } => {
+                self.in_records(link, move |node| node.forget_loose(&versions, &datasets));
+            }
+            Command::LooseShow { versions, shown } => {
+                self.in_records(link, move |node| node.plan_loose(versions, shown));
+            }
             Command::Note { severity: Severity::Info, text } => self.events.info(None, &text),
             Command::Note { severity: Severity::Warning, text } => self.events.warning(None, &text),
             Command::Advise { need_checkpoint, should_exit } => {
@@ -119,6 +135,7 @@ impl Node {
         }
         // Markers too whose dataset turned out complete: whether it was changed since then the lead finds out.
         self.send_waiting();
+        self.tell_loose();
     }
 
     fn mark_flushed(&self, id: DatasetId) {

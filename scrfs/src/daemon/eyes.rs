@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::control::Event;
+use crate::control::{Event, HeldState};
 use crate::path::RelPath;
 use crate::status::people::hosts_for_people;
 use crate::status::show;
@@ -143,7 +143,9 @@ fn unsealed(
     rank: Option<u32>,
 ) -> Vec<(&'static str, String)> {
     let freezing = state.freezing.values().any(|freezing| freezing.name == name);
-    let mut facts = vec![("state", if freezing { "sealing" } else { "open" }.to_owned())];
+    let frozen = state.by_name(name).filter(|dataset| dataset.state() != HeldState::Complete);
+    let word = if freezing { "sealing" } else { frozen.map_or("open", state_word) };
+    let mut facts = vec![("state", word.to_owned())];
     if !path.is_root() {
         facts.push(("node", host.to_owned()));
         facts.extend(rank.map(|rank| ("rank", rank.to_string())));

@@ -41,6 +41,8 @@ pub(super) struct Journal {
     log: Log<Record>,
     files: BTreeMap<RelPath, Option<u32>>,
     removed: BTreeMap<RelPath, DatasetId>,
+    /// When the first file of each name in the root was entered, microseconds since 1970; 0: before this worker began.
+    begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
 }
@@ -49,9 +51,10 @@ impl Journal {
     /// Reads it; also tells the bytes of a torn tail.
     pub(super) fn load(store: &Arc<Store>) -> Result<(Self, u64), StoreError> {
         let (log, records, torn) = Log::open(store, NAME)?;
-        let mut journal = Self { log, files: BTreeMap::new(), removed: BTreeMap::new(), compact: 0 };
+        let (files, removed, begun) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut journal = Self { log, files, removed, begun, compact: 0 };
         for record in records {
-            journal.follow(record);
+            journal.follow(record, 0);
         }
         Ok((journal, torn))
     }
@@ -114,6 +117,7 @@ impl Journal {
         if path.is_root() {
             self.files.clear();
             self.removed.clear();
+            self.begun.clear();
             self.compact = 0;
             return self.log.clear();
         }
@@ -151,7 +155,8 @@ impl Journal {
 
     fn add(&mut self, record: Record) -> io::Result<()> {
         self.log.append(&record)?;
-        self.follow(record);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        self.follow(record, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
             let files = self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank));
             let removed = self.removed.iter().map(|(path, id)| Record::Remove(path.clone(), *id));
@@ -162,10 +167,18 @@ impl Journal {
         Ok(())
     }
 
-    fn follow(&mut self, record: Record) {
+    fn follow(&mut self, record: Record, now: u64) {
         match record {
-            Record::Create(path, rank) => drop(self.files.insert(path, rank)),
+            Record::Create(path, rank) => {
+                if let Some((name, rest)) = path.split_first()
+                    && !rest.is_root()
+                {
+                    self.begins(name, now);
+                }
+                self.files.insert(path, rank);
+            }
             Record::Rename(from, to) => {
+                self.begins_as(&from, &to, now);
                 let moved: Vec<_> = self.below(&from).map(|(path, rank)| (path.clone(), rank)).collect();
                 for (path, rank) in moved {
                     self.files.remove(&path);
@@ -183,6 +196,42 @@ impl Journal {
             Record::Remove(path, id) => drop(self.removed.insert(path, id)),
             Record::ForgetFiles(path) => self.drop_files(&path),
         }
+    }
+
+    /// Dataset `name` begins, if it has not.
+    fn begins(&mut self, name: &[u8], now: u64) {
+        if self.begun.contains_key(name) && self.has_files(name) {
+            return;
+        }
+        self.begun.insert(name.to_vec(), now);
+    }
+
+    /// What moves takes its beginning with it.
+    fn begins_as(&mut self, from: &RelPath, to: &RelPath, now: u64) {
+        let (Some((from_top, from_rest)), Some((to_top, to_rest))) = (from.split_first(), to.split_first())
+        else {
+            return;
+        };
+        if from_top == to_top || self.below(from).next().is_none() {
+            return;
+        }
+        let whole = from_rest.is_root() && to_rest.is_root();
+        let since = self.begun.get(from_top).copied().filter(|_| whole).unwrap_or(now);
+        // What moves into a dataset that has begun does not change when that did.
+        if to_rest.is_root() || !self.has_files(to_top) {
+            self.begun.insert(to_top.to_vec(), since);
+        }
+    }
+
+    fn has_files(&self, name: &[u8]) -> bool {
+        RelPath::new(name).is_ok_and(|top| self.below(&top).any(|(path, _)| path != &top))
+    }
+
+    /// Names in the root that have files, and when the first of them was entered; 0: not known.
+    pub(super) fn begun(&mut self) -> Vec<(Vec<u8>, u64)> {
+        let begun = std::mem::take(&mut self.begun);
+        self.begun = begun.into_iter().filter(|(name, _)| self.has_files(name)).collect();
+        self.begun.iter().map(|(name, since)| (name.clone(), *since)).collect()
     }
 
     fn drop_files(&mut self, path: &RelPath) {
@@ -249,6 +298,8 @@ mod tests {
             assert_eq!(journal.rank_of(&path("a.b/3")), Some(3));
             assert_eq!(journal.rank_of(&path("z/5")), None);
             assert_eq!(journal.names(), [b"a.b".to_vec(), b"b".to_vec()]);
+            let begun: Vec<_> = journal.begun().into_iter().map(|(name, _)| name).collect();
+            assert_eq!(begun, journal.names());
             journal = Journal::load(&store).unwrap().0;
         }
         journal.forget(&RelPath::root()).unwrap();

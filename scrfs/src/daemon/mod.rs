@@ -11,6 +11,8 @@
 //! * `members`: coordinators' workers read and write through descriptors that are opened here.
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
 //!   did, `listing` what is in a directory.
+//! * `loose` and `loose_store`: pointer files.
+//! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
 //! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
 //! * `events`, `report`, `eyes`: what operators and programs see.
 
@@ -18,6 +20,7 @@ pub mod boundary;
 pub mod catalog_file;
 pub mod node;
 
+mod bound;
 mod cache;
 pub(crate) mod callers;
 mod changes;
@@ -31,6 +34,8 @@ mod generation;
 mod journal;
 mod listing;
 mod logs;
+mod loose;
+mod loose_store;
 mod members;
 mod promise;
 mod quiet;
@@ -41,9 +46,12 @@ mod room;
 mod rounds;
 mod seal;
 mod state;
+mod stores;
 mod transfers;
+mod waiting;
 
 pub use node::{Node, NodeConfig, NodeError};
+pub use stores::{CacheStore, tell_of_stores};
 
 #[cfg(test)]
 mod tests;

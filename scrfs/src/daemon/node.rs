@@ -21,6 +21,7 @@ use crate::path::RelPath;
 use crate::store::{Store, StoreError};
 use crate::transfer::user::Identity;
 
+use super::bound::Bound;
 use super::boundary::MountedTree;
 use super::cache::Cache;
 use super::disk::Disk;
@@ -28,9 +29,12 @@ use super::events::Events;
 use super::filemap::CacheNames;
 use super::generation::Generations;
 use super::journal::Journal;
-use super::requests::Waiting;
+use super::loose::Loose;
+use super::loose_store::LooseStore;
 use super::rounds::Rounds;
 use super::state::{Attached, Home, Origin, State};
+use super::stores::CacheStore;
+use super::waiting::Waiting;
 
 /// There while records of what programs do with files are taken.
 const RECORD_IO: &str = "record-io";
@@ -56,6 +60,10 @@ pub struct NodeConfig {
     pub host: String,
     /// `SCRFS_COORDINATOR_WAIT` until a coordinator brings the job's.
     pub coordinator_wait: Duration,
+    /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
+    pub cache_bytes: u64,
+    /// What the cache's place was chosen from; for status.
+    pub stores: Vec<CacheStore>,
     /// Called for [`Ask::Stop`]: unmount and end. Must not block.
     pub on_stop: Arc<dyn Fn() + Send + Sync>,
 }
@@ -93,6 +101,8 @@ pub(super) struct Lanes {
     pub(super) local: Lane,
     /// Sealed files that programs are about to change.
     pub(super) generations: Lane,
+    /// How much of its file system the cache has taken.
+    pub(super) room: Lane,
 }
 
 /// The node's half of the daemon. [`Node::stop`] ends it; dropping it does not.
@@ -100,11 +110,14 @@ pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) tree: Arc<dyn MountedTree>,
     pub(super) cache: Cache,
+    pub(super) bound: Bound,
     /// Lock order: `rounds`, `generations`, `disk`, `journal`, `state`; none is taken while a later one is held.
     pub(super) disk: Mutex<Disk>,
     pub(super) rounds: Mutex<Rounds>,
     pub(super) generations: Mutex<Generations>,
     pub(super) journal: Mutex<Journal>,
+    /// Before the locks of the tree, with no other of these held.
+    pub(super) loose: Mutex<Loose>,
     pub(super) state: Mutex<State>,
     /// Something began to wait, or what waits has to be looked at anew.
     pub(super) wake: Condvar,
@@ -166,6 +179,11 @@ impl Node {
         let settings = disk.settings(&mut loaded.problems)?;
         let (rounds, torn_rounds) = Rounds::load(store)?;
         let (journal, torn_journal) = Journal::load(store)?;
+        let place = store.path().join("loose");
+        let (loose, bad) = LooseStore::open(&place)
+            .map_err(|source| NodeError::Directory { path: place.clone(), source })?;
+        let loose = Loose::new(loose);
+        loaded.problems.extend(bad);
         for problem in &loaded.problems {
             events.error(None, &format!("a record could not be used: {problem}"));
         }
@@ -174,6 +192,7 @@ impl Node {
                 events.warning(None, &format!("{torn} bytes of an unfinished record of {what} were dropped"));
             }
         }
+        let limit = settings.as_ref().map_or(config.cache_bytes, |settings| settings.cache_bytes);
         let state = State {
             former_epoch: loaded.table.epoch,
             was_attached: loaded.table.epoch > Epoch(0),
@@ -198,15 +217,18 @@ impl Node {
             evictions: lane("scrfs-evict")?,
             local: lane("scrfs-local")?,
             generations: lane("scrfs-change")?,
+            room: lane("scrfs-room")?,
         };
         Ok(Arc::new_cyclic(|me| Self {
             config,
             tree,
             cache,
+            bound: Bound::new(limit),
             disk: Mutex::new(disk),
             rounds: Mutex::new(rounds),
             generations: Mutex::default(),
             journal: Mutex::new(journal),
+            loose: Mutex::new(loose),
             state: Mutex::new(state),
             wake: Condvar::new(),
             thawed: Condvar::new(),
@@ -226,6 +248,7 @@ impl Node {
             self.tree.follow(&settings);
         }
         self.tree.record_io(self.config.control_directory.join(RECORD_IO).exists());
+        self.count_in_background();
         let (frozen, listed, going) = {
             let mut state = self.state.lock();
             if state.was_attached {
@@ -323,6 +346,7 @@ impl Node {
             &lanes.evictions,
             &lanes.local,
             &lanes.generations,
+            &lanes.room,
             &lanes.records,
         ] {
             lane.stop();
@@ -339,6 +363,11 @@ impl Node {
         state.settings.as_ref().map_or(self.config.coordinator_wait, |settings| {
             Duration::from_millis(settings.coordinator_wait_ms)
         })
+    }
+
+    /// Of all requests of this worker.
+    pub(super) fn origin(&self) -> u64 {
+        self.origin
     }
 
     pub(super) fn next_request(&self) -> RequestId {
@@ -406,6 +435,7 @@ impl Service for Node {
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
             self.tree.follow(&greeting.settings);
+            self.follow_bound(greeting.settings.cache_bytes);
             let seal_timeout = state.seal_timeout();
             for freezing in state.freezing.values() {
                 freezing.cancel();

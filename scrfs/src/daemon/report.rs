@@ -18,6 +18,9 @@ impl Node {
         // The tree is asked without the state's lock: it may be asking us.
         let (mode, mode_reason) = self.tree.mode();
         let open = self.open_datasets();
+        let stores = self.stores();
+        let limit = self.bound.limit();
+        let taken = self.cache.room().ok().filter(|_| limit > 0).map(|room| self.bound.taken(&room));
         let state = self.state.lock();
         let current = state.current_now();
         let mut sealed: Vec<&Dataset> = state.present().collect();
@@ -36,6 +39,8 @@ impl Node {
             job: format!("{} {}", config.job_user, config.job_id),
             control_directory: config.control_directory.display().to_string(),
             cache_directory: config.cache_directory.display().to_string(),
+            stores,
+            cache_bytes: taken.map(|taken| (taken, limit)),
             coordinator: state.attached.as_ref().map(|attached| CoordinatorStatus {
                 rank: attached.greeting.rank.0,
                 hosts: attached.greeting.hosts.clone(),

@@ -5,7 +5,6 @@
 //! the rules of DESIGN 4.4 hold: none ever attached, act locally at once; one is gone, wait for a successor; after one
 //! such wait was in vain, act locally at once until one attaches.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,188 +17,14 @@ use super::callers;
 use super::node::{Node, never_voted};
 use super::promise::Settling;
 use super::state::State;
+use super::waiting::{DIRECTORY_MAX, Waiter, Wanted, attached_bound};
 
 /// How often callers are looked at while any waits.
 const TICK: Duration = Duration::from_millis(50);
-/// A directory operation while a coordinator is attached.
-const DIRECTORY_MAX: Duration = Duration::from_mins(2);
-/// A file that is brought here while a coordinator is attached: it may be large, and come from the PFS.
-const FETCH_MAX: Duration = Duration::from_mins(30);
-/// A marker until its seal begins, beyond the seal's own time-out; other seals may run before it.
-const MARKER_START_MAX: Duration = Duration::from_mins(3);
 /// A marker while its seal, or one before it, goes on.
 const MARKER_MAX: Duration = Duration::from_hours(1);
 /// How much a bound moves while there is progress.
 const EXTENSION: Duration = Duration::from_secs(5);
-
-/// What is waited for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
-    Directory(DirOp),
-    Marker(Vec<u8>),
-    Fetch(SealedFile),
-}
-
-/// One waiting program.
-pub(super) struct Waiter {
-    pub(super) request: RequestId,
-    pub(super) wanted: Wanted,
-    /// Of a marker: the sealed dataset that was changed here before it was set, until the lead knows that. Its own seal is
-    /// not what is waited for.
-    base: Option<DatasetId>,
-    /// Of a marker: how it was set.
-    marking: Marking,
-    caller: Caller,
-    done: Completion,
-    since: Instant,
-    deadline: Instant,
-}
-
-impl Waiter {
-    /// Ends the wait; 0 is success. Not to be called with a lock held.
-    pub(super) fn answer(self, errno: i32) {
-        (self.done)(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
-    }
-}
-
-/// All waiting programs.
-#[derive(Default)]
-pub(super) struct Waiting {
-    waiters: BTreeMap<RequestId, Waiter>,
-    /// Files on the way and the request that asked for each; others that want the same file join it.
-    fetches: HashMap<SealedFile, RequestId>,
-}
-
-impl Waiting {
-    pub(super) fn len(&self) -> usize {
-        self.waiters.len()
-    }
-
-    pub(super) fn take_all(&mut self) -> Vec<Waiter> {
-        self.fetches.clear();
-        std::mem::take(&mut self.waiters).into_values().collect()
-    }
-
-    pub(super) fn take(&mut self, request: RequestId) -> Option<Waiter> {
-        self.waiters.remove(&request)
-    }
-
-    /// Takes those that want the marker of `name`, save those that ask for the generation after `sealed`.
-    fn take_markers(&mut self, name: &[u8], sealed: Option<DatasetId>) -> Vec<Waiter> {
-        let later = |waiter: &Waiter| sealed.is_some() && waiter.base == sealed;
-        self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name && !later(waiter)))
-    }
-
-    /// Takes those that want the marker of `name` and wait only until all nodes are frozen.
-    pub(super) fn take_unhurried(&mut self, name: &[u8], background: bool) -> Vec<Waiter> {
-        self.take_where(|waiter| {
-            matches!(&waiter.wanted, Wanted::Marker(n) if n == name)
-                && (background || waiter.marking.holds_directory)
-        })
-    }
-
-    /// The lead is told what was changed in `sealed` until now: markers that asked for the generation after it are
-    /// answered by what comes of that.
-    pub(super) fn covered(&mut self, sealed: DatasetId) {
-        for waiter in self.waiters.values_mut().filter(|waiter| waiter.base == Some(sealed)) {
-            waiter.base = None;
-        }
-    }
-
-    /// Takes those that want the file that `request` asked for.
-    pub(super) fn take_fetch(&mut self, request: RequestId) -> Vec<Waiter> {
-        let file = self.fetches.iter().find(|(_, r)| **r == request).map(|(file, _)| file.clone());
-        let Some(file) = file else { return Vec::new() };
-        self.fetches.remove(&file);
-        self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Fetch(f) if *f == file))
-    }
-
-    /// Files that nobody waits for are not asked for again; a successor is asked for the others.
-    fn forget_fetches(&mut self) {
-        let waiters = &self.waiters;
-        let wanted = |file: &SealedFile| {
-            waiters.values().any(|waiter| matches!(&waiter.wanted, Wanted::Fetch(wanted) if wanted == file))
-        };
-        self.fetches.retain(|file, _| wanted(file));
-    }
-
-    fn take_where(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
-        let ids: Vec<_> =
-            self.waiters.values().filter(|waiter| wanted(waiter)).map(|waiter| waiter.request).collect();
-        ids.iter().filter_map(|id| self.waiters.remove(id)).collect()
-    }
-
-    /// Thread ids of those that wait for the marker of `name` here.
-    pub(super) fn marker_callers(&self, name: &[u8]) -> Vec<u32> {
-        let wanted = Wanted::Marker(name.to_vec());
-        self.waiters
-            .values()
-            .filter(|waiter| waiter.wanted == wanted && waiter.caller.tid != 0)
-            .map(|waiter| waiter.caller.tid)
-            .collect()
-    }
-
-    pub(super) fn wants_marker(&self, name: &[u8]) -> bool {
-        self.waiters.values().any(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name))
-    }
-
-    /// A coordinator attached: bounds count anew.
-    pub(super) fn restart_clocks(&mut self, now: Instant, seal_timeout: Duration) {
-        for waiter in self.waiters.values_mut() {
-            waiter.since = now;
-            waiter.deadline = now + attached_bound(&waiter.wanted, seal_timeout);
-        }
-    }
-
-    /// The coordinator is gone: nobody waits beyond `deadline`.
-    pub(super) fn bound_all(&mut self, deadline: Instant) {
-        for waiter in self.waiters.values_mut() {
-            waiter.deadline = deadline;
-        }
-    }
-
-    /// Some marker of `name` that waits was set by what all nodes have seen.
-    fn set_everywhere(&self, name: &[u8]) -> bool {
-        let everywhere = |waiter: &Waiter| {
-            waiter.marking.everywhere && matches!(&waiter.wanted, Wanted::Marker(n) if n == name)
-        };
-        self.waiters.values().any(everywhere)
-    }
-
-    /// The events that ask the lead for what is waited for, each thing once; `background`: markers that were answered
-    /// when all were frozen.
-    pub(super) fn events<'a>(&mut self, background: impl Iterator<Item = &'a Vec<u8>>) -> Vec<Event> {
-        let mut events = Vec::new();
-        let mut markers: Vec<Vec<u8>> = background.cloned().collect();
-        events.extend(markers.iter().map(|name| Event::Marker { name: name.clone(), everywhere: true }));
-        self.fetches.retain(|file, request| {
-            events.push(Event::Fetch { request: *request, file: file.clone() });
-            true
-        });
-        for waiter in self.waiters.values() {
-            match &waiter.wanted {
-                Wanted::Directory(op) => {
-                    events.push(Event::DirRequest { request: waiter.request, op: op.clone() });
-                }
-                Wanted::Marker(name) if !markers.contains(name) => {
-                    markers.push(name.clone());
-                    let everywhere = self.set_everywhere(name);
-                    events.push(Event::Marker { name: name.clone(), everywhere });
-                }
-                Wanted::Marker(_) | Wanted::Fetch(_) => {}
-            }
-        }
-        events
-    }
-}
-
-fn attached_bound(wanted: &Wanted, seal_timeout: Duration) -> Duration {
-    match wanted {
-        Wanted::Directory(_) => DIRECTORY_MAX,
-        Wanted::Marker(_) => MARKER_START_MAX + seal_timeout,
-        Wanted::Fetch(_) => FETCH_MAX,
-    }
-}
 
 /// Where a new request goes.
 enum Way {
@@ -210,7 +35,7 @@ enum Way {
 
 impl Node {
     /// Puts a request into the waiting table and asks the lead; gives `done` back when there is no lead to ask.
-    fn wait_for(
+    pub(super) fn wait_for(
         &self,
         state: &mut State,
         request: RequestId,
@@ -370,6 +195,16 @@ impl Node {
                     self.events.error(id, &text);
                     waiter.answer(libc::EIO);
                 }
+                Wanted::Loose(_) if !attached => {
+                    // The next coordinator that attaches is told.
+                    self.forget_pending(waiter.request);
+                    waiter.answer(0);
+                }
+                Wanted::Loose(_) => {
+                    self.forget_pending(waiter.request);
+                    self.events.error(None, &format!("pointer files had no answer within {DIRECTORY_MAX:?}"));
+                    waiter.answer(libc::EIO);
+                }
                 Wanted::Fetch(file) => {
                     let text = format!("{} is on another node and was not brought here in time", file.path);
                     self.events.error(Some(file.id), &text);
@@ -441,6 +276,7 @@ fn route(state: &mut State, wanted: &Wanted, request: RequestId, marking: Markin
             let news = !state.waiting.wants_marker(name) || marking.everywhere;
             news.then(|| Event::Marker { name: name.clone(), everywhere: marking.everywhere })
         }
+        Wanted::Loose(entries) => Some(Event::LooseRequest { request, entries: entries.clone() }),
         Wanted::Fetch(file) => match state.waiting.fetches.entry(file.clone()) {
             std::collections::hash_map::Entry::Occupied(_) => None,
             std::collections::hash_map::Entry::Vacant(vacant) => {
@@ -521,6 +357,7 @@ impl GlobalRequests for Node {
     }
 
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
+        self.may_grow()?;
         let added = self.journal.lock().creating(path, program_rank);
         added.map_err(|error| {
             self.events.error(None, &format!("{path}: the filemap's journal cannot be written: {error}"));
@@ -543,11 +380,24 @@ impl GlobalRequests for Node {
     }
 
     fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
+        self.may_grow()?;
         self.in_journal(id, path, |journal, path| journal.changing(path, program_rank))
     }
 
     fn removing(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno> {
         self.in_journal(id, path, |journal, path| journal.removing(path, id))
+    }
+
+    fn loose(&self, names: Vec<Vec<u8>>, caller: Caller, done: Completion) {
+        self.loose_changed(&names, caller, done);
+    }
+
+    fn loose_closed(&self, name: &[u8]) {
+        self.loose_name_closed(name);
+    }
+
+    fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs {
+        self.bound.narrow(room)
     }
 
     fn note(&self, text: String) {

@@ -157,6 +157,7 @@ impl Node {
         for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home != Home::Tree) {
             self.show(dataset)?;
         }
+        self.show_loose()?;
         faults::hit("present.listed").map_err(|error| error.to_string())
     }
 

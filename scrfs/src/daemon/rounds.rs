@@ -20,8 +20,8 @@ use crate::store::{Store, StoreError};
 
 use super::boundary::{Completion, Errno};
 use super::node::Node;
-use super::requests::Wanted;
 use super::room::Moment;
+use super::waiting::Wanted;
 
 const NAME: &str = "rounds.journal";
 

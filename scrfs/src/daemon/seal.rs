@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::control::loose::Age;
 use crate::control::{Event, FrozenPart, HeldState};
 use crate::dataset::{Catalog, CatalogIndex, EntryKind, FileCopy};
 use crate::faults;
@@ -166,6 +167,7 @@ impl Node {
             Some(base) => self.survey(base, frozen)?.0,
             None => FrozenPart { files: frozen, ..FrozenPart::default() },
         };
+        let told = FrozenPart { begun_us: self.begun_at(name), ..told };
         let part = self.describe((id, name, member), &told, base.as_ref(), &logs)?;
         self.record_frozen(id, name, member, part, cancelled)?;
         faults::hit("seal.frozen").map_err(text)?;
@@ -273,6 +275,11 @@ impl Node {
             // Complete stays complete; only what was begun on top of it goes.
             self.forget_unrecorded(&mut disk, id);
             return None;
+        }
+        // Under a restart all that is not presented is given up; it may also be one that is being fetched.
+        let later = self.state.lock().attached.as_ref().is_some_and(super::state::Attached::presents_later);
+        if !later {
+            self.unbind_loose(Age { epoch: dataset.epoch, id }, &dataset.name);
         }
         if let Err(error) = disk.change(&self.state, |table| drop(table.datasets.remove(&id))) {
             self.events.error(Some(id), &format!("the dropped seal cannot be forgotten: {error}"));

@@ -16,8 +16,8 @@ use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
 use super::eyes::{Advice, Askers};
-use super::requests::Waiting;
 use super::room::Shortage;
+use super::waiting::Waiting;
 
 /// Until a coordinator says otherwise.
 const SEAL_TIMEOUT: Duration = Duration::from_secs(30);

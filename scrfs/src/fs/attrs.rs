@@ -12,6 +12,7 @@ use super::attr::{Attr, Changes, SetTime};
 use super::data::MARKER_BYTES_MAX;
 use super::errno::{Stop, fail};
 use super::eyes::is_eye;
+use super::flat::FLAT;
 use super::names::inner_of;
 use super::place::Place;
 use super::table::Inode;
@@ -66,6 +67,9 @@ impl FileSystem {
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
             may_set(world, path, place, changes)?;
+            if matches!(place, Place::Entry(_)) && self.has_pattern() && marks(&inode, changes)? {
+                return fail(libc::EPERM);
+            }
             if world.open(place).is_some() && !place.is_marker() {
                 self.ready_to_set(world, (path, place), &inode, changes, caller)?;
             }
@@ -150,9 +154,13 @@ impl FileSystem {
         Ok(rustix::fs::ftruncate(&file, size)?)
     }
 
-    /// Room of the cache's file system.
+    /// Room of the cache's file system, as far as programs may use it.
     pub fn statfs(&self) -> Result<StatVfs, Errno> {
-        Ok(rustix::fs::fstatvfs(&self.root)?)
+        let room = rustix::fs::fstatvfs(&self.root)?;
+        Ok(match self.requests.get() {
+            Some(node) => node.room(room),
+            None => room,
+        })
     }
 
     /// An extended attribute's value, at most `room` bytes of it or ERANGE; its length alone when `room` is 0.
@@ -278,6 +286,15 @@ impl FileSystem {
 fn has_xattr(fd: &OwnedFd, name: &[u8]) -> bool {
     let mut nothing: [u8; 0] = [];
     rustix::fs::getxattr(proc_path(fd), name, &mut nothing[..]).is_ok()
+}
+
+/// It would be taken for a flat dataset's directory.
+fn marks(inode: &Inode, changes: &Changes) -> Result<bool, Errno> {
+    if changes.mode.is_none_or(|mode| mode & FLAT != FLAT) {
+        return Ok(false);
+    }
+    let mode = super::attr::stat_of(inode.fd()?)?.st_mode;
+    Ok(rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Directory)
 }
 
 /// What a frozen dataset allows.

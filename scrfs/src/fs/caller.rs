@@ -168,7 +168,7 @@ pub(crate) fn dying_by_signal(caller: Caller) -> bool {
     ending || fatal_signal_pending(caller)
 }
 
-/// The calling process has another descriptor of the marker with that inode number, called `name`.
+/// The calling process has another descriptor of the file with that inode number, whose name begins so.
 pub(crate) fn has_descriptor(caller: Caller, nodeid: u64, name: &[u8]) -> bool {
     find_descriptor(caller.tid, nodeid, name, |_| true)
 }

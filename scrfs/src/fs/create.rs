@@ -44,18 +44,25 @@ impl FileSystem {
         if regular && let Err(error) = self.announce(caller, parent, name) {
             return done(Err(error));
         }
+        let link = matches!(new, NewNode::Symlink(_));
+        let done = if link { self.after_loose(caller, &[(parent, name)], done) } else { done };
         let name = name.to_vec();
         let step = move |fs: &Self, world: &World| {
+            let spot = fs.spot_to_make(world, parent, &name)?;
+            let (parent, name) = (spot.parent, &*spot.name);
             let _change = fs.gates.change(parent);
-            let (_, place) = fs.may_make(world, parent, &name)?;
+            let (path, place) = fs.may_make(world, parent, name)?;
             if place.is_marker() && !regular {
                 return fail(libc::EPERM);
+            }
+            if regular && spot.dataset().is_some() {
+                fs.announce_in(world, caller, &path)?;
             }
             if let Some(open) = world.open(&place).filter(|_| regular) {
                 fs.changes(open, super::names::inner_of(&place), caller)?;
             }
-            fs.make_node_now(caller, parent, &name, &new)?;
-            Ok(fs.lookup_backed(&place, parent, &name)?)
+            fs.make_node_now(caller, parent, name, &new)?;
+            Ok(fs.lookup_backed(&place, parent, name)?)
         };
         self.attempt(caller, step, done);
     }
@@ -75,7 +82,13 @@ impl FileSystem {
             return done(Err(error));
         }
         let name = name.to_vec();
-        let step = move |fs: &Self, world: &World| fs.create_now(world, caller, parent, &name, mode, flags);
+        let step = move |fs: &Self, world: &World| {
+            let spot = fs.spot_to_make(world, parent, &name)?;
+            if spot.dataset().is_some() {
+                fs.announce_in(world, caller, &fs.path_in(spot.parent, &spot.name)?)?;
+            }
+            fs.create_now(world, caller, spot.parent, &spot.name, mode, flags)
+        };
         self.attempt(caller, step, done);
     }
 
@@ -84,11 +97,17 @@ impl FileSystem {
         if let Err(error) = self.announce(caller, parent, name) {
             return done(Err(error));
         }
+        let done = self.after_loose(caller, &[(parent, name)], done);
         let made = name.to_vec();
         let step = move |fs: &Self, world: &World| {
+            let spot = fs.spot_to_make(world, parent, &made)?;
+            let (parent, made) = (spot.parent, &*spot.name);
             let _change = fs.gates.change(parent);
-            let (_, place) = fs.may_make(world, parent, &made)?;
+            let (path, place) = fs.may_make(world, parent, made)?;
             fs.may_link(world, inode, &place)?;
+            if spot.dataset().is_some() {
+                fs.announce_in(world, caller, &path)?;
+            }
             if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
                 fs.changes(open, super::names::inner_of(&place), caller)?;
             }
@@ -97,14 +116,14 @@ impl FileSystem {
             if place.is_marker() && !is_regular(stat_of(&source)?.st_mode) {
                 return fail(libc::EPERM);
             }
-            if !fs.has_made(caller.unique, &dir, &made)? {
+            if !fs.has_made(caller.unique, &dir, made)? {
                 if place.is_marker() {
-                    remove_stale_marker(&dir, &made)?;
+                    remove_stale_marker(&dir, made)?;
                 }
-                fs.will_make(caller.unique, &dir, &made)?;
-                rustix::fs::linkat(CWD, proc_path(&source), &dir, &*made, AtFlags::SYMLINK_FOLLOW)?;
+                fs.will_make(caller.unique, &dir, made)?;
+                rustix::fs::linkat(CWD, proc_path(&source), &dir, made, AtFlags::SYMLINK_FOLLOW)?;
             }
-            let entry = fs.lookup_backed(&place, parent, &made)?;
+            let entry = fs.lookup_backed(&place, parent, made)?;
             let regular = entry.attr.kind == Kind::File;
             Ok((
                 entry,
@@ -127,14 +146,28 @@ impl FileSystem {
     pub(crate) fn announce(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let path = self.path_in(parent, name)?;
         let place = self.names.place(&path);
-        if !matches!(place, Place::Inside { .. }) || place.is_marker() || self.names.reserved(&path) {
+        if !self.is_announced(&path, &place) || self.world.read().base(&place).is_some() {
             return Ok(());
         }
-        // There it is part of what makes the change possible.
-        if self.world.read().base(&place).is_some() {
+        self.announce_at(caller, &path, &place)
+    }
+
+    /// The same in a flat dataset, once it is known where that is.
+    pub(crate) fn announce_in(&self, world: &World, caller: Caller, path: &RelPath) -> Result<(), Errno> {
+        let place = self.names.place(path);
+        if !self.is_announced(path, &place) || world.base(&place).is_some() {
             return Ok(());
         }
-        if self.names.mistaken_marker(&path) || self.rules().mistaken(&place) {
+        self.announce_at(caller, path, &place)
+    }
+
+    /// Where a sealed dataset is, that is part of what makes the change possible.
+    fn is_announced(&self, path: &RelPath, place: &Place) -> bool {
+        matches!(place, Place::Inside { .. }) && !place.is_marker() && !self.names.reserved(path)
+    }
+
+    fn announce_at(&self, caller: Caller, path: &RelPath, place: &Place) -> Result<(), Errno> {
+        if self.names.mistaken_marker(path) || self.rules().mistaken(place) {
             self.note(format!(
                 "{path}: a marker counts only at the top of a dataset; this is an ordinary file"
             ));

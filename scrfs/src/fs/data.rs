@@ -13,6 +13,7 @@ use super::errno::fail;
 use super::eyes::{is_directory_handle, opened_eye};
 use super::handles::Handle;
 use super::meter::Failing;
+use super::place::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
 use crate::daemon::boundary::{Caller, Errno};
@@ -65,6 +66,9 @@ impl FileSystem {
         match place {
             Some(place) if handle.writable() && self.is_mark(&place) => {
                 self.marker_closed(&place, &handle, caller, done);
+            }
+            Some(Place::Entry(name)) if handle.writable() => {
+                self.loose_closed(name, handle.inode.id, caller, done);
             }
             _ => done(Ok(())),
         }

@@ -184,6 +184,9 @@ impl FileSystem {
 
     fn vote_make(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
         let place = self.names.place(path);
+        if self.has_flat_file(world, path) {
+            return fail(libc::EEXIST);
+        }
         if let Some(sealed) = world.sealed(&place) {
             let inner = super::names::inner_of(&place);
             if sealed.entry(&inner).is_some() {
@@ -213,6 +216,9 @@ impl FileSystem {
     fn vote_remove(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
         let place = self.names.place(path);
         refuse_frozen(world, &place)?;
+        if let Some(vote) = self.vote_flat(world, &place) {
+            return vote;
+        }
         if let Some(sealed) = world.sealed(&place) {
             let inner = super::names::inner_of(&place);
             let entry = sealed.entry(&inner);
@@ -347,6 +353,9 @@ impl FileSystem {
     }
 
     fn remove_directory(&self, world: &mut World, path: &RelPath) -> Result<(), Errno> {
+        if self.remove_flat_file(world, path)? {
+            return Ok(());
+        }
         let place = self.names.place(path);
         match (world.base(&place).cloned(), &place) {
             (Some(sealed), Place::Entry(_)) => {

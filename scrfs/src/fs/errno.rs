@@ -37,7 +37,7 @@ pub(crate) enum Stop {
     Need(Need),
 }
 
-/// What the node does before an operation in a sealed dataset can go on.
+/// What the node does before an operation can go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Begin its next generation.
@@ -46,6 +46,8 @@ pub(crate) enum Need {
     Fetch(DatasetId, RelPath),
     /// Let the sealed dataset have its own copy of a file whose bytes are about to change.
     Keep(DatasetId, RelPath, Key),
+    /// Make a flat dataset's directory.
+    Flat(Vec<u8>),
 }
 
 impl<E: Into<Errno>> From<E> for Stop {

@@ -129,7 +129,7 @@ impl FileSystem {
             self.eyes.open.lock().insert(fh, Arc::new(text));
         }
         let handle = Arc::new(Handle::nowhere(Inode::nowhere(id), flags));
-        Ok(Opened { fh, handle, passthrough: false, direct: true, marker: false })
+        Ok(Opened { fh, handle, passthrough: false, direct: true, acts: false })
     }
 
     /// The text from `offset` on. What a predecessor opened is made anew.

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 
 use super::attr::{key_of, stat_of};
 use super::create::effect;
@@ -41,6 +41,7 @@ impl FileSystem {
         match need {
             Need::Open(id) => requests.open_generation(id, done),
             Need::Fetch(id, path) => requests.fetch(id, &path, caller, done),
+            Need::Flat(name) => self.make_flat(&name, caller, done),
             Need::Keep(id, path, key) => {
                 let fs = Arc::clone(self);
                 let kept = move |kept: Result<(), Errno>| {
@@ -351,11 +352,16 @@ impl FileSystem {
         if let Some(stat) = here {
             rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
             effect()?;
-            if stat.st_nlink > 1 && !sealed.is_own(key_of(&stat)) {
-                sealed.set_kept(key_of(&stat));
-            }
+            Self::keep_nameless(sealed, &stat);
         }
         Ok(())
+    }
+
+    /// A file has lost its name here: who has it open must not change it while it is the sealed one.
+    pub(crate) fn keep_nameless(sealed: &Sealed, stat: &Stat) {
+        if stat.st_nlink > 1 && !sealed.is_own(key_of(stat)) {
+            sealed.set_kept(key_of(stat));
+        }
     }
 
     /// May a file without a name be changed? Not where it is still a sealed dataset's.

@@ -225,6 +225,7 @@ impl FileSystem {
                     entries.push(DirEntry { name: sealed.name().to_vec(), kind: Kind::Directory, ino });
                 }
             }
+            self.list_flat(world, inode, looks, &mut entries)?;
         }
         Ok(entries)
     }

@@ -68,7 +68,16 @@ impl FileSystem {
 
     /// A writable handle of `inode` is gone: who waits for its dataset to be quiet looks again.
     pub(crate) fn tell_released(&self, inode: u64) {
-        let Some((_, Place::Inside { dataset, .. })) = self.place_of(inode) else { return };
+        let dataset = match self.place_of(inode) {
+            Some((_, Place::Inside { dataset, .. })) => dataset,
+            Some((_, Place::Entry(name))) => {
+                if let Ok(requests) = self.requests() {
+                    requests.loose_closed(&name);
+                }
+                return;
+            }
+            _ => return,
+        };
         let wakes: Vec<_> = {
             let wakes = self.wakes.lock();
             wakes.iter().filter(|(name, _)| *name == dataset).map(|(_, wake)| Arc::clone(wake)).collect()

@@ -2,7 +2,7 @@
 //!
 //! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading order: [`place`] says
 //! what a path means; [`table`] keeps the inodes; `world` what is held, frozen or sealed now; `names`, `create`,
-//! `rename`, `data`, `attrs`, `listing` are the operations; `generation` what changes in sealed datasets need; `directory` and `marker` are those that other nodes take
+//! `rename`, `data`, `attrs`, `listing` are the operations; `loose` brings pointer files to other nodes; `flat` finds files of datasets in the checkpoint path; `generation` what changes in sealed datasets need; `directory` and `marker` are those that other nodes take
 //! part in; `eyes` are files that are not there, `meter` records what is done with files; `tree` is what the node asks of the mount ([`MountedTree`]).
 //!
 //! [`MountedTree`]: crate::daemon::boundary::MountedTree
@@ -17,11 +17,13 @@ mod directory;
 mod doomed;
 mod errno;
 mod eyes;
+mod flat;
 mod gates;
 mod generation;
 mod handles;
 mod intent;
 mod listing;
+mod loose;
 mod marker;
 mod meter;
 mod names;
@@ -90,6 +92,7 @@ pub struct FileSystem {
     /// Runs as root: may give files to their makers, and needs no permission bits.
     privileged: bool,
     names: Namespace,
+    flat: flat::Flat,
     keep: Arc<Keep>,
     table: Table,
     gates: gates::Gates,
@@ -141,6 +144,7 @@ impl FileSystem {
             root_path: tree.to_owned(),
             privileged: rustix::process::geteuid().is_root(),
             names: Namespace::new(checkpoint_path),
+            flat: flat::Flat::default(),
             table: Table::new(Backing { fd: root, key }, Arc::clone(&keep)),
             gates: gates::Gates::default(),
             eyes: eyes::Eyes::default(),
@@ -190,7 +194,6 @@ impl FileSystem {
     }
 
     /// The job's rules for names, as they are now.
-    #[allow(dead_code, reason = "read where names are looked up")]
     fn rules(&self) -> Arc<rules::Rules> {
         Arc::clone(&self.rules.read())
     }

@@ -47,8 +47,9 @@ impl FileSystem {
             return eye;
         }
         let world = self.world.read();
-        let _still = self.gates.look(parent);
-        self.lookup_in(&world, parent, name)
+        let spot = self.spot(&world, parent, name)?;
+        let _still = self.gates.look(spot.parent);
+        self.lookup_in(&world, spot.parent, &spot.name)
     }
 
     /// The kernel gives back `count` lookups.
@@ -72,21 +73,31 @@ impl FileSystem {
 
     pub(crate) fn lookup_in(&self, world: &World, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         let path = self.path_in(parent, name)?;
-        if self.names.reserved(&path) {
+        let place = self.names.place(&path);
+        if self.names.reserved(&path) || self.hides(world, &place) {
             return fail(libc::ENOENT);
         }
-        let place = self.names.place(&path);
-        if let Some(sealed) = world.sealed(&place) {
-            return self.lookup_sealed(sealed, &place, parent, name);
+        self.lookup_at(world, &place, parent, name)
+    }
+
+    /// The directory of a flat dataset too.
+    pub(crate) fn lookup_hidden(&self, world: &World, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        let place = self.names.place(&self.path_in(parent, name)?);
+        self.lookup_at(world, &place, parent, name)
+    }
+
+    fn lookup_at(&self, world: &World, place: &Place, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        if let Some(sealed) = world.sealed(place) {
+            return self.lookup_sealed(sealed, place, parent, name);
         }
         if place.is_marker() {
             // Not sealed: there is no marker yet, whatever was written.
             return fail(libc::ENOENT);
         }
-        if let Some(open) = world.open(&place).filter(|_| matches!(place, Place::Inside { .. })) {
-            return self.lookup_open(open, &place, parent, name);
+        if let Some(open) = world.open(place).filter(|_| matches!(place, Place::Inside { .. })) {
+            return self.lookup_open(open, place, parent, name);
         }
-        self.lookup_backed(&place, parent, name)
+        self.lookup_backed(place, parent, name)
     }
 
     /// Looks up in the backing directory.
@@ -247,6 +258,9 @@ impl FileSystem {
         if world.held(&path) {
             return Err(Stop::Wait);
         }
+        if self.refuses(world, &path, &place) {
+            return fail(libc::EEXIST);
+        }
         // The marker is what ends a freeze, or repeats it. A loose file freezes with no dataset.
         let inside = matches!(place, Place::Inside { .. });
         if inside && !place.is_marker() && world.frozen(&place) {
@@ -265,6 +279,8 @@ impl FileSystem {
     pub(crate) fn entry_of(&self, place: &Place, inode: &Inode, stat: &Stat) -> Entry {
         let attr = Attr::of(inode.id, stat);
         let stored = inode.mappable.load(Ordering::Relaxed) > 0;
+        // A write clears these bits behind the kernel's back.
+        let clears = attr.kind == Kind::File && attr.perm & 0o6000 != 0;
         let (entry_ttl, attr_ttl, shared) = match place {
             Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => {
                 (self.shared_ttl(), WALK, true)
@@ -272,9 +288,10 @@ impl FileSystem {
             Place::Inside { inner, .. } if inner.as_bytes() == MARKER => {
                 (Duration::ZERO, Duration::ZERO, true)
             }
-            // A write clears these bits behind the kernel's back.
-            _ if attr.kind == Kind::File && attr.perm & 0o6000 != 0 => (LOCAL, Duration::ZERO, false),
-            Place::Outside | Place::Top | Place::Entry(_) | Place::Inside { .. } => (LOCAL, LOCAL, false),
+            // A pointer file: another node may put another one in its place.
+            Place::Entry(_) => (self.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, true),
+            _ if clears => (LOCAL, Duration::ZERO, false),
+            Place::Outside | Place::Top | Place::Inside { .. } => (LOCAL, LOCAL, false),
         };
         Entry { attr, entry_ttl, attr_ttl: if stored { Duration::ZERO } else { attr_ttl }, shared }
     }

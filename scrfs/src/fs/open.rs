@@ -39,15 +39,15 @@ pub struct Opened {
     pub passthrough: bool,
     /// Reads and writes shall not go through the page cache (the marker, the eyes).
     pub direct: bool,
-    /// It is a dataset's marker.
-    pub marker: bool,
+    /// It is a dataset's marker, or a pointer file: its close is an act.
+    pub acts: bool,
 }
 
 impl Opened {
-    /// Nothing happens at its close: it is not the marker's, and the kernel has written all of it itself. (A file that
-    /// gets the marker's name while it is open has set the marker by that.)
+    /// Nothing happens at its close: that is no act, and the kernel has written all of it itself. (A file that gets the
+    /// marker's name, or a pointer's, while it is open has acted by that.)
     pub fn no_flush(&self) -> bool {
-        !self.handle.writable() || (self.passthrough && !self.marker)
+        !self.handle.writable() || (self.passthrough && !self.acts)
     }
 }
 
@@ -192,9 +192,8 @@ impl FileSystem {
             let open = || Ok(File::from(rustix::fs::open(proc_path(&fd), own, Mode::empty())?));
             Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
-        let mut opened = self.opened(inode, flags, caller, file, marker);
-        opened.marker = self.is_mark(place);
-        Ok(opened)
+        let acts = self.is_mark(place) || matches!(place, Place::Entry(_));
+        Ok(self.opened(inode, flags, caller, file, (marker, acts)))
     }
 
     /// Opens the marker of a sealed dataset; where nobody wrote one, an empty one is made.
@@ -250,7 +249,7 @@ impl FileSystem {
         flags: i32,
         caller: Caller,
         file: Option<File>,
-        marker: bool,
+        (marker, acts): (bool, bool),
     ) -> Opened {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let passthrough = file.is_none();
@@ -268,7 +267,7 @@ impl FileSystem {
         }
         self.meters.opened(&handle, caller.uid, || Some(self.table.path(inode.id)?.to_string()));
         let fh = self.handles.add(Arc::clone(&handle), caller.unique);
-        Opened { fh, handle, passthrough, direct: marker && !passthrough, marker }
+        Opened { fh, handle, passthrough, direct: marker && !passthrough, acts }
     }
 }
 

@@ -6,9 +6,9 @@ use crate::path::{PathError, RelPath};
 /// The marker's name at the top of a dataset's directory.
 pub const MARKER: &[u8] = b".complete";
 /// At the top of a dataset's directory it keeps the dataset from being sealed.
-const INVALID: &[u8] = b".invalid";
+pub(crate) const INVALID: &[u8] = b".invalid";
 /// Reserved at the top of a dataset's directory.
-const RESERVED_IN_DATASET: &[u8] = b".scr";
+pub(crate) const RESERVED_IN_DATASET: &[u8] = b".scr";
 /// Reserved at the mount's root; inside the tree the daemon keeps what it is about to delete there.
 pub(crate) const RESERVED_AT_ROOT: &[u8] = b".scrfs";
 

@@ -11,13 +11,67 @@ use super::errno::{Stop, fail};
 use super::names::inner_of;
 use super::wait::Done;
 use super::world::World;
+use crate::control::DirOp;
 use crate::daemon::boundary::{Caller, Errno};
 
+/// What became of a name, with the flat dataset that it was in.
+enum Gone {
+    Here(Option<Vec<u8>>),
+    /// This is to be asked for.
+    Everywhere(DirOp, Vec<u8>),
+}
+
 impl FileSystem {
-    /// unlink(2). In a sealed dataset it only hides the name here, until its next generation is sealed.
+    /// unlink(2). In a sealed dataset it only hides the name here, until its next generation is sealed; that of a flat one
+    /// on all nodes.
     pub fn unlink(self: &Arc<Self>, caller: Caller, parent: u64, name: &[u8], done: Done<()>) {
-        let name = name.to_vec();
-        self.attempt(caller, move |fs, world| fs.unlink_now(world, caller, parent, &name), done);
+        let done = self.after_loose(caller, &[(parent, name)], done);
+        self.unlink_as(caller, (parent, name.to_vec()), true, done);
+    }
+
+    fn unlink_as(self: &Arc<Self>, caller: Caller, at: (u64, Vec<u8>), everywhere: bool, done: Done<()>) {
+        let (fs, again) = (Arc::clone(self), at.clone());
+        let finish = move |gone: Result<Gone, Errno>| match gone {
+            Ok(Gone::Here(None)) => done(Ok(())),
+            Ok(Gone::Here(Some(dataset))) => fs.tidy_flat(&dataset, caller, done),
+            Ok(Gone::Everywhere(op, dataset)) => {
+                let after = Arc::clone(&fs);
+                let answer = move |outcome| match outcome {
+                    Ok(()) => after.tidy_flat(&dataset, caller, done),
+                    // On some node it is another file by now: then as in any other dataset.
+                    Err(Errno(libc::EBUSY | libc::ENOENT | libc::ENOTDIR)) => {
+                        after.unlink_as(caller, again, false, done);
+                    }
+                    Err(error) => done(Err(error)),
+                };
+                fs.ask_directory(op, caller, Box::new(answer));
+            }
+            Err(error) => done(Err(error)),
+        };
+        let step = move |fs: &Self, world: &World| fs.unlink_found(world, caller, (at.0, &at.1), everywhere);
+        self.attempt(caller, step, Box::new(finish));
+    }
+
+    fn unlink_found(
+        &self,
+        world: &World,
+        caller: Caller,
+        (parent, name): (u64, &[u8]),
+        everywhere: bool,
+    ) -> Result<Gone, Stop> {
+        if everywhere
+            && self.asked_before(caller.unique)
+            && let Some((op, dataset)) = self.unlink_asked(parent, name)
+        {
+            return Ok(Gone::Everywhere(op, dataset));
+        }
+        let spot = self.spot(world, parent, name)?;
+        let dataset = spot.dataset().map(<[u8]>::to_vec);
+        if everywhere && let Some(op) = self.unlink_everywhere(world, &spot)? {
+            return Ok(Gone::Everywhere(op, dataset.unwrap_or_default()));
+        }
+        self.unlink_now(world, caller, spot.parent, &spot.name)?;
+        Ok(Gone::Here(dataset))
     }
 
     fn unlink_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Stop> {

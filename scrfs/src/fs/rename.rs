@@ -48,29 +48,75 @@ impl FileSystem {
         if !known.contains(flags) {
             return done(fail(libc::EINVAL));
         }
+        let done = self.after_loose(caller, &[from, to], done);
         let from: At = (from.0, from.1.to_vec());
         let to: At = (to.0, to.1.to_vec());
         // A directory has no place in the journal, and what replaces nothing new is there already.
-        let file = self.kind_at(&from).is_ok_and(|kind| kind == FileType::RegularFile);
+        let file = self.is_regular_at(&from);
         if file && let Err(error) = self.announce(caller, to.0, &to.1) {
             return done(Err(error));
         }
         let fs = Arc::clone(self);
-        let finish = move |step: Result<Step, Errno>| match step {
-            Ok(Step::Renamed) => done(Ok(())),
-            Ok(Step::Marker(dataset)) => fs.set_marker(&dataset, HOLDS, caller, done),
-            Ok(Step::Global(op)) => {
-                let (after, renamed) = (Arc::clone(&fs), op.clone());
-                let answer = move |outcome: Result<(), Errno>| match renamed {
-                    DirOp::Rename { to, .. } if outcome.is_ok() => after.renamed_to(&to, caller, done),
-                    _ => done(outcome),
-                };
-                fs.ask_directory(op, caller, Box::new(answer));
+        let finish = move |moved: Result<(Step, Option<Vec<u8>>), Errno>| {
+            let (step, left) = match moved {
+                Ok(moved) => moved,
+                Err(error) => return done(Err(error)),
+            };
+            let done = fs.after_leaving(left, caller, done);
+            match step {
+                Step::Renamed => done(Ok(())),
+                Step::Marker(dataset) => fs.set_marker(&dataset, HOLDS, caller, done),
+                Step::Global(op) => {
+                    let (after, renamed) = (Arc::clone(&fs), op.clone());
+                    let answer = move |outcome: Result<(), Errno>| match renamed {
+                        DirOp::Rename { to, .. } if outcome.is_ok() => after.renamed_to(&to, caller, done),
+                        _ => done(outcome),
+                    };
+                    fs.ask_directory(op, caller, Box::new(answer));
+                }
             }
-            Err(error) => done(Err(error)),
         };
-        let step = move |fs: &Self, world: &World| fs.rename_now(world, caller, &from, &to, flags);
+        let step = move |fs: &Self, world: &World| fs.rename_found(world, caller, &from, &to, flags);
         self.attempt(caller, step, Box::new(finish));
+    }
+
+    /// Finds where both names are. Also tells the flat dataset that a file has left.
+    fn rename_found(
+        &self,
+        world: &World,
+        caller: Caller,
+        from: &At,
+        to: &At,
+        flags: RenameFlags,
+    ) -> Result<(Step, Option<Vec<u8>>), Stop> {
+        if !self.has_pattern() {
+            return Ok((self.rename_now(world, caller, from, to, flags)?, None));
+        }
+        let source = self.spot(world, from.0, &from.1)?;
+        let target = if self.kind_at(&source.at()) == Ok(FileType::Directory) {
+            self.spot_of_directory(world, to.0, &to.1)?
+        } else {
+            self.spot_to_make(world, to.0, &to.1)?
+        };
+        if target.dataset().is_some() && self.kind_at(&source.at()) == Ok(FileType::RegularFile) {
+            self.announce_in(world, caller, &self.path_in(target.parent, &target.name)?)?;
+        }
+        let left = source.dataset().filter(|name| target.dataset() != Some(name)).map(<[u8]>::to_vec);
+        Ok((self.rename_now(world, caller, &source.at(), &target.at(), flags)?, left))
+    }
+
+    /// `done`, after a flat dataset that a file has left, if that was its last one, is gone.
+    fn after_leaving(self: &Arc<Self>, left: Option<Vec<u8>>, caller: Caller, done: Done<()>) -> Done<()> {
+        let Some(left) = left else { return done };
+        let fs = Arc::clone(self);
+        Box::new(move |outcome| match outcome {
+            Ok(()) => fs.tidy_flat(&left, caller, done),
+            Err(error) => done(Err(error)),
+        })
+    }
+
+    fn is_regular_at(&self, at: &At) -> bool {
+        self.kind_at(at).is_ok_and(|kind| kind == FileType::RegularFile)
     }
 
     fn kind_at(&self, at: &At) -> Result<FileType, Errno> {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::attr::{Attr, Changes};
 use super::place::MARKER;
@@ -25,6 +25,8 @@ pub(crate) struct Sealed {
     hidden: RwLock<BTreeSet<RelPath>>,
     given: RwLock<BTreeMap<RelPath, Attr>>,
     next: Next,
+    /// By which rules it was asked last whether it is flat, and what was found.
+    flat: Mutex<Option<(u64, bool)>>,
 }
 
 /// What is known here of its next generation.
@@ -81,7 +83,22 @@ impl Sealed {
         implied.entry(RelPath::root()).or_insert_with(|| {
             model.cloned().unwrap_or_else(|| directory(&RelPath::root(), None, index.catalog().created_us))
         });
-        Self { index, implied, hidden: RwLock::new(hidden), given: RwLock::new(given), next }
+        let (hidden, given) = (RwLock::new(hidden), RwLock::new(given));
+        Self { index, implied, hidden, given, next, flat: Mutex::default() }
+    }
+
+    /// Whether all names that were sealed are as `fits` wants them, by the rules of that number.
+    pub(crate) fn is_flat(&self, rules: u64, fits: impl Fn(&RelPath) -> bool) -> bool {
+        let mut flat = self.flat.lock();
+        if let Some((by, found)) = *flat
+            && by == rules
+        {
+            return found;
+        }
+        let found =
+            self.index.catalog().entries.iter().all(|entry| entry.path.is_root() || fits(&entry.path));
+        *flat = Some((rules, found));
+        found
     }
 
     /// What programs have done to it is known from elsewhere.

@@ -17,8 +17,9 @@ use super::rules::Rules;
 use super::sealed::Sealed;
 use super::table::Key;
 use super::{FileSystem, sys};
+use crate::control::loose::LooseEntry;
 use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
-use crate::daemon::boundary::{Errno, Generation, MountedTree, Writer};
+use crate::daemon::boundary::{Errno, Generation, Look, MountedTree, Writer};
 use crate::dataset::CatalogIndex;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
@@ -182,6 +183,18 @@ impl MountedTree for FileSystem {
         }
     }
 
+    fn loose_names(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        self.list_loose()
+    }
+
+    fn loose_entry(&self, name: &[u8], max: u64) -> Result<Look, Errno> {
+        self.look_loose(name, max)
+    }
+
+    fn place_loose(&self, entry: &LooseEntry, max: u64) -> Result<bool, Errno> {
+        self.put_loose(entry, max)
+    }
+
     fn remove_junk(&self) -> Result<(), Errno> {
         let world = self.world.write();
         for (path, _) in self.names_below(self.names.checkpoint())? {
@@ -203,9 +216,13 @@ impl MountedTree for FileSystem {
         let bound = settings.seal_timeout_ms.saturating_add(settings.coordinator_wait_ms);
         self.set_wait_bound(Duration::from_millis(bound));
         let (rules, problems) = Rules::new(settings);
-        *self.rules.write() = Arc::new(rules);
+        let rules = Arc::new(rules);
+        let before = std::mem::replace(&mut *self.rules.write(), Arc::clone(&rules));
         for problem in problems {
             self.note(problem);
+        }
+        if !rules.has_pattern_of(&before) {
+            self.pattern_changed(&rules);
         }
     }
 
@@ -237,7 +254,7 @@ impl FileSystem {
     ///
     /// Not for less than that: the kernel takes every name that it knew out of its tree and finds it again, and meanwhile
     /// a working directory has no path, and a name waits for whatever else is under way in its directory.
-    fn changed(&self) {
+    pub(super) fn changed(&self) {
         if let Some(forget) = self.forget_names.get() {
             forget();
         }
@@ -249,7 +266,7 @@ impl FileSystem {
     }
 
     /// Names directly in a directory of the tree, without reserved ones.
-    fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
+    pub(super) fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
         let fd = self.open_in_tree(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut found = Vec::new();
         for entry in beneath::entries(&fd)? {
@@ -315,6 +332,7 @@ impl FileSystem {
                 self.forget_replaced(&top);
             }
             let sealed = Arc::new(Sealed::new(catalog, same.as_deref()));
+            self.is_sealed_flat(&sealed);
             world.seal(Arc::clone(&sealed));
             if let Some(generation) = generation {
                 self.take_generation(&world, &sealed, generation);

@@ -71,7 +71,12 @@ impl World {
 
     /// The sealed dataset that `place` names or is in.
     pub(crate) fn base(&self, place: &Place) -> Option<&Arc<Sealed>> {
-        self.sealed.get(place.dataset()?)
+        self.named(place.dataset()?)
+    }
+
+    /// The sealed dataset of that name.
+    pub(crate) fn named(&self, name: &[u8]) -> Option<&Arc<Sealed>> {
+        self.sealed.get(name)
     }
 
     pub(crate) fn by_id(&self, id: DatasetId) -> Option<&Arc<Sealed>> {

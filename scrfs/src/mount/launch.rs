@@ -13,7 +13,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::places::{Places, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of};
 use super::supervisor::{READY, first_line, readable, say};
-use super::{MountError, Options, device, failed, supervisor, table};
+use super::{MountError, Options, device, failed, stores, supervisor, table};
+use crate::daemon::CacheStore;
 
 /// Bound on a mount's start: the worker's and some more.
 const START_SECONDS: u64 = 60;
@@ -32,9 +33,9 @@ pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
     if let Some(pid) = supervisor_of(&places.control) {
         return Err(MountError::Busy { directory: places.control, pid });
     }
-    places.make()?;
+    places.make_control()?;
     if foreground {
-        return supervisor::run(&options, &places, || ());
+        return supervisor::run(&options, &places.control, || ());
     }
     let log = places.log();
     let log = OpenOptions::new()
@@ -58,7 +59,12 @@ pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
         None => String::new(),
     };
     match said.trim_end() {
-        READY => answers(&options.mount_point),
+        READY => {
+            for warning in stores::recorded(&places.control).iter().filter_map(CacheStore::warning) {
+                tracing::warn!("{warning}");
+            }
+            answers(&options.mount_point)
+        }
         "" => {
             let ended = child.try_wait().ok().flatten().is_some();
             let _ = child.kill();
@@ -87,7 +93,7 @@ pub fn supervise(options: &Options) -> Result<(), MountError> {
         // Fails only for the leader of a process group, which is left alone already.
         let _ = rustix::process::setsid();
         let places = Places::of(options)?;
-        supervisor::run(options, &places, || {
+        supervisor::run(options, &places.control, || {
             say(READY);
             if let Ok(null) = File::options().write(true).open("/dev/null") {
                 let _ = rustix::stdio::dup2_stdout(&null);
@@ -224,7 +230,7 @@ pub(super) fn arguments(options: &Options) -> Vec<OsString> {
         text("--control-base"),
         path(&options.control_base),
         text("--cache-base"),
-        path(&options.cache_base),
+        options.cache_bases.iter().map(|base| base.as_os_str()).collect::<Vec<_>>().join(&text(",")),
     ];
     if !options.checkpoint_path.is_root() {
         arguments.push(text("--checkpoint-path"));

@@ -1,6 +1,7 @@
 //! Mounting: three processes and what they hand to one another.
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
+//! * [`stores`]: where the cache is.
 //! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
 //!   can fail in the meantime: it starts workers and waits.
 //! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
@@ -14,12 +15,13 @@
 pub mod device;
 pub mod launch;
 pub mod places;
+pub mod stores;
 pub mod supervisor;
 pub mod table;
 pub mod worker;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::path::RelPath;
@@ -35,8 +37,10 @@ pub struct Options {
     pub job_id: String,
     /// `SCR_CNTL_BASE`.
     pub control_base: PathBuf,
-    /// `SCR_CACHE_BASE`.
-    pub cache_base: PathBuf,
+    /// `SCR_CACHE_BASE`; never empty. Workers get the one that was chosen ([`stores`]).
+    pub cache_bases: Vec<PathBuf>,
+    /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
+    pub cache_bytes: u64,
     /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
     pub checkpoint_path: RelPath,
     /// Use kernel passthrough where it can be had.
@@ -45,6 +49,13 @@ pub struct Options {
     pub coordinator_wait: Duration,
     /// `SCRFS_SEAL_TIMEOUT`, likewise.
     pub seal_timeout: Duration,
+}
+
+impl Options {
+    /// The store that is used, once it is chosen.
+    pub fn cache_base(&self) -> &Path {
+        self.cache_bases.first().map_or(Path::new("/dev/shm"), PathBuf::as_path)
+    }
 }
 
 /// Why something about a mount failed.
@@ -83,6 +94,30 @@ pub enum MountError {
     /// The job's user is not known on this node.
     #[error("no user {0:?} on this node")]
     NoUser(String),
+    /// No entry of the list of stores can be used.
+    #[error("SCR_CACHE_BASE: no entry can be used: {problems}")]
+    NoStore {
+        /// Each entry and what is wrong with it.
+        problems: String,
+    },
+    /// The store with the job's datasets cannot be used.
+    #[error("SCR_CACHE_BASE: {base}: {reason}; datasets of this job are there, and would be left behind")]
+    StoreAway {
+        /// The entry.
+        base: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// The control directory, which knows of the datasets.
+        control: PathBuf,
+    },
+    /// The store with the job's files is not to be used any more.
+    #[error("SCR_CACHE_BASE: {base} is not in the list, and has files of this job in {cache}")]
+    StoreLeft {
+        /// The store.
+        base: PathBuf,
+        /// The job's directory there.
+        cache: PathBuf,
+    },
     /// A name for a directory that would lead out of its base.
     #[error("{what} {name:?} cannot name a directory")]
     Name {
@@ -128,6 +163,12 @@ impl MountError {
             Self::Mounted { path, .. } => format!("unmount it first: scrfs umount {}", path.display()),
             Self::Busy { pid, .. } => {
                 format!("use another --job-id, or end it: kill {pid}")
+            }
+            Self::StoreAway { control, .. } => {
+                format!("mend or mount it; or give this node's part up: rm -r {}", control.display())
+            }
+            Self::StoreLeft { base, cache } => {
+                format!("list {} too; or give the files up: rm -r {}", base.display(), cache.display())
             }
             Self::InUse(path) => format!(
                 "see who uses it: fuser -vm {0}; or detach it: scrfs umount --force {0}",

@@ -23,20 +23,22 @@ pub struct Places {
 }
 
 impl Places {
-    /// Where `options` put them: `<base>/<user>/scr.<job id>`. Where both bases are one, the cache is `cache` below the
-    /// control directory: the job's user must reach the socket in the one and nothing in the other.
+    /// Where `options` put them: `<base>/<user>/scr.<job id>`.
     pub fn of(options: &Options) -> Result<Self, MountError> {
         single_name("user", &options.user)?;
         single_name("job id", &options.job_id)?;
         let user = nix::unistd::User::from_name(&options.user).ok().flatten();
         let user = user.ok_or_else(|| MountError::NoUser(options.user.clone()))?;
-        let below = |base: &Path| base.join(&options.user).join(format!("scr.{}", options.job_id));
-        let control = below(&options.control_base);
-        let mut cache = below(&options.cache_base);
-        if cache == control {
-            cache.push("cache");
-        }
+        let control = below(&options.control_base, options);
+        let cache = Self::cache_of(options, options.cache_base());
         Ok(Self { control, cache, uid: user.uid.as_raw(), gid: user.gid.as_raw() })
+    }
+
+    /// The cache directory in the store `base`. Where that is the control directory's base too, it is `cache` below the
+    /// control directory: the job's user must reach the socket in the one and nothing in the other.
+    pub(super) fn cache_of(options: &Options, base: &Path) -> PathBuf {
+        let cache = below(base, options);
+        if cache == below(&options.control_base, options) { cache.join("cache") } else { cache }
     }
 
     /// The tree that the mount shows.
@@ -49,9 +51,13 @@ impl Places {
         self.control.join("daemon.log")
     }
 
-    /// Makes them. The mount's root belongs to the job's user, all else to the daemon's.
-    pub fn make(&self) -> Result<(), MountError> {
-        own_directory(&self.control, 0o711)?;
+    /// Makes the control directory.
+    pub fn make_control(&self) -> Result<(), MountError> {
+        own_directory(&self.control, 0o711)
+    }
+
+    /// Makes the cache directory. The mount's root belongs to the job's user, all else to the daemon's.
+    pub fn make_cache(&self) -> Result<(), MountError> {
         own_directory(&self.cache, 0o700)?;
         let tree = self.tree();
         if std::fs::symlink_metadata(&tree).is_ok_and(|meta| meta.is_dir()) {
@@ -65,6 +71,10 @@ impl Places {
         }
         std::fs::set_permissions(&tree, std::fs::Permissions::from_mode(0o755)).map_err(io("cannot chmod"))
     }
+}
+
+fn below(base: &Path, options: &Options) -> PathBuf {
+    base.join(&options.user).join(format!("scr.{}", options.job_id))
 }
 
 fn single_name(what: &'static str, name: &str) -> Result<(), MountError> {

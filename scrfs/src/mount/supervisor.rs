@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::places::{Lock, Places, SUPERVISOR_LOCK};
-use super::{MountError, Options, device, failed, table};
+use super::{MountError, Options, device, failed, stores, table};
 use crate::keep::{Keep, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
@@ -81,9 +81,10 @@ enum Ended {
     Replaced,
 }
 
-/// Mounts and supervises until the mount is gone. `ready` runs once, when the first worker serves.
-pub fn run(options: &Options, places: &Places, ready: impl FnOnce()) -> Result<(), MountError> {
-    let _lock = Lock::take(&places.control, SUPERVISOR_LOCK)?;
+/// Mounts and supervises until the mount is gone; `control` is there. `ready` runs once, when the first worker serves.
+pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
+    let _lock = Lock::take(control, SUPERVISOR_LOCK)?;
+    let (options, places) = &stores::settle(options, control)?;
     let signals = Signals::watch()?;
     let mut programs = Programs::new();
     let mut device = Device::mount(options, places)?;

@@ -78,6 +78,8 @@ fn start_node(options: &Options, places: &Places, fs: &Arc<FileSystem>) -> Resul
         job_id: options.job_id.clone(),
         host: host.to_string_lossy().into_owned(),
         coordinator_wait: options.coordinator_wait,
+        cache_bytes: options.cache_bytes,
+        stores: super::stores::recorded(&places.control),
         on_stop: Arc::new(move || stop(supervisor, &mount_point)),
     };
     Node::start(config, Arc::clone(fs) as _).map_err(|e| MountError::Node(e.to_string()))

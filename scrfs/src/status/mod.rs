@@ -29,6 +29,10 @@ pub struct NodeStatus {
     pub control_directory: String,
     /// The cache directory.
     pub cache_directory: String,
+    /// What the cache's place was chosen from when it was mounted.
+    pub stores: Vec<StoreStatus>,
+    /// Bytes that the cache has taken and may take (`SCRFS_CACHE_BYTES`), if there is such a bound.
+    pub cache_bytes: Option<(u64, u64)>,
     /// `None`: no coordinator is attached now.
     pub coordinator: Option<CoordinatorStatus>,
     /// A coordinator was attached once.
@@ -41,6 +45,19 @@ pub struct NodeStatus {
     pub datasets: Vec<DatasetStatus>,
     /// Requests of programs that wait now.
     pub waiting: u32,
+}
+
+/// One entry of `SCR_CACHE_BASE`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// Its path.
+    pub path: String,
+    /// The cache is in it.
+    pub used: bool,
+    /// Why it is used, or what is wrong with it.
+    pub note: String,
+    /// Bytes that can be written to its file system, and that file system's size; `None`: it does not tell.
+    pub room: Option<(u64, u64)>,
 }
 
 /// The attached coordinator.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::people::{bytes_for_people, hosts_for_people};
-use super::{DatasetStatus, NodeStatus};
+use super::{DatasetStatus, NodeStatus, StoreStatus};
 
 /// The state of a complete dataset that the last restart did not present.
 const HIDDEN: &str = "hidden";
@@ -20,6 +20,13 @@ pub fn show(s: &NodeStatus) -> String {
     let epoch = if s.epoch == 0 { "no epoch yet".to_owned() } else { format!("epoch {}", s.epoch) };
     let _ = writeln!(text, "job {job}, {epoch}, {}", coordinator(s));
     let _ = writeln!(text, "cache {}, control directory {}", s.cache_directory, s.control_directory);
+    if s.stores.len() > 1 {
+        text.extend(s.stores.iter().map(shown_store));
+    }
+    if let Some((taken, limit)) = s.cache_bytes {
+        let (taken, limit) = (bytes_for_people(taken), bytes_for_people(limit));
+        let _ = writeln!(text, "the cache has taken {taken} of {limit} (SCRFS_CACHE_BYTES)");
+    }
     if s.waiting > 0 {
         let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
     }
@@ -38,6 +45,16 @@ pub fn show(s: &NodeStatus) -> String {
     }
     let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
     text
+}
+
+fn shown_store(store: &StoreStatus) -> String {
+    let room = store.room.map_or_else(
+        || "does not tell its room".to_owned(),
+        |(free, size)| format!("{} of {} are free", bytes_for_people(free), bytes_for_people(size)),
+    );
+    let note = if store.note.is_empty() { String::new() } else { format!(": {}", store.note) };
+    let used = if store.used { "in use" } else { "not used" };
+    format!("store {}: {room}, {used}{note}\n", store.path)
 }
 
 fn coordinator(s: &NodeStatus) -> String {

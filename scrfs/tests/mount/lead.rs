@@ -36,6 +36,7 @@ impl Lead {
             coordinator_wait_ms: 10_000,
             seal_timeout_ms: 10_000,
             cache_size: 2,
+            cache_bytes: 0,
             scheme: Scheme::Xor,
             set_size: 8,
             hop_distance: 1,

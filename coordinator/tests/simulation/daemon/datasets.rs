@@ -37,6 +37,7 @@ impl Daemon {
             carried: listing(&carried),
             removed: removed.into_iter().collect(),
             links: Vec::new(),
+            begun_us: 0,
         };
         (part, carried.into_iter().chain(changed).collect())
     }
@@ -88,6 +89,7 @@ impl Daemon {
             listed: false,
             failed: false,
             over: None,
+            begun: 0,
         };
         self.highest_id = self.highest_id.max(catalog.id.0);
         let dataset = self.datasets.entry(catalog.id).or_insert_with(new);
@@ -109,6 +111,7 @@ impl Daemon {
         self.thawed(&catalog.name);
         let top = RelPath::new(catalog.name.clone()).expect("a name");
         self.files.retain(|path, _| path.strip(&top).is_none());
+        self.forget_begun(&catalog.name);
         self.list_directories(&catalog.clone());
     }
 

@@ -102,6 +102,9 @@ impl Daemon {
                 }
                 assert!(!self.files.keys().any(|file| file.strip(path).is_some()), "files lost by rmdir");
                 self.directories.remove(path);
+                if path.names().count() == 1 {
+                    self.forget_begun(path.as_bytes());
+                }
             }
             DirOp::Rename { from, to, .. } => {
                 for path in [from, to] {
@@ -112,6 +115,7 @@ impl Daemon {
                         self.invalid.insert(to.as_bytes().to_vec());
                     }
                     rename(&mut self.directories, from, to);
+                    self.renamed_begun(from, to);
                     let moved: Vec<RelPath> =
                         self.files.keys().filter(|file| file.strip(from).is_some()).cloned().collect();
                     for file in moved {

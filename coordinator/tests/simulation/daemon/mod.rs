@@ -3,9 +3,11 @@
 
 mod datasets;
 mod directories;
+pub(crate) mod loose;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use scrfs::control::loose::Age;
 use scrfs::control::{
     Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory, SealedFile,
 };
@@ -52,6 +54,8 @@ pub(crate) struct Dataset {
     pub(crate) failed: bool,
     /// Of one that is being sealed over another: that one, and what was changed and removed here.
     pub(crate) over: Option<(DatasetId, Next)>,
+    /// Of one that was frozen here: when its first file was made.
+    pub(crate) begun: u64,
 }
 
 /// What programs here did to a sealed dataset; paths are relative to it.
@@ -95,6 +99,8 @@ pub(crate) struct Daemon {
     pub(crate) invalidating: BTreeSet<Vec<u8>>,
     pub(crate) fetches: BTreeMap<RequestId, SealedFile>,
     pub(crate) serving: bool,
+    /// This epoch began with a restart.
+    restarts: bool,
     pub(crate) prepared: Option<(u64, Vec<(RequestId, DirOp)>)>,
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
@@ -103,6 +109,7 @@ pub(crate) struct Daemon {
     pub(crate) emptied: BTreeSet<DatasetId>,
     /// Sealed files that were brought here.
     pub(crate) copies: BTreeMap<(DatasetId, RelPath), u64>,
+    pub(crate) pointers: loose::Pointers,
     /// What programs were told, for the checks.
     pub(crate) answered: Vec<Answered>,
 }
@@ -134,6 +141,8 @@ impl Daemon {
         assert!(epoch > self.epoch, "epochs rise");
         self.epoch = epoch;
         self.serving = false;
+        self.restarts = false;
+        self.pointers.ordered.clear();
     }
 
     pub(crate) fn listed(&self, name: &[u8]) -> Option<(DatasetId, &Dataset)> {
@@ -219,6 +228,9 @@ impl Daemon {
         trouble: Trouble,
     ) -> Vec<Event> {
         let mut events = Vec::new();
+        if let Some(events) = self.pointer_command(&command, rng, trouble) {
+            return events;
+        }
         let mut trouble_now = || rng.rarely(trouble.0);
         match command {
             Command::Inventory => events.push(Event::Inventory(Box::new(self.inventory()))),
@@ -237,6 +249,8 @@ impl Daemon {
                 events.extend(self.markers.keys().map(|name| self.marker(name)));
                 let fetches = self.fetches.iter().map(|(id, file)| (*id, file.clone()));
                 events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
+                let loose = self.pointers.waiting.iter().map(|(id, entry)| (*id, vec![entry.clone()]));
+                events.extend(loose.map(|(request, entries)| Event::LooseRequest { request, entries }));
             }
             Command::DirPrepare { round, ops } => {
                 assert!(self.serving && self.prepared.is_none(), "one round at a time");
@@ -294,7 +308,9 @@ impl Daemon {
                 let exists = self.directories.contains(&RelPath::new(name.clone()).expect("a name"));
                 let here = self.listed(&name).map(|(id, _)| id);
                 assert_eq!(here, base, "the base of {id}");
-                let (part, files) = self.part(&name, base);
+                let (mut part, files) = self.part(&name, base);
+                part.begun_us = self.begun_at(&name);
+                let begun = part.begun_us;
                 let data = MemberData { files, bad: false };
                 let result = if !exists {
                     Err("no such directory".to_owned())
@@ -320,6 +336,7 @@ impl Daemon {
                     listed: false,
                     failed: false,
                     over,
+                    begun,
                 };
                 self.datasets.insert(id, dataset);
                 events.push(Event::Frozen { id, result });
@@ -343,6 +360,10 @@ impl Daemon {
             Command::Drop { id, .. } => {
                 if let Some(dataset) = self.datasets.remove(&id) {
                     assert_ne!(dataset.state, HeldState::Complete, "a complete dataset was dropped");
+                    // It may also be one that is being fetched.
+                    if self.serving || !self.restarts {
+                        self.unbind_pointers(Age { epoch: dataset.epoch, id }, &dataset.name);
+                    }
                     if self.serving {
                         self.fail_markers(&dataset.name);
                     }
@@ -434,6 +455,7 @@ impl Daemon {
                     listed: false,
                     failed: false,
                     over: None,
+                    begun: 0,
                 };
                 let former = self.datasets.insert(id, fresh);
                 assert!(former.is_none(), "an old version must be evicted before a fetch");
@@ -444,6 +466,7 @@ impl Daemon {
                 let result = if trouble_now() { Err("injected".to_owned()) } else { Ok(()) };
                 if result.is_ok() {
                     self.present(&datasets);
+                    self.present_pointers();
                 }
                 events.push(Event::Presented { result });
             }
@@ -466,12 +489,14 @@ impl Daemon {
                 events.push(Event::CopiedFromPrefix { request, result });
             }
             Command::Note { .. } | Command::Advise { .. } => {}
+            other => unreachable!("{other:?}"),
         }
         events
     }
 
     /// Programs of this node are dead.
     pub(crate) fn forget_programs(&mut self) {
+        self.restarts = true;
         self.waiting.clear();
         self.markers.clear();
         self.renamed.clear();
@@ -479,6 +504,7 @@ impl Daemon {
         self.invalid.clear();
         self.invalidating.clear();
         self.fetches.clear();
+        self.pointers.waiting.clear();
         self.emptied.clear();
     }
 }

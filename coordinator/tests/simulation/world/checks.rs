@@ -70,6 +70,7 @@ impl World {
             assert_eq!(current, self.expected, "the newest that can be recovered");
         }
         self.promised.extend(current.into_iter().zip(name));
+        self.check_shown(current);
         self.rebuilt += u64::from(current.is_some());
     }
 
@@ -109,7 +110,8 @@ impl World {
 
     /// With a listed dataset its directories go.
     pub(super) fn evicting(&mut self, id: DatasetId) {
-        if self.early {
+        let counted = self.ready || self.start == Start::Attach;
+        if self.early || (counted && self.settings.cache_bytes > 0) {
             self.leaves_early(id);
         }
         let listed =
@@ -127,6 +129,12 @@ impl World {
         let all = self.settings.sealing.scope == MarkerScope::All;
         let may = !all || self.nodes.iter().any(everywhere) || self.nodes.iter().all(set);
         assert!(may, "{name:?} is sealed, and not marked on all nodes");
+    }
+
+    /// What the catalog says that the node has of a listed dataset.
+    fn bytes_on(&self, node: &Daemon, id: DatasetId) -> u64 {
+        let key = (node.datasets[&id].epoch, id);
+        observer::catalog(&self.nodes, key).map_or(0, |catalog| catalog.layout.bytes_on(&node.host))
     }
 
     /// Of what goes for want of room the newest is on the PFS, or `SCR_CACHE_SIZE` is 1.
@@ -169,6 +177,7 @@ impl World {
             assert_eq!(*truth, sealed, "other bytes under the id of {key:?}");
         } else {
             self.check_generation(catalog.id, &sealed);
+            self.pointers_sealed(catalog);
             self.truth.insert(key, sealed);
             self.seals += 1;
         }
@@ -293,6 +302,10 @@ impl World {
             assert!(node.background.is_empty(), "{host}: seals of {:?} have no end", node.background);
             assert!(node.invalidating.is_empty(), "{host}: .invalid of {:?} waits", node.invalidating);
             assert!(node.fetches.is_empty(), "{host}: fetches wait");
+            assert!(node.pointers.waiting.is_empty(), "{host}: pointers wait");
+            if self.smooth {
+                assert_eq!(node.pointers.tree, self.nodes[0].pointers.tree, "pointers on {host}");
+            }
             assert!(node.unfinished.is_empty() && node.prepared.is_none(), "{host}: a round is not finished");
             assert_eq!(node.directories, self.nodes[0].directories, "directories on {host}");
             assert_eq!(node.directories, self.oracle, "directories of the order");
@@ -314,8 +327,11 @@ impl World {
                     "{id} has failed on some nodes only"
                 );
             }
-            let kept = listed(node).into_iter().filter(|id| !failed(id)).count();
-            assert!(kept <= size, "{host} keeps {:?}", listed(node));
+            let kept: Vec<DatasetId> = listed(node).into_iter().filter(|id| !failed(id)).collect();
+            assert!(kept.len() <= size, "{host} keeps {:?}", listed(node));
+            let bytes: u64 = kept.iter().map(|id| self.bytes_on(node, *id)).sum();
+            let bound = self.settings.cache_bytes;
+            assert!(bound == 0 || bytes <= bound || kept.len() == 1, "{host} keeps {bytes} of {bound} bytes");
         }
     }
 }

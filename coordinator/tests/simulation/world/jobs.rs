@@ -79,6 +79,7 @@ impl World {
                     listed: false,
                     failed: false,
                     over: None,
+                    begun: 0,
                 });
                 dataset.members.insert(lost.member, MemberData { files, bad: false });
                 self.mended += u64::from(self.ready);

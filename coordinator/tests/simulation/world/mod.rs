@@ -5,6 +5,7 @@ mod checks;
 mod decay;
 mod jobs;
 mod losses;
+mod pointers;
 mod programs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,6 +68,11 @@ pub(crate) struct World {
     finished: BTreeMap<RequestId, i32>,
     catalogs: BTreeMap<(Key, u32), Catalog>,
     truth: Truth,
+    pointers: pointers::Oracle,
+    /// Acts since the clock moved.
+    moments: u64,
+    /// The last restart fetched its dataset.
+    from_prefix: bool,
     /// Datasets whose marker's close returned 0, or that were presented.
     promised: BTreeMap<Key, Vec<u8>>,
     removing: BTreeSet<Vec<u8>>,
@@ -104,6 +110,7 @@ fn settings(rng: &mut Rng) -> Settings {
         coordinator_wait_ms: 10_000,
         seal_timeout_ms: 30_000,
         cache_size: *rng.pick(&[1, 2, 2, 3]).expect("some"),
+        cache_bytes: 0,
         scheme: *rng.pick(&[Scheme::Xor, Scheme::Xor, Scheme::Partner, Scheme::Single]).expect("some"),
         set_size: *rng.pick(&[2, 3, 8]).expect("some"),
         hop_distance: 1,
@@ -121,7 +128,11 @@ fn settings(rng: &mut Rng) -> Settings {
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let settings = settings(&mut rng);
+        let mut settings = settings(&mut rng);
+        // Of its own, so that all else of a seed stays what it was.
+        if seed % 10 == 3 {
+            settings.cache_bytes = 500 + seed % 4001;
+        }
         let count = 1 + rng.below(6);
         let trouble = *rng.pick(&[0, 0, 60, 300]).expect("some");
         let hangs = rng.chance(10);
@@ -157,6 +168,9 @@ impl World {
             finished: BTreeMap::new(),
             catalogs: BTreeMap::new(),
             truth: Truth::new(),
+            pointers: pointers::Oracle::default(),
+            moments: 0,
+            from_prefix: false,
             promised: BTreeMap::new(),
             early: false,
             sacrificed: BTreeSet::new(),
@@ -222,6 +236,8 @@ impl World {
             let Settings { distribute, fetch, .. } = self.settings;
             self.expected = observer::expected(&self.nodes, &self.prefix, distribute, fetch);
         }
+        // What was fetched by a restart that did not come to its end is in the caches now.
+        self.from_prefix &= !self.ready;
         self.up = self.nodes.iter().map(|_| VecDeque::new()).collect();
         self.down = self.nodes.iter().map(|_| VecDeque::new()).collect();
         self.start = start;
@@ -345,6 +361,7 @@ impl World {
             }
             3 => {
                 let (_, task) = self.tasks.pop_front().expect("not empty");
+                self.from_prefix |= matches!(task, PfsTask::ReadLoose(_));
                 let fails = self.injects() && self.rng.rarely(self.trouble * 3);
                 // The survey decides what a restart may expect, it fails only while programs run.
                 let outcome = if fails && (self.ready || task != PfsTask::Survey) {
@@ -357,11 +374,13 @@ impl World {
             }
             4 => self.act(),
             _ => {
+                self.moments = 0;
                 self.now += if hanging { 30_000_000 } else { 500_000 };
                 self.feed(Input::Now(self.now));
             }
         }
         self.check_answers();
+        self.check_pointer_answers();
         if !busy {
             self.check_flushes();
             self.check_held_up();
@@ -389,6 +408,7 @@ impl World {
         let command = self.down[at].pop_front().expect("not empty");
         let trouble = Trouble(if self.injects() { self.trouble } else { 0 });
         self.say(|| format!("  n{at} {command:?}"));
+        self.nodes[at].pointers.moment = self.moment();
         let events = self.nodes[at].command(command, &mut self.prefix, &mut self.rng, trouble);
         self.up[at].extend(events);
     }

@@ -12,6 +12,9 @@ impl World {
     /// A program does something on some node.
     pub(super) fn act(&mut self) {
         let at = self.rng.below(self.nodes.len());
+        if self.rng.chance(12) {
+            self.point(at);
+        }
         match self.rng.below(27) {
             0..=4 => {
                 let path = self.some_path();
@@ -140,6 +143,8 @@ impl World {
         let name = if shared { "all".to_owned() } else { format!("{}.{}", node.host, self.rng.below(3)) };
         let path = dir.join(name.as_bytes()).expect("short");
         let content = self.rng.number();
+        let moment = self.moment();
+        self.nodes[at].begins(top_of(&path), None, moment);
         self.nodes[at].files.insert(path, content);
     }
 
@@ -204,6 +209,11 @@ impl World {
             }
         }
         if !next.changed.is_empty() || !next.removed.is_empty() {
+            let moment = self.moment();
+            if !next.changed.is_empty() {
+                let name = self.nodes[at].datasets[&id].name.clone();
+                self.nodes[at].begins(&name, Some(id), moment);
+            }
             self.nodes[at].next.insert(id, next);
         }
     }

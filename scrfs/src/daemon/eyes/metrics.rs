@@ -40,9 +40,9 @@ impl Node {
             advice.need_checkpoint.into(),
         );
         gauge(&mut registry, "should_exit", "The lead advises to end", advice.should_exit.into());
-        if let Ok(room) = self.cache.room() {
+        if let Ok(room) = self.room() {
             let bytes = |blocks: u64| whole(blocks.saturating_mul(room.f_frsize));
-            gauge(&mut registry, "cache_size_bytes", "Size of the cache's file system", bytes(room.f_blocks));
+            gauge(&mut registry, "cache_size_bytes", "Bytes that the cache may take", bytes(room.f_blocks));
             gauge(&mut registry, "cache_free_bytes", "Room that programs have", bytes(room.f_bavail));
         }
         let events = Family::<Level, Gauge>::default();

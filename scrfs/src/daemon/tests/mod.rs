@@ -7,6 +7,7 @@ mod crash;
 mod generations;
 mod life;
 mod logs;
+mod loose;
 mod members;
 mod restarts;
 mod waits;
@@ -230,20 +231,26 @@ impl Bench {
     fn start(directory: &Path) -> (Arc<FakeTree>, Arc<Node>) {
         let cache = directory.join("cache/user/scr.j1");
         let tree = Arc::new(FakeTree { root: cache.join("tree"), inner: Mutex::default() });
-        let config = NodeConfig {
+        let config = Self::config(directory);
+        let mounted: Arc<dyn MountedTree> = Arc::clone(&tree) as _;
+        (tree, Node::start(config, mounted).unwrap())
+    }
+
+    fn config(directory: &Path) -> NodeConfig {
+        NodeConfig {
             control_directory: directory.join("cntl"),
-            cache_directory: cache,
             checkpoint_path: RelPath::root(),
+            cache_directory: directory.join("cache/user/scr.j1"),
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),
             job_id: "j1".into(),
             host: "n0".into(),
             coordinator_wait: Duration::from_millis(200),
+            cache_bytes: 0,
+            stores: Vec::new(),
             on_stop: Arc::new(|| {}),
-        };
-        let mounted: Arc<dyn MountedTree> = Arc::clone(&tree) as _;
-        (tree, Node::start(config, mounted).unwrap())
+        }
     }
 
     fn control(&self) -> PathBuf {

@@ -52,7 +52,7 @@ fn the_kernel_is_told_of_names_that_change_and_of_nothing_else() {
     let kept = |name: &str| bench.fs.lookup(ROOT, name.as_bytes()).unwrap().entry_ttl > Duration::ZERO;
     bench.mkdir(ROOT, "a");
     bench.write(ROOT, "f", b"1");
-    assert!(!kept("a") && kept("f"), "nobody is there to tell it of another node's changes");
+    assert!(!kept("a") && !kept("f"), "nobody is there to tell it of another node's changes");
     let told = Arc::new(AtomicU32::new(0));
     let tell = Arc::clone(&told);
     bench.fs.names_are_forgotten_by(move || {

@@ -129,10 +129,7 @@ fn a_file_that_is_data_marks_by_its_name() {
     bench.write(ck, "a", b"data");
     // Its last close.
     let (entry, opened) = bench.create(ck, ".metadata").unwrap();
-    assert!(
-        !opened.direct && opened.marker && !opened.no_flush(),
-        "ordinary data, but its close is looked at"
-    );
+    assert!(!opened.direct && opened.acts && !opened.no_flush(), "ordinary data, but its close is looked at");
     assert_eq!(bench.fs.write(Caller::default(), opened.fh, 0, &[7; 9000]), Ok(9000));
     assert_eq!(bench.fs.writers(b"ck").unwrap().len(), 1);
     let closed = start(|done| bench.fs.flush(me(), opened.fh, done));

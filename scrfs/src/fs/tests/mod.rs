@@ -1,6 +1,7 @@
 //! Whole operations without a mount, against a node that only records what it is asked.
 
 mod directories;
+mod flat;
 mod generations;
 mod marker;
 mod sealed;

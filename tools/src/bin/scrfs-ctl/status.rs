@@ -16,7 +16,7 @@ pub(crate) fn status(node: &Node, json: bool) -> Outcome {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus};
+    use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, StoreStatus};
 
     pub(crate) fn dataset(id: u64, name: &str, state: &str, hosts: &[&str]) -> DatasetStatus {
         DatasetStatus {
@@ -48,6 +48,8 @@ pub(crate) mod tests {
             job: "ann 77".to_owned(),
             control_directory: "/dev/shm/ann/scr.77".to_owned(),
             cache_directory: "/tmp/scr/ann/scr.77".to_owned(),
+            stores: Vec::new(),
+            cache_bytes: None,
             coordinator: Some(CoordinatorStatus {
                 rank: 0,
                 hosts: vec!["node0".to_owned(), "node1".to_owned()],
@@ -109,6 +111,28 @@ node1                     ck.3                     ck.5 (not sealed), ck.4
         let text = show(&node(vec![hidden]));
         assert!(text.contains("\nnode[0-1]                 nothing                  nothing\n"), "{text}");
         assert!(!text.contains('*'), "{text}");
+    }
+
+    #[test]
+    fn stores_and_bound_are_told_where_there_are_any() {
+        let store = |path: &str, used, note: &str, room| StoreStatus {
+            path: path.to_owned(),
+            used,
+            note: note.to_owned(),
+            room,
+        };
+        let mut s = node(Vec::new());
+        s.stores = vec![store("/nvme", true, "it has files of this job", Some((1 << 30, 4 << 30)))];
+        assert!(!show(&s).contains("/nvme"));
+        s.stores.push(store("/ssd", false, "no such directory", None));
+        s.cache_bytes = Some((3 << 20, 40 << 20));
+        let text = show(&s);
+        let expected = "
+store /nvme: 1.0 GiB of 4.0 GiB are free, in use: it has files of this job
+store /ssd: does not tell its room, not used: no such directory
+the cache has taken 3.0 MiB of 40.0 MiB (SCRFS_CACHE_BYTES)
+";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

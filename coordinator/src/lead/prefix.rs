@@ -1,0 +1,136 @@
+//! What the PFS worker answers: the survey of the prefix, flushes, records that were read.
+
+use scrfs::control::Command;
+use scrfs::dataset::Catalog;
+
+use super::{Phase, Running, Survey};
+use crate::pfs::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
+
+impl Running {
+    pub(super) fn pfs(&mut self, outcome: PfsOutcome) {
+        let cluster = &mut self.cluster;
+        let awaited = match outcome {
+            PfsOutcome::Surveyed(stored) => {
+                self.surveyed(stored);
+                true
+            }
+            PfsOutcome::FlushBegun(id, directory) => {
+                self.flushes.begun(cluster, id, &directory) || cluster.datasets.get(id).is_none()
+            }
+            PfsOutcome::Published(id) => {
+                self.flushes.published(cluster, id);
+                self.loose.refresh(cluster);
+                self.evict();
+                true
+            }
+            PfsOutcome::Catalog(stored, catalog) => {
+                self.stored(&stored, Ok(*catalog));
+                true
+            }
+            PfsOutcome::Marked(_) | PfsOutcome::Posted | PfsOutcome::LoosePut(_) => true,
+            PfsOutcome::Halt(halt) => {
+                self.advice.halt(cluster.now, Ok(*halt));
+                true
+            }
+            PfsOutcome::Loose(age, set) => {
+                self.loose.fetched(age, set.map(|set| *set));
+                true
+            }
+            PfsOutcome::Failed(task, failure) => match task {
+                PfsTask::Survey => {
+                    self.no_survey(&failure.reason);
+                    true
+                }
+                PfsTask::Halt { sealed } => {
+                    self.advice.halt(cluster.now, Err(sealed));
+                    true
+                }
+                PfsTask::Post { text, .. } => {
+                    cluster.warn(format!("{}: not kept in the prefix: {text}", failure.reason));
+                    true
+                }
+                PfsTask::BeginFlush(catalog) | PfsTask::Publish(catalog) => {
+                    self.flushes.failed(cluster, catalog.id, &failure.reason);
+                    self.choose();
+                    true
+                }
+                PfsTask::ReadCatalog(stored) => {
+                    if failure.cause == PfsCause::Damaged {
+                        cluster.pfs(PfsTask::MarkFailed(stored.clone()));
+                    }
+                    self.stored(&stored, Err(&failure.reason));
+                    true
+                }
+                PfsTask::PutLoose(set) => {
+                    self.loose.sets.failed(cluster, set.age, &failure.reason);
+                    true
+                }
+                PfsTask::ReadLoose(age) => {
+                    cluster.warn(format!("pointer files of dataset {}: {}", age.id, failure.reason));
+                    if failure.cause == PfsCause::Unavailable {
+                        self.loose.sets.unread(cluster, age);
+                    } else {
+                        self.loose.fetched(age, None);
+                    }
+                    true
+                }
+                PfsTask::MarkFailed(stored) => {
+                    let reason = failure.reason;
+                    cluster.warn(format!("dataset {} could not be marked FAILED: {reason}", stored.id));
+                    true
+                }
+            },
+        };
+        if !awaited {
+            self.cluster.log("an outcome on the PFS that nobody awaits: ignored".to_owned());
+        }
+    }
+
+    /// The records of a dataset in the prefix; when they come late nobody needs them any more.
+    fn stored(&mut self, stored: &StoredDataset, catalog: Result<Catalog, &str>) {
+        if let Phase::Recovering(recover) = &mut self.phase {
+            recover.stored(&mut self.cluster, stored, catalog);
+        }
+    }
+
+    /// What the prefix has; also when it comes late.
+    fn surveyed(&mut self, stored: Vec<StoredDataset>) {
+        let cluster = &mut self.cluster;
+        for dataset in &stored {
+            cluster.seen_id(dataset.id.0);
+            if dataset.usable {
+                cluster.datasets.highest_flushed = cluster.datasets.highest_flushed.max(dataset.id.0);
+            }
+        }
+        self.survey = Survey::Known(stored);
+        self.flushes.surveyed();
+        if matches!(self.phase, Phase::Serving) {
+            self.mark_flushed();
+            self.choose();
+        }
+    }
+
+    pub(super) fn no_survey(&mut self, reason: &str) {
+        if matches!(self.survey, Survey::Asked(_)) {
+            self.cluster.warn(format!("what the prefix has is not known: {reason}"));
+            self.survey = Survey::Unknown;
+            self.flushes.surveyed();
+            self.choose();
+        }
+    }
+
+    /// Datasets of which the caches do not know that they are on the PFS.
+    pub(super) fn mark_flushed(&mut self) {
+        let Survey::Known(stored) = &self.survey else { return };
+        for dataset in stored.iter().filter(|dataset| dataset.usable) {
+            let known = self.cluster.datasets.any(dataset.id);
+            if known.is_some_and(|known| !known.flushed && known.catalog.epoch == dataset.epoch) {
+                self.cluster.datasets.flushed(dataset.id);
+                self.cluster.send_all(&Command::MarkFlushed(dataset.id));
+            }
+        }
+        if matches!(self.phase, Phase::Serving) {
+            self.loose.refresh(&mut self.cluster);
+        }
+    }
+}

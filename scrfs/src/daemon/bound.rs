@@ -1,0 +1,223 @@
+//! `SCRFS_CACHE_BYTES`: how much of its file system the cache may take (DESIGN 5, 10).
+//!
+//! What it has taken is counted by a walk over the cache directory: a file system does not tell it of a directory. Between
+//! two walks, what there is less room than at the last one counts as taken by the cache: nobody is told of room that is
+//! not there, and who else writes to the file system is told apart within a second or so. While nothing on the file
+//! system changes there are no walks, and where they take long they are rare.
+//!
+//! With passthrough nobody can stop a file's growth at the bound: the kernel writes, and the daemon is not asked. New files
+//! of datasets are refused, as the next generation's are, once it has been reached and nothing may leave the cache. What
+//! protects datasets, and what brings them back, is never refused.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::fs::StatVfs;
+
+use super::boundary::Errno;
+use super::cache::Cache;
+use super::node::Node;
+use super::room::Moment;
+
+/// A walk may take this part of the time.
+const WALKS: u32 = 20;
+/// A walk that takes no longer may be waited for by a program.
+const QUICK: Duration = Duration::from_millis(20);
+
+/// See the module.
+pub(super) struct Bound {
+    /// Bytes; 0: none.
+    limit: AtomicU64,
+    counted: Mutex<Counted>,
+    /// One walk at a time.
+    walking: Mutex<()>,
+    /// Files are being refused, and the events say so.
+    refusing: AtomicBool,
+}
+
+/// What the last walk found.
+#[derive(Default)]
+struct Counted {
+    bytes: u64,
+    /// Free bytes and inodes of the file system when it began.
+    free: (u64, u64),
+    ended: Option<Instant>,
+    took: Duration,
+}
+
+fn free_of(room: &StatVfs) -> (u64, u64) {
+    (room.f_bfree.saturating_mul(room.f_frsize), room.f_ffree)
+}
+
+impl Bound {
+    pub(super) fn new(limit: u64) -> Self {
+        let limit = AtomicU64::new(limit);
+        let (walking, refusing) = (Mutex::default(), AtomicBool::new(false));
+        Self { limit, counted: Mutex::default(), walking, refusing }
+    }
+
+    /// 0: none.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Counts what the cache has taken.
+    fn count(&self, cache: &Cache) -> io::Result<()> {
+        let Some(_walking) = self.walking.try_lock() else { return Ok(()) };
+        let began = Instant::now();
+        let free = free_of(&cache.room()?);
+        let bytes = cache.bytes()?;
+        *self.counted.lock() = Counted { bytes, free, ended: Some(Instant::now()), took: began.elapsed() };
+        Ok(())
+    }
+
+    /// Something has changed since the last walk, and another one may be made.
+    fn is_due(&self, room: &StatVfs) -> bool {
+        let counted = self.counted.lock();
+        counted.ended.is_none_or(|ended| {
+            counted.free != free_of(room) && ended.elapsed() >= counted.took.saturating_mul(WALKS)
+        })
+    }
+
+    /// Another walk may be made while a program waits.
+    fn is_quick(&self) -> bool {
+        let counted = self.counted.lock();
+        counted.ended.is_some() && counted.took <= QUICK
+    }
+
+    /// Bytes that the cache has taken, when its file system has `room`.
+    pub(super) fn taken(&self, room: &StatVfs) -> u64 {
+        let counted = self.counted.lock();
+        if counted.ended.is_none() {
+            return 0;
+        }
+        let (then, now) = (counted.free.0, free_of(room).0);
+        counted.bytes.saturating_add(then.saturating_sub(now)).saturating_sub(now.saturating_sub(then))
+    }
+
+    fn is_reached(&self, room: &StatVfs) -> bool {
+        self.limit() > 0 && self.taken(room) >= self.limit()
+    }
+
+    /// The file system's `room` as far as the bound lets it be used.
+    pub(super) fn narrow(&self, mut room: StatVfs) -> StatVfs {
+        let limit = self.limit();
+        if limit > 0 {
+            let block = room.f_frsize.max(1);
+            let left = limit.saturating_sub(self.taken(&room)) / block;
+            room.f_blocks = room.f_blocks.min(limit / block);
+            room.f_bfree = room.f_bfree.min(left);
+            room.f_bavail = room.f_bavail.min(left);
+        }
+        room
+    }
+}
+
+impl Node {
+    /// The job's bound, from a coordinator that attaches.
+    pub(super) fn follow_bound(&self, limit: u64) {
+        if self.bound.limit.swap(limit, Ordering::Relaxed) != limit {
+            self.count_in_background();
+        }
+    }
+
+    /// Counts what the cache has taken, if that may have changed, and looks at the room then.
+    pub(super) fn count_in_background(&self) {
+        if self.bound.limit() == 0 {
+            return;
+        }
+        let me = self.me.clone();
+        self.lanes.room.run(move || {
+            let Some(node) = me.upgrade() else { return };
+            node.count_if_due();
+            node.look_at_room(Moment::Meanwhile);
+        });
+    }
+
+    fn count_if_due(&self) {
+        let counted = self
+            .cache
+            .room()
+            .and_then(|room| if self.bound.is_due(&room) { self.bound.count(&self.cache) } else { Ok(()) });
+        if let Err(error) = counted {
+            self.events.warning(None, &format!("the cache's bytes cannot be counted: {error}"));
+        }
+    }
+
+    /// Room that programs have.
+    pub(super) fn room(&self) -> io::Result<StatVfs> {
+        Ok(self.bound.narrow(self.cache.room()?))
+    }
+
+    /// A file of a dataset is to be made, or a sealed one to be changed: ENOSPC if the bound has been reached and nothing
+    /// may leave the cache.
+    pub(super) fn may_grow(&self) -> Result<(), Errno> {
+        let reached = || self.cache.room().is_ok_and(|room| self.bound.is_reached(&room));
+        if self.bound.limit() == 0 || !reached() {
+            self.bound.refusing.store(false, Ordering::Relaxed);
+            return Ok(());
+        }
+        if self.bound.is_quick() {
+            // Others may have taken what seems to be ours.
+            self.count_if_due();
+        }
+        if !reached() || self.may_get_room() {
+            return Ok(());
+        }
+        if !self.bound.refusing.swap(true, Ordering::Relaxed) {
+            let limit = self.bound.limit();
+            self.events.warning(None, &format!(
+                "SCRFS_CACHE_BYTES: the cache has reached {limit} bytes, and nothing may leave it; new files are refused"
+            ));
+        }
+        Err(Errno(libc::ENOSPC))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::RelPath;
+
+    fn cache(directory: &std::path::Path) -> Cache {
+        Cache::open(directory, RelPath::root()).unwrap()
+    }
+
+    #[test]
+    fn bytes_are_counted_once_and_room_is_what_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = cache(dir.path());
+        std::fs::create_dir_all(dir.path().join("tree/d")).unwrap();
+        std::fs::write(dir.path().join("tree/d/f"), vec![1; 300_000]).unwrap();
+        std::fs::hard_link(dir.path().join("tree/d/f"), dir.path().join("aside")).unwrap();
+        let sparse = std::fs::File::create(dir.path().join("sparse")).unwrap();
+        sparse.set_len(1 << 30).unwrap();
+        let bytes = cache.bytes().unwrap();
+        assert!((300_000..400_000).contains(&bytes), "{bytes}");
+
+        let bound = Bound::new(1 << 20);
+        let room = cache.room().unwrap();
+        let block = room.f_frsize;
+        assert_eq!(bound.taken(&room), 0, "not known yet");
+        assert!(bound.is_due(&room));
+        bound.count(&cache).unwrap();
+        // As it was when it was counted, less `bytes`: others' files are no matter of this test.
+        let less = |bytes: u64| {
+            let mut room = cache.room().unwrap();
+            room.f_bfree = (bound.counted.lock().free.0 - bytes) / block;
+            room.f_bavail = room.f_bfree;
+            room
+        };
+        let narrow = bound.narrow(less(0));
+        assert_eq!(narrow.f_blocks, (1 << 20) / block);
+        assert_eq!(narrow.f_bavail, ((1 << 20) - bytes) / block);
+        assert!(!bound.is_reached(&less(0)));
+        assert_eq!(bound.narrow(less(1 << 20)).f_bavail, 0);
+        assert!(bound.is_reached(&less(1 << 20)));
+        bound.limit.store(0, Ordering::Relaxed);
+        assert_eq!(bound.narrow(less(1 << 20)).f_bfree, less(1 << 20).f_bfree);
+        assert!(!bound.is_reached(&less(1 << 20)));
+    }
+}

@@ -1,0 +1,60 @@
+//! Room that a sealed dataset takes on each node.
+
+use std::collections::BTreeMap;
+
+use super::{Layout, Scheme};
+use crate::ids::Member;
+use crate::redundancy::xor::Geometry;
+
+impl Layout {
+    /// Bytes that each host has of the dataset: its members' files, and what protects their sets.
+    pub fn bytes_by_host(&self) -> BTreeMap<&str, u64> {
+        let bytes = |member: &Member| self.members.get(member.0 as usize).map_or(0, |place| place.bytes);
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        for set in &self.sets {
+            let lengths: Vec<u64> = set.iter().map(bytes).collect();
+            // A set of one protects nothing, and has no chunk.
+            let chunk = Geometry::new(&lengths).as_ref().map_or(0, Geometry::chunk);
+            for (at, member) in set.iter().enumerate() {
+                let Some(place) = self.members.get(member.0 as usize) else { continue };
+                let protection = match self.scheme {
+                    Scheme::Single => 0,
+                    Scheme::Partner if set.len() == 1 => 0,
+                    Scheme::Partner => lengths[(at + set.len() - 1) % set.len()],
+                    Scheme::Xor => chunk,
+                };
+                let sum = sums.entry(&place.host).or_default();
+                *sum = sum.saturating_add(place.bytes).saturating_add(protection);
+            }
+        }
+        sums
+    }
+
+    /// Bytes that `host` has of the dataset.
+    pub fn bytes_on(&self, host: &str) -> u64 {
+        self.bytes_by_host().get(host).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::MemberPlace;
+
+    fn layout(scheme: Scheme, bytes: &[u64]) -> Layout {
+        let place = |(at, &bytes): (usize, &u64)| MemberPlace { host: format!("n{at}"), files: 1, bytes };
+        let members: Vec<MemberPlace> = bytes.iter().enumerate().map(place).collect();
+        let sets = vec![(0..).map(Member).take(bytes.len()).collect()];
+        Layout { scheme, members, sets }
+    }
+
+    #[test]
+    fn a_node_has_its_files_and_what_protects_others() {
+        assert_eq!(layout(Scheme::Single, &[10, 20, 30]).bytes_on("n1"), 20);
+        assert_eq!(layout(Scheme::Partner, &[10, 20, 30]).bytes_on("n1"), 30);
+        assert_eq!(layout(Scheme::Partner, &[10, 20, 30]).bytes_on("n0"), 40);
+        assert_eq!(layout(Scheme::Xor, &[10, 20, 31]).bytes_on("n1"), 36);
+        assert_eq!(layout(Scheme::Xor, &[10]).bytes_on("n0"), 10);
+        assert_eq!(layout(Scheme::Xor, &[10, 20]).bytes_on("elsewhere"), 0);
+    }
+}

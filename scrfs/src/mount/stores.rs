@@ -1,0 +1,451 @@
+//! Which store a mount uses: one of the directories that `SCR_CACHE_BASE` names.
+//!
+//! A mount's tree, and what is put aside of it, lies in one file system, for renames in it are single steps. So the
+//! choice is made once, when it is mounted, by the supervisor, under its lock:
+//!
+//! 1. The store that has files of this job; of several the one that the last mount used, else the one with most of the
+//!    datasets that the control directory knows.
+//! 2. Where none has any, the one with most room; of equal ones the first of the list.
+//!
+//! An entry that cannot be used is passed over and told of. What must not be passed over is a store with datasets of this
+//! job: if it cannot be used, or is not in the list any more, nothing is mounted. [`RECORD`] in the control directory
+//! keeps what was chosen.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
+
+use super::places::Places;
+use super::{MountError, Options, failed};
+use crate::daemon::CacheStore;
+use crate::hash::{self, Hash};
+use crate::store::Store;
+
+/// What was chosen last, and why, as JSON; in the control directory.
+pub const RECORD: &str = "stores.json";
+/// Largest record, and largest table of datasets, that is read; bytes.
+const RECORD_MAX: u64 = 1 << 20;
+const TABLE_MAX: u64 = 1 << 30;
+/// Directories below one another that are looked into for files.
+const DEPTH_MAX: usize = 256;
+
+/// Why an entry of the list is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    #[error("no such directory")]
+    Missing,
+    #[error("not a directory")]
+    NotDirectory,
+    #[error("its file system is read-only")]
+    ReadOnly,
+    #[error("not writable")]
+    NotWritable,
+    #[error("the same directory as {}", .0.display())]
+    Duplicate(PathBuf),
+    #[error("nested in {}", .0.display())]
+    Nested(PathBuf),
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Problem {
+    fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Self::Missing,
+            Some(libc::ENOTDIR) => Self::NotDirectory,
+            Some(libc::EROFS) => Self::ReadOnly,
+            Some(libc::EACCES | libc::EPERM) => Self::NotWritable,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+
+    /// Files that are there can be used all the same.
+    fn is_of_the_list(&self) -> bool {
+        matches!(self, Self::Nested(_))
+    }
+}
+
+/// One entry of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    base: PathBuf,
+    problem: Option<Problem>,
+    /// Files of this job are in it.
+    holds: bool,
+    /// Datasets of this job that are in it and that the control directory knows.
+    datasets: usize,
+    /// Bytes that can be written to it.
+    free: u64,
+}
+
+/// What of the job was there before.
+#[derive(Debug, Default)]
+struct Former {
+    /// The base that the last mount used.
+    base: Option<PathBuf>,
+    /// The datasets that the control directory knows.
+    datasets: BTreeSet<u64>,
+}
+
+/// Chooses the store and makes the job's directories in it; `control` is there and locked. The options that come back
+/// name that store alone.
+pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), MountError> {
+    let store = Store::open(control).map_err(failed("cannot open", control))?;
+    let former = Former::of(&store)?;
+    let mut entries = look(options, &former, control)?;
+    former.is_listed(options, &entries)?;
+    let (options, places, why) = choose(options, &former, &mut entries)?;
+    let chosen = options.cache_base();
+    let stores: Vec<CacheStore> = entries.iter().map(|entry| told(entry, chosen, why)).collect();
+    let text = serde_json::to_vec_pretty(&stores).map_err(|e| MountError::Start(e.to_string()))?;
+    let kept = store.commit(RECORD, &text);
+    kept.map_err(|e| failed("cannot record", control.join(RECORD))(io::Error::other(e)))?;
+    let warnings: Vec<String> = stores.iter().filter_map(CacheStore::warning).collect();
+    crate::daemon::tell_of_stores(control, stores.len(), chosen, why, &warnings);
+    Ok((options, places))
+}
+
+/// What the record in the control directory says; nothing if there is none that can be read.
+pub fn recorded(control: &Path) -> Vec<CacheStore> {
+    let read = Store::open(control).ok().and_then(|store| store.read(RECORD, RECORD_MAX).ok().flatten());
+    read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+impl Former {
+    fn of(store: &Store) -> Result<Self, MountError> {
+        let unreadable = |e| MountError::Start(format!("the record of the job's store: {e}"));
+        let record = store.read(RECORD, RECORD_MAX).map_err(unreadable)?.unwrap_or_default();
+        let stores: Vec<CacheStore> = serde_json::from_slice(&record).unwrap_or_default();
+        let base = stores.into_iter().find(|store| store.used).map(|store| store.base);
+        let table = store.read("node.scrinfo", TABLE_MAX).map_err(unreadable)?;
+        let table = table.and_then(|bytes| hash::decode_file(&bytes).ok());
+        let ids = table.as_ref().and_then(|table| table.get("DATASET")).into_iter().flat_map(Hash::iter);
+        Ok(Self { base, datasets: ids.filter_map(|(id, _)| id.number()).collect() })
+    }
+
+    fn used(&self, base: &Path) -> bool {
+        self.base.as_deref().is_some_and(|former| same(former, base))
+    }
+
+    /// The store with the job's files is in the list.
+    fn is_listed(&self, options: &Options, entries: &[Entry]) -> Result<(), MountError> {
+        let Some(base) = &self.base else { return Ok(()) };
+        if entries.iter().any(|entry| same(&entry.base, base)) {
+            return Ok(());
+        }
+        let cache = Places::cache_of(options, base);
+        let seen = fs::metadata(base).is_ok();
+        if holds(&cache) || (!seen && !self.datasets.is_empty()) {
+            return Err(MountError::StoreLeft { base: base.clone(), cache });
+        }
+        Ok(())
+    }
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Looks at all entries of the list. One with datasets of the job that cannot be used is an error.
+fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>, MountError> {
+    let bases = &options.cache_bases;
+    let real: Vec<Option<PathBuf>> = bases.iter().map(|base| base.canonicalize().ok()).collect();
+    let mut entries = Vec::new();
+    for (at, base) in bases.iter().enumerate() {
+        let cache = Places::cache_of(options, base);
+        let datasets = datasets_in(&cache).intersection(&former.datasets).count();
+        let problem = usable(base, &cache).err().map(|error| Problem::of(&error));
+        let problem = problem.or_else(|| overlap(bases, &real, at));
+        let away = datasets > 0 || (former.used(base) && !former.datasets.is_empty());
+        if let Some(problem) = problem.as_ref().filter(|_| away)
+            && !matches!(problem, Problem::Nested(_) | Problem::Duplicate(_))
+        {
+            let (base, control) = (base.clone(), control.to_owned());
+            return Err(MountError::StoreAway { base, reason: problem.to_string(), control });
+        }
+        // The only one is made.
+        let problem = problem.filter(|problem| bases.len() > 1 || *problem != Problem::Missing);
+        entries.push(Entry {
+            holds: holds(&cache),
+            free: free(base).unwrap_or(0),
+            base: base.clone(),
+            problem,
+            datasets,
+        });
+    }
+    Ok(entries)
+}
+
+/// The entry is another one's directory, or within it.
+fn overlap(bases: &[PathBuf], real: &[Option<PathBuf>], at: usize) -> Option<Problem> {
+    let mine = real[at].as_ref()?;
+    let others = || real.iter().enumerate().filter(|(other, _)| *other != at);
+    if let Some((first, _)) = others().find(|(other, path)| *other < at && path.as_ref() == Some(mine)) {
+        return Some(Problem::Duplicate(bases[first].clone()));
+    }
+    let outer = |path: &Option<PathBuf>| path.as_ref().is_some_and(|p| p != mine && mine.starts_with(p));
+    others().find(|(_, path)| outer(path)).map(|(other, _)| Problem::Nested(bases[other].clone()))
+}
+
+/// The job's cache can be made and written there.
+fn usable(base: &Path, cache: &Path) -> io::Result<()> {
+    if !fs::metadata(base)?.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+    }
+    if rustix::fs::statvfs(base)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(io::Error::from_raw_os_error(libc::EROFS));
+    }
+    let there = cache.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(base);
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    Ok(rustix::fs::accessat(CWD, there, access, AtFlags::EACCESS)?)
+}
+
+fn free(base: &Path) -> io::Result<u64> {
+    let room = rustix::fs::statvfs(base)?;
+    Ok(room.f_bavail.saturating_mul(room.f_frsize))
+}
+
+/// The ids of datasets of which there is something in the cache directory.
+fn datasets_in(cache: &Path) -> BTreeSet<u64> {
+    let names = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.to_str()?.strip_prefix("dataset.")?.parse().ok()).collect()
+}
+
+/// Something is in the cache directory that is not to be left behind: of a dataset, or a program's.
+fn holds(cache: &Path) -> bool {
+    !datasets_in(cache).is_empty() || has_files(&cache.join("tree"), DEPTH_MAX)
+}
+
+/// There is something but directories; also if that cannot be seen.
+fn has_files(directory: &Path, depth: usize) -> bool {
+    let names = match fs::read_dir(directory) {
+        Ok(names) => names,
+        Err(error) => return !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)),
+    };
+    let is_file = |entry: io::Result<fs::DirEntry>| match entry {
+        Ok(entry) if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
+            depth == 0 || has_files(&entry.path(), depth - 1)
+        }
+        _ => true,
+    };
+    names.into_iter().any(is_file)
+}
+
+/// Why a store was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Only,
+    Holds,
+    Room,
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Only => "the only one",
+            Self::Holds => "it has files of this job",
+            Self::Room => "it had most room",
+        })
+    }
+}
+
+/// Positions of the entries in the order in which they are to be tried.
+fn order(former: &Former, entries: &[Entry]) -> (Why, Vec<usize>) {
+    let all = || 0..entries.len();
+    if entries.len() == 1 && entries[0].problem.is_none() {
+        return (Why::Only, vec![0]);
+    }
+    let may_stay = |entry: &Entry| entry.problem.as_ref().is_none_or(Problem::is_of_the_list);
+    let rank = |at: &usize| {
+        let entry = &entries[*at];
+        (!former.used(&entry.base), std::cmp::Reverse(entry.datasets), *at)
+    };
+    if let Some(at) = all().filter(|&at| entries[at].holds && may_stay(&entries[at])).min_by_key(rank) {
+        return (Why::Holds, vec![at]);
+    }
+    let mut usable: Vec<usize> = all().filter(|&at| entries[at].problem.is_none()).collect();
+    // Stable: of equal ones the first.
+    usable.sort_by_key(|&at| std::cmp::Reverse(entries[at].free));
+    (Why::Room, usable)
+}
+
+/// The first in order of which the directories can be made.
+fn choose(
+    options: &Options,
+    former: &Former,
+    entries: &mut [Entry],
+) -> Result<(Options, Places, Why), MountError> {
+    let (why, order) = order(former, entries);
+    for at in order {
+        let options = Options { cache_bases: vec![entries[at].base.clone()], ..options.clone() };
+        let places = Places::of(&options)?;
+        match places.make_cache() {
+            Ok(()) => return Ok((options, places, why)),
+            // Of one with files no other may take the place.
+            Err(error) if why == Why::Room && entries.len() > 1 => {
+                entries[at].problem = Some(Problem::Other(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let problem = |entry: &Entry| entry.problem.as_ref().map(|p| format!("{}: {p}", entry.base.display()));
+    let problems: Vec<String> = entries.iter().filter_map(problem).collect();
+    Err(MountError::NoStore { problems: problems.join("; ") })
+}
+
+/// For the record.
+fn told(entry: &Entry, chosen: &Path, why: Why) -> CacheStore {
+    let used = entry.base == chosen;
+    let (problem, note) = match &entry.problem {
+        Some(problem) if !used => (true, problem.to_string()),
+        _ if used => (false, why.to_string()),
+        _ if entry.holds => (true, "has files of this job too, which are not seen".to_owned()),
+        _ => (false, String::new()),
+    };
+    CacheStore { base: entry.base.clone(), used, problem, note }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(base: &str, free: u64) -> Entry {
+        Entry { base: base.into(), problem: None, holds: false, datasets: 0, free }
+    }
+
+    fn first(former: &Former, entries: &[Entry]) -> (Why, usize) {
+        let (why, order) = order(former, entries);
+        (why, order[0])
+    }
+
+    #[test]
+    fn files_win_over_room_and_room_over_order() {
+        let former = Former::default();
+        let mut entries = vec![entry("/a", 10), entry("/b", 30), entry("/c", 30)];
+        assert_eq!(order(&former, &entries), (Why::Room, vec![1, 2, 0]));
+        entries[1].problem = Some(Problem::ReadOnly);
+        assert_eq!(order(&former, &entries), (Why::Room, vec![2, 0]));
+        entries[0].holds = true;
+        assert_eq!(first(&former, &entries), (Why::Holds, 0));
+        // An older version may have left some in two.
+        (entries[2].holds, entries[2].datasets) = (true, 2);
+        assert_eq!(first(&former, &entries), (Why::Holds, 2));
+        let former = Former { base: Some("/a".into()), ..Former::default() };
+        assert_eq!(first(&former, &entries), (Why::Holds, 0));
+        entries[0].problem = Some(Problem::Nested("/".into()));
+        assert_eq!(first(&former, &entries), (Why::Holds, 0), "its files can be used");
+        assert_eq!(first(&former, &[entry("/a", 0)]), (Why::Only, 0));
+    }
+
+    fn options(control: &Path, bases: &[&Path]) -> Options {
+        let user = nix::unistd::User::from_uid(nix::unistd::getuid()).unwrap().unwrap();
+        Options {
+            mount_point: "/scr".into(),
+            user: user.name,
+            job_id: "7".into(),
+            control_base: control.to_owned(),
+            cache_bases: bases.iter().map(|base| (*base).to_owned()).collect(),
+            cache_bytes: 0,
+            checkpoint_path: crate::path::RelPath::root(),
+            passthrough: false,
+            coordinator_wait: std::time::Duration::ZERO,
+            seal_timeout: std::time::Duration::ZERO,
+        }
+    }
+
+    struct Bench {
+        dir: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            for name in ["a", "b", "b/in", "c"] {
+                fs::create_dir(dir.path().join(name)).unwrap();
+            }
+            fs::write(dir.path().join("file"), "").unwrap();
+            Self { dir }
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn settle(&self, bases: &[&str]) -> Result<(Options, Places), MountError> {
+            let bases: Vec<PathBuf> = bases.iter().map(|base| self.at(base)).collect();
+            let bases: Vec<&Path> = bases.iter().map(PathBuf::as_path).collect();
+            let options = options(&self.at("control"), &bases);
+            Places::of(&options)?.make_control()?;
+            settle(&options, &Places::of(&options)?.control)
+        }
+
+        fn used(&self, bases: &[&str]) -> String {
+            let (options, places) = self.settle(bases).unwrap();
+            assert!(places.tree().is_dir());
+            let stores = recorded(&places.control);
+            assert_eq!(stores.iter().filter(|store| store.used).count(), 1);
+            options.cache_base().strip_prefix(self.dir.path()).unwrap().display().to_string()
+        }
+
+        fn notes(&self) -> Vec<(String, String)> {
+            let (options, _) = self.settle(&["c"]).unwrap();
+            let stores = recorded(&Places::of(&options).unwrap().control);
+            stores.into_iter().map(|store| (store.base.display().to_string(), store.note)).collect()
+        }
+
+        fn refused(&self, bases: &[&str]) -> String {
+            self.settle(bases).unwrap_err().to_string()
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_passed_over_by_name() {
+        let bench = Bench::new();
+        assert_eq!(bench.used(&["none", "file", "a", "a/../a"]), "a");
+        let control = Places::of(&bench.settle(&["a"]).unwrap().0).unwrap().control;
+        bench.settle(&["none", "file", "a", "a/../a", "b/in", "b"]).unwrap();
+        let notes: Vec<String> = recorded(&control).into_iter().map(|store| store.note).collect();
+        assert_eq!(notes[..2], ["no such directory", "not a directory"]);
+        assert!(notes[3].starts_with("the same directory as "), "{notes:?}");
+        assert!(notes[4].starts_with("nested in ") && notes[4].ends_with("/b"), "{notes:?}");
+        let refused = bench.refused(&["none", "file"]);
+        assert!(refused.starts_with("SCR_CACHE_BASE: no entry can be used: "), "{refused}");
+        assert!(refused.contains("/none: no such directory; "), "{refused}");
+        assert!(refused.contains("/file: not a directory"), "{refused}");
+        assert!(bench.refused(&["file"]).contains("/file: not a directory"));
+        // The only one is made.
+        assert_eq!(bench.used(&["new/one"]), "new/one");
+        assert_eq!(bench.notes()[0].1, "the only one");
+    }
+
+    #[test]
+    fn files_of_the_job_are_never_left_behind() {
+        let bench = Bench::new();
+        let (_, places) = bench.settle(&["b", "c"]).unwrap();
+        let former = recorded(&places.control).into_iter().find(|store| store.used).unwrap().base;
+        let (old, other) = if former == bench.at("b") { ("b", "c") } else { ("c", "b") };
+        fs::create_dir(places.tree().join("empty")).unwrap();
+        assert_eq!(bench.used(&[other]), other, "there was nothing in it");
+        fs::create_dir(places.cache.join("dataset.3")).unwrap();
+        for list in [&["a", other, old][..], &[old, other], &[old]] {
+            assert_eq!(bench.used(list), old);
+        }
+        let refused = bench.refused(&["a", other]);
+        assert!(refused.starts_with("SCR_CACHE_BASE: ") && refused.contains("not in the list"), "{refused}");
+        // Gone with the disk that it is on, while the control directory knows of a dataset.
+        let mut ids = Hash::new();
+        ids.append(hash::Text::from(3_u64), Hash::new());
+        let mut table = Hash::new();
+        table.append("DATASET".into(), ids);
+        Store::open(&places.control).unwrap().commit("node.scrinfo", &hash::encode(&table)).unwrap();
+        fs::rename(bench.at(old), bench.at("away")).unwrap();
+        let refused = bench.refused(&["a", old]);
+        assert!(refused.contains("no such directory") && refused.contains("datasets"), "{refused}");
+        assert!(bench.refused(&["a"]).contains("not in the list"));
+        fs::rename(bench.at("away"), bench.at(old)).unwrap();
+        assert_eq!(bench.used(&["a", old]), old);
+    }
+}
