@@ -152,9 +152,20 @@ impl Markers {
         self.gathering.contains_key(name)
     }
 
-    /// Those that were not set everywhere in time, and on which nodes they were not; `looked_at`: what is being looked
-    /// at now.
-    pub(super) fn overdue(&self, cluster: &Cluster, looked_at: Option<&[u8]>) -> Vec<(Vec<u8>, String)> {
+    /// Fails those that were not set everywhere in time, on the nodes that set them: a marker of that name that another
+    /// one sets at this moment is a new try, the first of those that will be gathered for it. `looked_at`: what is being
+    /// looked at now.
+    pub(super) fn expire(&mut self, cluster: &mut Cluster, looked_at: Option<&[u8]>) {
+        for (name, reason) in self.overdue(cluster, looked_at) {
+            let nodes = self.gathering.remove(&name).map(|gathering| gathering.nodes).unwrap_or_default();
+            for node in nodes.into_keys() {
+                self.refuse_on(cluster, node, &name, &reason);
+            }
+        }
+    }
+
+    /// Those that were not set everywhere in time, and on which nodes they were not.
+    fn overdue(&self, cluster: &Cluster, looked_at: Option<&[u8]>) -> Vec<(Vec<u8>, String)> {
         let limit = cluster.settings.seal_timeout_ms.saturating_mul(MS);
         let late = |name: &&Vec<u8>| {
             let since = self.gathering.get(*name).map_or(0, |gathering| gathering.since);

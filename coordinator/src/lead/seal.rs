@@ -470,9 +470,7 @@ impl Seals {
             committing.tick(cluster);
         }
         let looked_at = self.current.as_ref().map(|seal| seal.name.as_slice());
-        for (name, reason) in self.markers.overdue(cluster, looked_at) {
-            self.markers.refuse(cluster, &name, &reason);
-        }
+        self.markers.expire(cluster, looked_at);
     }
 }
 
