@@ -109,7 +109,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         directory: b"/pfs/job/ck.4".to_vec(),
         entries: catalog().entries,
     };
-    let part = MemberPart { member: Member(1), entries: catalog().entries };
+    let part = MemberPart { member: Member(1), entries: catalog().entries, taken: 4096 };
     let prepare = Command::DirPrepare { round: 5, ops: vec![(request, make.clone()), (request, rename)] };
     let mut all = vec![
         frame(&Hello { protocol: PROTOCOL, role: hello }),
@@ -233,7 +233,8 @@ fn catalog() -> Catalog {
     let file = |size, member| {
         EntryKind::File(FileCopy { size, crc: 0x0089_8812, member: Member(member), program_rank: Some(3) })
     };
-    let members = hosts().into_iter().map(|host| MemberPlace { host, files: 1, bytes: 5 }).collect();
+    let members =
+        hosts().into_iter().map(|host| MemberPlace { host, files: 1, bytes: 5, taken: Some(4096) }).collect();
     Catalog {
         id: DatasetId(4),
         epoch: Epoch(9),

@@ -70,6 +70,7 @@ fn a_full_cache_harms_nothing() {
     let told = room(0);
     assert!((30 << 20..52 << 20).contains(&told), "{told}");
     job.on(0).run(&format!("mkdir {SCR}/b")).must();
+    job.on(1).run(&format!("yes 'b of 1' | head -c 1M > {SCR}/b/f1")).must();
     let full = job.on(0).run(&format!("cat /dev/zero > {SCR}/b/zero"));
     assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
     let size: u64 = job.on(0).run(&format!("stat -c %s {SCR}/b/zero")).must().parse().expect("a number");

@@ -20,6 +20,7 @@ mod recovery;
 mod relaunch;
 mod semantics;
 mod settings;
+mod sparse;
 mod stores;
 mod tidy;
 mod unprivileged;

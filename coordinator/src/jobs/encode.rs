@@ -5,7 +5,6 @@
 //! order of the blocks.
 
 use std::fs::File;
-use std::io::Write;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use scrfs::dataset::Scheme;
@@ -13,6 +12,7 @@ use scrfs::ids::{DatasetId, Member};
 use scrfs::redundancy::kernel::xor_into;
 use scrfs::redundancy::xor::Geometry;
 use scrfs::redundancy::{left, right};
+use scrfs::transfer::sparse;
 
 use super::block::Block;
 use super::error::{JobError, fault};
@@ -172,11 +172,12 @@ impl Share<'_> {
             writer.write(block.payload())?;
             left = left.saturating_sub(block.payload().len() as u64);
         }
-        Ok(writer.finish())
+        writer.finish()
     }
 }
 
-/// Writes a redundancy file front to back: header, then payload; its CRC in the same pass.
+/// Writes a redundancy file front to back: header, then payload, with holes where that is zero; its CRC in the same
+/// pass.
 pub(super) struct RedundancyWriter {
     id: DatasetId,
     name: String,
@@ -195,16 +196,20 @@ impl RedundancyWriter {
 
     /// Appends.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), JobError> {
-        let io = |source| JobError::Io { id: self.id, what: format!("write {}", self.name), source };
-        self.file.write_all(bytes).map_err(io)?;
+        sparse::write_at(&self.file, bytes, self.bytes).map_err(|e| self.io(e))?;
         self.crc.update(bytes);
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
     /// Name, size, CRC32.
-    pub(super) fn finish(self) -> (String, u64, u32) {
-        (self.name, self.bytes, self.crc.finalize())
+    pub(super) fn finish(self) -> Result<(String, u64, u32), JobError> {
+        sparse::end(&self.file, self.bytes).map_err(|e| self.io(e))?;
+        Ok((self.name, self.bytes, self.crc.finalize()))
+    }
+
+    fn io(&self, source: std::io::Error) -> JobError {
+        JobError::Io { id: self.id, what: format!("write {}", self.name), source }
     }
 }
 

@@ -13,6 +13,7 @@ use scrfs::ids::DatasetId;
 use scrfs::path::RelPath;
 use scrfs::redundancy::crc::SegmentCrcs;
 use scrfs::redundancy::xor::{LogicalFile, Segment};
+use scrfs::transfer::sparse;
 
 use super::error::JobError;
 use super::link::Daemon;
@@ -78,14 +79,14 @@ impl Files {
 struct Open(BTreeMap<usize, (File, u64)>);
 
 impl Open {
-    /// The file, opened by `open` when this is its first byte; closed again after the last of `len` more.
+    /// The file, opened by `open` when this is its first byte; given back, to be closed, after the last of `len` more.
     fn with(
         &mut self,
         index: usize,
         len: usize,
         open: impl FnOnce() -> Result<(File, u64), JobError>,
         use_it: impl FnOnce(&File) -> Result<(), JobError>,
-    ) -> Result<(), JobError> {
+    ) -> Result<Option<File>, JobError> {
         let mut entry = match self.0.entry(index) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => entry.insert_entry(open()?),
@@ -93,10 +94,7 @@ impl Open {
         let (file, left) = entry.get_mut();
         use_it(file)?;
         *left = left.saturating_sub(len as u64);
-        if *left == 0 {
-            entry.remove();
-        }
-        Ok(())
+        Ok(if *left == 0 { Some(entry.remove().0) } else { None })
     }
 }
 
@@ -146,7 +144,7 @@ fn open_checked(files: &Files, daemon: &Daemon, index: usize) -> Result<(File, u
     Ok((file, size))
 }
 
-/// Writes a member's files anew.
+/// Writes a member's files anew; where there are zeros they have holes.
 pub struct Writer<'a> {
     files: &'a Files,
     daemon: &'a Daemon,
@@ -170,8 +168,11 @@ impl<'a> Writer<'a> {
         for (index, at, range) in files.runs(offset, bytes.len()) {
             let bytes = &bytes[range];
             let create = || Ok((daemon.create_file(files.id, &files.paths[index])?, files.sizes[index]));
-            let write = |file: &File| file.write_all_at(bytes, at).map_err(|e| files.io("write", index, e));
-            self.open.with(index, bytes.len(), create, write)?;
+            let write =
+                |file: &File| sparse::write_at(file, bytes, at).map_err(|e| files.io("write", index, e));
+            if let Some(whole) = self.open.with(index, bytes.len(), create, write)? {
+                sparse::end(&whole, files.sizes[index]).map_err(|e| files.io("write", index, e))?;
+            }
             self.crcs.add(index, at, bytes).map_err(|e| files.crc(e))?;
         }
         Ok(())

@@ -199,7 +199,7 @@ impl Share<'_> {
         let finish = Finish {
             member: self.member,
             crcs,
-            redundancy: Some(parity.finish()),
+            redundancy: Some(parity.finish()?),
             set: self.set.iter().map(|m| m.member).collect(),
             members: u32::try_from(self.catalog.layout.members.len()).unwrap_or(u32::MAX),
         };

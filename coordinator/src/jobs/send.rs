@@ -1,9 +1,10 @@
 //! The *send* job: one sealed file goes whole from its holder to the node that opens it; both check size and CRC.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 
 use scrfs::control::SealedFile;
+use scrfs::transfer::sparse;
 
 use super::block::Block;
 use super::error::{JobError, fault};
@@ -53,13 +54,16 @@ fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobEr
 }
 
 fn receive(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
-    let mut target: File = daemon.create_copy(parcel.file)?;
+    let target: File = daemon.create_copy(parcel.file)?;
     let mut crc = crc32fast::Hasher::new();
+    let mut at = 0;
     for len in parcel.blocks() {
         let block = peers.recv(HOLDER, len)?;
         crc.update(block.payload());
-        target.write_all(block.payload()).map_err(|e| parcel.io("write", e))?;
+        sparse::write_at(&target, block.payload(), at).map_err(|e| parcel.io("write", e))?;
+        at += len as u64;
     }
+    sparse::end(&target, parcel.size).map_err(|e| parcel.io("write", e))?;
     drop(target);
     let crc = crc.finalize();
     parcel.check(crc)?;

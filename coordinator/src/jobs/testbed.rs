@@ -104,7 +104,7 @@ impl FakeDaemon {
                 mtime: Stamp::default(),
             }
         };
-        MemberPart { member, entries: files.into_iter().zip(crcs).map(entry).collect() }
+        MemberPart { member, entries: files.into_iter().zip(crcs).map(entry).collect(), taken: 0 }
     }
 }
 

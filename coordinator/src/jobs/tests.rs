@@ -110,6 +110,7 @@ impl Case {
             host: "h".to_owned(),
             files: m.len() as u64,
             bytes: m.iter().map(|(_, b)| b.len() as u64).sum(),
+            taken: None,
         };
         let mut catalog = Catalog {
             id: ID,

@@ -74,6 +74,7 @@ pub(super) fn join(
             .members
             .get_mut(member.0 as usize)
             .ok_or_else(|| format!("a part of member {member} came, which is not in the dataset"))?;
+        place.taken = Some(part.taken);
         for entry in part.entries {
             if let EntryKind::File(copy) = &entry.kind {
                 if copy.member != member {
@@ -129,7 +130,7 @@ fn same(one: &EntryKind, other: &EntryKind) -> bool {
 
 /// Places of members before anything is counted.
 pub(super) fn places(hosts: &[String]) -> Vec<MemberPlace> {
-    hosts.iter().map(|host| MemberPlace { host: host.clone(), files: 0, bytes: 0 }).collect()
+    hosts.iter().map(|host| MemberPlace { host: host.clone(), files: 0, bytes: 0, taken: None }).collect()
 }
 
 /// Why a catalog read from a daemon or the PFS cannot be used. Where `sets` holds, every member is in exactly one set.
@@ -196,8 +197,10 @@ mod tests {
         let making = Making { id: DatasetId(1), epoch: Epoch(1), revision: 0, about };
         let sets = vec![(0..u32::try_from(parts.len()).unwrap()).map(Member).collect()];
         let layout = Layout { scheme: Scheme::Xor, members: places(&hosts), sets };
-        let parts =
-            (0..).map(Member).zip(parts).map(|(member, entries)| (member, MemberPart { member, entries }));
+        let parts = (0..)
+            .map(Member)
+            .zip(parts)
+            .map(|(member, entries)| (member, MemberPart { member, entries, taken: 4096 }));
         join(&making, layout, parts.collect(), 5)
     }
 
@@ -211,7 +214,8 @@ mod tests {
         .unwrap();
         let paths: Vec<String> = catalog.entries.iter().map(|e| e.path.to_string()).collect();
         assert_eq!(paths, ["", "a", "b", "c"]);
-        assert_eq!((catalog.layout.members[1].files, catalog.layout.members[1].bytes), (2, 4));
+        let MemberPlace { files, bytes, taken, .. } = catalog.layout.members[1];
+        assert_eq!((files, bytes, taken), (2, 4, Some(4096)));
         assert!(check(&catalog, DatasetId(1), true).is_ok());
         assert!(check(&catalog, DatasetId(2), true).is_err());
     }

@@ -125,7 +125,7 @@ mod tests {
             scheme: Scheme::Single,
             members: (0..)
                 .zip(bytes)
-                .map(|(at, &bytes)| MemberPlace { host: format!("n{at}"), files: 1, bytes })
+                .map(|(at, &bytes)| MemberPlace { host: format!("n{at}"), files: 1, bytes, taken: None })
                 .collect(),
             sets: vec![(0..).map(Member).take(bytes.len()).collect()],
         };

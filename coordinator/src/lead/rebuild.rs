@@ -401,7 +401,7 @@ mod tests {
     }
 
     fn catalog(hosts: &[&str], sets: &[&[u32]]) -> Catalog {
-        let place = |host: &&str| MemberPlace { host: (*host).to_owned(), files: 1, bytes: 1 };
+        let place = |host: &&str| MemberPlace { host: (*host).to_owned(), files: 1, bytes: 1, taken: None };
         Catalog {
             id: DatasetId(1),
             epoch: Epoch(1),

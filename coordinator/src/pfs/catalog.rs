@@ -102,7 +102,7 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
         return Err(PfsError::content(&path, "another dataset has this name now"));
     }
     let (ranks, files) = reader.files(&summary, stored)?;
-    let mut members = vec![MemberPlace { host: String::new(), files: 0, bytes: 0 }; ranks];
+    let mut members = vec![MemberPlace { host: String::new(), files: 0, bytes: 0, taken: None }; ranks];
     let mut entries = reader.names(&summary)?;
     for (member, path, file) in files {
         let entry = reader.file(member, path, &file)?;

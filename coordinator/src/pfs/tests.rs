@@ -60,6 +60,7 @@ fn catalog(id: u64, name: &[u8]) -> Catalog {
         host: String::new(),
         files: u64::from(m != 1),
         bytes: if m == 1 { 0 } else { bytes(id, m).len() as u64 },
+        taken: None,
     };
     Catalog {
         id: DatasetId(id),

@@ -10,7 +10,7 @@ use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use crate::path::RelPath;
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -295,6 +295,8 @@ pub struct MemberPart {
     pub member: Member,
     /// All names that this member adds: its files in the order of its logical file, links, directories.
     pub entries: Vec<Entry>,
+    /// Bytes that its files and the redundancy file take of the cache.
+    pub taken: u64,
 }
 
 /// Commands of the lead to a daemon; the node's coordinator hands them on. Each is answered by the event named in

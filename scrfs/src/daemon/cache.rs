@@ -20,6 +20,7 @@ use crate::store::beneath;
 
 use super::boundary::MountedTree;
 use super::listing::regular_files;
+use super::members::taken;
 use super::state::{Dataset, Home};
 
 /// Inode numbers of the cache's file system, and the names that each has in a dataset.
@@ -78,13 +79,12 @@ impl Cache {
 
     /// Bytes of all that is in it. What is not to be seen, or goes meanwhile, does not count.
     pub(super) fn bytes(&self) -> io::Result<u64> {
-        let of = |stat: &rustix::fs::Stat| u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         let mut linked = HashSet::new();
         let mut pending = vec![RelPath::root()];
         let mut sum: u64 = 0;
         while let Some(path) = pending.pop() {
             let Ok(directory) = beneath::open_directory(self.root.as_fd(), &path) else { continue };
-            sum = sum.saturating_add(of(&rustix::fs::fstat(&directory)?));
+            sum = sum.saturating_add(taken(&rustix::fs::fstat(&directory)?));
             for name in beneath::names(directory.as_fd())? {
                 let Ok(stat) = rustix::fs::statat(&directory, &*name, AtFlags::SYMLINK_NOFOLLOW) else {
                     continue;
@@ -92,7 +92,7 @@ impl Cache {
                 if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                     pending.extend(path.join(&name));
                 } else if stat.st_nlink < 2 || linked.insert(stat.st_ino) {
-                    sum = sum.saturating_add(of(&stat));
+                    sum = sum.saturating_add(taken(&stat));
                 }
             }
         }

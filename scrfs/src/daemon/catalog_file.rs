@@ -88,6 +88,9 @@ pub fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
         put(&mut member, "HOST", Text::new(place.host.clone())?);
         put(&mut member, "FILES", place.files);
         put(&mut member, "SIZE", place.bytes);
+        if let Some(taken) = place.taken {
+            put(&mut member, "TAKEN", taken);
+        }
         members.append(Text::from(at), member);
     }
     tree.append("MEMBER".into(), members);
@@ -118,6 +121,7 @@ pub fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
             host: utf8(member, "HOST")?,
             files: need(member.number("FILES"), "FILES")?,
             bytes: need(member.number("SIZE"), "SIZE")?,
+            taken: member.number("TAKEN")?,
         })
     })?;
     let sets = numbered(tree, "SET", |_, set| {
@@ -306,7 +310,7 @@ pub(super) mod tests {
                 program_rank: Some(3),
             })
         };
-        let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes };
+        let place = |host: &str, files, bytes, taken| MemberPlace { host: host.into(), files, bytes, taken };
         Catalog {
             id: DatasetId(4),
             epoch: Epoch(9),
@@ -317,7 +321,11 @@ pub(super) mod tests {
             job_id: "j".into(),
             layout: Layout {
                 scheme: Scheme::Xor,
-                members: vec![place("n0", 1, 5), place("n1", 1, 0), place("n2", 0, 0)],
+                members: vec![
+                    place("n0", 1, 5, Some(4096)),
+                    place("n1", 1, 0, None),
+                    place("n2", 0, 0, Some(0)),
+                ],
                 sets: vec![vec![Member(2), Member(0), Member(1)]],
             },
             entries: vec![

@@ -237,10 +237,10 @@ impl Node {
         let staged = Staged::Kept(entry.path.clone());
         let to = self.cache.stage(id, &staged, OFlags::RDWR).map_err(failed)?;
         if rustix::fs::ioctl_ficlone(&to, &from).is_err() {
-            let mut to = File::from(to.try_clone().map_err(failed)?);
+            let to = File::from(to.try_clone().map_err(failed)?);
             let monitor = Monitor::new(recorded.size);
             let seen =
-                copy::copy(&mut File::from(from), recorded.size, "generation.block", &monitor, Some(&mut to))
+                copy::copy(&mut File::from(from), recorded.size, "generation.block", &monitor, Some(&to))
                     .map_err(failed)?;
             if (seen.size, seen.crc) != (recorded.size, recorded.crc) {
                 let text = format!(

@@ -12,9 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{OFlags, Stat};
+use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::control::FrozenFile;
@@ -23,8 +24,8 @@ use crate::faults;
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::store::beneath;
-use crate::transfer::Monitor;
 use crate::transfer::copy::{Seen, copy};
+use crate::transfer::{Monitor, sparse};
 
 use super::boundary::Generation;
 use super::cache::Staged;
@@ -174,43 +175,66 @@ impl Node {
 }
 
 /// Gives `to`, which is empty, the first `size` bytes of `from`: their blocks are shared where the file system can do
-/// that, else the kernel copies them, else they are read and written.
+/// that, else the kernel copies them, else they are read and written. Holes stay holes.
 fn fill(from: &File, to: &File, size: u64, cancelled: &Monitor) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return to.set_len(size);
     }
-    let (mut read, mut written) = (0, 0);
-    while read < size {
-        faults::hit("seal.log")?;
-        cancelled.advance(0)?;
-        let most = usize::try_from((size - read).min(CHUNK)).unwrap_or(usize::MAX);
-        match rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), most) {
-            Ok(0) if read == 0 => return fill_by_hand(from, to, size, cancelled),
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if read == 0 => {
-                return fill_by_hand(from, to, size, cancelled);
+    let mut at = 0;
+    while let Some(data) = data_from(from, at, size)? {
+        let (mut read, mut written) = (data.start, data.start);
+        while read < data.end {
+            faults::hit("seal.log")?;
+            cancelled.advance(0)?;
+            let first = at == 0 && read == data.start;
+            let most = usize::try_from((data.end - read).min(CHUNK)).unwrap_or(usize::MAX);
+            match rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), most) {
+                Ok(0) if first => return fill_by_hand(from, to, size, cancelled),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if first => {
+                    return fill_by_hand(from, to, size, cancelled);
+                }
+                Err(errno) => return Err(errno.into()),
             }
-            Err(errno) => return Err(errno.into()),
         }
+        at = data.end;
     }
-    Ok(())
+    sparse::end(to, size)
 }
 
-fn fill_by_hand(mut from: &File, mut to: &File, size: u64, cancelled: &Monitor) -> io::Result<()> {
+/// The first bytes from `at` on, before `size`, that are in no hole.
+fn data_from(from: &File, at: u64, size: u64) -> io::Result<Option<Range<u64>>> {
+    if at >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+        Ok(start) if start < size => start,
+        Ok(_) => return Ok(None),
+        Err(Errno::NXIO) if from.metadata()?.len() >= size => return Ok(None),
+        Err(Errno::NXIO) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        // It does not tell of holes.
+        Err(Errno::INVAL) => return Ok(Some(at..size)),
+        Err(errno) => return Err(errno.into()),
+    };
+    Ok(Some(start..rustix::fs::seek(from, SeekFrom::Hole(start))?.min(size)))
+}
+
+fn fill_by_hand(mut from: &File, to: &File, size: u64, cancelled: &Monitor) -> io::Result<()> {
     from.rewind()?;
-    copy(&mut from.take(size), size, "seal.log", cancelled, Some(&mut to)).map(drop)
+    copy(&mut from.take(size), size, "seal.log", cancelled, Some(to)).map(drop)
 }
 
 /// What the first `size` bytes are.
 fn first(mut file: &File, size: u64, cancelled: &Monitor) -> io::Result<Seen> {
     file.rewind()?;
-    copy(&mut file.take(size), size, "seal.log", cancelled, None::<&mut File>)
+    copy(&mut file.take(size), size, "seal.log", cancelled, None)
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::{FileExt, MetadataExt};
 
     use super::*;
 
@@ -237,5 +261,34 @@ mod tests {
         given_up.cancel();
         let to = tempfile::tempfile().unwrap();
         assert_eq!(fill_by_hand(&from, &to, 9, &given_up).unwrap_err().kind(), io::ErrorKind::Interrupted);
+    }
+
+    #[test]
+    fn holes_stay_holes_each_way() {
+        let page = |n: u64| n * 4096;
+        for (data, size, blocks) in [
+            (vec![], page(9), 0),
+            (vec![0], page(9), 1),
+            (vec![3, 7], page(8), 2),
+            (vec![3, 9], page(9) + 5, 2),
+        ] {
+            let from = tempfile::tempfile_in("/dev/shm").unwrap();
+            from.set_len(page(20)).unwrap();
+            for at in data {
+                from.write_all_at(&[1; 4096], page(at)).unwrap();
+            }
+            let wanted = first(&from, size, &Monitor::default()).unwrap();
+            for by_hand in [false, true] {
+                let to = tempfile::tempfile_in("/dev/shm").unwrap();
+                let filled = if by_hand { fill_by_hand } else { fill };
+                filled(&from, &to, size, &Monitor::default()).unwrap();
+                assert_eq!(first(&to, u64::MAX, &Monitor::default()).unwrap(), wanted);
+                assert_eq!(to.metadata().unwrap().blocks() * 512, page(blocks));
+            }
+        }
+        let short = tempfile::tempfile_in("/dev/shm").unwrap();
+        short.set_len(page(1)).unwrap();
+        let error = fill(&short, &tempfile::tempfile_in("/dev/shm").unwrap(), page(2), &Monitor::default());
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Stat};
 
 use crate::control::{DataReply, DataRequest, MemberPart, SealedFile};
 use crate::dataset::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy};
@@ -103,8 +103,8 @@ impl Node {
             DataRequest::CreateFile { id, path } => descriptor(self.create_member_file(id, &path)?),
             DataRequest::FinishMember { id, member, crcs, redundancy, set, members } => {
                 let finish = Finish { id, member, crcs, redundancy, set, members };
-                let entries = self.finish_member(epoch, finish)?;
-                Ok((DataReply::Part(Box::new(MemberPart { member, entries })), None))
+                let (entries, taken) = self.finish_member(epoch, finish)?;
+                Ok((DataReply::Part(Box::new(MemberPart { member, entries, taken })), None))
             }
             DataRequest::AbandonMember { id, member } => done(self.abandon_member(id, member)?),
             DataRequest::CreateCopy(file) => descriptor(self.create_copy(&file)?),
@@ -230,7 +230,8 @@ impl Node {
         self.cache.stage(id, &staged, OFlags::WRONLY).map_err(DataError::io(id, path))
     }
 
-    fn finish_member(&self, epoch: Epoch, finish: Finish) -> Result<Vec<Entry>, DataError> {
+    /// The member's names, and what its files take of the cache.
+    fn finish_member(&self, epoch: Epoch, finish: Finish) -> Result<(Vec<Entry>, u64), DataError> {
         let (id, member) = (finish.id, finish.member);
         let dataset = self.dataset(id)?;
         let part = Self::part(&dataset, member)?;
@@ -238,7 +239,7 @@ impl Node {
         if !finish.set.contains(&member) {
             return Err(DataError::new(id, libc::EINVAL, "is not in its set").at(format!("member {member}")));
         }
-        let redundancy = self.check_redundancy(&finish)?;
+        let (redundancy, mut taken) = self.check_redundancy(&finish)?;
         let mut home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
         let staged = part.origin == Origin::Staged && !part.recorded;
         for (entry, copy) in &files {
@@ -249,6 +250,7 @@ impl Node {
             };
             let fd = fd.map_err(DataError::io(id, &entry.path))?;
             settle_file(id, &fd, entry, copy, staged)?;
+            taken += taken_by(&fd).map_err(DataError::io(id, &entry.path))?;
         }
         faults::hit("seal.synced").map_err(DataError::io(id, member))?;
         if staged {
@@ -268,7 +270,7 @@ impl Node {
         self.record_member(epoch, id, member, finished)?;
         faults::hit("seal.recorded").map_err(DataError::io(id, member))?;
         self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
-        Ok(entries)
+        Ok((entries, taken))
     }
 
     fn record_member(
@@ -305,8 +307,9 @@ impl Node {
         }
     }
 
-    fn check_redundancy(&self, finish: &Finish) -> Result<Option<RedundancyFile>, DataError> {
-        let Some((name, size, crc)) = &finish.redundancy else { return Ok(None) };
+    /// The redundancy file that has arrived, if there is one, and what it takes of the cache.
+    fn check_redundancy(&self, finish: &Finish) -> Result<(Option<RedundancyFile>, u64), DataError> {
+        let Some((name, size, crc)) = &finish.redundancy else { return Ok((None, 0)) };
         let id = finish.id;
         let staged = Staged::Redundancy(finish.member, file_name(id, name)?);
         let fd = self.cache.staged(id, &staged).map_err(DataError::io(id, name))?;
@@ -317,7 +320,8 @@ impl Node {
             );
         }
         rustix::fs::fdatasync(&fd).map_err(|errno| DataError::io(id, name)(errno.into()))?;
-        Ok(Some(RedundancyFile { name: name.clone(), size: *size, crc: *crc }))
+        let taken = taken_by(&fd).map_err(DataError::io(id, name))?;
+        Ok((Some(RedundancyFile { name: name.clone(), size: *size, crc: *crc }), taken))
     }
 
     fn place_redundancy(
@@ -469,6 +473,16 @@ pub(super) fn make_others(home: &OwnedFd, entries: &[Entry]) -> io::Result<()> {
 
 pub(super) fn size_of(fd: &OwnedFd) -> io::Result<u64> {
     Ok(rustix::fs::fstat(fd)?.st_size.cast_unsigned())
+}
+
+/// Bytes that a file takes of its file system; holes take none.
+pub(super) fn taken_by(fd: &OwnedFd) -> io::Result<u64> {
+    Ok(taken(&rustix::fs::fstat(fd)?))
+}
+
+/// The same.
+pub(super) fn taken(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
 }
 
 /// A redundancy file's name: one component.

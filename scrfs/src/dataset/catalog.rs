@@ -82,6 +82,8 @@ pub struct MemberPlace {
     pub files: u64,
     /// Bytes of those files together: the length of its logical file.
     pub bytes: u64,
+    /// Bytes of the cache that they and the redundancy file took when it was sealed, if that is known: holes take none.
+    pub taken: Option<u64>,
 }
 
 /// Members and redundancy sets.

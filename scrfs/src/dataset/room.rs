@@ -7,7 +7,8 @@ use crate::ids::Member;
 use crate::redundancy::xor::Geometry;
 
 impl Layout {
-    /// Bytes that each host has of the dataset: its members' files, and what protects their sets.
+    /// Bytes of the cache that the dataset takes on each host, its members' files and what protects their sets: what was
+    /// seen when it was sealed, else by their sizes.
     pub fn bytes_by_host(&self) -> BTreeMap<&str, u64> {
         let bytes = |member: &Member| self.members.get(member.0 as usize).map_or(0, |place| place.bytes);
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
@@ -23,14 +24,15 @@ impl Layout {
                     Scheme::Partner => lengths[(at + set.len() - 1) % set.len()],
                     Scheme::Xor => chunk,
                 };
+                let taken = place.taken.unwrap_or(place.bytes.saturating_add(protection));
                 let sum = sums.entry(&place.host).or_default();
-                *sum = sum.saturating_add(place.bytes).saturating_add(protection);
+                *sum = sum.saturating_add(taken);
             }
         }
         sums
     }
 
-    /// Bytes that `host` has of the dataset.
+    /// Bytes that the dataset takes on `host`.
     pub fn bytes_on(&self, host: &str) -> u64 {
         self.bytes_by_host().get(host).copied().unwrap_or(0)
     }
@@ -42,7 +44,12 @@ mod tests {
     use crate::dataset::MemberPlace;
 
     fn layout(scheme: Scheme, bytes: &[u64]) -> Layout {
-        let place = |(at, &bytes): (usize, &u64)| MemberPlace { host: format!("n{at}"), files: 1, bytes };
+        let place = |(at, &bytes): (usize, &u64)| MemberPlace {
+            host: format!("n{at}"),
+            files: 1,
+            bytes,
+            taken: None,
+        };
         let members: Vec<MemberPlace> = bytes.iter().enumerate().map(place).collect();
         let sets = vec![(0..).map(Member).take(bytes.len()).collect()];
         Layout { scheme, members, sets }
@@ -56,5 +63,12 @@ mod tests {
         assert_eq!(layout(Scheme::Xor, &[10, 20, 31]).bytes_on("n1"), 36);
         assert_eq!(layout(Scheme::Xor, &[10]).bytes_on("n0"), 10);
         assert_eq!(layout(Scheme::Xor, &[10, 20]).bytes_on("elsewhere"), 0);
+    }
+
+    #[test]
+    fn what_was_seen_counts_before_sizes() {
+        let mut sparse = layout(Scheme::Xor, &[10, 20, 31]);
+        sparse.members[1].taken = Some(7);
+        assert_eq!(sparse.bytes_by_host().into_values().collect::<Vec<_>>(), [26, 7, 47]);
     }
 }

@@ -1,9 +1,9 @@
-//! The copy loop: read a block, take its CRC, write it.
+//! The copy loop: read a block, take its CRC, write what is not zero of it.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 
-use super::Monitor;
+use super::{Monitor, sparse};
 use crate::faults;
 
 /// Bytes of one block.
@@ -18,14 +18,14 @@ pub struct Seen {
     pub crc: u32,
 }
 
-/// Reads `from` to its end, at most `limit` bytes and one more to show that there are more, and gives each block to
-/// `to`.
+/// Reads `from` to its end, at most `limit` bytes and one more to show that there are more, and writes it to `to`, which
+/// is empty.
 pub fn copy(
     from: &mut impl Read,
     limit: u64,
     point: &'static str,
     monitor: &Monitor,
-    mut to: Option<&mut impl Write>,
+    to: Option<&File>,
 ) -> io::Result<Seen> {
     let mut block = vec![0; BLOCK];
     let mut from = from.take(limit.saturating_add(1));
@@ -34,28 +34,33 @@ pub fn copy(
     loop {
         faults::hit(point)?;
         let count = match from.read(&mut block) {
-            Ok(0) => return Ok(Seen { size, crc: crc.finalize() }),
+            Ok(0) => break,
             Ok(count) => count,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         };
         crc.update(&block[..count]);
-        if let Some(to) = &mut to {
-            to.write_all(&block[..count])?;
+        if let Some(to) = to {
+            sparse::write_at(to, &block[..count], size)?;
         }
         size += count as u64;
         monitor.advance(count as u64)?;
     }
+    if let Some(to) = to {
+        sparse::end(to, size)?;
+    }
+    Ok(Seen { size, crc: crc.finalize() })
 }
 
 /// Reads `from` to its end.
 pub fn checksum(from: &mut File, limit: u64, monitor: &Monitor) -> io::Result<Seen> {
-    copy(from, limit, "verify.block", monitor, None::<&mut File>)
+    copy(from, limit, "verify.block", monitor, None)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Seek;
+    use std::io::{Seek, Write};
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
 
@@ -71,10 +76,26 @@ mod tests {
         let bytes: Vec<u8> = (0..(5 << 19) + 3).map(|i: u32| u8::try_from(i % 251).unwrap()).collect();
         let mut to = tempfile::tempfile().unwrap();
         let monitor = Monitor::new(bytes.len() as u64);
-        let seen = copy(&mut file(&bytes), u64::MAX, "flush.block", &monitor, Some(&mut to)).unwrap();
+        let seen = copy(&mut file(&bytes), u64::MAX, "flush.block", &monitor, Some(&to)).unwrap();
         assert_eq!(seen, Seen { size: bytes.len() as u64, crc: crc32fast::hash(&bytes) });
         assert_eq!(monitor.progress(), (seen.size, seen.size));
         to.rewind().unwrap();
+        let mut copied = Vec::new();
+        to.read_to_end(&mut copied).unwrap();
+        assert!(copied == bytes);
+    }
+
+    #[test]
+    fn holes_stay_holes_and_count_as_zeros() {
+        let mut bytes = vec![0; 5 << 19];
+        bytes[1 << 20..(1 << 20) + 9].fill(1);
+        let from = tempfile::tempfile().unwrap();
+        sparse::write_at(&from, &bytes, 0).unwrap();
+        sparse::end(&from, bytes.len() as u64).unwrap();
+        let mut to = tempfile::tempfile_in("/dev/shm").unwrap();
+        let seen = copy(&mut &from, u64::MAX, "flush.block", &Monitor::default(), Some(&to)).unwrap();
+        assert_eq!(seen, Seen { size: bytes.len() as u64, crc: crc32fast::hash(&bytes) });
+        assert_eq!(to.metadata().unwrap().blocks() * 512, 4096);
         let mut copied = Vec::new();
         to.read_to_end(&mut copied).unwrap();
         assert!(copied == bytes);

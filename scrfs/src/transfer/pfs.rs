@@ -107,11 +107,11 @@ fn put(
     monitor: &Monitor,
 ) -> Result<(), TransferError> {
     let path = &entry.path;
-    let mut to = beneath::create_file(directory.as_fd(), path, OFlags::WRONLY)
+    let to = beneath::create_file(directory.as_fd(), path, OFlags::WRONLY)
         .map(File::from)
         .map_err(TransferError::io(path, "create on the PFS"))?;
     let mut from = File::from(local);
-    let seen = copy::copy(&mut from, recorded.size, "flush.block", monitor, Some(&mut to))
+    let seen = copy::copy(&mut from, recorded.size, "flush.block", monitor, Some(&to))
         .map_err(TransferError::io(path, "copy to the PFS"))?;
     compare(path, seen, recorded)?;
     keep_attributes(&to, entry);
@@ -129,8 +129,8 @@ fn get(
     let mut from = beneath::open_file(directory.as_fd(), path)
         .map(File::from)
         .map_err(TransferError::io(path, "open on the PFS"))?;
-    let mut to = File::from(local);
-    let seen = copy::copy(&mut from, recorded.size, "fetch.block", monitor, Some(&mut to))
+    let to = File::from(local);
+    let seen = copy::copy(&mut from, recorded.size, "fetch.block", monitor, Some(&to))
         .map_err(TransferError::io(path, "copy from the PFS"))?;
     compare(path, seen, recorded)
 }

@@ -137,7 +137,7 @@ pub(crate) fn catalog(id: DatasetId, name: &[u8], epoch: Epoch, part: &MemberPar
         EntryKind::File(copy) => copy.size,
         _ => 0,
     });
-    let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes };
+    let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes, taken: None };
     let members = vec![place("n0", 1, bytes.sum()), place("n1", 0, 0)];
     let mut catalog = Catalog {
         id,

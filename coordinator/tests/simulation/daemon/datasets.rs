@@ -74,7 +74,7 @@ impl Daemon {
         }
         dataset.state = HeldState::Recorded;
         dataset.members.insert(member, data);
-        Ok(MemberPart { member, entries })
+        Ok(MemberPart { member, entries, taken: 0 })
     }
 
     pub(super) fn commit(&mut self, catalog: &Catalog) {

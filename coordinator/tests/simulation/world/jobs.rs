@@ -84,7 +84,7 @@ impl World {
                 dataset.members.insert(lost.member, MemberData { files, bad: false });
                 self.mended += u64::from(self.ready);
                 let entries = Vec::new();
-                let part = scrfs::control::MemberPart { member: lost.member, entries };
+                let part = scrfs::control::MemberPart { member: lost.member, entries, taken: 0 };
                 Ok(JobOutput::Part(Box::new(part)))
             }
             Job::Send { file, from, to, .. } => {

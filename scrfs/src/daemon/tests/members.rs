@@ -9,7 +9,7 @@ use crate::dataset::EntryKind;
 
 /// A catalog with one file of member 1, which is elsewhere.
 pub(super) fn elsewhere(bytes: &[u8]) -> Catalog {
-    let mut catalog = catalog(3, 1, "ck", &MemberPart { member: Member(0), entries: Vec::new() });
+    let mut catalog = catalog(3, 1, "ck", &MemberPart { member: Member(0), entries: Vec::new(), taken: 0 });
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let entry = |path: &str, kind, mode| crate::dataset::Entry {
         path: RelPath::new(path).unwrap(),

@@ -442,7 +442,7 @@ fn catalog(id: u64, epoch: u64, name: &str, part: &MemberPart) -> Catalog {
             _ => None,
         })
         .collect();
-    let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes };
+    let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes, taken: None };
     let mut catalog = Catalog {
         id: DatasetId(id),
         epoch: Epoch(epoch),

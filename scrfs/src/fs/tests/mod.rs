@@ -213,7 +213,7 @@ fn catalog(id: u64, name: &str, files: &[(&str, u64)]) -> Catalog {
         job_id: "1".into(),
         layout: Layout {
             scheme: Scheme::Single,
-            members: vec![MemberPlace { host: "h".into(), files: files.len() as u64, bytes: 0 }],
+            members: vec![MemberPlace { host: "h".into(), files: files.len() as u64, bytes: 0, taken: None }],
             sets: vec![vec![Member(0)]],
         },
         entries,
