@@ -1,7 +1,7 @@
 //! Jobs: work that moves bytes between nodes. The lead starts them, each coordinator taking part runs its share in a
 //! worker thread, and reports once.
 
-use scrfs::control::{MemberPart, SealedFile};
+use scrfs::control::{MemberPart, NoRoom, SealedFile};
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use serde::{Deserialize, Serialize};
@@ -100,13 +100,13 @@ pub struct JobFailure {
     /// a full cache, a lost link, a failure of another share.
     pub bad: bool,
     /// The cache on this node has no room for what it was to get.
-    pub full: bool,
+    pub full: Option<NoRoom>,
 }
 
 impl JobFailure {
     /// What may pass.
     pub fn passing(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: false, full: false }
+        Self { reason: reason.into(), bad: false, full: None }
     }
 }
 

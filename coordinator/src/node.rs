@@ -162,7 +162,7 @@ impl DataLink for DataConnection {
                 | DataRequest::OpenRedundancy { .. }
                 | DataRequest::CreateRedundancy { .. }
                 | DataRequest::CreateFile { .. }
-                | DataRequest::CreateCopy(_)
+                | DataRequest::CreateCopy { .. }
         );
         let answer = if wants_descriptor {
             self.descriptor(request).map(|fd| (DataReply::Descriptor, Some(fd)))

@@ -4,7 +4,7 @@
 use scrfs_harness::Cluster;
 use scrfs_harness::cluster::Config;
 use scrfs_harness::job::{Job, SOON};
-use scrfs_harness::place::SCR;
+use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::wait;
 
 const NODES: [usize; 3] = [0, 1, 2];
@@ -52,6 +52,67 @@ fn the_oldest_goes_earlier_for_the_next_dataset() {
     cluster.poweroff(1);
     let mut run = job.idle(&[0, 2, 3]);
     is_whole(&job, &[0, 2, 3], "d5", 16);
+    run.stop();
+}
+
+#[test]
+fn a_file_that_cannot_come_pushes_nothing_out_and_one_that_can_no_more_than_it_needs() {
+    let cluster = cluster();
+    let job = Job::new(&cluster, "vain")
+        .set("SCR_CACHE_SIZE", "9")
+        .set("SCR_FLUSH", "0")
+        .set("SCR_COPY_TYPE", "LOCAL");
+    job.mount(0..4);
+    let mut run = job.idle(&NODES);
+    let seal = |name: &str, mib: [usize; 3]| {
+        job.on(0).run(&format!("mkdir {SCR}/{name}")).must();
+        for (node, mib) in mib.into_iter().enumerate() {
+            let line = format!("cd {SCR}/{name} && yes '{name} of {node}' | head -c {mib}M > f{node}");
+            job.on(node).run(&line).must();
+        }
+        let touched = job.on(1).run(&format!("touch {SCR}/{name}/.complete"));
+        assert!(touched.ok(), "{touched}\n{}", job.events(0));
+    };
+    let holds = |node: usize, name: &str, of: usize, mib: usize| {
+        let line = format!("yes '{name} of {of}' | head -c {mib}M | cmp - {SCR}/{name}/f{of}");
+        job.on(node).run(&line).must();
+    };
+    let used = || -> u64 {
+        job.on(0)
+            .run(&format!("df --output=used -k {CACHE} | tail -1"))
+            .must()
+            .trim()
+            .parse()
+            .expect("a number")
+    };
+    // 38 MiB on node 0; what node 1 has of the newest is more than node 0 has room for without the older two.
+    seal("d1", [4, 1, 1]);
+    seal("d2", [14, 1, 1]);
+    seal("d3", [20, 50, 34]);
+    let before = used();
+    let away = job.on(0).run(&format!("cat {SCR}/d3/f1"));
+    assert!(!away.ok() && away.err.contains("No space left on device"), "{away}");
+    let told = job.events(0);
+    let why = "it takes 52428800 bytes, and ";
+    assert!(
+        told.contains(why) && told.contains("datasets that may go have ") && told.contains("so none goes"),
+        "{told}"
+    );
+    assert!(!told.contains("leaves the caches early"), "{told}");
+    assert!(used() < before + 1024, "{before} KiB were taken, and {} are", used());
+    for node in NODES {
+        assert_eq!(job.on(node).run(&format!("ls {SCR}")).must(), "d1\nd2\nd3");
+        holds(node, "d1", node, [4, 1, 1][node]);
+    }
+    // For this one d2 has to go; d1 alone would not do, and is not needed then.
+    holds(0, "d3", 2, 34);
+    let told = job.events(0);
+    assert!(told.contains("dataset 2 leaves the caches early"), "{told}");
+    for node in NODES {
+        assert_eq!(job.on(node).run(&format!("ls {SCR}")).must(), "d1\nd3");
+        holds(node, "d1", node, [4, 1, 1][node]);
+    }
+    holds(0, "d3", 0, 20);
     run.stop();
 }
 

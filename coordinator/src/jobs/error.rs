@@ -3,6 +3,7 @@
 use std::io;
 
 use nix::errno::Errno;
+use scrfs::control::NoRoom;
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 
@@ -74,6 +75,14 @@ pub enum JobError {
         /// What does not fit.
         reason: String,
     },
+    /// There was no room; nothing is left of what was written.
+    #[error("{reason}")]
+    NoRoom {
+        /// What failed.
+        reason: String,
+        /// What would have been needed, and what there is.
+        full: NoRoom,
+    },
     /// An injected fault.
     #[error("injected: {0}")]
     Fault(io::Error),
@@ -86,8 +95,14 @@ impl JobError {
         match self {
             Self::Daemon { errno, .. } => full(*errno),
             Self::Io { source, .. } => source.raw_os_error().is_some_and(full),
+            Self::NoRoom { .. } => true,
             _ => false,
         }
+    }
+
+    /// What was needed and what there is, if that is why.
+    pub(super) fn no_room(self) -> Option<NoRoom> {
+        if let Self::NoRoom { full, .. } = self { Some(full) } else { None }
     }
 
     /// A share that was to give data cannot: what is on its node is gone, or is not what was sealed. Not: too little
@@ -108,6 +123,7 @@ impl JobError {
             | Self::Protocol { .. }
             | Self::Link(_)
             | Self::Plan { .. }
+            | Self::NoRoom { .. }
             | Self::Fault(_) => false,
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use scrfs::control::{DataReply, DataRequest, MemberPart, SealedFile};
+use scrfs::control::{DataReply, DataRequest, MemberPart, NoRoom, Room, SealedFile};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
@@ -86,9 +86,30 @@ impl Daemon {
         }
     }
 
-    /// A new file for the bytes of a sealed file that is elsewhere.
-    pub fn create_copy(&self, file: &SealedFile) -> Result<File, JobError> {
-        self.descriptor(&DataRequest::CreateCopy(file.clone()))
+    /// A new file for the bytes of a sealed file that is elsewhere, and takes so many there.
+    pub fn create_copy(&self, file: &SealedFile, takes: u64) -> Result<File, JobError> {
+        self.descriptor(&DataRequest::CreateCopy { file: file.clone(), takes })
+    }
+
+    /// Gives up what was made for it, best effort as with a member.
+    pub fn abandon_copy(&self, file: &SealedFile) {
+        if let Err(error) = self.done(&DataRequest::AbandonCopy(file.clone())) {
+            tracing::warn!(dataset = file.id.0, path = %file.path, %error, "could not abandon the copy");
+        }
+    }
+
+    /// An error for want of room with the figures: `wanted` bytes were needed. To be asked when what was written has
+    /// been given up.
+    pub fn with_figures(&self, error: JobError, wanted: u64) -> JobError {
+        if !error.is_for_want_of_room() {
+            return error;
+        }
+        let room = match self.ask(&DataRequest::Room) {
+            Ok((DataReply::Room(room), _)) => room,
+            // Nothing will have to go for what may not fit.
+            Ok(_) | Err(_) => Room::default(),
+        };
+        JobError::NoRoom { reason: error.to_string(), full: NoRoom { wanted, room } }
     }
 
     /// Its bytes are all written.
@@ -123,6 +144,7 @@ fn unexpected(reply: DataReply) -> JobError {
         DataReply::Failed { errno, reason } => JobError::Daemon { errno, reason },
         DataReply::Done => JobError::Link("unexpected answer: done".to_owned()),
         DataReply::Descriptor => JobError::Link("unexpected answer: a descriptor".to_owned()),
+        DataReply::Room(_) => JobError::Link("unexpected answer: the cache's room".to_owned()),
         DataReply::Part(_) => JobError::Link("unexpected answer: a member's part".to_owned()),
     }
 }

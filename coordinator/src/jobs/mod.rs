@@ -180,7 +180,7 @@ impl Shares {
             }
         }
         failure.map_or(Ok(output), |error| {
-            Err(JobFailure { reason: error.to_string(), bad, full: error.is_for_want_of_room() })
+            Err(JobFailure { reason: error.to_string(), bad, full: error.no_room() })
         })
     }
 

@@ -17,6 +17,9 @@ pub const HOLDER: u32 = 0;
 /// Position of the asker.
 pub const ASKER: u32 = 1;
 
+/// Bytes of the first block, which says how much room the file takes where it is.
+const TAKES: usize = 8;
+
 /// What is sent.
 pub struct Parcel<'a> {
     /// Which file.
@@ -37,11 +40,15 @@ pub fn run(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<JobOut
 
 fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
     let mut source = daemon.open_file(parcel.file.id, &parcel.file.path)?;
-    let held = source.metadata().map_err(|e| parcel.io("stat", e))?.len();
+    let meta = source.metadata().map_err(|e| parcel.io("stat", e))?;
+    let held = meta.len();
     if held != parcel.size {
         let reason = format!("{} has {held} bytes, sealed with {}", parcel.file.path, parcel.size);
         return Err(JobError::Plan { id: parcel.file.id, reason });
     }
+    let mut takes = Block::zeroed(TAKES);
+    takes.payload_mut().copy_from_slice(&sparse::room_of(&meta).to_le_bytes());
+    peers.send(ASKER, takes)?;
     let mut crc = crc32fast::Hasher::new();
     for len in parcel.blocks() {
         fault("fetch.send")?;
@@ -54,21 +61,34 @@ fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobEr
 }
 
 fn receive(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
-    let target: File = daemon.create_copy(parcel.file)?;
+    let takes = peers.recv(HOLDER, TAKES)?.payload().try_into().map_or(parcel.size, u64::from_le_bytes);
+    let target = daemon.create_copy(parcel.file, takes).map_err(|error| daemon.with_figures(error, takes))?;
+    let received = write(parcel, &target, peers).and_then(|crc| {
+        fault("fetch.install")?;
+        daemon.install_copy(parcel.file, parcel.size, crc)
+    });
+    drop(target);
+    received.map_err(|error| {
+        daemon.abandon_copy(parcel.file);
+        // Others took the room, or it takes more here than there.
+        daemon.with_figures(error, parcel.size)
+    })
+}
+
+/// The bytes as they come; their CRC is the sealed one.
+fn write(parcel: &Parcel<'_>, target: &File, peers: &Peers) -> Result<u32, JobError> {
     let mut crc = crc32fast::Hasher::new();
     let mut at = 0;
     for len in parcel.blocks() {
         let block = peers.recv(HOLDER, len)?;
         crc.update(block.payload());
-        sparse::write_at(&target, block.payload(), at).map_err(|e| parcel.io("write", e))?;
+        sparse::write_at(target, block.payload(), at).map_err(|e| parcel.io("write", e))?;
         at += len as u64;
     }
-    sparse::end(&target, parcel.size).map_err(|e| parcel.io("write", e))?;
-    drop(target);
+    sparse::end(target, parcel.size).map_err(|e| parcel.io("write", e))?;
     let crc = crc.finalize();
     parcel.check(crc)?;
-    fault("fetch.install")?;
-    daemon.install_copy(parcel.file, parcel.size, crc)
+    Ok(crc)
 }
 
 impl Parcel<'_> {

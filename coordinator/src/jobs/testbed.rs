@@ -15,9 +15,9 @@ use crate::jobs::block::{Block, Outgoing, Stream};
 use crate::jobs::link::DataLink;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
-use scrfs::control::{DataReply, DataRequest, MemberPart};
+use scrfs::control::{DataReply, DataRequest, MemberPart, Room};
 use scrfs::dataset::{Entry, EntryKind, FileCopy, Stamp};
-use scrfs::ids::{Member, NodeRank};
+use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
 
 /// A daemon's node-local directories: `tree` (files), `red` (redundancy files).
@@ -34,6 +34,8 @@ struct State {
     abandoned: Vec<Member>,
     names: BTreeMap<Member, String>,
     installed: Vec<RelPath>,
+    /// Bytes for copies, if there is a bound.
+    room: Option<u64>,
     /// Requests from now on until one fails.
     fail_after: Option<u64>,
 }
@@ -63,6 +65,10 @@ impl FakeDaemon {
         fs::create_dir_all(self.root.join("tree")).unwrap();
         fs::create_dir_all(self.root.join("red")).unwrap();
         *self.state.lock() = State::default();
+    }
+
+    pub(super) fn has_room_for(&self, bytes: u64) {
+        self.state.lock().room = Some(bytes);
     }
 
     pub(super) fn fail_after(&self, requests: u64) {
@@ -156,10 +162,22 @@ impl DataLink for FakeDaemon {
                 self.state.lock().abandoned.push(*member);
                 (DataReply::Done, None)
             }
-            DataRequest::CreateCopy(file) => {
+            DataRequest::CreateCopy { file, takes } => {
                 fs::create_dir_all(self.tree(&file.path).parent().unwrap()).unwrap();
+                let room = self.state.lock().room;
+                if room.is_some_and(|room| *takes > room) {
+                    return Ok((DataReply::Failed { errno: 28, reason: "no room".to_owned() }, None));
+                }
                 // Beside the tree, as the real one: the file there may be the one that is sent.
                 opened(File::create(self.root.join("copy")))
+            }
+            DataRequest::AbandonCopy(_) => {
+                drop(fs::remove_file(self.root.join("copy")));
+                (DataReply::Done, None)
+            }
+            DataRequest::Room => {
+                let free = self.state.lock().room.unwrap_or(u64::MAX);
+                (DataReply::Room(Room { free, held: vec![(DatasetId(1), 5)] }), None)
             }
             DataRequest::InstallCopy { file, size, crc } => {
                 let bytes = fs::read(self.root.join("copy")).unwrap();

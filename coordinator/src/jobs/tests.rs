@@ -1,6 +1,7 @@
 //! Encode, rebuild and send over the simulated transport, against plain arithmetic in memory.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::streams::Emit;
 use super::testbed::Nodes;
 use super::{Jobs, LOST_LINK_HOLD};
 use crate::job::{About, Job, JobId, JobOutput, SetMember};
-use scrfs::control::SealedFile;
+use scrfs::control::{NoRoom, Room, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::path::RelPath;
@@ -339,6 +340,64 @@ fn a_sealed_file_goes_to_the_asker_whole_or_not_at_all() {
     };
     let gone = case.nodes.run(3, &gone, 0);
     assert!(is_bad(&gone[&NodeRank(0)]) && !is_bad(&gone[&NodeRank(2)]), "{gone:?}");
+}
+
+#[test]
+fn a_file_for_which_there_is_no_room_is_not_begun_and_holes_need_none() {
+    let mut bytes = vec![0; 40_000];
+    bytes[20_000] = 1;
+    let case = Case::new(vec![vec![(RelPath::new("f").unwrap(), bytes.clone())], vec![]], 700, 0);
+    let (path, daemon) = (&case.files[0][0].0, &case.nodes.daemons[1]);
+    // As a program would have written it.
+    let sparse = fs::File::create(case.nodes.daemons[0].tree(path)).unwrap();
+    scrfs::transfer::sparse::write_at(&sparse, &bytes, 0).unwrap();
+    scrfs::transfer::sparse::end(&sparse, bytes.len() as u64).unwrap();
+    let takes = sparse.metadata().unwrap().blocks() * 512;
+    assert!(takes < 10_000, "{takes}");
+    let job = Job::Send {
+        file: SealedFile { id: ID, path: path.clone() },
+        size: bytes.len() as u64,
+        crc: crc32fast::hash(&bytes),
+        from: NodeRank(0),
+        to: NodeRank(1),
+    };
+    daemon.has_room_for(takes - 1);
+    let results = case.nodes.run(1, &job, 0);
+    let failure = results[&NodeRank(1)].as_ref().unwrap_err();
+    let room = Room { free: takes - 1, held: vec![(DatasetId(1), 5)] };
+    assert_eq!(failure.full, Some(NoRoom { wanted: takes, room }));
+    assert!(!failure.bad && !daemon.tree(path).exists());
+    daemon.has_room_for(takes);
+    let results = case.nodes.run(2, &job, 0);
+    assert!(results.values().all(Result::is_ok), "{results:?}");
+    assert!(fs::read(daemon.tree(path)).unwrap() == bytes);
+    assert_eq!(fs::metadata(daemon.tree(path)).unwrap().blocks() * 512, takes);
+}
+
+#[test]
+fn what_is_encoded_and_rebuilt_of_sparse_files_has_holes() {
+    let mut files = files(3, 3);
+    for (member, of) in (0_u8..).zip(&mut files) {
+        let mut bytes = vec![0; 600_000];
+        bytes[usize::from(member) * 100_000..][..500].fill(member + 1);
+        of.push((RelPath::new(format!("z{member}")).unwrap(), bytes));
+    }
+    let case = Case::new(files, 4096, 0);
+    let catalog = case.encode(Scheme::Xor);
+    let small = |directory: &str, node: usize| {
+        for entry in fs::read_dir(case.nodes.daemons[node].root.join(directory)).unwrap() {
+            let meta = entry.unwrap().metadata().unwrap();
+            assert!(meta.is_dir() || meta.blocks() * 512 < 50_000, "{} blocks", meta.blocks());
+        }
+    };
+    (0..3).for_each(|node| small("red", node));
+    let before = case.nodes.daemons[1].redundancy_bytes();
+    case.lose(1);
+    case.nodes.run(2, &case.rebuild_job(&catalog, 1, 1), 0).into_values().for_each(|r| drop(r.unwrap()));
+    case.assert_files(1, 1);
+    small("tree", 1);
+    small("red", 1);
+    assert!(case.nodes.daemons[1].redundancy_bytes() == before);
 }
 
 #[test]

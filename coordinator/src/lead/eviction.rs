@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::Command;
+use scrfs::control::{Command, NoRoom};
 use scrfs::ids::{DatasetId, NodeRank};
 
 use super::datasets::Known;
-use super::policy::{Evictable, Kept, Sacrifice, evictions, sacrifice};
+use super::fetch::ShortOfRoom;
+use super::policy::{Evictable, Kept, Sacrifice, evictions, sacrifice, sacrifices};
 use super::{Phase, Running};
 
 /// Datasets on their way out, and the nodes that still have bytes of them.
@@ -71,23 +72,7 @@ impl Running {
         if self.leaving.gives_room_to(node) {
             return true;
         }
-        let newest_first: Vec<Sacrifice> = self
-            .cluster
-            .datasets
-            .newest_first()
-            .iter()
-            .map(|known| {
-                let id = known.catalog.id;
-                let fetched = self.fetches.rebuilding(id) || self.fetches.wants(id);
-                Sacrifice {
-                    id,
-                    needed: fetched || self.seals.needs(&known.catalog),
-                    flushing: !known.flushed && self.flushes.busy(id),
-                    // What a restart does not fetch is lost to it.
-                    flushed: known.flushed && self.cluster.settings.fetch,
-                }
-            })
-            .collect();
+        let newest_first = self.sacrifices();
         let host = self.cluster.host(node).to_owned();
         let may_be_lost = begins && self.cluster.settings.cache_size == 1;
         let Some(id) = sacrifice(&newest_first, may_be_lost) else {
@@ -99,6 +84,22 @@ impl Running {
         true
     }
 
+    /// The datasets as they are seen when room is short, newest first.
+    fn sacrifices(&self) -> Vec<Sacrifice> {
+        let sacrifice = |known: &&Known| {
+            let id = known.catalog.id;
+            let fetched = self.fetches.rebuilding(id) || self.fetches.wants(id);
+            Sacrifice {
+                id,
+                needed: fetched || self.seals.needs(&known.catalog),
+                flushing: !known.flushed && self.flushes.busy(id),
+                // What a restart does not fetch is lost to it.
+                flushed: known.flushed && self.cluster.settings.fetch,
+            }
+        };
+        self.cluster.datasets.newest_first().iter().map(sacrifice).collect()
+    }
+
     /// A node has nothing of the dataset any more.
     pub(super) fn left(&mut self, id: DatasetId, node: NodeRank) {
         self.leaving.left(id, node);
@@ -107,11 +108,38 @@ impl Running {
         }
     }
 
-    /// Room for files that programs open.
+    /// Room for files that programs open: what is needed for them goes, or nothing.
     pub(super) fn make_room_for_fetches(&mut self) {
         while let Some(short) = self.fetches.take_short() {
-            if !self.make_room(short.node(), "room is short for a file that is opened", false) {
-                self.fetches.no_room(&mut self.cluster, &short);
+            // What is leaving anyhow may be enough: it is tried again when that has left.
+            if !self.leaving.gives_room_to(short.node) {
+                self.make_room_for_fetch(&short);
+            }
+        }
+    }
+
+    fn make_room_for_fetch(&mut self, short: &ShortOfRoom) {
+        let NoRoom { wanted, room } = &short.full;
+        let held = |id| room.held.iter().find(|(of, _)| *of == id).map_or(0, |(_, bytes)| *bytes);
+        let gone = sacrifices(self.sacrifices(), wanted.saturating_sub(room.free), held);
+        let text = format!(
+            "room is short for a file that is opened: it takes {wanted} bytes, and {} are free",
+            room.free
+        );
+        match gone {
+            // Others took the room that was made, or that there was.
+            _ if short.again => self.fetches.no_room(&mut self.cluster, short, &text),
+            Err(most) => {
+                let text = format!("{text}; datasets that may go have {most}, so none goes");
+                self.fetches.no_room(&mut self.cluster, short, &text);
+            }
+            Ok(gone) if gone.is_empty() => self.fetches.room_made(short.node),
+            Ok(gone) => {
+                let host = self.cluster.host(short.node).to_owned();
+                for id in gone {
+                    self.cluster.note(format!("{host}: {text}; dataset {id} leaves the caches early"));
+                    self.let_go(id);
+                }
             }
         }
     }

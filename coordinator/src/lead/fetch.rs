@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nix::errno::Errno;
-use scrfs::control::{Command, DirOp, FetchFailure, SealedFile};
+use scrfs::control::{Command, DirOp, FetchFailure, NoRoom, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
@@ -23,6 +23,8 @@ use crate::pfs::{PfsTask, StoredDataset};
 const RUNNING_MAX: usize = 64;
 /// Times that one fetch has members rebuilt: bytes that go bad again and again are a broken disk.
 const REBUILDS_MAX: u32 = 3;
+/// Times that room is made for one fetch: who fills it up again each time has it.
+const SHORTAGES_MAX: u32 = 3;
 
 /// A file and who wants it; ordered, so that runs repeat.
 type Key = (NodeRank, u64, Vec<u8>);
@@ -36,8 +38,8 @@ enum Step {
     Rebuilding(Member),
     /// The request that the copy was asked under.
     Copying(RequestId),
-    /// The asker's cache is full: some other dataset may leave it.
-    Short,
+    /// This node's cache is full: some other dataset may leave it.
+    Short(NodeRank),
 }
 
 #[derive(Debug)]
@@ -50,6 +52,8 @@ struct Fetch {
     /// Of these, those whose bytes are bad and that were not rebuilt since.
     bad: BTreeSet<Member>,
     rebuilds: u32,
+    /// Times that a cache was full.
+    shortages: u32,
     /// The PFS was asked.
     copied: bool,
     step: Step,
@@ -65,10 +69,17 @@ impl Fetch {
             tried: BTreeSet::new(),
             bad: BTreeSet::new(),
             rebuilds: 0,
+            shortages: 0,
             copied: false,
             step: Step::Queued,
             missed: Vec::new(),
         }
+    }
+
+    /// Of the caches that were full: the one that the least was missing in.
+    fn shortage(&self) -> Option<(NodeRank, NoRoom)> {
+        let full = self.missed.iter().filter_map(|missed| missed.full.as_ref());
+        full.min_by_key(|(_, full)| full.wanted.saturating_sub(full.room.free)).cloned()
     }
 
     fn reasons(&self) -> String {
@@ -79,13 +90,14 @@ impl Fetch {
 
 /// A fetch for which a cache has no room.
 #[derive(Debug)]
-pub(super) struct ShortOfRoom(Key);
-
-impl ShortOfRoom {
+pub(super) struct ShortOfRoom {
+    key: Key,
     /// Where.
-    pub(super) fn node(&self) -> NodeRank {
-        self.0.0
-    }
+    pub(super) node: NodeRank,
+    /// What was needed there.
+    pub(super) full: NoRoom,
+    /// There should have been room by then, time and again.
+    pub(super) again: bool,
 }
 
 /// The copies that run and wait.
@@ -95,7 +107,7 @@ pub(super) struct Fetches {
     queue: VecDeque<Key>,
     mends: Mends,
     /// Those that found the asker's cache full, and of which nobody has heard yet.
-    short: Vec<Key>,
+    short: Vec<ShortOfRoom>,
     /// Rebuilds to start.
     wanted: BTreeSet<(DatasetId, Member)>,
     /// Rebuilds ended: what waited for that can go on.
@@ -218,9 +230,11 @@ impl Fetches {
     /// No source has given it.
     fn fail(&mut self, cluster: &mut Cluster, key: &Key) {
         let Some(fetch) = self.all.get_mut(key) else { return };
-        if fetch.missed.iter().any(|missed| missed.full) {
-            fetch.step = Step::Short;
-            self.short.push(key.clone());
+        if let Some((node, full)) = fetch.shortage() {
+            fetch.step = Step::Short(node);
+            fetch.shortages += 1;
+            let again = fetch.shortages > SHORTAGES_MAX;
+            self.short.push(ShortOfRoom { key: key.clone(), node, full, again });
             return;
         }
         let (id, path) = (fetch.file.id, &fetch.file.path);
@@ -235,21 +249,22 @@ impl Fetches {
 
     /// A node whose cache was too full for a file that is opened there.
     pub(super) fn take_short(&mut self) -> Option<ShortOfRoom> {
-        self.short.pop().map(ShortOfRoom)
+        self.short.pop()
     }
 
-    /// No room can be made for it.
-    pub(super) fn no_room(&mut self, cluster: &mut Cluster, short: &ShortOfRoom) {
-        let reasons = self.all.get(&short.0).map(Fetch::reasons).unwrap_or_default();
-        self.answer(cluster, &short.0, Errno::ENOSPC as i32, &reasons);
+    /// No room can be made for it, as `why` says.
+    pub(super) fn no_room(&mut self, cluster: &mut Cluster, short: &ShortOfRoom, why: &str) {
+        let reasons = self.all.get(&short.key).map(Fetch::reasons).unwrap_or_default();
+        self.answer(cluster, &short.key, Errno::ENOSPC as i32, &format!("{why} ({reasons})"));
     }
 
     /// What was to leave the node's cache has left it: what waited for that is tried again.
     pub(super) fn room_made(&mut self, node: NodeRank) {
-        let waits = |key: &Key, fetch: &Fetch| key.0 == node && matches!(fetch.step, Step::Short);
-        for (key, fetch) in self.all.iter_mut().filter(|(key, fetch)| waits(key, fetch)) {
-            let requests = std::mem::take(&mut fetch.requests);
-            *fetch = Fetch { requests, ..Fetch::new(fetch.file.clone()) };
+        let told = |key: &Key| self.short.iter().any(|short| short.key == *key);
+        let waits = |fetch: &Fetch| matches!(fetch.step, Step::Short(at) if at == node);
+        for (key, fetch) in self.all.iter_mut().filter(|(key, fetch)| waits(fetch) && !told(key)) {
+            let (requests, shortages) = (std::mem::take(&mut fetch.requests), fetch.shortages);
+            *fetch = Fetch { requests, shortages, ..Fetch::new(fetch.file.clone()) };
             self.queue.push_back(key.clone());
         }
     }
@@ -344,7 +359,8 @@ impl Fetches {
             return true;
         };
         let reason = format!("the PFS: {}", failure.reason);
-        fetch.missed.push(Missed { reason, bad: failure.corrupt, full: failure.full });
+        let full = failure.full.map(|full| (node, full));
+        fetch.missed.push(Missed { reason, bad: failure.corrupt, full });
         let id = fetch.file.id;
         if failure.corrupt
             && let Some(known) = cluster.datasets.any(id)

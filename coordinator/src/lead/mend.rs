@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use scrfs::control::NoRoom;
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member, NodeRank};
 
@@ -21,28 +22,29 @@ pub(super) struct Missed {
     pub(super) reason: String,
     /// Its bytes are gone or wrong; false for what may pass.
     pub(super) bad: bool,
-    /// The cache that it was for has no room.
-    pub(super) full: bool,
+    /// The cache that it was for has no room: whose, and what was needed.
+    pub(super) full: Option<(NodeRank, NoRoom)>,
 }
 
 impl Missed {
     pub(super) fn passing(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: false, full: false }
+        Self { reason: reason.into(), bad: false, full: None }
     }
 
     pub(super) fn bad(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: true, full: false }
+        Self { reason: reason.into(), bad: true, full: None }
     }
 
     /// Of the shares of a job that failed: the one that found bad data, else the one that had no room, else the first.
     pub(super) fn of(cluster: &Cluster, answers: &Answers<JobResult>) -> Self {
         let failures = || answers.iter().filter_map(|(node, result)| Some((node, result.as_ref().err()?)));
         let bad = failures().find(|(_, failure)| failure.bad);
-        let full = || failures().find(|(_, failure)| failure.full);
+        let full = || failures().find(|(_, failure)| failure.full.is_some());
         match bad.or_else(full).or_else(|| failures().next()) {
             Some((node, failure)) => {
                 let reason = format!("{}: {failure}", cluster.host(node));
-                Self { reason, bad: failure.bad, full: failure.full }
+                let full = failure.full.clone().map(|full| (node, full));
+                Self { reason, bad: failure.bad, full }
             }
             None => Self::passing("a share ended without its result"),
         }

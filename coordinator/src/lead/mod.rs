@@ -428,8 +428,9 @@ impl Running {
         if !self.directories.renames_datasets() {
             self.loose.begin(cluster);
         }
+        self.make_room_for_fetches();
         let committing = |id| self.seals.committing(id);
-        self.fetches.begin(cluster, committing, |name| self.directories.round_touches(name));
+        self.fetches.begin(&mut self.cluster, committing, |name| self.directories.round_touches(name));
         if self.fetches.take_ended() {
             self.evict();
         }

@@ -73,6 +73,36 @@ pub(super) fn sacrifice(newest_first: &[Sacrifice], may_be_lost: bool) -> Option
     older().find(|dataset| !dataset.flushing).or_else(|| older().next()).or(newest).map(|dataset| dataset.id)
 }
 
+/// Which of the datasets go so that `short` more bytes are free on a node, where `held` says what would be free without
+/// each: the same ones in the same order, but none that is not needed for it. None goes if all that may would not be
+/// enough: how many bytes they are then.
+pub(super) fn sacrifices(
+    mut newest_first: Vec<Sacrifice>,
+    short: u64,
+    held: impl Fn(DatasetId) -> u64,
+) -> Result<Vec<DatasetId>, u64> {
+    for dataset in &mut newest_first {
+        dataset.needed |= held(dataset.id) == 0;
+    }
+    let (mut going, mut freed) = (Vec::new(), 0_u64);
+    while freed < short {
+        let Some(id) = sacrifice(&newest_first, false) else { return Err(freed) };
+        newest_first.iter_mut().filter(|dataset| dataset.id == id).for_each(|dataset| dataset.needed = true);
+        freed = freed.saturating_add(held(id));
+        going.push(id);
+    }
+    // A later one alone may be enough.
+    going.retain(|&id| {
+        let others = freed.saturating_sub(held(id));
+        let spared = others >= short;
+        if spared {
+            freed = others;
+        }
+        !spared
+    });
+    Ok(going)
+}
+
 /// A dataset as it is seen when room is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sacrifice {
@@ -141,6 +171,35 @@ mod tests {
         assert_eq!(kept(9, 10, three), [true, true, false], "on the second node");
         assert_eq!(kept(9, 9, three), [true, false, false], "the oldest goes before it");
         assert_eq!(kept(9, 1, three), [true, false, false], "the newest stays");
+    }
+
+    #[test]
+    fn for_a_file_that_is_opened_no_more_go_than_are_needed_and_none_in_vain() {
+        // Id, bytes held; letters as below.
+        let of = |all: &[(u64, u64, &str)], short| {
+            let dataset = |&(id, _, is): &(u64, u64, &str)| Sacrifice {
+                id: DatasetId(id),
+                needed: is.contains('n'),
+                flushing: is.contains('f'),
+                flushed: is.contains('p'),
+            };
+            let held =
+                |id: DatasetId| all.iter().find(|(of, ..)| *of == id.0).map_or(0, |(_, held, _)| *held);
+            let gone = sacrifices(all.iter().map(dataset).collect(), short, held);
+            gone.map(|gone| gone.iter().map(|id| id.0).collect::<Vec<_>>())
+        };
+        let three = [(3, 10, ""), (2, 10, ""), (1, 10, "")];
+        assert_eq!(of(&three, 0), Ok(vec![]));
+        assert_eq!(of(&three, 10), Ok(vec![1]));
+        assert_eq!(of(&three, 11), Ok(vec![1, 2]));
+        assert_eq!(of(&three, 21), Err(20), "the newest protected one stays, so none goes");
+        assert_eq!(of(&[(3, 10, "p"), (2, 10, ""), (1, 10, "")], 21), Ok(vec![1, 2, 3]));
+        assert_eq!(of(&[(3, 10, "p"), (2, 10, "n"), (1, 10, "")], 21), Err(20));
+        assert_eq!(of(&[(3, 10, ""), (2, 30, ""), (1, 10, "")], 25), Ok(vec![2]), "1 alone is not enough");
+        assert_eq!(of(&[(3, 10, ""), (2, 30, ""), (1, 0, "")], 25), Ok(vec![2]), "1 has nothing there");
+        assert_eq!(of(&[(3, 10, ""), (2, 10, ""), (1, 10, "f")], 15), Ok(vec![2, 1]));
+        assert_eq!(of(&[(3, 10, "")], 1), Err(0));
+        assert_eq!(of(&[], 1), Err(0));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use scrfs::control::Start;
 
+use crate::prefix::Prefix;
 use crate::world::World;
 
 /// Steps in which everything settles once nothing fails any more.
@@ -59,7 +60,7 @@ fn run(world: &mut World) {
     world.check_settled();
 }
 
-fn seed(seed: u64) -> [u64; 9] {
+fn seed(seed: u64) -> [u64; 11] {
     let mut world = World::new(seed);
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     if let Err(panic) = outcome {
@@ -70,8 +71,9 @@ fn seed(seed: u64) -> [u64; 9] {
         std::panic::resume_unwind(panic);
     }
     let (prefix, failed) = (&world.prefix, world.failed.len() as u64);
-    let World { seals, generations, rebuilt, mended, unhurried, .. } = world;
-    [seals, rebuilt, prefix.published, prefix.overtook, prefix.marked, mended, failed, generations, unhurried]
+    let World { seals, generations, rebuilt, mended, unhurried, made_room, full, .. } = world;
+    let Prefix { published, overtook, marked, .. } = *prefix;
+    [seals, rebuilt, published, overtook, marked, mended, failed, generations, unhurried, made_room, full]
 }
 
 #[test]
@@ -82,13 +84,13 @@ fn seeds() {
     }
     let count = std::env::var("SIMULATION_COUNT").map_or(3000, |count| count.parse().expect("a number"));
     let from = std::env::var("SIMULATION_FROM").map_or(0, |from| from.parse().expect("a number"));
-    let mut total = [0; 9];
+    let mut total = [0; 11];
     let mut failing = 0;
     for number in from..from + count {
         let one = if std::env::var_os("SIMULATION_ALL").is_some() {
             catch_unwind(|| seed(number)).unwrap_or_else(|_| {
                 failing += 1;
-                [0; 9]
+                [0; 11]
             })
         } else {
             seed(number)
@@ -98,10 +100,12 @@ fn seeds() {
         }
     }
     assert_eq!(failing, 0, "seeds that fail");
-    let [seals, restarts, flushes, overtook, marked, mended, failed, generations, unhurried] = total;
+    let [seals, restarts, flushes, overtook, marked, mended, failed, generations, unhurried, made_room, full] =
+        total;
     let told = format!(
         "{count} seeds: {seals} seals ({generations} of a next generation), {restarts} restarts, {flushes} flushes ({overtook} past one that fails, {marked} \
-         marked), {mended} members rebuilt while programs ran, {failed} datasets failed, {unhurried} markers answered in the background"
+         marked), {mended} members rebuilt while programs ran, {failed} datasets failed, {unhurried} markers answered in the background, \
+         room made {made_room} times for a file and not found {full} times"
     );
     eprintln!("{told}");
     // A simulation in which little happens proves little.
@@ -112,7 +116,9 @@ fn seeds() {
             && generations > count / 10
             && unhurried > count / 10
             && mended > count / 20
-            && failed > count / 50,
+            && failed > count / 50
+            && made_room > count / 200
+            && full > count / 50,
         "{told}"
     );
 }

@@ -527,7 +527,25 @@ pub struct FetchFailure {
     /// full cache or a passing I/O error does not.
     pub corrupt: bool,
     /// The cache here has no room for it.
-    pub full: bool,
+    pub full: Option<NoRoom>,
+}
+
+/// What a node's cache has room for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Bytes that are free, less what files that are on their way here will take.
+    pub free: u64,
+    /// The complete datasets here, and how many more bytes would be free without each of them.
+    pub held: Vec<(DatasetId, u64)>,
+}
+
+/// A cache has no room for what was to come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoRoom {
+    /// Bytes that it takes.
+    pub wanted: u64,
+    /// What there is, with nothing of it left behind.
+    pub room: Room,
 }
 
 /// Names one sealed file.
@@ -791,8 +809,17 @@ pub enum DataRequest {
         /// Who.
         member: Member,
     },
-    /// New file for the bytes of a sealed file that is elsewhere, write-only.
-    CreateCopy(SealedFile),
+    /// New file for the bytes of a sealed file that is elsewhere, write-only. ENOSPC if there is no room for them.
+    CreateCopy {
+        /// The file.
+        file: SealedFile,
+        /// Bytes that it takes where it is; holes take none.
+        takes: u64,
+    },
+    /// Give up what was created for it.
+    AbandonCopy(SealedFile),
+    /// What has the cache room for? Answer [`DataReply::Room`].
+    Room,
     /// Its bytes are written and had this CRC: check against the catalog, put it in place.
     InstallCopy {
         /// The file.
@@ -813,6 +840,8 @@ pub enum DataReply {
     Descriptor,
     /// The member's part of the catalog.
     Part(Box<MemberPart>),
+    /// To [`DataRequest::Room`].
+    Room(Room),
     /// It failed: errno and text with path, dataset, member.
     Failed {
         /// errno, 0 if none.

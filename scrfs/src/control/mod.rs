@@ -18,7 +18,7 @@ pub mod stream;
 pub use message::{
     AdviceRules, Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure,
     FrozenFile, FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope, MemberPart,
-    PROTOCOL, Role, SealRules, SealedFile, Settings, Severity, Start, Welcome,
+    NoRoom, PROTOCOL, Role, Room, SealRules, SealedFile, Settings, Severity, Start, Welcome,
 };
 
 /// Settings for this crate's tests.

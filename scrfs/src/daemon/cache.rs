@@ -62,6 +62,10 @@ impl Staged {
     }
 }
 
+fn is_directory(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
 fn invalid(error: crate::path::PathError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
@@ -80,23 +84,50 @@ impl Cache {
     /// Bytes of all that is in it. What is not to be seen, or goes meanwhile, does not count.
     pub(super) fn bytes(&self) -> io::Result<u64> {
         let mut linked = HashSet::new();
-        let mut pending = vec![RelPath::root()];
         let mut sum: u64 = 0;
+        self.walk(vec![RelPath::root()], |stat| {
+            if is_directory(stat) || stat.st_nlink < 2 || linked.insert(stat.st_ino) {
+                sum = sum.saturating_add(taken(stat));
+            }
+        })?;
+        Ok(sum)
+    }
+
+    /// Bytes that are free once a dataset has left: files that have another name elsewhere stay.
+    pub(super) fn bytes_of(&self, dataset: &Dataset) -> io::Result<u64> {
+        let mut roots = vec![Self::own_path(dataset.id)?];
+        if dataset.home != Home::Aside {
+            roots.push(self.in_tree(&dataset.name)?);
+        }
+        let mut linked: HashMap<u64, u64> = HashMap::new();
+        let mut sum: u64 = 0;
+        self.walk(roots, |stat| {
+            let names = linked.entry(stat.st_ino).or_default();
+            *names += 1;
+            if is_directory(stat) || *names == stat.st_nlink {
+                sum = sum.saturating_add(taken(stat));
+            }
+        })?;
+        Ok(sum)
+    }
+
+    /// Goes to all that is in these directories, them too.
+    fn walk(&self, mut pending: Vec<RelPath>, mut each: impl FnMut(&rustix::fs::Stat)) -> io::Result<()> {
         while let Some(path) = pending.pop() {
             let Ok(directory) = beneath::open_directory(self.root.as_fd(), &path) else { continue };
-            sum = sum.saturating_add(taken(&rustix::fs::fstat(&directory)?));
+            each(&rustix::fs::fstat(&directory)?);
             for name in beneath::names(directory.as_fd())? {
                 let Ok(stat) = rustix::fs::statat(&directory, &*name, AtFlags::SYMLINK_NOFOLLOW) else {
                     continue;
                 };
-                if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                if is_directory(&stat) {
                     pending.extend(path.join(&name));
-                } else if stat.st_nlink < 2 || linked.insert(stat.st_ino) {
-                    sum = sum.saturating_add(taken(&stat));
+                } else {
+                    each(&stat);
                 }
             }
         }
-        Ok(sum)
+        Ok(())
     }
 
     fn own_path(id: DatasetId) -> io::Result<RelPath> {
@@ -252,9 +283,9 @@ impl Cache {
         }
     }
 
-    /// Forgets a copy that could not be kept.
-    pub(super) fn discard_kept(&self, id: DatasetId, path: &RelPath) -> io::Result<()> {
-        beneath::remove_tree(self.own(id)?.as_fd(), &Staged::Kept(path.clone()).path()?)
+    /// Forgets a file that did not arrive.
+    pub(super) fn discard(&self, id: DatasetId, what: &Staged) -> io::Result<()> {
+        beneath::remove_tree(self.root.as_fd(), &Self::own_path(id)?.concat(&what.path()?).map_err(invalid)?)
     }
 
     /// Forgets what was on its way aside when the worker died.

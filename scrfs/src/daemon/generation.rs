@@ -180,7 +180,7 @@ impl Node {
             Ok(()) => self.cache.place_kept(id, &names).map_err(failed)?,
             Err(error) => {
                 // It takes room that programs need, and may be why there is none.
-                self.cache.discard_kept(id, &entry.path).map_err(failed)?;
+                self.cache.discard(id, &Staged::Kept(entry.path.clone())).map_err(failed)?;
                 if error.1.contains("CRC") {
                     // As missing: a restart rebuilds it.
                     let aside = self.cache.aside(id).map_err(failed)?;

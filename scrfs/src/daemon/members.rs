@@ -6,7 +6,7 @@
 //! its bytes are bad, counts as it is until then; each of its files is replaced by a rename, so that a program that has
 //! the old one open keeps it.
 //!
-//! Fault points: `rebuild.begun`, `seal.synced`, `seal.placed`, `seal.recorded`, `fetch.placed`.
+//! Fault points: `rebuild.begun`, `seal.synced`, `seal.placed`, `seal.recorded`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rustix::fs::{OFlags, Stat};
 
-use crate::control::{DataReply, DataRequest, MemberPart, SealedFile};
+use crate::control::{DataReply, DataRequest, MemberPart};
 use crate::dataset::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Epoch, Member};
@@ -40,17 +40,21 @@ pub(super) struct DataError {
 }
 
 impl DataError {
-    fn new(id: DatasetId, errno: i32, reason: impl Into<String>) -> Self {
+    pub(super) fn new(id: DatasetId, errno: i32, reason: impl Into<String>) -> Self {
         Self { id, at: None, errno, reason: reason.into() }
     }
 
-    fn at(mut self, at: impl std::fmt::Display) -> Self {
+    pub(super) fn at(mut self, at: impl std::fmt::Display) -> Self {
         self.at = Some(at.to_string());
         self
     }
 
     pub(super) fn io(id: DatasetId, at: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::new(id, error.raw_os_error().unwrap_or(libc::EIO), error.to_string()).at(at)
+    }
+
+    pub(super) fn errno(&self) -> i32 {
+        self.errno
     }
 
     fn store(id: DatasetId) -> impl FnOnce(StoreError) -> Self {
@@ -107,7 +111,9 @@ impl Node {
                 Ok((DataReply::Part(Box::new(MemberPart { member, entries, taken })), None))
             }
             DataRequest::AbandonMember { id, member } => done(self.abandon_member(id, member)?),
-            DataRequest::CreateCopy(file) => descriptor(self.create_copy(&file)?),
+            DataRequest::CreateCopy { file, takes } => descriptor(self.create_copy(&file, takes)?),
+            DataRequest::AbandonCopy(file) => done(self.abandon_copy(&file)?),
+            DataRequest::Room => Ok((DataReply::Room(self.room_for_copies()), None)),
             DataRequest::InstallCopy { file, size, crc } => done(self.install_copy(&file, size, crc)?),
         }
     }
@@ -368,42 +374,6 @@ impl Node {
         .map_err(DataError::store(id))?;
         drop(disk);
         self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))
-    }
-
-    fn create_copy(&self, file: &SealedFile) -> Result<OwnedFd, DataError> {
-        let (id, path) = (file.id, &file.path);
-        self.copy_record(file)?;
-        self.cache.stage(id, &Staged::Copy(path.clone()), OFlags::WRONLY).map_err(DataError::io(id, path))
-    }
-
-    /// The catalog's word on a file that is copied here to be read.
-    pub(super) fn copy_record(&self, file: &SealedFile) -> Result<(Dataset, Entry, FileCopy), DataError> {
-        let dataset = self.dataset(file.id)?;
-        let missing = || DataError::new(file.id, libc::ENOENT, "is not a sealed file").at(&file.path);
-        let index = dataset.catalog.clone().ok_or_else(missing)?;
-        match index.entry(&file.path) {
-            Some(entry @ Entry { kind: EntryKind::File(copy), .. }) => {
-                Ok((dataset, entry.clone(), copy.clone()))
-            }
-            _ => Err(missing()),
-        }
-    }
-
-    pub(super) fn install_copy(&self, file: &SealedFile, size: u64, crc: u32) -> Result<(), DataError> {
-        let (id, path) = (file.id, &file.path);
-        let (_, entry, copy) = self.copy_record(file)?;
-        if (size, crc) != (copy.size, copy.crc) {
-            let text = format!(
-                "{size} bytes with CRC {crc:#x} arrived, sealed were {} with {:#x}",
-                copy.size, copy.crc
-            );
-            return Err(DataError::new(id, libc::EIO, text).at(path));
-        }
-        let staged = Staged::Copy(path.clone());
-        let fd = self.cache.staged(id, &staged).map_err(DataError::io(id, path))?;
-        settle_file(id, &fd, &entry, &copy, true)?;
-        self.place_copy(id, &staged, path).map_err(DataError::io(id, path))?;
-        faults::hit("fetch.placed").map_err(DataError::io(id, path))
     }
 }
 

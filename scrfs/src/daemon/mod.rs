@@ -8,7 +8,8 @@
 //!   `journal` the cheap record of new files, `cache` where bytes are.
 //! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop;
 //!   `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what stays open meanwhile.
-//! * `members`: coordinators' workers read and write through descriptors that are opened here.
+//! * `members`: coordinators' workers read and write through descriptors that are opened here; `copies`: sealed files
+//!   that are brought here to be read.
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
 //!   did, `listing` what is in a directory.
 //! * `loose` and `loose_store`: pointer files.
@@ -25,6 +26,7 @@ mod cache;
 pub(crate) mod callers;
 mod changes;
 mod commands;
+mod copies;
 mod disk;
 mod events;
 mod eviction;

@@ -24,6 +24,7 @@ use crate::transfer::user::Identity;
 use super::bound::Bound;
 use super::boundary::MountedTree;
 use super::cache::Cache;
+use super::copies::Arriving;
 use super::disk::Disk;
 use super::events::Events;
 use super::filemap::CacheNames;
@@ -111,6 +112,7 @@ pub struct Node {
     pub(super) tree: Arc<dyn MountedTree>,
     pub(super) cache: Cache,
     pub(super) bound: Bound,
+    pub(super) arriving: Arriving,
     /// Lock order: `rounds`, `generations`, `disk`, `journal`, `state`; none is taken while a later one is held.
     pub(super) disk: Mutex<Disk>,
     pub(super) rounds: Mutex<Rounds>,
@@ -224,6 +226,7 @@ impl Node {
             tree,
             cache,
             bound: Bound::new(limit),
+            arriving: Arriving::default(),
             disk: Mutex::new(disk),
             rounds: Mutex::new(rounds),
             generations: Mutex::default(),
@@ -392,6 +395,7 @@ impl Node {
             .cache
             .own_directories()
             .and_then(|ids| ids.into_iter().try_for_each(|id| self.cache.discard_staged(id, None)));
+        self.arriving.forget_all();
         if let Err(error) = removed {
             self.events.warning(None, &format!("unfinished files could not be removed: {error}"));
         }

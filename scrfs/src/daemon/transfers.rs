@@ -1,4 +1,4 @@
-//! Work on all bytes of a dataset here: flush, verify, fetch; and single files from the prefix.
+//! Work on all bytes of a dataset here: flush, verify, fetch.
 //!
 //! One at a time, in a thread of their own; a transfer ends when the coordinator that wanted it is gone.
 //!
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, OFlags};
 
-use crate::control::{Event, FetchFailure, FrozenFile, SealedFile};
+use crate::control::{Event, FetchFailure, FrozenFile};
 use crate::dataset::{Entry, EntryKind, FileCopy};
 use crate::faults;
-use crate::ids::{DatasetId, Epoch, Member, RequestId};
+use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 use crate::store::beneath;
 use crate::transfer::pfs::{PfsDirectory, compare, restore_attributes};
@@ -183,7 +183,7 @@ impl Node {
         let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(here)?;
         for (entry, copy) in &part.files {
             let staged = Staged::File(member, entry.path.clone());
-            self.fetch_file(&pfs, id, &staged, entry, copy, &monitor)?;
+            self.fetch_file(&pfs, id, &staged, entry, copy, &monitor).map_err(|(failure, _)| failure)?;
             let placed = self.cache.put_in_place(id, &staged, home.as_fd(), &entry.path);
             placed.map_err(|error| here(format!("{}: {error}", entry.path)))?;
         }
@@ -232,8 +232,8 @@ impl Node {
         put.map_err(|error| error.to_string())
     }
 
-    /// Brings a file's bytes here, whole; they have no place yet.
-    fn fetch_file(
+    /// Brings a file's bytes here, whole; they have no place yet. A failure comes with its errno.
+    pub(super) fn fetch_file(
         &self,
         pfs: &PfsDirectory,
         id: DatasetId,
@@ -241,11 +241,17 @@ impl Node {
         entry: &Entry,
         copy: &FileCopy,
         monitor: &Monitor,
-    ) -> Result<(), FetchFailure> {
-        let at = |error: std::io::Error| here(format!("{}: {error}", entry.path));
+    ) -> Result<(), (FetchFailure, i32)> {
+        let at = |error: std::io::Error| {
+            let errno = error.raw_os_error().unwrap_or(0);
+            (here(format!("{}: {error}", entry.path)), errno)
+        };
         let local = self.cache.stage(id, staged, OFlags::WRONLY).map_err(at)?;
         let kept = local.try_clone().map_err(at)?;
-        pfs.get(local, entry, copy, monitor).map_err(there)?;
+        pfs.get(local, entry, copy, monitor).map_err(|error| {
+            let errno = error.errno();
+            (there(error), errno)
+        })?;
         faults::hit("fetch.staged").map_err(at)?;
         restore_attributes(&kept, entry).map_err(at)?;
         rustix::fs::fdatasync(&kept).map_err(|errno| at(errno.into()))?;
@@ -269,50 +275,23 @@ impl Node {
             self.events.warning(Some(id), &format!("a failed fetch cannot be forgotten: {error}"));
         }
     }
-
-    pub(super) fn copy_from_prefix(&self, request: RequestId, file: &SealedFile, directory: &[u8]) {
-        let result = self.try_copy_from_prefix(file, directory);
-        if let Err(failure) = &result {
-            let text = format!("{}: copy from the PFS: {}", file.path, failure.reason);
-            self.events.error(Some(file.id), &text);
-        }
-        self.state.lock().send(Event::CopiedFromPrefix { request, result });
-    }
-
-    fn try_copy_from_prefix(&self, file: &SealedFile, directory: &[u8]) -> Result<(), FetchFailure> {
-        let (_, entry, copy) = self.copy_record(file).map_err(here)?;
-        let (monitor, identity) = {
-            let mut state = self.state.lock();
-            let attached = state.attached.as_mut().ok_or("the coordinator is gone").map_err(here)?;
-            let monitor = Monitor::new(copy.size);
-            attached.transfers.push(monitor.clone());
-            (monitor, attached.identity.clone())
-        };
-        let pfs = PfsDirectory::open(&identity, directory).map_err(there)?;
-        let staged = Staged::Copy(entry.path.clone());
-        self.fetch_file(&pfs, file.id, &staged, &entry, &copy, &monitor)?;
-        self.place_copy(file.id, &staged, &entry.path)
-            .map_err(|error| here(format!("{}: {error}", entry.path)))
-    }
 }
 
 /// Not the PFS's fault.
-fn here(reason: impl std::fmt::Display) -> FetchFailure {
-    FetchFailure { reason: reason.to_string(), corrupt: false, full: false }
+pub(super) fn here(reason: impl std::fmt::Display) -> FetchFailure {
+    FetchFailure { reason: reason.to_string(), corrupt: false, full: None }
 }
 
 /// The PFS's fault when what it has is not what is recorded.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn there(error: TransferError) -> FetchFailure {
+pub(super) fn there(error: TransferError) -> FetchFailure {
     let missing = |source: &std::io::Error| source.kind() == std::io::ErrorKind::NotFound;
     let corrupt = match &error {
         TransferError::Mismatch { .. } => true,
         TransferError::Io { step, source, .. } => step.starts_with("open") && missing(source),
         TransferError::Cancelled | TransferError::Identity { .. } => false,
     };
-    let full = matches!(&error, TransferError::Io { source, .. }
-        if [Some(libc::ENOSPC), Some(libc::EDQUOT)].contains(&source.raw_os_error()));
-    FetchFailure { reason: error.to_string(), corrupt, full }
+    FetchFailure { reason: error.to_string(), corrupt, full: None }
 }
 
 fn verify_file(

@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags, Timespec, Timestamps};
 
 use super::copy::{self, Seen};
 use super::user::{Identity, UserThread};
-use super::{Monitor, TransferError};
+use super::{Monitor, TransferError, sparse};
 use crate::dataset::{Entry, FileCopy, Stamp};
 use crate::faults;
 use crate::path::RelPath;
@@ -57,6 +57,17 @@ impl PfsDirectory {
         let (directory, entry, recorded) = (Arc::clone(&self.directory), entry.clone(), recorded.clone());
         let monitor = monitor.clone();
         self.in_thread(move || put(&directory, local, &entry, &recorded, &monitor))
+    }
+
+    /// Bytes that a file here takes, as far as the PFS tells; no more than its size, in whole pages.
+    pub fn taken(&self, path: &RelPath) -> Result<u64, TransferError> {
+        let (directory, path) = (Arc::clone(&self.directory), path.clone());
+        self.in_thread(move || {
+            let file = beneath::open_file(directory.as_fd(), &path)
+                .map_err(TransferError::io(&path, "open on the PFS"))?;
+            let meta = File::from(file).metadata().map_err(TransferError::io(&path, "stat on the PFS"))?;
+            Ok(sparse::room_of(&meta))
+        })
     }
 
     /// Copies the file of `entry` here into `local`, an empty file of the cache; one pass, compared with its record.

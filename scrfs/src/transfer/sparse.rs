@@ -4,9 +4,9 @@
 //! copies, rebuilt files, redundancy files, takes no more room than what programs wrote, whether its source was a hole
 //! or zeros. What is read is the same.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// What a hole consists of; file systems that allocate larger units fill them up.
 const PAGE: usize = 4096;
@@ -23,6 +23,11 @@ pub fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
 /// Gives a file its size once all of it was written: zeros at its end were left out.
 pub fn end(file: &File, size: u64) -> io::Result<()> {
     if file.metadata()?.len() == size { Ok(()) } else { file.set_len(size) }
+}
+
+/// Bytes that a copy of a file takes: what the file takes where it is, but no more than its size in whole pages.
+pub fn room_of(file: &Metadata) -> u64 {
+    file.blocks().saturating_mul(512).min(file.len().next_multiple_of(PAGE as u64))
 }
 
 /// The parts of `bytes` that are not zero, as long as they can be, and where they begin. They begin and end at pages
@@ -53,7 +58,6 @@ fn is_zero(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek};
-    use std::os::unix::fs::MetadataExt;
 
     use proptest::prelude::*;
 

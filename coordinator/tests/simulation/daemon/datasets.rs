@@ -125,7 +125,7 @@ impl Daemon {
         entries: &[Entry],
     ) -> Result<Vec<FrozenFile>, FetchFailure> {
         if rng.rarely(trouble.0) {
-            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false, full: true });
+            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false, full: None });
         }
         let mut data = MemberData::default();
         for entry in entries {
@@ -136,7 +136,7 @@ impl Daemon {
                 return Err(FetchFailure {
                     reason: format!("{} is bad", entry.path),
                     corrupt: true,
-                    full: false,
+                    full: None,
                 });
             };
             data.files.insert(entry.path.clone(), content);

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::loose::Age;
 use scrfs::control::{
-    Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory, SealedFile,
+    Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory, Room,
+    SealedFile,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
@@ -476,7 +477,7 @@ impl Daemon {
                 }
             }
             Command::CopyFromPrefix { request, file, .. } => {
-                let failure = |corrupt| FetchFailure { reason: "not good".to_owned(), corrupt, full: false };
+                let failure = |corrupt| FetchFailure { reason: "not good".to_owned(), corrupt, full: None };
                 let result = match prefix.read(file.id, &file.path) {
                     None => Err(failure(true)),
                     Some(_) if trouble_now() => Err(failure(false)),
@@ -492,6 +493,19 @@ impl Daemon {
             other => unreachable!("{other:?}"),
         }
         events
+    }
+
+    /// What a cache of `capacity` bytes has room for: all that is sealed, and copies, count.
+    pub(crate) fn room(&self, capacity: u64) -> Room {
+        let bytes = |id: &DatasetId, dataset: &Dataset| -> u64 {
+            let members = dataset.members.values().flat_map(|data| data.files.values());
+            let copies = self.copies.iter().filter(|((of, _), _)| of == id).map(|(_, content)| content);
+            members.chain(copies).copied().map(size_of).sum()
+        };
+        let taken: u64 = self.datasets.iter().map(|(id, dataset)| bytes(id, dataset)).sum();
+        let complete = self.datasets.iter().filter(|(_, dataset)| dataset.state == HeldState::Complete);
+        let held = complete.map(|(id, dataset)| (*id, bytes(id, dataset))).collect();
+        Room { free: capacity.saturating_sub(taken), held }
     }
 
     /// Programs of this node are dead.

@@ -8,7 +8,7 @@ use scrfs::ids::{DatasetId, RequestId};
 use scrfs::path::RelPath;
 use scrfs_coordinator::pfs::PfsTask;
 
-use super::World;
+use super::{World, room};
 use crate::daemon::{Answered, Daemon, Dataset, EEXIST, rename, size_of, top_of};
 use crate::observer;
 use crate::prefix::TRIES;
@@ -286,6 +286,7 @@ impl World {
                 }
             }
             Answered::Frozen(..) => self.unhurried += 1,
+            Answered::Fetch(file, room::ENOSPC) => self.check_full(at, file),
             Answered::Fetch(file, errno) => self.check_fetch(at, file, *errno),
             _ => {}
         }

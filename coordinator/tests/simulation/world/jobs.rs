@@ -57,7 +57,7 @@ impl World {
                 if bad.contains(&share.node) || (share.node == target && !bad.is_empty()) {
                     let here = self.nodes[share.node].datasets.contains_key(&catalog.id);
                     let bad = here && bad.contains(&share.node);
-                    return Err(JobFailure { reason: "a member is bad".to_owned(), bad, full: false });
+                    return Err(JobFailure { reason: "a member is bad".to_owned(), bad, full: None });
                 }
                 if share.node != target {
                     return Ok(JobOutput::Done);
@@ -96,13 +96,17 @@ impl World {
                     self.found_bad.entry(share.id).or_insert_with(|| if whole { vec![] } else { vec![from] });
                 if !bad.is_empty() {
                     let bad = share.node == from;
-                    return Err(JobFailure { reason: "no such file".to_owned(), bad, full: false });
+                    return Err(JobFailure { reason: "no such file".to_owned(), bad, full: None });
                 }
                 if share.node == to {
                     if !self.nodes[to].datasets.contains_key(&file.id) {
                         return passing("it was removed");
                     }
                     let content = self.truth[&key][&file.path];
+                    if let Some(full) = self.no_room(to, content) {
+                        let reason = "the cache is full".to_owned();
+                        return Err(JobFailure { reason, bad: false, full: Some(full) });
+                    }
                     self.nodes[to].copies.insert((file.id, file.path.clone()), content);
                 }
                 Ok(JobOutput::Done)

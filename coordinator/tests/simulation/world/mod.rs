@@ -7,10 +7,13 @@ mod jobs;
 mod losses;
 mod pointers;
 mod programs;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use scrfs::control::{Command, DirOp, Event, HeldState, MarkerScope, SealRules, Settings, Start};
+use scrfs::control::{
+    Command, DirOp, Event, FetchFailure, HeldState, MarkerScope, NoRoom, SealRules, Settings, Start,
+};
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
@@ -96,6 +99,15 @@ pub(crate) struct World {
     sacrificed: BTreeSet<DatasetId>,
     /// Datasets that were promised, and of which bytes went bad beyond what anybody can give back.
     rotten: BTreeSet<Key>,
+    /// Bytes of each cache, where they are few.
+    capacity: Option<u64>,
+    /// What caches had no room for, and said.
+    shortages: Vec<(String, NoRoom)>,
+    /// What leaves them for that in this step.
+    going: Vec<room::Going>,
+    /// How often something did, and how often a program was told that there is no room.
+    pub(crate) made_room: u64,
+    pub(crate) full: u64,
     /// Nothing but death and decay happens in this seed.
     quiet: bool,
     trace: VecDeque<String>,
@@ -185,6 +197,11 @@ impl World {
             failed: BTreeSet::new(),
             decayed: BTreeSet::new(),
             rotten: BTreeSet::new(),
+            capacity: Self::capacity(seed),
+            shortages: Vec::new(),
+            going: Vec::new(),
+            made_room: 0,
+            full: 0,
             quiet: trouble == 0,
             trace: VecDeque::new(),
         };
@@ -274,6 +291,7 @@ impl World {
             self.say(|| format!("    < {output:?}"));
             self.output(output);
         }
+        self.check_going();
     }
 
     fn output(&mut self, output: Output) {
@@ -321,7 +339,10 @@ impl World {
             Output::Note(_, text) => {
                 assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");
                 self.gave_up |= text.contains("given up");
-                self.early |= text.contains("leaves the caches early");
+                if text.contains("leaves the caches early") {
+                    self.early = true;
+                    self.going(&text);
+                }
             }
         }
     }
@@ -406,6 +427,17 @@ impl World {
 
     fn deliver(&mut self, at: usize) {
         let command = self.down[at].pop_front().expect("not empty");
+        let full = match &command {
+            Command::CopyFromPrefix { file, .. } => {
+                self.prefix.read(file.id, &file.path).and_then(|content| self.no_room(at, content))
+            }
+            _ => None,
+        };
+        if let (Some(full), Command::CopyFromPrefix { request, .. }) = (full, &command) {
+            let failure = FetchFailure { reason: "full".to_owned(), corrupt: false, full: Some(full) };
+            let (request, result) = (*request, Err(failure));
+            return self.up[at].push_back(Event::CopiedFromPrefix { request, result });
+        }
         let trouble = Trouble(if self.injects() { self.trouble } else { 0 });
         self.say(|| format!("  n{at} {command:?}"));
         self.nodes[at].pointers.moment = self.moment();

@@ -122,7 +122,7 @@ fn a_sealed_file_is_brought_here_only_whole() {
     assert_eq!(asked, file);
     let mut data = lead.data();
     let mut bring = |bytes: &[u8]| {
-        let fd = data.descriptor(&DataRequest::CreateCopy(file.clone())).unwrap();
+        let fd = data.descriptor(&DataRequest::CreateCopy { file: file.clone(), takes: 4096 }).unwrap();
         File::from(fd).write_all(bytes).unwrap();
         let (size, crc) = (bytes.len() as u64, crc32fast::hash(bytes));
         data.done(&DataRequest::InstallCopy { file: file.clone(), size, crc })
@@ -135,6 +135,58 @@ fn a_sealed_file_is_brought_here_only_whole() {
     lead.send(Command::Fetched { request, errno: 0 });
     assert_eq!(first.recv_timeout(WAIT).unwrap(), Ok(()));
     assert_eq!(second.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+#[test]
+fn a_copy_is_begun_only_where_there_is_room_for_all_that_comes() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.tree.at(&path("ck"))).unwrap();
+    let mut lead = bench.serving(1);
+    lead.commit(&elsewhere(b"sealed")).unwrap();
+    let file = SealedFile { id: DatasetId(3), path: path("d/f") };
+    let mut data = lead.data();
+    let mut room = || match data.request(&DataRequest::Room).unwrap() {
+        DataReply::Room(room) => room,
+        other => panic!("{other:?}"),
+    };
+    // Others write to this machine's file system too: the figures are compared with ample distance.
+    let (before, much) = (room(), 1 << 30);
+    assert!(before.free > 3 * much, "this test needs some GiB of free room");
+    assert_eq!(before.held.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [3]);
+    let create = |takes| DataRequest::CreateCopy { file: file.clone(), takes };
+    let mut data = lead.data();
+    let refused = failed(data.descriptor(&create(u64::MAX)));
+    assert_eq!(refused.0, libc::ENOSPC);
+    assert!(refused.1.contains(&format!("it takes {} bytes of the cache, and", u64::MAX)), "{}", refused.1);
+    assert!(room().free > before.free - much, "nothing is held for it");
+    data.descriptor(&create(2 * much)).unwrap();
+    assert!(room().free < before.free - much, "what is to come counts");
+    data.descriptor(&create(2 * much)).unwrap();
+    assert!(room().free > before.free - 3 * much, "asked for again, it comes once");
+    data.done(&DataRequest::AbandonCopy(file.clone())).unwrap();
+    assert!(room().free > before.free - much, "it does not come");
+    assert!(data.done(&DataRequest::InstallCopy { file, size: 0, crc: 0 }).is_err());
+}
+
+#[test]
+fn a_dataset_gives_free_what_has_no_name_elsewhere() {
+    let bench = Bench::new();
+    bench.write("ck/f", &[7; 100_000]);
+    let mut lead = bench.serving(1);
+    let files = lead.freeze(1, "ck").unwrap();
+    let part = encode(&mut lead.data(), 1, &files).unwrap();
+    assert!((100_000..200_000).contains(&part.taken), "{}", part.taken);
+    lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
+    let mut data = lead.data();
+    let mut held = || match data.request(&DataRequest::Room).unwrap() {
+        DataReply::Room(room) => room.held,
+        other => panic!("{other:?}"),
+    };
+    let [(DatasetId(1), bytes)] = held()[..] else { panic!("{:?}", held()) };
+    assert!((100_000..200_000).contains(&bytes), "{bytes}");
+    std::fs::hard_link(bench.tree.at(&path("ck/f")), bench.tree.at(&path("kept"))).unwrap();
+    let [(DatasetId(1), bytes)] = held()[..] else { panic!("{:?}", held()) };
+    assert!(bytes < 100_000, "{bytes}");
 }
 
 #[test]
