@@ -127,11 +127,13 @@ impl Running {
             room.free
         );
         match gone {
-            // Others took the room that was made, or that there was.
-            _ if short.again => self.fetches.no_room(&mut self.cluster, short, &text),
             Err(most) => {
                 let text = format!("{text}; datasets that may go have {most}, so none goes");
                 self.fetches.no_room(&mut self.cluster, short, &text);
+            }
+            // Others took the room, and it is there again.
+            Ok(gone) if gone.is_empty() && short.again => {
+                self.fetches.no_room(&mut self.cluster, short, &text)
             }
             Ok(gone) if gone.is_empty() => self.fetches.room_made(short.node),
             Ok(gone) => {

@@ -23,7 +23,7 @@ use crate::pfs::{PfsTask, StoredDataset};
 const RUNNING_MAX: usize = 64;
 /// Times that one fetch has members rebuilt: bytes that go bad again and again are a broken disk.
 const REBUILDS_MAX: u32 = 3;
-/// Times that room is made for one fetch: who fills it up again each time has it.
+/// Times that a fetch for which there should have been room is tried again: who takes it each time has it.
 const SHORTAGES_MAX: u32 = 3;
 
 /// A file and who wants it; ordered, so that runs repeat.
@@ -96,7 +96,7 @@ pub(super) struct ShortOfRoom {
     pub(super) node: NodeRank,
     /// What was needed there.
     pub(super) full: NoRoom,
-    /// There should have been room by then, time and again.
+    /// A cache was full for it time and again.
     pub(super) again: bool,
 }
 
