@@ -133,7 +133,7 @@ impl Running {
             }
             // Others took the room, and it is there again.
             Ok(gone) if gone.is_empty() && short.again => {
-                self.fetches.no_room(&mut self.cluster, short, &text)
+                self.fetches.no_room(&mut self.cluster, short, &text);
             }
             Ok(gone) if gone.is_empty() => self.fetches.room_made(short.node),
             Ok(gone) => {

@@ -127,6 +127,7 @@ mod tests {
     fn dense_data_is_written_in_one_piece() {
         let mut bytes = vec![0; 64 * PAGE];
         bytes.iter_mut().step_by(PAGE / 2).for_each(|byte| *byte = 1);
+        bytes[64 * PAGE - 1] = 1;
         let one = |first| runs(&bytes, first).map(|(at, run)| (at, run.len())).collect::<Vec<_>>();
         assert_eq!(one(0), [(0, bytes.len())]);
         assert_eq!(one(P), [(0, bytes.len())]);

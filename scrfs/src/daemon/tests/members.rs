@@ -171,7 +171,7 @@ fn a_copy_is_begun_only_where_there_is_room_for_all_that_comes() {
 #[test]
 fn a_dataset_gives_free_what_has_no_name_elsewhere() {
     let bench = Bench::new();
-    bench.write("ck/f", &[7; 100_000]);
+    bench.write("ck/f", &vec![7; 100_000]);
     let mut lead = bench.serving(1);
     let files = lead.freeze(1, "ck").unwrap();
     let part = encode(&mut lead.data(), 1, &files).unwrap();
