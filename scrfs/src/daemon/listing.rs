@@ -11,18 +11,8 @@ use crate::store::beneath;
 
 /// An entry of the catalog for what `stat` was told of.
 pub(super) fn entry_of(path: RelPath, kind: EntryKind, stat: &rustix::fs::Stat) -> Entry {
-    let stamp = |secs: i64, nsecs: u64| Stamp { secs, nsecs: u32::try_from(nsecs).unwrap_or(0) };
-    Entry {
-        path,
-        kind,
-        mode: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
-        atime: stamp(stat.st_atime.into(), stat.st_atime_nsec.into()),
-        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
-        mtime: stamp(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
-    }
+    let [atime, mtime, _] = Stamp::times_of(stat);
+    Entry { path, kind, mode: stat.st_mode & 0o7777, uid: stat.st_uid, gid: stat.st_gid, atime, mtime }
 }
 
 /// What cannot be part of a checkpoint.

@@ -312,9 +312,18 @@ impl Node {
 
     /// Tries again what could not be put in place.
     pub(super) fn place_late(&self) {
+        let max = self.loose_rules().max_bytes;
         let mut loose = self.loose.lock();
         for name in loose.store.late() {
-            let Some(stamp) = loose.store.live(&name).map(|live| live.stamp) else { continue };
+            let Some((stamp, gone)) = loose.store.live(&name).map(|live| (live.stamp, live.entry.is_gone()))
+            else {
+                continue;
+            };
+            // Nothing would be put in its place.
+            if !gone && matches!(self.tree.loose_entry(&name, max), Ok(Look::Stays)) {
+                self.tell_staying(&mut loose, &name, max);
+                continue;
+            }
             match loose.store.read(stamp) {
                 Ok(version) => self.place(&mut loose, &version),
                 Err(reason) => {

@@ -30,6 +30,18 @@ pub struct Stamp {
     pub nsecs: u32,
 }
 
+impl Stamp {
+    /// Times of the last access, of the last change, and of the inode's last change.
+    pub(crate) fn times_of(stat: &rustix::fs::Stat) -> [Self; 3] {
+        let stamp = |secs: i64, nsecs: u64| Self { secs, nsecs: u32::try_from(nsecs).unwrap_or(0) };
+        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
+        let (atime, mtime, ctime) = (stat.st_atime.into(), stat.st_mtime.into(), stat.st_ctime.into());
+        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
+        let nsecs = [stat.st_atime_nsec.into(), stat.st_mtime_nsec.into(), stat.st_ctime_nsec.into()];
+        [stamp(atime, nsecs[0]), stamp(mtime, nsecs[1]), stamp(ctime, nsecs[2])]
+    }
+}
+
 /// The bytes of one sealed file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileCopy {

@@ -101,20 +101,16 @@ pub struct Attr {
     pub ctime: Stamp,
 }
 
-fn now() -> Stamp {
+pub(crate) fn now() -> Stamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Stamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsecs: since.subsec_nanos() }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "nanoseconds are below 10^9")]
-fn stamp(secs: impl Into<i64>, nsecs: u64) -> Stamp {
-    Stamp { secs: secs.into(), nsecs: nsecs as u32 }
 }
 
 impl Attr {
     /// Attributes of backing inode `stat` under our number.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the kernel's values fit")]
     pub(crate) fn of(nodeid: u64, stat: &Stat) -> Self {
+        let [atime, mtime, ctime] = Stamp::times_of(stat);
         Self {
             nodeid,
             kind: Kind::of(FileType::from_raw_mode(stat.st_mode)),
@@ -126,9 +122,9 @@ impl Attr {
             size: stat.st_size as u64,
             blocks: stat.st_blocks as u64,
             blksize: stat.st_blksize as u32,
-            atime: stamp(stat.st_atime, stat.st_atime_nsec),
-            mtime: stamp(stat.st_mtime, stat.st_mtime_nsec),
-            ctime: stamp(stat.st_ctime, stat.st_ctime_nsec),
+            atime,
+            mtime,
+            ctime,
         }
     }
 

@@ -23,17 +23,15 @@ use crate::keep::decide::{Intent, Now};
 pub(crate) const MARKER_BYTES_MAX: u64 = 4096;
 
 impl FileSystem {
-    /// read(2) of a handle that the daemon serves.
-    pub fn read(&self, fh: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+    /// read(2) of a handle that the daemon serves, up to the length of `buffer`: how many bytes there are.
+    pub fn read(&self, fh: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         if let Some(eye) = opened_eye(fh) {
-            return self.read_eye(eye, fh, offset, size);
+            return self.read_eye(eye, fh, offset, buffer);
         }
         let handle = self.handles.get(fh)?;
-        let mut buffer = vec![0; size as usize];
-        let filled = read_all(served(&handle)?, offset, &mut buffer);
+        let filled = read_all(served(&handle)?, offset, buffer);
         self.meters.moved(&handle, Failing::Read, &filled);
-        buffer.truncate(filled?);
-        Ok(buffer)
+        filled
     }
 
     /// write(2) to a handle that the daemon serves. The kernel says where an appending one goes, and lets no other write
@@ -90,6 +88,11 @@ impl FileSystem {
             handle.inode.mappable.fetch_sub(1, Ordering::Relaxed);
         }
         let inode = handle.inode.id;
+        if handle.paged
+            && let Some(file) = &handle.file
+        {
+            self.pages.closed(inode, file);
+        }
         let goes = handle.inode.let_go.load(Ordering::Relaxed);
         // What keeps the backing file open goes before anybody is told.
         drop(handle);

@@ -16,7 +16,7 @@ use super::errno::fail;
 use super::handles::Handle;
 use super::listing::{DirEntry, Taken};
 use super::names::{Entry, LOCAL};
-use super::open::Opened;
+use super::open::{Data, Opened};
 use super::place::RESERVED_AT_ROOT;
 use super::table::{Inode, ROOT};
 use crate::daemon::boundary::{Caller, Errno, Eye};
@@ -129,11 +129,11 @@ impl FileSystem {
             self.eyes.open.lock().insert(fh, Arc::new(text));
         }
         let handle = Arc::new(Handle::nowhere(Inode::nowhere(id), flags));
-        Ok(Opened { fh, handle, passthrough: false, direct: true, acts: false })
+        Ok(Opened { fh, handle, data: Data::Direct, acts: false })
     }
 
     /// The text from `offset` on. What a predecessor opened is made anew.
-    pub(crate) fn read_eye(&self, eye: Eye, fh: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn read_eye(&self, eye: Eye, fh: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         let known = self.eyes.open.lock().get(&fh).cloned();
         let text = if let Some(text) = known {
             text
@@ -143,8 +143,10 @@ impl FileSystem {
             text
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
-        let to = from.saturating_add(size as usize).min(text.len());
-        Ok(text[from..to].to_vec())
+        let rest = &text[from..];
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
     }
 
     /// One message.

@@ -27,6 +27,8 @@ pub struct Handle {
     pub(crate) flags: i32,
     /// The backing file, where the daemon itself reads and writes.
     pub(crate) file: Option<File>,
+    /// All that the daemon reads and writes for it goes through the kernel's pages.
+    pub(crate) paged: bool,
     /// Opened on the first fsync, fallocate or the like of a passthrough handle.
     pub(crate) side: Mutex<Option<Arc<File>>>,
     /// Who opened it.
@@ -43,7 +45,7 @@ impl Handle {
     pub(crate) fn nowhere(inode: Arc<Inode>, flags: i32) -> Self {
         let (file, side, registration) = (None, Mutex::default(), Mutex::default());
         let marking = AtomicU32::new(0);
-        Self { inode, flags, file, side, process: Arc::default(), marking, registration }
+        Self { inode, flags, file, paged: false, side, process: Arc::default(), marking, registration }
     }
 
     /// Opened so that a shared mapping of it can be stored to.

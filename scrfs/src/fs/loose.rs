@@ -245,17 +245,15 @@ fn write_file(aside: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 fn entry_of(name: &[u8], kind: LooseKind, stat: &Stat) -> LooseEntry {
-    let stamp = |secs: i64, nsecs: u64| Stamp { secs, nsecs: u32::try_from(nsecs).unwrap_or(0) };
+    let [atime, mtime, _] = Stamp::times_of(stat);
     LooseEntry {
         name: name.to_vec(),
         kind,
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
-        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
-        atime: stamp(stat.st_atime.into(), stat.st_atime_nsec.into()),
-        #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
-        mtime: stamp(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
+        atime,
+        mtime,
         bytes: Vec::new(),
     }
 }

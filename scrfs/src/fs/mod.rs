@@ -28,6 +28,7 @@ mod marker;
 mod meter;
 mod names;
 mod open;
+mod pages;
 mod parked;
 pub mod place;
 mod remove;
@@ -60,7 +61,7 @@ pub use self::handles::Handle;
 pub use self::listing::{DirEntry, Taken};
 pub use self::meter::IoRecord;
 pub use self::names::Entry;
-pub use self::open::Opened;
+pub use self::open::{Data, Opened};
 use self::place::Namespace;
 pub use self::restore::Registered;
 use self::table::{Backing, Table};
@@ -98,6 +99,7 @@ pub struct FileSystem {
     gates: gates::Gates,
     eyes: eyes::Eyes,
     meters: meter::Meters,
+    pages: pages::Pages,
     world: RwLock<world::World>,
     handles: handles::Handles,
     waiters: wait::Waiters,
@@ -149,6 +151,7 @@ impl FileSystem {
             gates: gates::Gates::default(),
             eyes: eyes::Eyes::default(),
             meters: meter::Meters::default(),
+            pages: pages::Pages::default(),
             world: RwLock::default(),
             handles: handles::Handles::new(Arc::clone(&keep)),
             keep,

@@ -28,6 +28,20 @@ use crate::path::RelPath;
 /// How often one open asks for the same file again, when what was brought is gone before it could be opened.
 const FETCHES_MAX: u32 = 3;
 
+/// How the data of an open file are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// By the kernel, from the inode's backing.
+    Passthrough,
+    /// By the daemon, through the page cache; `kept`: what that has of the file from former opens is good.
+    Paged {
+        /// See above.
+        kept: bool,
+    },
+    /// By the daemon, past the page cache (the marker, the eyes).
+    Direct,
+}
+
 /// A file that was opened.
 #[derive(Debug, Clone)]
 pub struct Opened {
@@ -35,10 +49,8 @@ pub struct Opened {
     pub fh: u64,
     /// The handle itself.
     pub handle: Arc<Handle>,
-    /// The kernel shall serve the data from the inode's backing.
-    pub passthrough: bool,
-    /// Reads and writes shall not go through the page cache (the marker, the eyes).
-    pub direct: bool,
+    /// Who serves its data.
+    pub data: Data,
     /// It is a dataset's marker, or a pointer file: its close is an act.
     pub acts: bool,
 }
@@ -47,7 +59,7 @@ impl Opened {
     /// Nothing happens at its close: that is no act, and the kernel has written all of it itself. (A file that gets the
     /// marker's name, or a pointer's, while it is open has acted by that.)
     pub fn no_flush(&self) -> bool {
-        !self.handle.writable() || (self.passthrough && !self.acts)
+        !self.handle.writable() || (self.data == Data::Passthrough && !self.acts)
     }
 }
 
@@ -252,11 +264,16 @@ impl FileSystem {
         (marker, acts): (bool, bool),
     ) -> Opened {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let passthrough = file.is_none();
+        let data = match &file {
+            None => Data::Passthrough,
+            Some(_) if marker => Data::Direct,
+            Some(file) => Data::Paged { kept: self.pages.may_stay(inode.id, file) },
+        };
         let handle = Arc::new(Handle {
             inode: Arc::clone(inode),
             flags,
             file,
+            paged: matches!(data, Data::Paged { .. }),
             side: Mutex::default(),
             process: if writes { self.processes.of(caller) } else { Arc::default() },
             marking: AtomicU32::new(0),
@@ -267,7 +284,7 @@ impl FileSystem {
         }
         self.meters.opened(&handle, caller.uid, || Some(self.table.path(inode.id)?.to_string()));
         let fh = self.handles.add(Arc::clone(&handle), caller.unique);
-        Opened { fh, handle, passthrough, direct: marker && !passthrough, acts }
+        Opened { fh, handle, data, acts }
     }
 }
 

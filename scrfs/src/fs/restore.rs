@@ -163,6 +163,7 @@ impl FileSystem {
                 inode,
                 flags: file.flags,
                 file: data,
+                paged: false,
                 side: Mutex::default(),
                 process,
                 marking: AtomicU32::new(0),

@@ -1,5 +1,6 @@
 //! One method per request.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -18,10 +19,15 @@ use super::names::Names;
 use super::{Adapter, backing};
 use crate::daemon::boundary::Errno;
 use crate::faults;
-use crate::fs::{Changes, Done, Entry, NewNode, Opened, Taken, Value};
+use crate::fs::{Changes, Data, Done, Entry, NewNode, Opened, Taken, Value};
 
 /// A number is given to another file only when the kernel has forgotten it, so one generation is enough.
 const GENERATION: Generation = Generation(0);
+
+thread_local! {
+    /// What a session thread reads into, as long as the largest request that it has answered.
+    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Answers with what came out, or the error.
 macro_rules! answer {
@@ -61,7 +67,8 @@ fn empty_now(reply: ReplyEmpty, outcome: Result<(), Errno>) {
 fn open_flags(opened: &Opened) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_NOFLUSH, opened.no_flush());
-    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.data == Data::Direct);
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.data == Data::Paged { kept: true });
     flags
 }
 
@@ -243,7 +250,7 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, registrations) = (self.fs.clone(), self.registrations.clone());
         let done: Done<Opened> = Box::new(move |outcome| match outcome {
-            Ok(opened) if opened.passthrough => match registrations.of(&opened.handle) {
+            Ok(opened) if opened.data == Data::Passthrough => match registrations.of(&opened.handle) {
                 Ok(id) => backing::opened(reply, FileHandle(opened.fh), open_flags(&opened), &id),
                 Err(error) => {
                     fs.release(opened.fh);
@@ -275,7 +282,7 @@ impl Filesystem for Adapter {
             // One time for both in this reply.
             let ttl = entry.entry_ttl.min(entry.attr_ttl);
             let (made, fh, flags) = (attr(&entry.attr), FileHandle(opened.fh), open_flags(&opened));
-            if !opened.passthrough {
+            if opened.data != Data::Passthrough {
                 return reply.created(&ttl, &made, GENERATION, fh, flags);
             }
             match registrations.of(&opened.handle) {
@@ -302,7 +309,14 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        answer!(reply, self.fs.read(fh.0, offset, size), |data| reply.data(&data));
+        READ.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let filled = self.fs.read(fh.0, offset, &mut buffer[..size]);
+            answer!(reply, filled, |filled| reply.data(&buffer[..filled]));
+        });
     }
 
     fn write(

@@ -36,18 +36,16 @@ fn after_it_is_sealed() {
         });
     }
     // What rots is rebuilt; what nobody has is EIO, and fails the dataset.
-    let rot = |node: usize| {
-        let line = format!("for f in $(find {CACHE} -path '*tree/c/f{node}'); do printf rotten > $f; done");
+    let rot = |name: &str, node: usize| {
+        let line =
+            format!("for f in $(find {CACHE} -path '*tree/{name}/f{node}'); do printf rotten > $f; done");
         cluster.on(node).run(&line).must();
     };
-    rot(1);
+    rot("c", 1);
     is_whole(&job, &[0], &[1], "c");
     seal(&job, &HOSTS, "d");
-    let rot = |node: usize| {
-        let line = format!("for f in $(find {CACHE} -path '*tree/d/f{node}'); do printf rotten > $f; done");
-        cluster.on(node).run(&line).must();
-    };
-    [1, 2].into_iter().for_each(rot);
+    rot("d", 1);
+    rot("d", 2);
     try_out(
         &job,
         0,

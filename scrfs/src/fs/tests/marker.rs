@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::daemon::boundary::{Generation, Writer};
+use crate::fs::Data;
 
 #[test]
 fn the_marker_is_set_by_its_last_close_and_listed_when_true() {
@@ -10,7 +11,7 @@ fn the_marker_is_set_by_its_last_close_and_listed_when_true() {
     bench.write(ck, "a", b"data");
     for attempt in 0..2 {
         let (entry, opened) = bench.create(ck, ".complete").unwrap();
-        assert!(opened.direct && !opened.passthrough);
+        assert!(opened.data == Data::Direct);
         assert_eq!(bench.fs.write(Caller::default(), opened.fh, 4090, &[0; 10]), Err(Errno(libc::EFBIG)));
         let times = Changes { mtime: Some(SetTime::Now), handle: Some(opened.fh), ..Changes::default() };
         now(&start(|done| bench.fs.setattr(me(), entry.attr.nodeid, times, done))).unwrap();
@@ -129,7 +130,10 @@ fn a_file_that_is_data_marks_by_its_name() {
     bench.write(ck, "a", b"data");
     // Its last close.
     let (entry, opened) = bench.create(ck, ".metadata").unwrap();
-    assert!(!opened.direct && opened.acts && !opened.no_flush(), "ordinary data, but its close is looked at");
+    assert!(
+        opened.data != Data::Direct && opened.acts && !opened.no_flush(),
+        "ordinary data, but its close is looked at"
+    );
     assert_eq!(bench.fs.write(Caller::default(), opened.fh, 0, &[7; 9000]), Ok(9000));
     assert_eq!(bench.fs.writers(b"ck").unwrap().len(), 1);
     let closed = start(|done| bench.fs.flush(me(), opened.fh, done));

@@ -129,6 +129,12 @@ impl Bench {
         self.dir.path().join("tree").join(below)
     }
 
+    fn read(&self, fh: u64) -> Vec<u8> {
+        let mut buffer = [0; 100];
+        let filled = self.fs.read(fh, 0, &mut buffer).unwrap();
+        buffer[..filled].to_vec()
+    }
+
     fn asked(&self) -> Asked {
         self.node.asked.lock().pop_front().expect("a request to the node")
     }
