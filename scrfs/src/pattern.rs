@@ -69,6 +69,8 @@ mod tests {
             assert_eq!(pattern.matches(name.as_bytes()), wanted, "{name}");
         }
         assert!(!pattern.matches(b"ck.\xff"));
+        assert!(!NamePattern::new(r"ck\..").unwrap().matches(b"ck.\xff"), "no character of UTF-8");
+        assert!(NamePattern::new(r"ck\.(?-u:.)").unwrap().matches(b"ck.\xff"));
     }
 
     #[test]

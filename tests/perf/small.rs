@@ -47,9 +47,7 @@ fn create_growth(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::Re
         turn.set(turn.get() + 1);
         growth(&mount.directory(&format!("ck.{}", turn.get()))?, arguments.files)
     };
-    // A run makes many files: a few runs say as much as many of a short measure.
-    let runs = arguments.pairs.div_ceil(5).max(3);
-    let pairs = pairs::run(&label, runs, || growth_native(&native, arguments.files), scr)?;
+    let pairs = pairs::run(&label, arguments.pairs, || growth_native(&native, arguments.files), scr)?;
     Ok(Row {
         measure: Measure::CreateGrowth,
         backing: backing.kind,
