@@ -109,6 +109,18 @@ pub struct Settings {
     pub loose: LooseRules,
     /// When programs are advised to write checkpoints, and to end.
     pub advice: AdviceRules,
+    /// `CKPT=` lines: which datasets go to which store.
+    #[serde(default)]
+    pub stores: Vec<StoreRule>,
+}
+
+/// What of a checkpoint descriptor decides where a dataset goes (DESIGN 5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreRule {
+    /// It is for checkpoint ids that this divides; the longest such interval decides.
+    pub interval: u32,
+    /// Base of the store; `None`: the one with most room.
+    pub store: Option<Vec<u8>>,
 }
 
 /// How datasets are marked and sealed (DESIGN 4.5).

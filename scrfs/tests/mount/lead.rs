@@ -48,6 +48,7 @@ impl Lead {
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
             advice: scrfs::control::AdviceRules::default(),
+            stores: Vec::new(),
         };
         let (hosts, start, epoch) = (vec!["n0".into(), "n1".into()], Start::Attach, Epoch(epoch));
         let role = Role::Coordinator { epoch, rank: NodeRank(0), hosts, start, settings: Box::new(settings) };

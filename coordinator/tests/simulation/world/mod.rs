@@ -122,6 +122,7 @@ fn settings(rng: &mut Rng) -> Settings {
         sealing: SealRules { scope, background: rng.chance(30), ..SealRules::default() },
         loose: scrfs::control::LooseRules::default(),
         advice: scrfs::control::AdviceRules::default(),
+        stores: Vec::new(),
     }
 }
 
