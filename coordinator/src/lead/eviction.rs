@@ -66,8 +66,14 @@ impl Running {
     }
 
     /// A node's cache has less room than is wanted there, as `short` says; false if none can be made. What is leaving
-    /// anyhow may be enough: the node looks again when it has left.
-    pub(super) fn make_room(&mut self, node: NodeRank, short: &str, begins: bool) -> bool {
+    /// anyhow may be enough: the node looks again when it has left. Only those that help are let go (`None`: all do).
+    pub(super) fn make_room(
+        &mut self,
+        node: NodeRank,
+        short: &str,
+        begins: bool,
+        helps: Option<&[DatasetId]>,
+    ) -> bool {
         if self.leaving.gives_room_to(node) {
             return true;
         }
@@ -81,7 +87,9 @@ impl Running {
                 let fetched = self.fetches.rebuilding(id) || self.fetches.wants(id);
                 Sacrifice {
                     id,
-                    needed: fetched || self.seals.needs(&known.catalog),
+                    needed: fetched
+                        || self.seals.needs(&known.catalog)
+                        || helps.is_some_and(|helps| !helps.contains(&id)),
                     flushing: !known.flushed && self.flushes.busy(id),
                     // What a restart does not fetch is lost to it.
                     flushed: known.flushed && self.cluster.settings.fetch,
@@ -110,7 +118,7 @@ impl Running {
     /// Room for files that programs open.
     pub(super) fn make_room_for_fetches(&mut self) {
         while let Some(short) = self.fetches.take_short() {
-            if !self.make_room(short.node(), "room is short for a file that is opened", false) {
+            if !self.make_room(short.node(), "room is short for a file that is opened", false, None) {
                 self.fetches.no_room(&mut self.cluster, &short);
             }
         }

@@ -254,9 +254,9 @@ impl Running {
                 self.flushes.removed(id);
                 true
             }
-            (Phase::Serving, Event::RoomShort { free, wanted, begins }) => {
+            (Phase::Serving, Event::RoomShort { free, wanted, begins, helps }) => {
                 let short = format!("room is short: {free} bytes are free, {wanted} are wanted");
-                self.make_room(node, &short, begins);
+                self.make_room(node, &short, begins, helps.as_deref());
                 true
             }
             // It looks again once it is served.

@@ -650,6 +650,8 @@ pub enum Event {
         wanted: u64,
         /// For a dataset that begins here. Otherwise one is being written, and may be there for the most part.
         begins: bool,
+        /// Datasets whose removal gives room where it is needed; `None`: all do.
+        helps: Option<Vec<DatasetId>>,
     },
 
     /// Answers [`Command::FlushMember`].

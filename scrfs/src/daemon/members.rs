@@ -201,6 +201,9 @@ impl Node {
             }
             return faults::hit("rebuild.begun").map_err(DataError::io(id, member));
         }
+        self.cache
+            .settle(id, &index.catalog().name, &index.catalog().entries)
+            .map_err(DataError::io(id, member))?;
         disk.change(&self.state, |table| {
             let catalog = index.catalog();
             table.highest_id = table.highest_id.max(id.0);
