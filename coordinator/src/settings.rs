@@ -25,7 +25,8 @@ const ROWS: &[Row] = &[
     ("SCRFS_LOOSE_FILES", |s| s.loose.max_names.to_string()),
     ("SCRFS_DESCRIPTORS", |s| {
         let shown = |rule: &scrfs::control::StoreRule| {
-            let store = rule.store.as_deref().map_or("the one with most room".into(), String::from_utf8_lossy);
+            let store =
+                rule.store.as_deref().map_or("the one with most room".into(), String::from_utf8_lossy);
             format!("INTERVAL={} STORE={store}", rule.interval)
         };
         s.stores.iter().map(shown).collect::<Vec<_>>().join("; ")

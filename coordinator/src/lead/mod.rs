@@ -68,7 +68,7 @@ pub enum Input {
         /// How it starts.
         start: Start,
         /// The job's settings.
-        settings: Settings,
+        settings: Box<Settings>,
     },
     /// A daemon said something.
     Daemon(NodeRank, Event),
@@ -133,7 +133,7 @@ impl Lead {
                 epoch.as_mut().map(|running| running.tick(self.now)).unwrap_or_default()
             }
             (Input::Begin { epoch, hosts, start, settings }, slot @ None) => {
-                let running = Running::begin(Cluster::new(epoch, hosts, settings, self.now), start);
+                let running = Running::begin(Cluster::new(epoch, hosts, *settings, self.now), start);
                 slot.insert(Box::new(running)).cluster.take_outputs()
             }
             (input, Some(running)) => running.step(input),

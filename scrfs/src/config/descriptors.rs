@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use super::defs::SCHEMES;
-use super::{ConfigError, Origin};
+use super::{ConfigError, Layers, Origin};
 
 /// The parameter that stands for a file's descriptors.
 pub(super) const PARAMETER: &str = "SCRFS_DESCRIPTORS";
@@ -115,6 +115,39 @@ impl Descriptors {
 
     pub(super) fn take(self) -> Vec<CheckpointDescriptor> {
         self.found.into_iter().map(|(_, descriptor)| descriptor).collect()
+    }
+}
+
+impl Layers {
+    /// The descriptors of the strongest source that has any.
+    pub(super) fn descriptors(
+        &mut self,
+        stores: &[PathBuf],
+    ) -> Result<Vec<CheckpointDescriptor>, ConfigError> {
+        let mut read = Descriptors::default();
+        let parameter = self.read(PARAMETER, |text, _| Ok(text.to_owned()))?;
+        let at = self.texts.get(PARAMETER).and_then(|layers| layers.first_key_value());
+        let at = at.map(|(rank, (_, origin))| (*rank, origin.clone()));
+        let ranks = self.lines.iter().filter(|(_, lines)| lines.iter().any(|(word, ..)| *word == CHECKPOINT));
+        let lines = ranks.map(|(rank, _)| *rank).min();
+        let named = at.filter(|(rank, _)| lines.is_none_or(|lines| *rank <= lines));
+        if let (Some(text), Some((_, origin))) = (parameter, &named) {
+            for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
+                let prefix = format!("{CHECKPOINT}=");
+                read.add(one.strip_prefix(&prefix).unwrap_or(one), origin, stores)?;
+            }
+        }
+        for (rank, lines_there) in &self.lines {
+            for (word, rest, origin) in lines_there {
+                if *word == STORE {
+                    read.store(rest, origin, stores);
+                } else if named.is_none() && Some(*rank) == lines {
+                    read.add(rest, origin, stores)?;
+                }
+            }
+        }
+        self.warnings.append(&mut read.warnings);
+        Ok(read.take())
     }
 }
 

@@ -26,7 +26,6 @@ use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings, 
 use crate::dataset::Scheme;
 use crate::pattern::NamePattern;
 use defs::{Kind, Parameter, Who};
-use descriptors::Descriptors;
 
 /// Where the administrator's settings are.
 pub const SYSTEM_FILE: &str = "/etc/scrfs.conf";
@@ -329,11 +328,13 @@ impl Layers {
             let origin = Origin::File { path: path.to_owned(), line: line.number };
             match defs::find(&line.key) {
                 Some(parameter) => self.add(parameter, &line.value, origin, rank, rank == Rank::System),
-                None => match [descriptors::CHECKPOINT, descriptors::STORE].iter().find(|word| **word == line.key)
-                {
-                    Some(word) => self.lines.entry(rank).or_default().push((word, line.value, origin)),
-                    None => self.warn_unknown(&line.key, &origin),
-                },
+                None => {
+                    match [descriptors::CHECKPOINT, descriptors::STORE].iter().find(|word| **word == line.key)
+                    {
+                        Some(word) => self.lines.entry(rank).or_default().push((word, line.value, origin)),
+                        None => self.warn_unknown(&line.key, &origin),
+                    }
+                }
             }
         }
         Ok(())
@@ -362,34 +363,6 @@ impl Layers {
             found.entry(descriptors::PARAMETER).or_insert_with(|| lines.join(";"));
         }
         found
-    }
-
-    /// The descriptors of the strongest source that has any.
-    fn descriptors(&mut self, stores: &[PathBuf]) -> Result<Vec<CheckpointDescriptor>, ConfigError> {
-        let mut read = Descriptors::default();
-        let parameter = self.read(descriptors::PARAMETER, |text, _| Ok(text.to_owned()))?;
-        let at = self.texts.get(descriptors::PARAMETER).and_then(|layers| layers.first_key_value());
-        let at = at.map(|(rank, (_, origin))| (*rank, origin.clone()));
-        let ranks = self.lines.iter().filter(|(_, lines)| lines.iter().any(|(word, ..)| *word == descriptors::CHECKPOINT));
-        let lines = ranks.map(|(rank, _)| *rank).min();
-        let named = at.filter(|(rank, _)| lines.is_none_or(|lines| *rank <= lines));
-        if let (Some(text), Some((_, origin))) = (parameter, &named) {
-            for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
-                let prefix = format!("{}=", descriptors::CHECKPOINT);
-                read.add(one.strip_prefix(&prefix).unwrap_or(one), origin, stores)?;
-            }
-        }
-        for (rank, lines_there) in &self.lines {
-            for (word, rest, origin) in lines_there {
-                if *word == descriptors::STORE {
-                    read.store(rest, origin, stores);
-                } else if named.is_none() && Some(*rank) == lines {
-                    read.add(rest, origin, stores)?;
-                }
-            }
-        }
-        self.warnings.append(&mut read.warnings);
-        Ok(read.take())
     }
 
     fn warn_unknown(&mut self, name: &str, origin: &Origin) {

@@ -76,9 +76,9 @@ impl Bound {
     /// Something has changed since the last walk, and another one may be made.
     fn is_due(&self, free: (u64, u64)) -> bool {
         let counted = self.counted.lock();
-        counted.ended.is_none_or(|ended| {
-            counted.free != free && ended.elapsed() >= counted.took.saturating_mul(WALKS)
-        })
+        counted
+            .ended
+            .is_none_or(|ended| counted.free != free && ended.elapsed() >= counted.took.saturating_mul(WALKS))
     }
 
     /// Another walk may be made while a program waits.

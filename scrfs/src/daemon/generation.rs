@@ -213,7 +213,9 @@ impl Node {
 
     /// Other names of the file change with it.
     fn tell_aliases(&self, dataset: &Dataset, names: &[RelPath], inode: u64) -> io::Result<()> {
-        let (Ok(top), tree) = (top_of(&dataset.name), self.cache.tree(dataset.id, &dataset.name)?) else { return Ok(()) };
+        let (Ok(top), tree) = (top_of(&dataset.name), self.cache.tree(dataset.id, &dataset.name)?) else {
+            return Ok(());
+        };
         for name in names {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let Ok(file) = beneath::open(tree.as_fd(), name, flags, Mode::empty()) else { continue };

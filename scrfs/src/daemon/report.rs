@@ -3,8 +3,8 @@
 use crate::control::HeldState;
 use crate::dataset::Scheme;
 use crate::ids::DatasetId;
-use crate::stores::PRIMARY;
 use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, survives};
+use crate::stores::PRIMARY;
 
 use super::node::Node;
 use super::state::Dataset;

@@ -118,7 +118,9 @@ impl Node {
         let names = self.journal.lock().names();
         let stores: BTreeSet<usize> =
             names.iter().filter_map(|name| self.cache.tree_store(name).ok().flatten()).collect();
-        let free = |store: &usize| self.cache.room_of(*store).map_or(0, |room| room.f_bavail.saturating_mul(room.f_frsize));
+        let free = |store: &usize| {
+            self.cache.room_of(*store).map_or(0, |room| room.f_bavail.saturating_mul(room.f_frsize))
+        };
         stores.into_iter().min_by_key(free).unwrap_or_else(|| self.cache.stores.next())
     }
 

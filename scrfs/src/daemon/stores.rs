@@ -49,8 +49,11 @@ pub fn tell_of_stores(
         events.warning(None, warning);
     }
     let others: Vec<String> = others.iter().map(|base| base.display().to_string()).collect();
-    let others =
-        if others.is_empty() { String::new() } else { format!("; datasets may go to {} too", others.join(", ")) };
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; datasets may go to {} too", others.join(", "))
+    };
     events.info(None, &format!("the cache is in {}: {why}{others}", primary.display()));
 }
 

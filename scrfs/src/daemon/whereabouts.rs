@@ -32,7 +32,8 @@ impl Cache {
     }
 
     fn find(&self, path: &RelPath) -> Option<usize> {
-        let there = |root: &OwnedFd| rustix::fs::statat(root, path.as_path(), AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        let there =
+            |root: &OwnedFd| rustix::fs::statat(root, path.as_path(), AtFlags::SYMLINK_NOFOLLOW).is_ok();
         self.roots.iter().position(there)
     }
 

@@ -304,8 +304,7 @@ impl FileSystem {
         exchange: bool,
     ) -> Result<(usize, OwnedFd, OwnedFd), Errno> {
         let (store, from_dir) = self.open_above(from)?;
-        let (other, to_dir) =
-            if exchange { self.open_above(to)? } else { self.open_to_move((store, to))? };
+        let (other, to_dir) = if exchange { self.open_above(to)? } else { self.open_to_move((store, to))? };
         if store == other { Ok((store, from_dir, to_dir)) } else { fail(libc::EXDEV) }
     }
 

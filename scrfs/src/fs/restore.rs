@@ -99,12 +99,7 @@ impl FileSystem {
     }
 
     /// The path at which the kernel sees a descriptor's file, relative to its store's tree.
-    fn kept_path(
-        &self,
-        backing: &Backing,
-        stat: &Stat,
-        trees: &[Vec<u8>],
-    ) -> Result<Option<RelPath>, Errno> {
+    fn kept_path(&self, backing: &Backing, stat: &Stat, trees: &[Vec<u8>]) -> Result<Option<RelPath>, Errno> {
         if stat.st_nlink == 0 {
             return Ok(None);
         }

@@ -6,6 +6,8 @@
 //!
 //! Where a rename takes the place of an empty directory in another store, that one is removed after the rename; if a
 //! worker dies in between, its successor removes it before it does anything else ([`FileSystem::drop_doubles`]).
+//!
+//! Fault point: `rename.placed`, between the two.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -72,11 +74,7 @@ impl Root {
 
 impl Roots {
     /// Opens the trees at `paths`, of which there is one for each of `stores`.
-    pub(super) fn open(
-        paths: &[PathBuf],
-        checkpoint: &RelPath,
-        stores: Arc<Stores>,
-    ) -> Result<Self, Errno> {
+    pub(super) fn open(paths: &[PathBuf], checkpoint: &RelPath, stores: Arc<Stores>) -> Result<Self, Errno> {
         let all = paths.iter().map(|path| Root::open(path, checkpoint)).collect::<Result<Vec<_>, _>>()?;
         // What is to be deleted has one at the root.
         let own = u64::from(checkpoint.is_root());
@@ -276,7 +274,7 @@ impl FileSystem {
         for (at, root) in self.roots.all().iter().enumerate() {
             if at != store && !self.roots.is_one() && root.has(&name) {
                 crate::faults::hit("rename.placed")?;
-                self.as_owner(&*root.checkpoint, || {
+                self.as_owner(&root.checkpoint, || {
                     Ok(rustix::fs::unlinkat(&root.checkpoint, &*name, AtFlags::REMOVEDIR)?)
                 })?;
             }
@@ -298,9 +296,8 @@ impl FileSystem {
                     continue;
                 }
                 let before = &self.roots.all()[..at];
-                let empty = |root: &Root| {
-                    rustix::fs::unlinkat(&root.checkpoint, &*name, AtFlags::REMOVEDIR).is_ok()
-                };
+                let empty =
+                    |root: &Root| rustix::fs::unlinkat(&root.checkpoint, &*name, AtFlags::REMOVEDIR).is_ok();
                 for other in before.iter().filter(|other| other.has(&name)) {
                     if !empty(other) && !empty(root) {
                         let (one, two) = (other.path.display(), root.path.display());

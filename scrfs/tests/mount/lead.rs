@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use scrfs::control::client::{ClientError, DataConnection, Link};
 use scrfs::control::StoreRule;
+use scrfs::control::client::{ClientError, DataConnection, Link};
 use scrfs::control::{
     Command, DataReply, DataRequest, DirOp, Event, Inventory, MemberPart, Role, Settings, Start,
 };

@@ -46,9 +46,11 @@ fn datasets_are_where_their_descriptors_say_and_stay_there() {
             fs::read_dir(&m.mount_point).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["even", "pointer"]);
-        let numbers = || ["even", "even/sub/f", "pointer"].map(|name| fs::metadata(m.at(name)).unwrap().ino());
+        let numbers =
+            || ["even", "even/sub/f", "pointer"].map(|name| fs::metadata(m.at(name)).unwrap().ino());
         let before = numbers();
-        let listed: Vec<u64> = fs::read_dir(m.at("even")).unwrap().map(|entry| entry.unwrap().ino()).collect();
+        let listed: Vec<u64> =
+            fs::read_dir(m.at("even")).unwrap().map(|entry| entry.unwrap().ino()).collect();
         assert_eq!(listed, [fs::metadata(m.at("even/sub")).unwrap().ino()]);
         assert_ne!(in_store_of(m, "even"), in_store_of(m, "pointer"));
 

@@ -247,7 +247,7 @@ impl World {
         self.lead = Some(Lead::new());
         self.feed(Input::Now(self.now));
         let hosts = self.nodes.iter().map(|node| node.host.clone()).collect();
-        self.feed(Input::Begin { epoch, hosts, start, settings: self.settings.clone() });
+        self.feed(Input::Begin { epoch, hosts, start, settings: Box::new(self.settings.clone()) });
     }
 
     /// All coordinators die: nothing in flight arrives, jobs stop where they are.
