@@ -153,7 +153,7 @@ impl<T: Transport> Coordinator<T> {
         let hot_until = Instant::now() + HOT;
         let held = VecDeque::new();
         let this = Self { transport, node, jobs, lead, wakes, held, hot_until, leaving: false };
-        (this, Input::Begin { epoch, hosts, start, settings })
+        (this, Input::Begin { epoch, hosts, start, settings: Box::new(settings) })
     }
 
     /// What the opening had to say goes to the lead's log and every node's events.

@@ -23,6 +23,14 @@ const ROWS: &[Row] = &[
     ("SCRFS_DATASET_PATTERN", |s| s.loose.pattern.clone().unwrap_or_default()),
     ("SCRFS_LOOSE_MAX", |s| s.loose.max_bytes.to_string()),
     ("SCRFS_LOOSE_FILES", |s| s.loose.max_names.to_string()),
+    ("SCRFS_DESCRIPTORS", |s| {
+        let shown = |rule: &scrfs::control::StoreRule| {
+            let store =
+                rule.store.as_deref().map_or("the one with most room".into(), String::from_utf8_lossy);
+            format!("INTERVAL={} STORE={store}", rule.interval)
+        };
+        s.stores.iter().map(shown).collect::<Vec<_>>().join("; ")
+    }),
     ("SCR_CACHE_SIZE", |s| s.cache_size.to_string()),
     ("SCRFS_CACHE_BYTES", |s| s.cache_bytes.to_string()),
     ("SCR_COPY_TYPE", |s| format!("{:?}", s.scheme).to_uppercase()),
@@ -89,6 +97,7 @@ pub(crate) mod tests {
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
             advice: AdviceRules::default(),
+            stores: Vec::new(),
         }
     }
 

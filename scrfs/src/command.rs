@@ -65,7 +65,7 @@ struct MountArgs {
     /// Where small state goes [default: SCR_CNTL_BASE, else /dev/shm].
     #[arg(long, value_name = "DIR")]
     control_base: Option<OsString>,
-    /// Where files go, or a list of such stores: the one with most room, unless one has this job's files
+    /// Where files go, or a list of such stores: each dataset to one, by its descriptor, else by room
     /// [default: SCR_CACHE_BASE, else /dev/shm].
     #[arg(long, value_name = "DIR,...")]
     cache_base: Option<OsString>,
@@ -164,12 +164,14 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    let store_rules = config.store_rules();
     Ok(Options {
         checkpoint_path: checkpoint_path(config.checkpoint_path.as_deref(), &args.mount_point)?,
         mount_point: args.mount_point,
         user: config.user,
         job_id: config.job_id,
         control_base: config.control_base,
+        store_rules,
         cache_bases: config.cache_bases,
         cache_bytes: config.cache_bytes,
         passthrough: !args.no_passthrough,

@@ -25,4 +25,5 @@ pub mod record;
 pub mod redundancy;
 pub mod status;
 pub mod store;
+pub mod stores;
 pub mod transfer;

@@ -216,6 +216,7 @@ fn settings() -> Settings {
         sealing: scrfs::control::SealRules::default(),
         loose: scrfs::control::LooseRules::default(),
         advice: scrfs::control::AdviceRules::default(),
+        stores: Vec::new(),
     }
 }
 

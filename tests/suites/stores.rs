@@ -1,5 +1,5 @@
-//! Where a mount's cache is when there are several stores, and how much of one it may take (semantics: "Stores", "When the
-//! cache is full").
+//! Where datasets are when a mount has several stores, and how much of them the cache may take (semantics: "Stores", "When
+//! the cache is full").
 
 use scrfs_harness::Cluster;
 use scrfs_harness::cluster::Config;
@@ -40,16 +40,36 @@ fn unmount(job: &Job<'_>, nodes: &[usize]) {
     }
 }
 
-/// The store that a node uses, and why.
+/// The primary store of a node, and why it is that.
 fn used(job: &Job<'_>, node: usize) -> (String, String) {
     let status = job.status(node).expect("a status");
     let stores = status["stores"].as_array().expect("stores").clone();
-    let used: Vec<_> = stores.iter().filter(|store| store["used"] == true).collect();
-    assert_eq!(used.len(), 1, "{stores:?}");
     let cache = status["cache_directory"].as_str().expect("a cache");
-    let text = |name: &str| used[0][name].as_str().expect("text").to_owned();
-    assert!(cache.starts_with(&text("path")), "{cache}");
-    (text("path"), text("note"))
+    let text = |store: &serde_json::Value, name: &str| store[name].as_str().expect("text").to_owned();
+    let primary = |store: &&serde_json::Value| cache.starts_with(&text(store, "path"));
+    let used: Vec<_> = stores.iter().filter(|store| store["used"] == true).filter(primary).collect();
+    assert_eq!(used.len(), 1, "{stores:?}");
+    (text(used[0], "path"), text(used[0], "note"))
+}
+
+/// Dataset `name` is in that store of these nodes, and in no other.
+fn is_in(job: &Job<'_>, nodes: &[usize], store: &str, name: &str) {
+    for node in nodes {
+        let line = format!("cd / && ls -d {{{CACHE},{OTHER}}}/root/scr.*/tree/{name}");
+        let found = job.on(*node).run(&format!("bash -c '{line}'"));
+        let found = found.out.trim();
+        assert!(found.starts_with(&format!("{store}/")) && found.lines().count() == 1, "{node}: {found}");
+    }
+}
+
+fn kill_worker(job: &Job<'_>, node: usize) {
+    let status = job.status(node).expect("a status");
+    let control = status["control_directory"].as_str().expect("a directory").to_owned();
+    let lock = format!("{control}/worker.lock");
+    let pid = || job.on(node).run(&format!("head -n 1 {lock}")).must().to_owned();
+    let before = pid();
+    job.on(node).run(&format!("kill -KILL {before}")).must();
+    wait::until_true("a new worker", SOON, || pid() != before && job.on(node).run(&format!("ls {SCR}")).ok());
 }
 
 #[test]
@@ -83,8 +103,11 @@ fn a_restart_finds_its_datasets_whichever_store_has_more_room_and_is_first() {
     assert_eq!((used(&job, 3).0, used(&job, 4).0), (CACHE.to_owned(), OTHER.to_owned()));
     let mut run = job.idle(&[0, 2, 3]);
     is_whole(&job, &[0, 2, 3], &NODES, "a", 6);
+    is_in(&job, &[0, 2], OTHER, "a");
+    // What is new goes where most room is.
     write(&job, &[0, 2, 3], "b", 4);
     seal(&job, 2, "b");
+    is_in(&job, &[0, 2, 3], CACHE, "b");
     run.stop();
 
     // The order has changed too, and another node is lost.
@@ -97,6 +120,71 @@ fn a_restart_finds_its_datasets_whichever_store_has_more_room_and_is_first() {
     let mut run = job.idle(&[0, 3, 4]);
     is_whole(&job, &[0, 3, 4], &[0, 2, 3], "b", 4);
     is_whole(&job, &[0, 3, 4], &NODES, "a", 6);
+    run.stop();
+}
+
+#[test]
+fn datasets_alternate_between_stores_by_their_descriptors() {
+    let config = Config { cache_size: "128m".into(), tmp_size: "128m".into(), ..Config::new(5) };
+    let cluster = Cluster::start(&config).expect("a cluster");
+    let list = format!("{CACHE},{OTHER}");
+    let job = Job::new(&cluster, "alternate").set("SCR_CACHE_BASE", &list).set("SCR_CACHE_SIZE", "9");
+    let lines = format!("CKPT=0 INTERVAL=1 STORE={CACHE}\nCKPT=1 INTERVAL=2 GROUP=NODE STORE={OTHER}\n");
+    let file = format!("mkdir -p {0} && printf '{lines}' > {0}/.scrconf", job.prefix());
+    job.on(0).run(&file).must();
+    job.mount(0..5);
+    let mut run = job.idle(&NODES);
+    let store_of = |id: u64| if id.is_multiple_of(2) { OTHER } else { CACHE };
+    let names: Vec<(u64, String)> = (1..=4).map(|id| (id, format!("d{id}"))).collect();
+    for (id, name) in &names {
+        write(&job, &NODES, name, 3);
+        is_in(&job, &NODES, store_of(*id), name);
+        if *id == 2 {
+            // Between what was written and the seal: its successor finds both stores as they are.
+            for node in NODES {
+                kill_worker(&job, node);
+            }
+            is_whole(&job, &NODES[..1], &NODES[..1], name, 3);
+        }
+        seal(&job, 1, name);
+    }
+    // A dataset stays where it is when it is sealed again, whatever id that gives.
+    job.on(1).run(&format!("yes again | head -c 1M > {SCR}/d2/more")).must();
+    seal(&job, 1, "d2");
+    is_in(&job, &NODES, OTHER, "d2");
+    let df = |name: &str| -> String {
+        job.on(0)
+            .run(&format!("stat -f -c '%i %b' {SCR}/{name} | cut -d ' ' -f 2; stat -f -c %f {SCR}/{name}"))
+            .must()
+            .to_owned()
+    };
+    assert_ne!(df("d1"), df("d2"), "each has its own store's room");
+    kill_worker(&job, 0);
+    is_in(&job, &NODES, OTHER, "d4");
+    run.stop();
+
+    // A node is lost: all come back, on a spare that never had them too, each where its id says.
+    cluster.poweroff(1);
+    let left = [0, 2, 3];
+    let mut run = job.idle(&left);
+    for (id, name) in &names {
+        is_whole(&job, &left, &NODES, name, 3);
+        let sealed_again = name == "d2";
+        is_in(&job, if sealed_again { &left[..2] } else { &left }, store_of(*id), name);
+    }
+    let again = job.on(3).run(&format!("yes again | head -c 1M | cmp - {SCR}/d2/more"));
+    assert!(again.ok(), "{again}");
+    // One is removed: it goes from its store on all nodes.
+    job.on(3).run(&format!("rm -r {SCR}/d4")).must();
+    for node in left {
+        let found = job.on(node).run(&format!("ls -d {OTHER}/root/scr.*/tree/d4"));
+        assert!(!found.ok(), "{found}");
+    }
+    run.stop();
+    unmount(&job, &left);
+    job.mount(left);
+    let mut run = job.idle(&left);
+    is_whole(&job, &left, &NODES, "d3", 3);
     run.stop();
 }
 

@@ -100,11 +100,11 @@ impl Daemon {
 
     /// An error for want of room with the figures: `wanted` bytes were needed. To be asked when what was written has
     /// been given up.
-    pub fn with_figures(&self, error: JobError, wanted: u64) -> JobError {
+    pub fn with_figures(&self, error: JobError, id: DatasetId, wanted: u64) -> JobError {
         if !error.is_for_want_of_room() {
             return error;
         }
-        let room = match self.ask(&DataRequest::Room) {
+        let room = match self.ask(&DataRequest::Room(id)) {
             Ok((DataReply::Room(room), _)) => room,
             // Nothing will have to go for what may not fit.
             Ok(_) | Err(_) => Room::default(),

@@ -72,7 +72,7 @@ pub fn run(task: &Task<'_>, block: usize, daemon: &Daemon, peers: &Peers) -> Res
         let place = catalog.layout.members.get(member.0 as usize);
         let sizes = || place.map_or(0, |place| place.bytes).saturating_add(geometry.chunk());
         let takes = place.and_then(|place| place.taken).unwrap_or_else(sizes);
-        return result.map_err(|error| daemon.with_figures(error, takes));
+        return result.map_err(|error| daemon.with_figures(error, catalog.id, takes));
     };
     share.survive(to)?;
     Ok(JobOutput::Done)

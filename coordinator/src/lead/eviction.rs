@@ -67,12 +67,21 @@ impl Running {
     }
 
     /// A node's cache has less room than is wanted there, as `short` says; false if none can be made. What is leaving
-    /// anyhow may be enough: the node looks again when it has left.
-    pub(super) fn make_room(&mut self, node: NodeRank, short: &str, begins: bool) -> bool {
+    /// anyhow may be enough: the node looks again when it has left. Only those that help are let go (`None`: all do).
+    pub(super) fn make_room(
+        &mut self,
+        node: NodeRank,
+        short: &str,
+        begins: bool,
+        helps: Option<&[DatasetId]>,
+    ) -> bool {
         if self.leaving.gives_room_to(node) {
             return true;
         }
-        let newest_first = self.sacrifices();
+        let mut newest_first = self.sacrifices();
+        for sacrifice in &mut newest_first {
+            sacrifice.needed |= helps.is_some_and(|helps| !helps.contains(&sacrifice.id));
+        }
         let host = self.cluster.host(node).to_owned();
         let may_be_lost = begins && self.cluster.settings.cache_size == 1;
         let Some(id) = sacrifice(&newest_first, may_be_lost) else {

@@ -68,7 +68,7 @@ pub enum Input {
         /// How it starts.
         start: Start,
         /// The job's settings.
-        settings: Settings,
+        settings: Box<Settings>,
     },
     /// A daemon said something.
     Daemon(NodeRank, Event),
@@ -133,7 +133,7 @@ impl Lead {
                 epoch.as_mut().map(|running| running.tick(self.now)).unwrap_or_default()
             }
             (Input::Begin { epoch, hosts, start, settings }, slot @ None) => {
-                let running = Running::begin(Cluster::new(epoch, hosts, settings, self.now), start);
+                let running = Running::begin(Cluster::new(epoch, hosts, *settings, self.now), start);
                 slot.insert(Box::new(running)).cluster.take_outputs()
             }
             (input, Some(running)) => running.step(input),
@@ -254,9 +254,9 @@ impl Running {
                 self.flushes.removed(id);
                 true
             }
-            (Phase::Serving, Event::RoomShort { free, wanted, begins }) => {
+            (Phase::Serving, Event::RoomShort { free, wanted, begins, helps }) => {
                 let short = format!("room is short: {free} bytes are free, {wanted} are wanted");
-                self.make_room(node, &short, begins);
+                self.make_room(node, &short, begins, helps.as_deref());
                 true
             }
             // It looks again once it is served.

@@ -396,6 +396,7 @@ mod tests {
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
             advice: scrfs::control::AdviceRules::default(),
+            stores: Vec::new(),
         };
         Cluster::new(Epoch(2), hosts.iter().map(|host| (*host).to_owned()).collect(), settings, 0)
     }

@@ -108,7 +108,13 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCR_CACHE_BASE",
         Kind::Paths,
         "/dev/shm",
-        "stores: where the cache may be, the one with most room unless one has this job's files; a user may choose among those of the system file",
+        "stores: where the cache may be; a dataset goes to the one that its descriptor names, else to the one with most room; a user may choose among those of the system file",
+    ),
+    row(
+        "SCRFS_DESCRIPTORS",
+        Kind::Text,
+        "",
+        "checkpoint descriptors separated by `;`, in the form of SCR's `CKPT=` lines; default: those of the files",
     ),
     row("SCR_CACHE_SIZE", Kind::Count(1, 1000), "2", "sealed datasets kept in the cache"),
     row("SCRFS_CACHE_BYTES", Kind::Bytes(0, 1 << 60), "0", "bytes that a node's cache may take; 0: no limit"),
@@ -244,8 +250,6 @@ pub const NOT_YET: &[&str] = &[
     "SCRFS_ENCODE_THREADS",
     "SCRFS_SCRUB_INTERVAL",
     "SCRFS_OPERATOR_GROUP",
-    "CKPT",
-    "STORE",
     "CACHE",
     "GROUPS",
 ];

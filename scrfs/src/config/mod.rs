@@ -5,6 +5,7 @@
 //! syntax of files, values and host lists is in the private modules.
 
 pub mod defs;
+mod descriptors;
 mod file;
 mod hosts;
 mod process;
@@ -17,10 +18,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use descriptors::CheckpointDescriptor;
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 
-use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings};
+use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings, StoreRule};
 use crate::dataset::Scheme;
 use crate::pattern::NamePattern;
 use defs::{Kind, Parameter, Who};
@@ -131,6 +133,8 @@ pub struct Config {
     pub control_base: PathBuf,
     /// `SCR_CACHE_BASE`; never empty.
     pub cache_bases: Vec<PathBuf>,
+    /// `CKPT=` lines of a file, or `SCRFS_DESCRIPTORS`.
+    pub descriptors: Vec<CheckpointDescriptor>,
     /// `SCR_CACHE_SIZE`.
     pub cache_size: u32,
     /// `SCRFS_CACHE_BYTES`; 0: no limit.
@@ -229,7 +233,18 @@ impl Config {
             sealing: self.sealing.clone(),
             loose: self.loose.clone(),
             advice: self.advice,
+            stores: self.store_rules(),
         }
+    }
+
+    /// Which datasets go to which store.
+    pub fn store_rules(&self) -> Vec<StoreRule> {
+        let bytes = |store: &PathBuf| store.as_os_str().as_bytes().to_vec();
+        let rule = |one: &CheckpointDescriptor| StoreRule {
+            interval: one.interval,
+            store: one.store.as_ref().map(bytes),
+        };
+        self.descriptors.iter().map(rule).collect()
     }
 }
 
@@ -262,6 +277,8 @@ struct Layers {
     texts: BTreeMap<&'static str, BTreeMap<Rank, (String, Origin)>>,
     /// The scheduler's words, used where SCR's are not set.
     scheduler: BTreeMap<&'static str, String>,
+    /// Lines of files that are lists of fields: their first word, the rest, and where it stands.
+    lines: BTreeMap<Rank, Vec<(&'static str, String, Origin)>>,
     warnings: Vec<String>,
     /// Parameters that were read: a row of the table that nobody reads would promise what is not kept.
     used: RefCell<BTreeSet<&'static str>>,
@@ -311,7 +328,13 @@ impl Layers {
             let origin = Origin::File { path: path.to_owned(), line: line.number };
             match defs::find(&line.key) {
                 Some(parameter) => self.add(parameter, &line.value, origin, rank, rank == Rank::System),
-                None => self.warn_unknown(&line.key, &origin),
+                None => {
+                    match [descriptors::CHECKPOINT, descriptors::STORE].iter().find(|word| **word == line.key)
+                    {
+                        Some(word) => self.lines.entry(rank).or_default().push((word, line.value, origin)),
+                        None => self.warn_unknown(&line.key, &origin),
+                    }
+                }
             }
         }
         Ok(())
@@ -332,7 +355,14 @@ impl Layers {
     fn of_rank(&self, rank: Rank) -> BTreeMap<&'static str, String> {
         let found =
             self.texts.iter().filter_map(|(name, layers)| Some((*name, layers.get(&rank)?.0.clone())));
-        found.collect()
+        let mut found: BTreeMap<&'static str, String> = found.collect();
+        let lines = self.lines.get(&rank).into_iter().flatten();
+        let lines = lines.filter(|(word, ..)| *word == descriptors::CHECKPOINT);
+        let lines: Vec<String> = lines.map(|(word, rest, _)| format!("{word}={rest}")).collect();
+        if !lines.is_empty() {
+            found.entry(descriptors::PARAMETER).or_insert_with(|| lines.join(";"));
+        }
+        found
     }
 
     fn warn_unknown(&mut self, name: &str, origin: &Origin) {
@@ -476,7 +506,9 @@ impl Layers {
         for name in defs::PENDING.iter().filter(|name| self.texts.contains_key(**name)) {
             self.warnings.push(format!("{name} has no effect in this version"));
         }
+        let cache_bases = self.cache_bases()?;
         let config = Config {
+            descriptors: self.descriptors(&cache_bases)?,
             enable: self.boolean("SCR_ENABLE")?,
             debug: self.count("SCR_DEBUG")?.unwrap_or_default(),
             job_id: self.name("SCR_JOB_ID")?.unwrap_or_else(|| "local".to_owned()),
@@ -484,7 +516,7 @@ impl Layers {
             nodes: own(self.hosts("SCR_NODELIST")?),
             prefix: self.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone()),
             control_base: self.path("SCR_CNTL_BASE", sources)?.unwrap_or_default(),
-            cache_bases: self.cache_bases()?,
+            cache_bases,
             cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),
             cache_bytes: self.count("SCRFS_CACHE_BYTES")?.unwrap_or_default(),
             scheme: self.scheme()?,

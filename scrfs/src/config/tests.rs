@@ -146,7 +146,7 @@ fn what_has_no_effect_is_named() {
         "SCRFS_MARKR is unknown",
         "SCR_GROUP has no effect",
         ".scrconf:1: SCR_FLUSHH is unknown",
-        ":2: CKPT has no",
+        ":2: TYPE=XOR of a descriptor has no effect",
     ] {
         assert!(all.contains(part), "{all}");
     }
@@ -229,4 +229,61 @@ fn the_manual_has_the_table() {
     } else {
         assert_eq!(found, table, "run: SCRFS_WRITE_DOCS=1 cargo test -p scrfs config");
     }
+}
+
+const STORES: (&str, &str) = ("SCR_CACHE_BASE", "/ssd,/dev/shm");
+
+fn descriptor(interval: u32, store: Option<&str>) -> CheckpointDescriptor {
+    CheckpointDescriptor { interval, store: store.map(PathBuf::from) }
+}
+
+#[test]
+fn descriptors_name_their_stores() {
+    let lines = "STORE=/ssd COUNT=2 GROUP=NODE\nSTORE=/pfs\nCKPT=0 INTERVAL=1 GROUP=NODE STORE=/dev/shm\n\
+                 CKPT=1 INTERVAL=4 STORE=/ssd SET_SIZE=8\nCKPT=2 INTERVAL=8\nCKPT=3 ENABLED=0\n";
+    let c = load(&[STORES], &[("/work/dir/.scrconf", lines)]).unwrap();
+    let expected = [descriptor(1, Some("/dev/shm")), descriptor(4, Some("/ssd")), descriptor(8, None)];
+    assert_eq!(c.descriptors, expected);
+    assert_eq!(c.settings().stores.len(), 3);
+    let all = c.warnings.join("\n");
+    for part in [
+        "/work/dir/.scrconf:1: COUNT of STORE has no effect",
+        ":2: STORE=\"/pfs\" is not in SCR_CACHE_BASE",
+        ":4: SET_SIZE of CKPT has no effect",
+    ] {
+        assert!(all.contains(part), "{all}");
+    }
+    assert_eq!(c.warnings.len(), 3, "{all}");
+    // For those who must not read that file again.
+    let again = load(&[STORES, ("SCRFS_DESCRIPTORS", &c.user_file["SCRFS_DESCRIPTORS"])], &[]).unwrap();
+    assert_eq!(again.descriptors, expected);
+}
+
+#[test]
+fn the_strongest_source_gives_all_descriptors() {
+    let system = ("/etc/scrfs.conf", "CKPT=0 STORE=/ssd\nCKPT=1 INTERVAL=2 STORE=/ssd\n");
+    let user = ("/work/dir/.scrconf", "CKPT=0 STORE=/dev/shm\nCKPT=0 INTERVAL=3 STORE=/dev/shm\n");
+    assert_eq!(load(&[STORES], &[system]).unwrap().descriptors.len(), 2);
+    let both = load(&[STORES], &[system, user]).unwrap();
+    assert_eq!(both.descriptors, [descriptor(3, Some("/dev/shm"))]);
+    let named = load(&[STORES, ("SCRFS_DESCRIPTORS", "CKPT=7 INTERVAL=5")], &[system, user]).unwrap();
+    assert_eq!(named.descriptors, [descriptor(5, None)]);
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_followed_is_refused_by_file_field_and_value() {
+    for (line, parts) in [
+        ("CKPT=0 STORE=/nvme", &[".scrconf:1: STORE=\"/nvme\"", "SCR_CACHE_BASE: /ssd, /dev/shm"][..]),
+        ("CKPT=0 INTERVAL=0", &[":1: INTERVAL=\"0\"", "whole number from 1"]),
+        ("CKPT=0 TYPE=RAID", &[":1: TYPE=\"RAID\"", "XOR"]),
+        ("CKPT=0 now", &[":1: CKPT=\"0 now\"", "FIELD=VALUE"]),
+        ("CKPT=INTERVAL=1", &["expected a number before"]),
+        ("CKPT=", &["expected a number"]),
+    ] {
+        let e = load(&[STORES], &[("/work/dir/.scrconf", line)]).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| e.contains(part)), "{line}: {e}");
+    }
+    // Without a list there is one store.
+    let e = load(&[("SCRFS_DESCRIPTORS", "0 STORE=/ssd")], &[]).unwrap_err().to_string();
+    assert!(e.contains("environment: STORE=\"/ssd\"") && e.contains("/dev/shm"), "{e}");
 }

@@ -109,6 +109,18 @@ pub struct Settings {
     pub loose: LooseRules,
     /// When programs are advised to write checkpoints, and to end.
     pub advice: AdviceRules,
+    /// `CKPT=` lines: which datasets go to which store.
+    #[serde(default)]
+    pub stores: Vec<StoreRule>,
+}
+
+/// What of a checkpoint descriptor decides where a dataset goes (DESIGN 5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreRule {
+    /// It is for checkpoint ids that this divides; the longest such interval decides.
+    pub interval: u32,
+    /// Base of the store; `None`: the one with most room.
+    pub store: Option<Vec<u8>>,
 }
 
 /// How datasets are marked and sealed (DESIGN 4.5).
@@ -658,6 +670,8 @@ pub enum Event {
         wanted: u64,
         /// For a dataset that begins here. Otherwise one is being written, and may be there for the most part.
         begins: bool,
+        /// Datasets whose removal gives room where it is needed; `None`: all do.
+        helps: Option<Vec<DatasetId>>,
     },
 
     /// Answers [`Command::FlushMember`].
@@ -818,8 +832,8 @@ pub enum DataRequest {
     },
     /// Give up what was created for it.
     AbandonCopy(SealedFile),
-    /// What has the cache room for? Answer [`DataReply::Room`].
-    Room,
+    /// What is there room for in the store of this dataset? Answer [`DataReply::Room`].
+    Room(DatasetId),
     /// Its bytes are written and had this CRC: check against the catalog, put it in place.
     InstallCopy {
         /// The file.

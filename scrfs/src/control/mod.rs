@@ -18,7 +18,7 @@ pub mod stream;
 pub use message::{
     AdviceRules, Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure,
     FrozenFile, FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope, MemberPart,
-    NoRoom, PROTOCOL, Role, Room, SealRules, SealedFile, Settings, Severity, Start, Welcome,
+    NoRoom, PROTOCOL, Role, Room, SealRules, SealedFile, Settings, Severity, Start, StoreRule, Welcome,
 };
 
 /// Settings for this crate's tests.
@@ -43,5 +43,6 @@ pub(crate) fn test_settings() -> Settings {
         sealing: SealRules::default(),
         loose: LooseRules::default(),
         advice: AdviceRules::default(),
+        stores: Vec::new(),
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Bound {
 #[derive(Default)]
 struct Counted {
     bytes: u64,
-    /// Free bytes and inodes of the file system when it began.
+    /// Free bytes and inodes of the stores' file systems when it began.
     free: (u64, u64),
     ended: Option<Instant>,
     took: Duration,
@@ -67,18 +67,18 @@ impl Bound {
     fn count(&self, cache: &Cache) -> io::Result<()> {
         let Some(_walking) = self.walking.try_lock() else { return Ok(()) };
         let began = Instant::now();
-        let free = free_of(&cache.room()?);
+        let free = cache.free()?;
         let bytes = cache.bytes()?;
         *self.counted.lock() = Counted { bytes, free, ended: Some(Instant::now()), took: began.elapsed() };
         Ok(())
     }
 
     /// Something has changed since the last walk, and another one may be made.
-    fn is_due(&self, room: &StatVfs) -> bool {
+    fn is_due(&self, free: (u64, u64)) -> bool {
         let counted = self.counted.lock();
-        counted.ended.is_none_or(|ended| {
-            counted.free != free_of(room) && ended.elapsed() >= counted.took.saturating_mul(WALKS)
-        })
+        counted
+            .ended
+            .is_none_or(|ended| counted.free != free && ended.elapsed() >= counted.took.saturating_mul(WALKS))
     }
 
     /// Another walk may be made while a program waits.
@@ -87,26 +87,26 @@ impl Bound {
         counted.ended.is_some() && counted.took <= QUICK
     }
 
-    /// Bytes that the cache has taken, when its file system has `room`.
-    pub(super) fn taken(&self, room: &StatVfs) -> u64 {
+    /// Bytes that the cache has taken, when so much is `free` in its file systems.
+    pub(super) fn taken(&self, free: (u64, u64)) -> u64 {
         let counted = self.counted.lock();
         if counted.ended.is_none() {
             return 0;
         }
-        let (then, now) = (counted.free.0, free_of(room).0);
+        let (then, now) = (counted.free.0, free.0);
         counted.bytes.saturating_add(then.saturating_sub(now)).saturating_sub(now.saturating_sub(then))
     }
 
-    fn is_reached(&self, room: &StatVfs) -> bool {
-        self.limit() > 0 && self.taken(room) >= self.limit()
+    fn is_reached(&self, free: (u64, u64)) -> bool {
+        self.limit() > 0 && self.taken(free) >= self.limit()
     }
 
-    /// The file system's `room` as far as the bound lets it be used.
-    pub(super) fn narrow(&self, mut room: StatVfs) -> StatVfs {
+    /// The `room` of a store's file system as far as the bound lets it be used, when so much is `free` in all.
+    pub(super) fn narrow(&self, mut room: StatVfs, free: (u64, u64)) -> StatVfs {
         let limit = self.limit();
         if limit > 0 {
             let block = room.f_frsize.max(1);
-            let left = limit.saturating_sub(self.taken(&room)) / block;
+            let left = limit.saturating_sub(self.taken(free)) / block;
             room.f_blocks = room.f_blocks.min(limit / block);
             room.f_bfree = room.f_bfree.min(left);
             room.f_bavail = room.f_bavail.min(left);
@@ -139,22 +139,34 @@ impl Node {
     fn count_if_due(&self) {
         let counted = self
             .cache
-            .room()
-            .and_then(|room| if self.bound.is_due(&room) { self.bound.count(&self.cache) } else { Ok(()) });
+            .free()
+            .and_then(|free| if self.bound.is_due(free) { self.bound.count(&self.cache) } else { Ok(()) });
         if let Err(error) = counted {
             self.events.warning(None, &format!("the cache's bytes cannot be counted: {error}"));
         }
     }
 
-    /// Room that programs have.
-    pub(super) fn room(&self) -> io::Result<StatVfs> {
-        Ok(self.bound.narrow(self.cache.room()?))
+    /// Room that programs have in a store.
+    pub(super) fn room_in(&self, store: usize) -> io::Result<StatVfs> {
+        Ok(self.narrowed(self.cache.room_of(store)?))
+    }
+
+    /// What of a store's room programs may use.
+    pub(super) fn narrowed(&self, room: StatVfs) -> StatVfs {
+        if self.bound.limit() == 0 {
+            return room;
+        }
+        let free = if self.cache.is_one() { Ok(free_of(&room)) } else { self.cache.free() };
+        match free {
+            Ok(free) => self.bound.narrow(room, free),
+            Err(_) => room,
+        }
     }
 
     /// A file of a dataset is to be made, or a sealed one to be changed: ENOSPC if the bound has been reached and nothing
     /// may leave the cache.
     pub(super) fn may_grow(&self) -> Result<(), Errno> {
-        let reached = || self.cache.room().is_ok_and(|room| self.bound.is_reached(&room));
+        let reached = || self.cache.free().is_ok_and(|free| self.bound.is_reached(free));
         if self.bound.limit() == 0 || !reached() {
             self.bound.refusing.store(false, Ordering::Relaxed);
             return Ok(());
@@ -180,9 +192,11 @@ impl Node {
 mod tests {
     use super::*;
     use crate::path::RelPath;
+    use crate::stores::Stores;
+    use std::sync::Arc;
 
     fn cache(directory: &std::path::Path) -> Cache {
-        Cache::open(directory, RelPath::root()).unwrap()
+        Cache::open(Arc::new(Stores::one(directory)), RelPath::root()).unwrap()
     }
 
     #[test]
@@ -198,26 +212,30 @@ mod tests {
         assert!((300_000..400_000).contains(&bytes), "{bytes}");
 
         let bound = Bound::new(1 << 20);
-        let room = cache.room().unwrap();
+        let (room, free) = (cache.room_of(0).unwrap(), cache.free().unwrap());
         let block = room.f_frsize;
-        assert_eq!(bound.taken(&room), 0, "not known yet");
-        assert!(bound.is_due(&room));
+        assert_eq!(bound.taken(free), 0, "not known yet");
+        assert!(bound.is_due(free));
         bound.count(&cache).unwrap();
         // As it was when it was counted, less `bytes`: others' files are no matter of this test.
         let less = |bytes: u64| {
-            let mut room = cache.room().unwrap();
+            let mut room = cache.room_of(0).unwrap();
             room.f_bfree = (bound.counted.lock().free.0 - bytes) / block;
             room.f_bavail = room.f_bfree;
             room
         };
-        let narrow = bound.narrow(less(0));
-        assert_eq!(narrow.f_blocks, (1 << 20) / block);
-        assert_eq!(narrow.f_bavail, ((1 << 20) - bytes) / block);
-        assert!(!bound.is_reached(&less(0)));
-        assert_eq!(bound.narrow(less(1 << 20)).f_bavail, 0);
-        assert!(bound.is_reached(&less(1 << 20)));
+        let narrow = |room: StatVfs| {
+            let free = free_of(&room);
+            bound.narrow(room, free)
+        };
+        let narrowed = narrow(less(0));
+        assert_eq!(narrowed.f_blocks, (1 << 20) / block);
+        assert_eq!(narrowed.f_bavail, ((1 << 20) - bytes) / block);
+        assert!(!bound.is_reached(free_of(&less(0))));
+        assert_eq!(narrow(less(1 << 20)).f_bavail, 0);
+        assert!(bound.is_reached(free_of(&less(1 << 20))));
         bound.limit.store(0, Ordering::Relaxed);
-        assert_eq!(bound.narrow(less(1 << 20)).f_bfree, less(1 << 20).f_bfree);
-        assert!(!bound.is_reached(&less(1 << 20)));
+        assert_eq!(narrow(less(1 << 20)).f_bfree, less(1 << 20).f_bfree);
+        assert!(!bound.is_reached(free_of(&less(1 << 20))));
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -17,6 +17,7 @@ use crate::dataset::{Entry, EntryKind};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::store::beneath;
+use crate::stores::{Place, Stores};
 
 use super::boundary::MountedTree;
 use super::listing::regular_files;
@@ -28,7 +29,9 @@ pub(super) type Inodes = HashMap<u64, Vec<RelPath>>;
 
 /// See the module.
 pub(super) struct Cache {
-    root: OwnedFd,
+    /// The job's directory in each store.
+    pub(super) roots: Vec<OwnedFd>,
+    pub(super) stores: Arc<Stores>,
     /// Where datasets are in the mounted tree.
     checkpoint: RelPath,
 }
@@ -66,55 +69,60 @@ fn is_directory(stat: &rustix::fs::Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-fn invalid(error: crate::path::PathError) -> io::Error {
+pub(super) fn invalid(error: crate::path::PathError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
 impl Cache {
-    pub(super) fn open(path: &Path, checkpoint: RelPath) -> io::Result<Self> {
+    pub(super) fn open(stores: Arc<Stores>, checkpoint: RelPath) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())?, checkpoint })
-    }
-
-    /// Room of its file system.
-    pub(super) fn room(&self) -> io::Result<rustix::fs::StatVfs> {
-        Ok(rustix::fs::fstatvfs(&self.root)?)
+        let open = |place: &Place| Ok(rustix::fs::open(&place.cache, flags, Mode::empty())?);
+        let roots = stores.places().iter().map(open).collect::<io::Result<_>>()?;
+        Ok(Self { roots, stores, checkpoint })
     }
 
     /// Bytes of all that is in it. What is not to be seen, or goes meanwhile, does not count.
     pub(super) fn bytes(&self) -> io::Result<u64> {
-        let mut linked = HashSet::new();
         let mut sum: u64 = 0;
-        self.walk(vec![RelPath::root()], |stat| {
-            if is_directory(stat) || stat.st_nlink < 2 || linked.insert(stat.st_ino) {
-                sum = sum.saturating_add(taken(stat));
-            }
-        })?;
+        for root in &self.roots {
+            let mut linked = HashSet::new();
+            Self::walk(root, vec![RelPath::root()], |stat| {
+                if is_directory(stat) || stat.st_nlink < 2 || linked.insert(stat.st_ino) {
+                    sum = sum.saturating_add(taken(stat));
+                }
+            })?;
+        }
         Ok(sum)
     }
 
     /// Bytes that are free once a dataset has left: files that have another name elsewhere stay.
     pub(super) fn bytes_of(&self, dataset: &Dataset) -> io::Result<u64> {
-        let mut roots = vec![Self::own_path(dataset.id)?];
+        let mut below = vec![Self::own_path(dataset.id)?];
         if dataset.home != Home::Aside {
-            roots.push(self.in_tree(&dataset.name)?);
+            below.push(self.in_tree(&dataset.name)?);
         }
-        let mut linked: HashMap<u64, u64> = HashMap::new();
         let mut sum: u64 = 0;
-        self.walk(roots, |stat| {
-            let names = linked.entry(stat.st_ino).or_default();
-            *names += 1;
-            if is_directory(stat) || *names == stat.st_nlink {
-                sum = sum.saturating_add(taken(stat));
-            }
-        })?;
+        for root in &self.roots {
+            let mut linked: HashMap<u64, u64> = HashMap::new();
+            Self::walk(root, below.clone(), |stat| {
+                let names = linked.entry(stat.st_ino).or_default();
+                *names += 1;
+                if is_directory(stat) || *names == stat.st_nlink {
+                    sum = sum.saturating_add(taken(stat));
+                }
+            })?;
+        }
         Ok(sum)
     }
 
-    /// Goes to all that is in these directories, them too.
-    fn walk(&self, mut pending: Vec<RelPath>, mut each: impl FnMut(&rustix::fs::Stat)) -> io::Result<()> {
+    /// Goes to all that is in these directories of a store, them too.
+    fn walk(
+        root: &OwnedFd,
+        mut pending: Vec<RelPath>,
+        mut each: impl FnMut(&rustix::fs::Stat),
+    ) -> io::Result<()> {
         while let Some(path) = pending.pop() {
-            let Ok(directory) = beneath::open_directory(self.root.as_fd(), &path) else { continue };
+            let Ok(directory) = beneath::open_directory(root.as_fd(), &path) else { continue };
             each(&rustix::fs::fstat(&directory)?);
             for name in beneath::names(directory.as_fd())? {
                 let Ok(stat) = rustix::fs::statat(&directory, &*name, AtFlags::SYMLINK_NOFOLLOW) else {
@@ -130,13 +138,13 @@ impl Cache {
         Ok(())
     }
 
-    fn own_path(id: DatasetId) -> io::Result<RelPath> {
+    pub(super) fn own_path(id: DatasetId) -> io::Result<RelPath> {
         RelPath::new(format!("dataset.{id}")).map_err(invalid)
     }
 
     /// `dataset.<id>`, made if it is not there.
     pub(super) fn own(&self, id: DatasetId) -> io::Result<OwnedFd> {
-        beneath::make_directories(self.root.as_fd(), &Self::own_path(id)?)
+        self.own_in(self.store_of(id)?, id)
     }
 
     /// The directory that a dataset's files are in.
@@ -150,14 +158,16 @@ impl Cache {
     }
 
     pub(super) fn aside(&self, id: DatasetId) -> io::Result<OwnedFd> {
-        let own = self.own(id)?;
+        let own = match self.store_with(id, "aside")? {
+            Some(store) => self.own_in(store, id)?,
+            None => self.own(id)?,
+        };
         beneath::make_directories(own.as_fd(), &RelPath::new("aside").map_err(invalid)?)
     }
 
     /// Are its files aside?
     pub(super) fn is_aside(&self, id: DatasetId) -> bool {
-        let aside = Self::own_path(id).and_then(|own| own.join(b"aside").map_err(invalid));
-        aside.and_then(|aside| beneath::open_directory(self.root.as_fd(), &aside)).is_ok()
+        self.store_with(id, "aside").is_ok_and(|store| store.is_some())
     }
 
     /// Links the regular files of `entries` that are in the tree, so that they can be taken aside: each inode and its
@@ -169,11 +179,15 @@ impl Cache {
         entries: &[Entry],
         logs: &BTreeSet<RelPath>,
     ) -> io::Result<Inodes> {
-        let own = self.own(id)?;
+        let tree = self.tree(id, name)?;
+        // They are links: in the tree's file system.
+        let own = match self.tree_store(name)? {
+            Some(store) => self.own_in(store, id)?,
+            None => self.own(id)?,
+        };
         let linking = RelPath::new("linking").map_err(invalid)?;
         beneath::remove_tree(own.as_fd(), &linking)?;
         let to = beneath::make_directories(own.as_fd(), &linking)?;
-        let tree = self.tree(name)?;
         let mut inodes = Inodes::new();
         // Entries are sorted: files of one directory come together.
         let mut at: Option<(RelPath, OwnedFd, OwnedFd)> = None;
@@ -213,7 +227,10 @@ impl Cache {
 
     /// What was linked is aside from now on.
     pub(super) fn take_linked_aside(&self, id: DatasetId) -> io::Result<()> {
-        let own = self.own(id)?;
+        let own = match self.store_with(id, "linking")? {
+            Some(store) => self.own_in(store, id)?,
+            None => self.own(id)?,
+        };
         let path = |text| RelPath::new(text).map_err(invalid);
         beneath::put_in_place(own.as_fd(), &path("linking")?, own.as_fd(), &path("aside")?)?;
         Ok(rustix::fs::fsync(&own)?)
@@ -260,24 +277,29 @@ impl Cache {
     /// Links a file that is aside into the tree, unless the tree has that name.
     pub(super) fn link_back(&self, id: DatasetId, name: &[u8], path: &RelPath) -> io::Result<()> {
         let (from, file) = beneath::parent_of(self.aside(id)?.as_fd(), path, false)?;
-        let (to, _) = beneath::parent_of(self.tree(name)?.as_fd(), path, true)?;
+        let (to, _) = beneath::parent_of(self.tree(id, name)?.as_fd(), path, true)?;
         match rustix::fs::linkat(&from, file.as_path(), &to, file.as_path(), AtFlags::empty()) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// A dataset's directory in the tree, made if it is not there.
-    pub(super) fn tree(&self, name: &[u8]) -> io::Result<OwnedFd> {
-        beneath::make_directories(self.root.as_fd(), &self.in_tree(name)?)
+    /// The directory of dataset `id` in the tree, made if it is not there.
+    pub(super) fn tree(&self, id: DatasetId, name: &[u8]) -> io::Result<OwnedFd> {
+        let store = match self.tree_store(name)? {
+            Some(store) => store,
+            None => self.store_of(id)?,
+        };
+        beneath::make_directories(self.root(store), &self.in_tree(name)?)
     }
 
     /// Takes what is at a dataset's name in the tree out of it, to be removed with the dataset's own directory.
     pub(super) fn put_away(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
-        let own = self.own(id)?;
+        let Some(store) = self.tree_store(name)? else { return Ok(()) };
+        let own = self.own_in(store, id)?;
         let gone = RelPath::new("gone").map_err(invalid)?;
         beneath::remove_tree(own.as_fd(), &gone)?;
-        match beneath::put_in_place(self.root.as_fd(), &self.in_tree(name)?, own.as_fd(), &gone) {
+        match beneath::put_in_place(self.root(store), &self.in_tree(name)?, own.as_fd(), &gone) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -285,14 +307,13 @@ impl Cache {
 
     /// Forgets a file that did not arrive.
     pub(super) fn discard(&self, id: DatasetId, what: &Staged) -> io::Result<()> {
-        beneath::remove_tree(self.root.as_fd(), &Self::own_path(id)?.concat(&what.path()?).map_err(invalid)?)
+        self.remove_below(id, &what.path()?)
     }
 
     /// Forgets what was on its way aside when the worker died.
     pub(super) fn discard_half_kept(&self, id: DatasetId) -> io::Result<()> {
-        for below in [&b"linking"[..], b"kept"] {
-            let path = Self::own_path(id)?.join(below).map_err(invalid)?;
-            beneath::remove_tree(self.root.as_fd(), &path)?;
+        for below in ["linking", "kept"] {
+            self.remove_below(id, &RelPath::new(below).map_err(invalid)?)?;
         }
         Ok(())
     }
@@ -320,14 +341,12 @@ impl Cache {
 
     /// Forgets what was arriving for one member (`None`: for all, and copies).
     pub(super) fn discard_staged(&self, id: DatasetId, member: Option<Member>) -> io::Result<()> {
-        let own = Self::own_path(id)?;
         let below: &[String] = &match member {
             Some(member) => vec![format!("staged/member.{member}"), format!("staged/redundancy.{member}")],
             None => vec!["staged".to_owned()],
         };
         for path in below {
-            let path = RelPath::new(path.as_bytes()).and_then(|path| own.concat(&path)).map_err(invalid)?;
-            beneath::remove_tree(self.root.as_fd(), &path)?;
+            self.remove_below(id, &RelPath::new(path.as_bytes()).map_err(invalid)?)?;
         }
         Ok(())
     }
@@ -335,7 +354,7 @@ impl Cache {
     /// The copy that was sealed of a file which is held open for append, if it has one.
     pub(super) fn log(&self, id: DatasetId, path: &RelPath) -> io::Result<Option<OwnedFd>> {
         let path = Self::own_path(id)?.concat(&Staged::Log(path.clone()).path()?).map_err(invalid)?;
-        match beneath::open_file(self.root.as_fd(), &path) {
+        match beneath::open_file(self.root(self.store_of(id)?), &path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             other => other.map(Some),
         }
@@ -343,7 +362,7 @@ impl Cache {
 
     /// Files of which there are such copies.
     pub(super) fn logs(&self, id: DatasetId) -> io::Result<BTreeSet<RelPath>> {
-        match beneath::open_directory(self.root.as_fd(), &Self::logs_path(id)?) {
+        match beneath::open_directory(self.root(self.store_of(id)?), &Self::logs_path(id)?) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
             other => Ok(regular_files(&other?, &RelPath::root())?.into_iter().collect()),
         }
@@ -351,14 +370,15 @@ impl Cache {
 
     /// The copies have their names on storage.
     pub(super) fn sync_logs(&self, id: DatasetId, paths: &BTreeSet<RelPath>) -> io::Result<()> {
-        let logs = beneath::open_directory(self.root.as_fd(), &Self::logs_path(id)?)?;
+        let root = self.root(self.store_of(id)?);
+        let logs = beneath::open_directory(root, &Self::logs_path(id)?)?;
         sync_directories(logs.as_fd(), paths.iter())?;
         rustix::fs::fsync(self.own(id)?)?;
-        Ok(rustix::fs::fsync(&self.root)?)
+        Ok(rustix::fs::fsync(root)?)
     }
 
     pub(super) fn discard_logs(&self, id: DatasetId) -> io::Result<()> {
-        beneath::remove_tree(self.root.as_fd(), &Self::logs_path(id)?)
+        self.remove_below(id, &RelPath::new("logs").map_err(invalid)?)
     }
 
     fn logs_path(id: DatasetId) -> io::Result<RelPath> {
@@ -367,47 +387,52 @@ impl Cache {
 
     /// Ids of which there is a directory of their own.
     pub(super) fn own_directories(&self) -> io::Result<Vec<DatasetId>> {
-        let names = beneath::names(self.root.as_fd())?;
         let id = |name: &[u8]| std::str::from_utf8(name).ok()?.strip_prefix("dataset.")?.parse().ok();
-        Ok(names.iter().filter_map(|name| id(name)).map(DatasetId).collect())
+        let mut found = BTreeSet::new();
+        for root in &self.roots {
+            found.extend(beneath::names(root)?.iter().filter_map(|name| id(name)).map(DatasetId));
+        }
+        Ok(found.into_iter().collect())
     }
 
     /// Removes a dataset's own directory with all in it.
     pub(super) fn remove_own(&self, id: DatasetId) -> io::Result<()> {
-        beneath::remove_tree(self.root.as_fd(), &Self::own_path(id)?)
+        let path = Self::own_path(id)?;
+        self.roots.iter().try_for_each(|root| beneath::remove_tree(root.as_fd(), &path))
     }
 
-    fn in_tree(&self, name: &[u8]) -> io::Result<RelPath> {
+    pub(super) fn in_tree(&self, name: &[u8]) -> io::Result<RelPath> {
         let tree = RelPath::new("tree").and_then(|tree| tree.concat(&self.checkpoint));
         tree.and_then(|tree| tree.join(name)).map_err(invalid)
     }
 
     /// Moves a dataset's files out of the mounted tree; none there is no error.
     pub(super) fn put_aside(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
-        let own = self.own(id)?;
+        let Some(store) = self.tree_store(name)? else { return Ok(()) };
+        let own = self.own_in(store, id)?;
         let aside = RelPath::new("aside").map_err(invalid)?;
-        match beneath::open_directory(self.root.as_fd(), &self.in_tree(name)?) {
+        match beneath::open_directory(self.root(store), &self.in_tree(name)?) {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e),
         }
-        beneath::remove_tree(own.as_fd(), &aside)?;
-        beneath::put_in_place(self.root.as_fd(), &self.in_tree(name)?, own.as_fd(), &aside)
+        self.remove_below(id, &aside)?;
+        beneath::put_in_place(self.root(store), &self.in_tree(name)?, own.as_fd(), &aside)
     }
 
     /// Moves a dataset's files into the mounted tree; an empty directory of that name there is replaced.
     pub(super) fn put_back(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
-        let own = self.own(id)?;
         let aside = RelPath::new("aside").map_err(invalid)?;
         // What was sealed of them is what programs see now.
         self.discard_logs(id)?;
-        match beneath::open_directory(own.as_fd(), &aside) {
-            Ok(_) => beneath::put_in_place(own.as_fd(), &aside, self.root.as_fd(), &self.in_tree(name)?),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                beneath::make_directories(self.root.as_fd(), &self.in_tree(name)?).map(drop)
+        let Some(store) = self.store_with(id, "aside")? else { return self.tree(id, name).map(drop) };
+        for other in (0..self.roots.len()).filter(|other| *other != store) {
+            match rustix::fs::unlinkat(self.root(other), self.in_tree(name)?.as_path(), AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
             }
-            Err(e) => Err(e),
         }
+        beneath::put_in_place(self.own_in(store, id)?.as_fd(), &aside, self.root(store), &self.in_tree(name)?)
     }
 }
 

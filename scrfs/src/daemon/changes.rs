@@ -101,7 +101,7 @@ impl Node {
                 }
             }
         }
-        let tree = self.cache.tree(&base.name).map_err(text)?;
+        let tree = self.cache.tree(base.id, &base.name).map_err(text)?;
         let mut others = Vec::new();
         walk(tree.as_fd(), &RelPath::root(), &mut others, &mut Lost::default())
             .map_err(|e| format!("cannot be listed: {e}"))?;
@@ -191,7 +191,7 @@ impl Node {
 
     fn note_moved(&self, id: DatasetId, from: &RelPath, to: &RelPath) -> io::Result<()> {
         let Some((name, inner)) = from.split_first() else { return Ok(()) };
-        let top = self.cache.tree(name)?;
+        let top = self.cache.tree(id, name)?;
         for path in regular_files(&top, &inner)? {
             let moved = path.strip(&inner).and_then(|below| to.concat(&below).ok());
             if let Some(moved) = moved {

@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use crate::control::{Event, FetchFailure, HeldState, NoRoom, Room, SealedFile};
 use crate::dataset::{Entry, EntryKind, FileCopy};
 use crate::faults;
-use crate::ids::RequestId;
+use crate::ids::{DatasetId, RequestId};
 use crate::transfer::Monitor;
 use crate::transfer::pfs::PfsDirectory;
 
@@ -55,7 +55,8 @@ impl Node {
     fn expect_copy(&self, file: &SealedFile, takes: u64) -> Result<(), DataError> {
         let mut arriving = self.arriving.0.lock();
         arriving.remove(file);
-        let free = self.free_beside(&arriving).map_err(DataError::io(file.id, &file.path))?;
+        let free = self.cache.store_of(file.id).and_then(|store| self.free_beside(&arriving, store));
+        let free = free.map_err(DataError::io(file.id, &file.path))?;
         if takes > free {
             let text = format!("it takes {takes} bytes of the cache, and {free} are free");
             return Err(DataError::new(file.id, libc::ENOSPC, text).at(&file.path));
@@ -64,28 +65,37 @@ impl Node {
         Ok(())
     }
 
-    /// Bytes that are free, less what is on its way here. `SCRFS_CACHE_BYTES` keeps no program from reading.
-    fn free_beside(&self, arriving: &HashMap<SealedFile, u64>) -> io::Result<u64> {
-        let room = self.cache.room()?;
-        let to_come = arriving.iter().map(|(file, takes)| {
+    /// Bytes that are free in a store, less what is on its way there. `SCRFS_CACHE_BYTES` keeps no program from reading.
+    fn free_beside(&self, arriving: &HashMap<SealedFile, u64>, store: usize) -> io::Result<u64> {
+        let room = self.cache.room_of(store)?;
+        let to_come = arriving.iter().filter(|(file, _)| self.is_in(file.id, store)).map(|(file, takes)| {
             let here = self.cache.staged(file.id, &staged(file)).and_then(|fd| taken_by(&fd));
             takes.saturating_sub(here.unwrap_or(0))
         });
         Ok(room.f_bavail.saturating_mul(room.f_frsize).saturating_sub(to_come.sum()))
     }
 
-    /// What there is room for, and would be without the datasets here. When it cannot be told, nothing has to go.
-    pub(super) fn room_for_copies(&self) -> Room {
-        let complete: Vec<Dataset> = {
-            let state = self.state.lock();
-            let complete = state.present().filter(|dataset| dataset.state() == HeldState::Complete);
-            complete.cloned().collect()
-        };
-        let held = |dataset: &Dataset| (dataset.id, self.cache.bytes_of(dataset).unwrap_or(0));
-        let held = complete.iter().map(held).collect();
-        let free = self.free_beside(&self.arriving.0.lock());
-        match free {
-            Ok(free) => Room { free, held },
+    /// The dataset's files are in that store, or will be.
+    fn is_in(&self, id: DatasetId, store: usize) -> bool {
+        self.cache.store_of(id).is_ok_and(|at| at == store)
+    }
+
+    /// What there is room for in the store of `wanted`, and would be without the datasets there. When it cannot be told,
+    /// nothing has to go.
+    pub(super) fn room_for_copies(&self, wanted: DatasetId) -> Room {
+        let room = self.cache.store_of(wanted).and_then(|store| {
+            let complete: Vec<Dataset> = {
+                let state = self.state.lock();
+                let complete = state.present().filter(|dataset| dataset.state() == HeldState::Complete);
+                complete.cloned().collect()
+            };
+            let held = |dataset: &Dataset| (dataset.id, self.cache.bytes_of(dataset).unwrap_or(0));
+            let free = self.free_beside(&self.arriving.0.lock(), store)?;
+            let there = complete.iter().filter(|dataset| self.is_in(dataset.id, store));
+            Ok(Room { free, held: there.map(held).collect() })
+        });
+        match room {
+            Ok(room) => room,
             Err(error) => {
                 self.events.warning(None, &format!("the cache does not tell its room: {error}"));
                 Room::default()
@@ -156,7 +166,7 @@ impl Node {
         // The PFS may tell too little; if there is too little room then, all of it is asked for.
         let takes = pfs.taken(&entry.path).map_err(there)?;
         self.expect_copy(file, takes)
-            .map_err(|error| self.without_room(here(&error), error.errno(), takes))?;
+            .map_err(|error| self.without_room(file.id, here(&error), error.errno(), takes))?;
         let brought = self.fetch_file(&pfs, file.id, &staged(file), &entry, &copy, &monitor).and_then(|()| {
             let placed = self.place_copy(file.id, &staged(file), &entry.path);
             placed.map_err(|error| {
@@ -167,15 +177,15 @@ impl Node {
             if let Err(error) = self.abandon_copy(file) {
                 self.events.warning(Some(file.id), &format!("a copy cannot be given up: {error}"));
             }
-            self.without_room(failure, errno, copy.size)
+            self.without_room(file.id, failure, errno, copy.size)
         });
         self.forget_copy(file);
         brought
     }
 
     /// If it failed for want of room: with figures.
-    fn without_room(&self, failure: FetchFailure, errno: i32, wanted: u64) -> FetchFailure {
+    fn without_room(&self, id: DatasetId, failure: FetchFailure, errno: i32, wanted: u64) -> FetchFailure {
         let full = [libc::ENOSPC, libc::EDQUOT].contains(&errno);
-        FetchFailure { full: full.then(|| NoRoom { wanted, room: self.room_for_copies() }), ..failure }
+        FetchFailure { full: full.then(|| NoRoom { wanted, room: self.room_for_copies(id) }), ..failure }
     }
 }

@@ -21,6 +21,7 @@ use crate::ids::{DatasetId, Epoch, Member};
 use crate::record::Record;
 use crate::store::{Store, StoreError};
 
+use super::cache::Cache;
 use super::catalog_file::{self, need, put};
 use super::filemap::{self, CacheNames, Filemap};
 use super::state::{Dataset, Home, Origin, Part, State, Table};
@@ -37,7 +38,7 @@ const SETTINGS_MAX: u64 = 1 << 24;
 /// See the module. Its lock is taken before the state's.
 pub(super) struct Disk {
     store: Arc<Store>,
-    names: CacheNames,
+    cache: Arc<Cache>,
     /// What `node.scrinfo` and the filemap hold for certain.
     written: [Option<Vec<u8>>; 2],
 }
@@ -49,8 +50,8 @@ pub(super) struct Loaded {
 }
 
 impl Disk {
-    pub(super) fn new(store: Arc<Store>, names: CacheNames) -> Self {
-        Self { store, names, written: [None, None] }
+    pub(super) fn new(store: Arc<Store>, cache: Arc<Cache>) -> Self {
+        Self { store, cache, written: [None, None] }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -97,7 +98,9 @@ impl Disk {
 
     /// Writes what differs from storage.
     pub(super) fn write(&mut self, table: &Table, scheme: Scheme) -> Result<(), StoreError> {
-        let filemap = filemap::encode(table.datasets.values(), scheme, &self.names);
+        self.cache.stores.seen(table.highest_id);
+        let names = |id| CacheNames::of(self.cache.place_of(id));
+        let filemap = filemap::encode(table.datasets.values(), scheme, names);
         let files = [(FILEMAP, filemap.encode()), (NODE, hash::encode(&encode_node(table)))];
         for (written, (name, bytes)) in self.written.iter_mut().zip(files) {
             if written.as_ref() != Some(&bytes) {
@@ -165,6 +168,7 @@ impl Disk {
         }
         self.load_catalogs(&mut table, &mut problems)?;
         join(&mut table, map, &recorded, &mut problems);
+        self.cache.stores.seen(table.highest_id);
         Ok(Loaded { table, problems })
     }
 

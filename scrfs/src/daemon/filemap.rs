@@ -5,6 +5,8 @@
 //! program's rank are extra keys of META.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::dataset::{Entry, EntryKind, FileCopy, Scheme};
 use crate::hash::{FieldError, FieldProblem, Hash, Text};
@@ -14,6 +16,8 @@ use crate::record::{
     Attributes, Crc32, DatasetDescriptor, FileKind, FilemapEntry, FilemapMaster, FilemapMember,
     FlushDescriptor, Meta, Record, RedundancyDescriptor, require,
 };
+
+use crate::stores::Place;
 
 use super::catalog_file::scheme_word;
 use super::state::{Dataset, Part, RedundancyFile};
@@ -28,17 +32,24 @@ pub(super) struct Mapped {
 /// All members of all datasets here.
 pub(super) type Filemap = BTreeMap<(DatasetId, Member), Mapped>;
 
-/// Where the cache is, for the descriptors.
+/// Where a dataset's cache is, for the descriptors.
 pub(super) struct CacheNames {
     pub(super) base: Text,
     pub(super) directory: Text,
 }
 
-/// The filemap of `datasets`.
+impl CacheNames {
+    pub(super) fn of(place: &Place) -> Self {
+        let text = |path: &Path| Text::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        Self { base: text(&place.base), directory: text(&place.cache) }
+    }
+}
+
+/// The filemap of `datasets`; `cache` tells where each is.
 pub(super) fn encode<'a>(
     datasets: impl Iterator<Item = &'a Dataset>,
     scheme: Scheme,
-    cache: &CacheNames,
+    cache: impl Fn(DatasetId) -> CacheNames,
 ) -> FilemapMember {
     let mut map = FilemapMember::default();
     for dataset in datasets {
@@ -50,7 +61,7 @@ pub(super) fn encode<'a>(
             if !part.set.is_empty() {
                 let sets =
                     dataset.catalog.as_ref().map_or(1, |index| index.catalog().layout.sets.len().max(1));
-                entry.redundancy = Some(redundancy_of(*member, part, scheme, sets, cache));
+                entry.redundancy = Some(redundancy_of(*member, part, scheme, sets, &cache(dataset.id)));
             }
             map.set_entry(*member, dataset.id, entry);
         }
@@ -194,8 +205,8 @@ mod tests {
         dataset.parts.insert(Member(0), Arc::new(part.clone()));
         dataset.parts.insert(Member(2), Arc::new(Part::new(Origin::Here, Vec::new(), Vec::new())));
         dataset.catalog = Some(Arc::new(CatalogIndex::new(catalog)));
-        let cache = CacheNames { base: "/dev/shm".into(), directory: "/dev/shm/u/scr.j".into() };
-        let filemap = encode([&dataset].into_iter(), Scheme::Xor, &cache);
+        let cache = |_| CacheNames { base: "/dev/shm".into(), directory: "/dev/shm/u/scr.j".into() };
+        let filemap = encode([&dataset].into_iter(), Scheme::Xor, cache);
         assert_eq!(FilemapMember::decode(&filemap.encode()).unwrap(), filemap);
         let tree = crate::hash::decode_file(&filemap.encode()).unwrap();
         let (map, problems) = decode(&tree);

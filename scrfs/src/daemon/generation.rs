@@ -99,7 +99,7 @@ impl Node {
         let removed = self.journal.lock().removed_of(&top, id);
         let gone = Names::new(removed.iter().cloned());
         let kept: Vec<Entry> = entries.iter().filter(|entry| !gone.cover(&entry.path)).cloned().collect();
-        make_others(&self.cache.tree(&dataset.name).map_err(text)?, &kept).map_err(text)?;
+        make_others(&self.cache.tree(dataset.id, &dataset.name).map_err(text)?, &kept).map_err(text)?;
         // What an earlier generation of the name had is sealed.
         self.journal.lock().forget_files(&top).map_err(text)?;
         for log in logs {
@@ -122,7 +122,7 @@ impl Node {
         generations.aside.insert(id, inodes);
         faults::hit("generation.recorded").map_err(text)?;
         self.events.info(Some(id), &format!("{}: its next generation has begun here", dataset.shown_name()));
-        self.look_at_room(Moment::Begin);
+        self.look_at_room(Moment::Begin(self.cache.tree_store(&dataset.name).ok().flatten()));
         Ok(Some(Generation { open: true, removed, changed: logs.iter().cloned().collect() }))
     }
 
@@ -161,7 +161,7 @@ impl Node {
             // Sealed or removed meanwhile: the program's request looks again.
             return Ok(());
         }
-        let tree = self.cache.tree(&dataset.name).map_err(failed)?;
+        let tree = self.cache.tree(dataset.id, &dataset.name).map_err(failed)?;
         let file = match beneath::open_file(tree.as_fd(), path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(failed)?,
@@ -213,7 +213,9 @@ impl Node {
 
     /// Other names of the file change with it.
     fn tell_aliases(&self, dataset: &Dataset, names: &[RelPath], inode: u64) -> io::Result<()> {
-        let (Ok(top), tree) = (top_of(&dataset.name), self.cache.tree(&dataset.name)?) else { return Ok(()) };
+        let (Ok(top), tree) = (top_of(&dataset.name), self.cache.tree(dataset.id, &dataset.name)?) else {
+            return Ok(());
+        };
         for name in names {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let Ok(file) = beneath::open(tree.as_fd(), name, flags, Mode::empty()) else { continue };
@@ -300,7 +302,7 @@ impl Node {
 
     fn renew_shared(&self, dataset: &Dataset, path: &RelPath) -> io::Result<()> {
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
-        let tree = self.cache.tree(&dataset.name)?;
+        let tree = self.cache.tree(dataset.id, &dataset.name)?;
         let full = top.concat(path).map_err(io::Error::other)?;
         let journal = self.journal.lock();
         let ours = journal.has(&full) || Names::new(journal.removed_of(&top, dataset.id)).cover(path);
@@ -369,7 +371,7 @@ impl Node {
             _ => None,
         };
         let before = former.catalog.as_ref();
-        let tree = self.cache.tree(&catalog.name).map_err(text)?;
+        let tree = self.cache.tree(catalog.id, &catalog.name).map_err(text)?;
         let gone =
             |path: &RelPath| beneath::remove_tree(tree.as_fd(), path).map_err(|e| format!("{path}: {e}"));
         for FrozenFile { path, .. } in self.tree.files(&catalog.name).map_err(text)? {

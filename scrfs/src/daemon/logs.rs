@@ -106,7 +106,7 @@ impl Node {
         if self.state.lock().table.datasets.contains_key(&id) {
             return;
         }
-        if let Err(error) = self.cache.discard_logs(id) {
+        if let Err(error) = self.cache.discard_logs(id).and_then(|()| self.cache.drop_if_empty(id)) {
             self.events.warning(Some(id), &format!("copies of open files cannot be removed: {error}"));
         }
     }
@@ -151,7 +151,7 @@ impl Node {
         if logs.is_empty() {
             return Ok(());
         }
-        let tree = self.cache.tree(&dataset.name)?;
+        let tree = self.cache.tree(dataset.id, &dataset.name)?;
         let rests = |file: &FrozenFile| {
             let Some(sealed) = index.entry(&file.path) else { return false };
             let now = beneath::open_file(tree.as_fd(), &file.path)
@@ -170,7 +170,8 @@ impl Node {
                 self.cache.discard_logs(id)?;
             }
         }
-        Ok(())
+        let known = self.state.lock().table.datasets.keys().copied().collect();
+        self.cache.drop_empty(&known)
     }
 }
 

@@ -113,7 +113,7 @@ impl Node {
             DataRequest::AbandonMember { id, member } => done(self.abandon_member(id, member)?),
             DataRequest::CreateCopy { file, takes } => descriptor(self.create_copy(&file, takes)?),
             DataRequest::AbandonCopy(file) => done(self.abandon_copy(&file)?),
-            DataRequest::Room => Ok((DataReply::Room(self.room_for_copies()), None)),
+            DataRequest::Room(id) => Ok((DataReply::Room(self.room_for_copies(id)), None)),
             DataRequest::InstallCopy { file, size, crc } => done(self.install_copy(&file, size, crc)?),
         }
     }
@@ -207,6 +207,9 @@ impl Node {
             }
             return faults::hit("rebuild.begun").map_err(DataError::io(id, member));
         }
+        self.cache
+            .settle(id, &index.catalog().name, &index.catalog().entries)
+            .map_err(DataError::io(id, member))?;
         disk.change(&self.state, |table| {
             let catalog = index.catalog();
             table.highest_id = table.highest_id.max(id.0);

@@ -51,6 +51,7 @@ mod state;
 mod stores;
 mod transfers;
 mod waiting;
+mod whereabouts;
 
 pub use node::{Node, NodeConfig, NodeError};
 pub use stores::{CacheStore, tell_of_stores};

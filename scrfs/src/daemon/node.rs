@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +13,11 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Service};
 use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState};
-use crate::hash::Text;
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
 use crate::path::RelPath;
 use crate::store::{Store, StoreError};
+use crate::stores::{PRIMARY, Stores};
 use crate::transfer::user::Identity;
 
 use super::bound::Bound;
@@ -27,7 +26,6 @@ use super::cache::Cache;
 use super::copies::Arriving;
 use super::disk::Disk;
 use super::events::Events;
-use super::filemap::CacheNames;
 use super::generation::Generations;
 use super::journal::Journal;
 use super::loose::Loose;
@@ -45,8 +43,8 @@ const RECORD_IO: &str = "record-io";
 pub struct NodeConfig {
     /// `<cntl_base>/<user>/scr.<jobid>`; made if it is not there.
     pub control_directory: PathBuf,
-    /// `<cache_base>/<user>/scr.<jobid>`; made if it is not there.
-    pub cache_directory: PathBuf,
+    /// Where the cache is; each `<cache_base>/<user>/scr.<jobid>` is made if it is not there.
+    pub in_use: Arc<Stores>,
     /// Where datasets are, relative to the mount's root.
     pub checkpoint_path: RelPath,
     /// Where the tree is mounted; for status.
@@ -63,7 +61,7 @@ pub struct NodeConfig {
     pub coordinator_wait: Duration,
     /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
     pub cache_bytes: u64,
-    /// What the cache's place was chosen from; for status.
+    /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,
     /// Called for [`Ask::Stop`]: unmount and end. Must not block.
     pub on_stop: Arc<dyn Fn() + Send + Sync>,
@@ -110,7 +108,7 @@ pub(super) struct Lanes {
 pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) tree: Arc<dyn MountedTree>,
-    pub(super) cache: Cache,
+    pub(super) cache: Arc<Cache>,
     pub(super) bound: Bound,
     pub(super) arriving: Arriving,
     /// Lock order: `rounds`, `generations`, `disk`, `journal`, `state`; none is taken while a later one is held.
@@ -139,14 +137,16 @@ impl Node {
     /// complete ones are listed in `tree` as before.
     pub fn start(config: NodeConfig, tree: Arc<dyn MountedTree>) -> Result<Arc<Self>, NodeError> {
         make_directory(&config.control_directory, 0o711)?;
-        make_directory(&config.cache_directory, 0o700)?;
-        make_directory(&config.cache_directory.join("tree"), 0o755)?;
+        for place in config.in_use.places() {
+            make_directory(&place.cache, 0o700)?;
+            make_directory(&place.tree(), 0o755)?;
+        }
         let opened = |path: &Path, source| NodeError::Directory { path: path.to_owned(), source };
         let store =
             Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
-        let cache = Cache::open(&config.cache_directory, config.checkpoint_path.clone())
-            .map_err(|e| opened(&config.cache_directory, e))?;
-        let node = Self::load(config, tree, &Arc::new(store), cache)?;
+        let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.clone())
+            .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
+        let node = Self::load(config, tree, &Arc::new(store), Arc::new(cache))?;
         node.take_up();
         let watching = Arc::clone(&node);
         let watcher = std::thread::Builder::new()
@@ -170,13 +170,10 @@ impl Node {
         config: NodeConfig,
         tree: Arc<dyn MountedTree>,
         store: &Arc<Store>,
-        cache: Cache,
+        cache: Arc<Cache>,
     ) -> Result<Arc<Self>, NodeError> {
         let events = Events::open(store.path());
-        let text = |path: &Path| Text::new(path.as_os_str().as_bytes()).unwrap_or_default();
-        let base = config.cache_directory.ancestors().nth(2).unwrap_or(&config.cache_directory);
-        let names = CacheNames { base: text(base), directory: text(&config.cache_directory) };
-        let mut disk = Disk::new(Arc::clone(store), names);
+        let mut disk = Disk::new(Arc::clone(store), Arc::clone(&cache));
         let mut loaded = disk.load()?;
         let settings = disk.settings(&mut loaded.problems)?;
         let (rounds, torn_rounds) = Rounds::load(store)?;
@@ -252,6 +249,7 @@ impl Node {
         }
         self.tree.record_io(self.config.control_directory.join(RECORD_IO).exists());
         self.count_in_background();
+        self.settle_all();
         let (frozen, listed, going) = {
             let mut state = self.state.lock();
             if state.was_attached {
@@ -291,6 +289,17 @@ impl Node {
         }
         for id in going {
             self.evict_in_background(id);
+        }
+    }
+
+    /// Datasets that an earlier version, or a mount over one store, left get their own directories.
+    fn settle_all(&self) {
+        let datasets: Vec<_> = self.state.lock().table.datasets.values().cloned().collect();
+        for dataset in datasets {
+            let entries = dataset.catalog.as_ref().map_or(&[][..], |index| &index.catalog().entries);
+            if let Err(error) = self.cache.settle(dataset.id, &dataset.name, entries) {
+                self.events.error(Some(dataset.id), &format!("its own directory cannot be made: {error}"));
+            }
         }
     }
 

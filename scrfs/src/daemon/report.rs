@@ -4,6 +4,7 @@ use crate::control::HeldState;
 use crate::dataset::Scheme;
 use crate::ids::DatasetId;
 use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, survives};
+use crate::stores::PRIMARY;
 
 use super::node::Node;
 use super::state::Dataset;
@@ -20,7 +21,7 @@ impl Node {
         let open = self.open_datasets();
         let stores = self.stores();
         let limit = self.bound.limit();
-        let taken = self.cache.room().ok().filter(|_| limit > 0).map(|room| self.bound.taken(&room));
+        let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
         let state = self.state.lock();
         let current = state.current_now();
         let mut sealed: Vec<&Dataset> = state.present().collect();
@@ -38,7 +39,7 @@ impl Node {
             mode_reason,
             job: format!("{} {}", config.job_user, config.job_id),
             control_directory: config.control_directory.display().to_string(),
-            cache_directory: config.cache_directory.display().to_string(),
+            cache_directory: config.in_use.places()[PRIMARY].cache.display().to_string(),
             stores,
             cache_bytes: taken.map(|taken| (taken, limit)),
             coordinator: state.attached.as_ref().map(|attached| CoordinatorStatus {

@@ -397,7 +397,7 @@ impl GlobalRequests for Node {
     }
 
     fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs {
-        self.bound.narrow(room)
+        self.narrowed(room)
     }
 
     fn note(&self, text: String) {

@@ -4,12 +4,14 @@
 //! So room is looked at before: when a dataset begins, and every second. If it is short, the lead is told, which lets the
 //! oldest dataset go that may go. After each removal it is looked at again.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
 use crate::control::{Event, HeldState};
 use crate::ids::DatasetId;
+use crate::stores::PRIMARY;
 
 use super::node::Node;
 use super::state::State;
@@ -25,8 +27,8 @@ const RESERVE: u64 = 8;
 /// When room is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// A dataset begins, or the next generation of one: all of it is to come.
-    Begin,
+    /// A dataset begins in this store, or the next generation of one: all of it is to come.
+    Begin(Option<usize>),
     /// Some of it may be there already. Nothing to do where nothing is being written.
     Meanwhile,
     /// A dataset has gone: was that enough?
@@ -42,6 +44,8 @@ pub(super) struct Shortage {
     wanted: u64,
     /// For a dataset that began.
     begins: bool,
+    /// Where.
+    store: usize,
     /// What might have gone then, and was it on the PFS: as long as that is the same, asking again is of no use.
     asked_with: Vec<(DatasetId, bool)>,
     asked_at: Option<Instant>,
@@ -100,12 +104,43 @@ impl Node {
         asked.elapsed() < PATIENCE
     }
 
+    /// The store whose room counts: where something begins, or was short of room; else of those that are written to the one
+    /// with least, or the one that is next.
+    fn store_in_need(&self, moment: Moment) -> usize {
+        if self.cache.is_one() {
+            return PRIMARY;
+        }
+        match moment {
+            Moment::Begin(Some(store)) => return store,
+            Moment::Gone => return self.state.lock().shortage.store,
+            _ => {}
+        }
+        let names = self.journal.lock().names();
+        let stores: BTreeSet<usize> =
+            names.iter().filter_map(|name| self.cache.tree_store(name).ok().flatten()).collect();
+        let free = |store: &usize| {
+            self.cache.room_of(*store).map_or(0, |room| room.f_bavail.saturating_mul(room.f_frsize))
+        };
+        stores.into_iter().min_by_key(free).unwrap_or_else(|| self.cache.stores.next())
+    }
+
+    /// The datasets whose removal gives room in a store; `None` when all do.
+    fn help_in(&self, store: usize, removable: &[(DatasetId, bool)]) -> Option<Vec<DatasetId>> {
+        // The bound is one for all stores.
+        if self.cache.is_one() || self.bound.limit() > 0 {
+            return None;
+        }
+        let there = |id: &DatasetId| self.cache.store_of(*id).is_ok_and(|at| at == store);
+        Some(removable.iter().map(|(id, _)| *id).filter(there).collect())
+    }
+
     /// Tells the lead when room is short.
     pub(super) fn look_at_room(&self, moment: Moment) {
         if moment == Moment::Meanwhile && self.journal.lock().is_empty() {
             return;
         }
-        let Ok(room) = self.room() else { return };
+        let store = self.store_in_need(moment);
+        let Ok(room) = self.room_in(store) else { return };
         let free = room.f_bavail.saturating_mul(room.f_frsize);
         let mut state = self.state.lock();
         if !state.may_be_short() {
@@ -114,14 +149,14 @@ impl Node {
         let newest = state.current_now().and_then(|id| state.table.datasets.get(&id)?.catalog.clone());
         let whole = newest.map_or(0, |index| index.catalog().layout.bytes_on(&self.config.host));
         let (wanted, begins) = match moment {
-            Moment::Begin => (whole, true),
+            Moment::Begin(_) => (whole, true),
             // Where the cache has reached its bound any room is better than none.
             Moment::Meanwhile | Moment::Refused => ((whole / RESERVE).max(1), false),
             Moment::Gone => (state.shortage.wanted, state.shortage.begins),
         };
         if free >= wanted {
             // The smaller reserve says nothing of what a beginning dataset has asked for.
-            if matches!(moment, Moment::Begin | Moment::Gone) {
+            if matches!(moment, Moment::Begin(_) | Moment::Gone) {
                 state.shortage = Shortage::default();
             }
             return;
@@ -130,8 +165,10 @@ impl Node {
         if matches!(moment, Moment::Meanwhile | Moment::Refused) && state.shortage.asked_with == removable {
             return;
         }
-        state.shortage = Shortage { wanted, begins, asked_with: removable, asked_at: Some(Instant::now()) };
-        state.send_request(Event::RoomShort { free, wanted, begins });
+        let helps = self.help_in(store, &removable);
+        let asked_at = Some(Instant::now());
+        state.shortage = Shortage { wanted, begins, store, asked_with: removable, asked_at };
+        state.send_request(Event::RoomShort { free, wanted, begins, helps });
         drop(state);
         self.events.info(None, &format!("room is short: {free} bytes are free, {wanted} are wanted"));
     }

@@ -184,8 +184,10 @@ impl Node {
         }
         let journal = match op {
             DirOp::Make { path, .. } => {
-                if path.split_first().is_some_and(|(_, rest)| rest.is_root()) {
-                    self.look_at_room(Moment::Begin);
+                if let Some((name, rest)) = path.split_first()
+                    && rest.is_root()
+                {
+                    self.look_at_room(Moment::Begin(self.cache.tree_store(name).ok().flatten()));
                 }
                 Ok(())
             }

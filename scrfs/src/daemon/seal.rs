@@ -151,6 +151,7 @@ impl Node {
             // Its sealed files leave the tree also where nothing was changed: the tree is the new generation's.
             self.open_generation(base)?;
         }
+        self.cache.settle(id, name, &[]).map_err(text)?;
         let logs = self.copy_logs(id, name, &logs, cancelled)?;
         let mut frozen = self.tree.files(name).map_err(|error| error.to_string())?;
         for file in &mut frozen {
@@ -338,6 +339,8 @@ impl Node {
         disk.record_complete(&catalog).map_err(|error| error.to_string())?;
         faults::hit("commit.recorded").map_err(|error| error.to_string())?;
         let index = Arc::new(CatalogIndex::new(catalog));
+        let settled = self.cache.settle(id, &index.catalog().name, &index.catalog().entries);
+        settled.map_err(|error| format!("its own directory cannot be made: {error}"))?;
         let later = self.state.lock().attached.as_ref().is_some_and(super::state::Attached::presents_later);
         // A dataset that was never here has its place in the tree, where files are brought; under a restart it gets it
         // when it is presented.

@@ -1,4 +1,4 @@
-//! The stores that the mount could choose among, for the events and for status.
+//! The stores of the mount and those that it could not use, for the events and for status.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,11 @@ use super::node::Node;
 pub struct CacheStore {
     /// The entry.
     pub base: PathBuf,
-    /// The cache is in it.
+    /// The cache is in it, or a part of it.
     pub used: bool,
+    /// It is the primary store.
+    #[serde(default)]
+    pub primary: bool,
     /// It could not be used, or has files that are not seen.
     pub problem: bool,
     /// Why it is used, or what is wrong with it; empty where there is nothing to say.
@@ -30,8 +33,14 @@ impl CacheStore {
     }
 }
 
-/// Puts the choice of the store into the events of a control directory of which no worker has begun yet.
-pub fn tell_of_stores(control: &Path, count: usize, chosen: &Path, why: impl Display, warnings: &[String]) {
+/// Puts the choice of the stores, the primary and others, into the events of a control directory of which no worker has begun yet.
+pub fn tell_of_stores(
+    control: &Path,
+    count: usize,
+    (primary, others): (&Path, &[&Path]),
+    why: impl Display,
+    warnings: &[String],
+) {
     if count < 2 && warnings.is_empty() {
         return;
     }
@@ -39,7 +48,13 @@ pub fn tell_of_stores(control: &Path, count: usize, chosen: &Path, why: impl Dis
     for warning in warnings {
         events.warning(None, warning);
     }
-    events.info(None, &format!("the cache is in {}: {why}", chosen.display()));
+    let others: Vec<String> = others.iter().map(|base| base.display().to_string()).collect();
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; datasets may go to {} too", others.join(", "))
+    };
+    events.info(None, &format!("the cache is in {}: {why}{others}", primary.display()));
 }
 
 impl Node {

@@ -207,6 +207,7 @@ impl Node {
                 return Err("it is being sealed here".into());
             }
         }
+        self.cache.settle(id, &order.name, &order.entries).map_err(|error| error.to_string())?;
         let part = Arc::new(part.clone());
         disk.change(&self.state, |table| {
             table.highest_id = table.highest_id.max(id.0);

@@ -154,9 +154,13 @@ impl FileSystem {
         Ok(rustix::fs::ftruncate(&file, size)?)
     }
 
-    /// Room of the cache's file system, as far as programs may use it.
-    pub fn statfs(&self) -> Result<StatVfs, Errno> {
-        let room = rustix::fs::fstatvfs(&self.root)?;
+    /// Room of the file system in which inode `id` is, as far as programs may use it. Of the checkpoint path: of the store
+    /// to which the next dataset goes.
+    pub fn statfs(&self, id: u64) -> Result<StatVfs, Errno> {
+        let room = match self.store_of(id) {
+            None => rustix::fs::fstatvfs(&self.root)?,
+            Some(tree) => rustix::fs::fstatvfs(tree)?,
+        };
         Ok(match self.requests.get() {
             Some(node) => node.room(room),
             None => room,

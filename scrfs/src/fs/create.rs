@@ -112,7 +112,7 @@ impl FileSystem {
                 fs.changes(open, super::names::inner_of(&place), caller)?;
             }
             let source = fs.table.get(inode)?.fd()?;
-            let dir = fs.table.get(parent)?.fd()?;
+            let dir = fs.directory_of(parent, made)?;
             if place.is_marker() && !is_regular(stat_of(&source)?.st_mode) {
                 return fail(libc::EPERM);
             }
@@ -207,7 +207,7 @@ impl FileSystem {
     }
 
     fn make_node_now(&self, caller: Caller, parent: u64, name: &[u8], new: &NewNode) -> Result<(), Errno> {
-        let dir = self.table.get(parent)?.fd()?;
+        let dir = self.directory_of(parent, name)?;
         if self.has_made(caller.unique, &dir, name)? {
             return Ok(());
         }
@@ -250,7 +250,7 @@ impl FileSystem {
             let opened = self.open_marker(sealed, caller, entry.attr.nodeid, flags);
             return self.opened_or_forget(entry, opened);
         }
-        let dir = self.table.get(parent)?.fd()?;
+        let dir = self.directory_of(parent, name)?;
         let open = world.open(&place).filter(|_| !place.is_marker());
         if let Some(open) = open.filter(|_| !matches!(self.has_made(caller.unique, &dir, name), Ok(true))) {
             // A name that the kernel did not know; another program's, or another node's, may be there by now.

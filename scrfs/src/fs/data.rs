@@ -126,6 +126,9 @@ impl FileSystem {
         let Ok(fd) = handle.inode.fd() else { return Ok(()) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(proc_path(&fd), flags, Mode::empty())?;
+        for other in self.other_directories(handle.inode.id) {
+            rustix::fs::fsync(other.read_checkpoint(false)?)?;
+        }
         Ok(if data_only { rustix::fs::fdatasync(&dir) } else { rustix::fs::fsync(&dir) }?)
     }
 

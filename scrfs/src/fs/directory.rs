@@ -275,7 +275,7 @@ impl FileSystem {
         if self.kind_of(from)? != rustix::fs::FileType::Directory {
             return fail(libc::ENOTDIR);
         }
-        match self.kind_of(to) {
+        let vote = match self.kind_of(to) {
             Ok(_) if no_replace => fail(libc::EEXIST),
             Ok(rustix::fs::FileType::Directory) if exchange => Ok(()),
             Ok(rustix::fs::FileType::Directory) => {
@@ -290,7 +290,22 @@ impl FileSystem {
                 self.open_directory(&above).map(drop)
             }
             Err(error) => Err(error),
-        }
+        };
+        vote?;
+        self.open_both(from, to, exchange).map(drop)
+    }
+
+    /// The directories that a directory moves between, or two are exchanged in, and their store; EXDEV if there is not
+    /// one store for both.
+    fn open_both(
+        &self,
+        from: &RelPath,
+        to: &RelPath,
+        exchange: bool,
+    ) -> Result<(usize, OwnedFd, OwnedFd), Errno> {
+        let (store, from_dir) = self.open_above(from)?;
+        let (other, to_dir) = if exchange { self.open_above(to)? } else { self.open_to_move((store, to))? };
+        if store == other { Ok((store, from_dir, to_dir)) } else { fail(libc::EXDEV) }
     }
 
     fn kind_of(&self, path: &RelPath) -> Result<rustix::fs::FileType, Errno> {
@@ -332,8 +347,8 @@ impl FileSystem {
 
     /// Makes a directory with exactly this owner and mode.
     pub(crate) fn make_directory(&self, path: &RelPath, owner: Caller, mode: u32) -> Result<(), Errno> {
-        let (above, name) = path.split_last().ok_or(Errno(libc::EEXIST))?;
-        let above = self.open_directory(&above)?;
+        let (_, name) = path.split_last().ok_or(Errno(libc::EEXIST))?;
+        let above = self.open_to_make(path, mode)?;
         self.make_directory_in(&above, name, owner, mode).map(drop)
     }
 
@@ -381,8 +396,8 @@ impl FileSystem {
     }
 
     fn remove_empty(&self, path: &RelPath) -> Result<(), Errno> {
-        let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let removed = self.open_directory(&above).and_then(|dir| {
+        let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let removed = self.open_above(path).and_then(|(_, dir)| {
             self.as_owner(&dir, || Ok(rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)?))
         });
         match removed {
@@ -414,16 +429,25 @@ impl FileSystem {
     fn rename_directory(&self, from: &RelPath, to: &RelPath, exchange: bool) -> Result<(), Errno> {
         let ((from_dir, from_name), (to_dir, to_name)) =
             from.split_last().zip(to.split_last()).ok_or(Errno(libc::EBUSY))?;
-        let (from_fd, to_fd) = (self.open_directory(&from_dir)?, self.open_directory(&to_dir)?);
+        let (store, from_fd, to_fd) = match self.open_both(from, to, exchange) {
+            // Where it was nobody can tell any more.
+            Err(Errno(libc::EXDEV)) if !exchange && self.was_renamed(from, to) => return Ok(()),
+            opened => opened?,
+        };
         let flags =
             if exchange { rustix::fs::RenameFlags::EXCHANGE } else { rustix::fs::RenameFlags::empty() };
         match rustix::fs::renameat_with(&from_fd, from_name, &to_fd, to_name, flags) {
-            Ok(()) => {}
+            Ok(()) if exchange => {}
+            Ok(()) => self.remove_replaced((store, to))?,
             Err(rustix::io::Errno::NOENT) if !exchange && self.open_directory(to).is_ok() => {}
             Err(error) => return Err(error.into()),
         }
         self.move_names((&from_dir, from_name), (&to_dir, to_name), exchange);
         Ok(())
+    }
+
+    fn was_renamed(&self, from: &RelPath, to: &RelPath) -> bool {
+        matches!(self.open_directory(from), Err(Errno(libc::ENOENT))) && self.open_directory(to).is_ok()
     }
 
     /// Keeps the table in step with a rename below the mount. Under a parent that the kernel does not know nothing is

@@ -30,8 +30,8 @@ pub(crate) struct Doomed {
 }
 
 struct Shared {
-    /// `.scrfs` in the backing tree: what is in it is to be deleted.
-    keep: OwnedFd,
+    /// `.scrfs` in the backing tree of each store: what is in it is to be deleted.
+    keeps: Vec<OwnedFd>,
     count: Mutex<Count>,
     gone: Condvar,
 }
@@ -47,40 +47,45 @@ struct Count {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Aside {
+    store: usize,
     number: u64,
     /// Where it was, opened for nothing but its path.
     from: OwnedFd,
 }
 
 impl Doomed {
-    /// In the backing tree at `tree`; goes on with what a former process left.
-    pub(crate) fn open(tree: &Path) -> io::Result<Self> {
-        let tree =
-            rustix::fs::open(tree, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    /// In the backing tree of each store; goes on with what a former process left.
+    pub(crate) fn open(trees: &[&Path]) -> io::Result<Self> {
         let reserved =
             RelPath::new(RESERVED_AT_ROOT).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        let keep = beneath::make_directories(tree.as_fd(), &reserved)?;
-        let left = beneath::names(keep.as_fd())?;
-        let number = |name: &Vec<u8>| std::str::from_utf8(name).ok()?.parse::<u64>().ok();
+        let (mut keeps, mut left) = (Vec::new(), Vec::new());
+        for (store, tree) in trees.iter().enumerate() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let tree = rustix::fs::open(*tree, flags, Mode::empty())?;
+            let keep = beneath::make_directories(tree.as_fd(), &reserved)?;
+            left.extend(beneath::names(keep.as_fd())?.into_iter().map(|name| (store, name)));
+            keeps.push(keep);
+        }
+        let number = |(_, name): &(usize, Vec<u8>)| std::str::from_utf8(name).ok()?.parse::<u64>().ok();
         let next = left.iter().filter_map(number).max().map_or(0, |last| last.saturating_add(1));
         let shared =
-            Arc::new(Shared { keep, count: Mutex::new(Count { next, gone: next }), gone: Condvar::new() });
+            Arc::new(Shared { keeps, count: Mutex::new(Count { next, gone: next }), gone: Condvar::new() });
         let doomed = Self { lane: Lane::start("scrfs-delete")?, shared };
-        for name in left {
+        for (store, name) in left {
             let shared = Arc::clone(&doomed.shared);
-            doomed.lane.run(move || shared.delete(&name));
+            doomed.lane.run(move || shared.delete(store, &name));
         }
         Ok(doomed)
     }
 
-    /// Where things are that programs do not see; what is left there is deleted at the next start.
-    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
-        self.shared.keep.as_fd()
+    /// Where things of a store are that programs do not see; what is left there is deleted at the next start.
+    pub(crate) fn directory(&self, store: usize) -> BorrowedFd<'_> {
+        self.shared.keeps[store].as_fd()
     }
 
-    /// Takes `name` out of directory `from`, which is opened with O_PATH. One that is empty, or no directory, is gone
+    /// Takes `name` out of directory `from` of a store, which is opened with O_PATH. One that is empty, or no directory, is gone
     /// by that.
-    pub(crate) fn take(&self, from: OwnedFd, name: &[u8]) -> Result<Option<Aside>, Errno> {
+    pub(crate) fn take(&self, store: usize, from: OwnedFd, name: &[u8]) -> Result<Option<Aside>, Errno> {
         match rustix::fs::unlinkat(&from, name, AtFlags::REMOVEDIR) {
             Ok(()) => return Ok(None),
             Err(rustix::io::Errno::NOTDIR) => {
@@ -97,18 +102,18 @@ impl Doomed {
             count.next - 1
         };
         let path = RelPath::new(name)?;
-        let moved = beneath::rename(from.as_fd(), &path, self.shared.keep.as_fd(), &named(number)?);
+        let moved = beneath::rename(from.as_fd(), &path, self.directory(store), &named(number)?);
         if let Err(error) = moved {
             self.queue(number, |_| {}, || {});
             return Err(error.into());
         }
-        Ok(Some(Aside { number, from }))
+        Ok(Some(Aside { store, number, from }))
     }
 
     /// Deletes it by and by; `after` runs in the deleting thread. Its number is for [`Doomed::is_gone`].
     pub(crate) fn delete(&self, aside: Aside, after: impl FnOnce() + Send + 'static) -> u64 {
-        let Aside { number, from } = aside;
-        self.queue(number, move |shared| shared.delete_safely(&from, number), after);
+        let Aside { store, number, from } = aside;
+        self.queue(number, move |shared| shared.delete_safely(store, &from, number), after);
         number
     }
 
@@ -144,27 +149,27 @@ impl Doomed {
 }
 
 impl Shared {
-    fn delete_safely(&self, from: &OwnedFd, number: u64) {
+    fn delete_safely(&self, store: usize, from: &OwnedFd, number: u64) {
         let synced = faults::hit("remove.aside")
-            .and_then(|()| self.sync(from))
+            .and_then(|()| self.sync(store, from))
             .and_then(|()| faults::hit("remove.synced"));
         match synced {
-            Ok(()) => self.delete(number.to_string().as_bytes()),
+            Ok(()) => self.delete(store, number.to_string().as_bytes()),
             Err(error) => tracing::warn!(%error, number, "a removed tree stays until the next start"),
         }
     }
 
-    fn sync(&self, from: &OwnedFd) -> io::Result<()> {
+    fn sync(&self, store: usize, from: &OwnedFd) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::fsync(&self.keep)?;
+        rustix::fs::fsync(&self.keeps[store])?;
         Ok(rustix::fs::fsync(rustix::fs::openat(from, ".", flags, Mode::empty())?)?)
     }
 
     /// It is out of sight, so an error costs room, not correctness.
-    fn delete(&self, name: &[u8]) {
+    fn delete(&self, store: usize, name: &[u8]) {
         let removed = RelPath::new(name)
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))
-            .and_then(|path| beneath::remove_tree(self.keep.as_fd(), &path));
+            .and_then(|path| beneath::remove_tree(self.keeps[store].as_fd(), &path));
         if let Err(error) = removed {
             tracing::warn!(name = %String::from_utf8_lossy(name), %error, "a removed tree cannot be deleted");
         }
@@ -191,16 +196,16 @@ mod tests {
         std::fs::write(keep.join("7/deep/file"), b"x").unwrap();
         std::fs::write(keep.join("odd"), b"x").unwrap();
         std::fs::create_dir_all(dir.path().join("d/below")).unwrap();
-        let doomed = Doomed::open(dir.path()).unwrap();
+        let doomed = Doomed::open(&[dir.path()]).unwrap();
         let from = || rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let aside = doomed.take(from(), b"d").unwrap().unwrap();
+        let aside = doomed.take(0, from(), b"d").unwrap().unwrap();
         assert!(!dir.path().join("d").exists() && !doomed.is_gone(aside.number));
         let (told, after) = std::sync::mpsc::channel();
         let number = doomed.delete(aside, move || told.send(()).unwrap());
         assert_eq!(number, 8);
         after.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(doomed.is_gone(number) && doomed.wait(Duration::from_secs(10)));
-        assert_eq!(std::fs::read_dir(path(&doomed.shared.keep)).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(path(&doomed.shared.keeps[0])).unwrap().count(), 0);
     }
 
     #[test]
@@ -208,13 +213,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("empty")).unwrap();
         std::fs::write(dir.path().join("file"), b"x").unwrap();
-        let doomed = Doomed::open(dir.path()).unwrap();
+        let doomed = Doomed::open(&[dir.path()]).unwrap();
         for name in ["empty", "file"] {
             let from = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-            assert!(doomed.take(from, name.as_bytes()).unwrap().is_none());
+            assert!(doomed.take(0, from, name.as_bytes()).unwrap().is_none());
             assert!(!dir.path().join(name).exists());
         }
         let from = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        assert_eq!(doomed.take(from, b"none").unwrap_err(), Errno(libc::ENOENT));
+        assert_eq!(doomed.take(0, from, b"none").unwrap_err(), Errno(libc::ENOENT));
     }
 }

@@ -294,9 +294,9 @@ impl FileSystem {
         self.changes(sealed, inner.clone(), caller)?;
         let (dir, name) = path.split_last().ok_or(Errno(libc::EISDIR))?;
         let _change = self.table.find(&dir).map(|parent| self.gates.change(parent));
-        let dir = self.open_directory(&dir)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let keep = rustix::fs::openat(self.doomed()?.directory(), ".", flags, Mode::empty())?;
+        let (store, dir) = self.open_in_store(&dir, flags | OFlags::NOFOLLOW)?;
+        let keep = rustix::fs::openat(self.doomed()?.directory(store), ".", flags, Mode::empty())?;
         let temporary = format!("new.{}", NEW.fetch_add(1, Ordering::Relaxed));
         // Ours at first: its maker may not write there.
         let (made, stat) = self.new_file(Caller::default(), &keep, temporary.as_bytes(), mode)?;

@@ -1,6 +1,7 @@
 //! Reading directories. A listing is taken when the directory is opened or rewound, so offsets stay right while names
 //! come and go.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -242,7 +243,28 @@ impl FileSystem {
         }
         let dir = rustix::fs::openat(&inode.fd()?, ".", flags, Mode::empty())?;
         let mut entries = Vec::new();
-        for entry in beneath::entries(&dir)? {
+        self.add_backed(&dir, special, &mut entries)?;
+        let first: HashSet<Vec<u8>> = match self.other_directories(inode.id) {
+            [] => return Ok(entries),
+            _ => entries.iter().map(|entry| entry.name.clone()).collect(),
+        };
+        for other in self.other_directories(inode.id) {
+            let quiet = flags.contains(OFlags::NOATIME);
+            let mut more = Vec::new();
+            self.add_backed(&other.read_checkpoint(quiet)?, special, &mut more)?;
+            entries.extend(more.into_iter().filter(|entry| !first.contains(&entry.name)));
+        }
+        Ok(entries)
+    }
+
+    fn add_backed(
+        &self,
+        dir: &OwnedFd,
+        special: Option<&RelPath>,
+        entries: &mut Vec<DirEntry>,
+    ) -> Result<(), Errno> {
+        let device = if self.roots.is_one() { None } else { Some(rustix::fs::fstat(dir)?.st_dev) };
+        for entry in beneath::entries(dir)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if let Some(path) = special {
@@ -252,10 +274,10 @@ impl FileSystem {
                     continue;
                 }
             }
-            let ino = self.table.number_of(entry.ino()).unwrap_or(FOREIGN | entry.ino());
+            let ino = self.table.number_of(device, entry.ino()).unwrap_or(FOREIGN | entry.ino());
             entries.push(DirEntry { name: name.to_vec(), kind: Kind::of(entry.file_type()), ino });
         }
-        Ok(entries)
+        Ok(())
     }
 
     /// ENOTEMPTY when programs see names in the directory.

@@ -18,6 +18,7 @@ use super::{FileSystem, proc_path, sys};
 use crate::control::loose::{LooseEntry, LooseKind};
 use crate::daemon::boundary::{Caller, Errno, Look};
 use crate::dataset::Stamp;
+use crate::stores::PRIMARY;
 
 impl FileSystem {
     /// `done`, after all other nodes have what these names (of directories and names in them) are by then. Only names
@@ -195,7 +196,7 @@ impl FileSystem {
     /// Makes it where no program sees it; `None` for a name that is gone.
     fn make_aside(&self, entry: &LooseEntry) -> Result<Option<(OwnedFd, String)>, Errno> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let aside = self.doomed()?.directory().try_clone_to_owned()?;
+        let aside = self.doomed()?.directory(PRIMARY).try_clone_to_owned()?;
         let name = format!("loose.{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let made = match &entry.kind {
             LooseKind::Gone => return Ok(None),

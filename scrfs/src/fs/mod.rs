@@ -2,7 +2,7 @@
 //!
 //! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading order: [`place`] says
 //! what a path means; [`table`] keeps the inodes; `world` what is held, frozen or sealed now; `names`, `create`,
-//! `rename`, `data`, `attrs`, `listing` are the operations; `loose` brings pointer files to other nodes; `flat` finds files of datasets in the checkpoint path; `generation` what changes in sealed datasets need; `directory` and `marker` are those that other nodes take
+//! `rename`, `data`, `attrs`, `listing` are the operations; `loose` brings pointer files to other nodes; `flat` finds files of datasets in the checkpoint path; `roots` where things are when the mount has several stores; `generation` what changes in sealed datasets need; `directory` and `marker` are those that other nodes take
 //! part in; `eyes` are files that are not there, `meter` records what is done with files; `tree` is what the node asks of the mount ([`MountedTree`]).
 //!
 //! [`MountedTree`]: crate::daemon::boundary::MountedTree
@@ -35,6 +35,7 @@ mod remove;
 mod rename;
 mod restore;
 mod rights;
+mod roots;
 pub(crate) mod rules;
 mod sealed;
 mod sys;
@@ -52,11 +53,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
 
 pub use self::attr::{Attr, Changes, Kind, SetTime};
 pub use self::attrs::Value;
 pub use self::create::NewNode;
+pub(crate) use self::flat::FLAT as FLAT_DIRECTORY;
 pub use self::handles::Handle;
 pub use self::listing::{DirEntry, Taken};
 pub use self::meter::IoRecord;
@@ -64,12 +66,13 @@ pub use self::names::Entry;
 pub use self::open::{Data, Opened};
 use self::place::Namespace;
 pub use self::restore::Registered;
-use self::table::{Backing, Table};
+use self::table::Table;
 pub use self::wait::Done;
 use crate::daemon::boundary::{Errno, GlobalRequests};
 use crate::keep::Keep;
 use crate::path::RelPath;
 use crate::store::beneath;
+use crate::stores::{Place, Stores};
 
 /// Bound of a wait for a seal or a directory round, until the job's settings are known: `SCRFS_SEAL_TIMEOUT` and
 /// `SCRFS_COORDINATOR_WAIT` together.
@@ -88,8 +91,11 @@ pub struct DataMode {
 
 /// The file system. Shared by the adapter's threads and the node.
 pub struct FileSystem {
+    /// The primary store's tree.
     root: Arc<OwnedFd>,
     root_path: PathBuf,
+    /// All stores'.
+    roots: roots::Roots,
     /// Runs as root: may give files to their makers, and needs no permission bits.
     privileged: bool,
     names: Namespace,
@@ -136,18 +142,38 @@ impl FileSystem {
 
     /// As [`FileSystem::new`], with state memory that outlives this process.
     pub fn with_keep(tree: &Path, checkpoint_path: RelPath, keep: Arc<Keep>) -> Result<Arc<Self>, Errno> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let root = rustix::fs::open(tree, flags, Mode::empty())?;
-        let key = attr::key_of(&attr::stat_of(&root)?);
-        let root = Arc::new(root);
-        std::fs::create_dir_all(tree.join(checkpoint_path.as_path()))?;
+        let stores = Arc::new(Stores::one(tree.parent().unwrap_or(tree)));
+        Self::over(&[tree.to_owned()], checkpoint_path, keep, stores)
+    }
+
+    /// The same over all of `stores`.
+    pub fn with_stores(
+        checkpoint_path: RelPath,
+        keep: Arc<Keep>,
+        stores: Arc<Stores>,
+    ) -> Result<Arc<Self>, Errno> {
+        let trees: Vec<PathBuf> = stores.places().iter().map(Place::tree).collect();
+        Self::over(&trees, checkpoint_path, keep, stores)
+    }
+
+    fn over(
+        trees: &[PathBuf],
+        checkpoint_path: RelPath,
+        keep: Arc<Keep>,
+        stores: Arc<Stores>,
+    ) -> Result<Arc<Self>, Errno> {
+        let roots = roots::Roots::open(trees, &checkpoint_path, stores)?;
+        let backings = roots.all().iter().map(roots::Root::backing).collect::<Result<Vec<_>, _>>()?;
+        let primary = roots.all().first().ok_or(Errno(libc::ENOENT))?;
+        let (root, root_path) = (Arc::clone(&primary.tree), primary.path.clone());
         Ok(Arc::new_cyclic(|me| Self {
-            root: Arc::clone(&root),
-            root_path: tree.to_owned(),
+            root,
+            root_path,
+            roots,
             privileged: rustix::process::geteuid().is_root(),
             names: Namespace::new(checkpoint_path),
             flat: flat::Flat::default(),
-            table: Table::new(Backing { fd: root, key }, Arc::clone(&keep)),
+            table: Table::over(backings, Arc::clone(&keep)),
             gates: gates::Gates::default(),
             eyes: eyes::Eyes::default(),
             meters: meter::Meters::default(),
@@ -175,7 +201,9 @@ impl FileSystem {
     pub fn begin(&self) -> Result<(), Errno> {
         // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the process.
         signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
-        let _ = self.doomed.set(doomed::Doomed::open(&self.root_path)?);
+        self.drop_doubles()?;
+        let trees: Vec<&Path> = self.roots.all().iter().map(|root| root.path.as_path()).collect();
+        let _ = self.doomed.set(doomed::Doomed::open(&trees)?);
         Ok(())
     }
 
@@ -218,14 +246,17 @@ impl FileSystem {
         let _ = self.forget_names.set(Box::new(forget));
     }
 
-    /// A regular file on the cache's file system, to try passthrough with.
-    pub fn probe_file(&self) -> Result<OwnedFd, Errno> {
-        let dir = self.root_path.parent().unwrap_or(&self.root_path);
-        let path = dir.join(format!(".probe.{}", std::process::id()));
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::unlink(&path)?;
-        Ok(fd)
+    /// A regular file on the file system of each store, to try passthrough with.
+    pub fn probe_files(&self) -> Result<Vec<OwnedFd>, Errno> {
+        let probe = |root: &roots::Root| {
+            let dir = root.path.parent().unwrap_or(&root.path);
+            let path = dir.join(format!(".probe.{}", std::process::id()));
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+            let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+            rustix::fs::unlink(&path)?;
+            Ok(fd)
+        };
+        self.roots.all().iter().map(probe).collect()
     }
 
     fn requests(&self) -> Result<&Arc<dyn GlobalRequests>, Errno> {
@@ -240,34 +271,12 @@ impl FileSystem {
         }
     }
 
-    /// Opens `path` of the tree; no symlink on the way is followed, and none at its end unless `flags` allows it.
-    fn open_in_tree(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let flags = flags | OFlags::CLOEXEC;
-        match rustix::fs::openat2(&self.root, path.as_path(), flags, Mode::empty(), resolve) {
-            Ok(fd) => Ok(fd),
-            // A symlink itself may be opened with O_PATH, and openat2 refuses it: go by its directory.
-            Err(rustix::io::Errno::LOOP) if flags.contains(OFlags::PATH | OFlags::NOFOLLOW) => {
-                let (dir, name) = path.split_last().ok_or(Errno(libc::ELOOP))?;
-                let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let dir = rustix::fs::openat2(&self.root, dir.as_path(), above, Mode::empty(), resolve)?;
-                Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// O_PATH descriptor of a directory of the tree.
-    fn open_directory(&self, path: &RelPath) -> Result<OwnedFd, Errno> {
-        self.open_in_tree(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
-    }
-
     /// Takes what is to be deleted out of sight; its bytes go by and by. The number, where there are any, is to wait
     /// for.
     fn doom(&self, path: &RelPath) -> Result<Option<u64>, Errno> {
-        let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let dir = self.open_directory(&above)?;
-        let taken = self.as_owner(&dir, || self.doomed()?.take(dir.try_clone()?, name))?;
+        let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let (store, dir) = self.open_above(path)?;
+        let taken = self.as_owner(&dir, || self.doomed()?.take(store, dir.try_clone()?, name))?;
         let me = Weak::clone(&self.me);
         let after = move || {
             if let Some(fs) = me.upgrade() {

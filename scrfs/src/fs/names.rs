@@ -102,7 +102,7 @@ impl FileSystem {
 
     /// Looks up in the backing directory.
     pub(crate) fn lookup_backed(&self, place: &Place, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
-        let dir = self.table.get(parent)?.fd()?;
+        let dir = self.directory_of(parent, name)?;
         if self.table.known(parent, name).is_some() {
             let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
             if let Some(inode) = self.table.enter_known(parent, name, key_of(&stat)) {
@@ -147,7 +147,7 @@ impl FileSystem {
         if self.table.known(parent, name).is_some() {
             return None;
         }
-        let dir = self.table.get(parent).ok()?.fd().ok()?;
+        let dir = self.directory_of(parent, name).ok()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&dir, name, flags, Mode::empty()).ok()?;
         let stat = stat_of(&fd).ok()?;
@@ -277,7 +277,14 @@ impl FileSystem {
 impl FileSystem {
     /// An entry with the times that the kernel may keep it.
     pub(crate) fn entry_of(&self, place: &Place, inode: &Inode, stat: &Stat) -> Entry {
-        let attr = Attr::of(inode.id, stat);
+        let attr = match place {
+            Place::Top if !self.roots.is_one() => {
+                let mut stat = *stat;
+                self.roots.widen(&mut stat);
+                Attr::of(inode.id, &stat)
+            }
+            _ => Attr::of(inode.id, stat),
+        };
         let stored = inode.mappable.load(Ordering::Relaxed) > 0;
         // A write clears these bits behind the kernel's back.
         let clears = attr.kind == Kind::File && attr.perm & 0o6000 != 0;

@@ -111,12 +111,12 @@ fn is_parked(inode: &Inode) -> bool {
 pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
     let table = inode.table.upgrade().ok_or(Errno(libc::ESTALE))?;
     for _ in 0..TRIES {
-        let (root, path) = {
+        let (roots, path) = {
             let inner = table.lock();
-            (Arc::clone(&inner.root), inner.path(inode.id))
+            (inner.roots.clone(), inner.path(inode.id))
         };
         let path = path.ok_or(Errno(libc::ESTALE))?;
-        let found = open_path(&root, &path);
+        let found = open_in(&roots, &path, inode);
         let mut inner = table.lock();
         let mut slot = inode.backing.write();
         let known = slot.as_mut().ok_or(Errno(libc::ESTALE))?;
@@ -138,6 +138,23 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
         }
     }
     Err(Errno(libc::ESTALE))
+}
+
+/// In the store in which it is; there is one nearly always.
+fn open_in(
+    roots: &[Arc<std::os::fd::OwnedFd>],
+    path: &crate::path::RelPath,
+    inode: &Inode,
+) -> Result<Backing, Errno> {
+    let key = inode.backing.read().as_ref().map(|known| known.key);
+    let mut found = Err(Errno(libc::ENOENT));
+    for root in roots {
+        found = open_path(root, path);
+        if found.as_ref().is_ok_and(|backing| Some(backing.key) == key) {
+            break;
+        }
+    }
+    found
 }
 
 fn open_path(root: &std::os::fd::OwnedFd, path: &crate::path::RelPath) -> Result<Backing, Errno> {

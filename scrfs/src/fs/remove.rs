@@ -101,7 +101,7 @@ impl FileSystem {
         } else if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
             self.unlink_open(open, (&path, &place), caller.unique)?;
         } else {
-            let dir = self.table.get(parent)?.fd()?;
+            let dir = self.directory_of(parent, name)?;
             if !self.will_remove(caller.unique, &dir, name)? {
                 rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
                 effect()?;

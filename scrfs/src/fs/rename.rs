@@ -120,7 +120,7 @@ impl FileSystem {
     }
 
     fn kind_at(&self, at: &At) -> Result<FileType, Errno> {
-        let dir = self.table.get(at.0)?.fd()?;
+        let dir = self.directory_of(at.0, &at.1)?;
         let stat = rustix::fs::statat(&dir, &*at.1, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(FileType::from_raw_mode(stat.st_mode))
     }
@@ -157,7 +157,7 @@ impl FileSystem {
     }
 
     fn key_of_name(&self, at: &At) -> Result<Option<Key>, Errno> {
-        key_at(self.table.get(at.0)?.fd()?, &at.1)
+        key_at(self.directory_of(at.0, &at.1)?, &at.1)
     }
 
     fn rename_now(
@@ -253,7 +253,7 @@ impl FileSystem {
             let no_replace = flags.contains(RenameFlags::NOREPLACE);
             return Ok(Step::Global(DirOp::Rename { from: from_path, to: to_path, no_replace, exchange }));
         }
-        let (from_dir, to_dir) = (self.table.get(from.0)?.fd()?, self.table.get(to.0)?.fd()?);
+        let (from_dir, to_dir) = (self.directory_of(from.0, &from.1)?, self.directory_of(to.0, &to.1)?);
         // A marker that is not listed is not there for the program that says NOREPLACE.
         let flags = if to_place.is_marker() { flags - RenameFlags::NOREPLACE } else { flags };
         let file = source == FileType::RegularFile;

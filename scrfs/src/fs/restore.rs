@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, Stat};
 
 use super::FileSystem;
 use super::attr::{key_of, stat_of};
@@ -42,6 +42,7 @@ impl FileSystem {
     /// Takes over what `keepers` and the state memory hold, before anything else happens to the tree. Sealed
     /// names come later: [`FileSystem::restore_sealed`].
     pub fn restore(&self, keepers: &Keepers) -> Result<(), Errno> {
+        self.drop_doubles()?;
         let mut lost = HashMap::new();
         let mut registrations = HashMap::new();
         let mut taken = Vec::new();
@@ -72,12 +73,12 @@ impl FileSystem {
 
     /// Gives inodes their names; those without a descriptor, which are in `wanted`, where they can be found.
     fn restore_names(&self, inodes: &[Arc<Inode>], mut wanted: HashMap<Key, u64>) -> Result<(), Errno> {
-        let root = path_text(&self.root)?;
+        let trees = self.tree_paths()?;
         let mut paths: Vec<(RelPath, u64)> = Vec::with_capacity(inodes.len());
         for inode in inodes {
             let Some(backing) = inode.backing() else { continue };
             let stat = stat_of(&backing.fd)?;
-            match self.kept_path(&backing, &stat, &root)? {
+            match self.kept_path(&backing, &stat, &trees)? {
                 Some(path) if single(&stat) => paths.push((path, inode.id)),
                 None if single(&stat) && stat.st_nlink == 0 => {}
                 found => {
@@ -97,32 +98,38 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The path at which the kernel sees a descriptor's file, relative to the tree.
-    fn kept_path(&self, backing: &Backing, stat: &Stat, root: &[u8]) -> Result<Option<RelPath>, Errno> {
+    /// The path at which the kernel sees a descriptor's file, relative to its store's tree.
+    fn kept_path(&self, backing: &Backing, stat: &Stat, trees: &[Vec<u8>]) -> Result<Option<RelPath>, Errno> {
         if stat.st_nlink == 0 {
             return Ok(None);
         }
         let text = path_text(&backing.fd)?;
-        let Some(path) = text.strip_prefix(root).and_then(|below| below.strip_prefix(b"/")) else {
-            return Ok(None);
-        };
+        let below = |tree: &Vec<u8>| text.strip_prefix(&**tree)?.strip_prefix(b"/");
+        let found = trees.iter().enumerate().find_map(|(store, tree)| Some((store, below(tree)?)));
+        let Some((store, path)) = found else { return Ok(None) };
         let Ok(path) = RelPath::new(path) else { return Ok(None) };
         if path.as_bytes().ends_with(GONE) {
             // A name may end so.
-            let there = rustix::fs::statat(&self.root, path.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+            let tree = &self.roots.all()[store].tree;
+            let there = rustix::fs::statat(tree, path.as_path(), AtFlags::SYMLINK_NOFOLLOW);
             return Ok(there.is_ok_and(|there| key_of(&there) == backing.key).then_some(path));
         }
         Ok(Some(path))
     }
 
-    /// All names in the tree of the inodes in `wanted`.
+    /// Where the trees are in the kernel's eyes.
+    fn tree_paths(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        self.roots.all().iter().map(|root| path_text(&root.tree)).collect()
+    }
+
+    /// All names in the trees of the inodes in `wanted`.
     fn find_all(&self, wanted: &HashMap<Key, u64>) -> Result<Vec<(RelPath, u64)>, Errno> {
         let numbers: HashSet<u64> = wanted.keys().map(|key| key.1).collect();
         let mut found = Vec::new();
-        let mut pending = vec![RelPath::root()];
-        while let Some(dir) = pending.pop() {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-            let Ok(fd) = self.open_in_tree(&dir, flags) else { continue };
+        let mut pending: Vec<(usize, RelPath)> =
+            (0..self.roots.all().len()).map(|store| (store, RelPath::root())).collect();
+        while let Some((store, dir)) = pending.pop() {
+            let Ok(fd) = self.roots.all()[store].read(&dir) else { continue };
             for entry in Dir::read_from(&fd)? {
                 let entry = entry?;
                 let name = entry.file_name().to_bytes();
@@ -138,7 +145,7 @@ impl FileSystem {
                     found.push((path.clone(), *id));
                 }
                 if directory {
-                    pending.push(path);
+                    pending.push((store, path));
                 }
             }
         }

@@ -27,9 +27,16 @@ pub const ROOT: u64 = 1;
 /// Numbers from here on are not those of backing inodes. (xfs comes near it on file systems of an exbibyte.)
 const OWN_BOUND: u64 = 1 << 56;
 
-/// The number of a backing inode in the file system of the root, where it can be ours too.
-fn own_number(device: u64, key: Key) -> Option<u64> {
-    (key.0 == device && key.1 > ROOT && key.1 < OWN_BOUND).then_some(key.1)
+/// Where a number says in which other store its inode is: above those that are counted up from [`OWN_BOUND`], and below
+/// those of files that are not there ([`super::eyes`]).
+const STORE_SHIFT: u32 = 57;
+const STORES_MAX: u64 = 1 << 5;
+
+/// The number of a backing inode in the file system of a store, where it can be ours too.
+fn own_number(devices: &[u64], key: Key) -> Option<u64> {
+    let store = devices.iter().position(|device| *device == key.0)? as u64;
+    let fits = key.1 > ROOT && key.1 < OWN_BOUND && store < STORES_MAX;
+    fits.then_some(store << STORE_SHIFT | key.1)
 }
 
 /// Device and inode number of a backing inode.
@@ -148,9 +155,10 @@ impl Node {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) keep: Arc<Keep>,
-    pub(super) root: Arc<OwnedFd>,
-    /// The root's.
-    device: u64,
+    /// The root of each store's tree, the primary's first.
+    pub(super) roots: Vec<Arc<OwnedFd>>,
+    /// Theirs.
+    devices: Vec<u64>,
     pub(super) nodes: HashMap<u64, Node>,
     pub(super) keys: HashMap<Key, u64>,
     pub(super) pool: Pool,
@@ -165,17 +173,25 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table with the root, kept in `keep` from now on.
+    #[cfg(test)]
     pub(crate) fn new(root: Backing, keep: Arc<Keep>) -> Self {
-        Self::with_pool(root, keep, Pool::new())
+        Self::over(vec![root], keep)
     }
 
-    fn with_pool(root: Backing, keep: Arc<Keep>, pool: Pool) -> Self {
+    /// The same over the trees of several stores, of which there is at least one.
+    pub(crate) fn over(roots: Vec<Backing>, keep: Arc<Keep>) -> Self {
+        Self::with_pool(roots, keep, Pool::new())
+    }
+
+    fn with_pool(backings: Vec<Backing>, keep: Arc<Keep>, pool: Pool) -> Self {
         let new = |me: &Weak<Mutex<Inner>>| {
-            let (fd, key) = (Arc::clone(&root.fd), root.key);
-            let inode = Inode::new(ROOT, None, Some(root.into()), Weak::clone(me));
+            let roots = backings.iter().map(|root| Arc::clone(&root.fd)).collect();
+            let devices = backings.iter().map(|root| root.key.0).collect();
+            let keys = backings.first().map(|root| (root.key, ROOT)).into_iter().collect();
+            let root = backings.into_iter().next().map(Known::from);
+            let inode = Inode::new(ROOT, None, root, Weak::clone(me));
             let nodes = HashMap::from([(ROOT, Node::new(inode, 1))]);
-            let keys = HashMap::from([(key, ROOT)]);
-            Mutex::new(Inner { keep, root: fd, device: key.0, nodes, keys, pool, me: Weak::clone(me) })
+            Mutex::new(Inner { keep, roots, devices, nodes, keys, pool, me: Weak::clone(me) })
         };
         Self { inner: Arc::new_cyclic(new) }
     }
@@ -191,10 +207,10 @@ impl Table {
         self.inner.lock().nodes.get(&parent)?.names.get(name).copied()
     }
 
-    /// The number that backing inode `number` of the root's device has, or would be given.
-    pub(crate) fn number_of(&self, number: u64) -> Option<u64> {
+    /// The number that backing inode `number` of a store's device (`None`: the primary's) has, or would be given.
+    pub(crate) fn number_of(&self, device: Option<u64>, number: u64) -> Option<u64> {
         let inner = self.inner.lock();
-        let key = (inner.device, number);
+        let key = (device.or_else(|| inner.devices.first().copied())?, number);
         inner.keys.get(&key).copied().or_else(|| inner.own_number(key))
     }
 
@@ -462,7 +478,7 @@ impl Inner {
     /// `None` when that is another's at the moment (a path keeps its number when its backing is replaced), or is on
     /// another device.
     fn own_number(&self, key: Key) -> Option<u64> {
-        let number = own_number(self.device, key)?;
+        let number = own_number(&self.devices, key)?;
         (!self.nodes.contains_key(&number)).then_some(number)
     }
 
@@ -596,7 +612,7 @@ mod tests {
     fn descriptors_that_nobody_uses_are_closed_and_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let keep = Arc::new(Keep::alone().unwrap());
-        let table = Table::with_pool(opened(dir.path()), Arc::clone(&keep), Pool::of(2));
+        let table = Table::with_pool(vec![opened(dir.path())], Arc::clone(&keep), Pool::of(2));
         let enter = |name: &str| {
             std::fs::write(dir.path().join(name), name).unwrap();
             table.enter(ROOT, name.as_bytes(), opened(&dir.path().join(name))).unwrap()
@@ -627,6 +643,27 @@ mod tests {
         let other = Backing { key, ..opened(&dir.path().join("d")) };
         assert_ne!(table.enter(ROOT, b"e", other).unwrap().id, ids[2], "its number is another's");
         assert!(inode.backing().is_none());
+    }
+
+    #[test]
+    fn numbers_of_two_stores_differ_and_are_found_again() {
+        let other = Backing { key: (9, 1), ..backing(1) };
+        let table = Table::over(vec![backing(1), other], Arc::new(Keep::alone().unwrap()));
+        let in_other = |n| Backing { key: (9, n), ..backing(n) };
+        let one = table.enter(ROOT, b"one", backing(5)).unwrap();
+        let two = table.enter(ROOT, b"two", in_other(5)).unwrap();
+        assert_eq!(one.id, 5);
+        assert_ne!(two.id, one.id);
+        assert!(!is_eye(two.id));
+        assert_eq!(table.number_of(Some(9), 5), Some(two.id), "as a listing tells it");
+        let number = two.id;
+        drop(two);
+        table.forget(number, 1);
+        assert!(table.get(number).is_err());
+        assert_eq!(table.enter(ROOT, b"two", in_other(5)).unwrap().id, number, "it is the same file");
+        // A third file system's are counted.
+        let third = table.enter(ROOT, b"three", Backing { key: (10, 5), ..backing(5) }).unwrap();
+        assert!(third.id >= OWN_BOUND && third.id < 1 << STORE_SHIFT);
     }
 
     #[test]

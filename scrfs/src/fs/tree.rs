@@ -215,6 +215,7 @@ impl MountedTree for FileSystem {
     fn follow(&self, settings: &Settings) {
         let bound = settings.seal_timeout_ms.saturating_add(settings.coordinator_wait_ms);
         self.set_wait_bound(Duration::from_millis(bound));
+        self.roots.stores.follow(&settings.stores);
         let (rules, problems) = Rules::new(settings);
         let rules = Arc::new(rules);
         let before = std::mem::replace(&mut *self.rules.write(), Arc::clone(&rules));
@@ -269,7 +270,25 @@ impl FileSystem {
     pub(super) fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
         let fd = self.open_in_tree(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut found = Vec::new();
-        for entry in beneath::entries(&fd)? {
+        self.add_names_below(dir, &fd, &mut found)?;
+        let first = found.len();
+        for other in self.other_directories_at(dir) {
+            self.add_names_below(dir, &other.read_checkpoint(false)?, &mut found)?;
+        }
+        if found.len() > first {
+            found.sort_by(|a, b| a.0.cmp(&b.0));
+            found.dedup_by(|a, b| a.0 == b.0);
+        }
+        Ok(found)
+    }
+
+    fn add_names_below(
+        &self,
+        dir: &RelPath,
+        fd: &OwnedFd,
+        found: &mut Vec<(RelPath, FileType)>,
+    ) -> Result<(), Errno> {
+        for entry in beneath::entries(fd)? {
             let entry = entry?;
             let path = dir.join(entry.file_name().to_bytes())?;
             if self.names.reserved(&path) {
@@ -284,7 +303,7 @@ impl FileSystem {
             };
             found.push((path, kind));
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Regular files of a dataset with their sizes, sorted by path; without the marker, which is no data.

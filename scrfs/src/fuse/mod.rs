@@ -110,15 +110,15 @@ fn mode(fs: &FileSystem, device: BorrowedFd<'_>, options: Options) -> DataMode {
     found
 }
 
-/// One registration stays for the connection's life: it holds an empty, unlinked file.
+/// One registration per store stays for the connection's life: it holds an empty, unlinked file.
 fn probe(fs: &FileSystem, device: BorrowedFd<'_>) -> DataMode {
     let plain = |reason: String| DataMode { passthrough: false, reason };
-    let file = match fs.probe_file() {
-        Ok(file) => file,
+    let files = match fs.probe_files() {
+        Ok(files) => files,
         Err(error) => return plain(format!("no file to try passthrough with: {error}")),
     };
-    match BackingId::create_raw(device, &file) {
-        Ok(_) => DataMode { passthrough: true, reason: "the kernel serves file data".into() },
+    match files.iter().try_for_each(|file| BackingId::create_raw(device, file).map(drop)) {
+        Ok(()) => DataMode { passthrough: true, reason: "the kernel serves file data".into() },
         Err(error) => plain(match error.raw_os_error() {
             Some(libc::EPERM) => "passthrough needs CAP_SYS_ADMIN and a kernel from 6.9 on".into(),
             Some(libc::ELOOP) => "the cache is on a stacked file system".into(),

@@ -434,8 +434,8 @@ impl Filesystem for Adapter {
         empty_now(reply, self.fs.fsync_directory(fh.0, datasync));
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        answer!(reply, self.fs.statfs(), |room| {
+    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        answer!(reply, self.fs.statfs(ino.0), |room| {
             reply.statfs(
                 room.f_blocks,
                 room.f_bfree,

@@ -1,7 +1,7 @@
 //! Mounting: three processes and what they hand to one another.
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
-//! * [`stores`]: where the cache is.
+//! * [`stores`]: in which stores the cache is.
 //! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
 //!   can fail in the meantime: it starts workers and waits.
 //! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
@@ -24,6 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::control::StoreRule;
 use crate::path::RelPath;
 
 /// What a mount is made from; the same in all three processes.
@@ -37,8 +38,10 @@ pub struct Options {
     pub job_id: String,
     /// `SCR_CNTL_BASE`.
     pub control_base: PathBuf,
-    /// `SCR_CACHE_BASE`; never empty. Workers get the one that was chosen ([`stores`]).
+    /// `SCR_CACHE_BASE`; never empty. Workers get the primary first ([`stores`]).
     pub cache_bases: Vec<PathBuf>,
+    /// `CKPT=` lines, until a coordinator brings the job's.
+    pub store_rules: Vec<StoreRule>,
     /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
     pub cache_bytes: u64,
     /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
@@ -52,7 +55,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The store that is used, once it is chosen.
+    /// The primary store, once it is chosen.
     pub fn cache_base(&self) -> &Path {
         self.cache_bases.first().map_or(Path::new("/dev/shm"), PathBuf::as_path)
     }
@@ -118,6 +121,14 @@ pub enum MountError {
         /// The job's directory there.
         cache: PathBuf,
     },
+    /// A record of the job's is there and cannot be read.
+    #[error("{path}: {problem}")]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A name for a directory that would lead out of its base.
     #[error("{what} {name:?} cannot name a directory")]
     Name {
@@ -169,6 +180,10 @@ impl MountError {
             }
             Self::StoreLeft { base, cache } => {
                 format!("list {} too; or give the files up: rm -r {}", base.display(), cache.display())
+            }
+            Self::Record { path, .. } => {
+                let control = path.parent().unwrap_or(path).display();
+                format!("put it back as it was; or give this node's part up: rm -r {control}")
             }
             Self::InUse(path) => format!(
                 "see who uses it: fuser -vm {0}; or detach it: scrfs umount --force {0}",

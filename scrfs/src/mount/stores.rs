@@ -1,20 +1,22 @@
-//! Which store a mount uses: one of the directories that `SCR_CACHE_BASE` names.
+//! Which stores a mount uses, of the directories that `SCR_CACHE_BASE` names, and which of them is the primary
+//! (`crate::stores`).
 //!
-//! A mount's tree, and what is put aside of it, lies in one file system, for renames in it are single steps. So the
-//! choice is made once, when it is mounted, by the supervisor, under its lock:
+//! All are used that can be. The choice is made once, when it is mounted, by the supervisor, under its lock; the primary
+//! is:
 //!
-//! 1. The store that has files of this job; of several the one that the last mount used, else the one with most of the
-//!    datasets that the control directory knows.
+//! 1. The store that has files of this job; of several the one that was the last mount's primary, else the one with most
+//!    of the datasets that the control directory knows.
 //! 2. Where none has any, the one with most room; of equal ones the first of the list.
 //!
 //! An entry that cannot be used is passed over and told of. What must not be passed over is a store with datasets of this
 //! job: if it cannot be used, or is not in the list any more, nothing is mounted. [`RECORD`] in the control directory
-//! keeps what was chosen.
+//! keeps what was chosen: workers go by it.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 
@@ -23,12 +25,15 @@ use super::{MountError, Options, failed};
 use crate::daemon::CacheStore;
 use crate::hash::{self, Hash};
 use crate::store::Store;
+use crate::stores::{Place, Stores};
 
 /// What was chosen last, and why, as JSON; in the control directory.
 pub const RECORD: &str = "stores.json";
 /// Largest record, and largest table of datasets, that is read; bytes.
 const RECORD_MAX: u64 = 1 << 20;
 const TABLE_MAX: u64 = 1 << 30;
+/// The node's table of datasets.
+const TABLE: &str = "node.scrinfo";
 /// Directories below one another that are looked into for files.
 const DEPTH_MAX: usize = 256;
 
@@ -76,7 +81,7 @@ struct Entry {
     /// Files of this job are in it.
     holds: bool,
     /// Datasets of this job that are in it and that the control directory knows.
-    datasets: usize,
+    datasets: BTreeSet<u64>,
     /// Bytes that can be written to it.
     free: u64,
 }
@@ -84,28 +89,56 @@ struct Entry {
 /// What of the job was there before.
 #[derive(Debug, Default)]
 struct Former {
-    /// The base that the last mount used.
-    base: Option<PathBuf>,
+    /// The base of the last mount's primary store.
+    primary: Option<PathBuf>,
+    /// Bases of all that it used.
+    used: Vec<PathBuf>,
     /// The datasets that the control directory knows.
     datasets: BTreeSet<u64>,
 }
 
-/// Chooses the store and makes the job's directories in it; `control` is there and locked. The options that come back
-/// name that store alone.
+/// Chooses the stores and makes the job's directories in them; `control` is there and locked. The options that come back
+/// name the primary first.
 pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), MountError> {
     let store = Store::open(control).map_err(failed("cannot open", control))?;
     let former = Former::of(&store)?;
     let mut entries = look(options, &former, control)?;
     former.is_listed(options, &entries)?;
-    let (options, places, why) = choose(options, &former, &mut entries)?;
-    let chosen = options.cache_base();
-    let stores: Vec<CacheStore> = entries.iter().map(|entry| told(entry, chosen, why)).collect();
+    let (primary, places, why) = choose(options, &former, &mut entries)?;
+    let others = add_others(options, primary, &former, &mut entries)?;
+    let chosen = &entries[primary].base;
+    let stores: Vec<CacheStore> =
+        (0..entries.len()).map(|at| told(&entries[at], at == primary, others.contains(&at), why)).collect();
     let text = serde_json::to_vec_pretty(&stores).map_err(|e| MountError::Start(e.to_string()))?;
     let kept = store.commit(RECORD, &text);
     kept.map_err(|e| failed("cannot record", control.join(RECORD))(io::Error::other(e)))?;
     let warnings: Vec<String> = stores.iter().filter_map(CacheStore::warning).collect();
-    crate::daemon::tell_of_stores(control, stores.len(), chosen, why, &warnings);
-    Ok((options, places))
+    let more: Vec<&Path> = others.iter().map(|at| entries[*at].base.as_path()).collect();
+    crate::daemon::tell_of_stores(control, stores.len(), (chosen, &more), why, &warnings);
+    // Of the same directory by two names the other one may come first.
+    let rest =
+        entries.iter().enumerate().filter(|(at, _)| *at != primary).map(|(_, entry)| entry.base.clone());
+    let cache_bases = std::iter::once(chosen.clone()).chain(rest).collect();
+    Ok((Options { cache_bases, ..options.clone() }, places))
+}
+
+/// What the supervisor has chosen, for a worker whose `options` it gave.
+pub fn in_use(options: &Options, control: &Path) -> Result<Arc<Stores>, MountError> {
+    let store = Store::open(control).map_err(failed("cannot open", control))?;
+    let place = |base: &Path| Place { base: base.to_owned(), cache: Places::cache_of(options, base) };
+    let primary = options.cache_base();
+    let record = read_record(&store)?;
+    let others = record.iter().filter(|store| store.used && store.base != primary);
+    let others = others.map(|store| place(&store.base)).collect();
+    Ok(Arc::new(Stores::new(place(primary), others, options.store_rules.clone())))
+}
+
+fn read_record(store: &Store) -> Result<Vec<CacheStore>, MountError> {
+    let problem = |problem: String| MountError::Record { path: store.path().join(RECORD), problem };
+    let record = store.read(RECORD, RECORD_MAX).map_err(|error| problem(error.to_string()))?;
+    record.map_or(Ok(Vec::new()), |record| {
+        serde_json::from_slice(&record).map_err(|error| problem(error.to_string()))
+    })
 }
 
 /// What the record in the control directory says; nothing if there is none that can be read.
@@ -116,30 +149,43 @@ pub fn recorded(control: &Path) -> Vec<CacheStore> {
 
 impl Former {
     fn of(store: &Store) -> Result<Self, MountError> {
-        let unreadable = |e| MountError::Start(format!("the record of the job's store: {e}"));
-        let record = store.read(RECORD, RECORD_MAX).map_err(unreadable)?.unwrap_or_default();
-        let stores: Vec<CacheStore> = serde_json::from_slice(&record).unwrap_or_default();
-        let base = stores.into_iter().find(|store| store.used).map(|store| store.base);
-        let table = store.read("node.scrinfo", TABLE_MAX).map_err(unreadable)?;
-        let table = table.and_then(|bytes| hash::decode_file(&bytes).ok());
+        let stores = read_record(store)?;
+        let used: Vec<PathBuf> =
+            stores.iter().filter(|store| store.used).map(|store| store.base.clone()).collect();
+        // Versions that used one store marked no primary.
+        let primary = stores.into_iter().find(|store| store.primary).map(|store| store.base);
+        let primary = primary.or_else(|| used.first().cloned());
+        let problem = |problem: String| MountError::Record { path: store.path().join(TABLE), problem };
+        let table = store.read(TABLE, TABLE_MAX).map_err(|error| problem(error.to_string()))?;
+        let table = table.map(|bytes| hash::decode_file(&bytes)).transpose();
+        let table = table.map_err(|error| problem(error.to_string()))?;
         let ids = table.as_ref().and_then(|table| table.get("DATASET")).into_iter().flat_map(Hash::iter);
-        Ok(Self { base, datasets: ids.filter_map(|(id, _)| id.number()).collect() })
+        Ok(Self { primary, used, datasets: ids.filter_map(|(id, _)| id.number()).collect() })
     }
 
-    fn used(&self, base: &Path) -> bool {
-        self.base.as_deref().is_some_and(|former| same(former, base))
+    fn was_primary(&self, base: &Path) -> bool {
+        self.primary.as_deref().is_some_and(|former| same(former, base))
     }
 
-    /// The store with the job's files is in the list.
+    /// Something may be missing without the store `base`, where all others have `found` these datasets.
+    fn needs(&self, base: &Path, found: &BTreeSet<u64>) -> bool {
+        let missing = || !self.datasets.is_subset(found);
+        let used = || self.used.iter().any(|former| same(former, base));
+        if self.was_primary(base) { !self.datasets.is_empty() } else { used() && missing() }
+    }
+
+    /// The stores with the job's files are in the list.
     fn is_listed(&self, options: &Options, entries: &[Entry]) -> Result<(), MountError> {
-        let Some(base) = &self.base else { return Ok(()) };
-        if entries.iter().any(|entry| same(&entry.base, base)) {
-            return Ok(());
-        }
-        let cache = Places::cache_of(options, base);
-        let seen = fs::metadata(base).is_ok();
-        if holds(&cache) || (!seen && !self.datasets.is_empty()) {
-            return Err(MountError::StoreLeft { base: base.clone(), cache });
+        let found = entries.iter().flat_map(|entry| entry.datasets.iter().copied()).collect();
+        for base in self.used.iter().chain(&self.primary) {
+            if entries.iter().any(|entry| same(&entry.base, base)) {
+                continue;
+            }
+            let cache = Places::cache_of(options, base);
+            let seen = fs::metadata(base).is_ok();
+            if holds(&cache) || (!seen && self.needs(base, &found)) {
+                return Err(MountError::StoreLeft { base: base.clone(), cache });
+            }
         }
         Ok(())
     }
@@ -153,13 +199,18 @@ fn same(one: &Path, other: &Path) -> bool {
 fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>, MountError> {
     let bases = &options.cache_bases;
     let real: Vec<Option<PathBuf>> = bases.iter().map(|base| base.canonicalize().ok()).collect();
+    let known = |base: &PathBuf| -> BTreeSet<u64> {
+        datasets_in(&Places::cache_of(options, base)).intersection(&former.datasets).copied().collect()
+    };
+    let datasets: Vec<BTreeSet<u64>> = bases.iter().map(known).collect();
     let mut entries = Vec::new();
     for (at, base) in bases.iter().enumerate() {
         let cache = Places::cache_of(options, base);
-        let datasets = datasets_in(&cache).intersection(&former.datasets).count();
+        let elsewhere = datasets.iter().enumerate().filter(|(other, _)| *other != at);
+        let elsewhere = elsewhere.flat_map(|(_, found)| found.iter().copied()).collect();
         let problem = usable(base, &cache).err().map(|error| Problem::of(&error));
         let problem = problem.or_else(|| overlap(bases, &real, at));
-        let away = datasets > 0 || (former.used(base) && !former.datasets.is_empty());
+        let away = !datasets[at].is_empty() || former.needs(base, &elsewhere);
         if let Some(problem) = problem.as_ref().filter(|_| away)
             && !matches!(problem, Problem::Nested(_) | Problem::Duplicate(_))
         {
@@ -173,7 +224,7 @@ fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>
             free: free(base).unwrap_or(0),
             base: base.clone(),
             problem,
-            datasets,
+            datasets: datasets[at].clone(),
         });
     }
     Ok(entries)
@@ -261,7 +312,7 @@ fn order(former: &Former, entries: &[Entry]) -> (Why, Vec<usize>) {
     let may_stay = |entry: &Entry| entry.problem.as_ref().is_none_or(Problem::is_of_the_list);
     let rank = |at: &usize| {
         let entry = &entries[*at];
-        (!former.used(&entry.base), std::cmp::Reverse(entry.datasets), *at)
+        (!former.was_primary(&entry.base), std::cmp::Reverse(entry.datasets.len()), *at)
     };
     if let Some(at) = all().filter(|&at| entries[at].holds && may_stay(&entries[at])).min_by_key(rank) {
         return (Why::Holds, vec![at]);
@@ -272,18 +323,18 @@ fn order(former: &Former, entries: &[Entry]) -> (Why, Vec<usize>) {
     (Why::Room, usable)
 }
 
-/// The first in order of which the directories can be made.
+/// The primary: the first in order of which the directories can be made.
 fn choose(
     options: &Options,
     former: &Former,
     entries: &mut [Entry],
-) -> Result<(Options, Places, Why), MountError> {
+) -> Result<(usize, Places, Why), MountError> {
     let (why, order) = order(former, entries);
     for at in order {
         let options = Options { cache_bases: vec![entries[at].base.clone()], ..options.clone() };
         let places = Places::of(&options)?;
         match places.make_cache() {
-            Ok(()) => return Ok((options, places, why)),
+            Ok(()) => return Ok((at, places, why)),
             // Of one with files no other may take the place.
             Err(error) if why == Why::Room && entries.len() > 1 => {
                 entries[at].problem = Some(Problem::Other(error.to_string()));
@@ -296,156 +347,42 @@ fn choose(
     Err(MountError::NoStore { problems: problems.join("; ") })
 }
 
+/// The others that can be used, and of which the directories can be made.
+fn add_others(
+    options: &Options,
+    primary: usize,
+    former: &Former,
+    entries: &mut [Entry],
+) -> Result<Vec<usize>, MountError> {
+    let mut others = Vec::new();
+    let usable: Vec<usize> =
+        (0..entries.len()).filter(|&at| at != primary && entries[at].problem.is_none()).collect();
+    for at in usable {
+        let found = (0..entries.len()).filter(|&other| other != at);
+        let found = found.flat_map(|other| entries[other].datasets.iter().copied()).collect();
+        let needed = entries[at].holds || former.needs(&entries[at].base, &found);
+        let entry = &mut entries[at];
+        let options = Options { cache_bases: vec![entry.base.clone()], ..options.clone() };
+        match Places::of(&options)?.make_cache() {
+            Ok(()) => others.push(at),
+            Err(error) if needed => return Err(error),
+            Err(error) => entry.problem = Some(Problem::Other(error.to_string())),
+        }
+    }
+    Ok(others)
+}
+
 /// For the record.
-fn told(entry: &Entry, chosen: &Path, why: Why) -> CacheStore {
-    let used = entry.base == chosen;
+fn told(entry: &Entry, primary: bool, other: bool, why: Why) -> CacheStore {
+    let used = primary || other;
     let (problem, note) = match &entry.problem {
         Some(problem) if !used => (true, problem.to_string()),
-        _ if used => (false, why.to_string()),
-        _ if entry.holds => (true, "has files of this job too, which are not seen".to_owned()),
+        _ if primary => (false, why.to_string()),
+        _ if entry.holds && !used => (true, "has files of this job too, which are not seen".to_owned()),
         _ => (false, String::new()),
     };
-    CacheStore { base: entry.base.clone(), used, problem, note }
+    CacheStore { base: entry.base.clone(), used, primary, problem, note }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(base: &str, free: u64) -> Entry {
-        Entry { base: base.into(), problem: None, holds: false, datasets: 0, free }
-    }
-
-    fn first(former: &Former, entries: &[Entry]) -> (Why, usize) {
-        let (why, order) = order(former, entries);
-        (why, order[0])
-    }
-
-    #[test]
-    fn files_win_over_room_and_room_over_order() {
-        let former = Former::default();
-        let mut entries = vec![entry("/a", 10), entry("/b", 30), entry("/c", 30)];
-        assert_eq!(order(&former, &entries), (Why::Room, vec![1, 2, 0]));
-        entries[1].problem = Some(Problem::ReadOnly);
-        assert_eq!(order(&former, &entries), (Why::Room, vec![2, 0]));
-        entries[0].holds = true;
-        assert_eq!(first(&former, &entries), (Why::Holds, 0));
-        // An older version may have left some in two.
-        (entries[2].holds, entries[2].datasets) = (true, 2);
-        assert_eq!(first(&former, &entries), (Why::Holds, 2));
-        let former = Former { base: Some("/a".into()), ..Former::default() };
-        assert_eq!(first(&former, &entries), (Why::Holds, 0));
-        entries[0].problem = Some(Problem::Nested("/".into()));
-        assert_eq!(first(&former, &entries), (Why::Holds, 0), "its files can be used");
-        assert_eq!(first(&former, &[entry("/a", 0)]), (Why::Only, 0));
-    }
-
-    fn options(control: &Path, bases: &[&Path]) -> Options {
-        let user = nix::unistd::User::from_uid(nix::unistd::getuid()).unwrap().unwrap();
-        Options {
-            mount_point: "/scr".into(),
-            user: user.name,
-            job_id: "7".into(),
-            control_base: control.to_owned(),
-            cache_bases: bases.iter().map(|base| (*base).to_owned()).collect(),
-            cache_bytes: 0,
-            checkpoint_path: crate::path::RelPath::root(),
-            passthrough: false,
-            coordinator_wait: std::time::Duration::ZERO,
-            seal_timeout: std::time::Duration::ZERO,
-        }
-    }
-
-    struct Bench {
-        dir: tempfile::TempDir,
-    }
-
-    impl Bench {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            for name in ["a", "b", "b/in", "c"] {
-                fs::create_dir(dir.path().join(name)).unwrap();
-            }
-            fs::write(dir.path().join("file"), "").unwrap();
-            Self { dir }
-        }
-
-        fn at(&self, name: &str) -> PathBuf {
-            self.dir.path().join(name)
-        }
-
-        fn settle(&self, bases: &[&str]) -> Result<(Options, Places), MountError> {
-            let bases: Vec<PathBuf> = bases.iter().map(|base| self.at(base)).collect();
-            let bases: Vec<&Path> = bases.iter().map(PathBuf::as_path).collect();
-            let options = options(&self.at("control"), &bases);
-            Places::of(&options)?.make_control()?;
-            settle(&options, &Places::of(&options)?.control)
-        }
-
-        fn used(&self, bases: &[&str]) -> String {
-            let (options, places) = self.settle(bases).unwrap();
-            assert!(places.tree().is_dir());
-            let stores = recorded(&places.control);
-            assert_eq!(stores.iter().filter(|store| store.used).count(), 1);
-            options.cache_base().strip_prefix(self.dir.path()).unwrap().display().to_string()
-        }
-
-        fn notes(&self) -> Vec<(String, String)> {
-            let (options, _) = self.settle(&["c"]).unwrap();
-            let stores = recorded(&Places::of(&options).unwrap().control);
-            stores.into_iter().map(|store| (store.base.display().to_string(), store.note)).collect()
-        }
-
-        fn refused(&self, bases: &[&str]) -> String {
-            self.settle(bases).unwrap_err().to_string()
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_used_is_passed_over_by_name() {
-        let bench = Bench::new();
-        assert_eq!(bench.used(&["none", "file", "a", "a/../a"]), "a");
-        let control = Places::of(&bench.settle(&["a"]).unwrap().0).unwrap().control;
-        bench.settle(&["none", "file", "a", "a/../a", "b/in", "b"]).unwrap();
-        let notes: Vec<String> = recorded(&control).into_iter().map(|store| store.note).collect();
-        assert_eq!(notes[..2], ["no such directory", "not a directory"]);
-        assert!(notes[3].starts_with("the same directory as "), "{notes:?}");
-        assert!(notes[4].starts_with("nested in ") && notes[4].ends_with("/b"), "{notes:?}");
-        let refused = bench.refused(&["none", "file"]);
-        assert!(refused.starts_with("SCR_CACHE_BASE: no entry can be used: "), "{refused}");
-        assert!(refused.contains("/none: no such directory; "), "{refused}");
-        assert!(refused.contains("/file: not a directory"), "{refused}");
-        assert!(bench.refused(&["file"]).contains("/file: not a directory"));
-        // The only one is made.
-        assert_eq!(bench.used(&["new/one"]), "new/one");
-        assert_eq!(bench.notes()[0].1, "the only one");
-    }
-
-    #[test]
-    fn files_of_the_job_are_never_left_behind() {
-        let bench = Bench::new();
-        let (_, places) = bench.settle(&["b", "c"]).unwrap();
-        let former = recorded(&places.control).into_iter().find(|store| store.used).unwrap().base;
-        let (old, other) = if former == bench.at("b") { ("b", "c") } else { ("c", "b") };
-        fs::create_dir(places.tree().join("empty")).unwrap();
-        assert_eq!(bench.used(&[other]), other, "there was nothing in it");
-        fs::create_dir(places.cache.join("dataset.3")).unwrap();
-        for list in [&["a", other, old][..], &[old, other], &[old]] {
-            assert_eq!(bench.used(list), old);
-        }
-        let refused = bench.refused(&["a", other]);
-        assert!(refused.starts_with("SCR_CACHE_BASE: ") && refused.contains("not in the list"), "{refused}");
-        // Gone with the disk that it is on, while the control directory knows of a dataset.
-        let mut ids = Hash::new();
-        ids.append(hash::Text::from(3_u64), Hash::new());
-        let mut table = Hash::new();
-        table.append("DATASET".into(), ids);
-        Store::open(&places.control).unwrap().commit("node.scrinfo", &hash::encode(&table)).unwrap();
-        fs::rename(bench.at(old), bench.at("away")).unwrap();
-        let refused = bench.refused(&["a", old]);
-        assert!(refused.contains("no such directory") && refused.contains("datasets"), "{refused}");
-        assert!(bench.refused(&["a"]).contains("not in the list"));
-        fs::rename(bench.at("away"), bench.at(old)).unwrap();
-        assert_eq!(bench.used(&["a", old]), old);
-    }
-}
+mod tests;

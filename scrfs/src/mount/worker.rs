@@ -18,6 +18,7 @@ use crate::fuse;
 use crate::keep::Keep;
 use crate::keep::keeper::{self, Keepers};
 use crate::keep::memory;
+use crate::stores::Stores;
 
 /// Bound on the end of predecessors' keepers.
 const KEEPER_BOUND: std::time::Duration = std::time::Duration::from_secs(10);
@@ -38,7 +39,8 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     // Numbers of descriptors are a predecessor's: nothing else is opened before they are taken.
     let keepers = Keepers::find(&keep).map_err(failed("cannot look for", "a keeper"))?;
     let checkpoint = options.checkpoint_path.clone();
-    let fs = FileSystem::with_keep(&tree, checkpoint, Arc::clone(&keep))
+    let stores = super::stores::in_use(options, &places.control)?;
+    let fs = FileSystem::with_stores(checkpoint, Arc::clone(&keep), Arc::clone(&stores))
         .map_err(failing("cannot open the tree"))?;
     fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
     // Much was needed for the records of many inodes.
@@ -54,7 +56,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let _lock = Lock::take(&places.control, WORKER_LOCK)?;
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
     fuse::remember_names(&fs, &connection);
-    let node = start_node(options, &places, &fs)?;
+    let node = start_node(options, &places, &stores, &fs)?;
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
     let adapter = fuse::Options { passthrough: options.passthrough };
@@ -64,13 +66,18 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
 }
 
 /// The node beside this tree: it lists what is sealed before the first request is served.
-fn start_node(options: &Options, places: &Places, fs: &Arc<FileSystem>) -> Result<Arc<Node>, MountError> {
+fn start_node(
+    options: &Options,
+    places: &Places,
+    stores: &Arc<Stores>,
+    fs: &Arc<FileSystem>,
+) -> Result<Arc<Node>, MountError> {
     let host = nix::unistd::gethostname().map_err(|e| MountError::Node(format!("no host name: {e}")))?;
     let mount_point = options.mount_point.clone();
     let supervisor = rustix::process::getppid();
     let config = NodeConfig {
         control_directory: places.control.clone(),
-        cache_directory: places.cache.clone(),
+        in_use: Arc::clone(stores),
         checkpoint_path: options.checkpoint_path.clone(),
         mount_point: options.mount_point.clone(),
         job_user: options.user.clone(),

@@ -9,16 +9,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use scrfs::control::StoreRule;
 use scrfs::control::client::{ClientError, DataConnection, Link};
 use scrfs::control::{
     Command, DataReply, DataRequest, DirOp, Event, Inventory, MemberPart, Role, Settings, Start,
 };
+use scrfs::daemon::CacheStore;
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 
 const WAIT: Duration = Duration::from_secs(10);
 /// How long the steady lead waits before it looks what it is told.
 const TURN: Duration = Duration::from_millis(50);
+
+/// Where the mount has a second store, that is where the job's datasets go.
+fn rules(control: &Path) -> Vec<StoreRule> {
+    let recorded = scrfs::mount::stores::recorded(control);
+    let second = recorded.into_iter().filter(|store| store.used && !store.primary);
+    let bytes = |store: CacheStore| store.base.into_os_string().into_encoded_bytes();
+    second.map(|store| StoreRule { interval: 1, store: Some(bytes(store)) }).collect()
+}
 
 /// A lead whose steps a test says.
 pub(crate) struct Lead {
@@ -48,6 +58,7 @@ impl Lead {
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
             advice: scrfs::control::AdviceRules::default(),
+            stores: rules(control),
         };
         let (hosts, start, epoch) = (vec!["n0".into(), "n1".into()], Start::Attach, Epoch(epoch));
         let role = Role::Coordinator { epoch, rank: NodeRank(0), hosts, start, settings: Box::new(settings) };

@@ -11,6 +11,7 @@ mod lead;
 mod limits;
 mod pages;
 mod remembered;
+mod stores;
 mod takeover;
 mod unprivileged;
 
@@ -33,6 +34,8 @@ const SCRFS: &str = env!("CARGO_BIN_EXE_scrfs");
 thread_local! {
     /// Fault points that wait, in the daemon that this thread's test starts.
     static SLOWLY: std::cell::Cell<&'static str> = const { std::cell::Cell::new("") };
+    /// The daemon has two stores; datasets go to the second.
+    static TWO_STORES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 struct Mounted {
@@ -53,6 +56,10 @@ impl Mounted {
         fs::create_dir(&mount_point).unwrap();
         fs::create_dir(&cache).unwrap();
         mount(Some("tmpfs"), &cache, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        fs::create_dir(dir.path().join("second")).unwrap();
+        if TWO_STORES.get() {
+            make_second(dir.path());
+        }
         let mounted = Self { dir, mount_point };
         let output = mounted.mount(options);
         assert!(output.status.success(), "{output:?}");
@@ -68,10 +75,23 @@ impl Mounted {
         // Wide windows for deaths at random; nothing without feature `faults`.
         let mut command = scrfs(&["mount", "--user", "root", "--job-id", "t"]);
         command.arg("--control-base").arg(self.dir.path().join("control"));
-        command.arg("--cache-base").arg(self.dir.path().join("cache"));
+        command.arg("--cache-base").arg(self.stores());
+        if TWO_STORES.get() {
+            let second = self.dir.path().join("second");
+            command.env("SCRFS_DESCRIPTORS", format!("0 STORE={}", second.display()));
+        }
         command.env("SCRFS_FAULTS", SLOWLY.get());
         command.args(options).arg(&self.mount_point);
         command
+    }
+
+    fn stores(&self) -> std::ffi::OsString {
+        let mut list = self.dir.path().join("cache").into_os_string();
+        if TWO_STORES.get() {
+            list.push(",");
+            list.push(self.dir.path().join("second"));
+        }
+        list
     }
 
     fn unmount(&self, options: &[&str]) -> Output {
@@ -113,10 +133,23 @@ impl Drop for Mounted {
         let _ = self.unmount(&["--force"]);
         let _ = umount2(&self.mount_point, MntFlags::MNT_DETACH);
         let _ = umount2(&self.dir.path().join("cache"), MntFlags::MNT_DETACH);
+        let _ = umount2(&self.dir.path().join("second"), MntFlags::MNT_DETACH);
         if std::thread::panicking() {
             let log = fs::read_to_string(self.control().join("daemon.log")).unwrap_or_default();
             let _ = writeln!(std::io::stderr(), "daemon.log:\n{log}");
         }
+    }
+}
+
+/// ext4 in an image, with less room than the tmpfs that is the first store.
+fn make_second(dir: &Path) {
+    let image = dir.join("image");
+    File::create(&image).unwrap().set_len(256 << 20).unwrap();
+    for command in [
+        Command::new("mkfs.ext4").args(["-q", "-E", "nodiscard"]).arg(&image),
+        Command::new("mount").args(["-o", "loop"]).arg(&image).arg(dir.join("second")),
+    ] {
+        assert!(command.status().unwrap().success(), "{command:?}");
     }
 }
 

@@ -375,7 +375,7 @@ fn start_load(m: &Mounted) -> Load {
 }
 
 /// `count` deaths under load, while a marker waits and, with a lead, directories are made in rounds.
-fn torture(m: &Mounted, count: u32, led: bool) {
+pub(crate) fn torture(m: &Mounted, count: u32, led: bool) {
     let lead = led.then(|| Steady::start(&m.control()));
     let mut marker = led.then(|| waiting_marker(m));
     let load = start_load(m);

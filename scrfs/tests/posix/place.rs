@@ -17,6 +17,8 @@ pub enum Backing {
     Ext4,
     Xfs,
     Btrfs,
+    /// ext4 as the second store of a mount, to which all datasets go; the first is a tmpfs.
+    Second,
 }
 
 impl Backing {
@@ -24,7 +26,7 @@ impl Backing {
     fn maker(self) -> Option<(&'static str, &'static [&'static str], &'static str)> {
         match self {
             Self::Tmpfs => None,
-            Self::Ext4 => {
+            Self::Ext4 | Self::Second => {
                 Some(("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,nodiscard"], "loop,nosuid,nodev"))
             }
             Self::Xfs => Some(("mkfs.xfs", &["-q", "-K"], "loop,nosuid,nodev")),
@@ -40,7 +42,20 @@ pub struct Way {
     pub passthrough: bool,
 }
 
-pub const WAYS: [Way; 8] = [
+impl Way {
+    /// Where a test works that may work at `scope`: of a second store only datasets are.
+    pub fn scope(self, scope: Scope) -> Scope {
+        if self.backing == Backing::Second { Scope::Dataset } else { scope }
+    }
+
+    /// Each backing and each mode meets each scope once.
+    pub fn one_scope(self) -> Scope {
+        let dataset = (self.backing == Backing::Tmpfs) == self.passthrough;
+        self.scope(if dataset { Scope::Dataset } else { Scope::Scratch })
+    }
+}
+
+pub const WAYS: [Way; 9] = [
     Way { backing: Backing::Tmpfs, passthrough: true },
     Way { backing: Backing::Tmpfs, passthrough: false },
     Way { backing: Backing::Ext4, passthrough: true },
@@ -49,6 +64,7 @@ pub const WAYS: [Way; 8] = [
     Way { backing: Backing::Xfs, passthrough: false },
     Way { backing: Backing::Btrfs, passthrough: true },
     Way { backing: Backing::Btrfs, passthrough: false },
+    Way { backing: Backing::Second, passthrough: true },
 ];
 
 /// Where on the mount a test works.
@@ -78,7 +94,7 @@ impl Place {
         open_to_all(dir.path());
         mount(Some(dir.path()), SEEN, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         let place = Self { way, _dir: dir };
-        for name in ["scr", "cache", "image"] {
+        for name in ["scr", "cache", "image", "first"] {
             fs::create_dir(place.path(name)).unwrap();
         }
         // As the mount itself is, so that devices and programs behave alike.
@@ -91,6 +107,11 @@ impl Place {
             fs::File::create(&image).unwrap().set_len(4 << 30).unwrap();
             run(Command::new(program).args(arguments).arg(&image));
             run(Command::new("mount").args(["-o", options]).arg(&image).arg(place.path("cache")));
+        }
+        if way.backing == Backing::Second {
+            // More room, so that it is the first store.
+            let size = Some("size=8g");
+            mount(Some("tmpfs"), &place.path("first"), Some("tmpfs"), flags, size).unwrap();
         }
         run(&mut place.mount_command());
         for name in ["scr", "scr/scratch", "scr/job", "cache/twin"] {
@@ -107,7 +128,13 @@ impl Place {
         let mut command = Command::new("timeout");
         command.args(["-k", "2", "60", SCRFS, "mount", "--user", "root", "--job-id", "t"]);
         command.arg("--control-base").arg(self.path("control"));
-        command.arg("--cache-base").arg(self.path("cache"));
+        if self.way.backing == Backing::Second {
+            let (first, second) = (self.path("first"), self.path("cache"));
+            command.arg("--cache-base").arg(format!("{},{}", first.display(), second.display()));
+            command.env("SCRFS_DESCRIPTORS", format!("0 STORE={}", second.display()));
+        } else {
+            command.arg("--cache-base").arg(self.path("cache"));
+        }
         command.args(["--checkpoint-path", "job"]);
         if !self.way.passthrough {
             command.arg("--no-passthrough");
@@ -148,7 +175,7 @@ impl Drop for Place {
             .args(["-k", "2", "60", SCRFS, "umount", "--force"])
             .arg(self.path("scr"))
             .output();
-        for name in ["scr", "cache", "image"] {
+        for name in ["scr", "cache", "image", "first"] {
             let _ = umount2(&self.path(name), MntFlags::MNT_DETACH);
         }
         if std::thread::panicking() {

@@ -255,6 +255,7 @@ fn run(way: Way, seed: u64, operations: usize) -> Vec<String> {
             [Scope::Scratch, Scope::Dataset, Scope::Scratch, Scope::Dataset].into_iter().enumerate();
         let threads: Vec<_> = sequences
             .map(|(at, scope)| {
+                let scope = way.scope(scope);
                 let pair = place.pair(scope, &format!("d{at}"));
                 let name = format!("seed {seed:#x} sequence {at} {scope:?}");
                 std::thread::spawn(move || {

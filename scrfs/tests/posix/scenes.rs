@@ -12,7 +12,7 @@ use std::process::Command;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
 
 use super::fence::{Map, lock_bytes, pwritev2};
-use super::place::{Backing, Scope, WAYS, in_place};
+use super::place::{WAYS, in_place};
 
 /// What a story tells.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -415,8 +415,7 @@ const STORIES: [(&str, Story); 16] = [
 fn stories_are_the_same() {
     let mut differences = Vec::new();
     for way in WAYS {
-        let scope =
-            if (way.backing == Backing::Tmpfs) == way.passthrough { Scope::Dataset } else { Scope::Scratch };
+        let scope = way.one_scope();
         differences.extend(in_place(way, move |place| {
             let mut differences = Vec::new();
             for (name, story) in STORIES {

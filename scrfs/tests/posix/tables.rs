@@ -4,7 +4,7 @@
 //! order before each row.
 
 use super::op::{Op, Path, Time, User};
-use super::place::{Backing, Scope, WAYS, Way, in_place};
+use super::place::{WAYS, Way, in_place};
 use super::twins::Twins;
 
 /// What must be there, in this order; each made by root unless it is there already.
@@ -275,9 +275,7 @@ fn two_names(twins: &mut Twins) -> Result<(), String> {
 
 fn run(way: Way) -> Vec<String> {
     in_place(way, move |place| {
-        // Each backing and each mode meets each scope once.
-        let scope =
-            if (way.backing == Backing::Tmpfs) == way.passthrough { Scope::Dataset } else { Scope::Scratch };
+        let scope = way.one_scope();
         let threads: Vec<_> = [one_name as fn(&mut Twins) -> _, two_names]
             .into_iter()
             .enumerate()

@@ -120,7 +120,7 @@ impl Twins {
                 if match self.way.backing {
                     Backing::Tmpfs => mode & FallocateFlags::ZERO_RANGE.bits() != 0,
                     Backing::Btrfs => mode & FallocateFlags::PUNCH_HOLE.bits() != 0,
-                    Backing::Ext4 | Backing::Xfs => false,
+                    Backing::Ext4 | Backing::Xfs | Backing::Second => false,
                 } =>
             {
                 self.native.see_slot(*slot).is_some_and(|seen| seen.mode & 0o6000 != 0)

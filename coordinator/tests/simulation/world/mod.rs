@@ -134,6 +134,7 @@ fn settings(rng: &mut Rng) -> Settings {
         sealing: SealRules { scope, background: rng.chance(30), ..SealRules::default() },
         loose: scrfs::control::LooseRules::default(),
         advice: scrfs::control::AdviceRules::default(),
+        stores: Vec::new(),
     }
 }
 
@@ -263,7 +264,7 @@ impl World {
         self.lead = Some(Lead::new());
         self.feed(Input::Now(self.now));
         let hosts = self.nodes.iter().map(|node| node.host.clone()).collect();
-        self.feed(Input::Begin { epoch, hosts, start, settings: self.settings.clone() });
+        self.feed(Input::Begin { epoch, hosts, start, settings: Box::new(self.settings.clone()) });
     }
 
     /// All coordinators die: nothing in flight arrives, jobs stop where they are.

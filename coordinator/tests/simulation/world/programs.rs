@@ -47,7 +47,7 @@ impl World {
             // Seldom, or nothing would stay in the caches.
             26 if self.nodes[at].serving && self.rng.chance(20) => {
                 let begins = self.rng.chance(50);
-                self.send_up(at, Event::RoomShort { free: 1, wanted: 2, begins });
+                self.send_up(at, Event::RoomShort { free: 1, wanted: 2, begins, helps: None });
             }
             26 => {}
             _ => {

@@ -40,7 +40,7 @@ impl Node {
             advice.need_checkpoint.into(),
         );
         gauge(&mut registry, "should_exit", "The lead advises to end", advice.should_exit.into());
-        if let Ok(room) = self.room() {
+        if let Ok(room) = self.room_in(self.cache.stores.next()) {
             let bytes = |blocks: u64| whole(blocks.saturating_mul(room.f_frsize));
             gauge(&mut registry, "cache_size_bytes", "Bytes that the cache may take", bytes(room.f_blocks));
             gauge(&mut registry, "cache_free_bytes", "Room that programs have", bytes(room.f_bavail));

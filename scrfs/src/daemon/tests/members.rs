@@ -145,7 +145,7 @@ fn a_copy_is_begun_only_where_there_is_room_for_all_that_comes() {
     lead.commit(&elsewhere(b"sealed")).unwrap();
     let file = SealedFile { id: DatasetId(3), path: path("d/f") };
     let mut data = lead.data();
-    let mut room = || match data.request(&DataRequest::Room).unwrap() {
+    let mut room = || match data.request(&DataRequest::Room(DatasetId(3))).unwrap() {
         DataReply::Room(room) => room,
         other => panic!("{other:?}"),
     };
@@ -178,7 +178,7 @@ fn a_dataset_gives_free_what_has_no_name_elsewhere() {
     assert!((100_000..200_000).contains(&part.taken), "{}", part.taken);
     lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
     let mut data = lead.data();
-    let mut held = || match data.request(&DataRequest::Room).unwrap() {
+    let mut held = || match data.request(&DataRequest::Room(DatasetId(1))).unwrap() {
         DataReply::Room(room) => room.held,
         other => panic!("{other:?}"),
     };

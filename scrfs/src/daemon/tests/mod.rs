@@ -34,6 +34,7 @@ use crate::control::{
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
 use crate::path::RelPath;
+use crate::stores::Stores;
 
 /// Longer than anything here takes.
 const WAIT: Duration = Duration::from_secs(10);
@@ -240,7 +241,7 @@ impl Bench {
         NodeConfig {
             control_directory: directory.join("cntl"),
             checkpoint_path: RelPath::root(),
-            cache_directory: directory.join("cache/user/scr.j1"),
+            in_use: Arc::new(Stores::one(&directory.join("cache/user/scr.j1"))),
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),

@@ -5,6 +5,7 @@ mod flat;
 mod generations;
 mod marker;
 mod sealed;
+mod stores;
 mod waits;
 
 use std::collections::VecDeque;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::control::DirOp;
+use crate::control::{DirOp, StoreRule};
 use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, Marking, MountedTree};
 use crate::dataset::{
     Catalog, CatalogIndex, Entry as Sealed, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp,
@@ -23,7 +24,9 @@ use crate::dataset::{
 use crate::fs::table::ROOT;
 use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, SetTime, Taken};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
+use crate::keep::Keep;
 use crate::path::RelPath;
+use crate::stores::{Place, Stores};
 
 enum Asked {
     Directory(DirOp, Completion),
@@ -85,6 +88,9 @@ struct Bench {
     dir: tempfile::TempDir,
     fs: Arc<FileSystem>,
     node: Arc<Node>,
+    /// Of a mount over several stores: the checkpoint path, and they.
+    stores: Option<(RelPath, Arc<Stores>)>,
+    ids: std::sync::atomic::AtomicU64,
 }
 
 fn path(text: &str) -> RelPath {
@@ -122,7 +128,40 @@ impl Bench {
         let fs = FileSystem::new(&dir.path().join("tree"), path(checkpoint)).unwrap();
         let node = Arc::new(Node::default());
         fs.connect(Arc::clone(&node) as _);
-        Self { dir, fs, node }
+        Self { dir, fs, node, stores: None, ids: 0.into() }
+    }
+
+    /// Over stores `a` and `b`, of which `rules` say what goes to which.
+    fn over_two(checkpoint: &str, rules: Vec<StoreRule>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |base: &str| {
+            let cache = dir.path().join(base);
+            std::fs::create_dir_all(cache.join("tree")).unwrap();
+            Place { base: base.into(), cache }
+        };
+        let stores = Arc::new(Stores::new(place("a"), vec![place("b")], rules));
+        let keep = Arc::new(Keep::alone().unwrap());
+        let fs = FileSystem::with_stores(path(checkpoint), keep, Arc::clone(&stores)).unwrap();
+        fs.begin().unwrap();
+        let node = Arc::new(Node::default());
+        fs.connect(Arc::clone(&node) as _);
+        Self { dir, fs, node, stores: Some((path(checkpoint), stores)), ids: 0.into() }
+    }
+
+    /// Another worker's tree over the same stores.
+    fn again(&self) -> (Arc<FileSystem>, Arc<Stores>) {
+        let (checkpoint, stores) = self.stores.clone().expect("stores");
+        let keep = Arc::new(Keep::alone().unwrap());
+        let fs = FileSystem::with_stores(checkpoint, keep, Arc::clone(&stores)).unwrap();
+        fs.begin().unwrap();
+        (fs, stores)
+    }
+
+    /// An id is given: the next directory is for the one after it.
+    fn next_id(&self) {
+        let (_, stores) = self.stores.as_ref().expect("stores");
+        let next = self.ids.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        stores.seen(next);
     }
 
     fn tree(&self, below: &str) -> std::path::PathBuf {
