@@ -62,7 +62,9 @@ fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobEr
 
 fn receive(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
     let takes = peers.recv(HOLDER, TAKES)?.payload().try_into().map_or(parcel.size, u64::from_le_bytes);
-    let target = daemon.create_copy(parcel.file, takes).map_err(|error| daemon.with_figures(error, parcel.file.id, takes))?;
+    let target = daemon
+        .create_copy(parcel.file, takes)
+        .map_err(|error| daemon.with_figures(error, parcel.file.id, takes))?;
     let received = write(parcel, &target, peers).and_then(|crc| {
         fault("fetch.install")?;
         daemon.install_copy(parcel.file, parcel.size, crc)
