@@ -93,7 +93,7 @@ fn a_restart_finds_its_datasets_whichever_store_has_more_room_and_is_first() {
     // Now the other one has more room; on two nodes; and a node that had datasets is lost.
     unmount(&job, &[0, 1, 2, 3, 4]);
     for node in [0, 2, 3] {
-        cluster.on(node).run(&format!("head -c 75M /dev/zero > {OTHER}/others")).must();
+        cluster.on(node).run(&format!("head -c 85M /dev/zero > {OTHER}/others")).must();
     }
     job.mount([0, 2, 3, 4]);
     cluster.poweroff(1);

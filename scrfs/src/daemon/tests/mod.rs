@@ -10,6 +10,7 @@ mod logs;
 mod loose;
 mod members;
 mod restarts;
+mod stores;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::boundary::{Caller, Errno, Generation, GlobalRequests, Marking, MountedTree, Writer};
 use super::{Node, NodeConfig};
+use crate::control::StoreRule;
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
     Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, Inventory, MemberPart,
@@ -34,7 +36,7 @@ use crate::control::{
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
 use crate::path::RelPath;
-use crate::stores::Stores;
+use crate::stores::{Place, Stores};
 
 /// Longer than anything here takes.
 const WAIT: Duration = Duration::from_secs(10);
@@ -51,6 +53,8 @@ fn make(name: &str) -> DirOp {
 /// A tree without a mount: what programs would do is done to its directory.
 struct FakeTree {
     root: PathBuf,
+    /// The second store's tree, if there is one.
+    other: Option<PathBuf>,
     inner: Mutex<Inner>,
 }
 
@@ -66,7 +70,9 @@ struct Inner {
 
 impl FakeTree {
     fn at(&self, path: &RelPath) -> PathBuf {
-        self.root.join(path.as_path())
+        let top = path.split_first().map(|(name, _)| RelPath::new(name).unwrap());
+        let there = |other: &&PathBuf| top.as_ref().is_some_and(|top| other.join(top.as_path()).exists());
+        self.other.as_ref().filter(there).unwrap_or(&self.root).join(path.as_path())
     }
 
     fn is_frozen(&self, name: &str) -> bool {
@@ -128,7 +134,9 @@ impl MountedTree for FakeTree {
     fn directories(&self) -> Result<Vec<DirHeld>, Errno> {
         let sealed: Vec<Vec<u8>> = self.inner.lock().sealed.keys().cloned().collect();
         let mut found = Vec::new();
-        for entry in std::fs::read_dir(&self.root).map_err(|e| errno(&e))? {
+        let read = |root: &PathBuf| std::fs::read_dir(root).map_err(|e| errno(&e));
+        let other = self.other.as_ref().map(read).transpose()?;
+        for entry in read(&self.root)?.chain(other.into_iter().flatten()) {
             let name = entry.map_err(|e| errno(&e))?.file_name();
             if !sealed.iter().any(|s| s == name.as_bytes()) {
                 found.push(DirHeld {
@@ -231,17 +239,29 @@ impl Bench {
 
     fn start(directory: &Path) -> (Arc<FakeTree>, Arc<Node>) {
         let cache = directory.join("cache/user/scr.j1");
-        let tree = Arc::new(FakeTree { root: cache.join("tree"), inner: Mutex::default() });
         let config = Self::config(directory);
+        let other = config.in_use.places().get(1).map(Place::tree);
+        let tree = Arc::new(FakeTree { root: cache.join("tree"), other, inner: Mutex::default() });
         let mounted: Arc<dyn MountedTree> = Arc::clone(&tree) as _;
         (tree, Node::start(config, mounted).unwrap())
     }
 
+    /// Over one store; where `other` is in the directory, over that as well: datasets with even ids go there.
     fn config(directory: &Path) -> NodeConfig {
+        let cache = directory.join("cache/user/scr.j1");
+        let in_use = match std::fs::canonicalize(directory.join("other")) {
+            Err(_) => Stores::one(&cache),
+            Ok(base) => {
+                let rule = |interval, store: &str| StoreRule { interval, store: Some(store.into()) };
+                let first = Place { base: "/first".into(), cache };
+                let other = Place { cache: base.join("user/scr.j1"), base: "/other".into() };
+                Stores::new(first, vec![other], vec![rule(1, "/first"), rule(2, "/other")])
+            }
+        };
         NodeConfig {
             control_directory: directory.join("cntl"),
             checkpoint_path: RelPath::root(),
-            in_use: Arc::new(Stores::one(&directory.join("cache/user/scr.j1"))),
+            in_use: Arc::new(in_use),
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),
