@@ -275,6 +275,10 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+        // The kernel gives a program its name before its environment.
+        while mark_of(ours.id()).is_none() {
+            std::thread::yield_now();
+        }
         assert_eq!((named(ours.id()), named(strange.id())), (0, 1));
         for child in [&mut ours, &mut strange] {
             child.kill().unwrap();
