@@ -189,6 +189,29 @@ fn datasets_alternate_between_stores_by_their_descriptors() {
 }
 
 #[test]
+fn room_is_made_in_the_store_that_is_short_of_it() {
+    let config = Config { cache_size: "64m".into(), tmp_size: "128m".into(), ..Config::new(3) };
+    let cluster = Cluster::start(&config).expect("a cluster");
+    let job = Job::new(&cluster, "short")
+        .set("SCR_CACHE_BASE", &format!("{CACHE},{OTHER}"))
+        .set("SCRFS_DESCRIPTORS", &format!("CKPT=0 STORE={CACHE}; CKPT=1 INTERVAL=2 STORE={OTHER}"))
+        .set("SCR_CACHE_SIZE", "9");
+    job.mount(NODES);
+    let mut run = job.idle(&NODES);
+    // 12 MiB and 6 of parity on each node: three of them fit into the first store.
+    for id in 1..7 {
+        write(&job, &NODES, &format!("d{id}"), 12);
+        seal(&job, 0, &format!("d{id}"));
+    }
+    let listed = || job.on(1).run(&format!("ls {SCR}")).must().replace('\n', " ");
+    assert_eq!(listed(), "d1 d2 d3 d4 d5 d6");
+    job.on(0).run(&format!("mkdir {SCR}/d7")).must();
+    wait::until_true("the room", SOON, || listed() == "d2 d3 d4 d5 d6 d7");
+    is_in(&job, &NODES, CACHE, "d7");
+    run.stop();
+}
+
+#[test]
 fn an_entry_that_cannot_be_used_is_passed_over_unless_it_has_datasets() {
     let cluster = Cluster::up(2);
     let job = Job::new(&cluster, "entries").set("SCR_CACHE_BASE", "/nowhere,/etc/passwd");

@@ -106,7 +106,7 @@ impl Node {
 
     /// The store whose room counts: where something begins, or was short of room; else of those that are written to the one
     /// with least, or the one that is next.
-    fn store_in_need(&self, moment: Moment) -> usize {
+    pub(super) fn store_in_need(&self, moment: Moment) -> usize {
         if self.cache.is_one() {
             return PRIMARY;
         }
@@ -125,7 +125,7 @@ impl Node {
     }
 
     /// The datasets whose removal gives room in a store; `None` when all do.
-    fn help_in(&self, store: usize, removable: &[(DatasetId, bool)]) -> Option<Vec<DatasetId>> {
+    pub(super) fn help_in(&self, store: usize, removable: &[(DatasetId, bool)]) -> Option<Vec<DatasetId>> {
         // The bound is one for all stores.
         if self.cache.is_one() || self.bound.limit() > 0 {
             return None;

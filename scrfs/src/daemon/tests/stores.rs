@@ -1,5 +1,6 @@
 //! A node over two stores in two file systems: all of a dataset is in one.
 
+use super::super::room::Moment;
 use super::*;
 use crate::control::HeldState;
 
@@ -156,4 +157,29 @@ fn a_seal_that_is_given_up_leaves_nothing_in_any_store() {
     lead.send(Command::Drop { id: DatasetId(2), reason: "a test".into() });
     assert_eq!(lead.next(), Event::Dropped(DatasetId(2)));
     assert_eq!(places(&bench, 2, "ck"), [NOWHERE, (false, true)]);
+}
+
+#[test]
+fn room_is_looked_for_in_the_store_that_is_short_and_bytes_are_counted_in_both() {
+    let (bench, _other) = bench();
+    let mut lead = bench.serving(1);
+    for (id, name) in [(1, "ck1"), (2, "ck2")] {
+        make_directory(&bench, name);
+        bench.write(&format!("{name}/f"), &vec![7; 300_000]);
+        lead.seal(id, name);
+    }
+    let removable = [(DatasetId(1), false), (DatasetId(2), true)];
+    assert_eq!(bench.node.help_in(0, &removable), Some(vec![DatasetId(1)]));
+    assert_eq!(bench.node.help_in(1, &removable), Some(vec![DatasetId(2)]));
+    assert_eq!(bench.node.store_in_need(Moment::Begin(Some(1))), 1);
+    assert_eq!(bench.node.store_in_need(Moment::Meanwhile), 0, "the next id is 3");
+    // What is being written counts, wherever the next one goes.
+    std::fs::create_dir(cache(&bench, 1).join("tree/open")).unwrap();
+    bench.write("open/f", b"1");
+    assert_eq!(bench.node.store_in_need(Moment::Meanwhile), 1);
+    let bytes = bench.node.cache.bytes().unwrap();
+    assert!((600_000..900_000).contains(&bytes), "{bytes}");
+    let free = |store| bench.node.cache.room_of(store).map(|room| room.f_bfree * room.f_frsize).unwrap();
+    let (both, all) = (free(0) + free(1), bench.node.cache.free().unwrap().0);
+    assert!(all > both / 2 && all < both * 2, "{all} of {both}");
 }
