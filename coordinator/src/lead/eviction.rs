@@ -100,7 +100,7 @@ impl Running {
             let fetched = self.fetches.rebuilding(id) || self.fetches.wants(id);
             Sacrifice {
                 id,
-                needed: fetched || self.seals.needs(&known.catalog),
+                needed: fetched || self.seals.needs(&known.catalog) || self.overwritten.contains(&id),
                 flushing: !known.flushed && self.flushes.busy(id),
                 // What a restart does not fetch is lost to it.
                 flushed: known.flushed && self.cluster.settings.fetch,
@@ -159,6 +159,7 @@ impl Running {
     pub(super) fn let_go(&mut self, id: DatasetId) {
         let known = self.cluster.datasets.remove(id);
         self.flushes.removed(id);
+        self.overwritten.remove(&id);
         self.leaving.0.insert(id, self.cluster.nodes().collect());
         self.cluster.send_all(&Command::Evict(id));
         self.vacated(known);

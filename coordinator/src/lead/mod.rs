@@ -33,6 +33,8 @@ mod settle;
 mod spread;
 mod versions;
 
+use std::collections::BTreeSet;
+
 use scrfs::control::loose::Age;
 use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
@@ -153,6 +155,8 @@ struct Running {
     fetches: Fetches,
     advice: Advice,
     leaving: Leaving,
+    /// Datasets whose next generation has begun on some node.
+    overwritten: BTreeSet<DatasetId>,
     loose: Loose,
 }
 
@@ -171,6 +175,7 @@ impl Running {
             fetches: Fetches::default(),
             advice: Advice::default(),
             leaving: Leaving::default(),
+            overwritten: BTreeSet::new(),
             loose,
         }
     }
@@ -252,6 +257,11 @@ impl Running {
             (_, Event::Removed(id)) => {
                 cluster.datasets.remove(id);
                 self.flushes.removed(id);
+                self.overwritten.remove(&id);
+                true
+            }
+            (_, Event::Overwritten(id)) => {
+                self.overwritten.insert(id);
                 true
             }
             (Phase::Serving, Event::RoomShort { free, wanted, begins, helps }) => {
@@ -526,6 +536,7 @@ fn name_of(event: &Event) -> &'static str {
         Event::Committed { .. } => "Committed",
         Event::Evicted(_) => "Evicted",
         Event::Removed(_) => "Removed",
+        Event::Overwritten(_) => "Overwritten",
         Event::RoomShort { .. } => "RoomShort",
         Event::FlushedMember { .. } => "FlushedMember",
         Event::Verified { .. } => "Verified",

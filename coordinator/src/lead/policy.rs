@@ -107,7 +107,7 @@ pub(super) fn sacrifices(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sacrifice {
     pub(super) id: DatasetId,
-    /// A rebuild or a seal needs it.
+    /// A rebuild or a seal needs it, or programs are overwriting it.
     pub(super) needed: bool,
     /// A flush runs or waits.
     pub(super) flushing: bool,

@@ -661,6 +661,10 @@ pub enum Event {
     /// A dataset was removed by a program (rmdir of its top); sent before the [`Event::DirApplied`] of that round.
     Removed(DatasetId),
 
+    /// The next generation of this dataset has begun here: room is not made at its cost, for what programs have written
+    /// of that would go with it.
+    Overwritten(DatasetId),
+
     /// The cache here has less room than what programs are about to write takes: a dataset may go earlier than
     /// `SCR_CACHE_SIZE` says.
     RoomShort {

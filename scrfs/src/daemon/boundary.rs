@@ -1,6 +1,7 @@
 //! Where the two halves of a daemon meet: the mounted tree (what programs see) and the node (datasets, filemap,
 //! coordinator). Each half knows the other by one trait, so that either is tested with a stand-in.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -186,6 +187,11 @@ pub trait MountedTree: Send + Sync {
 
     /// Lets held names go without doing it.
     fn release(&self, op: &DirOp);
+
+    /// Device and inode numbers of the files that programs have open, whose bytes stay when their names go.
+    fn open_files(&self) -> HashSet<(u64, u64)> {
+        HashSet::new()
+    }
 
     /// Directories of the checkpoint path that are in the tree and not part of a sealed dataset, parents first.
     fn directories(&self) -> Result<Vec<DirHeld>, Errno>;

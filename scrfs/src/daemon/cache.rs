@@ -95,8 +95,8 @@ impl Cache {
         Ok(sum)
     }
 
-    /// Bytes that are free once a dataset has left: files that have another name elsewhere stay.
-    pub(super) fn bytes_of(&self, dataset: &Dataset) -> io::Result<u64> {
+    /// Bytes that are free once a dataset has left: files that have another name elsewhere stay, and those that are open.
+    pub(super) fn bytes_of(&self, dataset: &Dataset, open: &HashSet<(u64, u64)>) -> io::Result<u64> {
         let mut below = vec![Self::own_path(dataset.id)?];
         if dataset.home != Home::Aside {
             below.push(self.in_tree(&dataset.name)?);
@@ -107,7 +107,8 @@ impl Cache {
             Self::walk(root, below.clone(), |stat| {
                 let names = linked.entry(stat.st_ino).or_default();
                 *names += 1;
-                if is_directory(stat) || *names == stat.st_nlink {
+                let goes = *names == stat.st_nlink && !open.contains(&(stat.st_dev, stat.st_ino));
+                if is_directory(stat) || goes {
                     sum = sum.saturating_add(taken(stat));
                 }
             })?;

@@ -157,7 +157,7 @@ impl Node {
             DirOp::Remove { .. } => return Ok(()),
         };
         let Some((id, _)) = self.inside(path) else { return Ok(()) };
-        self.open_generation(id).map_err(|reason| {
+        self.change(id).map_err(|reason| {
             self.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
             libc::EIO
         })

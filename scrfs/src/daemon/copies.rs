@@ -89,7 +89,8 @@ impl Node {
                 let complete = state.present().filter(|dataset| dataset.state() == HeldState::Complete);
                 complete.cloned().collect()
             };
-            let held = |dataset: &Dataset| (dataset.id, self.cache.bytes_of(dataset).unwrap_or(0));
+            let open = self.tree.open_files();
+            let held = |dataset: &Dataset| (dataset.id, self.cache.bytes_of(dataset, &open).unwrap_or(0));
             let free = self.free_beside(&self.arriving.0.lock(), store)?;
             let there = complete.iter().filter(|dataset| self.is_in(dataset.id, store));
             Ok(Room { free, held: there.map(held).collect() })

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::control::FrozenFile;
+use crate::control::{Event, FrozenFile};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Member};
@@ -32,7 +32,6 @@ use super::disk::Disk;
 use super::listing::{Lost, walk};
 use super::members::{DataError, make_others, settle_file};
 use super::node::Node;
-use super::room::Moment;
 use super::rounds::Answer;
 use super::state::{Dataset, Home};
 
@@ -67,13 +66,20 @@ impl Node {
         });
     }
 
-    /// Begins the next generation of a sealed dataset that programs see; it is no error when it has begun.
-    pub(super) fn open_generation(&self, id: DatasetId) -> Result<(), String> {
-        let mut generations = self.generations.lock();
-        if let Some(generation) = self.begin_generation(&mut generations, id, &BTreeSet::new())? {
-            self.tree.generation(id, generation);
+    /// A program changes a sealed dataset: its next generation begins, and may need room for all that it will be.
+    pub(super) fn change(&self, id: DatasetId) -> Result<(), String> {
+        if self.open_generation(id)? {
+            let name = self.dataset(id).map_err(text)?.name;
+            self.begins(&name);
         }
         Ok(())
+    }
+
+    /// Begins the next generation of a sealed dataset that programs see; false if it has begun before.
+    pub(super) fn open_generation(&self, id: DatasetId) -> Result<bool, String> {
+        let mut generations = self.generations.lock();
+        let begun = self.begin_generation(&mut generations, id, &BTreeSet::new())?;
+        Ok(begun.map(|generation| self.tree.generation(id, generation)).is_some())
     }
 
     /// The same, without a word to the tree: what it has to be told, if it had not begun. `logs` are changed by that: the
@@ -122,7 +128,7 @@ impl Node {
         generations.aside.insert(id, inodes);
         faults::hit("generation.recorded").map_err(text)?;
         self.events.info(Some(id), &format!("{}: its next generation has begun here", dataset.shown_name()));
-        self.look_at_room(Moment::Begin(self.cache.tree_store(&dataset.name).ok().flatten()));
+        self.state.lock().send_request(Event::Overwritten(id));
         Ok(Some(Generation { open: true, removed, changed: logs.iter().cloned().collect() }))
     }
 

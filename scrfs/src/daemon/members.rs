@@ -199,17 +199,20 @@ impl Node {
         part.crcs_known = true;
         let part = Arc::new(part);
         self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
+        let catalog = index.catalog();
+        self.cache.settle(id, &catalog.name, &catalog.entries).map_err(DataError::io(id, member))?;
         let here = have.as_ref().and_then(|dataset| dataset.parts.get(&member));
         if here.is_some_and(|here| here.recorded && here.files == part.files) {
+            // With its store its directory may be gone, too.
+            if have.as_ref().is_some_and(|dataset| dataset.home == Home::Tree) {
+                self.cache.tree(id, &catalog.name).map_err(DataError::io(id, member))?;
+            }
             if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
                 dataset.catalog = Some(index);
                 dataset.rebuilding.insert(member, part);
             }
             return faults::hit("rebuild.begun").map_err(DataError::io(id, member));
         }
-        self.cache
-            .settle(id, &index.catalog().name, &index.catalog().entries)
-            .map_err(DataError::io(id, member))?;
         disk.change(&self.state, |table| {
             let catalog = index.catalog();
             table.highest_id = table.highest_id.max(id.0);

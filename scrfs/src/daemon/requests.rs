@@ -16,7 +16,7 @@ use super::boundary::{Caller, Completion, Errno, Eye, GlobalRequests, Marking};
 use super::callers;
 use super::node::{Node, never_voted};
 use super::promise::Settling;
-use super::state::State;
+use super::state::{Home, State};
 use super::waiting::{DIRECTORY_MAX, Waiter, Wanted, attached_bound};
 
 /// How often callers are looked at while any waits.
@@ -68,7 +68,10 @@ impl Node {
         let mut state = self.state.lock();
         let State { waiting, table, .. } = &mut *state;
         let events = waiting.events(table.background.keys());
-        for event in events {
+        let overwritten =
+            table.datasets.values().filter(|dataset| dataset.home == Home::Under && dataset.listed);
+        let overwritten: Vec<Event> = overwritten.map(|dataset| Event::Overwritten(dataset.id)).collect();
+        for event in events.into_iter().chain(overwritten) {
             state.send_request(event);
         }
     }
@@ -367,7 +370,7 @@ impl GlobalRequests for Node {
 
     fn open_generation(&self, id: DatasetId, done: Completion) {
         self.in_generations(done, move |node| {
-            Node::open_generation(node, id).map_err(|reason| {
+            node.change(id).map_err(|reason| {
                 node.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
                 Errno(libc::EIO)
             })

@@ -44,6 +44,8 @@ pub(super) struct Shortage {
     wanted: u64,
     /// For a dataset that began.
     begins: bool,
+    /// That dataset's name.
+    name: Vec<u8>,
     /// Where.
     store: usize,
     /// What might have gone then, and was it on the PFS: as long as that is the same, asking again is of no use.
@@ -126,12 +128,28 @@ impl Node {
 
     /// The datasets whose removal gives room in a store; `None` when all do.
     pub(super) fn help_in(&self, store: usize, removable: &[(DatasetId, bool)]) -> Option<Vec<DatasetId>> {
-        // The bound is one for all stores.
-        if self.cache.is_one() || self.bound.limit() > 0 {
+        if self.cache.is_one() {
             return None;
         }
         let there = |id: &DatasetId| self.cache.store_of(*id).is_ok_and(|at| at == store);
         Some(removable.iter().map(|(id, _)| *id).filter(there).collect())
+    }
+
+    /// Dataset `name` begins, or its next generation does: all of it is to come.
+    pub(super) fn begins(&self, name: &[u8]) {
+        self.look_at_room(Moment::Begin(self.cache.tree_store(name).ok().flatten()));
+        let mut state = self.state.lock();
+        if state.shortage.begins {
+            state.shortage.name = name.to_vec();
+        }
+    }
+
+    /// Dataset `name` is sealed: nothing of it is to come any more.
+    pub(super) fn no_more_comes(&self, name: &[u8]) {
+        let mut state = self.state.lock();
+        if state.shortage.begins && state.shortage.name == name {
+            state.shortage = Shortage::default();
+        }
     }
 
     /// Tells the lead when room is short.
@@ -140,8 +158,9 @@ impl Node {
             return;
         }
         let store = self.store_in_need(moment);
-        let Ok(room) = self.room_in(store) else { return };
-        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        let Ok(room) = self.cache.room_of(store) else { return };
+        let free_of = |room: &rustix::fs::StatVfs| room.f_bavail.saturating_mul(room.f_frsize);
+        let (there, free) = (free_of(&room), free_of(&self.narrowed(room)));
         let mut state = self.state.lock();
         if !state.may_be_short() {
             return;
@@ -165,9 +184,10 @@ impl Node {
         if matches!(moment, Moment::Meanwhile | Moment::Refused) && state.shortage.asked_with == removable {
             return;
         }
-        let helps = self.help_in(store, &removable);
-        let asked_at = Some(Instant::now());
-        state.shortage = Shortage { wanted, begins, store, asked_with: removable, asked_at };
+        // The bound is one for all stores.
+        let helps = if there < wanted { self.help_in(store, &removable) } else { None };
+        let (asked_at, name) = (Some(Instant::now()), std::mem::take(&mut state.shortage.name));
+        state.shortage = Shortage { wanted, begins, name, store, asked_with: removable, asked_at };
         state.send_request(Event::RoomShort { free, wanted, begins, helps });
         drop(state);
         self.events.info(None, &format!("room is short: {free} bytes are free, {wanted} are wanted"));

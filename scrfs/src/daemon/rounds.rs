@@ -20,7 +20,6 @@ use crate::store::{Store, StoreError};
 
 use super::boundary::{Completion, Errno};
 use super::node::Node;
-use super::room::Moment;
 use super::waiting::Wanted;
 
 const NAME: &str = "rounds.journal";
@@ -187,7 +186,7 @@ impl Node {
                 if let Some((name, rest)) = path.split_first()
                     && rest.is_root()
                 {
-                    self.look_at_room(Moment::Begin(self.cache.tree_store(name).ok().flatten()));
+                    self.begins(name);
                 }
                 Ok(())
             }

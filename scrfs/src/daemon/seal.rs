@@ -313,10 +313,13 @@ impl Node {
 
     /// Records COMPLETE, or a later revision of the catalog. In the records' thread.
     pub(super) fn commit(&self, catalog: Catalog) {
-        let id = catalog.id;
+        let (id, name) = (catalog.id, catalog.name.clone());
         let result = self.record_complete(catalog);
         match &result {
-            Ok(()) => self.events.info(Some(id), "COMPLETE is recorded"),
+            Ok(()) => {
+                self.no_more_comes(&name);
+                self.events.info(Some(id), "COMPLETE is recorded");
+            }
             Err(reason) => self.events.error(Some(id), &format!("COMPLETE cannot be recorded: {reason}")),
         }
         self.state.lock().send(Event::Committed { id, result });

@@ -13,6 +13,7 @@ use super::errno::fail;
 use super::eyes::{is_directory_handle, opened_eye};
 use super::handles::Handle;
 use super::meter::Failing;
+use super::open::own_flags;
 use super::place::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
@@ -201,7 +202,7 @@ impl FileSystem {
         if handle.file.is_some() {
             return Ok(Side::Handle(handle));
         }
-        Ok(Side::Side(side_file(&handle, access)?))
+        Ok(Side::Side(side_file(&handle, access, self.privileged)?))
     }
 }
 
@@ -254,7 +255,7 @@ fn served(handle: &Handle) -> Result<&File, Errno> {
 
 /// The daemon's own descriptor of a passthrough handle, opened when it is first needed. It is opened for writing only
 /// when the handle is, so it never outlasts the right to write, nor counts as a writer that is not there.
-fn side_file(handle: &Handle, access: OFlags) -> Result<Arc<File>, Errno> {
+fn side_file(handle: &Handle, access: OFlags, privileged: bool) -> Result<Arc<File>, Errno> {
     let writes = access == OFlags::RDWR;
     if writes && !handle.writable() {
         return fail(libc::EBADF);
@@ -264,7 +265,10 @@ fn side_file(handle: &Handle, access: OFlags) -> Result<Arc<File>, Errno> {
         return Ok(Arc::clone(file));
     }
     let access = if handle.writable() { OFlags::RDWR } else { OFlags::RDONLY };
-    let fd = rustix::fs::open(proc_path(&handle.inode.fd()?), access | OFlags::CLOEXEC, Mode::empty())?;
+    // Where the program's own reads leave no access time, ours for it leave none.
+    let quiet = own_flags(handle.flags, privileged) & OFlags::NOATIME;
+    let flags = access | quiet | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(proc_path(&handle.inode.fd()?), flags, Mode::empty())?;
     let file = Arc::new(File::from(fd));
     *side = Some(Arc::clone(&file));
     Ok(file)

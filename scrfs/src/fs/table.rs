@@ -125,7 +125,7 @@ impl Inode {
         parked::open(self)
     }
 
-    fn key(&self) -> Option<Key> {
+    pub(crate) fn key(&self) -> Option<Key> {
         self.backing.read().as_ref().map(|known| known.key)
     }
 

@@ -1,6 +1,6 @@
 //! What the node asks of the mounted tree: votes, freezes, listings of what is to be sealed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,6 +59,10 @@ impl MountedTree for FileSystem {
             self.world.write().release(&op);
         }
         self.wake_waiters();
+    }
+
+    fn open_files(&self) -> HashSet<Key> {
+        self.handles.all().iter().filter_map(|handle| handle.inode.key()).collect()
     }
 
     fn directories(&self) -> Result<Vec<DirHeld>, Errno> {
