@@ -162,3 +162,65 @@ fn a_full_cache_harms_nothing() {
     job.on(3).run(&format!("head -c 1M /dev/zero | cmp - {SCR}/b/zero")).must();
     run.stop();
 }
+
+#[test]
+fn what_is_overwritten_stays_and_what_was_asked_for_it_is_forgotten_with_its_seal() {
+    let cluster = cluster();
+    let job = Job::new(&cluster, "own").set("SCR_FLUSH", "0").set("SCR_CACHE_SIZE", "2");
+    job.mount(0..3);
+    let mut run = job.idle(&NODES);
+    write(&job, "small", 1);
+    job.on(0).run(&format!("touch {SCR}/small/.complete")).must();
+    job.on(0).run(&format!("mkdir {SCR}/big")).must();
+    job.on(1).run(&format!("yes 'big of 1' | head -c 36M > {SCR}/big/f1")).must();
+    job.on(0).run(&format!("touch {SCR}/big/.complete")).must();
+    // As much as the newest takes is not free for a next generation, and only the one that is changed is older.
+    job.on(1).run(&format!("echo more >> {SCR}/small/f1")).must();
+    wait::until_true("the lead's word", SOON, || job.events(1).contains("no dataset may leave the caches"));
+    let whole = |of_one: &str| {
+        for node in NODES {
+            assert_eq!(job.on(node).run(&format!("ls {SCR}")).must(), "big\nsmall");
+            job.on(node).run(&format!("yes 'small of 0' | head -c 1M | cmp - {SCR}/small/f0")).must();
+        }
+        assert_eq!(job.on(1).run(&format!("tail -c 5 {SCR}/small/f1")).must(), of_one);
+        job.on(1).run(&format!("yes 'big of 1' | head -c 36M | cmp - {SCR}/big/f1")).must();
+    };
+    whole("more");
+    let touched = job.on(2).run(&format!("touch {SCR}/small/.complete"));
+    assert!(touched.ok(), "{touched}\n{}", job.events(2));
+    // The former generation's removal makes nobody ask again for what has come.
+    for node in NODES {
+        wait::until_true("the former one to go", SOON, || {
+            job.events(node).contains("evicted from this node")
+        });
+    }
+    job.on(0).run(&format!("mkdir {SCR}/next && rmdir {SCR}/next")).must();
+    whole("more");
+    assert!(!job.events(0).contains("leaves the caches early"), "{}", job.events(0));
+    run.stop();
+}
+
+#[test]
+fn a_dataset_that_a_program_has_open_gives_no_room() {
+    let cluster = cluster();
+    let job = Job::new(&cluster, "open")
+        .set("SCR_FLUSH", "0")
+        .set("SCR_CACHE_SIZE", "5")
+        .set("SCR_COPY_TYPE", "LOCAL");
+    job.mount(0..3);
+    let mut run = job.idle(&NODES);
+    for (name, node, mib) in [("d1", 1, 36), ("d2", 0, 40)] {
+        job.on(node)
+            .run(&format!("mkdir {SCR}/{name} && head -c {mib}M /dev/urandom > {SCR}/{name}/f"))
+            .must();
+        job.on(node).run(&format!("touch {SCR}/{name}/.complete")).must();
+    }
+    let line = format!("exec 5< {SCR}/d1/f && ! cat {SCR}/d2/f > /dev/null && cmp /dev/fd/5 {SCR}/d1/f");
+    let kept = job.on(1).run(&line);
+    assert!(kept.ok() && kept.err.contains("No space left on device"), "{kept}");
+    assert_eq!(job.on(2).run(&format!("ls {SCR}")).must(), "d1\nd2");
+    // Closed, it can go, and is all that has to.
+    job.on(1).run(&format!("cat {SCR}/d2/f > /dev/null")).must();
+    assert_eq!(job.on(2).run(&format!("ls {SCR}")).must(), "d2");
+    run.stop();
+}

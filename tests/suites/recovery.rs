@@ -46,6 +46,21 @@ fn any_one_node_is_rebuilt_on_the_spare_or_after_its_reboot() {
 }
 
 #[test]
+fn a_dataset_whose_files_all_went_on_one_node_is_rebuilt_there() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "emptied").set("SCR_FLUSH", "0");
+    job.mount(0..4);
+    uneven(&job, &[0, 1, 2, 3], "2");
+    job.unmount(1).must();
+    // What is known of it is in the control directory, and stays.
+    let line = format!("rm -r {CACHE}/root/scr.*/dataset.* {CACHE}/root/scr.*/tree/ck.*");
+    cluster.on(1).run(&line).must();
+    job.mount([1]);
+    uneven(&job, &[0, 1, 2, 3], "3");
+    assert_eq!(started_after(&job), [0, 2], "{:?}", job.log());
+}
+
+#[test]
 fn datasets_below_a_checkpoint_path_of_their_own() {
     let cluster = Cluster::up(5);
     let job = Job::new(&cluster, "below").set("SCRFS_CHECKPOINT_PATH", "run/ckpt").set("SCR_FLUSH", "2");
