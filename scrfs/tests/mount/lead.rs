@@ -86,7 +86,7 @@ impl Lead {
     pub(crate) fn next(&mut self) -> Event {
         loop {
             match self.link.events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
-                Event::Heard(_) | Event::Refused { .. } => {}
+                Event::Heard(_) | Event::Refused { .. } | Event::Overwritten(_) => {}
                 event => return event,
             }
         }

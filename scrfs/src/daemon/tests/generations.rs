@@ -242,3 +242,21 @@ fn a_generation_in_which_nothing_was_changed_is_sealed_already() {
     lead.send(Command::Sealed(DatasetId(1)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }
+
+#[test]
+fn every_lead_hears_what_is_being_overwritten() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"1");
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    bench.begin(1).unwrap();
+    let told = |lead: &mut Lead| loop {
+        match lead.link.events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
+            Event::Overwritten(id) => return id,
+            Event::Heard(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(told(&mut lead), DatasetId(1));
+    assert_eq!(told(&mut bench.serving(2)), DatasetId(1));
+}

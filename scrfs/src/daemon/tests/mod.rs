@@ -417,11 +417,11 @@ impl Lead {
     }
 }
 
-/// The next event that is more than "heard".
+/// The next event that is more than "heard", and wants an answer or is one.
 fn next(events: &mut EventReceiver) -> Event {
     loop {
         match events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
-            Event::Heard(_) | Event::Refused { .. } => {}
+            Event::Heard(_) | Event::Refused { .. } | Event::Overwritten(_) => {}
             event => return event,
         }
     }
