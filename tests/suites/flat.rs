@@ -212,13 +212,18 @@ fn workers_die_while_files_are_open() {
         assert_eq!(child.wait().unwrap().code(), Some(0), "{}\n{}", job.events(0), job.events(1));
     }
     // A worker dies while a marker waits for a writer.
-    let writer = format!("exec 3<>{SCR}/{}; exec sleep 3", file("100", 0));
+    let writer = format!(
+        "exec 3<>{SCR}/{} && touch /tmp/held; while [ ! -e /tmp/end ]; do sleep 0.1; done",
+        file("100", 0)
+    );
     let mut writer = job.on(0).sh(&writer).spawn().unwrap();
+    wait::until_true("the writer", SOON, || job.on(0).run("test -e /tmp/held").ok());
     let mut marker = job.on(1).sh(&format!("touch {SCR}/.complete.100")).spawn().unwrap();
     wait::until_true("the freeze", SOON, || job.state(0, "100") == "sealing");
     for node in hosts {
         cluster.on(node).run(KILL_WORKER).must();
     }
+    job.on(0).run("touch /tmp/end").must();
     assert!(writer.wait().unwrap().success() && marker.wait().unwrap().success(), "{}", job.events(1));
     is_whole(&job, &hosts, "100", 2);
     run.stop();

@@ -154,6 +154,28 @@ fn when_the_cache_is_full() {
 }
 
 #[test]
+fn sparse_files() {
+    let cluster = Cluster::start(&Config { cache_size: "48m".into(), ..Config::new(3) }).expect("a cluster");
+    let (job, mut run) = begin(&cluster, &[]);
+    // Far larger than any cache.
+    let write = "with open('s/f', 'wb') as f: f.write(b'head'); f.seek((256 << 20) - 4); f.write(b'tail')";
+    try_out(&job, 0, &[("os.mkdir('s')", "ok"), (write, "ok"), ("touch('s/.complete')", "ok")]);
+    let is_whole = [
+        ("f = open('s/f', 'rb'); assert f.read(4) == b'head'", "ok"),
+        ("f.seek(100 << 20); assert f.read(1 << 20) == bytes(1 << 20)", "ok"),
+        ("f.seek(-4, 2); assert f.read() == b'tail'", "ok"),
+        ("s = os.stat('s/f'); assert (s.st_size, s.st_blocks * 512) == (256 << 20, 256 << 20)", "ok"),
+        ("s = os.statvfs('.'); assert s.f_bavail * s.f_frsize > 40 << 20", "ok"),
+    ];
+    try_out(&job, 1, &is_whole);
+    run.stop();
+    cluster.poweroff(0);
+    let mut run = job.idle(&[1, 2]);
+    try_out(&job, 2, &is_whole);
+    run.stop();
+}
+
+#[test]
 fn stores() {
     let cluster = Cluster::up(3);
     let list = format!("/nowhere,{CACHE},/tmp");
