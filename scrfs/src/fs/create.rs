@@ -7,9 +7,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::attr::{Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
+use super::inode::Backing;
 use super::open::Opened;
 use super::place::Place;
-use super::table::Backing;
 use super::wait::Done;
 use super::world::World;
 use super::{Entry, FileSystem, proc_path};

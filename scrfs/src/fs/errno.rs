@@ -1,6 +1,6 @@
 //! Errors of system calls keep their number on the way to the program.
 
-use super::table::Key;
+use super::inode::Key;
 use crate::daemon::boundary::Errno;
 use crate::ids::DatasetId;
 use crate::path::{PathError, RelPath};

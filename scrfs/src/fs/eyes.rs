@@ -14,11 +14,12 @@ use super::FileSystem;
 use super::attr::{Attr, Changes, Kind, stat_of};
 use super::errno::fail;
 use super::handles::Handle;
+use super::inode::Inode;
 use super::listing::{DirEntry, Taken};
 use super::names::{Entry, LOCAL};
 use super::open::{Data, Opened};
 use super::place::RESERVED_AT_ROOT;
-use super::table::{Inode, ROOT};
+use super::table::ROOT;
 use crate::daemon::boundary::{Caller, Errno, Eye};
 
 /// Marks numbers of inodes and handles in here. Those of inodes of our own begin at 2^56 and are counted up; those of

@@ -24,12 +24,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::attr::{Kind, stat_of};
 use super::errno::{Need, Stop, fail};
+use super::inode::Inode;
 use super::listing::{DirEntry, Looks};
 use super::names::inner_of;
 use super::place::{INVALID, MARKER, Place};
 use super::rules::Rules;
 use super::sealed::{Name, Sealed};
-use super::table::Inode;
 use super::wait::Done;
 use super::world::World;
 use super::{FileSystem, proc_path};

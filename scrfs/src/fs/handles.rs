@@ -11,8 +11,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::attr::{key_of, stat_of};
 use super::caller::Process;
+use super::inode::Inode;
 use super::listing::Snapshot;
-use super::table::Inode;
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::intents::{is_resent, number_of};

@@ -9,9 +9,9 @@ use rustix::fs::AtFlags;
 
 use super::FileSystem;
 use super::attr::key_of;
+use super::inode::Key;
 use super::place::Place;
 use super::sealed::Sealed;
-use super::table::Key;
 use crate::control::DirOp;
 use crate::daemon::boundary::Errno;
 use crate::ids::RequestId;

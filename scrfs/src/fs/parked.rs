@@ -1,110 +1,127 @@
-//! More inodes than descriptors.
+//! More inodes than descriptors and memory.
 //!
-//! The kernel may know any number of inodes, and a process may have only so many descriptors. Those of inodes that were
-//! not asked for lately and that nobody has open are closed. What is needed again is opened by its name, and must be the
-//! same file: by device and inode number. An inode that loses its last name meanwhile is lost to those who know it
-//! without having it open.
+//! The kernel may know any number of inodes, and a process may have only so many descriptors. Of inodes that were not
+//! asked for lately and that nobody has open the descriptor is closed, and little is kept. What is needed again is
+//! opened by its name, and must be the same file: by device and inode number. An inode that loses its last name
+//! meanwhile is lost to those who know it without having it open.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::{Resource, getrlimit};
 
 use super::attr::{key_of, stat_of};
-use super::table::{Backing, Inner, Inode, Key};
+use super::inode::{Backing, Inode, Key};
+use super::nodes::{Held, Nodes};
 use crate::daemon::boundary::Errno;
 
 /// Descriptors of inodes at most; and of what a process may have, this part: the rest is for open files.
 const OPEN_MAX: usize = 1 << 14;
 const OPEN_PART: usize = 2;
-/// Inodes that are in use and therefore passed over, each time another is opened.
+/// Inodes that are in use and therefore passed over, each time another is needed.
 const PASSED_MAX: u32 = 8;
 /// Renames may come between the look at a name and its use.
 const TRIES: u32 = 8;
 
-/// Inodes with a descriptor, the one opened first in front; some are known no longer.
+/// Inodes that are in use or were lately, the one used first in front; some are known no longer.
 #[derive(Debug)]
 pub(super) struct Pool {
-    open: VecDeque<u64>,
+    used: VecDeque<u64>,
     most: usize,
 }
 
 impl Pool {
-    /// As many as this process may have.
+    /// As many as this process may have descriptors for.
     pub(super) fn new() -> Self {
         let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
         Self::of(limit.map_or(OPEN_MAX, |limit| (limit / OPEN_PART).min(OPEN_MAX)))
     }
 
     pub(super) fn of(most: usize) -> Self {
-        Self { open: VecDeque::new(), most }
+        Self { used: VecDeque::new(), most }
+    }
+
+    /// It is in use, and nothing is asked of others for that.
+    pub(super) fn enter(&mut self, id: u64) {
+        self.used.push_back(id);
     }
 }
 
-impl Inner {
-    /// Inode `id` got a descriptor: others may have to give theirs.
-    pub(super) fn opened(&mut self, id: u64) {
-        self.pool.open.push_back(id);
-        for _ in 0..PASSED_MAX {
-            if self.pool.open.len() <= self.pool.most {
-                return;
-            }
-            let Some(first) = self.pool.open.pop_front() else { return };
-            if !self.park(first) {
-                self.pool.open.push_back(first);
+impl Nodes {
+    /// Inode `id` is in use, or soon: others may have to give up what they have.
+    pub(super) fn used(&mut self, id: u64) {
+        self.pool.enter(id);
+        let mut passed = 0;
+        while self.pool.used.len() > self.pool.most && passed < PASSED_MAX {
+            let Some(first) = self.pool.used.pop_front() else { return };
+            if !self.rest(first) {
+                self.pool.enter(first);
+                passed += 1;
             }
         }
     }
 
-    /// Closes an inode's descriptor; false when it is in use, or has no name to be found by.
-    fn park(&self, id: u64) -> bool {
-        let Some(node) = self.nodes.get(&id) else { return true };
-        let mut slot = node.inode.backing.write();
-        let Some(known) = slot.as_mut() else { return true };
-        let Some(fd) = &known.fd else { return true };
-        if Arc::strong_count(&node.inode) > 1 || Arc::strong_count(fd) > 1 || node.links.is_empty() {
+    /// Leaves of an inode only what it takes to make it anew; false when it is in use, or has no name to be found by.
+    fn rest(&mut self, id: u64) -> bool {
+        let Some(node) = self.get_mut(id) else { return true };
+        let Held::Used(inode) = &node.held else { return true };
+        if Arc::strong_count(inode) > 1 || inode.is_used_below() {
             return false;
         }
-        // The state memory never names a descriptor that is closed.
-        if let Some(record) = node.inode.record {
+        let (record, parked, key) = (inode.record, inode.is_parked(), inode.key());
+        let is_open = key.is_some() && !parked;
+        if is_open && node.links.is_empty() {
+            return false;
+        }
+        let idle = Held::Idle { record, key };
+        // Closed when this returns: the state memory never names a descriptor that is.
+        let _used = std::mem::replace(&mut node.held, idle);
+        if is_open && let Some(record) = record {
             self.keep.park(record);
         }
-        known.fd = None;
         true
     }
 
     /// The inode that is parked, has this key, and is not known by this name.
-    pub(super) fn parked_elsewhere(&self, parent: u64, name: &[u8], key: Key) -> Option<Arc<Inode>> {
-        let node = self.nodes.get(self.keys.get(&key)?)?;
+    pub(super) fn parked_elsewhere(&mut self, parent: u64, name: &[u8], key: Key) -> Option<Arc<Inode>> {
+        let id = self.number(key)?;
+        let node = self.get(id)?;
         let here = node.links.iter().any(|(dir, other)| *dir == parent && **other == *name);
-        (!here && is_parked(&node.inode)).then(|| Arc::clone(&node.inode))
+        if here || !node.is_parked() {
+            return None;
+        }
+        self.inode(id)
     }
 
     /// Inode `id` has lost a name; if it was the last, it cannot be opened again.
     pub(super) fn gone(&mut self, id: u64) {
-        if self.nodes.get(&id).is_some_and(|node| node.links.is_empty()) {
+        if self.get(id).is_some_and(|node| node.links.is_empty()) {
             self.give_up(id);
         }
     }
 
     /// What inode `id` stood for is gone, if it is parked.
     pub(super) fn give_up(&mut self, id: u64) {
-        let Some(node) = self.nodes.get(&id).filter(|node| is_parked(&node.inode)) else { return };
-        if let Some(record) = node.inode.record {
+        let Some(node) = self.get_mut(id).filter(|node| node.is_parked()) else { return };
+        let key = node.key();
+        let record = match &mut node.held {
+            Held::Used(inode) => {
+                *inode.backing.write() = None;
+                inode.record
+            }
+            Held::Idle { record, key } => {
+                *key = None;
+                *record
+            }
+        };
+        if let Some(record) = record {
             self.keep.clear_backing(record);
         }
-        let known = node.inode.backing.write().take();
-        if let Some(known) = known
-            && self.keys.get(&known.key) == Some(&id)
-        {
-            self.keys.remove(&known.key);
+        if let Some(key) = key {
+            self.stood_for(id, key);
         }
     }
-}
-
-fn is_parked(inode: &Inode) -> bool {
-    inode.backing.read().as_ref().is_some_and(|known| known.fd.is_none())
 }
 
 /// Opens a parked inode again.
@@ -117,7 +134,7 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
         };
         let path = path.ok_or(Errno(libc::ESTALE))?;
         let found = open_in(&roots, &path, inode);
-        let mut inner = table.lock();
+        let inner = table.lock();
         let mut slot = inode.backing.write();
         let known = slot.as_mut().ok_or(Errno(libc::ESTALE))?;
         if let Some(fd) = &known.fd {
@@ -129,8 +146,6 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
                     inner.keep.set_backing(record, backing.kept());
                 }
                 known.fd = Some(Arc::clone(&backing.fd));
-                drop(slot);
-                inner.opened(inode.id);
                 return Ok(backing);
             }
             Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {}
@@ -170,36 +185,4 @@ fn open_path(root: &std::os::fd::OwnedFd, path: &crate::path::RelPath) -> Result
     };
     let key = key_of(&stat_of(&fd)?);
     Ok(Backing { fd: Arc::new(fd), key })
-}
-
-/// Names in a directory; small where there are none.
-#[derive(Debug, Default)]
-#[expect(clippy::box_collection, reason = "most inodes have none, and a map takes room even then")]
-pub(super) struct Names(Option<Box<HashMap<Arc<[u8]>, u64>>>);
-
-impl Names {
-    pub(super) fn get(&self, name: &[u8]) -> Option<&u64> {
-        self.0.as_ref()?.get(name)
-    }
-
-    pub(super) fn insert(&mut self, name: Arc<[u8]>, id: u64) -> Option<u64> {
-        self.0.get_or_insert_default().insert(name, id)
-    }
-
-    pub(super) fn remove(&mut self, name: &[u8]) -> Option<u64> {
-        let names = self.0.as_mut()?;
-        let id = names.remove(name);
-        if names.is_empty() {
-            self.0 = None;
-        }
-        id
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<[u8]>, &u64)> {
-        self.0.iter().flat_map(|names| names.iter())
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
 }

@@ -17,8 +17,8 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 
 use super::attr::{key_of, stat_of};
 use super::flat::FLAT;
+use super::inode::Backing;
 use super::place::Place;
-use super::table::Backing;
 use super::{FileSystem, proc_path};
 use crate::daemon::boundary::Errno;
 use crate::path::RelPath;

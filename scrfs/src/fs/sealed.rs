@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::attr::{Attr, Changes};
+use super::inode::Key;
 use super::place::MARKER;
-use super::table::Key;
 use crate::daemon::boundary::{Errno, Generation};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, Stamp};
 use crate::ids::DatasetId;

@@ -1,0 +1,386 @@
+//! What the inode table knows, for those who hold its lock: numbers, what they stand for, and their names.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::inode::{Backing, Inode, Key, Known};
+use super::parked::Pool;
+use super::table::{OWN_BOUND, ROOT, own_number};
+use crate::daemon::boundary::Errno;
+use crate::keep::Keep;
+use crate::keep::records::{KeptInode, SealedMark};
+use crate::path::{PATH_BYTES_MAX, RelPath};
+
+/// A known number.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) held: Held,
+    lookups: u64,
+    /// Parent and name, more than one for hard links.
+    pub(super) links: SmallVec<[(u64, Arc<[u8]>); 1]>,
+    /// Known names in this directory.
+    names: Names,
+}
+
+/// An inode, or of one that nobody uses what it takes to make it anew: the kernel may know very many.
+#[derive(Debug)]
+pub(super) enum Held {
+    Used(Arc<Inode>),
+    Idle { record: Option<u32>, key: Option<Key> },
+}
+
+impl Node {
+    pub(super) fn new(inode: Arc<Inode>, lookups: u64) -> Self {
+        Self { held: Held::Used(inode), lookups, links: SmallVec::new(), names: Names::default() }
+    }
+
+    /// Of its file below, if it has one.
+    pub(super) fn key(&self) -> Option<Key> {
+        match &self.held {
+            Held::Used(inode) => inode.key(),
+            Held::Idle { key, .. } => *key,
+        }
+    }
+
+    /// In the state memory.
+    fn record(&self) -> Option<u32> {
+        match &self.held {
+            Held::Used(inode) => inode.record,
+            Held::Idle { record, .. } => *record,
+        }
+    }
+
+    /// It has a file below, of which no descriptor is open.
+    pub(super) fn is_parked(&self) -> bool {
+        match &self.held {
+            Held::Used(inode) => inode.is_parked(),
+            Held::Idle { key, .. } => key.is_some(),
+        }
+    }
+}
+
+/// Names in a directory; small where there are none.
+#[derive(Debug, Default)]
+#[expect(clippy::box_collection, reason = "most inodes have none, and a map takes room even then")]
+struct Names(Option<Box<HashMap<Arc<[u8]>, u64>>>);
+
+impl Names {
+    fn get(&self, name: &[u8]) -> Option<u64> {
+        self.0.as_ref()?.get(name).copied()
+    }
+
+    fn insert(&mut self, name: Arc<[u8]>, id: u64) -> Option<u64> {
+        self.0.get_or_insert_default().insert(name, id)
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<u64> {
+        let names = self.0.as_mut()?;
+        let id = names.remove(name);
+        if names.is_empty() {
+            self.0 = None;
+        }
+        id
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Arc<[u8]>, u64)> {
+        self.0.iter().flat_map(|names| names.iter().map(|(name, id)| (name, *id)))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    pub(super) keep: Arc<Keep>,
+    /// The root of each store's tree, the primary's first.
+    pub(super) roots: Vec<Arc<OwnedFd>>,
+    /// Theirs.
+    pub(super) devices: Vec<u64>,
+    /// Boxed: a table of many has room for twice as many.
+    nodes: HashMap<u64, Box<Node>>,
+    /// Numbers by their backing inodes, where they are not [`own_number`] of these.
+    others: HashMap<Key, u64>,
+    pub(super) pool: Pool,
+    me: Weak<Mutex<Nodes>>,
+}
+
+impl Nodes {
+    /// With the root, which is in the first store; there is at least one.
+    pub(super) fn new(backings: Vec<Backing>, keep: Arc<Keep>, pool: Pool, me: &Weak<Mutex<Self>>) -> Self {
+        let roots = backings.iter().map(|root| Arc::clone(&root.fd)).collect();
+        let devices = backings.iter().map(|root| root.key.0).collect();
+        let others = backings.first().map(|root| (root.key, ROOT)).into_iter().collect();
+        let root = backings.into_iter().next().map(Known::from);
+        let inode = Inode::new(ROOT, None, root, Weak::clone(me));
+        let nodes = HashMap::from([(ROOT, Box::new(Node::new(inode, 1)))]);
+        Self { keep, roots, devices, nodes, others, pool, me: Weak::clone(me) }
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Node> {
+        self.nodes.get(&id).map(Box::as_ref)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Node> {
+        self.nodes.get_mut(&id).map(Box::as_mut)
+    }
+
+    pub(super) fn ids(&self) -> Vec<u64> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// What `name` in a directory is known as.
+    pub(super) fn named(&self, parent: u64, name: &[u8]) -> Option<u64> {
+        self.get(parent)?.names.get(name)
+    }
+
+    /// The inode, made anew if nobody used it.
+    pub(super) fn inode(&mut self, id: u64) -> Option<Arc<Inode>> {
+        let me = Weak::clone(&self.me);
+        let node = self.get_mut(id)?;
+        let (record, key) = match &node.held {
+            Held::Used(inode) => return Some(Arc::clone(inode)),
+            Held::Idle { record, key } => (*record, *key),
+        };
+        let inode = Inode::new(id, record, key.map(Known::parked), me);
+        node.held = Held::Used(Arc::clone(&inode));
+        self.used(id);
+        Some(inode)
+    }
+
+    /// The number that stands for a backing inode.
+    pub(super) fn number(&self, key: Key) -> Option<u64> {
+        let own = || {
+            let own = own_number(&self.devices, key)?;
+            (self.get(own)?.key() == Some(key)).then_some(own)
+        };
+        self.others.get(&key).copied().or_else(own)
+    }
+
+    /// `id`, whose backing `key` becomes, stands for it, unless another does.
+    pub(super) fn stands_for(&mut self, id: u64, key: Key) {
+        if own_number(&self.devices, key) != Some(id) && self.number(key).is_none() {
+            self.others.insert(key, id);
+        }
+    }
+
+    /// `key` is not what `id` stands for any more.
+    pub(super) fn stood_for(&mut self, id: u64, key: Key) {
+        if self.others.get(&key) == Some(&id) {
+            self.others.remove(&key);
+        }
+    }
+
+    /// Enters an inode without a name.
+    pub(super) fn add(&mut self, backing: Option<Backing>, mark: SealedMark) -> u64 {
+        let own = backing.as_ref().and_then(|backing| self.own_number(backing.key));
+        let id = own.unwrap_or_else(|| self.keep.next_inode(OWN_BOUND));
+        let record = self.keep.add_inode(id, backing.as_ref().map(Backing::kept), mark);
+        if let Some(backing) = &backing {
+            self.stands_for(id, backing.key);
+        }
+        let inode = Inode::new(id, record, backing.map(Known::from), Weak::clone(&self.me));
+        self.nodes.insert(id, Box::new(Node::new(inode, 0)));
+        self.used(id);
+        id
+    }
+
+    /// Enters an inode that a predecessor left, without a name.
+    pub(super) fn take_in(&mut self, kept: &KeptInode, backing: Option<Backing>) -> Arc<Inode> {
+        let known = backing.map(Known::from).or(kept.key().map(Known::parked));
+        if let Some(known) = &known {
+            self.stands_for(kept.number, known.key);
+        }
+        let inode = Inode::new(kept.number, Some(kept.record), known, Weak::clone(&self.me));
+        self.nodes.insert(kept.number, Box::new(Node::new(Arc::clone(&inode), kept.lookups)));
+        self.pool.enter(kept.number);
+        inode
+    }
+
+    /// The number that a backing inode shall have: its own, so that it keeps it when the kernel forgets it for a while.
+    /// `None` when that is another's at the moment (a path keeps its number when its backing is replaced), or is on
+    /// another device.
+    pub(super) fn own_number(&self, key: Key) -> Option<u64> {
+        let number = own_number(&self.devices, key)?;
+        (!self.nodes.contains_key(&number)).then_some(number)
+    }
+
+    /// Counts a lookup.
+    pub(super) fn count(&mut self, id: u64) -> Result<Arc<Inode>, Errno> {
+        let node = self.get_mut(id).ok_or(Errno(libc::ESTALE))?;
+        node.lookups += 1;
+        self.keep_lookups(id);
+        self.inode(id).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// The kernel forgets `count` lookups.
+    pub(super) fn forget(&mut self, id: u64, count: u64) {
+        if let Some(node) = self.get_mut(id) {
+            node.lookups = node.lookups.saturating_sub(count);
+            self.keep_lookups(id);
+            self.collect(id);
+        }
+    }
+
+    fn keep_lookups(&self, id: u64) {
+        if let Some(node) = self.get(id)
+            && let Some(record) = node.record()
+        {
+            self.keep.set_lookups(record, node.lookups);
+        }
+    }
+
+    /// Makes `name` stand for `id` and for nothing else.
+    pub(super) fn link(&mut self, parent: u64, name: &[u8], id: u64) -> Result<(), Errno> {
+        let Some(dir) = self.get_mut(parent) else {
+            self.collect(id);
+            return Err(Errno(libc::ESTALE));
+        };
+        let shared: Arc<[u8]> = name.into();
+        let old = dir.names.insert(Arc::clone(&shared), id);
+        if old == Some(id) {
+            return Ok(());
+        }
+        if let Some(node) = self.get_mut(id) {
+            node.links.push((parent, shared));
+        }
+        if let Some(old) = old {
+            self.unlink(old, parent, name);
+            self.gone(old);
+            self.collect(old);
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self, id: u64, parent: u64, name: &[u8]) {
+        if let Some(node) = self.get_mut(id) {
+            node.links.retain(|(p, n)| *p != parent || &**n != name);
+        }
+    }
+
+    /// `name` is gone; tells what it stood for, which stays.
+    pub(super) fn cut_keep(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
+        let id = self.get_mut(parent)?.names.remove(name)?;
+        self.unlink(id, parent, name);
+        Some(id)
+    }
+
+    /// `name` is gone.
+    pub(super) fn cut(&mut self, parent: u64, name: &[u8]) {
+        if let Some(id) = self.cut_keep(parent, name) {
+            self.gone(id);
+            self.collect(id);
+        }
+        self.collect(parent);
+    }
+
+    /// `name` is gone with everything below it.
+    pub(super) fn cut_tree(&mut self, parent: u64, name: &[u8]) {
+        let mut below: Vec<u64> = self.named(parent, name).into_iter().collect();
+        while let Some(dir) = below.pop() {
+            let names = self.get(dir).into_iter().flat_map(|node| node.names.iter());
+            let names: Vec<_> = names.map(|(name, id)| (Arc::clone(name), id)).collect();
+            for (name, id) in names {
+                below.push(id);
+                self.cut(dir, &name);
+            }
+        }
+        self.cut(parent, name);
+    }
+
+    /// rename(2) succeeded.
+    pub(super) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
+        let one = self.cut_keep(from.0, from.1);
+        let two = self.cut_keep(to.0, to.1);
+        // Relinking cannot fail: both parents are nodes, else there is nothing to keep track of.
+        if let Some(id) = one {
+            let _ = self.link(to.0, to.1, id);
+        }
+        if let Some(id) = two {
+            if exchange {
+                let _ = self.link(from.0, from.1, id);
+            }
+            self.gone(id);
+            self.collect(id);
+        }
+    }
+
+    /// The numbers of all known inodes below directory `id`.
+    pub(super) fn below(&self, id: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut pending = vec![id];
+        while let Some(dir) = pending.pop() {
+            let names = self.get(dir).into_iter().flat_map(|node| node.names.iter());
+            let first = found.len();
+            found.extend(names.map(|(_, id)| id));
+            pending.extend_from_slice(&found[first..]);
+        }
+        found
+    }
+
+    /// Closes the descriptor of an inode that has no name, if nobody uses it; else that is done when it is closed.
+    pub(super) fn let_go(&mut self, id: u64) {
+        let Some(node) = self.get(id).filter(|node| node.links.is_empty()) else { return };
+        // One that nobody uses has lost its file with its last name.
+        let Held::Used(inode) = &node.held else { return };
+        inode.let_go.store(true, Ordering::Relaxed);
+        if Arc::strong_count(inode) > 1 || inode.is_used_below() {
+            return;
+        }
+        let (record, known) = (inode.record, inode.backing.write().take());
+        if let Some(record) = record {
+            self.keep.clear_backing(record);
+        }
+        if let Some(known) = known {
+            self.stood_for(id, known.key);
+        }
+    }
+
+    /// Drops an inode that neither the kernel nor a child needs, then its parents likewise.
+    pub(super) fn collect(&mut self, id: u64) {
+        let mut pending = vec![id];
+        while let Some(id) = pending.pop() {
+            let idle = self.get(id).is_some_and(|n| n.lookups == 0 && n.names.is_empty());
+            if !idle || id == ROOT {
+                continue;
+            }
+            let Some(node) = self.nodes.remove(&id) else { continue };
+            if let Some(key) = node.key() {
+                self.stood_for(id, key);
+            }
+            if let Some(record) = node.record() {
+                self.keep.remove_inode(record);
+            }
+            for (parent, name) in node.links {
+                if let Some(dir) = self.get_mut(parent) {
+                    dir.names.remove(&name);
+                    pending.push(parent);
+                }
+            }
+        }
+    }
+
+    /// The path of an inode, by its first name; `None` when it has none any more.
+    pub(super) fn path(&self, mut id: u64) -> Option<RelPath> {
+        let mut parts: Vec<&[u8]> = Vec::new();
+        let mut bytes = 0;
+        while id != ROOT {
+            let (parent, name) = self.get(id)?.links.first()?;
+            bytes += name.len() + 1;
+            if bytes > PATH_BYTES_MAX + 1 {
+                return None;
+            }
+            parts.push(name);
+            id = *parent;
+        }
+        parts.reverse();
+        RelPath::new(parts.join(&b'/')).ok()
+    }
+}
