@@ -12,7 +12,7 @@ use super::stream::{self, Closer, Receiver, Sender, StreamError};
 use crate::ids::Epoch;
 
 /// What the source of a scrfs mount begins with; the control directory follows.
-pub const SOURCE_PREFIX: &str = "scrfs:";
+pub const SOURCE_PREFIX: &str = "scrfs@";
 /// How long a daemon may take to accept a connection.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -245,10 +245,10 @@ mod tests {
     #[test]
     fn the_control_directory_is_in_the_mount_source() {
         let table = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
-            90 22 0:50 / /scr rw,relatime shared:1 master:2 - fuse.scrfs scrfs:/dev/shm/u/scr.old rw\n\
-            91 90 0:51 / /scr rw,relatime shared:1 - fuse.scrfs scrfs:/dev/shm/a\\040b/scr.7 rw,user_id=0\n\
-            92 22 0:52 / /with\\134slash rw - fuse.scrfs scrfs:/c rw\n\
-            broken line\n93 22 0:53 / /rel rw - fuse.scrfs scrfs:relative rw\n";
+            90 22 0:50 / /scr rw,relatime shared:1 master:2 - fuse.scrfs scrfs@/dev/shm/u/scr.old rw\n\
+            91 90 0:51 / /scr rw,relatime shared:1 - fuse.scrfs scrfs@/dev/shm/a\\040b/scr.7 rw,user_id=0\n\
+            92 22 0:52 / /with\\134slash rw - fuse.scrfs scrfs@/c rw\n\
+            broken line\n93 22 0:53 / /rel rw - fuse.scrfs scrfs@relative rw\n";
         let of = |point: &str| control_directory_in(table, Path::new(point));
         assert_eq!(of("/scr"), Some(PathBuf::from("/dev/shm/a b/scr.7")));
         assert_eq!(of("/with\\slash"), Some(PathBuf::from("/c")));

@@ -326,7 +326,7 @@ impl FileSystem {
             self.made_by(caller, first, || rustix::fs::mknodat(dir, name, FileType::RegularFile, bits, 0))?;
             effect()?;
         }
-        let made = open_made(dir, name)?;
+        let made = self.table.opening(|| open_made(dir, name))?;
         let stat = stat_of(&made)?;
         Ok((made, stat))
     }

@@ -100,6 +100,7 @@ impl FileSystem {
         if goes {
             self.table.closed(inode);
         }
+        self.table.rest();
         if writable {
             self.tell_released(inode);
         }

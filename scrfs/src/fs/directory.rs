@@ -391,7 +391,9 @@ impl FileSystem {
                 outcome => outcome?,
             },
         }
-        self.forget_tree(path);
+        if let Some((parent, name)) = self.known_above(path) {
+            self.table.let_below_go(parent, name);
+        }
         Ok(())
     }
 
@@ -419,11 +421,14 @@ impl FileSystem {
 
     /// The names at and below `path` are no longer what the kernel's inodes stand for.
     pub(crate) fn forget_tree(&self, path: &RelPath) {
-        if let Some((above, name)) = path.split_last()
-            && let Some(parent) = self.table.find(&above)
-        {
+        if let Some((parent, name)) = self.known_above(path) {
             self.table.let_tree_go(parent, name);
         }
+    }
+
+    fn known_above<'a>(&self, path: &'a RelPath) -> Option<(u64, &'a [u8])> {
+        let (above, name) = path.split_last()?;
+        Some((self.table.find(&above)?, name))
     }
 
     fn rename_directory(&self, from: &RelPath, to: &RelPath, exchange: bool) -> Result<(), Errno> {

@@ -122,6 +122,11 @@ impl FileSystem {
     /// Makes the text. The kernel has checked the mode.
     pub(crate) fn open_eye(&self, caller: Caller, id: u64, flags: i32) -> Result<Opened, Errno> {
         let eye = eye_of(id).ok_or(Errno(libc::EISDIR))?;
+        let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        // Modes do not keep root from it.
+        if changes && eye != Eye::Post {
+            return fail(libc::EPERM);
+        }
         let at = number_of(eye) - DIRECTORY - 1;
         let serial = self.eyes.next.fetch_add(1, Ordering::Relaxed) & ((1 << EYE_SHIFT) - 1);
         let fh = MARK | at << EYE_SHIFT | serial;

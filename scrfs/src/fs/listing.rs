@@ -195,11 +195,11 @@ impl FileSystem {
         let Some((path, place)) = self.place_of(inode.id) else { return Ok(Vec::new()) };
         if let Some(sealed) = world.sealed(&place) {
             let listed = sealed.children(&inner_of(&place)).into_iter().map(|(name, what)| {
-                let kind = match what {
-                    Name::Entry(entry) => Kind::of_entry(entry),
-                    Name::Marker => Kind::File,
+                let (kind, ino) = match what {
+                    Name::Entry(entry) => (Kind::of_entry(entry), self.table.known(inode.id, &name)),
+                    // The last and of the highest number: who copies in either order copies the marker last.
+                    Name::Marker => (Kind::File, None),
                 };
-                let ino = self.table.known(inode.id, &name);
                 (name, kind, ino)
             });
             let numbered = listed.enumerate().map(|(at, (name, kind, ino))| {
@@ -242,7 +242,8 @@ impl FileSystem {
         if looks == Looks::Daemon && self.privileged {
             flags |= OFlags::NOATIME;
         }
-        let dir = rustix::fs::openat(&inode.fd()?, ".", flags, Mode::empty())?;
+        let fd = inode.fd()?;
+        let dir = self.table.opening(|| Ok(rustix::fs::openat(&fd, ".", flags, Mode::empty())?))?;
         let mut entries = Vec::new();
         self.add_backed(&dir, special, &mut entries)?;
         let first: HashSet<Vec<u8>> = match self.other_directories(inode.id) {

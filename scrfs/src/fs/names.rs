@@ -110,7 +110,7 @@ impl FileSystem {
             }
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&dir, name, flags, Mode::empty())?;
+        let fd = self.table.opening(|| Ok(rustix::fs::openat(&dir, name, flags, Mode::empty())?))?;
         let stat = stat_of(&fd)?;
         let inode = self.table.enter(parent, name, Backing { fd: Arc::new(fd), key: key_of(&stat) })?;
         Ok(self.entry_of(place, &inode, &stat))

@@ -201,7 +201,10 @@ impl FileSystem {
             None
         } else {
             let own = own_flags(flags, self.privileged);
-            let open = || Ok(File::from(rustix::fs::open(proc_path(&fd), own, Mode::empty())?));
+            let open = || {
+                let open = || Ok(rustix::fs::open(proc_path(&fd), own, Mode::empty())?);
+                self.table.opening(open).map(File::from)
+            };
             Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
         let acts = self.is_mark(place) || matches!(place, Place::Entry(_));

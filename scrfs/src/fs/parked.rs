@@ -48,10 +48,30 @@ impl Pool {
     }
 }
 
+/// There are no more descriptors for this process.
+pub(super) fn too_many(error: &Errno) -> bool {
+    matches!(error, Errno(libc::EMFILE | libc::ENFILE))
+}
+
 impl Nodes {
     /// Inode `id` is in use, or soon: others may have to give up what they have.
     pub(super) fn used(&mut self, id: u64) {
         self.pool.enter(id);
+        self.rest_some();
+    }
+
+    /// All that nobody uses give up what they have.
+    pub(super) fn rest_all(&mut self) {
+        for _ in 0..self.pool.used.len() {
+            let Some(first) = self.pool.used.pop_front() else { return };
+            if !self.rest(first) {
+                self.pool.enter(first);
+            }
+        }
+    }
+
+    /// Those above the number that may be open give up what they have, where few are in use.
+    pub(super) fn rest_some(&mut self) {
         let mut passed = 0;
         while self.pool.used.len() > self.pool.most && passed < PASSED_MAX {
             let Some(first) = self.pool.used.pop_front() else { return };
@@ -127,6 +147,7 @@ impl Nodes {
 /// Opens a parked inode again.
 pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
     let table = inode.table.upgrade().ok_or(Errno(libc::ESTALE))?;
+    let mut last = Errno(libc::ESTALE);
     for _ in 0..TRIES {
         let (roots, path) = {
             let inner = table.lock();
@@ -134,7 +155,10 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
         };
         let path = path.ok_or(Errno(libc::ESTALE))?;
         let found = open_in(&roots, &path, inode);
-        let inner = table.lock();
+        let mut inner = table.lock();
+        if found.as_ref().is_err_and(too_many) {
+            inner.rest_all();
+        }
         let mut slot = inode.backing.write();
         let known = slot.as_mut().ok_or(Errno(libc::ESTALE))?;
         if let Some(fd) = &known.fd {
@@ -149,10 +173,11 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
                 return Ok(backing);
             }
             Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {}
+            Err(error) if too_many(&error) => last = error,
             Err(error) => return Err(error),
         }
     }
-    Err(Errno(libc::ESTALE))
+    Err(last)
 }
 
 /// In the store in which it is; there is one nearly always.

@@ -208,7 +208,7 @@ impl Sealed {
         !self.hidden.read().iter().any(|path| path.as_bytes() == MARKER)
     }
 
-    /// Names directly in `dir`; empty when it is no directory.
+    /// Names directly in `dir`; empty when it is no directory. The marker comes last.
     pub(crate) fn children(&self, dir: &RelPath) -> Vec<(Vec<u8>, Name<'_>)> {
         let mut names: BTreeMap<Vec<u8>, Name<'_>> = BTreeMap::new();
         if self.is_hidden(dir) {
@@ -222,10 +222,8 @@ impl Sealed {
                 names.insert(name.to_vec(), Name::Entry(entry));
             }
         }
-        if dir.is_root() && self.shows_marker() {
-            names.insert(MARKER.to_vec(), Name::Marker);
-        }
-        names.into_iter().collect()
+        let marker = (dir.is_root() && self.shows_marker()).then(|| (MARKER.to_vec(), Name::Marker));
+        names.into_iter().chain(marker).collect()
     }
 
     /// All paths that programs may have seen.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::eyes::is_eye;
 use super::inode::{Backing, Inode, Key};
 use super::nodes::Nodes;
-use super::parked::Pool;
+use super::parked::{Pool, too_many};
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
@@ -163,15 +163,39 @@ impl Table {
     /// `name` is gone with everything below it, and the kernel may go on knowing what it stood for: bytes of it are held
     /// only where somebody has it open.
     pub(crate) fn let_tree_go(&self, parent: u64, name: &[u8]) {
+        let top = self.known(parent, name);
+        self.let_below_go(parent, name);
+        if let Some(top) = top {
+            self.nodes.lock().let_go(top);
+        }
+    }
+
+    /// The same of a directory. It has no bytes itself, and who is in it or knows it may still ask about it.
+    pub(crate) fn let_below_go(&self, parent: u64, name: &[u8]) {
         let ids: Vec<u64> = {
             let nodes = self.nodes.lock();
-            let top = nodes.named(parent, name);
-            top.into_iter().chain(top.into_iter().flat_map(|top| nodes.below(top))).collect()
+            nodes.named(parent, name).into_iter().flat_map(|top| nodes.below(top)).collect()
         };
-        self.cut_tree(parent, name);
+        self.nodes.lock().cut_tree(parent, name);
         for id in ids {
             self.nodes.lock().let_go(id);
         }
+    }
+
+    /// What `open` opens. Should there be no descriptor left for it, those that nobody uses are closed first.
+    pub(crate) fn opening<T>(&self, open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        open().or_else(|error| {
+            if !too_many(&error) {
+                return Err(error);
+            }
+            self.nodes.lock().rest_all();
+            open()
+        })
+    }
+
+    /// Something was closed: of the many that were in use some may not be any more.
+    pub(crate) fn rest(&self) {
+        self.nodes.lock().rest_some();
     }
 
     /// Nobody has it open any more, perhaps.
@@ -312,6 +336,29 @@ mod tests {
         // A third file system's are counted.
         let third = table.enter(ROOT, b"three", Backing { key: (10, 5), ..backing(5) }).unwrap();
         assert!(third.id >= OWN_BOUND && third.id < 1 << STORE_SHIFT);
+    }
+
+    #[test]
+    fn a_number_that_the_kernel_still_knows_is_given_to_nothing_else() {
+        let table = table();
+        let key = (7, 5);
+        let old = table.enter(ROOT, b"d", backing(5)).unwrap().id;
+        table.let_tree_go(ROOT, b"d");
+        let new = table.enter(ROOT, b"d", backing(5)).unwrap().id;
+        assert_ne!(new, old);
+        let is_new = || {
+            assert_eq!(table.known(ROOT, b"d"), Some(new));
+            assert_eq!(table.number_of(None, 5), Some(new));
+            assert_eq!(table.enter_known(ROOT, b"d", key).unwrap().id, new);
+            assert_eq!(table.enter(ROOT, b"d", backing(5)).unwrap().id, new);
+        };
+        is_new();
+        table.closed(old);
+        is_new();
+        table.forget(old, 1);
+        is_new();
+        table.closed(new);
+        is_new();
     }
 
     #[test]

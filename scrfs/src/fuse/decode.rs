@@ -41,11 +41,15 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
         TimeOrNow::Now => return SetTime::Now,
         TimeOrNow::SpecificTime(time) => time,
     };
-    let secs = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
     SetTime::At(match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Stamp { secs: secs(after), nsecs: after.subsec_nanos() },
+        Ok(after) => {
+            Stamp { secs: 0_i64.saturating_add_unsigned(after.as_secs()), nsecs: after.subsec_nanos() }
+        }
         // fuser 0.18 takes the nanoseconds off a time before the epoch instead of adding them: taken back here.
-        Err(before) => Stamp { secs: -secs(before.duration()), nsecs: before.duration().subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            Stamp { secs: 0_i64.saturating_sub_unsigned(before.as_secs()), nsecs: before.subsec_nanos() }
+        }
     })
 }
 
@@ -99,7 +103,8 @@ mod tests {
 
     #[test]
     fn times_before_the_epoch_are_put_right() {
-        for (secs, nsecs) in [(-2_i64, 800_000_000), (-1, 0), (5, 7)] {
+        let times = [(-2_i64, 800_000_000), (-1, 0), (5, 7), (i64::MIN, 0), (i64::MIN + 1, 5), (i64::MAX, 9)];
+        for (secs, nsecs) in times {
             let nanos = Duration::from_nanos(u64::from(nsecs));
             let decoded = match u64::try_from(secs) {
                 Ok(secs) => UNIX_EPOCH + Duration::from_secs(secs) + nanos,
@@ -108,6 +113,9 @@ mod tests {
             };
             assert_eq!(set_time(TimeOrNow::SpecificTime(decoded)), SetTime::At(Stamp { secs, nsecs }));
         }
+        assert!(
+            time(Stamp { secs: i64::MIN, nsecs: 0 }) < time(Stamp { secs: i64::MAX, nsecs: 999_999_999 })
+        );
         let shown = time(Stamp { secs: -2, nsecs: 800_000_000 });
         assert_eq!(UNIX_EPOCH.duration_since(shown).unwrap(), Duration::from_millis(1200));
     }

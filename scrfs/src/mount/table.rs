@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// Type of our mounts.
 pub const FS_TYPE: &str = "fuse.scrfs";
-/// Begins the source of our mounts; the control directory follows.
-const SOURCE_PREFIX: &str = "scrfs:";
+/// Begins the source of our mounts; the control directory follows. No colon: programs that read the table, df and du
+/// among them, take a source with one for another machine's.
+const SOURCE_PREFIX: &str = "scrfs@";
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn a_table_with_blanks_and_optional_fields() {
         let table =
-            b"36 35 98:0 / /a\\040b rw,noatime shared:1 master:2 - fuse.scrfs scrfs:/dev/shm/u/scr.1 rw\n\
+            b"36 35 98:0 / /a\\040b rw,noatime shared:1 master:2 - fuse.scrfs scrfs@/dev/shm/u/scr.1 rw\n\
                       37 35 0:4 / /proc rw - proc proc rw\n";
         let mounts: Vec<Mounted> = parse(table).collect();
         assert_eq!(mounts.len(), 2);

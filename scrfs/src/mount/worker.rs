@@ -116,8 +116,19 @@ fn take_connection() -> Result<OwnedFd, MountError> {
     Ok(connection)
 }
 
+/// A thread that panics ends the process: another worker takes over at once, where the others would go on without it
+/// and its program wait for ever.
+fn end_on_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        before(info);
+        std::process::abort();
+    }));
+}
+
 /// Before any thread is started, for they inherit it.
 fn prepare_process() {
+    end_on_panic();
     // The kernel has applied the caller's.
     rustix::process::umask(Mode::empty());
     // Every inode that the kernel knows is an open descriptor.

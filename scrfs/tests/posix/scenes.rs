@@ -281,6 +281,39 @@ fn odd_files(dir: &Path, tale: &mut Tale) {
     tale.say("fifo", bytes);
 }
 
+/// What is left of a directory for those who are in it, or have it open.
+fn removed_directories(dir: &Path, tale: &mut Tale) {
+    let path = dir.join("d");
+    let removals: [(&str, fn(&Path)); 2] = [
+        ("removed", |path| fs::remove_dir(path).unwrap()),
+        ("replaced", |path| {
+            let other = path.with_extension("other");
+            fs::create_dir(&other).unwrap();
+            fs::rename(other, path).unwrap();
+        }),
+    ];
+    for (how, flags) in [("known", OFlags::PATH), ("open", OFlags::RDONLY)] {
+        for (what, remove) in removals {
+            let _ = fs::create_dir(&path);
+            let held = rustix::fs::open(&path, flags | OFlags::DIRECTORY, Mode::empty()).unwrap();
+            remove(&path);
+            tale.say("directory", (how, what));
+            tale.os("stat", rustix::fs::fstat(&held).map(|stat| (stat.st_mode, stat.st_uid)));
+            let here = |flags| rustix::fs::openat(&held, ".", flags, Mode::empty());
+            tale.os("open", here(OFlags::RDONLY).map(drop));
+            let listed = here(OFlags::RDONLY)
+                .and_then(rustix::fs::Dir::new)
+                .map(|mut entries| std::iter::from_fn(|| entries.read()).filter_map(Result::ok).count());
+            tale.os("names", listed);
+            tale.os("name", rustix::fs::statat(&held, "x", rustix::fs::AtFlags::empty()).map(drop));
+            tale.os("make", rustix::fs::mkdirat(&held, "x", Mode::RWXU));
+            let create = OFlags::CREATE | OFlags::WRONLY;
+            tale.os("create", rustix::fs::openat(&held, "x", create, Mode::RWXU).map(drop));
+            tale.os("mode", rustix::fs::chmodat(&held, ".", Mode::RWXU, rustix::fs::AtFlags::empty()));
+        }
+    }
+}
+
 fn times(dir: &Path, tale: &mut Tale) {
     let file = filled(&dir.join("t"), 1);
     for (secs, nanos) in [
@@ -292,6 +325,10 @@ fn times(dir: &Path, tale: &mut Tale) {
         (4_294_967_296, 8),
         (15_032_385_535, 9),
         (20_000_000_000, 10),
+        (i64::MAX, 11),
+        (i64::MIN, 0),
+        (i64::MIN, 12),
+        (i64::MIN + 1, 13),
     ] {
         let time = Timespec { tv_sec: secs, tv_nsec: nanos };
         let set = rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time });
@@ -402,6 +439,7 @@ const STORIES: [(&str, Story); 16] = [
     ("removed", removed),
     ("executing", executing),
     ("odd_files", odd_files),
+    ("removed_directories", removed_directories),
     ("times", times),
     ("attributes", attributes),
     ("room", room),
