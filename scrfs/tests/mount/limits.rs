@@ -82,3 +82,34 @@ fn more_files_than_descriptors() {
     in_namespace(&[], |m| more_files(m, &[]));
     in_namespace(&["--no-passthrough"], |m| more_files(m, &["--no-passthrough"]));
 }
+
+/// Programs open more than there can be: they are told, and all is well when they have closed some.
+fn more_open_files(m: &Mounted, options: &[&str], least: usize) {
+    limit(m, options);
+    fs::create_dir(m.at("t")).unwrap();
+    for n in 0..FILES {
+        fs::write(at(m, &format!("idle{n}")), "idle").unwrap();
+    }
+    for _ in 0..2 {
+        let open: Vec<_> = (0..256)
+            .map(|n| fs::File::create(at(m, &format!("open{n}"))))
+            .take_while(|opened| match opened {
+                Ok(_) => true,
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => false,
+                Err(error) => panic!("{error}"),
+            })
+            .collect();
+        assert!((least..256).contains(&open.len()), "{} were opened", open.len());
+        drop(open);
+        for n in 0..FILES {
+            assert_eq!(fs::read_to_string(at(m, &format!("idle{n}"))).unwrap(), "idle");
+        }
+    }
+    fs::remove_dir_all(m.at("t")).unwrap();
+}
+
+#[test]
+fn more_open_files_than_descriptors() {
+    in_namespace(&[], |m| more_open_files(m, &[], 200));
+    in_namespace(&["--no-passthrough"], |m| more_open_files(m, &["--no-passthrough"], 100));
+}

@@ -429,7 +429,7 @@ fn locks(dir: &Path, tale: &mut Tale) {
 
 type Story = fn(&Path, &mut Tale);
 
-const STORIES: [(&str, Story); 16] = [
+const STORIES: [(&str, Story); 17] = [
     ("appending", appending),
     ("mapping", mapping),
     ("mapped_times", mapped_times),

@@ -102,6 +102,18 @@ fn generations() {
             ],
         );
     }
+    // A copy has the marker last, and is sealed whole.
+    try_out(
+        &job,
+        2,
+        &[
+            ("assert os.listdir('ck')[-1] == '.complete'", "ok"),
+            ("assert os.system('cp -r ck copy') == 0", "ok"),
+            ("assert sorted(os.listdir('copy')) == ['.complete', 'f0', 'f2', 'sub']", "ok"),
+        ],
+    );
+    try_out(&job, 0, &[("assert read('copy/f0') + read('copy/sub/more') == 'newmore'", "ok")]);
+    try_out(&job, 1, &[("assert os.system('rm -r copy') == 0", "ok")]);
     // Two nodes, one path: other bytes fail, the same are one file.
     for node in [0, 2] {
         try_out(&job, node, &[(&format!("write('ck/both', 'of {node}')"), "ok")]);
