@@ -114,6 +114,9 @@ pub struct Sources {
     pub administrator: bool,
 }
 
+/// The id of the job where neither `SCR_JOB_ID` nor a scheduler says one.
+pub const NO_JOB: &str = "local";
+
 /// All parameters, read and checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -511,7 +514,7 @@ impl Layers {
             descriptors: self.descriptors(&cache_bases)?,
             enable: self.boolean("SCR_ENABLE")?,
             debug: self.count("SCR_DEBUG")?.unwrap_or_default(),
-            job_id: self.name("SCR_JOB_ID")?.unwrap_or_else(|| "local".to_owned()),
+            job_id: self.name("SCR_JOB_ID")?.unwrap_or_else(|| NO_JOB.to_owned()),
             user: self.name("SCR_USER_NAME")?.unwrap_or_else(|| sources.user.clone()),
             nodes: own(self.hosts("SCR_NODELIST")?),
             prefix: self.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone()),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::config::NO_JOB;
 use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Service};
 use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState};
 use crate::ids::{Epoch, RequestId};
@@ -420,6 +421,11 @@ impl Service for Node {
             Err(Refusal { reason, highest })
         };
         let epoch = greeting.epoch;
+        // Else it would seal and flush another job's checkpoints as its own. A mount without a scheduler has no job.
+        let (mine, its) = (&self.config.job_id, &greeting.settings.job_id);
+        if mine != its && mine != NO_JOB {
+            return refuse(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"));
+        }
         if epoch < highest {
             return refuse(format!("epoch {epoch} is older than {highest}"));
         }

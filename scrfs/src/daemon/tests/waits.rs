@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::*;
+use crate::control::Settings;
 use crate::control::client::ClientError;
 
 #[test]
@@ -169,6 +170,27 @@ fn a_killed_program_is_let_go() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EINTR)));
+}
+
+#[test]
+fn a_coordinator_of_another_job_is_refused() {
+    let bench = Bench::new();
+    let lead = bench.serving(5);
+    let role = Role::Coordinator {
+        epoch: Epoch(6),
+        rank: NodeRank(0),
+        hosts: Vec::new(),
+        start: Start::Attach,
+        settings: Box::new(Settings { job_id: "other".into(), ..test_settings() }),
+    };
+    match Link::connect(&bench.control(), role, WAIT) {
+        Err(ClientError::Refused { reason, highest }) => {
+            assert!(reason.contains("other") && reason.contains("j1"), "{reason}");
+            assert_eq!(highest, Epoch(5), "its epoch counts for nothing");
+        }
+        outcome => panic!("{:?}", outcome.err()),
+    }
+    drop(lead);
 }
 
 #[test]
