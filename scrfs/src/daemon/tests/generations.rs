@@ -1,7 +1,7 @@
 //! The next generation of a sealed dataset. What the mounted tree does before a change, the tests do.
 
 use super::*;
-use crate::control::{FrozenPart, HeldState};
+use crate::control::{CarriedFile, FrozenPart, HeldState};
 
 impl Bench {
     pub(super) fn begin(&self, id: u64) -> Result<(), Errno> {
@@ -51,6 +51,11 @@ pub(super) fn names(files: &[FrozenFile]) -> Vec<String> {
     files.iter().map(|file| file.path.to_string()).collect()
 }
 
+/// Of what is carried on: the files.
+pub(super) fn carried(part: &FrozenPart) -> Vec<FrozenFile> {
+    part.carried.iter().map(|CarriedFile { file, .. }| file.clone()).collect()
+}
+
 impl Lead {
     pub(super) fn changed(&mut self, id: u64) -> bool {
         self.send(Command::AskChanges(DatasetId(id)));
@@ -73,8 +78,13 @@ impl Lead {
     /// Encodes and commits what was frozen.
     pub(super) fn finish(&mut self, id: u64, part: &FrozenPart, dropped: &[&str]) {
         self.carry(id, dropped);
-        let mut files: Vec<FrozenFile> = part.files.iter().chain(&part.carried).cloned().collect();
-        files.retain(|file| !dropped.iter().any(|name| file.path.strip(&path(name)).is_some()));
+        let mut files: Vec<FrozenFile> = part.files.iter().cloned().chain(carried(part)).collect();
+        let goes = |file: &FrozenFile| {
+            let sealed =
+                part.carried.iter().find(|carried| carried.file == *file).map(|carried| &carried.sealed);
+            dropped.iter().any(|name| sealed.is_some_and(|sealed| sealed.strip(&path(name)).is_some()))
+        };
+        files.retain(|file| !goes(file));
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let part = encode(&mut self.data(), id, &files).unwrap();
         let catalog = catalog(id, self.epoch, "ck", &part);
@@ -112,7 +122,10 @@ fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
         lead = bench.serving(lead.epoch + 1);
     }
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
-    assert_eq!((names(&part.files), names(&part.carried)), (vec!["a".into(), "n".into()], vec!["b".into()]));
+    assert_eq!(
+        (names(&part.files), names(&carried(&part))),
+        (vec!["a".into(), "n".into()], vec!["b".into()])
+    );
     assert_eq!(part.removed, [path("c")]);
     lead.finish(2, &part, &[]);
     assert!(!lead.changed(2));
@@ -163,7 +176,7 @@ fn what_others_changed_leaves_the_tree_with_the_seal() {
     let refused = lead.freeze_over(2, "ck", None).unwrap_err();
     assert!(refused.contains("dataset 1"), "{refused}");
     let part = lead.freeze_over(3, "ck", Some(1)).unwrap();
-    assert_eq!(names(&part.carried), ["a", "b", "sub/c"]);
+    assert_eq!(names(&carried(&part)), ["a", "b", "sub/c"]);
     lead.send(Command::Drop { id: DatasetId(3), reason: "try again".into() });
     lead.next();
     assert_eq!(bench.in_tree("b").as_deref(), Some("ck/b"), "a failed seal leaves all as it was");
@@ -188,7 +201,7 @@ fn wrong_sealed_bytes_are_not_carried_on() {
     }
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
     lead.carry(2, &[]);
-    let error = encode(&mut lead.data(), 2, &part.carried).unwrap_err();
+    let error = encode(&mut lead.data(), 2, &carried(&part)).unwrap_err();
     assert!(error.contains("CRC"), "{error}");
     lead.send(Command::Drop { id: DatasetId(2), reason: "wrong bytes".into() });
     lead.next();

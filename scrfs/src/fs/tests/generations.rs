@@ -32,7 +32,7 @@ impl Bench {
                 std::fs::hard_link(entry.path(), aside.join(entry.file_name())).unwrap();
             }
         }
-        self.fs.generation(id, Generation { open: true, ..Generation::default() });
+        self.fs.generation(id, Generation { open: true, begins: true, ..Generation::default() });
         done(Ok(()));
     }
 
