@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 
+use super::generations::carried;
 use super::*;
 use crate::dataset::EntryKind;
 

@@ -1,6 +1,7 @@
 //! A node over two stores in two file systems: all of a dataset is in one.
 
 use super::super::room::Moment;
+use super::generations::carried;
 use super::*;
 use crate::control::HeldState;
 
