@@ -82,7 +82,6 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         files: vec![FrozenFile { path: path("a b"), size: 5 }, FrozenFile { path: path("d/x"), size: 0 }],
         carried: vec![CarriedFile { file: FrozenFile { path: path("d/y"), size: 7 }, sealed: path("c/y") }],
         removed: vec![path("gone")],
-        replaced: vec![path("was")],
         links: vec![path("latest")],
         begun_us: 7,
     };

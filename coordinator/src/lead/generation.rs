@@ -54,7 +54,7 @@ impl<'a> Overlay<'a> {
         let mut overlay = Self { changed: BTreeSet::new(), gone: BTreeMap::new() };
         for (node, part) in parts.iter().enumerate() {
             overlay.changed.extend(part.files.iter().map(|file| &file.path).chain(&part.links));
-            for path in part.removed.iter().chain(&part.replaced) {
+            for path in &part.removed {
                 overlay.gone.entry(path).or_default().insert(node);
             }
         }
@@ -129,8 +129,13 @@ mod tests {
         FrozenPart {
             files: files(changed),
             carried: carried.iter().map(|(text, size)| carry(text, *size)).collect(),
-            removed: paths(removed),
-            replaced: changed.iter().map(|(text, _)| text).chain(links).map(|text| path(text)).collect(),
+            removed: changed
+                .iter()
+                .map(|(text, _)| text)
+                .chain(removed)
+                .chain(links)
+                .map(|text| path(text))
+                .collect(),
             links: paths(links),
             begun_us: 0,
         }
@@ -192,8 +197,8 @@ mod tests {
     fn what_has_moved_is_nobodys_change() {
         let sealed = base(&["d/x", "d/y", "d/z"]);
         let one = part(&[], &[("e/x<d/x", 1), ("e/y<d/y", 1), ("e/z<d/z", 1)], &[], &[]);
-        let two =
-            FrozenPart { replaced: vec![path("d/x")], ..part(&[("e/x", 9), ("d/x", 4)], &[], &["d/y"], &[]) };
+        let removed = vec![path("d/x"), path("d/y")];
+        let two = FrozenPart { removed, ..part(&[("e/x", 9), ("d/x", 4)], &[], &[], &[]) };
         let merged = merge(Some(&sealed), vec![one, two], &hosts()).unwrap();
         let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(shown(&merged), [text("e/z", "d/x d/y"), text("d/x e/x", "")]);

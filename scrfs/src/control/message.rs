@@ -301,10 +301,9 @@ pub struct FrozenPart {
     pub files: Vec<FrozenFile>,
     /// Files of the base whose bytes this node holds as a member, neither changed nor removed here; in the same order.
     pub carried: Vec<CarriedFile>,
-    /// Names of the base, as they were sealed, that are gone as this node knows, with all that was below them.
+    /// Names of the base, as they were sealed, that are gone as this node knows, with all that was below them, or in whose
+    /// places are some of `files` and `links`.
     pub removed: Vec<RelPath>,
-    /// Names of the base, as they were sealed, in whose places are some of `files` and `links`.
-    pub replaced: Vec<RelPath>,
     /// New and changed symbolic links.
     pub links: Vec<RelPath>,
     /// When the first of `files` was made, microseconds since 1970; 0: none, or not known.

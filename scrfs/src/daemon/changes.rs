@@ -47,13 +47,13 @@ impl Node {
         let (mut part, others) = self.survey(&dataset, files)?;
         let index = dataset.catalog.as_ref().ok_or("it is not complete")?;
         self.leave_out_logs(&dataset, index, &mut part.files).map_err(text)?;
-        // What has moved was told of above.
+        // What was removed, or has moved, was looked at above.
         let made = others.iter().any(|entry| {
             entry.kind == EntryKind::Directory
                 && !entry.path.is_root()
                 && index.children(&entry.path).is_none()
         });
-        Ok(made || !part.files.is_empty() || !part.removed.is_empty() || !part.links.is_empty())
+        Ok(made || !part.files.is_empty() || !part.links.is_empty())
     }
 
     /// A marker of `name` set now asks for what comes after this generation: that all have sealed it may be heard here
@@ -108,7 +108,7 @@ impl Node {
                         }
                     }
                     sealed => {
-                        part.replaced.extend(sealed.map(|entry| entry.path.clone()));
+                        part.removed.extend(sealed.map(|entry| entry.path.clone()));
                         part.files.push(file);
                     }
                 }
@@ -121,7 +121,7 @@ impl Node {
         for link in others.iter().filter(|entry| matches!(entry.kind, EntryKind::Symlink(_))) {
             let sealed = moves.origin(&link.path).and_then(|name| index.entry(&name));
             if sealed.is_none_or(|sealed| sealed.kind != link.kind) {
-                part.replaced.extend(sealed.map(|entry| entry.path.clone()));
+                part.removed.extend(sealed.map(|entry| entry.path.clone()));
                 part.links.push(link.path.clone());
             }
         }

@@ -241,7 +241,7 @@ mod tests {
             let mut moves = Moves::new();
             let mut tree: BTreeMap<RelPath, RelPath> =
                 names.iter().filter(|name| known(name)).map(|name| (name.clone(), name.clone())).collect();
-            for _ in 0..1 + next(8) {
+            for _ in 0..=next(8) {
                 let (from, to) = (names[next(names.len())].clone(), names[next(names.len())].clone());
                 if from.strip(&to).is_some() || to.strip(&from).is_some() {
                     continue;

@@ -233,7 +233,7 @@ impl FileSystem {
             match self.kind_of(path) {
                 Ok(rustix::fs::FileType::Directory) => {}
                 // The same of a file that is as it was sealed.
-                Ok(_) if self.is_as_sealed(world, &place) => return Ok(()),
+                Ok(_) if Self::is_as_sealed(world, &place) => return Ok(()),
                 // Removed here already: what another node wants is done.
                 Err(Errno(libc::ENOENT)) if world.open(&place).is_some() => return Ok(()),
                 other => return other.and_then(|_| fail(libc::ENOTDIR)),
@@ -315,7 +315,7 @@ impl FileSystem {
     }
 
     /// Nobody has changed the file here.
-    fn is_as_sealed(&self, world: &World, place: &Place) -> bool {
+    fn is_as_sealed(world: &World, place: &Place) -> bool {
         let inner = super::names::inner_of(place);
         world.open(place).is_some_and(|open| open.entry(&inner).is_some() && !open.is_changed(&inner))
     }

@@ -38,8 +38,7 @@ impl Daemon {
                 .into_iter()
                 .map(|file| CarriedFile { sealed: file.path.clone(), file })
                 .collect(),
-            removed: removed.into_iter().collect(),
-            replaced: changed.keys().cloned().collect(),
+            removed: removed.iter().chain(changed.keys()).cloned().collect(),
             links: Vec::new(),
             begun_us: 0,
         };

@@ -126,7 +126,7 @@ fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
         (names(&part.files), names(&carried(&part))),
         (vec!["a".into(), "n".into()], vec!["b".into()])
     );
-    assert_eq!(part.removed, [path("c")]);
+    assert_eq!(part.removed, [path("c"), path("a")], "gone, and replaced");
     lead.finish(2, &part, &[]);
     assert!(!lead.changed(2));
     let held = bench.inventory().datasets;
