@@ -273,3 +273,81 @@ fn every_lead_hears_what_is_being_overwritten() {
     assert_eq!(told(&mut lead), DatasetId(1));
     assert_eq!(told(&mut bench.serving(2)), DatasetId(1));
 }
+
+/// A worker dies before a directory is renamed, or after that and before it could say so; with or without the exchange of
+/// two.
+#[test]
+fn a_directory_that_was_about_to_move_is_found_where_it_is() {
+    for (exchange, renamed) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut bench = Bench::new();
+        for file in ["ck/d/x", "ck/d/y", "ck/e/z"] {
+            bench.write(file, b"old");
+        }
+        let mut lead = bench.serving(1);
+        lead.seal(1, "ck");
+        bench.begin(1).unwrap();
+        bench.change(1, "d/x", b"newer");
+        bench.remove(1, "d/y");
+        let (from, to) = (path("ck/d"), path(if exchange { "ck/e" } else { "ck/f" }));
+        let op = DirOp::Rename { from: from.clone(), to: to.clone(), no_replace: false, exchange };
+        bench.node.note_operation(DatasetId(1), &op).unwrap();
+        if renamed {
+            let flags =
+                if exchange { rustix::fs::RenameFlags::EXCHANGE } else { rustix::fs::RenameFlags::empty() };
+            let here = rustix::fs::CWD;
+            rustix::fs::renameat_with(here, bench.tree.at(&from), here, bench.tree.at(&to), flags).unwrap();
+        }
+        bench.restart();
+        let told = bench.told(1).unwrap();
+        let now = |sealed: &str| told.moves.present(&path(sealed)).unwrap().to_string();
+        let [d, e] = match (renamed, exchange) {
+            (false, _) => ["d", "e"],
+            (true, false) => ["f", "e"],
+            (true, true) => ["e", "d"],
+        };
+        assert_eq!([now("d/x"), now("e/z")], [format!("{d}/x"), format!("{e}/z")]);
+        assert_eq!((told.changed, told.removed), (vec![path(&format!("{d}/x"))], vec![path("d/y")]));
+        assert!(!told.begins, "what is in the tree is not what was removed");
+        let mut lead = bench.serving(2);
+        let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+        assert_eq!(
+            (names(&part.files), names(&carried(&part))),
+            (vec![format!("{d}/x")], vec![format!("{e}/z")])
+        );
+        assert_eq!(part.carried[0].sealed, path("e/z"));
+        assert_eq!(part.removed, [path("d/y"), path("d/x")]);
+        lead.finish(2, &part, &[]);
+        assert_eq!(bench.in_tree(&format!("{d}/x")).as_deref(), Some("newer"));
+        assert_eq!([read(&lead, 2, &format!("{e}/z")), read(&lead, 1, "d/y")], ["old", "old"]);
+    }
+}
+
+#[test]
+fn what_is_brought_or_kept_goes_where_its_directory_has_moved() {
+    let bench = Bench::new();
+    for file in ["ck/d/x", "ck/d/y"] {
+        bench.write(file, b"old");
+    }
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    bench.begin(1).unwrap();
+    let op = DirOp::Rename { from: path("ck/d"), to: path("ck/e"), no_replace: false, exchange: false };
+    let (id, node) = (DatasetId(1), &bench.node);
+    node.note_operation(id, &op).unwrap();
+    std::fs::rename(bench.tree.at(&path("ck/d")), bench.tree.at(&path("ck/e"))).unwrap();
+    node.note_done(id, &op, true).unwrap();
+    // The program has gone on to the next name when the node comes to the file.
+    assert_eq!(bench.keep(1, "d/x"), Err(Errno(libc::EAGAIN)));
+    bench.change(1, "e/x", b"newer");
+    assert_eq!(read(&lead, 1, "d/x"), "old");
+    // Lost here, and brought again.
+    std::fs::remove_file(bench.tree.at(&path("ck/e/y"))).unwrap();
+    let staged = crate::daemon::cache::Staged::Copy(path("d/y"));
+    let file = node.cache.stage(id, &staged, OFlags::WRONLY).unwrap();
+    rustix::io::write(&file, b"old").unwrap();
+    node.place_copy(id, &staged, &path("d/y")).unwrap();
+    assert_eq!(bench.in_tree("e/y").as_deref(), Some("old"));
+    assert!(bench.in_tree("d/y").is_none());
+    let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+    assert_eq!((names(&part.files), names(&carried(&part))), (vec!["e/x".into()], vec!["e/y".into()]));
+}
