@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use scrfs::control::codec;
 use scrfs::control::{
-    Answer, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, HeldDataset,
-    HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
+    Answer, CarriedFile, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart,
+    HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
 };
 use scrfs::daemon::catalog_file;
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
@@ -80,7 +80,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     };
     let frozen = FrozenPart {
         files: vec![FrozenFile { path: path("a b"), size: 5 }, FrozenFile { path: path("d/x"), size: 0 }],
-        carried: vec![FrozenFile { path: path("d/y"), size: 7 }],
+        carried: vec![CarriedFile { file: FrozenFile { path: path("d/y"), size: 7 }, sealed: path("c/y") }],
         removed: vec![path("gone")],
         links: vec![path("latest")],
         begun_us: 7,

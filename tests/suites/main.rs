@@ -18,6 +18,7 @@ mod prefix_away;
 mod programs;
 mod recovery;
 mod relaunch;
+mod sealed_directories;
 mod semantics;
 mod settings;
 mod sparse;

@@ -1,11 +1,12 @@
 //! The next generation of a sealed dataset, when all nodes are frozen: which node's part has which name (DESIGN 4.6).
 //!
 //! A changed file takes the place of the sealed one of its path, wherever that is; removed names go everywhere; what
-//! nobody changed or removed is carried on by who has it. Only two changed files of one path may conflict.
+//! nobody changed or removed is carried on by who has it, under the name that it has now: directories may have been renamed.
+//! Only two changed files of one path may conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{FrozenFile, FrozenPart};
+use scrfs::control::{CarriedFile, FrozenFile, FrozenPart};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::path::RelPath;
 
@@ -16,7 +17,7 @@ use super::catalog::size_conflict;
 pub(super) struct Merged {
     /// Its files, in the order of the logical file.
     pub(super) files: Vec<FrozenFile>,
-    /// Names of the base that do not belong to it, for `Carry`.
+    /// Names of the base, as they were sealed, that do not belong to it, for `Carry`.
     pub(super) dropped: Vec<RelPath>,
 }
 
@@ -36,71 +37,67 @@ pub(super) fn merge(
     };
     let overlay = Overlay::new(&parts);
     let merged: Vec<Merged> = parts.iter().enumerate().map(|(node, part)| overlay.part(node, part)).collect();
-    all_there(base, &merged, &overlay)?;
+    all_there(base, &parts, &overlay)?;
     Ok(merged)
 }
 
 /// What nodes changed and removed, and which nodes.
 struct Overlay<'a> {
+    /// Changed files and links, where they are now.
     changed: BTreeSet<&'a RelPath>,
-    removed: BTreeMap<&'a RelPath, BTreeSet<usize>>,
-    links: BTreeMap<&'a RelPath, BTreeSet<usize>>,
+    /// As they were sealed: names that are gone, with all below them, or replaced.
+    gone: BTreeMap<&'a RelPath, BTreeSet<usize>>,
 }
 
 impl<'a> Overlay<'a> {
     fn new(parts: &'a [FrozenPart]) -> Self {
-        let mut overlay = Self { changed: BTreeSet::new(), removed: BTreeMap::new(), links: BTreeMap::new() };
+        let mut overlay = Self { changed: BTreeSet::new(), gone: BTreeMap::new() };
         for (node, part) in parts.iter().enumerate() {
-            overlay.changed.extend(part.files.iter().map(|file| &file.path));
+            overlay.changed.extend(part.files.iter().map(|file| &file.path).chain(&part.links));
             for path in &part.removed {
-                overlay.removed.entry(path).or_default().insert(node);
-            }
-            for path in &part.links {
-                overlay.links.entry(path).or_default().insert(node);
+                overlay.gone.entry(path).or_default().insert(node);
             }
         }
         overlay
     }
 
-    /// The base's file of this path goes on.
-    fn stays(&self, path: &RelPath) -> bool {
-        if self.changed.contains(path) || self.links.contains_key(path) {
-            return false;
-        }
-        let mut at = Some(path.clone());
+    /// That name of the base is gone, or replaced.
+    fn is_gone(&self, sealed: &RelPath) -> bool {
+        let mut at = Some(sealed.clone());
         while let Some(path) = at {
-            if self.removed.contains_key(&path) {
-                return false;
+            if self.gone.contains_key(&path) {
+                return true;
             }
             at = path.split_last().map(|(above, _)| above);
         }
-        true
+        false
+    }
+
+    fn stays(&self, carried: &CarriedFile) -> bool {
+        !self.changed.contains(&carried.file.path) && !self.is_gone(&carried.sealed)
     }
 
     fn part(&self, node: usize, part: &FrozenPart) -> Merged {
-        let (carried, lost): (Vec<FrozenFile>, Vec<FrozenFile>) =
-            part.carried.iter().cloned().partition(|file| self.stays(&file.path));
+        let (carried, lost): (Vec<&CarriedFile>, Vec<&CarriedFile>) =
+            part.carried.iter().partition(|carried| self.stays(carried));
         let mut files = part.files.clone();
-        files.extend(carried);
+        files.extend(carried.into_iter().map(|carried| carried.file.clone()));
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let others = |nodes: &BTreeSet<usize>| nodes.iter().any(|other| *other != node);
-        let elsewhere = |names: &BTreeMap<&RelPath, BTreeSet<usize>>| -> Vec<RelPath> {
-            names.iter().filter(|(_, nodes)| others(nodes)).map(|(path, _)| (*path).clone()).collect()
-        };
-        let mut dropped: BTreeSet<RelPath> = lost.into_iter().map(|file| file.path).collect();
-        dropped.extend(elsewhere(&self.removed));
-        dropped.extend(elsewhere(&self.links));
+        let elsewhere = self.gone.iter().filter(|(_, nodes)| others(nodes)).map(|(path, _)| (*path).clone());
+        let dropped: BTreeSet<RelPath> =
+            lost.into_iter().map(|carried| carried.sealed.clone()).chain(elsewhere).collect();
         Merged { files, dropped: dropped.into_iter().collect() }
     }
 }
 
 /// Every file of the base goes on somewhere, or was changed or removed.
-fn all_there(base: &Catalog, merged: &[Merged], overlay: &Overlay<'_>) -> Result<(), String> {
+fn all_there(base: &Catalog, parts: &[FrozenPart], overlay: &Overlay<'_>) -> Result<(), String> {
     let there: BTreeSet<&RelPath> =
-        merged.iter().flat_map(|part| &part.files).map(|file| &file.path).collect();
+        parts.iter().flat_map(|part| &part.carried).map(|carried| &carried.sealed).collect();
     let files = base.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_)));
     for entry in files {
-        if overlay.stays(&entry.path) && !there.contains(&entry.path) {
+        if !overlay.is_gone(&entry.path) && !there.contains(&entry.path) {
             return Err(format!("{} was not changed, and no node has its sealed bytes", entry.path));
         }
     }
@@ -128,13 +125,26 @@ mod tests {
         removed: &[&str],
         links: &[&str],
     ) -> FrozenPart {
+        let paths = |texts: &[&str]| texts.iter().map(|text| path(text)).collect();
         FrozenPart {
             files: files(changed),
-            carried: files(carried),
-            removed: removed.iter().map(|text| path(text)).collect(),
-            links: links.iter().map(|text| path(text)).collect(),
+            carried: carried.iter().map(|(text, size)| carry(text, *size)).collect(),
+            removed: changed
+                .iter()
+                .map(|(text, _)| text)
+                .chain(removed)
+                .chain(links)
+                .map(|text| path(text))
+                .collect(),
+            links: paths(links),
             begun_us: 0,
         }
+    }
+
+    /// `a` is carried on; `a<b` as well, and was `b`.
+    fn carry(text: &str, size: u64) -> CarriedFile {
+        let (now, sealed) = text.split_once('<').unwrap_or((text, text));
+        CarriedFile { file: FrozenFile { path: path(now), size }, sealed: path(sealed) }
     }
 
     fn base(names: &[&str]) -> Catalog {
@@ -179,7 +189,19 @@ mod tests {
         let two = part(&[("e", 3)], &[("b", 1), ("d/y", 1)], &["d"], &["l"]);
         let merged = merge(Some(&sealed), vec![one, two], &hosts()).unwrap();
         let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(shown(&merged), [text("a b", "d d/x l"), text("e", "b d/y e")]);
+        assert_eq!(shown(&merged), [text("a b", "d d/x e l"), text("e", "b d/y e")]);
+    }
+
+    /// `d` was renamed to `e` on all nodes. Two hold `d/x`, and one has changed it; one has removed `d/y` of another.
+    #[test]
+    fn what_has_moved_is_nobodys_change() {
+        let sealed = base(&["d/x", "d/y", "d/z"]);
+        let one = part(&[], &[("e/x<d/x", 1), ("e/y<d/y", 1), ("e/z<d/z", 1)], &[], &[]);
+        let removed = vec![path("d/x"), path("d/y")];
+        let two = FrozenPart { removed, ..part(&[("e/x", 9), ("d/x", 4)], &[], &[], &[]) };
+        let merged = merge(Some(&sealed), vec![one, two], &hosts()).unwrap();
+        let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(shown(&merged), [text("e/z", "d/x d/y"), text("d/x e/x", "")]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use crate::path::RelPath;
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -284,6 +284,15 @@ pub struct FrozenFile {
     pub size: u64,
 }
 
+/// A file of the base that goes on as it was sealed. Directories above it may have been renamed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedFile {
+    /// What it is and where it is now.
+    pub file: FrozenFile,
+    /// Its path in the base.
+    pub sealed: RelPath,
+}
+
 /// A node's part of a dataset that was frozen. Of a dataset that was never sealed all is in `files`; else they speak of
 /// the next generation over the sealed one, its base.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -291,8 +300,9 @@ pub struct FrozenPart {
     /// New and changed files, in the order of the logical file.
     pub files: Vec<FrozenFile>,
     /// Files of the base whose bytes this node holds as a member, neither changed nor removed here; in the same order.
-    pub carried: Vec<FrozenFile>,
-    /// Names of the base that programs removed here, with all that was below them.
+    pub carried: Vec<CarriedFile>,
+    /// Names of the base, as they were sealed, that are gone as this node knows, with all that was below them, or in whose
+    /// places are some of `files` and `links`.
     pub removed: Vec<RelPath>,
     /// New and changed symbolic links.
     pub links: Vec<RelPath>,
@@ -372,7 +382,7 @@ pub enum Command {
     Carry {
         /// Which seal.
         id: DatasetId,
-        /// Relative to the dataset's directory.
+        /// As they were sealed, relative to the dataset's directory.
         dropped: Vec<RelPath>,
     },
     /// All nodes are frozen, and each knows its part: markers that wait for no more than this succeed. Again to a node

@@ -16,9 +16,10 @@ pub mod server;
 pub mod stream;
 
 pub use message::{
-    AdviceRules, Answer, Ask, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FetchFailure,
-    FrozenFile, FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope, MemberPart,
-    NoRoom, PROTOCOL, Role, Room, SealRules, SealedFile, Settings, Severity, Start, StoreRule, Welcome,
+    AdviceRules, Answer, Ask, CarriedFile, Command, DataReply, DataRequest, DirHeld, DirOp, Event,
+    FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope,
+    MemberPart, NoRoom, PROTOCOL, Role, Room, SealRules, SealedFile, Settings, Severity, Start, StoreRule,
+    Welcome,
 };
 
 /// Settings for this crate's tests.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::control::loose::LooseEntry;
 use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
-use crate::dataset::CatalogIndex;
+use crate::dataset::{CatalogIndex, Moves};
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
@@ -168,10 +168,14 @@ pub struct Writer {
 pub struct Generation {
     /// The tree's own names are what programs see, and after them those of the dataset.
     pub open: bool,
-    /// Sealed names that were removed.
+    /// Names that were removed, as they were sealed.
     pub removed: Vec<RelPath>,
-    /// Files that were made or changed.
+    /// Files that were made or changed, where they are now.
     pub changed: Vec<RelPath>,
+    /// Where directories have moved to.
+    pub moves: Moves,
+    /// It begins now: what is gone may still be in the tree.
+    pub begins: bool,
 }
 
 /// What the node asks of the mounted tree. Paths are relative to the checkpoint path unless said otherwise.

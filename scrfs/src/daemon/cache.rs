@@ -275,11 +275,16 @@ impl Cache {
         sync_directories(aside.as_fd(), names.iter())
     }
 
-    /// Links a file that is aside into the tree, unless the tree has that name.
-    pub(super) fn link_back(&self, id: DatasetId, name: &[u8], path: &RelPath) -> io::Result<()> {
+    /// Links a file that is aside to its place in the tree, unless the tree has that name.
+    pub(super) fn link_back(
+        &self,
+        id: DatasetId,
+        name: &[u8],
+        (path, place): (&RelPath, &RelPath),
+    ) -> io::Result<()> {
         let (from, file) = beneath::parent_of(self.aside(id)?.as_fd(), path, false)?;
-        let (to, _) = beneath::parent_of(self.tree(id, name)?.as_fd(), path, true)?;
-        match rustix::fs::linkat(&from, file.as_path(), &to, file.as_path(), AtFlags::empty()) {
+        let (to, placed) = beneath::parent_of(self.tree(id, name)?.as_fd(), place, true)?;
+        match rustix::fs::linkat(&from, file.as_path(), &to, placed.as_path(), AtFlags::empty()) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

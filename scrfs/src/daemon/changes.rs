@@ -1,18 +1,22 @@
 //! What programs here have changed in a sealed dataset, and removed from it: this node's word on its next generation
 //! (DESIGN 4.6). The journal has it, before it is done.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use crate::control::{DirOp, Event, FrozenFile, FrozenPart};
-use crate::dataset::{Entry, EntryKind};
+use rustix::fs::{Mode, OFlags};
+
+use crate::control::{CarriedFile, DirOp, Event, FrozenFile, FrozenPart};
+use crate::dataset::{CatalogIndex, Entry, EntryKind, Moves};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
+use crate::store::beneath;
 
 use super::generation::{text, top_of};
-use super::listing::{Lost, regular_files, walk};
+use super::journal::Moving;
+use super::listing::{Lost, walk};
 use super::node::Node;
 use super::state::{Dataset, Home};
 
@@ -33,7 +37,7 @@ impl Node {
     fn changed_here(&self, id: DatasetId) -> Result<bool, String> {
         let dataset = self.dataset(id).map_err(text)?;
         let top = top_of(&dataset.name)?;
-        if !self.journal.lock().removed_of(&top, id).is_empty() {
+        if self.journal.lock().is_rearranged(&top, id) {
             return Ok(true);
         }
         if dataset.home != Home::Under {
@@ -43,12 +47,13 @@ impl Node {
         let (mut part, others) = self.survey(&dataset, files)?;
         let index = dataset.catalog.as_ref().ok_or("it is not complete")?;
         self.leave_out_logs(&dataset, index, &mut part.files).map_err(text)?;
+        // What was removed, or has moved, was looked at above.
         let made = others.iter().any(|entry| {
             entry.kind == EntryKind::Directory
                 && !entry.path.is_root()
                 && index.children(&entry.path).is_none()
         });
-        Ok(made || !part.files.is_empty() || !part.removed.is_empty() || !part.links.is_empty())
+        Ok(made || !part.files.is_empty() || !part.links.is_empty())
     }
 
     /// A marker of `name` set now asks for what comes after this generation: that all have sealed it may be heard here
@@ -60,7 +65,7 @@ impl Node {
     /// Programs have changed sealed dataset `id` here.
     pub(super) fn is_changed(&self, name: &[u8], id: DatasetId) -> bool {
         let under = self.state.lock().base(name).is_some_and(|dataset| dataset.home == Home::Under);
-        under || top_of(name).is_ok_and(|top| !self.journal.lock().removed_of(&top, id).is_empty())
+        under || top_of(name).is_ok_and(|top| self.journal.lock().is_rearranged(&top, id))
     }
 
     /// The dataset of that name is complete, and on this node alone: no other one can have changed it.
@@ -82,22 +87,30 @@ impl Node {
         let index = base.catalog.as_ref().ok_or("its base is not complete")?;
         let top = top_of(&base.name)?;
         let mut part = FrozenPart::default();
+        let moves = self.moves_of(base);
         {
             let journal = self.journal.lock();
             part.removed = journal.removed_of(&top, base.id);
             let removed = Names::new(part.removed.iter().cloned());
+            part.removed.extend(gone(index, &moves));
             let member_parts = || base.parts.values().filter(|part| part.recorded);
             let own: HashMap<&RelPath, u64> = member_parts()
                 .flat_map(|part| &part.files)
                 .map(|(entry, copy)| (&entry.path, copy.size))
                 .collect();
             for file in files {
-                let sealed = matches!(index.entry(&file.path).map(|e| &e.kind), Some(EntryKind::File(_)));
+                let sealed = moves.origin(&file.path).and_then(|name| index.entry(&name));
                 let touched = top.concat(&file.path).is_ok_and(|path| journal.has(&path));
-                if !sealed || touched {
-                    part.files.push(file);
-                } else if own.get(&file.path) == Some(&file.size) && !removed.cover(&file.path) {
-                    part.carried.push(file);
+                match sealed {
+                    Some(Entry { path: sealed, kind: EntryKind::File(_), .. }) if !touched => {
+                        if own.get(sealed) == Some(&file.size) && !removed.cover(sealed) {
+                            part.carried.push(CarriedFile { file, sealed: sealed.clone() });
+                        }
+                    }
+                    sealed => {
+                        part.removed.extend(sealed.map(|entry| entry.path.clone()));
+                        part.files.push(file);
+                    }
                 }
             }
         }
@@ -105,11 +118,13 @@ impl Node {
         let mut others = Vec::new();
         walk(tree.as_fd(), &RelPath::root(), &mut others, &mut Lost::default())
             .map_err(|e| format!("cannot be listed: {e}"))?;
-        let new_link = |entry: &&Entry| {
-            matches!(entry.kind, EntryKind::Symlink(_))
-                && index.entry(&entry.path).is_none_or(|base| base.kind != entry.kind)
-        };
-        part.links = others.iter().filter(new_link).map(|entry| entry.path.clone()).collect();
+        for link in others.iter().filter(|entry| matches!(entry.kind, EntryKind::Symlink(_))) {
+            let sealed = moves.origin(&link.path).and_then(|name| index.entry(&name));
+            if sealed.is_none_or(|sealed| sealed.kind != link.kind) {
+                part.removed.extend(sealed.map(|entry| entry.path.clone()));
+                part.links.push(link.path.clone());
+            }
+        }
         Ok((part, others))
     }
 
@@ -131,18 +146,19 @@ impl Node {
         let index = base.catalog.as_ref().ok_or("its base is not complete")?;
         let removed = Names::new(self.journal.lock().removed_of(&top_of(&base.name)?, base.id));
         let dropped = Names::new(dropped.iter().cloned());
+        let moves = self.moves_of(&base);
         // A name that was removed here and is there was made anew, here.
-        let goes = |path: &RelPath| dropped.cover(path) && !removed.cover(path);
+        let goes = |sealed: &RelPath| dropped.cover(sealed) && !removed.cover(sealed);
         let mut disk = self.disk.lock();
         let changed = disk.change(&self.state, |table| {
             let Some(dataset) = table.datasets.get_mut(&id) else { return };
             for part in dataset.parts.values_mut() {
                 let part = Arc::make_mut(part);
                 let carried = Arc::clone(&part.carried);
-                part.files.retain(|(entry, _)| !(carried.contains(&entry.path) && goes(&entry.path)));
+                part.files.retain(|(entry, _)| !carried.get(&entry.path).is_some_and(goes));
                 part.others.retain(|entry| {
-                    let same = index.entry(&entry.path).is_some_and(|base| base.kind == entry.kind);
-                    !(same && goes(&entry.path))
+                    let sealed = moves.origin(&entry.path).and_then(|name| index.entry(&name));
+                    !sealed.is_some_and(|sealed| sealed.kind == entry.kind && goes(&sealed.path))
                 });
             }
         });
@@ -170,36 +186,97 @@ impl Node {
         Some((id, inner))
     }
 
-    /// Records what an operation below the top of a sealed dataset is about to remove, and which files move.
-    pub(super) fn note_operation(&self, op: &DirOp) -> io::Result<()> {
+    /// The sealed dataset below whose top an operation is.
+    pub(super) fn operates_in(&self, op: &DirOp) -> Option<DatasetId> {
+        let (DirOp::Make { path, .. } | DirOp::Remove { path } | DirOp::Rename { from: path, .. }) = op;
+        self.inside(path).map(|(id, _)| id)
+    }
+
+    /// Records what an operation below the top of sealed dataset `id` is about to remove or to move.
+    pub(super) fn note_operation(&self, id: DatasetId, op: &DirOp) -> io::Result<()> {
         match op {
-            DirOp::Make { .. } => Ok(()),
-            DirOp::Remove { path } => match self.inside(path) {
-                Some((id, _)) => self.journal.lock().removing(path, id),
-                None => Ok(()),
-            },
+            DirOp::Make { path, .. } => {
+                // What was sealed there was removed; it is not to be seen below the new directory.
+                if self.was_sealed_at(id, path) { self.journal.lock().going(path, id) } else { Ok(()) }
+            }
+            DirOp::Remove { path } => self.journal.lock().going(path, id),
             DirOp::Rename { from, to, exchange, .. } => {
-                let Some((id, _)) = self.inside(from) else { return Ok(()) };
-                let ways = [(from, to), (to, from)];
-                for (from, to) in ways.iter().take(if *exchange { 2 } else { 1 }) {
-                    self.note_moved(id, from, to)?;
-                }
-                Ok(())
+                let inode = self.inode_at(id, from)?.ok_or(io::ErrorKind::NotFound)?;
+                let (from, to) = (from.clone(), to.clone());
+                self.journal.lock().moving(Moving { id, from, to, exchange: *exchange, inode })
             }
         }
     }
 
-    fn note_moved(&self, id: DatasetId, from: &RelPath, to: &RelPath) -> io::Result<()> {
-        let Some((name, inner)) = from.split_first() else { return Ok(()) };
-        let top = self.cache.tree(id, name)?;
-        for path in regular_files(&top, &inner)? {
-            let moved = path.strip(&inner).and_then(|below| to.concat(&below).ok());
-            if let Some(moved) = moved {
-                self.journal.lock().changing(&moved, None)?;
+    fn was_sealed_at(&self, id: DatasetId, path: &RelPath) -> bool {
+        let index = self.state.lock().table.datasets.get(&id).and_then(|dataset| dataset.catalog.clone());
+        let (Some(index), Some((name, inner))) = (index, path.split_first()) else { return false };
+        let Ok(top) = RelPath::new(name) else { return false };
+        self.journal.lock().moves(&top, id).origin(&inner).is_some_and(|sealed| index.has(&sealed))
+    }
+
+    /// The inode number of what is in the tree at `path`.
+    fn inode_at(&self, id: DatasetId, path: &RelPath) -> io::Result<Option<u64>> {
+        let Some((name, inner)) = path.split_first() else { return Ok(None) };
+        let tree = self.cache.tree(id, name)?;
+        match beneath::open(tree.as_fd(), &inner, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(found) => Ok(Some(rustix::fs::fstat(&found)?.st_ino)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What [`Node::note_operation`] recorded was done, or was not.
+    pub(super) fn note_done(&self, id: DatasetId, op: &DirOp, done: bool) -> io::Result<()> {
+        let index = self.state.lock().table.datasets.get(&id).and_then(|dataset| dataset.catalog.clone());
+        let mut journal = self.journal.lock();
+        let moved = match op {
+            DirOp::Rename { .. } => journal.moved(done),
+            DirOp::Make { .. } | DirOp::Remove { .. } => Ok(()),
+        };
+        let (DirOp::Make { path, .. } | DirOp::Remove { path } | DirOp::Rename { from: path, .. }) = op;
+        if let (Some(index), Some((name, _))) = (index, path.split_first())
+            && let Ok(top) = RelPath::new(name)
+        {
+            journal.prune(&top, id, |sealed| index.has(sealed));
+        }
+        moved
+    }
+
+    /// A worker died while it moved a directory: the directory tells whether it had.
+    pub(super) fn settle_move(&self) {
+        let Some(moving) = self.journal.lock().is_moving().cloned() else { return };
+        let moved = self.inode_at(moving.id, &moving.to).map(|inode| inode == Some(moving.inode));
+        if let Err(error) = moved.and_then(|moved| self.journal.lock().moved(moved)) {
+            let text = format!("where {} is cannot be recorded: {error}", moving.from);
+            self.events.error(Some(moving.id), &text);
+        }
+    }
+}
+
+/// What the directories' operations have removed of a dataset: names that stand for all that was sealed below them.
+fn gone(index: &CatalogIndex, moves: &Moves) -> BTreeSet<RelPath> {
+    if moves.is_empty() {
+        return BTreeSet::new();
+    }
+    let entries = &index.catalog().entries;
+    let (there, lost): (Vec<&Entry>, Vec<&Entry>) =
+        entries.iter().partition(|entry| moves.present(&entry.path).is_some());
+    let above = |path: &RelPath| {
+        std::iter::successors(Some(path.clone()), |path| path.split_last().map(|(above, _)| above))
+    };
+    let mut kept: HashSet<RelPath> = HashSet::new();
+    for entry in there {
+        for path in above(&entry.path) {
+            if !kept.insert(path) {
+                break;
             }
         }
-        self.journal.lock().removing(from, id)
     }
+    // The highest name below which nothing is left.
+    lost.iter()
+        .filter_map(|entry| above(&entry.path).take_while(|path| !kept.contains(path)).last())
+        .collect()
 }
 
 /// Names that stand for themselves and all that is below them.

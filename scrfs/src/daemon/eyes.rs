@@ -107,9 +107,12 @@ impl Node {
     pub(super) fn facts(&self, name: &[u8], path: &RelPath) -> Vec<(&'static str, String)> {
         let changed = RelPath::new(name).and_then(|top| top.concat(path));
         // Lock order: the journal's before the state's.
-        let (changed, rank) = changed.map_or((false, None), |full| {
+        let (changed, rank, origin) = changed.map_or((false, None, None), |full| {
             let journal = self.journal.lock();
-            (journal.has(&full), journal.rank_of(&full))
+            let base = self.state.lock().base(name).map(|dataset| dataset.id);
+            let moves = RelPath::new(name).ok().zip(base).map(|(top, id)| journal.moves(&top, id));
+            let origin = moves.map_or(Some(path.clone()), |moves| moves.origin(path));
+            (journal.has(&full), journal.rank_of(&full), origin)
         });
         let state = self.state.lock();
         let sealed = state.base(name).filter(|dataset| dataset.listed && (path.is_root() || !changed));
@@ -123,7 +126,7 @@ impl Node {
         if path.is_root() {
             let hosts = layout.into_iter().flat_map(|layout| &layout.members).map(|at| at.host.as_str());
             facts.push(("node", hosts_for_people(hosts)));
-        } else if let Some((_, copy)) = sealed.and_then(|dataset| dataset.file(path)) {
+        } else if let Some((_, copy)) = sealed.zip(origin).and_then(|(dataset, path)| dataset.file(&path)) {
             let place = layout.and_then(|layout| layout.members.get(copy.member.0 as usize));
             facts.extend(place.map(|place| ("node", place.host.clone())));
             facts.push(("member", copy.member.to_string()));

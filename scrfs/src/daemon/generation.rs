@@ -6,6 +6,9 @@
 //! to change: then aside gets a copy of its own. So the inode that programs have open stays, and the sealed generation is
 //! whole at every instant, in the shape that recovery, flush and fetch know.
 //!
+//! Names of the sealed dataset are those that were sealed, aside and between nodes. Where they are in the tree is told by
+//! what directories have moved ([`Moves`], in the journal).
+//!
 //! Fault points: `generation.begun`, `generation.linked`, `generation.recorded`, `generation.copied`,
 //! `generation.kept`, `generation.tidied`.
 
@@ -18,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::control::{Event, FrozenFile};
-use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
+use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy, Moves};
 use crate::faults;
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
@@ -79,7 +82,24 @@ impl Node {
     pub(super) fn open_generation(&self, id: DatasetId) -> Result<bool, String> {
         let mut generations = self.generations.lock();
         let begun = self.begin_generation(&mut generations, id, &BTreeSet::new())?;
-        Ok(begun.map(|generation| self.tree.generation(id, generation)).is_some())
+        let Some(generation) = begun else { return Ok(false) };
+        self.tree.generation(id, generation);
+        self.note_begun(id);
+        Ok(true)
+    }
+
+    /// The tree has nothing any more that was removed before the next generation began: what is at such a name from now
+    /// on was made anew.
+    pub(super) fn note_begun(&self, id: DatasetId) {
+        let noted = self
+            .dataset(id)
+            .map_err(text)
+            .and_then(|dataset| top_of(&dataset.name))
+            .and_then(|top| self.journal.lock().begun_over(&top, id).map_err(text));
+        if let Err(reason) = noted {
+            let text = format!("that its next generation has begun cannot be recorded: {reason}");
+            self.events.warning(Some(id), &text);
+        }
     }
 
     /// The same, without a word to the tree: what it has to be told, if it had not begun. `logs` are changed by that: the
@@ -102,9 +122,14 @@ impl Node {
         let entries = &index.catalog().entries;
         let inodes = self.cache.link(id, &dataset.name, entries, logs).map_err(text)?;
         faults::hit("generation.linked").map_err(text)?;
-        let removed = self.journal.lock().removed_of(&top, id);
+        let (removed, moves) = {
+            let journal = self.journal.lock();
+            (journal.removed_of(&top, id), journal.moves(&top, id).clone())
+        };
         let gone = Names::new(removed.iter().cloned());
-        let kept: Vec<Entry> = entries.iter().filter(|entry| !gone.cover(&entry.path)).cloned().collect();
+        // Before it begins names can be gone, and none can have moved.
+        let stays = |entry: &&Entry| !gone.cover(&entry.path) && moves.present(&entry.path).is_some();
+        let kept: Vec<Entry> = entries.iter().filter(stays).cloned().collect();
         make_others(&self.cache.tree(dataset.id, &dataset.name).map_err(text)?, &kept).map_err(text)?;
         // What an earlier generation of the name had is sealed.
         self.journal.lock().forget_files(&top).map_err(text)?;
@@ -129,30 +154,48 @@ impl Node {
         faults::hit("generation.recorded").map_err(text)?;
         self.events.info(Some(id), &format!("{}: its next generation has begun here", dataset.shown_name()));
         self.state.lock().send_request(Event::Overwritten(id));
-        Ok(Some(Generation { open: true, removed, changed: logs.iter().cloned().collect() }))
+        let changed = logs.iter().cloned().collect();
+        Ok(Some(Generation { open: true, removed, changed, moves, begins: true }))
     }
 
     /// Tells the tree what programs have done to a dataset before this worker's start.
     pub(super) fn tell_generation(&self, dataset: &Dataset) {
         let Ok(top) = top_of(&dataset.name) else { return };
         let open = dataset.home == Home::Under;
-        let (removed, changed) = {
-            let journal = self.journal.lock();
-            (journal.removed_of(&top, dataset.id), journal.files_of(&top))
+        let (removed, changed, moves, begins) = {
+            let mut journal = self.journal.lock();
+            if let Some(index) = &dataset.catalog {
+                journal.prune(&top, dataset.id, |name| index.has(name));
+            }
+            let moves = journal.moves(&top, dataset.id).clone();
+            let begins = open && !journal.has_begun_over(&top, dataset.id);
+            (journal.removed_of(&top, dataset.id), journal.files_of(&top), moves, begins)
         };
         if let Err(error) = self.cache.discard_half_kept(dataset.id) {
             self.events.warning(Some(dataset.id), &format!("half-kept files cannot be removed: {error}"));
         }
         let changed = if open { changed } else { Vec::new() };
-        if open || !removed.is_empty() {
-            self.tree.generation(dataset.id, Generation { open, removed, changed });
+        if open || !removed.is_empty() || !moves.is_empty() {
+            self.tree.generation(dataset.id, Generation { open, removed, changed, moves, begins });
+            if begins {
+                self.note_begun(dataset.id);
+            }
         }
     }
 
-    /// Lets the sealed generation have its own copy of a file whose bytes are about to change. In the generations'
-    /// thread.
+    /// Where directories of a sealed dataset have moved to.
+    pub(super) fn moves_of(&self, dataset: &Dataset) -> Moves {
+        top_of(&dataset.name)
+            .map_or_else(|_| Moves::new(), |top| self.journal.lock().moves(&top, dataset.id).clone())
+    }
+
+    /// Lets the sealed generation have its own copy of a file whose bytes are about to change; EAGAIN if it is not at
+    /// that path any more. In the generations' thread.
     pub(super) fn keep_sealed_file(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno> {
         self.try_keep(id, path).map_err(|(errno, reason)| {
+            if errno == libc::EAGAIN {
+                return Errno(errno);
+            }
             self.events.error(Some(id), &format!("{path}: its sealed bytes cannot be kept: {reason}"));
             Errno(errno)
         })
@@ -169,7 +212,8 @@ impl Node {
         }
         let tree = self.cache.tree(dataset.id, &dataset.name).map_err(failed)?;
         let file = match beneath::open_file(tree.as_fd(), path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // It has moved, or lost its name: the program's request looks again.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err((libc::EAGAIN, e.to_string())),
             other => other.map_err(failed)?,
         };
         let inode = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?.st_ino;
@@ -222,11 +266,12 @@ impl Node {
         let (Ok(top), tree) = (top_of(&dataset.name), self.cache.tree(dataset.id, &dataset.name)?) else {
             return Ok(());
         };
-        for name in names {
+        let moves = self.moves_of(dataset);
+        for name in names.iter().filter_map(|name| moves.present(name)) {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
-            let Ok(file) = beneath::open(tree.as_fd(), name, flags, Mode::empty()) else { continue };
+            let Ok(file) = beneath::open(tree.as_fd(), &name, flags, Mode::empty()) else { continue };
             if rustix::fs::fstat(&file)?.st_ino == inode
-                && let Ok(path) = top.concat(name)
+                && let Ok(path) = top.concat(&name)
             {
                 self.journal.lock().changing(&path, None)?;
             }
@@ -261,8 +306,8 @@ impl Node {
         settle_file(id, &to, entry, recorded, true).map_err(|error| (libc::EIO, error.to_string()))
     }
 
-    /// Puts a sealed file that was brought here where programs find it. With the generations' lock nothing is changed
-    /// or removed meanwhile.
+    /// Puts a sealed file that was brought here where programs find it. With the generations' lock nothing is changed,
+    /// removed or moved meanwhile.
     pub(super) fn place_copy(&self, id: DatasetId, staged: &Staged, path: &RelPath) -> io::Result<()> {
         let mut generations = self.generations.lock();
         let dataset = self.dataset(id).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
@@ -278,10 +323,11 @@ impl Node {
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
         // A name that goes is recorded first, then removed: with the journal's lock it is there before that, or never.
         let journal = self.journal.lock();
+        let Some(place) = journal.moves(&top, id).present(path) else { return Ok(()) };
         if Names::new(journal.removed_of(&top, id)).cover(path) {
             return Ok(());
         }
-        self.cache.link_back(id, &dataset.name, path)
+        self.cache.link_back(id, &dataset.name, (path, &place))
     }
 
     /// The checked files of a rebuilt member get their places, below the directory that is given back. Where the next
@@ -309,14 +355,15 @@ impl Node {
     fn renew_shared(&self, dataset: &Dataset, path: &RelPath) -> io::Result<()> {
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
         let tree = self.cache.tree(dataset.id, &dataset.name)?;
-        let full = top.concat(path).map_err(io::Error::other)?;
         let journal = self.journal.lock();
+        let Some(place) = journal.moves(&top, dataset.id).present(path) else { return Ok(()) };
+        let full = top.concat(&place).map_err(io::Error::other)?;
         let ours = journal.has(&full) || Names::new(journal.removed_of(&top, dataset.id)).cover(path);
-        if ours || beneath::open_file(tree.as_fd(), path).is_err() {
+        if ours || beneath::open_file(tree.as_fd(), &place).is_err() {
             return Ok(());
         }
-        beneath::remove_tree(tree.as_fd(), path)?;
-        self.cache.link_back(dataset.id, &dataset.name, path)
+        beneath::remove_tree(tree.as_fd(), &place)?;
+        self.cache.link_back(dataset.id, &dataset.name, (path, &place))
     }
 
     /// `new` is complete and has its files in the tree: the generation before it leaves. What it alone had in the tree
@@ -376,7 +423,7 @@ impl Node {
             Some(EntryKind::File(copy)) => Some((copy.size, copy.crc)),
             _ => None,
         };
-        let before = former.catalog.as_ref();
+        let (before, moves) = (former.catalog.as_ref(), self.moves_of(former));
         let tree = self.cache.tree(catalog.id, &catalog.name).map_err(text)?;
         let gone =
             |path: &RelPath| beneath::remove_tree(tree.as_fd(), path).map_err(|e| format!("{path}: {e}"));
@@ -384,7 +431,8 @@ impl Node {
             let touched = top.concat(&path).is_ok_and(|path| self.journal.lock().has(&path));
             let same = before.is_some_and(|index| {
                 let sealed = bytes(new.entry(&path));
-                sealed.is_some() && bytes(index.entry(&path)) == sealed
+                let former = moves.origin(&path).and_then(|name| index.entry(&name));
+                sealed.is_some() && bytes(former) == sealed
             });
             if !own.contains(&path) && (touched || !same) {
                 gone(&path)?;

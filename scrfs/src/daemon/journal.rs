@@ -2,7 +2,9 @@
 //! costs what the 10th did. Entries are folded into the filemap when their dataset is sealed.
 //!
 //! In the next generation of a sealed dataset an entry means that the file was made or changed here; a name that was
-//! removed has an entry too, which counts for that one sealed dataset only.
+//! removed has an entry too, which counts for that one sealed dataset only. Such a name is the one that was sealed: where
+//! that is now is told by what directories have moved ([`Moves`]), which is kept here as well. A directory is about to be
+//! moved, then it was or was not: who dies in between looks which it is.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dataset::Moves;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::store::log::Log;
@@ -34,6 +37,28 @@ enum Record {
     Remove(RelPath, DatasetId),
     /// As [`Record::Forget`], but removed names stay.
     ForgetFiles(RelPath),
+    /// A directory below a sealed dataset is about to be moved.
+    Moving(Moving),
+    /// It was; or it stayed.
+    Moved(bool),
+    /// What was sealed at this path of a sealed dataset, or has moved there, is gone everywhere.
+    Gone(RelPath, DatasetId),
+    /// The next generation over that sealed dataset has begun in this directory, and what was removed before is out of it.
+    Begun(RelPath, DatasetId),
+    /// At this path of a sealed dataset there is what was sealed under that name of it.
+    Stands(RelPath, DatasetId, Option<RelPath>),
+}
+
+/// A directory below a sealed dataset that is about to be moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Moving {
+    pub(super) id: DatasetId,
+    /// Relative to the checkpoint path.
+    pub(super) from: RelPath,
+    pub(super) to: RelPath,
+    pub(super) exchange: bool,
+    /// The directory itself: where this is, there it is.
+    pub(super) inode: u64,
 }
 
 /// See the module.
@@ -41,6 +66,10 @@ pub(super) struct Journal {
     log: Log<Record>,
     files: BTreeMap<RelPath, Option<u32>>,
     removed: BTreeMap<RelPath, DatasetId>,
+    /// By the dataset's directory.
+    moves: BTreeMap<RelPath, (DatasetId, Moves)>,
+    moving: Option<Moving>,
+    begun_over: BTreeMap<RelPath, DatasetId>,
     /// When the first file of each name in the root was entered, microseconds since 1970; 0: before this worker began.
     begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
@@ -52,7 +81,8 @@ impl Journal {
     pub(super) fn load(store: &Arc<Store>) -> Result<(Self, u64), StoreError> {
         let (log, records, torn) = Log::open(store, NAME)?;
         let (files, removed, begun) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut journal = Self { log, files, removed, begun, compact: 0 };
+        let (moves, moving, begun_over) = (BTreeMap::new(), None, BTreeMap::new());
+        let mut journal = Self { log, files, removed, moves, moving, begun_over, begun, compact: 0 };
         for record in records {
             journal.follow(record, 0);
         }
@@ -108,6 +138,60 @@ impl Journal {
         below.filter_map(|(path, _)| path.strip(name)).collect()
     }
 
+    /// Where directories of sealed dataset `id` have moved to; `name` is its own.
+    pub(super) fn moves(&self, name: &RelPath, id: DatasetId) -> &Moves {
+        static NONE: Moves = Moves::new();
+        self.moves.get(name).filter(|(of, _)| *of == id).map_or(&NONE, |(_, moves)| moves)
+    }
+
+    /// Something of sealed dataset `id` was removed, or moved.
+    pub(super) fn is_rearranged(&self, name: &RelPath, id: DatasetId) -> bool {
+        !self.moves(name, id).is_empty() || !self.removed_of(name, id).is_empty()
+    }
+
+    /// What was sealed at `path` in dataset `id`, or has moved there, is about to go everywhere.
+    pub(super) fn going(&mut self, path: &RelPath, id: DatasetId) -> io::Result<()> {
+        self.add(Record::Gone(path.clone(), id))
+    }
+
+    /// The next generation over sealed dataset `id` has begun in `name`, and what was removed before is out of the tree.
+    pub(super) fn begun_over(&mut self, name: &RelPath, id: DatasetId) -> io::Result<()> {
+        self.add(Record::Begun(name.clone(), id))
+    }
+
+    pub(super) fn has_begun_over(&self, name: &RelPath, id: DatasetId) -> bool {
+        self.begun_over.get(name) == Some(&id)
+    }
+
+    /// A directory of a sealed dataset is about to be moved.
+    pub(super) fn moving(&mut self, moving: Moving) -> io::Result<()> {
+        self.add(Record::Moving(moving))
+    }
+
+    /// What is about to be moved, or was when the worker before died.
+    pub(super) fn is_moving(&self) -> Option<&Moving> {
+        self.moving.as_ref()
+    }
+
+    /// It was moved, or stays. That is known here also when it cannot be recorded.
+    pub(super) fn moved(&mut self, moved: bool) -> io::Result<()> {
+        let added = self.add(Record::Moved(moved));
+        if added.is_err() {
+            self.follow(Record::Moved(moved), 0);
+        }
+        added
+    }
+
+    /// Forgets what says nothing of where names of dataset `id` are. `known`: that name was sealed.
+    pub(super) fn prune(&mut self, name: &RelPath, id: DatasetId, known: impl Fn(&RelPath) -> bool) {
+        if let Some((_, moves)) = self.moves.get_mut(name).filter(|(of, _)| *of == id) {
+            moves.prune_all(known);
+            if moves.is_empty() {
+                self.moves.remove(name);
+            }
+        }
+    }
+
     pub(super) fn renamed(&mut self, from: &RelPath, to: &RelPath) -> io::Result<()> {
         self.add(Record::Rename(from.clone(), to.clone()))
     }
@@ -117,11 +201,16 @@ impl Journal {
         if path.is_root() {
             self.files.clear();
             self.removed.clear();
+            self.moves.clear();
+            self.moving = None;
+            self.begun_over.clear();
             self.begun.clear();
             self.compact = 0;
             return self.log.clear();
         }
-        if self.below(path).next().is_none() && !self.removed.keys().any(|name| name.strip(path).is_some()) {
+        let removed = self.removed.keys().chain(self.moves.keys()).chain(self.begun_over.keys());
+        let removed = removed.into_iter().any(|name| name.strip(path).is_some());
+        if self.below(path).next().is_none() && !removed {
             return Ok(());
         }
         self.add(Record::Forget(path.clone()))
@@ -160,7 +249,14 @@ impl Journal {
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
             let files = self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank));
             let removed = self.removed.iter().map(|(path, id)| Record::Remove(path.clone(), *id));
-            let records: Vec<Record> = files.chain(removed).collect();
+            let moves = self.moves.iter().flat_map(|(top, (id, moves))| {
+                moves.iter().filter_map(|(path, sealed)| {
+                    Some(Record::Stands(top.concat(path).ok()?, *id, sealed.cloned()))
+                })
+            });
+            let begun = self.begun_over.iter().map(|(top, id)| Record::Begun(top.clone(), *id));
+            let moving = self.moving.iter().cloned().map(Record::Moving);
+            let records: Vec<Record> = files.chain(removed).chain(begun).chain(moves).chain(moving).collect();
             self.log.rewrite(records.iter()).map_err(io::Error::other)?;
             self.compact = self.log.bytes();
         }
@@ -179,23 +275,73 @@ impl Journal {
             }
             Record::Rename(from, to) => {
                 self.begins_as(&from, &to, now);
-                let moved: Vec<_> = self.below(&from).map(|(path, rank)| (path.clone(), rank)).collect();
-                for (path, rank) in moved {
-                    self.files.remove(&path);
-                    if let Some(path) = path.strip(&from).and_then(|inner| to.concat(&inner).ok()) {
-                        self.files.insert(path, rank);
-                    }
-                }
+                let moved = self.take_files(&from);
+                self.put_files(&to, moved);
             }
             Record::Forget(path) => {
                 self.drop_files(&path);
                 if path.names().count() == 1 {
                     self.removed.retain(|name, _| name.strip(&path).is_none());
+                    self.moves.remove(&path);
+                    self.begun_over.remove(&path);
                 }
             }
             Record::Remove(path, id) => drop(self.removed.insert(path, id)),
             Record::ForgetFiles(path) => self.drop_files(&path),
+            Record::Begun(path, id) => drop(self.begun_over.insert(path, id)),
+            Record::Moving(moving) => self.moving = Some(moving),
+            Record::Moved(moved) => {
+                if let Some(moving) = self.moving.take().filter(|_| moved) {
+                    self.follow_move(&moving);
+                }
+            }
+            Record::Gone(path, id) => {
+                if let Some((moves, inner)) = self.moves_at(&path, id) {
+                    moves.remove(&inner);
+                }
+            }
+            Record::Stands(path, id, sealed) => {
+                if let Some((moves, inner)) = self.moves_at(&path, id) {
+                    moves.set(inner, sealed);
+                }
+            }
         }
+    }
+
+    fn follow_move(&mut self, Moving { id, from, to, exchange, .. }: &Moving) {
+        let (moved, replaced) = (self.take_files(from), self.take_files(to));
+        self.put_files(to, moved);
+        if *exchange {
+            self.put_files(from, replaced);
+        }
+        let inner = to.split_first().map(|(_, inner)| inner);
+        if let (Some((moves, from)), Some(to)) = (self.moves_at(from, *id), inner) {
+            moves.rename(&from, &to, *exchange);
+        }
+    }
+
+    /// Of the dataset that `path` is below, and the path in it.
+    fn moves_at(&mut self, path: &RelPath, id: DatasetId) -> Option<(&mut Moves, RelPath)> {
+        let (name, inner) = path.split_first().filter(|(_, inner)| !inner.is_root())?;
+        let known = self.moves.entry(RelPath::new(name).ok()?).or_insert((id, Moves::new()));
+        if known.0 != id {
+            *known = (id, Moves::new());
+        }
+        Some((&mut known.1, inner))
+    }
+
+    /// Takes out what is at or below `path`, relative to it.
+    fn take_files(&mut self, path: &RelPath) -> Vec<(RelPath, Option<u32>)> {
+        let taken: Vec<_> = self.below(path).map(|(path, rank)| (path.clone(), rank)).collect();
+        for (file, _) in &taken {
+            self.files.remove(file);
+        }
+        taken.into_iter().filter_map(|(file, rank)| Some((file.strip(path)?, rank))).collect()
+    }
+
+    fn put_files(&mut self, path: &RelPath, files: Vec<(RelPath, Option<u32>)>) {
+        let placed = files.into_iter().filter_map(|(inner, rank)| Some((path.concat(&inner).ok()?, rank)));
+        self.files.extend(placed);
     }
 
     /// Dataset `name` begins, if it has not.
@@ -235,10 +381,7 @@ impl Journal {
     }
 
     fn drop_files(&mut self, path: &RelPath) {
-        let gone: Vec<_> = self.below(path).map(|(path, _)| path.clone()).collect();
-        for path in gone {
-            self.files.remove(&path);
-        }
+        self.take_files(path);
     }
 
     /// Entries at or below `path`. In byte order others can come between (`a`, `a.b`, `a/c`).
@@ -279,6 +422,48 @@ mod tests {
         journal.forget(&path("ck")).unwrap();
         assert!(journal.removed_of(&path("ck"), DatasetId(3)).is_empty());
         assert_eq!(journal.removed_of(&path("ck.b"), DatasetId(3)), [path("a")]);
+    }
+
+    #[test]
+    fn directories_of_a_sealed_dataset_take_along_what_is_below() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let (mut journal, _) = Journal::load(&store).unwrap();
+        let id = DatasetId(3);
+        let moving = |from: &str, to: &str, exchange| Moving {
+            id,
+            from: path(from),
+            to: path(to),
+            exchange,
+            inode: 7,
+        };
+        journal.changing(&path("ck/d/new"), Some(1)).unwrap();
+        journal.changing(&path("ck/e/stale"), None).unwrap();
+        journal.changing(&path("ck/q/other"), Some(2)).unwrap();
+        journal.moving(moving("ck/d", "ck/e", false)).unwrap();
+        journal.moved(true).unwrap();
+        journal.moving(moving("ck/e", "ck/f", false)).unwrap();
+        journal.moved(false).unwrap();
+        journal.moving(moving("ck/e", "ck/q", true)).unwrap();
+        journal.moved(true).unwrap();
+        journal.going(&path("ck/e/s"), id).unwrap();
+        journal.moving(moving("ck/q", "ck/z", false)).unwrap();
+        for _ in 0..2 {
+            let moves = journal.moves(&path("ck"), id);
+            assert_eq!(moves.present(&path("d/x")), Some(path("q/x")));
+            assert_eq!(moves.present(&path("q/x")), Some(path("e/x")));
+            assert_eq!(moves.present(&path("q/s/x")), None);
+            assert!(journal.moves(&path("ck"), DatasetId(4)).is_empty());
+            assert_eq!(journal.files_of(&path("ck")), [path("e/other"), path("q/new")]);
+            assert_eq!(journal.is_moving(), Some(&moving("ck/q", "ck/z", false)), "nobody knows yet");
+            journal = Journal::load(&store).unwrap().0;
+        }
+        journal.moved(true).unwrap();
+        assert_eq!(journal.moves(&path("ck"), id).present(&path("d/x")), Some(path("z/x")));
+        journal.forget_files(&path("ck")).unwrap();
+        assert!(journal.is_rearranged(&path("ck"), id) && journal.files_of(&path("ck")).is_empty());
+        journal.forget(&path("ck")).unwrap();
+        assert!(!Journal::load(&store).unwrap().0.is_rearranged(&path("ck"), id));
     }
 
     #[test]

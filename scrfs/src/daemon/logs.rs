@@ -152,14 +152,16 @@ impl Node {
             return Ok(());
         }
         let tree = self.cache.tree(dataset.id, &dataset.name)?;
+        let moves = self.moves_of(dataset);
         let rests = |file: &FrozenFile| {
-            let Some(sealed) = index.entry(&file.path) else { return false };
+            let origin = moves.origin(&file.path).filter(|sealed| logs.contains(sealed));
+            let Some(sealed) = origin.and_then(|sealed| index.entry(&sealed)) else { return false };
             let now = beneath::open_file(tree.as_fd(), &file.path)
                 .and_then(|fd| Ok(entry_of(file.path.clone(), sealed.kind.clone(), &rustix::fs::fstat(fd)?)));
             matches!(&sealed.kind, EntryKind::File(copy) if copy.size == file.size)
                 && now.is_ok_and(|now| now.mtime == sealed.mtime)
         };
-        files.retain(|file| !(logs.contains(&file.path) && rests(file)));
+        files.retain(|file| !rests(file));
         Ok(())
     }
 

@@ -391,7 +391,7 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
     }
     let mut files = part.files.clone();
     for ((entry, copy), &crc) in files.iter_mut().zip(crcs) {
-        let carried = part.carried.contains(&entry.path);
+        let carried = part.carried.contains_key(&entry.path);
         // One that is there before, of a file that was not carried on, is a log's.
         let known = part.crcs_known || part.recorded || carried || copy.crc != 0;
         if known && copy.crc != crc {

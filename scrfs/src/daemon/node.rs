@@ -308,6 +308,7 @@ impl Node {
     fn list_again(&self, id: crate::ids::DatasetId) {
         let Ok(dataset) = self.dataset(id) else { return };
         let Some(catalog) = dataset.catalog.clone() else { return };
+        self.settle_move();
         let newest = self.state.lock().base(&dataset.name).map(|base| base.id);
         if newest != Some(id) {
             // Of two generations the newer one, which lets the former leave.
@@ -317,7 +318,10 @@ impl Node {
             self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
         }
         match self.place_logs(id) {
-            Ok(Some(generation)) => self.tree.sealed_and_changed(catalog, generation),
+            Ok(Some(generation)) => {
+                self.tree.sealed_and_changed(catalog, generation);
+                self.note_begun(id);
+            }
             Ok(None) => {
                 self.tree.sealed(catalog);
                 self.tell_generation(&dataset);

@@ -172,12 +172,17 @@ impl Node {
 
     /// Applies an operation whose names are held, with all that follows on this node.
     fn apply(&self, op: &DirOp) -> i32 {
-        if let Err(error) = self.note_operation(op) {
+        let inside = self.operates_in(op);
+        // What is brought to a sealed dataset meanwhile finds its place before, or after.
+        let _places = inside.map(|_| self.generations.lock());
+        if let Err(error) = inside.map_or(Ok(()), |id| self.note_operation(id, op)) {
             self.events.error(None, &format!("{op:?} was decided but cannot be recorded here: {error}"));
             self.tree.release(op);
             return error.raw_os_error().unwrap_or(libc::EIO);
         }
-        if let Err(errno) = self.tree.apply(op) {
+        let applied = self.tree.apply(op);
+        let noted = inside.map_or(Ok(()), |id| self.note_done(id, op, applied.is_ok()));
+        if let Err(errno) = applied {
             self.events.error(None, &format!("{op:?} was decided but failed here: {errno}"));
             return errno.0;
         }
@@ -190,6 +195,7 @@ impl Node {
                 }
                 Ok(())
             }
+            DirOp::Rename { .. } if inside.is_some() => noted,
             DirOp::Rename { from, to, .. } => self.journal.lock().renamed(from, to),
             DirOp::Remove { path } => {
                 if let Some(id) = self.removed_dataset(path) {

@@ -187,9 +187,9 @@ impl Node {
         let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
         let name = RelPath::new(name).map_err(|error| error.to_string())?;
         let mut files = Vec::with_capacity(told.files.len() + told.carried.len());
-        let carried: std::collections::BTreeSet<RelPath> =
-            told.carried.iter().map(|file| file.path.clone()).collect();
-        for file in told.files.iter().chain(&told.carried) {
+        let carried: std::collections::BTreeMap<RelPath, RelPath> =
+            told.carried.iter().map(|carried| (carried.file.path.clone(), carried.sealed.clone())).collect();
+        for file in told.files.iter().chain(told.carried.iter().map(|carried| &carried.file)) {
             let log = logs.get(&file.path);
             let stat = match log {
                 Some(log) => log.stat,
@@ -204,7 +204,7 @@ impl Node {
             let crc = log.map_or(0, |log| log.crc);
             let mut copy = FileCopy { size: file.size, crc, member, program_rank: rank };
             if let Some((_, sealed)) =
-                base.and_then(|base| base.file(&file.path)).filter(|_| carried.contains(&file.path))
+                carried.get(&file.path).and_then(|sealed| base.and_then(|base| base.file(sealed)))
             {
                 (copy.crc, copy.program_rank) = (sealed.crc, sealed.program_rank);
             }
@@ -391,7 +391,10 @@ impl Node {
             }
         };
         match (listed, begun) {
-            (Some(catalog), Some(generation)) => self.tree.sealed_and_changed(catalog, generation),
+            (Some(catalog), Some(generation)) => {
+                self.tree.sealed_and_changed(catalog, generation);
+                self.note_begun(id);
+            }
             (Some(catalog), None) => self.tree.sealed(catalog),
             (None, _) => {}
         }

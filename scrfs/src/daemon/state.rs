@@ -3,7 +3,7 @@
 //! All of it is behind one lock that is never held over a system call that can take long. What must survive a restart of
 //! the worker is in [`super::disk`]; it is written first, then the table changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,8 +62,8 @@ pub(super) struct Part {
     pub(super) others: Vec<Entry>,
     /// The CRCs in `files` are known before the member is finished.
     pub(super) crcs_known: bool,
-    /// Files of the generation before, with their CRCs from there; only while it is being sealed.
-    pub(super) carried: Arc<BTreeSet<RelPath>>,
+    /// Files of the generation before, with their CRCs from there, and their names there; only while it is being sealed.
+    pub(super) carried: Arc<BTreeMap<RelPath, RelPath>>,
     pub(super) redundancy: Option<RedundancyFile>,
     /// Its redundancy set in ring order; empty until recorded.
     pub(super) set: Vec<Member>,

@@ -205,6 +205,11 @@ impl CatalogIndex {
         self.catalog.entry(path)
     }
 
+    /// `path` is a name of the dataset, if only by what is below it.
+    pub fn has(&self, path: &RelPath) -> bool {
+        self.children.contains_key(path) || self.entry(path).is_some()
+    }
+
     /// Entries directly in `dir`; `None` when it is no directory of the dataset.
     pub fn children(&self, dir: &RelPath) -> Option<impl Iterator<Item = &Entry>> {
         let positions = self.children.get(dir)?;

@@ -63,6 +63,7 @@ impl FileSystem {
             return fail(libc::EPERM);
         }
         let dir = self.table.get(parent)?.fd()?;
+        Self::need_gone(world, &path, &place)?;
         if matches!(place, Place::Outside | Place::Top) {
             if made {
                 self.complete_mode(open_path(&dir, name)?, mode)?;
@@ -224,13 +225,15 @@ impl FileSystem {
             let entry = sealed.entry(&inner);
             match entry.map(|entry| &entry.kind) {
                 Some(crate::dataset::EntryKind::Directory) => {}
-                Some(_) => return fail(libc::ENOTDIR),
-                // Hidden here already: what another node wants is done.
-                None => return Ok(()),
+                // A file that is removed before a directory gets its name; or it is hidden here already, and what
+                // another node wants is done.
+                _ => return Ok(()),
             }
         } else {
             match self.kind_of(path) {
                 Ok(rustix::fs::FileType::Directory) => {}
+                // The same of a file that is as it was sealed.
+                Ok(_) if Self::is_as_sealed(world, &place) => return Ok(()),
                 // Removed here already: what another node wants is done.
                 Err(Errno(libc::ENOENT)) if world.open(&place).is_some() => return Ok(()),
                 other => return other.and_then(|_| fail(libc::ENOTDIR)),
@@ -275,6 +278,9 @@ impl FileSystem {
         if self.kind_of(from)? != rustix::fs::FileType::Directory {
             return fail(libc::ENOTDIR);
         }
+        if self.elsewhere(world, to, &to_place).is_some() {
+            return fail(libc::ENOTDIR);
+        }
         let vote = match self.kind_of(to) {
             Ok(_) if no_replace => fail(libc::EEXIST),
             Ok(rustix::fs::FileType::Directory) if exchange => Ok(()),
@@ -308,6 +314,12 @@ impl FileSystem {
         if store == other { Ok((store, from_dir, to_dir)) } else { fail(libc::EXDEV) }
     }
 
+    /// Nobody has changed the file here.
+    fn is_as_sealed(world: &World, place: &Place) -> bool {
+        let inner = super::names::inner_of(place);
+        world.open(place).is_some_and(|open| open.entry(&inner).is_some() && !open.is_changed(&inner))
+    }
+
     fn kind_of(&self, path: &RelPath) -> Result<rustix::fs::FileType, Errno> {
         let stat = stat_of(self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
         Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode))
@@ -327,20 +339,23 @@ impl FileSystem {
             DirOp::Make { path, mode, uid, gid } => {
                 let owner = Caller { uid: *uid, gid: *gid, ..Caller::default() };
                 match self.make_directory(path, owner, *mode) {
-                    Err(Errno(libc::EEXIST)) if self.open_directory(path).is_ok() => Ok(()),
-                    outcome => outcome,
+                    Err(Errno(libc::EEXIST)) if self.open_directory(path).is_ok() => {}
+                    outcome => outcome?,
                 }
+                let place = self.names.place(path);
+                if let (Some(sealed), Place::Inside { inner, .. }) = (world.base(&place), &place) {
+                    sealed.gone(inner);
+                }
+                Ok(())
             }
             DirOp::Remove { path } => self.remove_directory(world, path),
             DirOp::Rename { from, to, exchange, .. } => {
+                self.rename_directory(from, to, *exchange)?;
                 if let Some(open) = world.open(&self.names.place(from)) {
                     let inner = |path: &RelPath| super::names::inner_of(&self.names.place(path));
-                    open.hide(inner(from));
-                    if *exchange {
-                        open.hide(inner(to));
-                    }
+                    open.renamed(&inner(from), &inner(to), *exchange);
                 }
-                self.rename_directory(from, to, *exchange)
+                Ok(())
             }
         }
     }
@@ -380,8 +395,10 @@ impl FileSystem {
             }
             (Some(sealed), _) => {
                 let open = sealed.is_open();
-                sealed.hide(super::names::inner_of(&place));
-                if open {
+                sealed.gone(&super::names::inner_of(&place));
+                if open && self.kind_of(path).is_ok_and(|kind| kind != rustix::fs::FileType::Directory) {
+                    self.take_out_file(&sealed, path)?;
+                } else if open {
                     self.doom_if_there(path)?;
                 }
             }

@@ -48,6 +48,8 @@ pub(crate) enum Need {
     Keep(DatasetId, RelPath, Key),
     /// Make a flat dataset's directory.
     Flat(Vec<u8>),
+    /// Tell all nodes that a sealed file, which was removed here, is gone.
+    Gone(RelPath),
 }
 
 impl<E: Into<Errno>> From<E> for Stop {

@@ -416,7 +416,13 @@ impl FileSystem {
         if !self.is_flat(world, dataset) {
             return Ok(false);
         }
-        sealed.hide(inner.clone());
+        sealed.gone(inner);
+        self.take_out_file(sealed, path)?;
+        Ok(true)
+    }
+
+    /// Takes a file out of the tree that is gone from the next generation of `sealed`, if that has begun.
+    pub(crate) fn take_out_file(&self, sealed: &Sealed, path: &RelPath) -> Result<(), Errno> {
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
         if sealed.is_open()
             && let Some(stat) = self.stat_below(path)
@@ -428,7 +434,7 @@ impl FileSystem {
         if let Some(parent) = self.table.find(&above) {
             self.table.cut(parent, name);
         }
-        Ok(true)
+        Ok(())
     }
 }
 

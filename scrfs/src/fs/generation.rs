@@ -23,6 +23,7 @@ use super::sealed::Sealed;
 use super::wait::Done;
 use super::world::World;
 use super::{Entry, FileSystem};
+use crate::control::DirOp;
 use crate::daemon::boundary::{Caller, Errno, Generation};
 use crate::dataset::{Entry as CatalogEntry, EntryKind};
 use crate::keep::decide::Intent;
@@ -42,9 +43,21 @@ impl FileSystem {
             Need::Open(id) => requests.open_generation(id, done),
             Need::Fetch(id, path) => requests.fetch(id, &path, caller, done),
             Need::Flat(name) => self.make_flat(&name, caller, done),
+            Need::Gone(path) => {
+                // Nothing is lost when it is asked for twice: the request has its own intent.
+                let gone = move |gone: Result<(), Errno>| match gone {
+                    // It is a file of its own on some node by now.
+                    Err(Errno(libc::ENOTDIR)) => done(fail(libc::EEXIST)),
+                    other => done(other),
+                };
+                self.ask_directory(DirOp::Remove { path }, Caller { unique: 0, ..caller }, Box::new(gone));
+            }
             Need::Keep(id, path, key) => {
                 let fs = Arc::clone(self);
                 let kept = move |kept: Result<(), Errno>| {
+                    if kept == Err(Errno(libc::EAGAIN)) {
+                        return done(Ok(()));
+                    }
                     if kept.is_ok()
                         && let Some(sealed) = fs.world.read().by_id(id)
                     {
@@ -67,14 +80,14 @@ impl FileSystem {
 
     /// The node's word: the next generation of a dataset has begun, or names of it were removed.
     pub(crate) fn take_generation(&self, world: &World, sealed: &Sealed, generation: Generation) {
-        let opens = generation.open && !sealed.is_open();
+        let (opens, begins) = (generation.open && !sealed.is_open(), generation.begins);
         sealed.take_up(generation);
         if !opens {
             return;
         }
         let Ok(top) = self.names.dataset_path(sealed.name()) else { return };
-        // Removed while it was seen as sealed: the sealed files stayed where they were.
-        for removed in sealed.removed() {
+        // Removed while it was seen as sealed: the sealed files stayed where they were. Later others may be there.
+        for removed in sealed.removed().into_iter().filter(|_| begins) {
             let made_anew = sealed.is_changed(&removed);
             if !made_anew
                 && let Ok(path) = top.concat(&removed)
@@ -213,7 +226,7 @@ impl FileSystem {
         }
         let inner = inner_of(place);
         match sealed.file(&inner) {
-            Some(_) => Err(Stop::Need(Need::Fetch(sealed.id(), inner))),
+            Some(entry) => Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone()))),
             None => fail(libc::ENOENT),
         }
     }
@@ -258,11 +271,21 @@ impl FileSystem {
 
     /// Puts a sealed name into the journal, before it is removed here.
     pub(crate) fn removes(&self, sealed: &Sealed, inner: &RelPath) -> Result<(), Errno> {
-        if sealed.entry(inner).is_some() {
-            self.requests()?.removing(sealed.id(), inner)?;
-            sealed.hide(inner.clone());
+        if let Some(entry) = sealed.entry(inner) {
+            self.requests()?.removing(sealed.id(), &entry.path)?;
+            sealed.hide(entry.path.clone());
         }
         Ok(())
+    }
+
+    /// A directory gets the name of a sealed file that was removed on this node: all others have to hear of that first.
+    pub(crate) fn need_gone(world: &World, path: &RelPath, place: &Place) -> Result<(), Stop> {
+        match world.base(place) {
+            Some(sealed) if !place.is_marker() && sealed.is_removed_here(&inner_of(place)) => {
+                Err(Stop::Need(Need::Gone(path.clone())))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Gives an unchanged file's name to a new empty file, so that the old one need not be copied; only where nobody has
@@ -386,8 +409,8 @@ impl FileSystem {
         }
         Self::need_open(world, place)?;
         let Some(sealed) = world.open(place) else { return Ok(()) };
-        if self.elsewhere(world, path, place).is_some() {
-            return Err(Stop::Need(Need::Fetch(sealed.id(), inner_of(place))));
+        if let Some(entry) = self.elsewhere(world, path, place) {
+            return Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone())));
         }
         if !to_outside {
             return Ok(());

@@ -1,5 +1,6 @@
 //! rename(2): files here, directories of the checkpoint path through the lead.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, RenameFlags};
@@ -242,6 +243,14 @@ impl FileSystem {
             }
             if target.is_some_and(|kind| kind != FileType::Directory) {
                 return fail(libc::ENOTDIR);
+            }
+            if !exchange {
+                Self::need_gone(world, &to_path, &to_place)?;
+                let inner = inner_of(&to_place);
+                let listed = |open| !Self::names_elsewhere(open, &inner, &HashSet::new()).is_empty();
+                if world.open(&to_place).is_some_and(|open| listed(open)) {
+                    return fail(libc::ENOTEMPTY);
+                }
             }
             // Whole directories move: nothing in them may change or be frozen meanwhile.
             if world.frozen(&from_place) || world.frozen(&to_place) {

@@ -224,8 +224,8 @@ impl FileSystem {
                 .iter()
                 .filter(|inode| inode.sealed.dataset == dataset && self.table.path(inode.number).is_none())
                 .filter_map(|inode| {
-                    let path = top.concat(marks.get(&inode.sealed.name)?).ok()?;
-                    Some((path, inode.number))
+                    let path = sealed.present(marks.get(&inode.sealed.name)?)?;
+                    Some((top.concat(&path).ok()?, inode.number))
                 })
                 .collect();
             found.sort_by_key(|(path, _)| path.as_bytes().len());
@@ -255,7 +255,8 @@ impl FileSystem {
 
 /// The mark of a sealed place.
 pub(crate) fn mark_at(sealed: &Sealed, place: &Place) -> SealedMark {
-    mark_in(sealed, &super::names::inner_of(place))
+    let path = super::names::inner_of(place);
+    mark_in(sealed, &sealed.origin(&path).unwrap_or(path))
 }
 
 fn mark_in(sealed: &Sealed, path: &RelPath) -> SealedMark {

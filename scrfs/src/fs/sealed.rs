@@ -1,6 +1,9 @@
 //! How a sealed dataset is seen: names and attributes from its catalog, less the names that were removed here, and with
 //! the attributes that were given here. Both are this mount's view of it and end with the worker: what was sealed, and
 //! what other nodes see, does not change.
+//!
+//! Once the next generation has begun, directories can have moved. Paths here are those that programs see, unless they are
+//! called sealed names: what is hidden or given is noted by those, and stays so wherever a directory takes it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use super::attr::{Attr, Changes};
 use super::inode::Key;
 use super::place::MARKER;
 use crate::daemon::boundary::{Errno, Generation};
-use crate::dataset::{CatalogIndex, Entry, EntryKind, Stamp};
+use crate::dataset::{CatalogIndex, Entry, EntryKind, Moves, Stamp};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 
@@ -22,7 +25,9 @@ pub(crate) struct Sealed {
     index: Arc<CatalogIndex>,
     /// Directories that no entry of the catalog names: their attributes are those of the dataset's directory.
     implied: BTreeMap<RelPath, Entry>,
+    /// Sealed names.
     hidden: RwLock<BTreeSet<RelPath>>,
+    /// By sealed names.
     given: RwLock<BTreeMap<RelPath, Attr>>,
     next: Next,
     /// By which rules it was asked last whether it is flat, and what was found.
@@ -36,6 +41,8 @@ struct Next {
     open: AtomicBool,
     /// Files that have their entry in the journal.
     changed: RwLock<HashSet<RelPath>>,
+    /// Where directories have moved to.
+    moves: RwLock<Moves>,
     /// Backing inodes that share no bytes with the sealed files.
     own: RwLock<HashSet<Key>>,
     /// Backing inodes that lost their name here and are still the sealed files'.
@@ -47,6 +54,7 @@ impl Clone for Next {
         Self {
             open: AtomicBool::new(self.open.load(Ordering::Acquire)),
             changed: RwLock::new(self.changed.read().clone()),
+            moves: RwLock::new(self.moves.read().clone()),
             own: RwLock::new(self.own.read().clone()),
             kept: RwLock::new(self.kept.read().clone()),
         }
@@ -105,6 +113,7 @@ impl Sealed {
     pub(crate) fn take_up(&self, generation: Generation) {
         self.hidden.write().extend(generation.removed);
         self.next.changed.write().extend(generation.changed);
+        *self.next.moves.write() = generation.moves;
         self.next.open.store(generation.open, Ordering::Release);
     }
 
@@ -118,9 +127,49 @@ impl Sealed {
         self.entry(path).filter(|entry| matches!(entry.kind, EntryKind::File(_)))
     }
 
-    /// All names that were removed here.
+    /// All names that are gone, where they were sealed.
     pub(crate) fn removed(&self) -> Vec<RelPath> {
-        self.hidden.read().iter().cloned().collect()
+        let moves = self.next.moves.read();
+        let gone = moves.iter().filter(|(_, sealed)| sealed.is_none()).map(|(path, _)| path.clone());
+        gone.chain(self.hidden.read().iter().cloned()).collect()
+    }
+
+    /// The sealed name that `path` stands for.
+    pub(crate) fn origin(&self, path: &RelPath) -> Option<RelPath> {
+        self.next.moves.read().origin(path)
+    }
+
+    /// Where a sealed name is now.
+    pub(crate) fn present(&self, sealed: &RelPath) -> Option<RelPath> {
+        self.next.moves.read().present(sealed)
+    }
+
+    /// A directory was renamed.
+    pub(crate) fn renamed(&self, from: &RelPath, to: &RelPath, exchange: bool) {
+        let moved = |path: RelPath| match (path.strip(from), path.strip(to)) {
+            (Some(below), _) => to.concat(&below).ok(),
+            (None, Some(below)) => from.concat(&below).ok().filter(|_| exchange),
+            (None, None) => Some(path),
+        };
+        let mut changed = self.next.changed.write();
+        *changed = std::mem::take(&mut *changed).into_iter().filter_map(moved).collect();
+        let mut moves = self.next.moves.write();
+        moves.rename(from, to, exchange);
+        moves.prune([from, to], |sealed| self.index.has(sealed));
+    }
+
+    /// What is at `path` and below it is gone, or was put in the place of something that is.
+    pub(crate) fn gone(&self, path: &RelPath) {
+        self.next.changed.write().retain(|file| file.strip(path).is_none());
+        let mut moves = self.next.moves.write();
+        moves.remove(path);
+        moves.prune([path], |sealed| self.index.has(sealed));
+    }
+
+    /// A name that was removed on this node, and perhaps nowhere else: other nodes go on seeing it.
+    pub(crate) fn is_removed_here(&self, path: &RelPath) -> bool {
+        let sealed = self.origin(path);
+        sealed.is_some_and(|sealed| self.index.entry(&sealed).is_some() && self.is_hidden(&sealed))
     }
 
     pub(crate) fn is_changed(&self, path: &RelPath) -> bool {
@@ -162,10 +211,11 @@ impl Sealed {
 
     /// The entry of `path`, unless it is hidden.
     pub(crate) fn entry(&self, path: &RelPath) -> Option<&Entry> {
-        if self.is_hidden(path) {
+        let sealed = self.origin(path)?;
+        if self.is_hidden(&sealed) {
             return None;
         }
-        self.index.entry(path).or_else(|| self.implied.get(path))
+        self.index.entry(&sealed).or_else(|| self.implied.get(&sealed))
     }
 
     /// The attributes of `path` under number `nodeid`, unless it is hidden. The marker's are those of an empty file.
@@ -175,8 +225,8 @@ impl Sealed {
         if entry.is_none() && !marker {
             return None;
         }
-        if let Some(given) = self.given.read().get(path) {
-            return Some(Attr { nodeid, ..given.clone() });
+        if let Some(given) = self.origin(path).and_then(|sealed| self.given.read().get(&sealed).cloned()) {
+            return Some(Attr { nodeid, ..given });
         }
         let Some(entry) = entry else {
             let owner = self.top().map_or((0, 0), |top| (top.uid, top.gid));
@@ -189,11 +239,12 @@ impl Sealed {
     pub(crate) fn change(&self, path: &RelPath, changes: &Changes) -> Result<(), Errno> {
         let mut attr = self.attr(0, path).ok_or(Errno(libc::ENOENT))?;
         attr.change(changes);
-        self.given.write().insert(path.clone(), attr);
+        let sealed = self.origin(path).ok_or(Errno(libc::ENOENT))?;
+        self.given.write().insert(sealed, attr);
         Ok(())
     }
 
-    /// All attributes that were given here.
+    /// All attributes that were given here, by sealed names.
     pub(crate) fn given(&self) -> Vec<(RelPath, Attr)> {
         self.given.read().iter().map(|(path, attr)| (path.clone(), attr.clone())).collect()
     }
@@ -211,13 +262,15 @@ impl Sealed {
     /// Names directly in `dir`; empty when it is no directory. The marker comes last.
     pub(crate) fn children(&self, dir: &RelPath) -> Vec<(Vec<u8>, Name<'_>)> {
         let mut names: BTreeMap<Vec<u8>, Name<'_>> = BTreeMap::new();
-        if self.is_hidden(dir) {
+        let Some(sealed) = self.origin(dir).filter(|sealed| !self.is_hidden(sealed)) else {
             return Vec::new();
-        }
-        let implied = self.implied.values().filter(|e| e.path.split_last().is_some_and(|(up, _)| up == *dir));
-        for entry in self.index.children(dir).into_iter().flatten().chain(implied) {
+        };
+        let implied =
+            self.implied.values().filter(|e| e.path.split_last().is_some_and(|(up, _)| up == sealed));
+        for entry in self.index.children(&sealed).into_iter().flatten().chain(implied) {
             if let Some((_, name)) = entry.path.split_last()
                 && !self.hidden.read().contains(&entry.path)
+                && dir.join(name).ok().and_then(|path| self.origin(&path)).as_ref() == Some(&entry.path)
             {
                 names.insert(name.to_vec(), Name::Entry(entry));
             }
@@ -226,13 +279,13 @@ impl Sealed {
         names.into_iter().chain(marker).collect()
     }
 
-    /// All paths that programs may have seen.
+    /// All sealed names that programs may have seen.
     pub(crate) fn all_paths(&self) -> Vec<RelPath> {
         let entries = self.index.catalog().entries.iter().map(|entry| entry.path.clone());
         entries.chain(self.implied.keys().cloned()).chain(RelPath::new(MARKER)).collect()
     }
 
-    /// Hides a name and what is below it.
+    /// Hides a sealed name and what is below it.
     pub(crate) fn hide(&self, path: RelPath) {
         self.hidden.write().insert(path);
     }

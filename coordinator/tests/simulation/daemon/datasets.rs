@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use scrfs::control::{FetchFailure, FrozenFile, FrozenPart, HeldState, MemberPart};
+use scrfs::control::{CarriedFile, FetchFailure, FrozenFile, FrozenPart, HeldState, MemberPart};
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
@@ -34,8 +34,11 @@ impl Daemon {
             .collect();
         let part = FrozenPart {
             files: listing(&changed),
-            carried: listing(&carried),
-            removed: removed.into_iter().collect(),
+            carried: listing(&carried)
+                .into_iter()
+                .map(|file| CarriedFile { sealed: file.path.clone(), file })
+                .collect(),
+            removed: removed.iter().chain(changed.keys()).cloned().collect(),
             links: Vec::new(),
             begun_us: 0,
         };

@@ -1,6 +1,7 @@
 //! A node over two stores in two file systems: all of a dataset is in one.
 
 use super::super::room::Moment;
+use super::generations::carried;
 use super::*;
 use crate::control::HeldState;
 
@@ -99,7 +100,7 @@ fn the_next_generation_stays_where_the_dataset_is() {
     assert_eq!(std::fs::read(aside.join("f")).unwrap(), b"first");
     // Its id would send a new dataset to the other store.
     let frozen = lead.freeze_over(3, "ck", Some(2)).unwrap();
-    let files: Vec<FrozenFile> = frozen.files.into_iter().chain(frozen.carried).collect();
+    let files: Vec<FrozenFile> = frozen.files.iter().cloned().chain(carried(&frozen)).collect();
     assert_eq!(files.len(), 2);
     assert_eq!(places(&bench, 3, "ck"), [NOWHERE, WHOLE]);
     bench.restart();

@@ -32,7 +32,7 @@ impl Bench {
                 std::fs::hard_link(entry.path(), aside.join(entry.file_name())).unwrap();
             }
         }
-        self.fs.generation(id, Generation { open: true, ..Generation::default() });
+        self.fs.generation(id, Generation { open: true, begins: true, ..Generation::default() });
         done(Ok(()));
     }
 
@@ -170,4 +170,63 @@ fn a_newer_generation_takes_the_place_of_the_one_before() {
     }
     let Asked::Open(id, _) = bench.asked() else { panic!("not a next generation") };
     assert_eq!(id, DatasetId(4));
+}
+
+/// A directory gets the name of a file that was removed here: all nodes hear first that the file is gone.
+#[test]
+fn a_directory_takes_the_name_of_a_removed_file() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "a"), ("b", "b")]);
+    now(&start(|done| bench.fs.unlink(me(), ck, b"a", done))).unwrap();
+    let made = start(|done| bench.fs.mkdir(me(), ck, b"a", 0o755, done));
+    bench.begin();
+    let Asked::Directory(gone, answer) = bench.asked() else { panic!("not a directory operation") };
+    assert_eq!(gone, DirOp::Remove { path: path("ck/a") });
+    bench.fs.prepare(&gone).unwrap();
+    bench.fs.apply(&gone).unwrap();
+    answer(Ok(()));
+    let Asked::Directory(make, answer) = bench.asked() else { panic!("not a directory operation") };
+    assert!(matches!(&make, DirOp::Make { path: made, .. } if *made == path("ck/a")));
+    bench.fs.prepare(&make).unwrap();
+    bench.fs.apply(&make).unwrap();
+    answer(Ok(()));
+    assert_eq!(now(&made).unwrap().attr.kind, Kind::Directory);
+    // On another node a sealed file goes, and one that was changed there does not.
+    let gone = |name: &str| DirOp::Remove { path: path(&format!("ck/{name}")) };
+    now(&start(|done| bench.fs.create(me(), ck, b"n", 0o644, libc::O_RDWR, done))).unwrap();
+    assert_eq!(bench.fs.prepare(&gone("n")), Err(Errno(libc::ENOTDIR)));
+    bench.fs.prepare(&gone("b")).unwrap();
+    bench.fs.apply(&gone("b")).unwrap();
+    assert_eq!(bench.names(ck), ["a", "n"]);
+}
+
+#[test]
+fn sealed_names_move_with_their_directory() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let d = bench.mkdir(ck, "d").attr.nodeid;
+    bench.write(d, "here", b"here");
+    bench.seal(3, "ck", &[("d/far", 5), ("d/gone", 2), ("d/here", 4)]);
+    bench.fs.generation(DatasetId(3), Generation { open: true, begins: true, ..Generation::default() });
+    let unlink = |parent: u64, name: &[u8]| now(&start(|done| bench.fs.unlink(me(), parent, name, done)));
+    unlink(bench.id(ck, "d"), b"gone").unwrap();
+    let moved = start(|done| bench.fs.rename(me(), (ck, b"d"), (ck, b"e"), 0, done));
+    bench.round().unwrap();
+    now(&moved).unwrap();
+    let e = bench.id(ck, "e");
+    assert_eq!((bench.names(ck), bench.names(e)), (vec!["e".to_owned()], vec!["far".into(), "here".into()]));
+    let reading = bench.open(bench.id(e, "far"), libc::O_RDONLY);
+    let Asked::Fetch(wanted, done) = bench.asked() else { panic!("not a fetch") };
+    assert_eq!(wanted, path("d/far"), "as other nodes know it");
+    std::fs::write(bench.tree("ck/e/far"), b"12345").unwrap();
+    done(Ok(()));
+    now(&reading).unwrap();
+    unlink(e, b"here").unwrap();
+    assert_eq!(*bench.node.removed.lock(), [path("d/gone"), path("d/here")]);
+    // A new directory of the old name has nothing of it.
+    let made = start(|done| bench.fs.mkdir(me(), ck, b"d", 0o755, done));
+    bench.round().unwrap();
+    let d = now(&made).unwrap().attr.nodeid;
+    assert!(bench.names(d).is_empty());
+    assert_eq!(unlink(d, b"far"), Err(Errno(libc::ENOENT)));
 }

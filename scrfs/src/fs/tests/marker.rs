@@ -233,7 +233,10 @@ fn who_can_only_append_is_told_apart_and_the_file_goes_on() {
     assert!(waits(&frozen), "who opens it now waits");
     let sealed = Arc::new(CatalogIndex::new(catalog(1, "ck", &[("log", 4), ("alias", 4)])));
     let changed = vec![path("alias"), path("log")];
-    bench.fs.sealed_and_changed(sealed, Generation { open: true, removed: Vec::new(), changed });
+    bench.fs.sealed_and_changed(
+        sealed,
+        Generation { open: true, changed, begins: true, ..Generation::default() },
+    );
     assert_eq!(bench.fs.lookup(ck, b"log").unwrap().attr.size, 7);
     bench.fs.write(Caller::default(), appending.fh, 7, b" three").unwrap();
     assert_eq!(std::fs::read(bench.tree("ck/log")).unwrap(), b"one two three");
