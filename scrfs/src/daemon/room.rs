@@ -186,7 +186,10 @@ impl Node {
         }
         // The bound is one for all stores.
         let helps = if there < wanted { self.help_in(store, &removable) } else { None };
-        let (asked_at, name) = (Some(Instant::now()), std::mem::take(&mut state.shortage.name));
+        // Who asks in vain again gives programs no more time than the first did.
+        let again = state.shortage.asked_with == removable && (state.shortage.begins || !begins);
+        let asked_at = state.shortage.asked_at.filter(|_| again).or_else(|| Some(Instant::now()));
+        let name = std::mem::take(&mut state.shortage.name);
         state.shortage = Shortage { wanted, begins, name, store, asked_with: removable, asked_at };
         state.send_request(Event::RoomShort { free, wanted, begins, helps });
         drop(state);
