@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -90,7 +91,7 @@ impl Node {
 
     /// The tree has nothing any more that was removed before the next generation began: what is at such a name from now
     /// on was made anew.
-    pub(super) fn note_begun(&self, id: DatasetId) {
+    fn note_begun(&self, id: DatasetId) {
         let noted = self
             .dataset(id)
             .map_err(text)
@@ -156,6 +157,12 @@ impl Node {
         self.state.lock().send_request(Event::Overwritten(id));
         let changed = logs.iter().cloned().collect();
         Ok(Some(Generation { open: true, removed, changed, moves, begins: true }))
+    }
+
+    /// Tells the tree of a sealed dataset whose next generation has begun with that.
+    pub(super) fn tell_begun(&self, id: DatasetId, catalog: Arc<CatalogIndex>, generation: Generation) {
+        self.tree.sealed_and_changed(catalog, generation);
+        self.note_begun(id);
     }
 
     /// Tells the tree what programs have done to a dataset before this worker's start.

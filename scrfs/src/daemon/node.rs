@@ -318,10 +318,7 @@ impl Node {
             self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
         }
         match self.place_logs(id) {
-            Ok(Some(generation)) => {
-                self.tree.sealed_and_changed(catalog, generation);
-                self.note_begun(id);
-            }
+            Ok(Some(generation)) => self.tell_begun(id, catalog, generation),
             Ok(None) => {
                 self.tree.sealed(catalog);
                 self.tell_generation(&dataset);

@@ -391,10 +391,7 @@ impl Node {
             }
         };
         match (listed, begun) {
-            (Some(catalog), Some(generation)) => {
-                self.tree.sealed_and_changed(catalog, generation);
-                self.note_begun(id);
-            }
+            (Some(catalog), Some(generation)) => self.tell_begun(id, catalog, generation),
             (Some(catalog), None) => self.tree.sealed(catalog),
             (None, _) => {}
         }
