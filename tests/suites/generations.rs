@@ -212,9 +212,12 @@ fn a_restart_presents_what_was_sealed_whole_on_every_node() {
     job.on(0).run(&format!("mkdir {SCR}/ck && cd {SCR}/ck && echo 0 > f0 && echo 1 > f1")).must();
     job.on(1).run(&format!("echo 2 > {SCR}/ck/g")).must();
     mark(&job, 0, "ck");
-    // Given up by a restart, also where the daemon goes on: a removal, modes and owners.
+    // Given up by a restart, also where the daemon goes on: a removal, modes, owners and times, before the next generation
+    // has begun there and in it.
     job.on(0).run(&format!("rm {SCR}/ck/f0")).must();
     job.on(1).run(&format!("chmod 000 {SCR}/ck/g && chown 1000 {SCR}/ck/f1")).must();
+    let given = "chmod 777 f1 && chown 1001 f1 && touch -d 2001-01-01 f1";
+    job.on(0).run(&format!("cd {SCR}/ck && echo lost > f0 && {given}")).must();
     run.stop();
     let mut run = job.idle(&[0, 1]);
     for node in 0..2 {
@@ -226,8 +229,11 @@ fn a_restart_presents_what_was_sealed_whole_on_every_node() {
     }
     // Whatever was hidden: it can be changed and sealed again, and takes no other dataset's place.
     job.on(1).run(&format!("echo new > {SCR}/ck/step")).must();
+    job.on(0).run(&format!("echo >> {SCR}/ck/f0 && truncate -s 2 {SCR}/ck/f0")).must();
     mark(&job, 1, "ck");
     for node in 0..2 {
+        let kept = job.on(node).run(&format!("cd {SCR}/ck && stat -c '%a %u' f1 g && find f1 -mmin +600"));
+        assert_eq!(kept.must(), "644 0\n644 0", "node {node}");
         assert_eq!(
             job.on(node).run(&format!("cat {SCR}/ck/f0 {SCR}/ck/step {SCR}/other/f")).must(),
             "0\nnew\no"

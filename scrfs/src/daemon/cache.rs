@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 
-use crate::dataset::{Entry, EntryKind};
+use crate::dataset::{Entry, EntryKind, Stamp};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::store::beneath;
@@ -65,7 +65,32 @@ impl Staged {
     }
 }
 
-fn is_directory(stat: &rustix::fs::Stat) -> bool {
+/// A regular file that has not the owner, mode and time with which it was sealed gets them: a next generation that was
+/// not sealed may have left it others.
+fn put_right(dir: BorrowedFd<'_>, file: &[u8], entry: &Entry, stat: &Stat) -> io::Result<()> {
+    if (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid) {
+        let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
+        match rustix::fs::chownat(dir, file, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+            // A daemon that is not root has its own user's files.
+            Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
+            other => other?,
+        }
+    }
+    // An owner's change has cleared some bits.
+    if stat.st_mode & 0o7777 != entry.mode & 0o7777 || stat.st_uid != entry.uid || stat.st_gid != entry.gid {
+        rustix::fs::chmodat(dir, file, Mode::from_raw_mode(entry.mode & 0o7777), AtFlags::empty())?;
+    }
+    let [_, modified, _] = Stamp::times_of(stat);
+    if modified != entry.mtime {
+        let time = Timespec { tv_sec: entry.mtime.secs, tv_nsec: i64::from(entry.mtime.nsecs) };
+        let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let times = Timestamps { last_access: keep, last_modification: time };
+        rustix::fs::utimensat(dir, file, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
@@ -117,11 +142,7 @@ impl Cache {
     }
 
     /// Goes to all that is in these directories of a store, them too.
-    fn walk(
-        root: &OwnedFd,
-        mut pending: Vec<RelPath>,
-        mut each: impl FnMut(&rustix::fs::Stat),
-    ) -> io::Result<()> {
+    fn walk(root: &OwnedFd, mut pending: Vec<RelPath>, mut each: impl FnMut(&Stat)) -> io::Result<()> {
         while let Some(path) = pending.pop() {
             let Ok(directory) = beneath::open_directory(root.as_fd(), &path) else { continue };
             each(&rustix::fs::fstat(&directory)?);
@@ -212,6 +233,7 @@ impl Cache {
                 Err(errno) => return Err(errno.into()),
             }
             let stat = rustix::fs::statat(to, file, AtFlags::SYMLINK_NOFOLLOW)?;
+            put_right(to.as_fd(), file, entry, &stat)?;
             let names: &mut Vec<RelPath> = inodes.entry(stat.st_ino).or_default();
             if names.last() != Some(&entry.path) {
                 names.push(entry.path.clone());

@@ -105,7 +105,7 @@ pub(super) struct Nodes {
     /// Theirs.
     pub(super) devices: Vec<u64>,
     /// Boxed: a table of many has room for twice as many.
-    nodes: HashMap<u64, Box<Node>>,
+    known: HashMap<u64, Box<Node>>,
     /// Numbers by their backing inodes, where they are not [`own_number`] of these.
     others: HashMap<Key, u64>,
     pub(super) pool: Pool,
@@ -120,20 +120,20 @@ impl Nodes {
         let others = backings.first().map(|root| (root.key, ROOT)).into_iter().collect();
         let root = backings.into_iter().next().map(Known::from);
         let inode = Inode::new(ROOT, None, root, Weak::clone(me));
-        let nodes = HashMap::from([(ROOT, Box::new(Node::new(inode, 1)))]);
-        Self { keep, roots, devices, nodes, others, pool, me: Weak::clone(me) }
+        let known = HashMap::from([(ROOT, Box::new(Node::new(inode, 1)))]);
+        Self { keep, roots, devices, known, others, pool, me: Weak::clone(me) }
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&Node> {
-        self.nodes.get(&id).map(Box::as_ref)
+        self.known.get(&id).map(Box::as_ref)
     }
 
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Node> {
-        self.nodes.get_mut(&id).map(Box::as_mut)
+        self.known.get_mut(&id).map(Box::as_mut)
     }
 
     pub(super) fn ids(&self) -> Vec<u64> {
-        self.nodes.keys().copied().collect()
+        self.known.keys().copied().collect()
     }
 
     /// What `name` in a directory is known as.
@@ -187,7 +187,7 @@ impl Nodes {
             self.stands_for(id, backing.key);
         }
         let inode = Inode::new(id, record, backing.map(Known::from), Weak::clone(&self.me));
-        self.nodes.insert(id, Box::new(Node::new(inode, 0)));
+        self.known.insert(id, Box::new(Node::new(inode, 0)));
         self.used(id);
         id
     }
@@ -199,7 +199,7 @@ impl Nodes {
             self.stands_for(kept.number, known.key);
         }
         let inode = Inode::new(kept.number, Some(kept.record), known, Weak::clone(&self.me));
-        self.nodes.insert(kept.number, Box::new(Node::new(Arc::clone(&inode), kept.lookups)));
+        self.known.insert(kept.number, Box::new(Node::new(Arc::clone(&inode), kept.lookups)));
         self.pool.enter(kept.number);
         inode
     }
@@ -209,7 +209,7 @@ impl Nodes {
     /// another device.
     pub(super) fn own_number(&self, key: Key) -> Option<u64> {
         let number = own_number(&self.devices, key)?;
-        (!self.nodes.contains_key(&number)).then_some(number)
+        (!self.known.contains_key(&number)).then_some(number)
     }
 
     /// Counts a lookup.
@@ -351,7 +351,7 @@ impl Nodes {
             if !idle || id == ROOT {
                 continue;
             }
-            let Some(node) = self.nodes.remove(&id) else { continue };
+            let Some(node) = self.known.remove(&id) else { continue };
             if let Some(key) = node.key() {
                 self.stood_for(id, key);
             }

@@ -49,7 +49,7 @@ impl Pool {
 }
 
 /// There are no more descriptors for this process.
-pub(super) fn too_many(error: &Errno) -> bool {
+pub(super) fn too_many(error: Errno) -> bool {
     matches!(error, Errno(libc::EMFILE | libc::ENFILE))
 }
 
@@ -156,7 +156,7 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
         let path = path.ok_or(Errno(libc::ESTALE))?;
         let found = open_in(&roots, &path, inode);
         let mut inner = table.lock();
-        if found.as_ref().is_err_and(too_many) {
+        if found.as_ref().is_err_and(|error| too_many(*error)) {
             inner.rest_all();
         }
         let mut slot = inode.backing.write();
@@ -173,7 +173,7 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
                 return Ok(backing);
             }
             Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {}
-            Err(error) if too_many(&error) => last = error,
+            Err(error) if too_many(error) => last = error,
             Err(error) => return Err(error),
         }
     }

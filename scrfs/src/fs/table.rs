@@ -185,7 +185,7 @@ impl Table {
     /// What `open` opens. Should there be no descriptor left for it, those that nobody uses are closed first.
     pub(crate) fn opening<T>(&self, open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         open().or_else(|error| {
-            if !too_many(&error) {
+            if !too_many(error) {
                 return Err(error);
             }
             self.nodes.lock().rest_all();

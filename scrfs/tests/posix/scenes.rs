@@ -281,10 +281,13 @@ fn odd_files(dir: &Path, tale: &mut Tale) {
     tale.say("fifo", bytes);
 }
 
+/// How a directory goes, and what that is called.
+type Removal = (&'static str, fn(&Path));
+
 /// What is left of a directory for those who are in it, or have it open.
 fn removed_directories(dir: &Path, tale: &mut Tale) {
     let path = dir.join("d");
-    let removals: [(&str, fn(&Path)); 2] = [
+    let removals: [Removal; 2] = [
         ("removed", |path| fs::remove_dir(path).unwrap()),
         ("replaced", |path| {
             let other = path.with_extension("other");
