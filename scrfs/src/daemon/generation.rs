@@ -165,6 +165,34 @@ impl Node {
         self.note_begun(id);
     }
 
+    /// Shows a complete dataset as the former worker did.
+    pub(super) fn list_again(&self, id: DatasetId) {
+        let Ok(dataset) = self.dataset(id) else { return };
+        let Some(catalog) = dataset.catalog.clone() else { return };
+        self.settle_move();
+        let newest = self.state.lock().base(&dataset.name).map(|base| base.id);
+        if newest != Some(id) {
+            // Of two generations the newer one, which lets the former leave.
+            return;
+        }
+        if let Err(reason) = self.supersede(&mut self.disk.lock(), &catalog) {
+            self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
+        }
+        match self.place_logs(id) {
+            Ok(Some(generation)) => self.tell_begun(id, catalog, generation),
+            Ok(None) => {
+                self.tree.sealed(catalog);
+                self.tell_generation(&dataset);
+            }
+            Err(reason) => {
+                let text = format!("its logs cannot be kept apart: {reason}");
+                self.events.error(Some(id), &text);
+                // Nothing of it may change until that is done.
+                self.tree.freeze(&dataset.name);
+            }
+        }
+    }
+
     /// Tells the tree what programs have done to a dataset before this worker's start.
     pub(super) fn tell_generation(&self, dataset: &Dataset) {
         let Ok(top) = top_of(&dataset.name) else { return };
