@@ -234,11 +234,16 @@ impl Node {
             DirOp::Rename { .. } => journal.moved(done),
             DirOp::Make { .. } | DirOp::Remove { .. } => Ok(()),
         };
-        let (DirOp::Make { path, .. } | DirOp::Remove { path } | DirOp::Rename { from: path, .. }) = op;
-        if let (Some(index), Some((name, _))) = (index, path.split_first())
+        // Only what this operation touched: others' number must not make it slower.
+        let touched = match op {
+            DirOp::Rename { from, to, .. } => vec![from, to],
+            DirOp::Make { path, .. } | DirOp::Remove { path } => vec![path],
+        };
+        let inner: Vec<RelPath> = touched.iter().filter_map(|path| Some(path.split_first()?.1)).collect();
+        if let (Some(index), Some((name, _))) = (index, touched.first().and_then(|path| path.split_first()))
             && let Ok(top) = RelPath::new(name)
         {
-            journal.prune(&top, id, |sealed| index.has(sealed));
+            journal.prune(&top, id, Some(&inner), |sealed| index.has(sealed));
         }
         moved
     }

@@ -200,7 +200,7 @@ impl Node {
         let (removed, changed, moves, begins) = {
             let mut journal = self.journal.lock();
             if let Some(index) = &dataset.catalog {
-                journal.prune(&top, dataset.id, |name| index.has(name));
+                journal.prune(&top, dataset.id, None, |name| index.has(name));
             }
             let moves = journal.moves(&top, dataset.id).clone();
             let begins = open && !journal.has_begun_over(&top, dataset.id);

@@ -182,10 +182,20 @@ impl Journal {
         added
     }
 
-    /// Forgets what says nothing of where names of dataset `id` are. `known`: that name was sealed.
-    pub(super) fn prune(&mut self, name: &RelPath, id: DatasetId, known: impl Fn(&RelPath) -> bool) {
+    /// Forgets what says nothing of where names of dataset `id` are: at `paths`, relative to it, or anywhere. `known`: that
+    /// name was sealed.
+    pub(super) fn prune(
+        &mut self,
+        name: &RelPath,
+        id: DatasetId,
+        paths: Option<&[RelPath]>,
+        known: impl Fn(&RelPath) -> bool,
+    ) {
         if let Some((_, moves)) = self.moves.get_mut(name).filter(|(of, _)| *of == id) {
-            moves.prune_all(known);
+            match paths {
+                Some(paths) => moves.prune(paths, known),
+                None => moves.prune_all(known),
+            }
             if moves.is_empty() {
                 self.moves.remove(name);
             }
