@@ -241,6 +241,9 @@ pub trait MountedTree: Send + Sync {
     /// What programs have done to sealed dataset `id` here.
     fn generation(&self, id: DatasetId, generation: Generation);
 
+    /// These files of dataset `name`, which were names of one file with others, are files of their own from now on.
+    fn parted(&self, _name: &[u8], _files: &[RelPath]) {}
+
     /// The dataset is no longer listed; its names are gone. Bytes are the node's business.
     fn unlisted(&self, id: DatasetId);
 

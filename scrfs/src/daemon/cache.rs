@@ -3,7 +3,7 @@
 //! `tree/<name>/` while it is in the mount; `dataset.<id>/` has its redundancy files, `aside/` its files while it is not
 //! presented or is changed there, `staged/` what is arriving and not yet checked, `linking/` and `kept/` what is on its way
 //! to `aside/` when its next generation begins and goes on, `logs/` the copies that were sealed of files which programs
-//! hold open for append.
+//! hold open for append, `links/` those of files' further names until they get their places.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -47,8 +47,27 @@ pub(super) enum Staged {
     Copy(RelPath),
     /// The sealed bytes of a file that is about to be changed.
     Kept(RelPath),
-    /// The first bytes of a file that goes on growing.
-    Log(RelPath),
+    /// What is sealed in place of a file of the tree.
+    Instead(Instead, RelPath),
+}
+
+/// Why a copy is sealed, and not the file in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Instead {
+    /// It goes on growing.
+    Log,
+    /// It has another name that is sealed.
+    Link,
+}
+
+impl Instead {
+    /// In the dataset's own directory.
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Log => "logs",
+            Self::Link => "links",
+        }
+    }
 }
 
 impl Staged {
@@ -59,7 +78,7 @@ impl Staged {
             Self::Redundancy(member, name) => (format!("staged/redundancy.{member}"), name),
             Self::Copy(path) => ("staged/copy".to_owned(), path),
             Self::Kept(path) => ("kept".to_owned(), path),
-            Self::Log(path) => ("logs".to_owned(), path),
+            Self::Instead(why, path) => (why.directory().to_owned(), path),
         };
         RelPath::new(directory).and_then(|directory| directory.concat(inner)).map_err(invalid)
     }
@@ -240,7 +259,8 @@ impl Cache {
             }
         }
         for log in logs {
-            let (from, file) = beneath::parent_of(own.as_fd(), &Staged::Log(log.clone()).path()?, false)?;
+            let (from, file) =
+                beneath::parent_of(own.as_fd(), &Staged::Instead(Instead::Log, log.clone()).path()?, false)?;
             let (to, _) = beneath::parent_of(to.as_fd(), log, true)?;
             rustix::fs::linkat(&from, file.as_path(), &to, file.as_path(), AtFlags::empty())?;
         }
@@ -379,38 +399,47 @@ impl Cache {
         Ok(())
     }
 
-    /// The copy that was sealed of a file which is held open for append, if it has one.
-    pub(super) fn log(&self, id: DatasetId, path: &RelPath) -> io::Result<Option<OwnedFd>> {
-        let path = Self::own_path(id)?.concat(&Staged::Log(path.clone()).path()?).map_err(invalid)?;
-        match beneath::open_file(self.root(self.store_of(id)?), &path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            other => other.map(Some),
+    /// The copy that is sealed in place of a file of the tree, if there is one.
+    pub(super) fn instead(&self, id: DatasetId, path: &RelPath) -> io::Result<Option<OwnedFd>> {
+        let root = self.root(self.store_of(id)?);
+        for why in [Instead::Log, Instead::Link] {
+            let copy = Self::own_path(id)?.concat(&Staged::Instead(why, path.clone()).path()?);
+            match beneath::open_file(root, &copy.map_err(invalid)?) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => return other.map(Some),
+            }
         }
+        Ok(None)
     }
 
     /// Files of which there are such copies.
-    pub(super) fn logs(&self, id: DatasetId) -> io::Result<BTreeSet<RelPath>> {
-        match beneath::open_directory(self.root(self.store_of(id)?), &Self::logs_path(id)?) {
+    pub(super) fn copies(&self, id: DatasetId, why: Instead) -> io::Result<BTreeSet<RelPath>> {
+        match beneath::open_directory(self.root(self.store_of(id)?), &Self::copies_path(id, why)?) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
             other => Ok(regular_files(&other?, &RelPath::root())?.into_iter().collect()),
         }
     }
 
     /// The copies have their names on storage.
-    pub(super) fn sync_logs(&self, id: DatasetId, paths: &BTreeSet<RelPath>) -> io::Result<()> {
+    pub(super) fn sync_copies(
+        &self,
+        id: DatasetId,
+        why: Instead,
+        paths: &BTreeSet<RelPath>,
+    ) -> io::Result<()> {
         let root = self.root(self.store_of(id)?);
-        let logs = beneath::open_directory(root, &Self::logs_path(id)?)?;
-        sync_directories(logs.as_fd(), paths.iter())?;
+        let copies = beneath::open_directory(root, &Self::copies_path(id, why)?)?;
+        sync_directories(copies.as_fd(), paths.iter())?;
         rustix::fs::fsync(self.own(id)?)?;
         Ok(rustix::fs::fsync(root)?)
     }
 
-    pub(super) fn discard_logs(&self, id: DatasetId) -> io::Result<()> {
-        self.remove_below(id, &RelPath::new("logs").map_err(invalid)?)
+    pub(super) fn discard_copies(&self, id: DatasetId, why: Instead) -> io::Result<()> {
+        self.remove_below(id, &RelPath::new(why.directory()).map_err(invalid)?)
     }
 
-    fn logs_path(id: DatasetId) -> io::Result<RelPath> {
-        Self::own_path(id)?.join(b"logs").map_err(invalid)
+    fn copies_path(id: DatasetId, why: Instead) -> io::Result<RelPath> {
+        Self::own_path(id)?.join(why.directory().as_bytes()).map_err(invalid)
     }
 
     /// Ids of which there is a directory of their own.
@@ -452,7 +481,7 @@ impl Cache {
     pub(super) fn put_back(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
         let aside = RelPath::new("aside").map_err(invalid)?;
         // What was sealed of them is what programs see now.
-        self.discard_logs(id)?;
+        self.discard_copies(id, Instead::Log)?;
         let Some(store) = self.store_with(id, "aside")? else { return self.tree(id, name).map(drop) };
         for other in (0..self.roots.len()).filter(|other| *other != store) {
             match rustix::fs::unlinkat(self.root(other), self.in_tree(name)?.as_path(), AtFlags::REMOVEDIR) {

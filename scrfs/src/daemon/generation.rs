@@ -178,6 +178,7 @@ impl Node {
         if let Err(reason) = self.supersede(&mut self.disk.lock(), &catalog) {
             self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
         }
+        self.place_links(id);
         match self.place_logs(id) {
             Ok(Some(generation)) => self.tell_begun(id, catalog, generation),
             Ok(None) => {

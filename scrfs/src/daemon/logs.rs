@@ -28,7 +28,7 @@ use crate::transfer::copy::{Seen, copy};
 use crate::transfer::{Monitor, sparse};
 
 use super::boundary::Generation;
-use super::cache::Staged;
+use super::cache::{Instead, Staged};
 use super::generation::text;
 use super::listing::entry_of;
 use super::members::settle_file;
@@ -62,7 +62,7 @@ impl Node {
         if paths.is_empty() {
             return Ok(logs);
         }
-        self.cache.discard_logs(id).map_err(text)?;
+        self.cache.discard_copies(id, Instead::Log).map_err(text)?;
         let top = self.tree.backing_directory(name).map_err(text)?;
         for path in paths {
             let log = self
@@ -72,7 +72,7 @@ impl Node {
             self.events.info(Some(id), &told);
             logs.insert(path.clone(), log);
         }
-        self.cache.sync_logs(id, paths).map_err(text)?;
+        self.cache.sync_copies(id, Instead::Log, paths).map_err(text)?;
         faults::hit("seal.logs").map_err(text)?;
         Ok(logs)
     }
@@ -84,31 +84,50 @@ impl Node {
         path: &RelPath,
         cancelled: &Monitor,
     ) -> Result<LogCopy, String> {
+        let staged = Staged::Instead(Instead::Log, path.clone());
+        let (copied, stat) = self.copy_frozen(id, top, (path, &staged), cancelled)?;
+        Ok(LogCopy { size: copied.size, crc: copied.crc, stat })
+    }
+
+    /// Copies what `path` holds now to `staged`, with its attributes; the copy is on storage when this returns.
+    pub(super) fn copy_frozen(
+        &self,
+        id: DatasetId,
+        top: &OwnedFd,
+        (path, staged): (&RelPath, &Staged),
+        cancelled: &Monitor,
+    ) -> Result<(Seen, Stat), String> {
         let from = File::from(beneath::open_file(top.as_fd(), path).map_err(text)?);
         let stat = rustix::fs::fstat(&from).map_err(text)?;
         let size = stat.st_size.cast_unsigned();
-        let staged = self.cache.stage(id, &Staged::Log(path.clone()), OFlags::RDWR).map_err(text)?;
+        let staged = self.cache.stage(id, staged, OFlags::RDWR).map_err(text)?;
         let to = File::from(staged.try_clone().map_err(text)?);
         fill(&from, &to, size, cancelled).map_err(text)?;
         let copied = first(&to, size, cancelled).map_err(text)?;
         let written = first(&from, size, cancelled).map_err(text)?;
         if copied != written || copied.size != size {
-            return Err("its bytes changed meanwhile, though it was opened to append to it".into());
+            return Err("its bytes changed meanwhile".into());
         }
         let recorded = FileCopy { size, crc: copied.crc, member: Member(0), program_rank: None };
         let entry = entry_of(path.clone(), EntryKind::File(recorded.clone()), &stat);
         settle_file(id, &staged, &entry, &recorded, true).map_err(text)?;
-        Ok(LogCopy { size, crc: copied.crc, stat })
+        Ok((copied, stat))
     }
 
     /// A dataset was not frozen: its copies go, unless it is recorded as frozen; then they go with it.
-    pub(super) fn drop_logs(&self, id: DatasetId) {
+    pub(super) fn drop_copies(&self, id: DatasetId) {
         if self.state.lock().table.datasets.contains_key(&id) {
             return;
         }
-        if let Err(error) = self.cache.discard_logs(id).and_then(|()| self.cache.drop_if_empty(id)) {
-            self.events.warning(Some(id), &format!("copies of open files cannot be removed: {error}"));
+        let dropped = self.discard_sealed_copies(id).and_then(|()| self.cache.drop_if_empty(id));
+        if let Err(error) = dropped {
+            self.events.warning(Some(id), &format!("copies for its seal cannot be removed: {error}"));
         }
+    }
+
+    fn discard_sealed_copies(&self, id: DatasetId) -> io::Result<()> {
+        self.cache.discard_copies(id, Instead::Log)?;
+        self.cache.discard_copies(id, Instead::Link)
     }
 
     /// A complete dataset with logs has its files aside from now on, and its next generation has begun. Done again after a
@@ -118,7 +137,7 @@ impl Node {
         if dataset.home != Home::Tree || dataset.catalog.is_none() {
             return Ok(None);
         }
-        let logs = self.cache.logs(id).map_err(text)?;
+        let logs = self.cache.copies(id, Instead::Log).map_err(text)?;
         if logs.is_empty() {
             return Ok(None);
         }
@@ -133,7 +152,7 @@ impl Node {
         path: &RelPath,
     ) -> io::Result<OwnedFd> {
         if dataset.home == Home::Tree
-            && let Some(copy) = self.cache.log(dataset.id, path)?
+            && let Some(copy) = self.cache.instead(dataset.id, path)?
         {
             return Ok(copy);
         }
@@ -147,7 +166,7 @@ impl Node {
         index: &CatalogIndex,
         files: &mut Vec<FrozenFile>,
     ) -> io::Result<()> {
-        let logs = self.cache.logs(dataset.id)?;
+        let logs = self.cache.copies(dataset.id, Instead::Log)?;
         if logs.is_empty() {
             return Ok(());
         }
@@ -166,10 +185,10 @@ impl Node {
     }
 
     /// Removes copies for seals of which nothing was recorded: a worker died while it made them.
-    pub(super) fn discard_half_made_logs(&self) -> io::Result<()> {
+    pub(super) fn discard_half_made_copies(&self) -> io::Result<()> {
         for id in self.cache.own_directories()? {
             if !self.state.lock().table.datasets.contains_key(&id) {
-                self.cache.discard_logs(id)?;
+                self.discard_sealed_copies(id)?;
             }
         }
         let known = self.state.lock().table.datasets.keys().copied().collect();

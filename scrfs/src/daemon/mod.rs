@@ -7,7 +7,8 @@
 //! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and `filemap` are its forms,
 //!   `journal` the cheap record of new files, `cache` where bytes are.
 //! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop;
-//!   `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what stays open meanwhile.
+//!   `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what stays open meanwhile;
+//!   `links`: files of several names.
 //! * `members`: coordinators' workers read and write through descriptors that are opened here; `copies`: sealed files
 //!   that are brought here to be read.
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
@@ -34,6 +35,7 @@ mod eyes;
 mod filemap;
 mod generation;
 mod journal;
+mod links;
 mod listing;
 mod logs;
 mod loose;

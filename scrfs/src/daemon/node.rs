@@ -279,8 +279,8 @@ impl Node {
             }
             (frozen, listed, going)
         };
-        if let Err(error) = self.discard_half_made_logs() {
-            self.events.warning(None, &format!("copies of open files cannot be removed: {error}"));
+        if let Err(error) = self.discard_half_made_copies() {
+            self.events.warning(None, &format!("copies for seals cannot be removed: {error}"));
         }
         for id in listed {
             self.list_again(id);

@@ -6,6 +6,7 @@
 //!
 //! Fault points: `seal.begun`, `seal.quiet`, `seal.frozen`, `commit.begun`, `commit.recorded`, `commit.listed`.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -122,7 +123,7 @@ impl Node {
                 if !cancelled.is_cancelled() || !self.state.lock().table.background.contains_key(name) {
                     self.tree.thaw(name);
                 }
-                self.drop_logs(id);
+                self.drop_copies(id);
                 self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}"));
             }
         }
@@ -169,27 +170,30 @@ impl Node {
             None => FrozenPart { files: frozen, ..FrozenPart::default() },
         };
         let told = FrozenPart { begun_us: self.begun_at(name), ..told };
-        let part = self.describe((id, name, member), &told, base.as_ref(), &logs)?;
+        let (part, links) = self.describe((id, name, member), &told, base.as_ref(), &logs)?;
+        self.copy_links(id, name, links, cancelled)?;
         self.record_frozen(id, name, member, part, cancelled)?;
         faults::hit("seal.frozen").map_err(text)?;
         Ok(told)
     }
 
-    /// The member's files with their attributes and ranks, and the links and directories beside them.
+    /// The member's files with their attributes and ranks, and the links and directories beside them; of files with
+    /// several names all but the first of these.
     fn describe(
         &self,
         (id, name, member): (DatasetId, &[u8], Member),
         told: &FrozenPart,
         base: Option<&Dataset>,
         logs: &Logs,
-    ) -> Result<Part, String> {
+    ) -> Result<(Part, Vec<RelPath>), String> {
         let top = self.tree.backing_directory(name).map_err(|error| error.to_string())?;
         let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
         let name = RelPath::new(name).map_err(|error| error.to_string())?;
         let mut files = Vec::with_capacity(told.files.len() + told.carried.len());
         let carried: std::collections::BTreeMap<RelPath, RelPath> =
             told.carried.iter().map(|carried| (carried.file.path.clone(), carried.sealed.clone())).collect();
-        for file in told.files.iter().chain(told.carried.iter().map(|carried| &carried.file)) {
+        let (mut inodes, mut links) = (HashSet::new(), Vec::new());
+        for file in told.carried.iter().map(|carried| &carried.file).chain(&told.files) {
             let log = logs.get(&file.path);
             let stat = match log {
                 Some(log) => log.stat,
@@ -199,6 +203,9 @@ impl Node {
             };
             if stat.st_size.cast_unsigned() != file.size {
                 return Err(format!("{}: changed its size while frozen", file.path));
+            }
+            if stat.st_nlink > 1 && log.is_none() && !inodes.insert(stat.st_ino) {
+                links.push(file.path.clone());
             }
             let rank = name.concat(&file.path).ok().and_then(|path| self.journal.lock().rank_of(&path));
             let crc = log.map_or(0, |log| log.crc);
@@ -219,7 +226,7 @@ impl Node {
         }
         let mut part = Part::new(Origin::Here, files, others);
         part.carried = Arc::new(carried);
-        Ok(part)
+        Ok((part, links))
     }
 
     fn record_frozen(
@@ -373,6 +380,7 @@ impl Node {
             self.journal.lock().forget(&top).map_err(|error| format!("the filemap's journal: {error}"))?;
         }
         drop(disk);
+        self.place_links(id);
         let begun = self.place_logs(id)?;
         self.list(id, later, begun);
         faults::hit("commit.listed").map_err(|error| error.to_string())

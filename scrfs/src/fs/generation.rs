@@ -142,6 +142,18 @@ impl FileSystem {
         }
     }
 
+    /// A name has got a file of its own: its inode keeps its other names.
+    pub(crate) fn forget_parted(&self, path: &RelPath) {
+        let Some((above, name)) = path.split_last() else { return };
+        let Some(parent) = self.table.find(&above) else { return };
+        let known = self.table.known(parent, name).and_then(|id| self.table.get(id).ok());
+        let now =
+            self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
+        if known.is_some_and(|inode| now != inode.key().ok_or(Errno(libc::ENOENT))) {
+            self.table.cut(parent, name);
+        }
+    }
+
     fn attach_from_tree(&self, inode: &Inode, path: &RelPath) -> bool {
         let Ok(fd) = self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) else { return false };
         let Ok(stat) = stat_of(&fd) else { return false };

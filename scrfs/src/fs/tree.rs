@@ -172,6 +172,14 @@ impl MountedTree for FileSystem {
         self.changed();
     }
 
+    fn parted(&self, name: &[u8], files: &[RelPath]) {
+        let Ok(top) = self.names.dataset_path(name) else { return };
+        let _world = self.world.write();
+        for path in files.iter().filter_map(|file| top.concat(file).ok()) {
+            self.forget_parted(&path);
+        }
+    }
+
     fn unlisted(&self, id: DatasetId) {
         let gone = {
             let mut world = self.world.write();

@@ -114,6 +114,26 @@ fn generations() {
     );
     try_out(&job, 0, &[("assert read('copy/f0') + read('copy/sub/more') == 'newmore'", "ok")]);
     try_out(&job, 1, &[("assert os.system('rm -r copy') == 0", "ok")]);
+    // Names of one file are files of their own once they are sealed.
+    let inodes = |names: &str| format!("len({{os.stat('ln/' + name).st_ino for name in '{names}'}})");
+    try_out(
+        &job,
+        0,
+        &[
+            ("os.mkdir('ln'); write('ln/a', 'one'); os.link('ln/a', 'ln/b'); os.link('ln/a', 'ln/c')", "ok"),
+            (&format!("assert {} == 1 and os.stat('ln/b').st_nlink == 3", inodes("abc")), "ok"),
+            ("f = open('ln/b'); touch('ln/.complete'); assert f.read() == 'one'", "ok"),
+            (&format!("assert {} == 3 and os.stat('ln/b').st_nlink == 1", inodes("abc")), "ok"),
+            ("write('ln/a', ' two', 'a'); os.chmod('ln/a', 0o600)", "ok"),
+            ("assert read('ln/b') == 'one' and os.stat('ln/b').st_mode & 0o777 == 0o644", "ok"),
+            ("os.rename('ln/c', 'ln/a')", "ok"),
+        ],
+    );
+    try_out(&job, 1, &[("write('ln/b', 'other'); touch('ln/.complete')", "ok")]);
+    for node in HOSTS {
+        let listed = "assert sorted(os.listdir('ln')) == ['.complete', 'a', 'b']";
+        try_out(&job, node, &[(listed, "ok"), ("assert read('ln/a') + read('ln/b') == 'oneother'", "ok")]);
+    }
     // Two nodes, one path: other bytes fail, the same are one file.
     for node in [0, 2] {
         try_out(&job, node, &[(&format!("write('ck/both', 'of {node}')"), "ok")]);

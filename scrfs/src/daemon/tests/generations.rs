@@ -19,7 +19,7 @@ impl Bench {
     }
 
     /// Overwrites a sealed file in place.
-    fn change(&self, id: u64, file: &str, bytes: &[u8]) {
+    pub(super) fn change(&self, id: u64, file: &str, bytes: &[u8]) {
         self.keep(id, file).unwrap();
         self.node.changing(DatasetId(id), &path(file), Some(7)).unwrap();
         std::fs::write(self.tree.at(&path("ck")).join(file), bytes).unwrap();

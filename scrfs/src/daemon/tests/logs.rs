@@ -6,6 +6,7 @@ use super::crash::{at_every_step, state};
 use super::generations::{carried, names, read};
 use super::*;
 use crate::control::HeldState;
+use crate::daemon::cache::Instead;
 
 fn appending(file: &str) -> Writer {
     Writer { path: path(file), pid: 999_999, command: "prog".into(), appends: true, closing: false }
@@ -18,7 +19,7 @@ impl Bench {
     }
 
     fn copies(&self, id: u64) -> usize {
-        self.node.cache.logs(DatasetId(id)).unwrap().len()
+        self.node.cache.copies(DatasetId(id), Instead::Log).unwrap().len()
     }
 }
 

@@ -6,6 +6,7 @@ mod bad;
 mod crash;
 mod generations;
 mod life;
+mod links;
 mod logs;
 mod loose;
 mod members;
