@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::codec::FRAME_MAX;
-use super::message::{Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Welcome};
 use super::stream::{self, Closer, Receiver, Sender, StreamError};
+use super::{Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Welcome};
 use crate::ids::Epoch;
 
 /// What the source of a scrfs mount begins with; the control directory follows.

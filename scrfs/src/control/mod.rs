@@ -5,22 +5,31 @@
 //!   the other.
 //! * *data*: a coordinator's worker threads: one request, one reply, descriptors ride along (SCM_RIGHTS).
 //! * *operator*: `scrfs-ctl`: one request, one reply.
+//!
+//! Messages are values only; framing is in `codec`, meaning in `scrfs/docs/protocol.md`.
 
 pub mod client;
 pub mod codec;
+mod command;
+mod data;
+mod event;
+mod greeting;
+mod held;
 pub mod loose;
-pub mod message;
 mod peer;
 pub mod ready;
 pub mod server;
+mod settings;
 pub mod stream;
 
-pub use message::{
-    AdviceRules, Answer, Ask, CarriedFile, Command, DataReply, DataRequest, DirHeld, DirOp, Event,
-    FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Hello, Inventory, LooseRules, MarkerScope,
-    MemberPart, NoRoom, PROTOCOL, Role, Room, SealRules, SealedFile, Settings, Severity, Start, StoreRule,
-    Welcome,
+pub use command::Command;
+pub use data::{DataReply, DataRequest};
+pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
+pub use greeting::{Answer, Ask, Hello, PROTOCOL, Role, Start, Welcome};
+pub use held::{
+    CarriedFile, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart,
 };
+pub use settings::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings, StoreRule};
 
 /// Settings for this crate's tests.
 #[cfg(test)]

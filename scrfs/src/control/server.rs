@@ -18,11 +18,11 @@ use crossbeam_channel::{Receiver as Inbox, Sender as Outbox, TrySendError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::codec::{FRAME_MAX, HELLO_MAX};
-use super::message::{
-    Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Settings, Start, Welcome,
-};
 pub use super::peer::Peer;
 use super::stream::{self, Closer, Receiver, SOCKET_NAME, Sender, StreamError};
+use super::{
+    Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Settings, Start, Welcome,
+};
 use crate::ids::{Epoch, NodeRank};
 
 /// Connections at one time.

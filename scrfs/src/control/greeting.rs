@@ -1,0 +1,94 @@
+//! The first frame of each connection and its answer, and what operators ask.
+
+use serde::{Deserialize, Serialize};
+
+use super::Settings;
+use crate::ids::{Epoch, NodeRank};
+
+/// Version of this protocol; both ends must have the same.
+pub const PROTOCOL: u32 = 6;
+
+/// First frame of every connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL`] of the caller.
+    pub protocol: u32,
+    /// What kind of connection this is.
+    pub role: Role,
+}
+
+/// Who connects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Role {
+    /// The node's coordinator. Refused when its epoch is below the highest seen.
+    Coordinator {
+        /// Its epoch.
+        epoch: Epoch,
+        /// Its rank.
+        rank: NodeRank,
+        /// Host names of all coordinators, indexed by rank.
+        hosts: Vec<String>,
+        /// How it starts.
+        start: Start,
+        /// The job's settings, the lead's values.
+        settings: Box<Settings>,
+    },
+    /// A worker of the coordinator of `epoch`.
+    Data {
+        /// Refused unless it is the attached coordinator's.
+        epoch: Epoch,
+    },
+    /// A tool.
+    Operator,
+}
+
+/// The two ways coordinators start (DESIGN 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// No program runs: choose a dataset, rebuild, present it, remove junk.
+    Restart,
+    /// Programs run: settle what is in doubt; present, hide and remove nothing.
+    Attach,
+}
+
+/// The daemon's answer to [`Hello`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcome {
+    /// Go on.
+    Accepted,
+    /// Closed after this, with the reason (and the highest epoch seen).
+    Refused {
+        /// For the log.
+        reason: String,
+        /// The highest epoch that this daemon has seen.
+        highest: Epoch,
+    },
+}
+
+/// An operator's question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Everything `scrfs-ctl status` shows.
+    Status,
+    /// The newest events, at most this many.
+    Events(u32),
+    /// Begin or end the records of what programs do with each file.
+    RecordIo(bool),
+    /// Unmount and end, as SIGTERM does.
+    Stop,
+}
+
+/// The daemon's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// To [`Ask::Status`].
+    Status(Box<crate::status::NodeStatus>),
+    /// To [`Ask::Events`], oldest first, a JSON line each.
+    Events(Vec<String>),
+    /// To [`Ask::RecordIo`].
+    Done,
+    /// To [`Ask::Stop`].
+    Stopping,
+    /// Not allowed or not possible.
+    Failed(String),
+}

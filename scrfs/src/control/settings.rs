@@ -1,0 +1,116 @@
+//! The job's settings as the lead has them: the same for all daemons.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::Scheme;
+
+/// The job's settings that daemons follow; they reach them when coordinators attach (DESIGN 8, 10).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The job's directory on the PFS, absolute.
+    pub prefix: Vec<u8>,
+    /// The job's user and id, for records.
+    pub user: String,
+    /// `SCR_JOB_ID`.
+    pub job_id: String,
+    /// `SCRFS_COORDINATOR_WAIT`, milliseconds.
+    pub coordinator_wait_ms: u64,
+    /// `SCRFS_SEAL_TIMEOUT`, milliseconds.
+    pub seal_timeout_ms: u64,
+    /// `SCR_CACHE_SIZE`: sealed datasets kept.
+    pub cache_size: u32,
+    /// `SCRFS_CACHE_BYTES`: bytes that a node's cache may take; 0 = no limit.
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// `SCR_COPY_TYPE`.
+    pub scheme: Scheme,
+    /// `SCR_SET_SIZE`.
+    pub set_size: u32,
+    /// `SCR_HOP_DISTANCE`.
+    pub hop_distance: u32,
+    /// `SCR_FLUSH`: every n-th checkpoint is flushed; 0 = none.
+    pub flush_every: u32,
+    /// `SCR_FETCH`: may fetch from the PFS at restart.
+    pub fetch: bool,
+    /// `SCR_DISTRIBUTE`: may use the cache at restart.
+    pub distribute: bool,
+    /// `SCRFS_LIST_MAX`: files of one dataset, and directories.
+    pub list_max: u64,
+    /// `SCR_MPI_BUF_SIZE`: bytes of one block.
+    pub block_bytes: u32,
+    /// How datasets are marked and sealed.
+    pub sealing: SealRules,
+    /// What loose files in the checkpoint path mean.
+    pub loose: LooseRules,
+    /// When programs are advised to write checkpoints, and to end.
+    pub advice: AdviceRules,
+    /// `CKPT=` lines: which datasets go to which store.
+    #[serde(default)]
+    pub stores: Vec<StoreRule>,
+}
+
+/// What of a checkpoint descriptor decides where a dataset goes (DESIGN 5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreRule {
+    /// It is for checkpoint ids that this divides; the longest such interval decides.
+    pub interval: u32,
+    /// Base of the store; `None`: the one with most room.
+    pub store: Option<Vec<u8>>,
+}
+
+/// How datasets are marked and sealed (DESIGN 4.5).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealRules {
+    /// `SCRFS_MARKER`: names of markers beside `.complete`.
+    pub markers: Vec<Vec<u8>>,
+    /// `SCRFS_MARKER_SCOPE`.
+    pub scope: MarkerScope,
+    /// `SCRFS_SEAL=background`: markers wait only until all nodes are frozen.
+    pub background: bool,
+    /// `SCRFS_COMMIT_ON_RENAME`: a [`crate::pattern::NamePattern`]'s text.
+    pub commit_on_rename: Option<String>,
+    /// Where scrfs-run started the program; empty: on all nodes.
+    pub program_hosts: Vec<String>,
+}
+
+/// On which nodes a marker has to be set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MarkerScope {
+    /// On one of them.
+    #[default]
+    Any,
+    /// On all that run the program.
+    All,
+}
+
+/// What loose files in the checkpoint path mean (DESIGN 4.7, 10).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LooseRules {
+    /// `SCRFS_DATASET_PATTERN`: a capturing [`crate::pattern::NamePattern`]'s text.
+    pub pattern: Option<String>,
+    /// `SCRFS_LOOSE_MAX`: bytes of a pointer file.
+    pub max_bytes: u64,
+    /// `SCRFS_LOOSE_FILES`: pointer files.
+    pub max_names: u32,
+}
+
+impl Default for LooseRules {
+    fn default() -> Self {
+        Self { pattern: None, max_bytes: 1 << 20, max_names: 64 }
+    }
+}
+
+/// Rules for what programs are advised; 0 = not set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdviceRules {
+    /// `SCR_CHECKPOINT_INTERVAL`: a checkpoint at every n-th question.
+    pub interval: u32,
+    /// `SCR_CHECKPOINT_SECONDS`: a checkpoint so long after the last.
+    pub seconds: u64,
+    /// `SCR_CHECKPOINT_OVERHEAD`: percent of the time that programs may wait at markers.
+    pub overhead: u32,
+    /// `SCR_HALT_SECONDS`: end so long before the allocation does.
+    pub halt_seconds: u64,
+    /// `SCRFS_END_TIME`: when the allocation ends, seconds since 1970.
+    pub end_time: u64,
+}
