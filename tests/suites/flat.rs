@@ -234,6 +234,32 @@ fn workers_die_while_files_are_open() {
     run.stop();
 }
 
+/// What a pointer file belonged to is removed before the lead of a new epoch has asked what else had begun.
+#[test]
+fn a_pointer_goes_to_what_had_begun_before() {
+    let cluster = Cluster::up(3);
+    let job = job(&cluster, "before");
+    job.mount(0..3);
+    let mut run = job.idle(&[0, 1]);
+    for (node, name) in [(0, "100"), (1, "200"), (0, "300")] {
+        write(&job, &[node], name);
+    }
+    job.on(1).run(&format!("ln -s melt.300.0.restart {SCR}/latest")).must();
+    let epoch = |events: &str| events.matches("attached with epoch").count();
+    let before = epoch(&job.events(0));
+    cluster.on(0).run(KILL_WORKER).must();
+    wait::until_true("the next epoch", SOON, || epoch(&job.events(0)) > before);
+    job.await_coordinator(0);
+    job.on(0).run(&format!("rm {SCR}/{}", file("300", 0))).must();
+    mark(&job, 0, "100");
+    run.stop();
+    cluster.poweroff(0);
+    let mut run = job.idle(&[1, 2]);
+    // It was made after 200 had begun, which was not sealed.
+    lists(&job, 2, &["100"], 1, &[]);
+    run.stop();
+}
+
 #[test]
 fn other_things_of_their_names_are_refused() {
     let cluster = Cluster::up(2);

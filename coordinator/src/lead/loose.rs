@@ -190,7 +190,11 @@ impl Loose {
     }
 
     /// Attach: every node gets what the others have.
-    pub(super) fn attach(&mut self, cluster: &mut Cluster) {
+    pub(super) fn attach(&mut self, cluster: &mut Cluster, now: Now<'_>) {
+        // Before any of it may be removed: what belonged to that belongs to what had begun before it.
+        let told = self.telling.iter().flat_map(Answers::iter);
+        let begun: Vec<Begun> = told.flat_map(|(_, inventory)| inventory.begun.iter().cloned()).collect();
+        self.learn(cluster, now, begun.into_iter());
         let mut holders = self.join(Age::default());
         for version in self.versions.iter().filter(|version| !self.versions.is_lost(version)) {
             match &version.owner {

@@ -475,7 +475,8 @@ impl Running {
                         self.cluster.datasets.newest_first().first().map(|known| known.catalog.name.clone());
                     self.serve(current);
                     self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
-                    self.loose.attach(&mut self.cluster);
+                    let now = Now { committing: self.seals.commits() };
+                    self.loose.attach(&mut self.cluster, now);
                 }
             }
         }

@@ -173,6 +173,8 @@ pub struct LooseInventory {
     pub began: Vec<(Age, u64)>,
     /// Versions that were bound to a dataset, and whose they were before.
     pub bound: Vec<(LooseStamp, Age, LooseOwner)>,
+    /// What has begun there.
+    pub begun: Vec<Begun>,
 }
 
 /// A dataset that has files on a node and is not sealed.

@@ -47,6 +47,8 @@ enum Record {
     Begun(RelPath, DatasetId),
     /// At this path of a sealed dataset there is what was sealed under that name of it.
     Stands(RelPath, DatasetId, Option<RelPath>),
+    /// The first file of this name in the root was entered then, microseconds since 1970.
+    Since(Vec<u8>, u64),
 }
 
 /// A directory below a sealed dataset that is about to be moved.
@@ -70,7 +72,7 @@ pub(super) struct Journal {
     moves: BTreeMap<RelPath, (DatasetId, Moves)>,
     moving: Option<Moving>,
     begun_over: BTreeMap<RelPath, DatasetId>,
-    /// When the first file of each name in the root was entered, microseconds since 1970; 0: before this worker began.
+    /// When the first file of each name in the root was entered, microseconds since 1970; 0: not known.
     begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
@@ -255,7 +257,10 @@ impl Journal {
     fn add(&mut self, record: Record) -> io::Result<()> {
         self.log.append(&record)?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        self.follow(record, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        if let Some(begun) = self.follow(record, now) {
+            self.log.append(&Record::Since(begun, now))?;
+        }
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
             let files = self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank));
             let removed = self.removed.iter().map(|(path, id)| Record::Remove(path.clone(), *id));
@@ -264,30 +269,33 @@ impl Journal {
                     Some(Record::Stands(top.concat(path).ok()?, *id, sealed.cloned()))
                 })
             });
-            let begun = self.begun_over.iter().map(|(top, id)| Record::Begun(top.clone(), *id));
+            let since = self.begun.iter().map(|(top, since)| Record::Since(top.clone(), *since));
+            let over = self.begun_over.iter().map(|(top, id)| Record::Begun(top.clone(), *id));
             let moving = self.moving.iter().cloned().map(Record::Moving);
-            let records: Vec<Record> = files.chain(removed).chain(begun).chain(moves).chain(moving).collect();
+            let records: Vec<Record> =
+                files.chain(since).chain(removed).chain(over).chain(moves).chain(moving).collect();
             self.log.rewrite(records.iter()).map_err(io::Error::other)?;
             self.compact = self.log.bytes();
         }
         Ok(())
     }
 
-    fn follow(&mut self, record: Record, now: u64) {
+    /// Gives the name in the root that begins with it, `now`.
+    fn follow(&mut self, record: Record, now: u64) -> Option<Vec<u8>> {
         match record {
             Record::Create(path, rank) => {
-                if let Some((name, rest)) = path.split_first()
-                    && !rest.is_root()
-                {
-                    self.begins(name, now);
-                }
+                let inside = path.split_first().filter(|(_, rest)| !rest.is_root());
+                let begun = inside.and_then(|(name, _)| self.begins(name, now));
                 self.files.insert(path, rank);
+                return begun;
             }
             Record::Rename(from, to) => {
-                self.begins_as(&from, &to, now);
+                let begun = self.begins_as(&from, &to, now);
                 let moved = self.take_files(&from);
                 self.put_files(&to, moved);
+                return begun;
             }
+            Record::Since(name, since) => drop(self.begun.insert(name, since)),
             Record::Forget(path) => {
                 self.drop_files(&path);
                 if path.names().count() == 1 {
@@ -316,6 +324,7 @@ impl Journal {
                 }
             }
         }
+        None
     }
 
     fn follow_move(&mut self, Moving { id, from, to, exchange, .. }: &Moving) {
@@ -355,28 +364,25 @@ impl Journal {
     }
 
     /// Dataset `name` begins, if it has not.
-    fn begins(&mut self, name: &[u8], now: u64) {
+    fn begins(&mut self, name: &[u8], now: u64) -> Option<Vec<u8>> {
         if self.begun.contains_key(name) && self.has_files(name) {
-            return;
+            return None;
         }
         self.begun.insert(name.to_vec(), now);
+        Some(name.to_vec())
     }
 
-    /// What moves takes its beginning with it.
-    fn begins_as(&mut self, from: &RelPath, to: &RelPath, now: u64) {
-        let (Some((from_top, from_rest)), Some((to_top, to_rest))) = (from.split_first(), to.split_first())
-        else {
-            return;
-        };
-        if from_top == to_top || self.below(from).next().is_none() {
-            return;
+    /// What moves takes its beginning with it; what moves into a dataset that has begun does not change when that did.
+    fn begins_as(&mut self, from: &RelPath, to: &RelPath, now: u64) -> Option<Vec<u8>> {
+        let ((from_top, from_rest), (to_top, to_rest)) = (from.split_first()?, to.split_first()?);
+        let goes_on = !to_rest.is_root() && self.has_files(to_top);
+        if from_top == to_top || goes_on || self.below(from).next().is_none() {
+            return None;
         }
         let whole = from_rest.is_root() && to_rest.is_root();
-        let since = self.begun.get(from_top).copied().filter(|_| whole).unwrap_or(now);
-        // What moves into a dataset that has begun does not change when that did.
-        if to_rest.is_root() || !self.has_files(to_top) {
-            self.begun.insert(to_top.to_vec(), since);
-        }
+        let since = self.begun.get(from_top).copied().filter(|_| whole);
+        self.begun.insert(to_top.to_vec(), since.unwrap_or(now));
+        since.is_none().then(|| to_top.to_vec())
     }
 
     fn has_files(&self, name: &[u8]) -> bool {
@@ -499,5 +505,40 @@ mod tests {
         }
         journal.forget(&RelPath::root()).unwrap();
         assert!(Journal::load(&store).unwrap().0.names().is_empty());
+    }
+
+    #[test]
+    fn when_datasets_began_outlives_the_worker() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let (mut journal, _) = Journal::load(&store).unwrap();
+        journal.creating(&path("a/1"), None).unwrap();
+        journal.creating(&path("b/1"), None).unwrap();
+        let old = journal.begun();
+        assert!(old.iter().all(|(_, since)| *since > 0));
+        journal.creating(&path("a/2"), None).unwrap();
+        journal.renamed(&path("b"), &path("c")).unwrap();
+        journal.renamed(&path("a/1"), &path("d/1")).unwrap();
+        // All its files go, and it begins again.
+        journal.creating(&path("e/1"), None).unwrap();
+        journal.forget(&path("e/1")).unwrap();
+        let between = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        journal.creating(&path("e/2"), None).unwrap();
+        let now = journal.begun();
+        let since = |name: &[u8]| now.iter().find(|(begun, _)| begun == name).unwrap().1;
+        assert_eq!((since(b"a"), since(b"c")), (old[0].1, old[1].1));
+        assert!(since(b"d") > old[1].1 && u128::from(since(b"e")) >= between.as_micros());
+        assert_eq!(Journal::load(&store).unwrap().0.begun(), now);
+        let log = &store.path().join(NAME);
+        let bytes = std::fs::metadata(log).unwrap().len();
+        journal.compact = 0;
+        for time in 0.. {
+            journal.creating(&path(&format!("{}/{time}", "x".repeat(200))), None).unwrap();
+            journal.forget(&path("x".repeat(200).as_str())).unwrap();
+            if std::fs::metadata(log).unwrap().len() <= 2 * bytes && time > 1 {
+                break;
+            }
+        }
+        assert_eq!(Journal::load(&store).unwrap().0.begun(), now, "also when it was written anew");
     }
 }

@@ -19,6 +19,7 @@ use crate::ids::RequestId;
 use super::boundary::{Caller, Completion, Errno, Look, Marking};
 use super::loose_store::LooseStore;
 use super::node::Node;
+use super::state::State;
 use super::waiting::Wanted;
 
 /// Names that are told to stay on this node.
@@ -196,16 +197,19 @@ impl Node {
     }
 
     pub(super) fn send_loose_inventory(&self) {
-        let (inventory, bad) = {
+        let names = self.journal.lock().begun();
+        let (mut inventory, bad) = {
             let mut loose = self.loose.lock();
             let (versions, bad) = loose.store.whole();
             let (base, began, bound) = (loose.store.base(), loose.store.began_all(), loose.store.bound_all());
-            (LooseInventory { versions, base, began, bound }, bad)
+            (LooseInventory { versions, base, began, bound, begun: Vec::new() }, bad)
         };
         for reason in bad {
             self.events.warning(None, &format!("a version of a pointer file is bad: {reason}"));
         }
-        self.state.lock().send(Event::LooseInventory(Box::new(inventory)));
+        let state = self.state.lock();
+        inventory.begun = begun_over(&state, names);
+        state.send(Event::LooseInventory(Box::new(inventory)));
     }
 
     pub(super) fn send_loose(&self, stamp: LooseStamp) {
@@ -224,10 +228,7 @@ impl Node {
     pub(super) fn send_begun(&self, round: u64) {
         let names = self.journal.lock().begun();
         let state = self.state.lock();
-        let base = |name: &[u8]| state.base(name).map(|dataset| dataset.id);
-        let begun =
-            names.into_iter().map(|(name, since_us)| Begun { base: base(&name), name, since_us }).collect();
-        state.send(Event::LooseBegun { round, begun });
+        state.send(Event::LooseBegun { round, begun: begun_over(&state, names) });
     }
 
     /// Stores versions, then puts them into the mount. In the records' thread.
@@ -418,4 +419,10 @@ impl Node {
         faults::hit("loose.shown").map_err(|error| error.to_string())?;
         loose.store.commit().map_err(|error| error.to_string())
     }
+}
+
+/// What has begun under these names, over what is complete here.
+fn begun_over(state: &State, names: Vec<(Vec<u8>, u64)>) -> Vec<Begun> {
+    let base = |name: &[u8]| state.base(name).map(|dataset| dataset.id);
+    names.into_iter().map(|(name, since_us)| Begun { base: base(&name), name, since_us }).collect()
 }

@@ -135,8 +135,9 @@ impl Daemon {
                 let versions = pointers.versions.values().map(LooseVersion::head).collect();
                 let began = pointers.began.clone();
                 let bound = pointers.bound.iter().map(|(stamp, (age, owner))| (*stamp, *age, owner.clone()));
-                let inventory =
-                    LooseInventory { versions, base: pointers.base, began, bound: bound.collect() };
+                let (bound, base) = (bound.collect(), pointers.base);
+                let begun = self.begun();
+                let inventory = LooseInventory { versions, base, began, bound, begun };
                 return Some(vec![Event::LooseInventory(Box::new(inventory))]);
             }
             Command::ReadLoose(stamp) => {
