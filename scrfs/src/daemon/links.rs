@@ -6,13 +6,16 @@
 //! tree; a failed seal removes it with the dataset's directory, and the program's names are one file as they were. Where
 //! there is no room for a copy its name stays what it is, and an event says so: that is no reason not to protect it.
 //!
+//! A file may have a name outside the dataset too, to which it was renamed. Then the first name gets a copy as well, and
+//! without room the seal fails: what is sealed must not change with what is not.
+//!
 //! Fault points: `seal.links`, `commit.links`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{Stat, XattrFlags};
 use rustix::io::Errno;
 
 use crate::faults;
@@ -29,13 +32,54 @@ use super::state::Home;
 /// Bytes of a list of extended attributes, and of a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 65_536;
 
+/// A name of a frozen file that has several and becomes a file of its own.
+pub(super) struct Link {
+    path: RelPath,
+    /// It has a name outside the dataset.
+    leaves: bool,
+}
+
+/// Names of frozen files that have several, by inode.
+#[derive(Default)]
+pub(super) struct Linked(BTreeMap<u64, Names>);
+
+#[derive(Default)]
+struct Names {
+    found: Vec<RelPath>,
+    /// One of them is as the generation before has it, and that has further names for it.
+    carried: bool,
+    /// All that the file has.
+    all: usize,
+}
+
+impl Linked {
+    pub(super) fn add(&mut self, path: &RelPath, stat: &Stat, carried: bool) {
+        if stat.st_nlink > 1 {
+            let names = self.0.entry(stat.st_ino).or_default();
+            names.found.push(path.clone());
+            names.carried |= carried;
+            names.all = usize::try_from(stat.st_nlink).unwrap_or(usize::MAX);
+        }
+    }
+
+    /// All but the first of each file; also that, if the file has names that were not added.
+    pub(super) fn parted(self) -> Vec<Link> {
+        let links = self.0.into_values().flat_map(|names| {
+            let leaves = !names.carried && names.all > names.found.len();
+            let further = names.found.into_iter().skip(usize::from(!leaves));
+            further.map(move |path| Link { path, leaves })
+        });
+        links.collect()
+    }
+}
+
 impl Node {
-    /// Copies `links`, further names of frozen files. When this returns, the copies are on storage.
+    /// Copies `links`, names of frozen files. When this returns, the copies are on storage.
     pub(super) fn copy_links(
         &self,
         id: DatasetId,
         name: &[u8],
-        links: Vec<RelPath>,
+        links: Vec<Link>,
         cancelled: &Monitor,
     ) -> Result<(), String> {
         self.cache.discard_copies(id, Instead::Link).map_err(text)?;
@@ -44,7 +88,7 @@ impl Node {
         }
         let top = self.tree.backing_directory(name).map_err(text)?;
         let mut copied = BTreeSet::new();
-        for link in links {
+        for Link { path: link, leaves } in links {
             let staged = Staged::Instead(Instead::Link, link.clone());
             let made = self.copy_frozen(id, &top, (&link, &staged), cancelled).and_then(|_| {
                 let (from, to) = (beneath::open_file(top.as_fd(), &link), self.cache.staged(id, &staged));
@@ -53,6 +97,11 @@ impl Node {
             match made {
                 Ok(()) => drop(copied.insert(link)),
                 Err(_) if cancelled.is_cancelled() => return Err(super::seal::GIVEN_UP.into()),
+                Err(reason) if leaves => {
+                    return Err(format!(
+                        "{link} has a name outside the dataset, and cannot be copied: {reason}"
+                    ));
+                }
                 Err(reason) => {
                     self.cache.discard(id, &staged).map_err(text)?;
                     let told = format!("{link} stays one file with its other names here: {reason}");

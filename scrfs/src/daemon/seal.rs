@@ -6,7 +6,6 @@
 //!
 //! Fault points: `seal.begun`, `seal.quiet`, `seal.frozen`, `commit.begun`, `commit.recorded`, `commit.listed`.
 
-use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use crate::transfer::Monitor;
 use super::boundary::Generation;
 use super::catalog_file;
 use super::disk;
+use super::links::{Link, Linked};
 use super::listing::{Lost, entry_of, walk};
 use super::logs::Logs;
 use super::node::Node;
@@ -177,22 +177,22 @@ impl Node {
         Ok(told)
     }
 
-    /// The member's files with their attributes and ranks, and the links and directories beside them; of files with
-    /// several names all but the first of these.
+    /// The member's files with their attributes and ranks, and the links and directories beside them; also the names that
+    /// are to be files of their own.
     fn describe(
         &self,
         (id, name, member): (DatasetId, &[u8], Member),
         told: &FrozenPart,
         base: Option<&Dataset>,
         logs: &Logs,
-    ) -> Result<(Part, Vec<RelPath>), String> {
+    ) -> Result<(Part, Vec<Link>), String> {
         let top = self.tree.backing_directory(name).map_err(|error| error.to_string())?;
         let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
         let name = RelPath::new(name).map_err(|error| error.to_string())?;
         let mut files = Vec::with_capacity(told.files.len() + told.carried.len());
         let carried: std::collections::BTreeMap<RelPath, RelPath> =
             told.carried.iter().map(|carried| (carried.file.path.clone(), carried.sealed.clone())).collect();
-        let (mut inodes, mut links) = (HashSet::new(), Vec::new());
+        let mut linked = Linked::default();
         for file in told.carried.iter().map(|carried| &carried.file).chain(&told.files) {
             let log = logs.get(&file.path);
             let stat = match log {
@@ -204,8 +204,8 @@ impl Node {
             if stat.st_size.cast_unsigned() != file.size {
                 return Err(format!("{}: changed its size while frozen", file.path));
             }
-            if stat.st_nlink > 1 && log.is_none() && !inodes.insert(stat.st_ino) {
-                links.push(file.path.clone());
+            if log.is_none() {
+                linked.add(&file.path, &stat, carried.contains_key(&file.path));
             }
             let rank = name.concat(&file.path).ok().and_then(|path| self.journal.lock().rank_of(&path));
             let crc = log.map_or(0, |log| log.crc);
@@ -226,7 +226,7 @@ impl Node {
         }
         let mut part = Part::new(Origin::Here, files, others);
         part.carried = Arc::new(carried);
-        Ok((part, links))
+        Ok((part, linked.parted()))
     }
 
     fn record_frozen(

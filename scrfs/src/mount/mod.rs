@@ -2,6 +2,7 @@
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
 //! * [`stores`]: in which stores the cache is.
+//! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
 //! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
 //!   can fail in the meantime: it starts workers and waits.
 //! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
@@ -15,6 +16,7 @@
 pub mod device;
 pub mod launch;
 pub mod places;
+mod read_ahead;
 pub mod stores;
 pub mod supervisor;
 pub mod table;

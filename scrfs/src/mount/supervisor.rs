@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::places::{Lock, Places, SUPERVISOR_LOCK};
-use super::{MountError, Options, device, failed, stores, table};
-use crate::keep::{Keep, memory};
+use super::{MountError, Options, device, failed, read_ahead, stores, table};
+use crate::keep::{Keep, Mode, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
 const WORKER_BOUND: Duration = Duration::from_secs(30);
@@ -98,6 +98,9 @@ pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<()
                 Started::Serves(worker) => worker,
                 Started::Killed(status) => return Ok(Ended::Worker(status)),
             };
+            if device.keep.mode() == Some(Mode::Plain) {
+                read_ahead::widen(&options.mount_point);
+            }
             if let Some(ready) = ready.take() {
                 ready();
             }

@@ -16,6 +16,8 @@ const SOURCE_PREFIX: &str = "scrfs@";
 pub struct Mounted {
     /// Where.
     pub mount_point: PathBuf,
+    /// Its device, `MAJOR:MINOR`.
+    pub device: String,
     /// File system type.
     pub fs_type: String,
     /// What.
@@ -58,6 +60,7 @@ fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
         let end = fields.iter().position(|f| *f == b"-")?;
         Some(Mounted {
             mount_point: PathBuf::from(unescape(fields.get(4)?)),
+            device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
             fs_type: String::from_utf8_lossy(fields.get(end + 1)?).into_owned(),
             source: unescape(fields.get(end + 2)?),
         })
@@ -91,7 +94,7 @@ mod tests {
                       37 35 0:4 / /proc rw - proc proc rw\n";
         let mounts: Vec<Mounted> = parse(table).collect();
         assert_eq!(mounts.len(), 2);
-        assert_eq!(mounts[0].mount_point, Path::new("/a b"));
+        assert_eq!((mounts[0].mount_point.as_path(), mounts[0].device.as_str()), (Path::new("/a b"), "98:0"));
         assert_eq!(mounts[0].control_directory(), Some(PathBuf::from("/dev/shm/u/scr.1")));
         assert_eq!(mounts[1].control_directory(), None);
         assert_eq!(source_of(Path::new("/dev/shm/u/scr.1")), mounts[0].source);

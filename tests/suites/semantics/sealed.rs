@@ -134,6 +134,20 @@ fn generations() {
         let listed = "assert sorted(os.listdir('ln')) == ['.complete', 'a', 'b']";
         try_out(&job, node, &[(listed, "ok"), ("assert read('ln/a') + read('ln/b') == 'oneother'", "ok")]);
     }
+    // One that was renamed out of its dataset cannot change what is sealed.
+    try_out(
+        &job,
+        0,
+        &[
+            (
+                "os.link('ln/a', 'ln/d'); os.rename('ln/d', 'left'); assert os.stat('ln/a').st_nlink == 2",
+                "ok",
+            ),
+            ("os.link('ln/a', 'ck/a')", "EXDEV"),
+            ("touch('ln/.complete'); write('left', 'changed')", "ok"),
+            ("assert read('ln/a') == 'one' and os.stat('ln/a').st_nlink == 1; os.unlink('left')", "ok"),
+        ],
+    );
     // Two nodes, one path: other bytes fail, the same are one file.
     for node in [0, 2] {
         try_out(&job, node, &[(&format!("write('ck/both', 'of {node}')"), "ok")]);

@@ -76,6 +76,38 @@ fn sealed_they_are_files_of_their_own() {
 }
 
 #[test]
+fn a_name_that_has_left_the_dataset_is_not_sealed_with_it() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"bytes");
+    bench.write("ck/alone", b"bytes");
+    link(&bench);
+    for (left, to) in [("ck/sub/h", "y"), ("ck/alone", "z")] {
+        std::fs::hard_link(bench.tree.at(&path(left)), bench.tree.at(&path(to))).unwrap();
+    }
+    let mut lead = bench.serving(1);
+    let files = lead.freeze(1, "ck").unwrap();
+    assert_eq!(copies(&bench), 4);
+    // Too late.
+    std::fs::write(bench.tree.at(&path("y")), "other").unwrap();
+    let part = encode(&mut lead.data(), 1, &files).unwrap();
+    lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
+    assert!(are_apart(&bench) && copies(&bench) == 0);
+    for (left, to) in [("y", "other"), ("z", "bytes")] {
+        std::fs::write(bench.tree.at(&path(left)), to).unwrap();
+    }
+    for name in ["f", "g", "sub/h", "alone"] {
+        assert_eq!((read(&lead, 1, name).as_str(), bench.in_tree(name).as_deref()), ("bytes", Some("bytes")));
+    }
+    // In the next generation what nobody changed is the sealed one's too, which is no name outside.
+    lead.send(Command::Sealed(DatasetId(1)));
+    assert!(!lead.changed(1));
+    bench.begin(1).unwrap();
+    bench.change(1, "g", b"other");
+    lead.freeze_over(2, "ck", Some(1)).unwrap();
+    assert_eq!(bench.node.cache.copies(DatasetId(2), Instead::Link).unwrap().len(), 0);
+}
+
+#[test]
 fn a_failed_seal_leaves_them_one() {
     let mut bench = Bench::new();
     bench.write("ck/f", b"bytes");
