@@ -16,7 +16,7 @@
 pub mod device;
 pub mod launch;
 pub mod places;
-mod read_ahead;
+pub mod read_ahead;
 pub mod stores;
 pub mod supervisor;
 pub mod table;
