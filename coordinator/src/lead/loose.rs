@@ -190,11 +190,15 @@ impl Loose {
     }
 
     /// Attach: every node gets what the others have.
-    pub(super) fn attach(&mut self, cluster: &mut Cluster, now: Now<'_>) {
-        // Before any of it may be removed: what belonged to that belongs to what had begun before it.
+    pub(super) fn attach(&mut self, cluster: &mut Cluster, doubts: &[(Vec<u8>, DatasetId)]) {
+        // Before any of it may be removed: what belonged to that belongs to what had begun before it. What is complete on
+        // some nodes is sealed, also where that is not known yet.
+        let sealed =
+            |begun: &Begun| doubts.iter().any(|(name, id)| *name == begun.name && begun.base != Some(*id));
         let told = self.telling.iter().flat_map(Answers::iter);
-        let begun: Vec<Begun> = told.flat_map(|(_, inventory)| inventory.begun.iter().cloned()).collect();
-        self.learn(cluster, now, begun.into_iter());
+        let begun = told.flat_map(|(_, inventory)| inventory.begun.iter().filter(|begun| !sealed(begun)));
+        let begun: Vec<Begun> = begun.cloned().collect();
+        self.learn(cluster, Now { committing: None }, begun.into_iter());
         let mut holders = self.join(Age::default());
         for version in self.versions.iter().filter(|version| !self.versions.is_lost(version)) {
             match &version.owner {

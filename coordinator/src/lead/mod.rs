@@ -475,8 +475,9 @@ impl Running {
                         self.cluster.datasets.newest_first().first().map(|known| known.catalog.name.clone());
                     self.serve(current);
                     self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
-                    let now = Now { committing: self.seals.commits() };
-                    self.loose.attach(&mut self.cluster, now);
+                    let doubts = self.seals.doubts().map(|catalog| (catalog.name.clone(), catalog.id));
+                    let doubts: Vec<_> = doubts.collect();
+                    self.loose.attach(&mut self.cluster, &doubts);
                 }
             }
         }

@@ -11,19 +11,22 @@
 //!
 //! Fault points: `seal.links`, `commit.links`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{Stat, XattrFlags};
+use rustix::fs::{AtFlags, Stat, XattrFlags};
 use rustix::io::Errno;
 
 use crate::faults;
+use crate::fs::{INVALID, MARKER};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::store::beneath;
+use crate::stores::PRIMARY;
 use crate::transfer::Monitor;
 
+use super::boundary;
 use super::cache::{Cache, Instead, Staged, sync_directories};
 use super::generation::text;
 use super::node::Node;
@@ -62,10 +65,16 @@ impl Linked {
         }
     }
 
-    /// All but the first of each file; also that, if the file has names that were not added.
-    pub(super) fn parted(self) -> Vec<Link> {
-        let links = self.0.into_values().flat_map(|names| {
-            let leaves = !names.carried && names.all > names.found.len();
+    /// Files that have names which were not added.
+    fn have_others(&self) -> BTreeSet<u64> {
+        let others = |names: &Names| !names.carried && names.all > names.found.len();
+        self.0.iter().filter(|(_, names)| others(names)).map(|(inode, _)| *inode).collect()
+    }
+
+    /// All names but the first of each file; of those that `leave` that too.
+    fn parted(self, leave: &BTreeSet<u64>) -> Vec<Link> {
+        let links = self.0.into_iter().flat_map(|(inode, names)| {
+            let leaves = leave.contains(&inode);
             let further = names.found.into_iter().skip(usize::from(!leaves));
             further.map(move |path| Link { path, leaves })
         });
@@ -74,12 +83,58 @@ impl Linked {
 }
 
 impl Node {
-    /// Copies `links`, names of frozen files. When this returns, the copies are on storage.
+    /// Which names of frozen dataset `name` are to be files of their own.
+    pub(super) fn links_of(&self, name: &[u8], linked: Linked) -> Result<Vec<Link>, String> {
+        let mut leave = linked.have_others();
+        if !leave.is_empty() {
+            let here = self.names_not_sealed(name, &leave).map_err(text)?;
+            leave.retain(|inode| {
+                let names = linked.0.get(inode).map_or(0, |names| names.all - names.found.len());
+                names > here.get(inode).copied().unwrap_or(0)
+            });
+        }
+        Ok(linked.parted(&leave))
+    }
+
+    /// How many names these inodes of a dataset have that are no program's business elsewhere: what former generations
+    /// have aside, and what is no data.
+    fn names_not_sealed(&self, name: &[u8], inodes: &BTreeSet<u64>) -> io::Result<BTreeMap<u64, usize>> {
+        let mut names: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut add = |inode: u64, count| {
+            if inodes.contains(&inode) {
+                *names.entry(inode).or_default() += count;
+            }
+        };
+        let unseen = |errno: boundary::Errno| io::Error::from_raw_os_error(errno.0);
+        let top = self.tree.backing_directory(name).map_err(unseen)?;
+        for other in [MARKER, INVALID] {
+            match rustix::fs::statat(&top, other, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => add(stat.st_ino, 1),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let former: Vec<_> = {
+            let state = self.state.lock();
+            let has_name = state.table.datasets.values().filter(|dataset| dataset.name == name);
+            let aside = has_name.filter(|dataset| self.cache.is_aside(dataset.id));
+            aside.filter_map(|dataset| Some((dataset.id, dataset.catalog.clone()?))).collect()
+        };
+        for (id, catalog) in former {
+            let aside = self.cache.inodes_aside(id, &catalog.catalog().entries)?;
+            for (inode, paths) in aside {
+                add(inode, paths.len());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Copies `links`, names of frozen files of `bytes` in all. When this returns, the copies are on storage.
     pub(super) fn copy_links(
         &self,
         id: DatasetId,
         name: &[u8],
-        links: Vec<Link>,
+        (links, bytes): (Vec<Link>, u64),
         cancelled: &Monitor,
     ) -> Result<(), String> {
         self.cache.discard_copies(id, Instead::Link).map_err(text)?;
@@ -87,10 +142,11 @@ impl Node {
             return Ok(());
         }
         let top = self.tree.backing_directory(name).map_err(text)?;
-        let mut copied = BTreeSet::new();
+        let (mut copied, mut left) = (BTreeSet::new(), Vec::new());
         for Link { path: link, leaves } in links {
             let staged = Staged::Instead(Instead::Link, link.clone());
-            let made = self.copy_frozen(id, &top, (&link, &staged), cancelled).and_then(|_| {
+            let made = self.has_room_for_link(name, top.as_fd(), (&link, leaves), bytes).and_then(|()| {
+                self.copy_frozen(id, &top, (&link, &staged), cancelled)?;
                 let (from, to) = (beneath::open_file(top.as_fd(), &link), self.cache.staged(id, &staged));
                 copy_attributes(from.map_err(text)?, to.map_err(text)?).map_err(text)
             });
@@ -104,15 +160,42 @@ impl Node {
                 }
                 Err(reason) => {
                     self.cache.discard(id, &staged).map_err(text)?;
-                    let told = format!("{link} stays one file with its other names here: {reason}");
-                    self.events.warning(Some(id), &told);
+                    left.push((link, reason));
                 }
             }
+        }
+        if let Some((link, reason)) = left.first() {
+            let others = match left.len() - 1 {
+                0 => String::new(),
+                others => format!(", and so do {others} more names"),
+            };
+            let told = format!("{link} stays one file with its other names here{others}: {reason}");
+            self.events.warning(Some(id), &told);
         }
         if !copied.is_empty() {
             self.cache.sync_copies(id, Instead::Link, &copied).map_err(text)?;
         }
         faults::hit("seal.links").map_err(text)
+    }
+
+    /// The seal needs room too: for what protects `bytes`, at most as many. A name that leaves goes first.
+    fn has_room_for_link(
+        &self,
+        name: &[u8],
+        top: BorrowedFd<'_>,
+        (link, leaves): (&RelPath, bool),
+        bytes: u64,
+    ) -> Result<(), String> {
+        if leaves {
+            return Ok(());
+        }
+        let size = rustix::fs::fstat(beneath::open_file(top, link).map_err(text)?).map_err(text)?.st_size;
+        let store = self.cache.tree_store(name).map_err(text)?.unwrap_or(PRIMARY);
+        let room = self.room_in(store).map_err(text)?;
+        if size.cast_unsigned().saturating_add(bytes) > room.f_bavail.saturating_mul(room.f_frsize) {
+            return Err("there is no room for a copy beside what protects the dataset".into());
+        }
+        Ok(())
     }
 
     /// The copies that were sealed get their places in the tree. Done again after a crash at any point.
@@ -121,7 +204,13 @@ impl Node {
         if dataset.home != Home::Tree || dataset.catalog.is_none() {
             return;
         }
-        let placed = self.cache.place_links(id, &dataset.name).and_then(|placed| {
+        if self.cache.copies(id, Instead::Link).is_ok_and(|links| links.is_empty()) {
+            return;
+        }
+        // Other nodes' changes may have taken the place of some since they were copied.
+        let files = dataset.parts.values().flat_map(|part| &part.files);
+        let own: HashSet<&RelPath> = files.map(|(entry, _)| &entry.path).collect();
+        let placed = self.cache.place_links(id, &dataset.name, &own).and_then(|placed| {
             if !placed.is_empty() {
                 self.tree.parted(&dataset.name, &placed);
             }
@@ -136,11 +225,9 @@ impl Node {
 }
 
 impl Cache {
-    fn place_links(&self, id: DatasetId, name: &[u8]) -> io::Result<Vec<RelPath>> {
-        let links: Vec<RelPath> = self.copies(id, Instead::Link)?.into_iter().collect();
-        if links.is_empty() {
-            return Ok(links);
-        }
+    fn place_links(&self, id: DatasetId, name: &[u8], own: &HashSet<&RelPath>) -> io::Result<Vec<RelPath>> {
+        let links = self.copies(id, Instead::Link)?.into_iter();
+        let links: Vec<RelPath> = links.filter(|link| own.contains(link)).collect();
         let tree = self.tree(id, name)?;
         for link in &links {
             self.put_in_place(id, &Staged::Instead(Instead::Link, link.clone()), tree.as_fd(), link)?;

@@ -19,7 +19,7 @@ use crate::ids::RequestId;
 use super::boundary::{Caller, Completion, Errno, Look, Marking};
 use super::loose_store::LooseStore;
 use super::node::Node;
-use super::state::State;
+use super::state::{Home, State};
 use super::waiting::Wanted;
 
 /// Names that are told to stay on this node.
@@ -421,8 +421,13 @@ impl Node {
     }
 }
 
-/// What has begun under these names, over what is complete here.
+/// What has begun under these names, over what is complete here. Of a dataset that nobody has changed since it was sealed a
+/// worker that died may have left entries.
 fn begun_over(state: &State, names: Vec<(Vec<u8>, u64)>) -> Vec<Begun> {
-    let base = |name: &[u8]| state.base(name).map(|dataset| dataset.id);
-    names.into_iter().map(|(name, since_us)| Begun { base: base(&name), name, since_us }).collect()
+    let over = |(name, since_us): (Vec<u8>, u64)| {
+        let base = state.base(&name);
+        let unchanged = base.is_some_and(|dataset| dataset.home == Home::Tree);
+        (!unchanged).then(|| Begun { base: base.map(|dataset| dataset.id), name, since_us })
+    };
+    names.into_iter().filter_map(over).collect()
 }

@@ -196,6 +196,7 @@ impl Node {
                 Ok(())
             }
             DirOp::Rename { .. } if inside.is_some() => noted,
+            DirOp::Rename { from, to, exchange: true, .. } => self.journal.lock().exchanged(from, to),
             DirOp::Rename { from, to, .. } => self.journal.lock().renamed(from, to),
             DirOp::Remove { path } => {
                 if let Some(id) = self.removed_dataset(path) {

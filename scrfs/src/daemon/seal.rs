@@ -171,7 +171,8 @@ impl Node {
         };
         let told = FrozenPart { begun_us: self.begun_at(name), ..told };
         let (part, links) = self.describe((id, name, member), &told, base.as_ref(), &logs)?;
-        self.copy_links(id, name, links, cancelled)?;
+        let bytes = part.files.iter().map(|(_, copy)| copy.size).sum();
+        self.copy_links(id, name, (links, bytes), cancelled)?;
         self.record_frozen(id, name, member, part, cancelled)?;
         faults::hit("seal.frozen").map_err(text)?;
         Ok(told)
@@ -226,7 +227,7 @@ impl Node {
         }
         let mut part = Part::new(Origin::Here, files, others);
         part.carried = Arc::new(carried);
-        Ok((part, linked.parted()))
+        Ok((part, self.links_of(name.as_bytes(), linked)?))
     }
 
     fn record_frozen(

@@ -58,7 +58,14 @@ impl FileSystem {
         }
         let fs = Arc::clone(self);
         let finish = move |changed: Result<(), Errno>| done(changed.and_then(|()| fs.getattr(id)));
-        let step = move |fs: &Self, world: &World| fs.setattr_now(world, caller, id, &changes);
+        let since = self.partings.now();
+        let step = move |fs: &Self, world: &World| {
+            // A handle is of the file that was opened.
+            if changes.handle.is_none() {
+                fs.partings.check(id, since)?;
+            }
+            fs.setattr_now(world, caller, id, &changes)
+        };
         self.attempt(caller, step, Box::new(finish));
     }
 

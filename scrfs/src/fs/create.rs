@@ -99,7 +99,9 @@ impl FileSystem {
         }
         let done = self.after_loose(caller, &[(parent, name)], done);
         let made = name.to_vec();
+        let since = self.partings.now();
         let step = move |fs: &Self, world: &World| {
+            fs.partings.check(inode, since)?;
             let spot = fs.spot_to_make(world, parent, &made)?;
             let (parent, made) = (spot.parent, &*spot.name);
             let _change = fs.gates.change(parent);

@@ -149,8 +149,9 @@ impl FileSystem {
         let known = self.table.known(parent, name).and_then(|id| self.table.get(id).ok());
         let now =
             self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
-        if known.is_some_and(|inode| now != inode.key().ok_or(Errno(libc::ENOENT))) {
+        if let Some(inode) = known.filter(|inode| now != inode.key().ok_or(Errno(libc::ENOENT))) {
             self.table.cut(parent, name);
+            self.partings.part(inode.id);
         }
     }
 

@@ -32,6 +32,7 @@ mod nodes;
 mod open;
 mod pages;
 mod parked;
+mod partings;
 pub mod place;
 mod remove;
 mod rename;
@@ -67,6 +68,7 @@ pub use self::meter::IoRecord;
 pub use self::names::Entry;
 pub use self::open::{Data, Opened};
 use self::place::Namespace;
+pub(crate) use self::place::{INVALID, MARKER};
 pub use self::restore::Registered;
 use self::table::Table;
 pub use self::wait::Done;
@@ -108,6 +110,7 @@ pub struct FileSystem {
     eyes: eyes::Eyes,
     meters: meter::Meters,
     pages: pages::Pages,
+    partings: partings::Partings,
     world: RwLock<world::World>,
     handles: handles::Handles,
     waiters: wait::Waiters,
@@ -180,6 +183,7 @@ impl FileSystem {
             eyes: eyes::Eyes::default(),
             meters: meter::Meters::default(),
             pages: pages::Pages::default(),
+            partings: partings::Partings::default(),
             world: RwLock::default(),
             handles: handles::Handles::new(Arc::clone(&keep)),
             keep,

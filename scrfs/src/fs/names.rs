@@ -297,6 +297,10 @@ impl FileSystem {
             }
             // A pointer file: another node may put another one in its place.
             Place::Entry(_) => (self.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, true),
+            // A seal makes its names files of their own.
+            Place::Inside { .. } if attr.kind == Kind::File && attr.nlink > 1 => {
+                (self.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, false)
+            }
             _ if clears => (LOCAL, Duration::ZERO, false),
             Place::Outside | Place::Top | Place::Inside { .. } => (LOCAL, LOCAL, false),
         };

@@ -1,6 +1,6 @@
 //! What the inode table knows, for those who hold its lock: numbers, what they stand for, and their names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,6 +15,10 @@ use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
 use crate::path::{PATH_BYTES_MAX, RelPath};
+
+/// Inodes that are kept a while longer than the kernel knows them. When it is told to forget all names it forgets inodes
+/// that it looks up again at once, and those of sealed files have no other number to be found by.
+const LINGERING_MAX: usize = 1024;
 
 /// A known number.
 #[derive(Debug)]
@@ -37,6 +41,11 @@ pub(super) enum Held {
 impl Node {
     pub(super) fn new(inode: Arc<Inode>, lookups: u64) -> Self {
         Self { held: Held::Used(inode), lookups, links: SmallVec::new(), names: Names::default() }
+    }
+
+    /// Neither the kernel nor a name below it needs it.
+    fn is_idle(&self) -> bool {
+        self.lookups == 0 && self.names.is_empty()
     }
 
     /// Of its file below, if it has one.
@@ -109,6 +118,8 @@ pub(super) struct Nodes {
     /// Numbers by their backing inodes, where they are not [`own_number`] of these.
     others: HashMap<Key, u64>,
     pub(super) pool: Pool,
+    /// Inodes with names that the kernel has forgotten, the last one at the end; some are known to it again, or gone.
+    lingering: VecDeque<u64>,
     me: Weak<Mutex<Nodes>>,
 }
 
@@ -121,7 +132,8 @@ impl Nodes {
         let root = backings.into_iter().next().map(Known::from);
         let inode = Inode::new(ROOT, None, root, Weak::clone(me));
         let known = HashMap::from([(ROOT, Box::new(Node::new(inode, 1)))]);
-        Self { keep, roots, devices, known, others, pool, me: Weak::clone(me) }
+        let lingering = VecDeque::new();
+        Self { keep, roots, devices, known, others, pool, lingering, me: Weak::clone(me) }
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&Node> {
@@ -225,8 +237,30 @@ impl Nodes {
         if let Some(node) = self.get_mut(id) {
             node.lookups = node.lookups.saturating_sub(count);
             self.keep_lookups(id);
-            self.collect(id);
+            self.linger(id);
         }
+    }
+
+    /// Nobody needs an inode any more: it goes when many have come after it, or with its last name.
+    pub(super) fn linger(&mut self, id: u64) {
+        if !self.get(id).is_some_and(|node| node.is_idle() && !node.links.is_empty()) {
+            return self.collect(id);
+        }
+        self.lingering.push_back(id);
+        self.linger_at_most(LINGERING_MAX);
+    }
+
+    fn linger_at_most(&mut self, most: usize) {
+        while self.lingering.len() > most
+            && let Some(first) = self.lingering.pop_front()
+        {
+            self.collect(first);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn let_lingering_go(&mut self) {
+        self.linger_at_most(0);
     }
 
     fn keep_lookups(&self, id: u64) {
@@ -347,7 +381,7 @@ impl Nodes {
     pub(super) fn collect(&mut self, id: u64) {
         let mut pending = vec![id];
         while let Some(id) = pending.pop() {
-            let idle = self.get(id).is_some_and(|n| n.lookups == 0 && n.names.is_empty());
+            let idle = self.get(id).is_some_and(Node::is_idle);
             if !idle || id == ROOT {
                 continue;
             }

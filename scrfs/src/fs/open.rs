@@ -14,6 +14,7 @@ use super::eyes::is_eye;
 use super::handles::Handle;
 use super::inode::{Backing, Inode};
 use super::names::inner_of;
+use super::partings::Moment;
 use super::place::{MARKER, Place};
 use super::sealed::Sealed;
 use super::wait::Done;
@@ -74,10 +75,18 @@ impl FileSystem {
         if is_eye(id) {
             return done(self.open_eye(caller, id, flags));
         }
-        self.open_after(caller, id, flags, 0, done);
+        let since = self.partings.now();
+        self.open_after(caller, id, flags, (since, 0), done);
     }
 
-    fn open_after(self: &Arc<Self>, caller: Caller, id: u64, flags: i32, fetched: u32, done: Done<Opened>) {
+    fn open_after(
+        self: &Arc<Self>,
+        caller: Caller,
+        id: u64,
+        flags: i32,
+        (since, fetched): (Moment, u32),
+        done: Done<Opened>,
+    ) {
         self.forget_opened(caller.unique);
         let fs = Arc::clone(self);
         let finish = move |step: Result<Step, Errno>| match step {
@@ -89,14 +98,18 @@ impl FileSystem {
                     Err(error) => return done(Err(error)),
                 };
                 let again = move |fetch: Result<(), Errno>| match fetch {
-                    Ok(()) => fs.open_after(caller, id, flags, fetched + 1, done),
+                    Ok(()) => fs.open_after(caller, id, flags, (since, fetched + 1), done),
                     Err(error) => done(Err(error)),
                 };
                 requests.fetch(dataset, &path, caller, Box::new(again));
             }
             Err(error) => done(Err(error)),
         };
-        self.attempt(caller, move |fs, world| fs.open_now(world, caller, id, flags), Box::new(finish));
+        let step = move |fs: &Self, world: &World| {
+            fs.partings.check(id, since)?;
+            fs.open_now(world, caller, id, flags)
+        };
+        self.attempt(caller, step, Box::new(finish));
     }
 
     /// A request that a predecessor got opens its file anew: nobody was told of the former handle.

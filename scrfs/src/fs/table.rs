@@ -236,7 +236,7 @@ impl Table {
     pub(crate) fn drop_idle(&self) {
         let mut nodes = self.nodes.lock();
         for id in nodes.ids() {
-            nodes.collect(id);
+            nodes.linger(id);
         }
     }
 
@@ -331,6 +331,7 @@ mod tests {
         let number = two.id;
         drop(two);
         table.forget(number, 1);
+        table.nodes.lock().let_lingering_go();
         assert!(table.get(number).is_err());
         assert_eq!(table.enter(ROOT, b"two", in_other(5)).unwrap().id, number, "it is the same file");
         // A third file system's are counted.
@@ -371,6 +372,8 @@ mod tests {
         table.forget(dir.id, 1);
         assert_eq!(table.path(file.id), path("d/f"), "a child keeps its parents");
         table.forget(file.id, 2);
+        assert!(table.get(file.id).is_ok(), "for a while");
+        table.nodes.lock().let_lingering_go();
         assert!(table.get(file.id).is_err() && table.get(dir.id).is_err());
         assert_eq!(table.enter(ROOT, b"d", backing(2)).unwrap().id, dir.id, "it is the same file");
     }

@@ -98,12 +98,32 @@ fn a_name_that_has_left_the_dataset_is_not_sealed_with_it() {
     for name in ["f", "g", "sub/h", "alone"] {
         assert_eq!((read(&lead, 1, name).as_str(), bench.in_tree(name).as_deref()), ("bytes", Some("bytes")));
     }
-    // In the next generation what nobody changed is the sealed one's too, which is no name outside.
+}
+
+/// What a former generation has aside is no name outside.
+#[test]
+fn what_is_sealed_already_is_not_copied() {
+    let bench = Bench::new();
+    for name in ["ck/f", "ck/g", "ck/h"] {
+        bench.write(name, b"bytes");
+    }
+    let mut lead = bench.serving(1);
+    let files = lead.freeze(1, "ck").unwrap();
+    assert_eq!(copies(&bench), 0);
+    let part = encode(&mut lead.data(), 1, &files).unwrap();
+    lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
     lead.send(Command::Sealed(DatasetId(1)));
     assert!(!lead.changed(1));
     bench.begin(1).unwrap();
     bench.change(1, "g", b"other");
-    lead.freeze_over(2, "ck", Some(1)).unwrap();
+    // Another mode, another name: the bytes are the sealed ones.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(bench.tree.at(&path("ck/f")), mode).unwrap();
+    bench.node.changing(DatasetId(1), &path("ck/f"), None).unwrap();
+    std::fs::rename(bench.tree.at(&path("ck/h")), bench.tree.at(&path("ck/old"))).unwrap();
+    bench.node.changing(DatasetId(1), &path("ck/old"), None).unwrap();
+    let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+    assert!(names(&part.files).contains(&"old".to_owned()), "{part:?}");
     assert_eq!(bench.node.cache.copies(DatasetId(2), Instead::Link).unwrap().len(), 0);
 }
 
