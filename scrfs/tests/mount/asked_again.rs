@@ -21,7 +21,7 @@ fn kill_worker(m: &Mounted) {
 }
 
 /// A program, in a process that can be waited for while the mount does not answer.
-fn program(m: &Mounted, script: &str) -> JoinHandle<bool> {
+pub(super) fn program(m: &Mounted, script: &str) -> JoinHandle<bool> {
     let mut command = std::process::Command::new("timeout");
     command.args(["-k", "2", "60", "bash", "-ec", script]).current_dir(&m.mount_point);
     std::thread::spawn(move || command.status().unwrap().success())
@@ -90,7 +90,7 @@ fn a_waiting_marker_goes_on_waiting() {
         let id = DatasetId(2);
         lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
-        let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, "f"));
+        let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["f"]));
         lead.send(&Command::Commit(Box::new(catalog)));
         assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
         assert!(!touch.is_finished(), "all members' records are not known yet");
@@ -130,7 +130,7 @@ fn a_generation_that_has_begun_goes_on() {
         assert!(matches!(lead.next(), Event::Marker { .. }));
         lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
-        let catalog = catalog(ID, b"ck", lead.epoch, &encode(&lead, ID, "f"));
+        let catalog = catalog(ID, b"ck", lead.epoch, &encode(&lead, ID, &["f"]));
         lead.send(&Command::Commit(Box::new(catalog)));
         assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
         lead.send(&Command::Sealed(ID));
@@ -198,7 +198,7 @@ fn log_through_seals(m: &Mounted) {
     let id = DatasetId(2);
     assert_eq!(freeze(&mut lead, id, None), 14);
     log.write_all(b"four ").unwrap();
-    let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, "log"));
+    let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["log"]));
     lead.send(&Command::Commit(Box::new(catalog)));
     assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
     lead.send(&Command::Sealed(id));

@@ -123,13 +123,16 @@ impl Lead {
 }
 
 /// Does a member's part of the encoding of a dataset with one file.
-pub(crate) fn encode(lead: &Lead, id: DatasetId, file: &str) -> MemberPart {
+pub(crate) fn encode(lead: &Lead, id: DatasetId, files: &[&str]) -> MemberPart {
     let mut data = DataConnection::connect(&lead.control, lead.epoch, WAIT).unwrap();
-    let path = scrfs::path::RelPath::new(file).unwrap();
-    let fd = data.descriptor(&DataRequest::OpenFile { id, path }).unwrap();
-    let mut bytes = Vec::new();
-    fs::File::from(fd).read_to_end(&mut bytes).unwrap();
-    let crcs = vec![crc32fast::hash(&bytes)];
+    let mut crc = |file: &str| {
+        let path = scrfs::path::RelPath::new(file).unwrap();
+        let fd = data.descriptor(&DataRequest::OpenFile { id, path }).unwrap();
+        let mut bytes = Vec::new();
+        fs::File::from(fd).read_to_end(&mut bytes).unwrap();
+        crc32fast::hash(&bytes)
+    };
+    let crcs = files.iter().map(|file| crc(file)).collect();
     let name = "1_of_2_in_0.xor".to_owned();
     let create = DataRequest::CreateRedundancy { id, member: Member(0), name: name.clone() };
     fs::File::from(data.descriptor(&create).unwrap()).write_all(b"parity").unwrap();
@@ -149,7 +152,8 @@ pub(crate) fn catalog(id: DatasetId, name: &[u8], epoch: Epoch, part: &MemberPar
         _ => 0,
     });
     let place = |host: &str, files, bytes| MemberPlace { host: host.into(), files, bytes, taken: None };
-    let members = vec![place("n0", 1, bytes.sum()), place("n1", 0, 0)];
+    let files = part.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_))).count();
+    let members = vec![place("n0", files as u64, bytes.sum()), place("n1", 0, 0)];
     let mut catalog = Catalog {
         id,
         epoch,
@@ -305,7 +309,7 @@ impl Session {
             other => Err(other),
         })?;
         assert_eq!(part.map(|part| part.files.len()), Ok(1));
-        let catalog = catalog(id, name, self.lead.epoch, &encode(&self.lead, id, "f"));
+        let catalog = catalog(id, name, self.lead.epoch, &encode(&self.lead, id, &["f"]));
         self.lead.link.commands.send(&Command::Commit(Box::new(catalog)))?;
         let result = self.answer(|event| match event {
             Event::Committed { result, .. } => Ok(result),

@@ -9,6 +9,7 @@ mod asked_again;
 mod eyes;
 mod lead;
 mod limits;
+mod links;
 mod pages;
 mod remembered;
 mod stores;

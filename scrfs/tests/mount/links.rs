@@ -1,0 +1,67 @@
+//! Names of one file that a seal makes files of their own, while programs use them.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+
+use scrfs::control::{Command, Event};
+use scrfs::ids::{DatasetId, Member};
+
+use super::asked_again::program;
+use super::lead::{Lead, catalog, encode};
+use super::{both_modes, wait_until};
+
+/// The kernel asks for an inode, which has stood for all names when the program that waits gave one of them.
+#[test]
+fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
+    both_modes(|m| {
+        fs::create_dir(m.at("ck")).unwrap();
+        fs::write(m.at("ck/f"), b"data").unwrap();
+        for name in ["ck/g", "ck/h"] {
+            fs::hard_link(m.at("ck/f"), m.at(name)).unwrap();
+        }
+        let mut lead = Lead::attach(&m.control(), 1);
+        lead.inventory();
+        lead.send(&Command::Serve);
+        let touch = program(m, "touch ck/.complete");
+        assert!(matches!(lead.next(), Event::Marker { .. }));
+        let id = DatasetId(1);
+        lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base: None });
+        assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
+
+        let (tell, told) = std::sync::mpsc::channel();
+        let (written, cut) = (m.at("ck/g"), m.at("ck/h"));
+        let waiting = |work: Box<dyn FnOnce() + Send>| {
+            let tell = tell.clone();
+            let thread = std::thread::spawn(move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                work();
+            });
+            let thread_id = told.recv().unwrap().as_raw_nonzero();
+            let at = format!("/proc/self/task/{thread_id}/wchan");
+            wait_until("the request", || {
+                fs::read_to_string(&at).is_ok_and(|at| at.contains("request_wait_answer"))
+            });
+            thread
+        };
+        let writer = waiting(Box::new(move || fs::write(written, b"other").unwrap()));
+        let shortener = waiting(Box::new(move || {
+            nix::unistd::truncate(&cut, 1).unwrap();
+        }));
+
+        let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["f", "g", "h"]));
+        lead.send(&Command::Commit(Box::new(catalog)));
+        assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
+        lead.send(&Command::Sealed(id));
+        assert!(touch.join().unwrap());
+        writer.join().unwrap();
+        shortener.join().unwrap();
+        let read = |name: &str| fs::read_to_string(m.at(name)).unwrap();
+        assert_eq!([read("ck/f"), read("ck/g"), read("ck/h")], ["data", "other", "d"]);
+        let number = |name: &str| fs::metadata(m.at(name)).unwrap().ino();
+        assert!(number("ck/f") != number("ck/g") && number("ck/g") != number("ck/h"));
+        // What is written now is that name's too.
+        let mut file = OpenOptions::new().append(true).open(m.at("ck/f")).unwrap();
+        std::io::Write::write_all(&mut file, b" more").unwrap();
+        assert_eq!([read("ck/f"), read("ck/g"), read("ck/h")], ["data more", "other", "d"]);
+    });
+}
