@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scrfs_harness::Cluster;
 use scrfs_harness::job::{Job, SOON};
-use scrfs_harness::place::SCR;
+use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::wait;
 
 const LIMIT: Duration = Duration::from_mins(2);
@@ -275,7 +275,9 @@ fn other_things_of_their_names_are_refused() {
         ["mkdir 100", "echo > 100", "echo > melt.200.0.restart", "echo > 150; mv 150 100", "ln -s x 100"]
     {
         let tried = job.on(1).run(&format!("cd {SCR} && {line}"));
-        assert!(!tried.ok() && tried.err.contains("File exists"), "{tried}");
+        let there = job.on(1).run(&format!("cd {SCR}; stat 100; ls -lan . {CACHE}/*/*/tree")).out;
+        let refused = !tried.ok() && tried.err.contains("File exists");
+        assert!(refused, "{tried}\n{there}\n{}", job.events(1));
         job.on(1).run(&format!("rm -f {SCR}/150")).must();
     }
     assert!(!job.on(1).run(&format!("touch {SCR}/.complete.999")).ok());
