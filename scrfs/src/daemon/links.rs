@@ -117,10 +117,9 @@ impl Node {
         let former: Vec<_> = {
             let state = self.state.lock();
             let has_name = state.table.datasets.values().filter(|dataset| dataset.name == name);
-            let aside = has_name.filter(|dataset| self.cache.is_aside(dataset.id));
-            aside.filter_map(|dataset| Some((dataset.id, dataset.catalog.clone()?))).collect()
+            has_name.filter_map(|dataset| Some((dataset.id, dataset.catalog.clone()?))).collect()
         };
-        for (id, catalog) in former {
+        for (id, catalog) in former.into_iter().filter(|(id, _)| self.cache.is_aside(*id)) {
             let aside = self.cache.inodes_aside(id, &catalog.catalog().entries)?;
             for (inode, paths) in aside {
                 add(inode, paths.len());

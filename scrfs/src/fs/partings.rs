@@ -2,6 +2,7 @@
 //! cannot be carried out on what the inode stands for now. ESTALE has the kernel look its name up again, and ask anew.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -17,7 +18,6 @@ pub(crate) struct Moment(u64);
 
 #[derive(Debug, Default)]
 struct Parted {
-    now: u64,
     /// The last parting of each.
     last: HashMap<u64, u64>,
     /// Those of inodes that are forgotten were not after this one.
@@ -26,28 +26,35 @@ struct Parted {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Partings(Mutex<Parted>);
+pub(crate) struct Partings {
+    /// Beside the lock: each open asks for it, and nearly always nothing was parted meanwhile.
+    now: AtomicU64,
+    parted: Mutex<Parted>,
+}
 
 impl Partings {
     pub(crate) fn now(&self) -> Moment {
-        Moment(self.0.lock().now)
+        Moment(self.now.load(Ordering::Acquire))
     }
 
     /// A name of inode `id` stands for another one from now on.
     pub(crate) fn part(&self, id: u64) {
-        let mut parted = self.0.lock();
+        let mut parted = self.parted.lock();
+        let before = self.now.load(Ordering::Acquire);
         if parted.last.len() >= INODES_MAX {
             parted.last.clear();
-            parted.forgotten = parted.now;
+            parted.forgotten = before;
         }
-        parted.now += 1;
-        let now = parted.now;
-        parted.last.insert(id, now);
+        parted.last.insert(id, before + 1);
+        self.now.store(before + 1, Ordering::Release);
     }
 
     /// ESTALE if a name of inode `id` was taken from it after `since`.
     pub(crate) fn check(&self, id: u64, since: Moment) -> Result<(), Errno> {
-        let parted = self.0.lock();
+        if self.now() == since {
+            return Ok(());
+        }
+        let parted = self.parted.lock();
         let last = parted.last.get(&id).copied().unwrap_or(parted.forgotten);
         if last > since.0 { Err(Errno(libc::ESTALE)) } else { Ok(()) }
     }
