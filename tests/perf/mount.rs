@@ -52,6 +52,22 @@ impl Mount {
         Ok(path)
     }
 
+    /// Where the cache keeps the one file of this name.
+    pub(crate) fn backing_file(&self, name: &str) -> io::Result<PathBuf> {
+        let mut left = vec![self.home.join("cache")];
+        while let Some(directory) = left.pop() {
+            for entry in std::fs::read_dir(directory)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    left.push(entry.path());
+                } else if entry.file_name() == name {
+                    return Ok(entry.path());
+                }
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, format!("the cache has no file {name}")))
+    }
+
     /// The processes that serve it: those of the program with the mount point among their arguments.
     pub(crate) fn processes(&self) -> io::Result<Vec<u32>> {
         let mut found = Vec::new();
