@@ -5,45 +5,22 @@
 //! about to be committed, versions that belong to it are bound to its id first, so that whoever has its COMPLETE has
 //! them bound.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod epoch;
+mod rounds;
+
+use std::collections::BTreeMap;
 
 use scrfs::control::Command;
-use scrfs::control::loose::{
-    Age, Begun, LooseBase, LooseEntry, LooseInventory, LooseOwner, LooseSet, LooseStamp, LooseVersion,
-};
+use scrfs::control::loose::{Age, Begun, LooseInventory, LooseOwner, LooseSet};
 use scrfs::dataset::Catalog;
-use scrfs::ids::{DatasetId, NodeRank, RequestId};
+use scrfs::ids::DatasetId;
 
+use self::rounds::Rounds;
 use super::answers::Answers;
 use super::cluster::Cluster;
 use super::loose_set::Sets;
 use super::spread::Spread;
-use super::versions::{Versions, is_lost};
-
-/// Requests of one round, and bytes in them (once there is one), so that a message stays well below the bound of a frame.
-const ROUND_MAX: usize = 256;
-const ROUND_BYTES: usize = 16 << 20;
-/// Answers that are remembered in case a request comes again.
-const REMEMBERED: usize = 4096;
-
-#[derive(Debug)]
-struct Request {
-    id: RequestId,
-    entries: Vec<LooseEntry>,
-}
-
-#[derive(Debug)]
-enum Step {
-    Asking(Answers<Vec<Begun>>),
-    Storing(Answers<i32>, Vec<LooseStamp>),
-}
-
-#[derive(Debug)]
-struct Round {
-    number: u64,
-    requests: Vec<Request>,
-    step: Step,
-}
+use super::versions::Versions;
 
 /// What the seals of this moment mean for new versions.
 #[derive(Debug, Clone, Copy)]
@@ -59,13 +36,7 @@ pub(super) struct Loose {
     pub(super) telling: Option<Answers<LooseInventory>>,
     pub(super) versions: Versions,
     spread: Option<Spread>,
-    queue: VecDeque<Request>,
-    /// Ids in the queue and in the round.
-    open: BTreeSet<RequestId>,
-    answered: BTreeMap<RequestId, i32>,
-    answered_order: VecDeque<RequestId>,
-    round: Option<Round>,
-    serial: u64,
+    rounds: Rounds,
     /// The newest dataset that was sealed, also when it is gone.
     newest: Age,
     /// Datasets that have begun and are not sealed, and when.
@@ -85,8 +56,6 @@ pub(super) struct Loose {
     committed: Option<(Age, Vec<u8>)>,
     /// Seals that came to nothing when the epoch began, and what they would have sealed.
     pub(super) dropped: BTreeMap<Age, Vec<u8>>,
-    /// A name was refused, and that was told.
-    full: bool,
     pub(super) sets: Sets,
 }
 
@@ -95,77 +64,6 @@ pub(super) fn age_of(catalog: &Catalog) -> Age {
 }
 
 impl Loose {
-    pub(super) fn begin_epoch(cluster: &mut Cluster) -> Self {
-        cluster.send_all(&Command::LooseInventory);
-        Self { telling: Some(Answers::of(cluster.nodes())), ..Self::default() }
-    }
-
-    /// What a node has; false when it has told before.
-    pub(super) fn inventory(&mut self, node: NodeRank, inventory: LooseInventory) -> bool {
-        self.telling.as_mut().is_some_and(|telling| telling.put(node, inventory))
-    }
-
-    /// All nodes have told.
-    pub(super) fn told(&self) -> bool {
-        self.telling.as_ref().is_none_or(Answers::all)
-    }
-
-    /// What they have told is taken in.
-    pub(super) fn joined(&self) -> bool {
-        self.telling.is_none()
-    }
-
-    /// A node knows what is presented with the dataset of `age`.
-    pub(super) fn knows(&self, age: Age) -> bool {
-        let told = self.telling.iter().flat_map(Answers::iter);
-        told.into_iter().any(|(_, inventory)| inventory.began.iter().any(|(known, _)| *known == age))
-    }
-
-    /// Joins what the nodes have told: gives what each has. `shown`: what is about to be presented.
-    fn join(&mut self, shown: Age) -> Vec<(NodeRank, Vec<LooseVersion>)> {
-        let Some(telling) = self.telling.take() else { return Vec::new() };
-        let told: Vec<(NodeRank, LooseInventory)> = telling.into_answers().collect();
-        for (_, inventory) in &told {
-            self.sealed.extend(inventory.began.iter().copied());
-            self.versions.was(inventory.bound.clone());
-        }
-        let base = told.iter().map(|(_, inventory)| inventory.base).max().flatten();
-        self.versions.based(base);
-        // Who took no part in the last restart may have what was forgotten since: of the branch that goes on the others
-        // know all that counts.
-        let (current, former): (Vec<_>, Vec<_>) =
-            told.into_iter().partition(|(_, inventory)| inventory.base == base);
-        for (_, inventory) in &current {
-            inventory.versions.iter().for_each(|version| self.versions.insert(version.clone()));
-        }
-        let knows = |inventory: &LooseInventory| inventory.began.iter().any(|(age, _)| *age == shown);
-        // Unless what is presented is known to them alone.
-        let alone = !current.iter().any(|(_, inventory)| knows(inventory));
-        for (_, inventory) in &former {
-            let counts = alone && knows(inventory);
-            for version in &inventory.versions {
-                let not_later = matches!(version.owner, LooseOwner::Sealed(age) if age <= shown);
-                // What a restart had given up before that node left is of no branch that can come back with it.
-                let of_its_branch = !is_lost(inventory.base, version);
-                if self.versions.get(version.stamp).is_some()
-                    || (of_its_branch && ((counts && not_later) || self.versions.is_lost(version)))
-                {
-                    self.versions.insert(version.clone());
-                }
-            }
-        }
-        // The branch of what is presented, as those know it that were in it: what it had given up is not of it.
-        let of_branch = current.iter().chain(&former).map(|(_, inventory)| inventory).filter(|i| knows(i));
-        let bases = of_branch.filter_map(|inventory| inventory.base).filter(|b| b.epoch <= shown.epoch);
-        if let Some(branch) = bases.max() {
-            self.versions.drop_lost(branch);
-        }
-        for (age, name) in std::mem::take(&mut self.dropped) {
-            self.unseal(age, name);
-        }
-        current.into_iter().chain(former).map(|(node, inventory)| (node, inventory.versions)).collect()
-    }
-
     /// The seal of `age` has come to nothing.
     fn unseal(&mut self, age: Age, name: Vec<u8>) {
         let since_us = self.sealed.remove(&age).unwrap_or(u64::MAX);
@@ -189,41 +87,6 @@ impl Loose {
         self.committed = now;
     }
 
-    /// Attach: every node gets what the others have.
-    pub(super) fn attach(&mut self, cluster: &mut Cluster, doubts: &[(Vec<u8>, DatasetId)]) {
-        // Before any of it may be removed: what belonged to that belongs to what had begun before it. What is complete on
-        // some nodes is sealed, also where that is not known yet.
-        let sealed =
-            |begun: &Begun| doubts.iter().any(|(name, id)| *name == begun.name && begun.base != Some(*id));
-        let told = self.telling.iter().flat_map(Answers::iter);
-        let begun = told.flat_map(|(_, inventory)| inventory.begun.iter().filter(|begun| !sealed(begun)));
-        let begun: Vec<Begun> = begun.cloned().collect();
-        self.learn(cluster, Now { committing: None }, begun.into_iter());
-        let mut holders = self.join(Age::default());
-        for version in self.versions.iter().filter(|version| !self.versions.is_lost(version)) {
-            match &version.owner {
-                LooseOwner::Begun { name, since_us, after } => {
-                    self.begun.entry(name.clone()).or_insert(*since_us);
-                    self.newest = self.newest.max(*after);
-                }
-                LooseOwner::Sealed(age) => self.newest = self.newest.max(*age),
-            }
-        }
-        let kept = self.ages(cluster);
-        for (_, versions) in &holders {
-            let had: BTreeSet<LooseStamp> = versions.iter().map(|version| version.stamp).collect();
-            let missing = self.versions.iter().map(|version| version.stamp);
-            let missing: Vec<LooseStamp> = missing.filter(|stamp| !had.contains(stamp)).collect();
-            self.versions.lack(missing);
-        }
-        // What is not needed any more too: the nodes have it until they are told to forget it.
-        self.bind_first(cluster, &mut holders);
-        self.versions.prune(&kept, true);
-        self.forget_datasets(cluster, &kept);
-        self.spread = Some(Spread::begin(cluster, &self.versions, holders, true));
-        self.spread_on(cluster);
-    }
-
     /// Only what goes with `kept` is kept from now on.
     fn forget_datasets(&mut self, cluster: &mut Cluster, kept: &[Age]) {
         let datasets: Vec<Age> = self.sealed.keys().filter(|age| !kept.contains(age)).copied().collect();
@@ -233,157 +96,10 @@ impl Loose {
         }
     }
 
-    /// Restart: the first of `chosen` is presented (none: nothing is), of which the prefix has what goes with it, if it is
-    /// `stored` there. False until every node has what that takes.
-    pub(super) fn present(
-        &mut self,
-        cluster: &mut Cluster,
-        chosen: &[(Catalog, bool)],
-        stored: bool,
-    ) -> bool {
-        if self.telling.is_some() {
-            let set = self.sets.take_read();
-            let shown = chosen.first().map(|(catalog, _)| age_of(catalog)).unwrap_or_default();
-            let known = shown == Age::default() || self.knows(shown);
-            let holders = self.join(shown);
-            match set {
-                Some(set) => {
-                    // The nodes know of another branch, or of too little.
-                    if !known {
-                        self.versions.give_up(shown);
-                    }
-                    self.versions.add_set(set);
-                    let created = chosen.first().map_or(0, |(catalog, _)| catalog.created_us);
-                    self.sealed.entry(shown).or_insert(created);
-                }
-                // What the nodes have may be of another branch: who knew it left before the others were told.
-                None if !known => {
-                    if !stored {
-                        cluster.warn(format!(
-                            "no node knows the pointer files of dataset {}: there are none",
-                            shown.id
-                        ));
-                    }
-                    self.versions.give_up(shown);
-                }
-                None => {}
-            }
-            self.versions.present(LooseBase { epoch: cluster.epoch, shown });
-            self.newest = shown;
-            let chosen = chosen.iter().map(|(catalog, _)| age_of(catalog));
-            let ages: Vec<Age> = chosen.chain(self.held.iter().copied()).collect();
-            self.versions.prune(&ages, true);
-            self.forget_datasets(cluster, &ages);
-            self.spread = Some(Spread::begin(cluster, &self.versions, holders, false));
-            self.spread_on(cluster);
-        }
-        if self.spread.is_some() {
-            return false;
-        }
-        let shown = chosen.first().map(|(catalog, _)| age_of(catalog)).unwrap_or_default();
-        let mut versions = Vec::new();
-        if shown != Age::default() {
-            let there = |version: &&LooseVersion| !version.entry.is_gone();
-            versions.extend(self.versions.shown(shown).into_iter().filter(there).map(|v| v.stamp));
-        }
-        let began = self.sealed.iter().map(|(age, began)| (*age, *began)).collect();
-        cluster.send_all(&Command::LooseBind { bound: Vec::new(), began });
-        cluster.send_all(&Command::LooseShow { versions, shown });
-        true
-    }
-
     /// Datasets of which pointer files are kept.
     fn ages(&self, cluster: &Cluster) -> Vec<Age> {
         let others = self.doubts.iter().chain(&self.held).chain([&self.newest]).copied();
         cluster.datasets.all().map(age_of).chain(others).collect()
-    }
-
-    fn spread_on(&mut self, cluster: &mut Cluster) {
-        if let Some(spread) = &mut self.spread
-            && spread.go_on(cluster, &mut self.versions)
-        {
-            let lacking: BTreeSet<LooseStamp> = spread.lacking(&self.versions).collect();
-            self.versions.lack_only(lacking);
-            self.spread = None;
-            self.sets.changed(cluster, &self.versions);
-        }
-    }
-
-    /// A node's copy of a version; false when it was not asked for one.
-    pub(super) fn read(
-        &mut self,
-        cluster: &mut Cluster,
-        node: NodeRank,
-        stamp: LooseStamp,
-        version: Option<LooseVersion>,
-    ) -> bool {
-        let Some(spread) = &mut self.spread else { return false };
-        let awaited = spread.read(cluster, &mut self.versions, node, stamp, version);
-        self.spread_on(cluster);
-        awaited
-    }
-
-    /// A program's request. One that came before is not carried out again.
-    pub(super) fn request(
-        &mut self,
-        cluster: &mut Cluster,
-        node: NodeRank,
-        id: RequestId,
-        entries: Vec<LooseEntry>,
-    ) {
-        if let Some(&errno) = self.answered.get(&id) {
-            cluster.send(node, Command::LooseFinish { results: vec![(id, errno)] });
-        } else if self.open.insert(id) {
-            self.queue.push_back(Request { id, entries });
-        }
-    }
-
-    /// The nodes are asked what has begun under which name: names do not change meanwhile.
-    pub(super) fn asks(&self) -> bool {
-        self.round.as_ref().is_some_and(|round| matches!(round.step, Step::Asking(_)))
-    }
-
-    /// Begins the next round if none runs and something is asked for.
-    pub(super) fn begin(&mut self, cluster: &mut Cluster) {
-        if self.round.is_some() || self.spread.is_some() || self.queue.is_empty() {
-            return;
-        }
-        let mut bytes = 0;
-        let mut requests = Vec::new();
-        while let Some(next) = self.queue.front() {
-            bytes += next.entries.iter().map(|entry| entry.bytes.len()).sum::<usize>();
-            if requests.len() == ROUND_MAX || (bytes > ROUND_BYTES && !requests.is_empty()) {
-                break;
-            }
-            requests.extend(self.queue.pop_front());
-        }
-        let number = cluster.next_round();
-        cluster.send_all(&Command::LooseAsk { round: number });
-        self.round = Some(Round { number, requests, step: Step::Asking(Answers::of(cluster.nodes())) });
-    }
-
-    /// A node says what has begun there; false when no such round asked.
-    pub(super) fn asked(
-        &mut self,
-        cluster: &mut Cluster,
-        now: Now<'_>,
-        node: NodeRank,
-        round: u64,
-        begun: Vec<Begun>,
-    ) -> bool {
-        let Some(running) = self.round.as_mut().filter(|running| running.number == round) else {
-            return false;
-        };
-        let Step::Asking(answers) = &mut running.step else { return false };
-        if !answers.put(node, begun) {
-            return false;
-        }
-        if answers.all() {
-            let answers = std::mem::replace(answers, Answers::of([]));
-            self.learn(cluster, now, answers.into_answers().flat_map(|(_, begun)| begun));
-            self.order(cluster, now);
-        }
-        true
     }
 
     /// Takes in what has begun on all nodes.
@@ -426,95 +142,9 @@ impl Loose {
         }
     }
 
-    /// Gives the round's versions their places, and has all nodes store them.
-    fn order(&mut self, cluster: &mut Cluster, now: Now<'_>) {
-        let owner = self.owner(cluster, now);
-        let Some(round) = &mut self.round else { return };
-        let mut versions = Vec::new();
-        for Request { id, entries } in &mut round.requests {
-            for entry in std::mem::take(entries) {
-                let names = self.versions.names();
-                let known = names.contains(entry.name.as_slice());
-                if entry.is_gone() && !known {
-                    continue;
-                }
-                if !entry.is_gone() && !known && names.len() >= cluster.settings.loose.max_names as usize {
-                    let name = String::from_utf8_lossy(&entry.name).into_owned();
-                    if !std::mem::replace(&mut self.full, true) {
-                        let limit = cluster.settings.loose.max_names;
-                        cluster.warn(format!(
-                            "{name}: there are {limit} pointer files already (SCRFS_LOOSE_FILES): it stays on its node, as \
-                             all further ones do"
-                        ));
-                    }
-                    continue;
-                }
-                self.serial += 1;
-                let stamp = LooseStamp { epoch: cluster.epoch, serial: self.serial };
-                let version = LooseVersion { stamp, request: *id, owner: owner.clone(), entry };
-                self.versions.insert(version.clone());
-                versions.push(version);
-            }
-        }
-        if versions.is_empty() {
-            return self.finish(cluster, 0);
-        }
-        let stamps = versions.iter().map(|version| version.stamp).collect();
-        cluster.send_all(&Command::LooseStore { round: round.number, versions, place: true });
-        round.step = Step::Storing(Answers::of(cluster.nodes()), stamps);
-    }
-
-    /// A node has stored; false when no such round waits for it.
-    pub(super) fn stored(&mut self, cluster: &mut Cluster, node: NodeRank, round: u64, errno: i32) -> bool {
-        if let Some(spread) = &mut self.spread
-            && spread.stored(cluster, node, round, errno)
-        {
-            self.spread_on(cluster);
-            return true;
-        }
-        let Some(running) = self.round.as_mut().filter(|running| running.number == round) else {
-            return false;
-        };
-        let Step::Storing(answers, stamps) = &mut running.step else { return false };
-        if errno != 0 {
-            self.versions.lack(stamps.iter().copied());
-            let text = std::io::Error::from_raw_os_error(errno);
-            let host = cluster.host(node).to_owned();
-            cluster.warn(format!("{host} cannot store pointer files: {text}"));
-        }
-        if !answers.put(node, errno) {
-            return false;
-        }
-        if answers.all() {
-            let errno = answers.iter().map(|(_, errno)| *errno).find(|errno| *errno != 0).unwrap_or(0);
-            self.finish(cluster, errno);
-        }
-        true
-    }
-
-    fn finish(&mut self, cluster: &mut Cluster, errno: i32) {
-        let Some(round) = self.round.take() else { return };
-        let results: Vec<(RequestId, i32)> =
-            round.requests.iter().map(|request| (request.id, errno)).collect();
-        for &(id, errno) in &results {
-            self.open.remove(&id);
-            self.answered.insert(id, errno);
-            self.answered_order.push_back(id);
-        }
-        while self.answered_order.len() > REMEMBERED {
-            if let Some(old) = self.answered_order.pop_front() {
-                self.answered.remove(&old);
-            }
-        }
-        // Before anybody hears of it.
-        self.sets.changed(cluster, &self.versions);
-        cluster.send_all(&Command::LooseFinish { results });
-        self.prune(cluster);
-    }
-
     fn prune(&mut self, cluster: &mut Cluster) {
         // What is on its way to the nodes, or asked for there, stays.
-        if self.round.is_some() || self.spread.is_some() {
+        if !self.rounds.is_idle() || self.spread.is_some() {
             return;
         }
         let kept = self.ages(cluster);

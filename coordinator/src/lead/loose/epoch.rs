@@ -1,0 +1,207 @@
+//! Pointer files when an epoch begins: the nodes tell what they have, what of it counts is worked out, and every node gets
+//! it.
+
+use std::collections::BTreeSet;
+
+use scrfs::control::Command;
+use scrfs::control::loose::{Age, Begun, LooseBase, LooseInventory, LooseOwner, LooseStamp, LooseVersion};
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, NodeRank};
+
+use super::super::answers::Answers;
+use super::super::cluster::Cluster;
+use super::super::spread::Spread;
+use super::super::versions::is_lost;
+use super::{Loose, Now, age_of};
+
+impl Loose {
+    pub(in crate::lead) fn begin_epoch(cluster: &mut Cluster) -> Self {
+        cluster.send_all(&Command::LooseInventory);
+        Self { telling: Some(Answers::of(cluster.nodes())), ..Self::default() }
+    }
+
+    /// What a node has; false when it has told before.
+    pub(in crate::lead) fn inventory(&mut self, node: NodeRank, inventory: LooseInventory) -> bool {
+        self.telling.as_mut().is_some_and(|telling| telling.put(node, inventory))
+    }
+
+    /// All nodes have told.
+    pub(in crate::lead) fn told(&self) -> bool {
+        self.telling.as_ref().is_none_or(Answers::all)
+    }
+
+    /// What they have told is taken in.
+    pub(in crate::lead) fn joined(&self) -> bool {
+        self.telling.is_none()
+    }
+
+    /// A node knows what is presented with the dataset of `age`.
+    pub(in crate::lead) fn knows(&self, age: Age) -> bool {
+        let told = self.telling.iter().flat_map(Answers::iter);
+        told.into_iter().any(|(_, inventory)| inventory.began.iter().any(|(known, _)| *known == age))
+    }
+
+    /// Joins what the nodes have told: gives what each has. `shown`: what is about to be presented.
+    fn join(&mut self, shown: Age) -> Vec<(NodeRank, Vec<LooseVersion>)> {
+        let Some(telling) = self.telling.take() else { return Vec::new() };
+        let told: Vec<(NodeRank, LooseInventory)> = telling.into_answers().collect();
+        for (_, inventory) in &told {
+            self.sealed.extend(inventory.began.iter().copied());
+            self.versions.was(inventory.bound.clone());
+        }
+        let base = told.iter().map(|(_, inventory)| inventory.base).max().flatten();
+        self.versions.based(base);
+        // Who took no part in the last restart may have what was forgotten since: of the branch that goes on the others
+        // know all that counts.
+        let (current, former): (Vec<_>, Vec<_>) =
+            told.into_iter().partition(|(_, inventory)| inventory.base == base);
+        for (_, inventory) in &current {
+            inventory.versions.iter().for_each(|version| self.versions.insert(version.clone()));
+        }
+        let knows = |inventory: &LooseInventory| inventory.began.iter().any(|(age, _)| *age == shown);
+        // Unless what is presented is known to them alone.
+        let alone = !current.iter().any(|(_, inventory)| knows(inventory));
+        for (_, inventory) in &former {
+            let counts = alone && knows(inventory);
+            for version in &inventory.versions {
+                let not_later = matches!(version.owner, LooseOwner::Sealed(age) if age <= shown);
+                // What a restart had given up before that node left is of no branch that can come back with it.
+                let of_its_branch = !is_lost(inventory.base, version);
+                if self.versions.get(version.stamp).is_some()
+                    || (of_its_branch && ((counts && not_later) || self.versions.is_lost(version)))
+                {
+                    self.versions.insert(version.clone());
+                }
+            }
+        }
+        // The branch of what is presented, as those know it that were in it: what it had given up is not of it.
+        let of_branch = current.iter().chain(&former).map(|(_, inventory)| inventory).filter(|i| knows(i));
+        let bases = of_branch.filter_map(|inventory| inventory.base).filter(|b| b.epoch <= shown.epoch);
+        if let Some(branch) = bases.max() {
+            self.versions.drop_lost(branch);
+        }
+        for (age, name) in std::mem::take(&mut self.dropped) {
+            self.unseal(age, name);
+        }
+        current.into_iter().chain(former).map(|(node, inventory)| (node, inventory.versions)).collect()
+    }
+
+    /// Attach: every node gets what the others have.
+    pub(in crate::lead) fn attach(&mut self, cluster: &mut Cluster, doubts: &[(Vec<u8>, DatasetId)]) {
+        // Before any of it may be removed: what belonged to that belongs to what had begun before it. What is complete on
+        // some nodes is sealed, also where that is not known yet.
+        let sealed =
+            |begun: &Begun| doubts.iter().any(|(name, id)| *name == begun.name && begun.base != Some(*id));
+        let told = self.telling.iter().flat_map(Answers::iter);
+        let begun = told.flat_map(|(_, inventory)| inventory.begun.iter().filter(|begun| !sealed(begun)));
+        let begun: Vec<Begun> = begun.cloned().collect();
+        self.learn(cluster, Now { committing: None }, begun.into_iter());
+        let mut holders = self.join(Age::default());
+        for version in self.versions.iter().filter(|version| !self.versions.is_lost(version)) {
+            match &version.owner {
+                LooseOwner::Begun { name, since_us, after } => {
+                    self.begun.entry(name.clone()).or_insert(*since_us);
+                    self.newest = self.newest.max(*after);
+                }
+                LooseOwner::Sealed(age) => self.newest = self.newest.max(*age),
+            }
+        }
+        let kept = self.ages(cluster);
+        for (_, versions) in &holders {
+            let had: BTreeSet<LooseStamp> = versions.iter().map(|version| version.stamp).collect();
+            let missing = self.versions.iter().map(|version| version.stamp);
+            let missing: Vec<LooseStamp> = missing.filter(|stamp| !had.contains(stamp)).collect();
+            self.versions.lack(missing);
+        }
+        // What is not needed any more too: the nodes have it until they are told to forget it.
+        self.bind_first(cluster, &mut holders);
+        self.versions.prune(&kept, true);
+        self.forget_datasets(cluster, &kept);
+        self.spread = Some(Spread::begin(cluster, &self.versions, holders, true));
+        self.spread_on(cluster);
+    }
+
+    /// Restart: the first of `chosen` is presented (none: nothing is), of which the prefix has what goes with it, if it is
+    /// `stored` there. False until every node has what that takes.
+    pub(in crate::lead) fn present(
+        &mut self,
+        cluster: &mut Cluster,
+        chosen: &[(Catalog, bool)],
+        stored: bool,
+    ) -> bool {
+        if self.telling.is_some() {
+            let set = self.sets.take_read();
+            let shown = chosen.first().map(|(catalog, _)| age_of(catalog)).unwrap_or_default();
+            let known = shown == Age::default() || self.knows(shown);
+            let holders = self.join(shown);
+            match set {
+                Some(set) => {
+                    // The nodes know of another branch, or of too little.
+                    if !known {
+                        self.versions.give_up(shown);
+                    }
+                    self.versions.add_set(set);
+                    let created = chosen.first().map_or(0, |(catalog, _)| catalog.created_us);
+                    self.sealed.entry(shown).or_insert(created);
+                }
+                // What the nodes have may be of another branch: who knew it left before the others were told.
+                None if !known => {
+                    if !stored {
+                        cluster.warn(format!(
+                            "no node knows the pointer files of dataset {}: there are none",
+                            shown.id
+                        ));
+                    }
+                    self.versions.give_up(shown);
+                }
+                None => {}
+            }
+            self.versions.present(LooseBase { epoch: cluster.epoch, shown });
+            self.newest = shown;
+            let chosen = chosen.iter().map(|(catalog, _)| age_of(catalog));
+            let ages: Vec<Age> = chosen.chain(self.held.iter().copied()).collect();
+            self.versions.prune(&ages, true);
+            self.forget_datasets(cluster, &ages);
+            self.spread = Some(Spread::begin(cluster, &self.versions, holders, false));
+            self.spread_on(cluster);
+        }
+        if self.spread.is_some() {
+            return false;
+        }
+        let shown = chosen.first().map(|(catalog, _)| age_of(catalog)).unwrap_or_default();
+        let mut versions = Vec::new();
+        if shown != Age::default() {
+            let there = |version: &&LooseVersion| !version.entry.is_gone();
+            versions.extend(self.versions.shown(shown).into_iter().filter(there).map(|v| v.stamp));
+        }
+        let began = self.sealed.iter().map(|(age, began)| (*age, *began)).collect();
+        cluster.send_all(&Command::LooseBind { bound: Vec::new(), began });
+        cluster.send_all(&Command::LooseShow { versions, shown });
+        true
+    }
+
+    pub(super) fn spread_on(&mut self, cluster: &mut Cluster) {
+        if let Some(spread) = &mut self.spread
+            && spread.go_on(cluster, &mut self.versions)
+        {
+            let lacking: BTreeSet<LooseStamp> = spread.lacking(&self.versions).collect();
+            self.versions.lack_only(lacking);
+            self.spread = None;
+            self.sets.changed(cluster, &self.versions);
+        }
+    }
+
+    /// A node's copy of a version; false when it was not asked for one.
+    pub(in crate::lead) fn read(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        stamp: LooseStamp,
+        version: Option<LooseVersion>,
+    ) -> bool {
+        let Some(spread) = &mut self.spread else { return false };
+        let awaited = spread.read(cluster, &mut self.versions, node, stamp, version);
+        self.spread_on(cluster);
+        awaited
+    }
+}
