@@ -6,6 +6,10 @@ mod command;
 use std::process::ExitCode;
 
 #[cfg(feature = "fuse")]
+#[global_allocator]
+static ALLOCATOR: scrfs::fuse::Allocator = scrfs::fuse::Allocator;
+
+#[cfg(feature = "fuse")]
 fn main() -> ExitCode {
     command::main()
 }

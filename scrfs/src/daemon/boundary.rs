@@ -97,6 +97,11 @@ pub trait GlobalRequests: Send + Sync {
     /// checkpoint path. Called before the file exists.
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
 
+    /// As [`GlobalRequests::creating`], of a file that is there and gets this name: it takes no more room.
+    fn naming(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
+        self.creating(path, program_rank)
+    }
+
     /// Programs are about to change sealed dataset `id` here: its next generation begins. On success its sealed files are
     /// aside, and the tree was told ([`MountedTree::generation`]).
     fn open_generation(&self, id: DatasetId, done: Completion);
@@ -188,6 +193,18 @@ pub trait MountedTree: Send + Sync {
     /// When the top of a sealed dataset was removed, the tree forgets it; the node, which passed the operation on, removes
     /// its records and redundancy data.
     fn apply(&self, op: &DirOp) -> Result<(), Errno>;
+
+    /// As [`MountedTree::apply`], of what a program here has asked for and waits for: from the answer the kernel knows what
+    /// became of the names, as it does after any call of its own.
+    fn apply_asked(&self, op: &DirOp) -> Result<(), Errno> {
+        self.apply(op)
+    }
+
+    /// Names are not what the kernel was, or will be, told.
+    fn names_changed(&self) {}
+
+    /// A coordinator is here: from now on other nodes change names.
+    fn attached(&self) {}
 
     /// Lets held names go without doing it.
     fn release(&self, op: &DirOp);

@@ -426,6 +426,7 @@ impl Service for Node {
             state.local = false;
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
+            self.tree.attached();
             self.tree.follow(&greeting.settings);
             self.follow_bound(greeting.settings.cache_bytes);
             let seal_timeout = state.seal_timeout();

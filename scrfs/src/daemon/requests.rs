@@ -361,6 +361,10 @@ impl GlobalRequests for Node {
 
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
         self.may_grow()?;
+        self.naming(path, program_rank)
+    }
+
+    fn naming(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
         let added = self.journal.lock().creating(path, program_rank);
         added.map_err(|error| {
             self.events.error(None, &format!("{path}: the filemap's journal cannot be written: {error}"));

@@ -6,7 +6,7 @@
 //!
 //! Fault points: `round.prepared`, `round.recorded`, `round.applied`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,8 @@ pub(super) struct Rounds {
     held: Option<Held>,
     /// Applied here and not known to be applied everywhere.
     unfinished: BTreeMap<RequestId, DirOp>,
+    /// Of these, what a program here waited for when it was applied: nothing else tells the kernel of it.
+    asked: BTreeSet<RequestId>,
     log: Log<Record>,
 }
 
@@ -58,7 +60,7 @@ impl Rounds {
                 Record::Finished(request) => drop(unfinished.remove(&request)),
             }
         }
-        Ok((Self { held: None, unfinished, log }, torn))
+        Ok((Self { held: None, unfinished, asked: BTreeSet::new(), log }, torn))
     }
 
     pub(super) fn unfinished(&self) -> Vec<(RequestId, DirOp)> {
@@ -167,11 +169,16 @@ impl Node {
             self.events.error(None, &format!("{op:?}: cannot be recorded: {}", Errno(errno)));
             return errno;
         }
-        self.apply(op)
+        let asked = self.state.lock().waiting.waiters.contains_key(&request);
+        if asked {
+            rounds.asked.insert(request);
+        }
+        self.apply(op, asked)
     }
 
-    /// Applies an operation whose names are held, with all that follows on this node.
-    fn apply(&self, op: &DirOp) -> i32 {
+    /// Applies an operation whose names are held, with all that follows on this node. `asked`: a program here waits for
+    /// it.
+    fn apply(&self, op: &DirOp, asked: bool) -> i32 {
         let inside = self.operates_in(op);
         // What is brought to a sealed dataset meanwhile finds its place before, or after.
         let _places = inside.map(|_| self.generations.lock());
@@ -180,7 +187,7 @@ impl Node {
             self.tree.release(op);
             return error.raw_os_error().unwrap_or(libc::EIO);
         }
-        let applied = self.tree.apply(op);
+        let applied = if asked { self.tree.apply_asked(op) } else { self.tree.apply(op) };
         let noted = inside.map_or(Ok(()), |id| self.note_done(id, op, applied.is_ok()));
         if let Err(errno) = applied {
             self.events.error(None, &format!("{op:?} was decided but failed here: {errno}"));
@@ -255,12 +262,17 @@ impl Node {
             }
         }
         for &(request, errno) in results {
+            let asked = self.rounds.lock().asked.remove(&request);
             let waiter = {
                 let mut state = self.state.lock();
                 let waiter = state.waiting.take(request);
                 // A request of another kind cannot be finished by a round.
                 waiter.filter(|waiter| matches!(waiter.wanted, Wanted::Directory(_)))
             };
+            // It was applied here, and its program hears something else, or nothing.
+            if asked && (errno != 0 || waiter.is_none()) {
+                self.tree.names_changed();
+            }
             if let Some(waiter) = waiter {
                 waiter.answer(errno);
             }
@@ -312,7 +324,7 @@ impl Node {
             let act = || match node.vote(&op) {
                 Ok(()) => {
                     node.tree.going_alone(request);
-                    node.apply(&op)
+                    node.apply(&op, true)
                 }
                 Err(errno) => errno,
             };

@@ -73,7 +73,9 @@ impl FileSystem {
         let inode = self.table.get(id)?;
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
-            may_set(world, path, place, changes)?;
+            if !self.is_waited_for(changes) {
+                may_set(world, path, place, changes)?;
+            }
             if matches!(place, Place::Entry(_)) && self.has_pattern() && marks(&inode, changes)? {
                 return fail(libc::EPERM);
             }
@@ -123,6 +125,11 @@ impl FileSystem {
             rustix::fs::utimensat(CWD, proc_path(&fd), &times, AtFlags::empty())?;
         }
         Ok(())
+    }
+
+    /// Its handle may write: what is frozen waits for it to be closed, and not the other way round.
+    fn is_waited_for(&self, changes: &Changes) -> bool {
+        changes.handle.and_then(|fh| self.handles.get(fh).ok()).is_some_and(|handle| handle.writable())
     }
 
     /// A change of attributes is one of the next generation; it leaves the bytes shared.

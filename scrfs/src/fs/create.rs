@@ -30,6 +30,13 @@ pub enum NewNode {
     Symlink(Vec<u8>),
 }
 
+/// Does what gets a name take room that nothing took before? A full cache refuses that alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grows {
+    Yes,
+    No,
+}
+
 impl FileSystem {
     /// mknod(2) and symlink(2).
     pub fn make_node(
@@ -41,7 +48,7 @@ impl FileSystem {
         done: Done<Entry>,
     ) {
         let regular = matches!(&new, NewNode::Node { mode, .. } if is_regular(*mode));
-        if regular && let Err(error) = self.announce(caller, parent, name) {
+        if regular && let Err(error) = self.announce(caller, (parent, name), Grows::Yes) {
             return done(Err(error));
         }
         let link = matches!(new, NewNode::Symlink(_));
@@ -56,7 +63,7 @@ impl FileSystem {
                 return fail(libc::EPERM);
             }
             if regular && spot.dataset().is_some() {
-                fs.announce_in(world, caller, &path)?;
+                fs.announce_in(world, caller, &path, Grows::Yes)?;
             }
             if let Some(open) = world.open(&place).filter(|_| regular) {
                 fs.changes(open, super::names::inner_of(&place), caller)?;
@@ -78,14 +85,14 @@ impl FileSystem {
         done: Done<(Entry, Opened)>,
     ) {
         self.forget_opened(caller.unique);
-        if let Err(error) = self.announce(caller, parent, name) {
+        if let Err(error) = self.announce(caller, (parent, name), Grows::Yes) {
             return done(Err(error));
         }
         let name = name.to_vec();
         let step = move |fs: &Self, world: &World| {
             let spot = fs.spot_to_make(world, parent, &name)?;
             if spot.dataset().is_some() {
-                fs.announce_in(world, caller, &fs.path_in(spot.parent, &spot.name)?)?;
+                fs.announce_in(world, caller, &fs.path_in(spot.parent, &spot.name)?, Grows::Yes)?;
             }
             fs.create_now(world, caller, spot.parent, &spot.name, mode, flags)
         };
@@ -94,7 +101,7 @@ impl FileSystem {
 
     /// link(2). Linking to the marker's name sets the marker.
     pub fn link(self: &Arc<Self>, caller: Caller, inode: u64, parent: u64, name: &[u8], done: Done<Entry>) {
-        if let Err(error) = self.announce(caller, parent, name) {
+        if let Err(error) = self.announce(caller, (parent, name), Grows::No) {
             return done(Err(error));
         }
         let done = self.after_loose(caller, &[(parent, name)], done);
@@ -108,7 +115,7 @@ impl FileSystem {
             let (path, place) = fs.may_make(world, parent, made)?;
             fs.may_link(world, inode, &place)?;
             if spot.dataset().is_some() {
-                fs.announce_in(world, caller, &path)?;
+                fs.announce_in(world, caller, &path, Grows::No)?;
             }
             if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
                 fs.changes(open, super::names::inner_of(&place), caller)?;
@@ -145,22 +152,33 @@ impl FileSystem {
     }
 
     /// Puts a file that is about to be made into the filemap's journal, with no lock held.
-    pub(crate) fn announce(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn announce(
+        &self,
+        caller: Caller,
+        (parent, name): (u64, &[u8]),
+        grows: Grows,
+    ) -> Result<(), Errno> {
         let path = self.path_in(parent, name)?;
         let place = self.names.place(&path);
         if !self.is_announced(&path, &place) || self.world.read().base(&place).is_some() {
             return Ok(());
         }
-        self.announce_at(caller, &path, &place)
+        self.announce_at(caller, &path, &place, grows)
     }
 
     /// The same in a flat dataset, once it is known where that is.
-    pub(crate) fn announce_in(&self, world: &World, caller: Caller, path: &RelPath) -> Result<(), Errno> {
+    pub(crate) fn announce_in(
+        &self,
+        world: &World,
+        caller: Caller,
+        path: &RelPath,
+        grows: Grows,
+    ) -> Result<(), Errno> {
         let place = self.names.place(path);
         if !self.is_announced(path, &place) || world.base(&place).is_some() {
             return Ok(());
         }
-        self.announce_at(caller, path, &place)
+        self.announce_at(caller, path, &place, grows)
     }
 
     /// Where a sealed dataset is, that is part of what makes the change possible.
@@ -168,14 +186,18 @@ impl FileSystem {
         matches!(place, Place::Inside { .. }) && !place.is_marker() && !self.names.reserved(path)
     }
 
-    fn announce_at(&self, caller: Caller, path: &RelPath, place: &Place) -> Result<(), Errno> {
+    fn announce_at(&self, caller: Caller, path: &RelPath, place: &Place, grows: Grows) -> Result<(), Errno> {
         if self.names.mistaken_marker(path) || self.rules().mistaken(place) {
             self.note(format!(
                 "{path}: a marker counts only at the top of a dataset; this is an ordinary file"
             ));
         }
         let path = path.strip(self.names.checkpoint()).ok_or(Errno(libc::EIO))?;
-        self.requests()?.creating(&path, self.processes.of(caller).rank)
+        let rank = self.processes.of(caller).rank;
+        match grows {
+            Grows::Yes => self.requests()?.creating(&path, rank),
+            Grows::No => self.requests()?.naming(&path, rank),
+        }
     }
 
     /// May a name be made that is not there?

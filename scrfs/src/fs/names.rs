@@ -1,5 +1,7 @@
 //! Looking names up.
 
+use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -55,6 +57,28 @@ impl FileSystem {
     /// The kernel gives back `count` lookups.
     pub fn forget(&self, id: u64, count: u64) {
         self.table.forget(id, count);
+    }
+
+    /// Lets go what the kernel does not know, of inodes that have had no name since [`FileSystem::nameless`] gave
+    /// `since`, so that no answer is on its way that tells of them. Gives those that have none now.
+    ///
+    /// A worker that was killed may have taken the kernel's word that it forgets an inode, and told nobody, or counted a
+    /// lookup and not answered it. The bytes of a removed file would stay for as long as the mount.
+    ///
+    /// # Errors
+    /// Of `knows`.
+    pub fn let_unknown_go(
+        &self,
+        since: &HashSet<u64>,
+        knows: impl Fn(u64) -> io::Result<bool>,
+    ) -> io::Result<HashSet<u64>> {
+        let now = self.table.nameless();
+        for &id in now.intersection(since) {
+            if !knows(id)? {
+                self.table.unknown(id);
+            }
+        }
+        Ok(now)
     }
 
     /// Looks up after a global operation, when the reply is due.

@@ -1,6 +1,6 @@
 //! What the inode table knows, for those who hold its lock: numbers, what they stand for, and their names.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -120,6 +120,8 @@ pub(super) struct Nodes {
     pub(super) pool: Pool,
     /// Inodes with names that the kernel has forgotten, the last one at the end; some are known to it again, or gone.
     lingering: VecDeque<u64>,
+    /// Inodes without a name, which the kernel knows.
+    nameless: HashSet<u64>,
     me: Weak<Mutex<Nodes>>,
 }
 
@@ -132,8 +134,8 @@ impl Nodes {
         let root = backings.into_iter().next().map(Known::from);
         let inode = Inode::new(ROOT, None, root, Weak::clone(me));
         let known = HashMap::from([(ROOT, Box::new(Node::new(inode, 1)))]);
-        let lingering = VecDeque::new();
-        Self { keep, roots, devices, known, others, pool, lingering, me: Weak::clone(me) }
+        let (lingering, nameless) = (VecDeque::new(), HashSet::new());
+        Self { keep, roots, devices, known, others, pool, lingering, nameless, me: Weak::clone(me) }
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&Node> {
@@ -212,6 +214,7 @@ impl Nodes {
         }
         let inode = Inode::new(kept.number, Some(kept.record), known, Weak::clone(&self.me));
         self.known.insert(kept.number, Box::new(Node::new(Arc::clone(&inode), kept.lookups)));
+        self.nameless.insert(kept.number);
         self.pool.enter(kept.number);
         inode
     }
@@ -238,6 +241,22 @@ impl Nodes {
             node.lookups = node.lookups.saturating_sub(count);
             self.keep_lookups(id);
             self.linger(id);
+        }
+    }
+
+    /// Inodes without a name, which the kernel knows as far as it has been heard.
+    pub(super) fn nameless(&self) -> HashSet<u64> {
+        self.nameless.clone()
+    }
+
+    /// The kernel does not know an inode, and cannot find it again if it has no name.
+    pub(super) fn unknown(&mut self, id: u64) {
+        if self.nameless.contains(&id)
+            && let Some(node) = self.get_mut(id)
+        {
+            node.lookups = 0;
+            self.keep_lookups(id);
+            self.collect(id);
         }
     }
 
@@ -284,6 +303,7 @@ impl Nodes {
         }
         if let Some(node) = self.get_mut(id) {
             node.links.push((parent, shared));
+            self.nameless.remove(&id);
         }
         if let Some(old) = old {
             self.unlink(old, parent, name);
@@ -296,6 +316,9 @@ impl Nodes {
     fn unlink(&mut self, id: u64, parent: u64, name: &[u8]) {
         if let Some(node) = self.get_mut(id) {
             node.links.retain(|(p, n)| *p != parent || &**n != name);
+            if node.links.is_empty() {
+                self.nameless.insert(id);
+            }
         }
     }
 
@@ -386,6 +409,7 @@ impl Nodes {
                 continue;
             }
             let Some(node) = self.known.remove(&id) else { continue };
+            self.nameless.remove(&id);
             if let Some(key) = node.key() {
                 self.stood_for(id, key);
             }

@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, FileType, RenameFlags};
 
 use super::FileSystem;
 use super::attr::Kind;
-use super::create::effect;
+use super::create::{Grows, effect};
 use super::errno::{Stop, fail};
 use super::inode::Key;
 use super::intent::key_at;
@@ -54,7 +54,7 @@ impl FileSystem {
         let to: At = (to.0, to.1.to_vec());
         // A directory has no place in the journal, and what replaces nothing new is there already.
         let file = self.is_regular_at(&from);
-        if file && let Err(error) = self.announce(caller, to.0, &to.1) {
+        if file && let Err(error) = self.announce(caller, (to.0, &to.1), Grows::No) {
             return done(Err(error));
         }
         let fs = Arc::clone(self);
@@ -100,7 +100,7 @@ impl FileSystem {
             self.spot_to_make(world, to.0, &to.1)?
         };
         if target.dataset().is_some() && self.kind_at(&source.at()) == Ok(FileType::RegularFile) {
-            self.announce_in(world, caller, &self.path_in(target.parent, &target.name)?)?;
+            self.announce_in(world, caller, &self.path_in(target.parent, &target.name)?, Grows::No)?;
         }
         let left = source.dataset().filter(|name| target.dataset() != Some(name)).map(<[u8]>::to_vec);
         Ok((self.rename_now(world, caller, &source.at(), &target.at(), flags)?, left))

@@ -7,6 +7,7 @@
 //! descriptors are closed, and opened again when they are needed: see `parked.rs`. `nodes.rs` is what the lock guards,
 //! `inode.rs` what the others are given.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -153,6 +154,16 @@ impl Table {
     /// The kernel forgets `count` lookups.
     pub(crate) fn forget(&self, id: u64, count: u64) {
         self.nodes.lock().forget(id, count);
+    }
+
+    /// See [`Nodes::nameless`].
+    pub(crate) fn nameless(&self) -> HashSet<u64> {
+        self.nodes.lock().nameless()
+    }
+
+    /// See [`Nodes::unknown`].
+    pub(crate) fn unknown(&self, id: u64) {
+        self.nodes.lock().unknown(id);
     }
 
     /// `name` is gone.

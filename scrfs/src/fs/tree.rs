@@ -38,20 +38,19 @@ impl MountedTree for FileSystem {
     }
 
     fn apply(&self, op: &DirOp) -> Result<(), Errno> {
-        let op = &self.names.inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
-        let outcome = {
-            let mut world = self.world.write();
-            let outcome = self.carry_out(&mut world, op);
-            world.release(op);
-            outcome
-        };
-        // The kernel remembers no name that is not there.
-        if matches!(op, DirOp::Make { .. }) {
-            self.wake_waiters();
-        } else {
-            self.changed();
-        }
-        outcome
+        self.apply_as(op, false)
+    }
+
+    fn apply_asked(&self, op: &DirOp) -> Result<(), Errno> {
+        self.apply_as(op, true)
+    }
+
+    fn names_changed(&self) {
+        self.changed();
+    }
+
+    fn attached(&self) {
+        self.keep.set_shared(true);
     }
 
     fn release(&self, op: &DirOp) {
@@ -262,6 +261,24 @@ impl MountedTree for FileSystem {
 }
 
 impl FileSystem {
+    /// `asked`: by a program here.
+    fn apply_as(&self, op: &DirOp, asked: bool) -> Result<(), Errno> {
+        let op = &self.names.inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
+        let outcome = {
+            let mut world = self.world.write();
+            let outcome = self.carry_out(&mut world, op);
+            world.release(op);
+            outcome
+        };
+        // The kernel remembers no name that is not there.
+        if matches!(op, DirOp::Make { .. }) || asked {
+            self.wake_waiters();
+        } else {
+            self.changed();
+        }
+        outcome
+    }
+
     /// Names of the checkpoint path are not what they were: before another node may build on that, no lookup here must
     /// be answered from what the kernel remembers. What waits looks again.
     ///

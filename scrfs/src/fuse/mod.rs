@@ -4,16 +4,21 @@
 //! waits for other nodes.
 
 mod backing;
+mod buffers;
 mod decode;
 mod names;
 mod ops;
 mod session;
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use fuser::{BackingId, Config, InitFlags, KernelConfig, SessionACL};
+
+pub use self::buffers::Allocator;
 
 use self::backing::Registrations;
 use crate::fs::{DataMode, FileSystem};
@@ -21,10 +26,16 @@ use crate::keep::{Greeting, Mode};
 
 /// Bytes of one read or write request; the kernel's own limit unless an administrator raised it.
 const REQUEST_BYTES: u32 = 1 << 20;
+/// Where the kernel writes by itself: a value of an extended attribute.
+const SMALL_REQUEST_BYTES: usize = 64 << 10;
+/// What comes before a request's data, at most: headers and names.
+const HEAD_BYTES: usize = 8 << 10;
 /// Readahead and other background requests that the kernel may have under way.
 const BACKGROUND: u16 = 128;
 /// Session threads at most. Metadata needs few; an fsync or a rename on a slow cache must not stop the others.
 const THREADS_MAX: usize = 8;
+/// An answer that was given is with the program by then.
+const UNKNOWN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Capabilities that fuser asks for by itself.
 const BASE: InitFlags =
@@ -64,17 +75,33 @@ pub fn serve(
     let registrations = Arc::new(Registrations::new(Arc::clone(device), Arc::clone(fs.keep())));
     registrations.take_in(fs.registered());
     let adapter = Adapter { fs: Arc::clone(fs), options, registrations, device: Arc::clone(device) };
+    if fs.keep().greeting().is_some() {
+        let (fs, device) = (Arc::downgrade(fs), Arc::clone(device));
+        std::thread::Builder::new()
+            .name("scrfs-unknown".into())
+            .spawn(move || let_unknown_go(&fs, &device))?;
+    }
     let session = session::open(adapter, device, fs.keep(), config)?;
-    fs.set_mode(mode(fs, device.as_fd(), options));
+    let mode = mode(fs, device.as_fd(), options);
+    buffers::have(if mode.passthrough { SMALL_REQUEST_BYTES } else { REQUEST_BYTES as usize } + HEAD_BYTES);
+    fs.set_mode(mode);
     ready();
     session.run()
 }
 
-/// Lets the kernel remember names that other nodes change, if it can be told to forget them: it is told so now, because a
-/// predecessor may have died between a change and that. Before anybody is told that this daemon has made a change.
+/// Lets the kernel remember names that other nodes change, if it can be told to forget them. It is told so now where a
+/// predecessor may have died between a change of another node's and that, before anybody is told that this daemon has made
+/// a change.
 pub fn remember_names(fs: &FileSystem, device: &Arc<OwnedFd>) {
     let device = Arc::clone(device);
-    match session::forget_names(&device) {
+    let keep = fs.keep();
+    let told = match keep.forgets() {
+        Some(true) if !keep.shared() => Ok(()),
+        _ => session::forget_names(&device),
+    };
+    keep.set_forgets(told.is_ok());
+    keep.set_shared(false);
+    match told {
         Ok(()) => fs.names_are_forgotten_by(move || {
             // A connection that is gone remembers nothing.
             if let Err(error) = session::forget_names(&device) {
@@ -82,6 +109,19 @@ pub fn remember_names(fs: &FileSystem, device: &Arc<OwnedFd>) {
             }
         }),
         Err(error) => tracing::info!(%error, "the kernel asks for every directory's name each time"),
+    }
+}
+
+/// A successor's: asks the kernel by and by for inodes that it would long have forgotten. Nothing tells of those.
+fn let_unknown_go(fs: &Weak<FileSystem>, device: &OwnedFd) {
+    let mut since = HashSet::new();
+    while let Some(fs) = fs.upgrade() {
+        match fs.let_unknown_go(&since, |id| session::knows(device, id)) {
+            Ok(nameless) => since = nameless,
+            Err(error) => return tracing::debug!(%error, "the kernel is not asked what it knows any more"),
+        }
+        drop(fs);
+        std::thread::sleep(UNKNOWN_INTERVAL);
     }
 }
 

@@ -13,12 +13,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::keep::{Greeting, Keep};
 
-/// FUSE_INIT and its size; FUSE_NOTIFY_RESEND and FUSE_NOTIFY_INC_EPOCH.
+/// FUSE_INIT and its size; FUSE_NOTIFY_INVAL_INODE, FUSE_NOTIFY_RESEND and FUSE_NOTIFY_INC_EPOCH.
 const INIT: u32 = 26;
 const INIT_BYTES: u32 = 104;
+const INVAL_INODE: u32 = 2;
 const RESEND: u32 = 7;
 const INC_EPOCH: u32 = 8;
-/// Of a notification that has nothing but its header.
+/// Of a notification's header.
 const NOTIFY_BYTES: u32 = 16;
 /// The protocol's major version.
 const MAJOR: u32 = 7;
@@ -66,20 +67,33 @@ fn message(greeting: Greeting) -> Vec<u8> {
 
 /// Since Linux 6.9.
 fn resend(device: &OwnedFd) -> io::Result<()> {
-    notify(device, RESEND)
+    notify(device, RESEND, &[])
 }
 
 /// Makes the kernel look up every name anew that it learnt before this call, also from an answer that is on its way.
 /// Since Linux 6.16.
 pub(super) fn forget_names(device: &OwnedFd) -> io::Result<()> {
-    notify(device, INC_EPOCH)
+    notify(device, INC_EPOCH, &[])
 }
 
-fn notify(device: &OwnedFd, code: u32) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(NOTIFY_BYTES as usize);
-    bytes.extend(NOTIFY_BYTES.to_ne_bytes());
+/// Does the kernel know inode `id`? If so it asks for its attributes anew.
+pub(super) fn knows(device: &OwnedFd, id: u64) -> io::Result<bool> {
+    // An offset below 0: its pages stay.
+    let body = [id.to_ne_bytes(), (-1_i64).to_ne_bytes(), 0_i64.to_ne_bytes()].concat();
+    match notify(device, INVAL_INODE, &body) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn notify(device: &OwnedFd, code: u32, body: &[u8]) -> io::Result<()> {
+    let length = NOTIFY_BYTES + u32::try_from(body.len()).map_err(io::Error::other)?;
+    let mut bytes = Vec::with_capacity(length as usize);
+    bytes.extend(length.to_ne_bytes());
     bytes.extend(code.to_ne_bytes());
     bytes.resize(NOTIFY_BYTES as usize, 0);
+    bytes.extend(body);
     rustix::io::write(device, &bytes)?;
     Ok(())
 }

@@ -37,6 +37,9 @@ mod word {
     pub(super) const OFFERED: usize = 3;
     pub(super) const VERSION: usize = 5;
     pub(super) const MODE: usize = 6;
+    /// 1: the kernel can be told to forget names; 2: it cannot.
+    pub(super) const FORGETS: usize = 7;
+    pub(super) const SHARED: usize = 8;
     /// How far each region was ever used.
     pub(super) const USED: usize = 16;
     /// Process ids, one each.
@@ -165,6 +168,30 @@ impl Keep {
     /// Keeps the mode for successors.
     pub fn set_mode(&self, mode: Mode) {
         self.memory.set(word::MODE, if mode == Mode::Passthrough { 1 } else { 2 });
+    }
+
+    /// Can the kernel be told to forget names? `None`: nobody has tried.
+    pub fn forgets(&self) -> Option<bool> {
+        match self.memory.get(word::FORGETS) {
+            1 => Some(true),
+            2 => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Keeps that for successors.
+    pub fn set_forgets(&self, forgets: bool) {
+        self.memory.set(word::FORGETS, if forgets { 1 } else { 2 });
+    }
+
+    /// Other nodes may have changed names that the kernel was not told of, should this worker die now.
+    pub fn shared(&self) -> bool {
+        self.memory.get(word::SHARED) != 0
+    }
+
+    /// See [`Keep::shared`].
+    pub fn set_shared(&self, shared: bool) {
+        self.memory.set(word::SHARED, shared.into());
     }
 
     /// What changing requests are about to do.
