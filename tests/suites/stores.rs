@@ -294,6 +294,10 @@ fn the_bound_is_what_df_tells_and_what_room_is_made_for() {
     assert_eq!(df("%a"), 0);
     assert_eq!(listed().split_whitespace().collect::<Vec<_>>(), ["d5", "e"]);
     assert!(job.events(0).contains("SCRFS_CACHE_BYTES: the cache has reached"), "{}", job.events(0));
+    // What takes no room is not refused.
+    job.on(0)
+        .run(&format!("cd {SCR}/e && mv big large && ln large other && rm other && mv large big"))
+        .must();
     // The first that begins asks for more, and is given time for that; others get no more of it, nor do changes of what is
     // sealed.
     let begun = |n: u32| job.on(0).run(&format!("mkdir {SCR}/g{n} && echo > {SCR}/g{n}/new")).ok();

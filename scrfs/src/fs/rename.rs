@@ -66,11 +66,17 @@ impl FileSystem {
             let done = fs.after_leaving(left, caller, done);
             match step {
                 Step::Renamed => done(Ok(())),
-                Step::Marker(dataset) => fs.set_marker(&dataset, HOLDS, caller, done),
+                Step::Marker(dataset) => {
+                    let done = fs.in_spite_of_errors(done);
+                    fs.set_marker(&dataset, HOLDS, caller, done);
+                }
                 Step::Global(op) => {
                     let (after, renamed) = (Arc::clone(&fs), op.clone());
                     let answer = move |outcome: Result<(), Errno>| match renamed {
-                        DirOp::Rename { to, .. } if outcome.is_ok() => after.renamed_to(&to, caller, done),
+                        DirOp::Rename { to, .. } if outcome.is_ok() => {
+                            let done = after.in_spite_of_errors(done);
+                            after.renamed_to(&to, caller, done);
+                        }
                         _ => done(outcome),
                     };
                     fs.ask_directory(op, caller, Box::new(answer));
@@ -79,6 +85,18 @@ impl FileSystem {
         };
         let step = move |fs: &Self, world: &World| fs.rename_found(world, caller, &from, &to, flags);
         self.attempt(caller, step, Box::new(finish));
+    }
+
+    /// The rename has happened. A seal that comes with it can fail yet, and with the call the kernel would take the names for
+    /// what they were.
+    fn in_spite_of_errors(self: &Arc<Self>, done: Done<()>) -> Done<()> {
+        let fs = Arc::clone(self);
+        Box::new(move |outcome| {
+            if outcome.is_err() {
+                fs.changed();
+            }
+            done(outcome);
+        })
     }
 
     /// Finds where both names are. Also tells the flat dataset that a file has left.

@@ -79,3 +79,59 @@ fn the_kernel_is_told_of_names_that_change_and_of_nothing_else() {
     bench.fs.remove_junk().unwrap();
     assert_eq!(told(), 5);
 }
+
+#[test]
+fn what_a_program_here_did_the_kernel_knows_from_the_answer() {
+    let bench = Bench::new("");
+    let top = bench.mkdir(ROOT, "a").attr.nodeid;
+    bench.write(top, "f", b"1");
+    bench.write(top, "g", b"1");
+    let told = Arc::new(AtomicU32::new(0));
+    let tell = Arc::clone(&told);
+    bench.fs.names_are_forgotten_by(move || {
+        tell.fetch_add(1, Ordering::Relaxed);
+    });
+    let told = || told.load(Ordering::Relaxed);
+    let (from, to) = (path("a"), path("b"));
+    let op = DirOp::Rename { from, to, no_replace: false, exchange: false };
+    bench.fs.prepare(&op).unwrap();
+    bench.fs.apply_asked(&op).unwrap();
+    assert_eq!(told(), 0);
+    assert!(bench.tree("b/f").exists());
+
+    let sealed = |name: &'static [u8], outcome: Result<(), Errno>| {
+        let moved = start(|done| bench.fs.rename(me(), (top, name), (top, b".complete"), 0, done));
+        let Asked::Marker(_, _, done) = bench.asked() else { panic!("not a marker") };
+        done(outcome);
+        assert_eq!(now(&moved), outcome);
+    };
+    sealed(b"f", Ok(()));
+    assert_eq!(told(), 0);
+    sealed(b"g", Err(Errno(libc::EIO)));
+    assert!(!bench.tree("b/g").exists(), "a failed seal leaves the new name");
+    assert_eq!(told(), 1, "the kernel, which heard that the call failed, has to look");
+}
+
+#[test]
+fn what_the_kernel_does_not_know_goes_when_it_has_had_no_name_for_a_while() {
+    let bench = Bench::new("");
+    let top = bench.mkdir(ROOT, "a").attr.nodeid;
+    let (kept, lost, named) =
+        (bench.write(top, "kept", b"1"), bench.write(top, "lost", b"2"), bench.write(top, "named", b"3"));
+    for name in ["kept", "lost"] {
+        now(&start(|done| bench.fs.unlink(me(), top, name.as_bytes(), done))).unwrap();
+    }
+    let asked = Mutex::new(Vec::new());
+    let knows = |id| {
+        asked.lock().push(id);
+        Ok(id == kept)
+    };
+    let since = bench.fs.let_unknown_go(&std::collections::HashSet::new(), knows).unwrap();
+    assert!(asked.lock().is_empty(), "an answer may be on its way");
+    assert!(since.contains(&kept) && since.contains(&lost) && !since.contains(&named));
+    bench.fs.let_unknown_go(&since, knows).unwrap();
+    assert_eq!(bench.fs.getattr(lost).err(), Some(Errno(libc::ESTALE)), "its bytes are given back");
+    assert!(bench.fs.getattr(kept).is_ok() && bench.fs.getattr(named).is_ok());
+    let later = bench.fs.let_unknown_go(&since, knows).unwrap();
+    assert_eq!((later.contains(&lost), later.contains(&kept)), (false, true));
+}

@@ -64,6 +64,20 @@ fn a_frozen_dataset_lets_reads_and_the_marker_through() {
 }
 
 #[test]
+fn a_writer_that_the_seal_waits_for_goes_on() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let (entry, opened) = bench.create(ck, "a").unwrap();
+    bench.fs.write(Caller::default(), opened.fh, 0, b"data").unwrap();
+    bench.fs.freeze(b"ck");
+    let truncate = Changes { size: Some(2), handle: Some(opened.fh), ..Changes::default() };
+    let truncated = start(|done| bench.fs.setattr(me(), entry.attr.nodeid, truncate, done));
+    assert_eq!(now(&truncated).map(|(attr, _)| attr.size), Ok(2));
+    let again = bench.fs.writers(b"ck").unwrap();
+    assert_eq!(again.len(), 1, "it is waited for all the same");
+}
+
+#[test]
 fn a_failed_seal_lets_waiters_go_on() {
     let bench = Bench::new("");
     let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
