@@ -105,8 +105,8 @@ pub enum MountError {
         /// Each entry and what is wrong with it.
         problems: String,
     },
-    /// The store with the job's datasets cannot be used.
-    #[error("SCR_CACHE_BASE: {base}: {reason}; datasets of this job are there, and would be left behind")]
+    /// A store with files of the job cannot be used.
+    #[error("SCR_CACHE_BASE: {base}: {reason}; {what} of this job are there, and would be left behind")]
     StoreAway {
         /// The entry.
         base: PathBuf,
@@ -156,6 +156,8 @@ pub enum MountError {
     #[error("{0}")]
     Start(String),
     /// It took too long.
+        /// Datasets, or files that no dataset has yet.
+        what: &'static str,
     #[error("{what} took longer than {seconds} s")]
     Timeout {
         /// What.
@@ -178,7 +180,10 @@ impl MountError {
                 format!("use another --job-id, or end it: kill {pid}")
             }
             Self::StoreAway { control, .. } => {
-                format!("mend or mount it; or give this node's part up: rm -r {}", control.display())
+                let control = control.display();
+                format!(
+                    "mend or mount it; or give this node's part up: rm -r {control}, and take the store out of the list"
+                )
             }
             Self::StoreLeft { base, cache } => {
                 format!("list {} too; or give the files up: rm -r {}", base.display(), cache.display())
