@@ -35,6 +35,7 @@ pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
     }
     places.make_control()?;
     if foreground {
+    Places::are_apart(&options)?;
         return supervisor::run(&options, &places.control, || ());
     }
     let log = places.log();
