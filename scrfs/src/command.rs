@@ -96,8 +96,19 @@ impl CommandError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Mount(error) => error.hint(),
-            Self::CheckpointPath(..) => Some("give it relative to the mount point".into()),
-            Self::Config(_) | Self::Process(_) => None,
+            Self::CheckpointPath(..) => {
+                Some("name a directory of its own, relative to the mount point".into())
+            }
+            Self::Config(_) => Some("the parameters are in scrfs/docs/operations.md".into()),
+            Self::Process(_) => None,
+        }
+    }
+
+    /// Wrong usage and refused parameters are 2, as scrfs-run's are.
+    fn code(&self) -> ExitCode {
+        match self {
+            Self::Config(_) | Self::CheckpointPath(..) => ExitCode::from(2),
+            Self::Mount(_) | Self::Process(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -114,7 +125,7 @@ pub(super) fn main() -> ExitCode {
             }
             // Nobody reads it: the exit code stays.
             let _ = std::io::stderr().write_all(text.as_bytes());
-            ExitCode::FAILURE
+            error.code()
         }
     }
 }
@@ -147,18 +158,16 @@ fn act(action: Action) -> Result<(), CommandError> {
 fn options(args: MountArgs) -> Result<Options, CommandError> {
     let mut sources = Sources::of_process(std::env::vars_os())?;
     let given = [
-        ("SCR_USER_NAME", args.user),
-        ("SCR_JOB_ID", args.job_id),
-        ("SCR_CNTL_BASE", args.control_base),
-        ("SCR_CACHE_BASE", args.cache_base),
+        ("SCR_USER_NAME", "--user", args.user),
+        ("SCR_JOB_ID", "--job-id", args.job_id),
+        ("SCR_CNTL_BASE", "--control-base", args.control_base),
+        ("SCR_CACHE_BASE", "--cache-base", args.cache_base),
+        ("SCRFS_CHECKPOINT_PATH", "--checkpoint-path", args.checkpoint_path),
     ];
-    for (name, value) in given {
+    for (name, option, value) in given {
         if let Some(value) = value {
-            sources.environment.insert(name.into(), value);
+            sources.give(name, option, value);
         }
-    }
-    if let Some(path) = args.checkpoint_path {
-        sources.environment.insert("SCRFS_CHECKPOINT_PATH".into(), path);
     }
     let config = Config::load(&sources, read_file)?;
     for warning in &config.warnings {
@@ -191,5 +200,9 @@ fn checkpoint_path(path: Option<&Path>, mount_point: &Path) -> Result<RelPath, C
     };
     let trimmed = below.as_os_str().as_bytes();
     let trimmed = trimmed.strip_suffix(b"/").unwrap_or(trimmed);
+    // The mount's own directory there: nothing can be made in it.
+    if trimmed == b".scrfs" || trimmed.starts_with(b".scrfs/") {
+        return Err(wrong("`.scrfs` is a reserved name"));
+    }
     RelPath::new(trimmed).map_err(|e| wrong(&e.to_string()))
 }

@@ -42,7 +42,8 @@ impl Descriptors {
         let wrong = |expected: String| value(origin, CHECKPOINT, text, expected);
         let mut words = text.split_ascii_whitespace();
         let name = words.next().ok_or_else(|| wrong("expected a number and fields".to_owned()))?;
-        if name.contains('=') {
+        // SCR's own are numbers too; a word would be a mistyped field.
+        if !name.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong("expected a number before the fields".to_owned()));
         }
         let mut descriptor = CheckpointDescriptor { interval: 1, store: None };
@@ -134,7 +135,8 @@ impl Layers {
         if let (Some(text), Some((_, origin))) = (parameter, &named) {
             for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
                 let prefix = format!("{CHECKPOINT}=");
-                read.add(one.strip_prefix(&prefix).unwrap_or(one), origin, stores)?;
+                read.add(one.strip_prefix(&prefix).unwrap_or(one), origin, stores)
+                    .map_err(|error| within(one, error))?;
             }
         }
         for (rank, lines_there) in &self.lines {
@@ -157,6 +159,16 @@ fn known(text: &str, origin: &Origin, stores: &[PathBuf]) -> Result<PathBuf, Con
         return Ok(path);
     }
     Err(value(origin, STORE, text, format!("expected one of SCR_CACHE_BASE: {}", super::show(stores))))
+}
+
+/// An error in descriptor `one` of the parameter, which has no line that could be named.
+fn within(one: &str, error: ConfigError) -> ConfigError {
+    match error {
+        ConfigError::Value { origin, name, text, expected } => {
+            value(&origin, PARAMETER, one, format!("{name}={text:?}: {expected}"))
+        }
+        other => other,
+    }
 }
 
 fn value(origin: &Origin, name: &str, text: &str, expected: String) -> ConfigError {

@@ -39,6 +39,8 @@ const INVALID: std::io::ErrorKind = std::io::ErrorKind::InvalidData;
 /// Where a value came from, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
+    /// An option of the program.
+    Option(&'static str),
     /// The environment.
     Environment,
     /// A line of a file.
@@ -55,6 +57,7 @@ pub enum Origin {
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Option(option) => write!(f, "option {option}"),
             Self::Environment => f.write_str("environment"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Default => f.write_str("default"),
@@ -102,8 +105,10 @@ pub enum ConfigError {
 /// What a program hands in.
 #[derive(Debug, Clone)]
 pub struct Sources {
-    /// The environment, or what of it is to count; a program puts its own options on top.
+    /// The environment, or what of it is to count; a program puts its own options on top ([`Sources::give`]).
     pub environment: BTreeMap<String, OsString>,
+    /// Which parameters of `environment` came by an option, and by which: for messages.
+    pub options: BTreeMap<&'static str, &'static str>,
     /// Its working directory: relative paths are below it, and it is the default prefix.
     pub working_directory: PathBuf,
     /// Name of the user who started it.
@@ -302,7 +307,8 @@ impl Layers {
                 }
                 continue;
             };
-            let origin = Origin::Environment;
+            let origin =
+                sources.options.get(name.as_str()).map_or(Origin::Environment, |o| Origin::Option(o));
             let text = value.to_str().ok_or_else(|| ConfigError::Value {
                 origin: origin.clone(),
                 name: name.clone(),

@@ -23,11 +23,18 @@ impl Sources {
         let user = nix::unistd::User::from_uid(uid)?.map_or_else(|| uid.to_string(), |user| user.name);
         Ok(Self {
             environment,
+            options: BTreeMap::new(),
             working_directory: std::env::current_dir()?,
             user,
             host: nix::unistd::gethostname()?.to_string_lossy().into_owned(),
             administrator: uid.is_root(),
         })
+    }
+
+    /// The value of a parameter that the program's option gives: stronger than the environment's.
+    pub fn give(&mut self, parameter: &'static str, option: &'static str, value: OsString) {
+        self.environment.insert(parameter.to_owned(), value);
+        self.options.insert(parameter, option);
     }
 }
 

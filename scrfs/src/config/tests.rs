@@ -8,6 +8,7 @@ use super::*;
 fn sources(environment: &[(&str, &str)]) -> Sources {
     Sources {
         environment: environment.iter().map(|(n, v)| ((*n).to_owned(), OsString::from(v))).collect(),
+        options: BTreeMap::new(),
         working_directory: PathBuf::from("/work/dir"),
         user: "ann".to_owned(),
         host: "node7".to_owned(),
@@ -103,6 +104,10 @@ fn errors_name_file_line_field_and_value() {
     }
     let e = load(&[("SCR_COPY_TYPE", "RS")], &[]).unwrap_err().to_string();
     assert!(e.contains("environment: SCR_COPY_TYPE=\"RS\"") && e.contains("XOR"), "{e}");
+    let mut given = sources(&[("SCR_FLUSH", "2")]);
+    given.give("SCR_JOB_ID", "--job-id", "a/b".into());
+    let e = Config::load(&given, |_| Ok(None)).unwrap_err().to_string();
+    assert!(e.starts_with("option --job-id: SCR_JOB_ID=\"a/b\": "), "{e}");
     let broken = |_: &Path| Err(io::Error::from_raw_os_error(13));
     assert!(Config::load(&sources(&[]), broken).unwrap_err().to_string().starts_with("/etc/scrfs.conf: "));
 }
@@ -279,11 +284,17 @@ fn a_descriptor_that_cannot_be_followed_is_refused_by_file_field_and_value() {
         ("CKPT=0 now", &[":1: CKPT=\"0 now\"", "FIELD=VALUE"]),
         ("CKPT=INTERVAL=1", &["expected a number before"]),
         ("CKPT=", &["expected a number"]),
+        ("CKPT=x", &[":1: CKPT=\"x\"", "expected a number"]),
     ] {
         let e = load(&[STORES], &[("/work/dir/.scrconf", line)]).unwrap_err().to_string();
         assert!(parts.iter().all(|part| e.contains(part)), "{line}: {e}");
     }
     // Without a list there is one store.
     let e = load(&[("SCRFS_DESCRIPTORS", "0 STORE=/ssd")], &[]).unwrap_err().to_string();
-    assert!(e.contains("environment: STORE=\"/ssd\"") && e.contains("/dev/shm"), "{e}");
+    let told = "environment: SCRFS_DESCRIPTORS=\"0 STORE=/ssd\": STORE=\"/ssd\": expected one of";
+    assert!(e.starts_with(told) && e.contains("/dev/shm"), "{e}");
+    for wrong in ["bogus", "CKPT=x", "CKPT=0; STORE=/dev/shm"] {
+        let e = load(&[("SCRFS_DESCRIPTORS", wrong)], &[]).unwrap_err().to_string();
+        assert!(e.contains("SCRFS_DESCRIPTORS=") && e.contains("expected a number"), "{e}");
+    }
 }

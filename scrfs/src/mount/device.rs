@@ -52,20 +52,10 @@ fn mount_by_helper(mount_point: &Path, source: &OsStr) -> Result<OwnedFd, MountE
     let mut options = std::ffi::OsString::from("subtype=scrfs,default_permissions,nosuid,nodev,fsname=");
     // A comma or backslash in the name would end it.
     options.push(source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,"));
-    let status = Command::new("fusermount3")
-        .arg("-o")
-        .arg(options)
-        .arg("--")
-        .arg(mount_point)
-        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .status()
-        .map_err(io("cannot run fusermount3 for"))?;
+    let mut command = Command::new("fusermount3");
+    command.arg("-o").arg(options).env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
+    help(&mut command, "mount at", mount_point)?;
     drop(theirs);
-    if !status.success() {
-        return Err(io("fusermount3 could not mount at")(std::io::Error::other(status.to_string())));
-    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0_u8; 1];
@@ -94,17 +84,31 @@ pub fn unmount(mount_point: &Path, detach: bool) -> Result<(), MountError> {
 }
 
 fn unmount_by_helper(mount_point: &Path, detach: bool) -> Result<(), MountError> {
-    let io = |doing| failed(doing, mount_point);
     let mut command = Command::new("fusermount3");
     command.arg("-u");
     if detach {
         command.arg("-z");
     }
-    let status = command.arg("--").arg(mount_point).status().map_err(io("cannot run fusermount3 for"))?;
-    if status.success() {
+    match help(&mut command, "unmount", mount_point) {
+        Err(MountError::Helper { path, words, .. }) if words.ends_with("Device or resource busy") => {
+            Err(MountError::InUse(path))
+        }
+        other => other,
+    }
+}
+
+/// Runs fusermount3; its exit code tells nothing, so an error has what it says.
+fn help(command: &mut Command, doing: &'static str, mount_point: &Path) -> Result<(), MountError> {
+    let failed = |words: String| MountError::Helper { doing, path: mount_point.to_owned(), words };
+    let output = command.arg("--").arg(mount_point).env("LC_ALL", "C").stdin(Stdio::null()).output();
+    let output = output.map_err(|e| failed(format!("cannot run it: {e}")))?;
+    if output.status.success() {
         return Ok(());
     }
-    Err(MountError::InUse(mount_point.to_owned()))
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines = said.lines().map(|line| line.trim_start_matches("fusermount3: ").trim());
+    let words = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    Err(failed(if words.is_empty() { output.status.to_string() } else { words }))
 }
 
 /// The mount is there but nobody serves it.

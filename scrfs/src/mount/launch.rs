@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,15 +14,19 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::places::{Places, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of};
 use super::supervisor::{READY, first_line, readable, say};
-use super::{MountError, Options, device, failed, stores, supervisor, table};
+use super::table::{self, Mounted};
+use super::{MountError, Options, device, failed, stores, supervisor};
 use crate::daemon::CacheStore;
 
 /// Bound on a mount's start: the worker's and some more.
 const START_SECONDS: u64 = 60;
 /// Bound on the end of supervisor and worker after an unmount.
 const END_SECONDS: u64 = 20;
+/// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
+const COPY_SECONDS: u64 = 3;
 /// Dead mounts that may lie on one another.
 const DEAD_MAX: usize = 16;
+const TABLE: &str = "/proc/self/mountinfo";
 /// Between an error's text and its hint, on the supervisor's standard output.
 const HINT: char = '\u{1f}';
 
@@ -30,7 +35,9 @@ pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
     clean_stale();
     options.mount_point = mount_point(&options.mount_point)?;
     let places = Places::of(&options)?;
+    Places::are_apart(&options)?;
     if let Some(pid) = supervisor_of(&places.control) {
+        is_here(&places.control, pid)?;
         return Err(MountError::Busy { directory: places.control, pid });
     }
     places.make_control()?;
@@ -109,12 +116,9 @@ pub fn supervise(options: &Options) -> Result<(), MountError> {
 
 /// Unmounts and waits until the daemon has ended. `force`: even if the mount is in use.
 pub fn unmount(mount_point: &Path, force: bool) -> Result<(), MountError> {
-    let point = without_symlinks(mount_point)?;
-    let mounted = table::mounted_at(&point).map_err(failed("cannot read", "/proc/self/mountinfo"))?;
-    let control = mounted
-        .and_then(|mount| mount.control_directory())
-        .ok_or_else(|| MountError::NotMounted(mount_point.to_owned()))?;
-    let supervisor = supervisor_of(&control).and_then(open_process);
+    let (point, control) = mounted(mount_point)?;
+    let pid = supervisor_of(&control);
+    let supervisor = pid.and_then(open_process);
     match &supervisor {
         Some(process) if force => {
             rustix::process::pidfd_send_signal(process, Signal::TERM)
@@ -122,20 +126,66 @@ pub fn unmount(mount_point: &Path, force: bool) -> Result<(), MountError> {
         }
         _ => device::unmount(&point, force || device::is_dead(&point))?,
     }
-    let Some(process) = supervisor else { return Ok(()) };
-    if readable(process.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS)) {
+    let (Some(process), Some(pid)) = (supervisor, pid) else { return Ok(()) };
+    let ends_within = |seconds| readable(process.as_fd(), Instant::now() + Duration::from_secs(seconds));
+    if ends_within(COPY_SECONDS) {
         return Ok(());
     }
-    Err(MountError::Timeout { what: "the end of the daemon", seconds: END_SECONDS })
+    // One that was told to end does so whoever has copies.
+    if !force {
+        is_here(&control, pid)?;
+    }
+    if ends_within(END_SECONDS - COPY_SECONDS) {
+        return Ok(());
+    }
+    Err(if force {
+        MountError::Timeout { what: "the end of the daemon", seconds: END_SECONDS }
+    } else {
+        MountError::Elsewhere { mount_point: point, pid, holder: None }
+    })
+}
+
+/// The mount that supervisor `pid` of a control directory holds is not only in another mount namespace, as far as this
+/// user may look.
+fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
+    let ours = |mount: &Mounted| mount.control_directory().is_some_and(|path| path == control);
+    if table::all().map_err(failed("cannot read", TABLE))?.iter().any(ours) {
+        return Ok(());
+    }
+    match table::elsewhere(ours) {
+        Some((holder, mount)) => {
+            Err(MountError::Elsewhere { mount_point: mount.mount_point, pid, holder: Some(holder) })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Where exactly the mount is that `mount_point` names, and its control directory; it is this user's to change.
+fn mounted(mount_point: &Path) -> Result<(PathBuf, PathBuf), MountError> {
+    let point = without_symlinks(mount_point).map_err(failed("cannot find", mount_point))?;
+    let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
+    let Some((control, mount)) = mount.and_then(|mount| Some((mount.control_directory()?, mount))) else {
+        let same = |mount: &Mounted| mount.mount_point == point && mount.control_directory().is_some();
+        let control = table::elsewhere(same).and_then(|(_, mount)| mount.control_directory());
+        if let Some((pid, control)) = control.and_then(|control| Some((supervisor_of(&control)?, control))) {
+            is_here(&control, pid)?;
+        }
+        return Err(MountError::NotMounted(mount_point.to_owned()));
+    };
+    let me = rustix::process::geteuid();
+    match mount.owner {
+        Some(uid) if !me.is_root() && me.as_raw() != uid => {
+            let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+            let owner = user.map_or_else(|| format!("user {uid}"), |user| user.name);
+            Err(MountError::NotYours { path: point, owner })
+        }
+        _ => Ok((point, control)),
+    }
 }
 
 /// Has the supervisor replace its worker by one from the program file that is there now; returns when that answers.
 pub fn reload(mount_point: &Path) -> Result<(), MountError> {
-    let point = without_symlinks(mount_point)?;
-    let mounted = table::mounted_at(&point).map_err(failed("cannot read", "/proc/self/mountinfo"))?;
-    let control = mounted
-        .and_then(|mount| mount.control_directory())
-        .ok_or_else(|| MountError::NotMounted(mount_point.to_owned()))?;
+    let (point, control) = mounted(mount_point)?;
     let nobody = || MountError::Start("its supervisor is gone; unmount it and mount it again".into());
     let supervisor = supervisor_of(&control).and_then(open_process).ok_or_else(nobody)?;
     let worker = holder(&control, WORKER_LOCK).and_then(open_process);
@@ -170,37 +220,41 @@ fn open_process(pid: u32) -> Option<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Absolute, without symlinks; the last name may be a mount that nobody serves, so it is not looked into.
-fn without_symlinks(path: &Path) -> Result<PathBuf, MountError> {
-    let bad = |reason: String| MountError::MountPoint { path: path.to_owned(), reason };
+/// Absolute, without symlinks; the last name may be a mount that nobody serves, or one that lets nobody but its user in,
+/// so it is not looked into.
+fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
-        Ok(found) => Ok(found),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            let name = path.file_name().ok_or_else(|| bad("has no name".into()))?;
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
+            let name = path.file_name().ok_or(error)?;
             let above = match path.parent() {
                 Some(above) if !above.as_os_str().is_empty() => above,
                 _ => Path::new("."),
             };
-            Ok(above.canonicalize().map_err(|e| bad(e.to_string()))?.join(name))
+            Ok(above.canonicalize()?.join(name))
         }
-        Err(error) => Err(bad(error.to_string())),
+        found => found,
     }
 }
 
 /// Checks the mount point; dead mounts on it are unmounted.
 fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
+    let find = || {
+        let bad =
+            |error: io::Error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() };
+        without_symlinks(path).map_err(bad)
+    };
     for _ in 0..DEAD_MAX {
-        let point = without_symlinks(path)?;
+        let point = find()?;
         if !device::is_dead(&point) {
             break;
         }
         device::unmount(&point, true)?;
     }
-    let point = without_symlinks(path)?;
+    let point = find()?;
     if !point.is_dir() {
         return Err(MountError::MountPoint { path: path.to_owned(), reason: "not a directory".into() });
     }
-    let mounted = table::mounted_at(&point).map_err(failed("cannot read", "/proc/self/mountinfo"))?;
+    let mounted = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
     if let Some(mount) = mounted.filter(|mount| mount.control_directory().is_some()) {
         let source_name = mount.source.to_string_lossy().into_owned();
         return Err(MountError::Mounted { path: point, source_name });

@@ -93,9 +93,55 @@ pub enum MountError {
         /// The supervisor, 0 if it did not tell.
         pid: u32,
     },
+    /// The mount is gone here, and another mount namespace has it still.
+    #[error(
+        "{mount_point} is not mounted here now, but its daemon, process {pid}, lives on: {}, and is served until \
+         it is gone there",
+        holder.map_or("another mount namespace seems to have a copy".to_owned(), |holder| format!(
+            "the mount namespace of process {holder} has a copy"
+        ))
+    )]
+    Elsewhere {
+        /// Where it was.
+        mount_point: PathBuf,
+        /// The supervisor.
+        pid: u32,
+        /// A process in that namespace, if this user may see one.
+        holder: Option<u32>,
+    },
+    /// The mount is another user's.
+    #[error("{path} was mounted by {owner}: others than that user and root may not unmount or reload it")]
+    NotYours {
+        /// The mount point.
+        path: PathBuf,
+        /// The user.
+        owner: String,
+    },
     /// The mount is in use.
     #[error("{0} is in use")]
     InUse(PathBuf),
+    /// fusermount3, which mounts for users without rights, says no.
+    #[error("fusermount3 could not {doing} {path}: {words}")]
+    Helper {
+        /// What.
+        doing: &'static str,
+        /// The mount point.
+        path: PathBuf,
+        /// Its own.
+        words: String,
+    },
+    /// The job's files would be in the mount, or the mount in them.
+    #[error("{parameter}: {base}: {reason} {mount_point}")]
+    NotApart {
+        /// Parameter and option.
+        parameter: &'static str,
+        /// Its value.
+        base: PathBuf,
+        /// What would be.
+        reason: &'static str,
+        /// The mount point.
+        mount_point: PathBuf,
+    },
     /// The job's user is not known on this node.
     #[error("no user {0:?} on this node")]
     NoUser(String),
@@ -105,11 +151,13 @@ pub enum MountError {
         /// Each entry and what is wrong with it.
         problems: String,
     },
-    /// The store with the job's datasets cannot be used.
-    #[error("SCR_CACHE_BASE: {base}: {reason}; datasets of this job are there, and would be left behind")]
+    /// A store with files of the job cannot be used.
+    #[error("SCR_CACHE_BASE: {base}: {reason}; {what} of this job are there, and would be left behind")]
     StoreAway {
         /// The entry.
         base: PathBuf,
+        /// Datasets, or files that no dataset has yet.
+        what: &'static str,
         /// What is wrong with it.
         reason: String,
         /// The control directory, which knows of the datasets.
@@ -178,7 +226,10 @@ impl MountError {
                 format!("use another --job-id, or end it: kill {pid}")
             }
             Self::StoreAway { control, .. } => {
-                format!("mend or mount it; or give this node's part up: rm -r {}", control.display())
+                let control = control.display();
+                format!(
+                    "mend or mount it; or give this node's part up: rm -r {control}, and take the store out of the list"
+                )
             }
             Self::StoreLeft { base, cache } => {
                 format!("list {} too; or give the files up: rm -r {}", base.display(), cache.display())
@@ -187,6 +238,16 @@ impl MountError {
                 let control = path.parent().unwrap_or(path).display();
                 format!("put it back as it was; or give this node's part up: rm -r {control}")
             }
+            Self::Elsewhere { pid, .. } => {
+                format!("end the programs of that namespace; or end the daemon under them: kill {pid}")
+            }
+            Self::NotMounted(_) => "see what is mounted: findmnt -t fuse.scrfs".into(),
+            Self::Helper { .. } => {
+                "without root, fusermount3 and /dev/fuse must be usable for you, and the mount point be a \
+                 directory that you may write to"
+                    .into()
+            }
+            Self::NotApart { .. } => "name a directory elsewhere, or another mount point".into(),
             Self::InUse(path) => format!(
                 "see who uses it: fuser -vm {0}; or detach it: scrfs umount --force {0}",
                 path.display()

@@ -3,7 +3,7 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
@@ -41,6 +41,27 @@ impl Places {
         if cache == below(&options.control_base, options) { cache.join("cache") } else { cache }
     }
 
+    /// No directory of the job lies at or below the mount point: every use of it there would wait for the daemon itself.
+    /// Nor is the mount point in one, where the mount would hide a part of it.
+    pub(super) fn are_apart(options: &Options) -> Result<(), MountError> {
+        let point = resolved(&options.mount_point);
+        let control = ("SCR_CNTL_BASE (--control-base)", &options.control_base);
+        let caches = options.cache_bases.iter().map(|base| ("SCR_CACHE_BASE (--cache-base)", base));
+        for (parameter, base) in std::iter::once(control).chain(caches) {
+            let directory = resolved(&below(base, options));
+            let reason = if directory.starts_with(&point) {
+                "files of the mount would be at or below the mount point"
+            } else if point.starts_with(&directory) {
+                "the mount point is among the job's own files there:"
+            } else {
+                continue;
+            };
+            let (base, mount_point) = (base.clone(), point.clone());
+            return Err(MountError::NotApart { parameter, base, reason, mount_point });
+        }
+        Ok(())
+    }
+
     /// The tree that the mount shows.
     pub fn tree(&self) -> PathBuf {
         self.cache.join("tree")
@@ -75,6 +96,17 @@ impl Places {
 
 fn below(base: &Path, options: &Options) -> PathBuf {
     base.join(&options.user).join(format!("scr.{}", options.job_id))
+}
+
+/// Without symbolic links and `..`, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |so_far, component| {
+        if component == Component::ParentDir {
+            return so_far.parent().unwrap_or(&so_far).to_owned();
+        }
+        let next = so_far.join(component);
+        next.canonicalize().unwrap_or(next)
+    })
 }
 
 fn single_name(what: &'static str, name: &str) -> Result<(), MountError> {
@@ -179,6 +211,35 @@ mod tests {
             assert!(single_name("user", bad).is_err(), "{bad:?}");
         }
         assert!(single_name("job id", "123.batch").is_ok());
+    }
+
+    #[test]
+    fn the_jobs_directories_and_the_mount_point_are_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("scr")).unwrap();
+        std::fs::create_dir_all(at("cache")).unwrap();
+        std::os::unix::fs::symlink("scr", at("link")).unwrap();
+        let refused = |point: &str, control: &str, caches: &[&str]| {
+            let mut options = super::super::stores::tests::options(&at(control), &[]);
+            options.cache_bases = caches.iter().map(|base| at(base)).collect();
+            options.mount_point = at(point);
+            Places::are_apart(&options).map_err(|error| error.to_string()).err().unwrap_or_default()
+        };
+        for cache in ["scr", "scr/sub", "link", "link/a/b", "new/../scr", "cache/../link/../scr/x"] {
+            let told = refused("scr", "control", &["cache", cache]);
+            assert!(told.starts_with("SCR_CACHE_BASE (--cache-base): ") && told.contains(cache), "{told}");
+            let told = refused("scr", cache, &["cache"]);
+            assert!(told.starts_with("SCR_CNTL_BASE (--control-base): ") && told.contains(cache), "{told}");
+        }
+        // Beside one another in one directory is as it should be.
+        for good in ["", "scr2", "scratch", "scr/../cache"] {
+            assert_eq!(refused("scr", "control", &[good]), "", "{good}");
+        }
+        let options = super::super::stores::tests::options(&at("control"), &[&at("cache")]);
+        let inside = Places::of(&options).unwrap().tree();
+        let inside = inside.strip_prefix(dir.path()).unwrap().to_str().unwrap();
+        assert!(refused(inside, "control", &["cache"]).contains("the job's own files"));
     }
 
     #[test]

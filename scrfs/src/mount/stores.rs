@@ -8,7 +8,7 @@
 //!    of the datasets that the control directory knows.
 //! 2. Where none has any, the one with most room; of equal ones the first of the list.
 //!
-//! An entry that cannot be used is passed over and told of. What must not be passed over is a store with datasets of this
+//! An entry that cannot be used is passed over and told of. What must not be passed over is a store with files of this
 //! job: if it cannot be used, or is not in the list any more, nothing is mounted. [`RECORD`] in the control directory
 //! keeps what was chosen: workers go by it.
 
@@ -170,8 +170,11 @@ impl Former {
     /// Something may be missing without the store `base`, where all others have `found` these datasets.
     fn needs(&self, base: &Path, found: &BTreeSet<u64>) -> bool {
         let missing = || !self.datasets.is_subset(found);
-        let used = || self.used.iter().any(|former| same(former, base));
-        if self.was_primary(base) { !self.datasets.is_empty() } else { used() && missing() }
+        if self.was_primary(base) { !self.datasets.is_empty() } else { self.used(base) && missing() }
+    }
+
+    fn used(&self, base: &Path) -> bool {
+        self.used.iter().any(|former| same(former, base))
     }
 
     /// The stores with the job's files are in the list.
@@ -195,7 +198,7 @@ fn same(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Looks at all entries of the list. One with datasets of the job that cannot be used is an error.
+/// Looks at all entries of the list. One with files of the job that cannot be used is an error.
 fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>, MountError> {
     let bases = &options.cache_bases;
     let real: Vec<Option<PathBuf>> = bases.iter().map(|base| base.canonicalize().ok()).collect();
@@ -210,12 +213,18 @@ fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>
         let elsewhere = elsewhere.flat_map(|(_, found)| found.iter().copied()).collect();
         let problem = usable(base, &cache).err().map(|error| Problem::of(&error));
         let problem = problem.or_else(|| overlap(bases, &real, at));
-        let away = !datasets[at].is_empty() || former.needs(base, &elsewhere);
-        if let Some(problem) = problem.as_ref().filter(|_| away)
+        let away = if !datasets[at].is_empty() || former.needs(base, &elsewhere) {
+            Some("datasets")
+        } else {
+            // A directory of which nothing can be seen has files of the job only if the last mount used it.
+            let known = || former.used(base) || cache.join("tree").symlink_metadata().is_ok();
+            (holds(&cache) && known()).then_some("files")
+        };
+        if let (Some(problem), Some(what)) = (problem.as_ref(), away)
             && !matches!(problem, Problem::Nested(_) | Problem::Duplicate(_))
         {
             let (base, control) = (base.clone(), control.to_owned());
-            return Err(MountError::StoreAway { base, reason: problem.to_string(), control });
+            return Err(MountError::StoreAway { base, what, reason: problem.to_string(), control });
         }
         // The only one is made.
         let problem = problem.filter(|problem| bases.len() > 1 || *problem != Problem::Missing);
@@ -385,4 +394,4 @@ fn told(entry: &Entry, primary: bool, other: bool, why: Why) -> CacheStore {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

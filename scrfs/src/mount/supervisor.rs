@@ -360,7 +360,10 @@ fn wait(mut worker: Worker, signals: &Signals, mount_point: &Path) -> Result<End
 fn end(worker: &mut Worker, mount_point: &Path) -> Result<(), MountError> {
     if let Err(error) = device::unmount(mount_point, false) {
         tracing::warn!(%error, "detached while in use");
-        device::unmount(mount_point, true)?;
+        // It may be gone here, and served for another mount namespace only: the worker is to end all the same.
+        if let Err(error) = device::unmount(mount_point, true) {
+            tracing::warn!(%error, "nothing to unmount here");
+        }
     }
     if !readable(worker.pidfd.as_fd(), Instant::now() + END_BOUND) {
         let _ = rustix::process::pidfd_send_signal(&worker.pidfd, Signal::TERM);

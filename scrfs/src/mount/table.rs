@@ -1,5 +1,6 @@
 //! /proc/self/mountinfo: what is mounted where.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,6 +23,8 @@ pub struct Mounted {
     pub fs_type: String,
     /// What.
     pub source: OsString,
+    /// Of a FUSE mount: the user who mounted it.
+    pub owner: Option<u32>,
 }
 
 impl Mounted {
@@ -53,6 +56,22 @@ pub fn all() -> io::Result<Vec<Mounted>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?).collect())
 }
 
+/// A mount that `wanted` accepts in another mount namespace, and a process there; one that this user may not look at is
+/// passed over.
+pub fn elsewhere(wanted: impl Fn(&Mounted) -> bool) -> Option<(u32, Mounted)> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let mut seen = BTreeSet::from([namespace("self")?]);
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find_map(|pid| {
+        if !seen.insert(namespace(&pid.to_string())?) {
+            return None;
+        }
+        let table = std::fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
+        parse(&table).find(&wanted).map(|mount| (pid, mount))
+    })
+}
+
 fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
     table.split(|&b| b == b'\n').filter_map(|line| {
         // Optional fields end with a lone hyphen; type and source follow.
@@ -63,8 +82,15 @@ fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
             device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
             fs_type: String::from_utf8_lossy(fields.get(end + 1)?).into_owned(),
             source: unescape(fields.get(end + 2)?),
+            owner: fields.get(end + 3).and_then(|options| owner(options)),
         })
     })
+}
+
+fn owner(options: &[u8]) -> Option<u32> {
+    options
+        .split(|&b| b == b',')
+        .find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok())
 }
 
 /// Blank, tab, newline and backslash are written as three octal digits.
@@ -90,13 +116,14 @@ mod tests {
     #[test]
     fn a_table_with_blanks_and_optional_fields() {
         let table =
-            b"36 35 98:0 / /a\\040b rw,noatime shared:1 master:2 - fuse.scrfs scrfs@/dev/shm/u/scr.1 rw\n\
+            b"36 35 98:0 / /a\\040b rw,noatime shared:1 master:2 - fuse.scrfs scrfs@/dev/shm/u/scr.1 rw,user_id=7\n\
                       37 35 0:4 / /proc rw - proc proc rw\n";
         let mounts: Vec<Mounted> = parse(table).collect();
         assert_eq!(mounts.len(), 2);
         assert_eq!((mounts[0].mount_point.as_path(), mounts[0].device.as_str()), (Path::new("/a b"), "98:0"));
         assert_eq!(mounts[0].control_directory(), Some(PathBuf::from("/dev/shm/u/scr.1")));
         assert_eq!(mounts[1].control_directory(), None);
+        assert_eq!((mounts[0].owner, mounts[1].owner), (Some(7), None));
         assert_eq!(source_of(Path::new("/dev/shm/u/scr.1")), mounts[0].source);
     }
 }

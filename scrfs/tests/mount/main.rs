@@ -424,6 +424,15 @@ fn mounting_and_unmounting() {
         fails(&scrfs(&["mount", "/etc/passwd"]).output().unwrap(), 1, "not a directory");
         fails(&scrfs(&["mount"]).output().unwrap(), 2, "MOUNT_POINT");
         fails(&scrfs(&["umount", "/"]).output().unwrap(), 1, "not an scrfs mount");
+        for verb in ["umount", "reload"] {
+            let missing = scrfs(&[verb, "/nonexistent/scr"]).output().unwrap();
+            fails(&missing, 1, "/nonexistent/scr");
+            assert!(!String::from_utf8_lossy(&missing.stderr).contains("mkdir"), "{missing:?}");
+        }
+        for (option, value) in [("--job-id", "a/b"), ("--checkpoint-path", ".scrfs"), ("--cache-base", "rel")]
+        {
+            fails(&scrfs(&["mount", option, value, "/nonexistent"]).output().unwrap(), 2, "hint: ");
+        }
 
         fs::write(m.at("kept"), b"kept").unwrap();
         let open = File::open(m.at("kept")).unwrap();
@@ -447,6 +456,40 @@ fn mounting_and_unmounting() {
         kill(Pid::from_raw(supervisor), Signal::SIGTERM).unwrap();
         wait_until("the supervisor ends", || has_ended(supervisor));
         fails(&m.unmount(&[]), 1, "not an scrfs mount");
+    });
+}
+
+#[test]
+fn a_mount_that_another_namespace_has_a_copy_of() {
+    in_namespace(&[], |m| {
+        let copy = || {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"]);
+            let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+            child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+            child
+        };
+        let mut holder = copy();
+        let supervisor = m.pid("supervisor.lock");
+        let told =
+            format!("daemon, process {supervisor}, lives on: the mount namespace of process {}", holder.id());
+        fails(&m.unmount(&[]), 1, &told);
+        fails(&m.unmount(&[]), 1, &told);
+        fails(&m.mount(&[]), 1, &told);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        wait_until("the supervisor ends", || has_ended(supervisor));
+
+        // As the hint says, the daemon can be ended under them.
+        assert!(m.mount(&[]).status.success());
+        let mut holder = copy();
+        let supervisor = m.pid("supervisor.lock");
+        fails(&m.unmount(&[]), 1, &format!("kill {supervisor}"));
+        kill(Pid::from_raw(supervisor), Signal::SIGTERM).unwrap();
+        wait_until("the supervisor ends", || has_ended(supervisor));
+        assert!(m.mount(&[]).status.success());
+        holder.kill().unwrap();
+        holder.wait().unwrap();
     });
 }
 

@@ -33,8 +33,14 @@ fn open_devices(m: &Mounted) {
 
 /// What `script` prints, as nobody, beside the mount point; it has to succeed.
 fn as_nobody(m: &Mounted, script: &str) -> String {
+    run_as(m, UID, script)
+}
+
+fn run_as(m: &Mounted, uid: u32, script: &str) -> String {
     let output = Command::new("timeout")
-        .args(["-k", "2", "60", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-ec"])
+        .args(["-k", "2", "60", "setpriv", "--clear-groups"])
+        .args([format!("--reuid={uid}"), format!("--regid={uid}")])
+        .args(["bash", "-ec"])
         .arg(script)
         .current_dir(m.dir.path())
         .env("SCRFS", SCRFS)
@@ -73,6 +79,13 @@ fn a_user_mounts_writes_and_unmounts() {
         // It is nobody's own: fusermount3 lets no other user in.
         let denied = fs::metadata(&m.mount_point).unwrap_err();
         assert_eq!(denied.raw_os_error(), Some(libc::EACCES));
+        run_as(m, 1, "! $SCRFS umount scr 2> /dev/shm/said; grep -q 'was mounted by nobody' /dev/shm/said");
+        // fusermount3's own words.
+        as_nobody(
+            m,
+            "mkdir not; chmod 0555 not; ! $SCRFS mount --job-id v --cache-base $HOME/cache not 2> said; cat said; \
+             grep -q 'no write access' said; grep -q 'hint: without root' said",
+        );
         as_nobody(m, "$SCRFS umount scr; ! mountpoint -q scr; ls -A scr | wc -l | grep -qx 0");
     });
 }

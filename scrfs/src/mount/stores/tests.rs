@@ -1,3 +1,5 @@
+use nix::mount::MsFlags;
+
 use super::*;
 
 fn entry(base: &str, free: u64) -> Entry {
@@ -28,7 +30,7 @@ fn files_win_over_room_and_room_over_order() {
     assert_eq!(first(&former, &[entry("/a", 0)]), (Why::Only, 0));
 }
 
-fn options(control: &Path, bases: &[&Path]) -> Options {
+pub(in crate::mount) fn options(control: &Path, bases: &[&Path]) -> Options {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).unwrap().unwrap();
     Options {
         mount_point: "/scr".into(),
@@ -142,6 +144,42 @@ fn files_of_the_job_are_never_left_behind() {
     assert!(bench.refused(&["a"]).contains("not in the list"));
     fs::rename(bench.at("away"), bench.at(old)).unwrap();
     assert_eq!(bench.used(&["a", old]), old);
+}
+
+#[test]
+fn a_store_that_has_unsealed_files_and_cannot_be_used_is_not_passed_over() {
+    let bench = Bench::new();
+    let (options, places) = bench.settle(&["b", "c"]).unwrap();
+    let stores = in_use(&options, &places.control).unwrap();
+    let other = &stores.places()[1];
+    let base = other.base.file_name().unwrap().to_str().unwrap().to_owned();
+    fs::create_dir(other.tree().join("d")).unwrap();
+    fs::write(other.tree().join("d/f"), "x").unwrap();
+    let control = bench.at("control");
+    // In a mount namespace of its own; `None` without the right to one.
+    let away = || {
+        let in_own = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).ok()?;
+            let nothing = None::<&str>;
+            let change =
+                |flags| nix::mount::mount(Some(&other.base), &other.base, nothing, flags, nothing).ok();
+            nix::mount::mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).ok()?;
+            change(MsFlags::MS_BIND)?;
+            change(MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY)?;
+            Some(bench.settle(&["b", "c"]))
+        };
+        std::thread::scope(|threads| threads.spawn(in_own).join().unwrap())
+    };
+    let Some(settled) = away() else { return };
+    let refused = settled.unwrap_err();
+    let text = format!("{base}: its file system is read-only; files of this job are there");
+    assert!(refused.to_string().contains(&text), "{refused}");
+    let hint = refused.hint().unwrap();
+    assert!(hint.contains(&control.display().to_string()) && hint.contains("the list"), "{hint}");
+    bench.settle(&["b", "c"]).unwrap();
+    // Directories alone are nothing to lose.
+    fs::remove_file(other.tree().join("d/f")).unwrap();
+    assert_eq!(away().unwrap().unwrap().0.cache_base(), options.cache_base());
 }
 
 #[test]
