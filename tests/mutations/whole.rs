@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use scrfs::control::codec;
 use scrfs::control::{
-    Answer, CarriedFile, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart,
-    HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
+    Advice, Answer, CarriedFile, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile,
+    FrozenPart, HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings,
+    Start,
 };
 use scrfs::daemon::catalog_file;
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
@@ -71,12 +72,15 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         listed: true,
         failed: false,
     };
+    let advice =
+        Advice { need_checkpoint: true, should_exit: false, begun_us: 5, sealed_us: 6, waited_us: 7 };
     let inventory = Inventory {
         epoch,
         highest_id: 4,
         directories: vec![dir("x"), dir("x/y")],
         unfinished: vec![(request, make.clone())],
         datasets: vec![held],
+        advice: Some(advice),
     };
     let frozen = FrozenPart {
         files: vec![FrozenFile { path: path("a b"), size: 5 }, FrozenFile { path: path("d/x"), size: 0 }],

@@ -2,11 +2,12 @@
 //! `SCR_Should_exit`; user manual of SCR 1.2, "Halting a job" and "Config parameters").
 //!
 //! Decided here and told to all daemons, so that it is the same on all nodes. What was advised once holds until the next
-//! seal, whatever changes meanwhile: some ranks may have seen it already.
+//! seal, whatever changes meanwhile: some ranks may have seen it already. Also the lead: the daemons keep what they were
+//! told, and the next lead goes on with it while the program runs.
 
 use std::collections::BTreeMap;
 
-use scrfs::control::Command;
+use scrfs::control::{self, Command};
 use scrfs::hash::Text;
 use scrfs::record::Halt;
 
@@ -39,13 +40,37 @@ pub(super) struct Advice {
     next_look: u64,
     /// Checkpoints sealed that the halt file does not count yet.
     uncounted: u32,
-    said: Option<(bool, bool)>,
+    /// Advised since the last seal: a checkpoint, to end.
+    said: (bool, bool),
+    /// The nodes know it, and when the last seal was.
+    told: bool,
 }
 
 impl Advice {
-    /// Programs are served.
-    pub(super) fn serve(&mut self, now: u64) {
+    /// A program begins.
+    pub(super) fn begin(&mut self, now: u64) {
         (self.begun, self.last) = (now, now);
+    }
+
+    /// The program goes on with what nodes were told before; `sealed`: when the newest dataset was that is complete.
+    pub(super) fn resume(&mut self, now: u64, told: &[control::Advice], sealed: Option<u64>) {
+        let age = |told: &control::Advice| (told.begun_us, told.sealed_us);
+        let Some(newest) = told.iter().max_by_key(|told| age(told)).copied() else {
+            // No node knows any more: no later than the newest dataset tells.
+            return (self.begun, self.last) = (now, sealed.map_or(now, |sealed| sealed.min(now)));
+        };
+        (self.begun, self.last, self.waited) = (newest.begun_us, newest.sealed_us, newest.waited_us);
+        match sealed.filter(|sealed| *sealed > self.last) {
+            // The end of its seal was not told.
+            Some(sealed) => self.last = sealed,
+            // Some nodes may have been told more than others.
+            None => {
+                for told in told.iter().filter(|told| age(told) == age(&newest)) {
+                    self.said.0 |= told.need_checkpoint;
+                    self.said.1 |= told.should_exit;
+                }
+            }
+        }
     }
 
     /// A marker was set.
@@ -65,7 +90,7 @@ impl Advice {
         if let Some(since) = self.marked.remove(name) {
             self.waited = self.waited.saturating_add(now.saturating_sub(since));
         }
-        (self.last, self.asked, self.said) = (now, 0, None);
+        (self.last, self.asked, self.said, self.told) = (now, 0, (false, false), false);
         self.uncounted = self.uncounted.saturating_add(1);
         self.halt.checkpoints_left = self.halt.checkpoints_left.map(|left| left.saturating_sub(1));
         self.next_look = now;
@@ -97,18 +122,24 @@ impl Advice {
             self.looking = true;
             cluster.pfs(PfsTask::Halt { sealed: std::mem::take(&mut self.uncounted) });
         }
-        let before = self.said.unwrap_or_default();
-        let reason = if before.1 { None } else { self.why_exit(cluster) };
-        let exit = before.1 || reason.is_some();
-        let need = before.0 || exit || self.is_due(cluster);
-        if self.said == Some((need, exit)) {
+        let (needed, ended) = self.said;
+        let reason = if ended { None } else { self.why_exit(cluster) };
+        let exit = ended || reason.is_some();
+        let need = needed || exit || self.is_due(cluster);
+        if self.told && self.said == (need, exit) {
             return;
         }
         if let Some(reason) = reason {
             cluster.note(format!("programs are advised to end: {reason}"));
         }
-        self.said = Some((need, exit));
-        cluster.send_all(&Command::Advise { need_checkpoint: need, should_exit: exit });
+        (self.said, self.told) = ((need, exit), true);
+        cluster.send_all(&Command::Advise(control::Advice {
+            need_checkpoint: need,
+            should_exit: exit,
+            begun_us: self.begun,
+            sealed_us: self.last,
+            waited_us: self.waited,
+        }));
     }
 
     /// Is a checkpoint due? Without any rule there is no way to tell, so always.
@@ -161,16 +192,18 @@ mod tests {
     struct Bench {
         cluster: Cluster,
         advice: Advice,
+        /// What the nodes know.
+        shown: Option<control::Advice>,
     }
 
     impl Bench {
         fn new(rules: AdviceRules) -> Self {
-            let settings = scrfs::control::Settings { advice: rules, ..settings() };
+            let settings = control::Settings { advice: rules, ..settings() };
             let hosts = vec!["a".to_owned(), "b".to_owned()];
             let cluster = Cluster::new(Epoch(1), hosts, settings, 100 * SECOND);
             let mut advice = Advice::default();
-            advice.serve(cluster.now);
-            Self { cluster, advice }
+            advice.begin(cluster.now);
+            Self { cluster, advice, shown: None }
         }
 
         /// What both nodes are told at second `at`, and whether the halt file is looked at.
@@ -181,9 +214,7 @@ mod tests {
             let told: Vec<_> = outputs
                 .iter()
                 .filter_map(|output| match output {
-                    Output::Command(_, Command::Advise { need_checkpoint, should_exit }) => {
-                        Some((*need_checkpoint, *should_exit))
-                    }
+                    Output::Command(_, Command::Advise(told)) => Some(*told),
                     _ => None,
                 })
                 .collect();
@@ -192,7 +223,15 @@ mod tests {
                 Output::Pfs(PfsTask::Halt { sealed }) => Some(*sealed),
                 _ => None,
             });
-            (told.first().copied(), look)
+            self.shown = told.first().copied().or(self.shown);
+            (told.first().map(|told| (told.need_checkpoint, told.should_exit)), look)
+        }
+
+        /// The lead dies; the next one begins at second `at`, hears of `told` and of a dataset that was sealed.
+        fn next_lead(&mut self, at: u64, told: &[control::Advice], sealed: Option<u64>) {
+            self.advice = Advice::default();
+            self.cluster.now = at * SECOND;
+            self.advice.resume(self.cluster.now, told, sealed.map(|sealed| sealed * SECOND));
         }
 
         fn halt(&mut self, halt: Halt) {
@@ -277,5 +316,46 @@ mod tests {
         bench.advice.halt(bench.cluster.now, Err(2));
         bench.advice.sealed(bench.cluster.now, b"3");
         assert_eq!(bench.at(104), (Some((true, true)), Some(3)), "what is known holds");
+    }
+    #[test]
+    fn what_was_said_is_said_by_the_next_lead() {
+        let mut bench = Bench::new(AdviceRules { interval: 3, ..AdviceRules::default() });
+        bench.at(100);
+        let before = bench.shown.unwrap();
+        bench.advice.asked(2);
+        assert_eq!(bench.at(101).0, Some((true, false)));
+        let after = bench.shown.unwrap();
+        // One node was not reached any more, one is older than the last seal.
+        let older = control::Advice { sealed_us: 99 * SECOND, should_exit: true, ..before };
+        bench.next_lead(200, &[before, after, older], Some(90));
+        assert_eq!(bench.at(200).0, Some((true, false)), "told anew: some may not know");
+        assert_eq!(bench.at(201).0, None);
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        assert_eq!(bench.at(202).0, Some((false, false)));
+        assert_eq!(bench.shown.unwrap().sealed_us, 201 * SECOND);
+        // It ended after it was advised to, and nobody told the nodes.
+        bench.next_lead(300, &[after], Some(150));
+        assert_eq!(bench.at(300).0, Some((false, false)));
+    }
+
+    #[test]
+    fn time_goes_on_under_the_next_lead() {
+        let mut bench = Bench::new(AdviceRules { seconds: 60, overhead: 10, ..AdviceRules::default() });
+        bench.advice.marked(100 * SECOND, b"ck");
+        bench.advice.sealed(110 * SECOND, b"ck");
+        assert_eq!(bench.at(110).0, Some((false, false)));
+        let told = bench.shown.unwrap();
+        bench.next_lead(160, &[told], Some(109));
+        assert_eq!(bench.at(160).0, Some((false, false)));
+        assert_eq!(bench.at(170).0, Some((true, false)), "60 seconds");
+        bench.next_lead(160, &[control::Advice { sealed_us: 150 * SECOND, ..told }], None);
+        assert_eq!(bench.at(200).0, Some((false, false)));
+        assert_eq!(bench.at(201).0, Some((true, false)), "10 of 101 seconds");
+        // No node knows.
+        bench.next_lead(160, &[], Some(100));
+        bench.cluster.settings.advice.overhead = 0;
+        assert_eq!(bench.at(160).0, Some((true, false)));
+        bench.next_lead(160, &[], None);
+        assert_eq!(bench.at(160).0, Some((false, false)));
     }
 }

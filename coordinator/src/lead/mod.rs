@@ -470,7 +470,10 @@ impl Running {
                     let recover = Recover::begin(&mut self.cluster, settle.held, stored);
                     self.phase = Phase::Recovering(Box::new(recover));
                 } else {
+                    let advised = settle.advised();
                     settle.hand_over(&mut self.cluster, &mut self.seals);
+                    let sealed = self.cluster.datasets.all().map(|catalog| catalog.created_us).max();
+                    self.advice.resume(self.cluster.now, &advised, sealed);
                     let current =
                         self.cluster.datasets.newest_first().first().map(|known| known.catalog.name.clone());
                     self.serve(current);
@@ -487,6 +490,7 @@ impl Running {
         {
             let current = recover.current().map(<[u8]>::to_vec);
             recover.hand_over(&mut self.cluster);
+            self.advice.begin(self.cluster.now);
             self.serve(current);
         }
     }
@@ -508,7 +512,6 @@ impl Running {
 
     fn serve(&mut self, current: Option<Vec<u8>>) {
         self.cluster.send_all(&Command::Serve);
-        self.advice.serve(self.cluster.now);
         self.advice.tick(&mut self.cluster);
         self.cluster.ready(current);
         self.mark_flushed();

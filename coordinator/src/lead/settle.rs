@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{Command, DirHeld, DirOp, HeldState, Inventory, Start};
+use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Start};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
@@ -117,6 +117,11 @@ impl Settle {
 
     pub(super) fn start(&self) -> Start {
         self.start
+    }
+
+    /// What the daemons were told by the lead before.
+    pub(super) fn advised(&self) -> Vec<Advice> {
+        self.inventories.values().filter_map(|inventory| inventory.advice).collect()
     }
 
     pub(super) fn done(&self) -> bool {

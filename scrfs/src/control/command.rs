@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::loose::{Age, LooseOwner, LooseStamp, LooseVersion};
-use super::{DirHeld, DirOp, SealedFile, Severity};
+use super::{Advice, DirHeld, DirOp, SealedFile, Severity};
 #[cfg(doc)]
 use super::{Event, Inventory, loose::LooseInventory};
 use crate::dataset::{Catalog, Entry};
@@ -159,12 +159,7 @@ pub enum Command {
         directory: Vec<u8>,
     },
     /// What programs read in `.scrfs`; the same on all nodes. -
-    Advise {
-        /// Write a checkpoint now.
-        need_checkpoint: bool,
-        /// Write a checkpoint and end.
-        should_exit: bool,
-    },
+    Advise(Advice),
     /// Which versions of pointer files do you have? [`Event::LooseInventory`].
     LooseInventory,
     /// Send a version with its bytes. [`Event::LooseRead`].

@@ -69,6 +69,23 @@ pub struct Inventory {
     pub unfinished: Vec<(RequestId, DirOp)>,
     /// Sealed datasets and those on the way.
     pub datasets: Vec<HeldDataset>,
+    /// What it was told last; `None`: nothing since it was made or a restart began.
+    pub advice: Option<Advice>,
+}
+
+/// What programs are advised, and what a next lead needs to go on with it as if it were the same (it asks the daemons).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// Write a checkpoint now.
+    pub need_checkpoint: bool,
+    /// Write a checkpoint and end.
+    pub should_exit: bool,
+    /// When programs were served first, microseconds since 1970.
+    pub begun_us: u64,
+    /// When the last checkpoint was sealed; as `begun_us` until there is one.
+    pub sealed_us: u64,
+    /// Microseconds that programs have waited at markers.
+    pub waited_us: u64,
 }
 
 /// How far a dataset is on one node.

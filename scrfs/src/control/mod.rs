@@ -27,7 +27,8 @@ pub use data::{DataReply, DataRequest};
 pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
 pub use greeting::{Answer, Ask, Hello, PROTOCOL, Role, Start, Welcome};
 pub use held::{
-    CarriedFile, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart,
+    Advice, CarriedFile, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory,
+    MemberPart,
 };
 pub use settings::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings, StoreRule};
 

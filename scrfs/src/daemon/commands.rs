@@ -6,7 +6,6 @@
 use crate::control::{Command, Event, Severity};
 use crate::ids::{DatasetId, RequestId};
 
-use super::eyes::Advice;
 use super::node::Node;
 use super::promise::Settling;
 use super::requests::with_link;
@@ -86,8 +85,9 @@ impl Node {
             }
             Command::Note { severity: Severity::Info, text } => self.events.info(None, &text),
             Command::Note { severity: Severity::Warning, text } => self.events.warning(None, &text),
-            Command::Advise { need_checkpoint, should_exit } => {
-                self.state.lock().advice = Advice { need_checkpoint, should_exit };
+            Command::Advise(advice) => {
+                self.state.lock().advice = Some(advice);
+                self.in_records(link, move |node| node.keep_advice(&advice));
             }
             Command::Evict(id) => self.evict(link, id),
 
@@ -124,14 +124,25 @@ impl Node {
     fn serve(&self) {
         {
             let mut state = self.state.lock();
+            let mut news = false;
             for dataset in state.table.datasets.values_mut() {
                 // What is complete was brought to all nodes while settling.
-                dataset.settled |= dataset.catalog.is_some();
+                let settled = dataset.settled || dataset.catalog.is_some();
+                news |= settled && !dataset.settled;
+                dataset.settled = settled;
+            }
+            if news {
+                // The former lead did not come to say that it is sealed.
+                state.askers.forget();
             }
             if let Some(attached) = &mut state.attached {
                 attached.served = true;
             }
             state.shortage = Shortage::default();
+            // This lead has not heard it, and a question that is not a new maximum is not told.
+            if let Some(times) = state.askers.most() {
+                state.send_request(Event::Asked { times });
+            }
         }
         // Markers too whose dataset turned out complete: whether it was changed since then the lead finds out.
         self.send_waiting();

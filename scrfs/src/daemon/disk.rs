@@ -5,6 +5,7 @@
 //! | `node.scrinfo` | highest epoch and id; per dataset: name, epoch, home, flags, which members are recorded |
 //! | `filemap_0.scrinfo` | members' files ([`super::filemap`]) |
 //! | `settings.json` | what the last coordinator brought: it holds until another one attaches, also for the next worker |
+//! | `advice.json` | what programs are advised: a worker that dies takes nothing of it back |
 //! | `dataset.<id>.scrinfo` | COMPLETE and the catalog ([`super::catalog_file`]) |
 //!
 //! A change is made to a copy of the table, written, and then made to the table itself: what programs and the lead are
@@ -13,8 +14,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::control::Settings;
+use crate::control::{Advice, Settings};
 use crate::dataset::{Catalog, CatalogIndex, Scheme};
 use crate::hash::{self, Hash, Text};
 use crate::ids::{DatasetId, Epoch, Member};
@@ -29,11 +32,12 @@ use super::state::{Dataset, Home, Origin, Part, State, Table};
 const NODE: &str = "node.scrinfo";
 const FILEMAP: &str = "filemap_0.scrinfo";
 const SETTINGS: &str = "settings.json";
+const ADVICE: &str = "advice.json";
 const MASTER: &str = "filemap.scrinfo";
 /// Largest file of each kind, bytes.
 const FILE_MAX: u64 = 1 << 30;
-/// Largest file of settings, bytes.
-const SETTINGS_MAX: u64 = 1 << 24;
+/// Largest file of settings or advice, bytes.
+const KEPT_MAX: u64 = 1 << 24;
 
 /// See the module. Its lock is taken before the state's.
 pub(super) struct Disk {
@@ -114,19 +118,42 @@ impl Disk {
 
     /// Keeps the job's settings.
     pub(super) fn record_settings(&self, settings: &Settings) -> Result<(), StoreError> {
-        let bytes = serde_json::to_vec_pretty(settings).map_err(|error| StoreError::Failed {
-            path: self.store.path().join(SETTINGS),
+        self.keep(SETTINGS, settings)
+    }
+
+    /// The settings that were kept.
+    pub(super) fn settings(&self, problems: &mut Vec<String>) -> Result<Option<Settings>, StoreError> {
+        self.kept(SETTINGS, problems)
+    }
+
+    /// Keeps what programs are advised.
+    pub(super) fn record_advice(&self, advice: &Advice) -> Result<(), StoreError> {
+        self.keep(ADVICE, advice)
+    }
+
+    /// The advice that was kept.
+    pub(super) fn advice(&self, problems: &mut Vec<String>) -> Result<Option<Advice>, StoreError> {
+        self.kept(ADVICE, problems)
+    }
+
+    fn keep(&self, name: &str, what: &impl Serialize) -> Result<(), StoreError> {
+        let bytes = serde_json::to_vec_pretty(what).map_err(|error| StoreError::Failed {
+            path: self.store.path().join(name),
             step: "encode",
             source: error.into(),
         })?;
-        self.store.commit(SETTINGS, &bytes)
+        self.store.commit(name, &bytes)
     }
 
-    /// The settings that were kept; what cannot be read counts as none, and is told.
-    pub(super) fn settings(&self, problems: &mut Vec<String>) -> Result<Option<Settings>, StoreError> {
-        let Some(bytes) = self.store.read(SETTINGS, SETTINGS_MAX)? else { return Ok(None) };
-        let settings = serde_json::from_slice(&bytes);
-        Ok(settings.map_err(|error| problems.push(format!("{SETTINGS}: {error}"))).ok())
+    /// What cannot be read counts as nothing, and is told.
+    fn kept<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        problems: &mut Vec<String>,
+    ) -> Result<Option<T>, StoreError> {
+        let Some(bytes) = self.store.read(name, KEPT_MAX)? else { return Ok(None) };
+        let what = serde_json::from_slice(&bytes);
+        Ok(what.map_err(|error| problems.push(format!("{name}: {error}"))).ok())
     }
 
     /// Records COMPLETE.

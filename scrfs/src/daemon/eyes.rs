@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::control::{Event, HeldState};
+use crate::control::{Advice, Event, HeldState};
 use crate::path::RelPath;
 use crate::status::people::hosts_for_people;
 use crate::status::show;
@@ -16,45 +16,52 @@ mod metrics;
 
 /// Lines of events in the file.
 const EVENTS_MAX: usize = 1000;
-/// Threads of programs whose questions are counted.
-const ASKERS_MAX: usize = 4096;
+/// Threads of programs whose questions are counted: at least this many, at most twice as many.
+const ASKERS: usize = 4096;
 
-/// The lead's advice, the same on all nodes. Until a lead gives some: nothing is known against a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Advice {
-    pub(super) need_checkpoint: bool,
-    pub(super) should_exit: bool,
-}
-
-impl Default for Advice {
-    fn default() -> Self {
-        Self { need_checkpoint: true, should_exit: false }
-    }
-}
-
-/// How often threads have asked whether to write a checkpoint, since the last seal.
+/// How often threads have asked whether to write a checkpoint, since the last seal. Programs may ask from ever new
+/// threads, so those that have asked longest ago are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Askers {
     times: HashMap<u32, u32>,
+    /// Those that have not asked since `times` was full.
+    earlier: HashMap<u32, u32>,
     most: u32,
 }
 
 impl Askers {
     /// Counts one question; the new number if nobody here has asked as often before.
     fn asked(&mut self, tid: u32) -> Option<u32> {
-        if self.times.len() >= ASKERS_MAX && !self.times.contains_key(&tid) {
-            return None;
+        if self.times.len() >= ASKERS && !self.times.contains_key(&tid) {
+            self.earlier = std::mem::take(&mut self.times);
         }
-        let times = self.times.entry(tid).or_default();
+        let before = self.earlier.remove(&tid).unwrap_or(0);
+        let times = self.times.entry(tid).or_insert(before);
         *times = times.saturating_add(1);
         let new = *times > self.most;
         self.most = self.most.max(*times);
         new.then_some(*times)
     }
 
-    /// A dataset is sealed: the count begins anew.
+    /// The most that one has asked.
+    pub(super) fn most(&self) -> Option<u32> {
+        Some(self.most).filter(|most| *most > 0)
+    }
+
+    /// A dataset is sealed, or another program begins: the count begins anew.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
+    }
+}
+
+impl State {
+    /// Until a lead advises: nothing is known against a checkpoint.
+    fn need_checkpoint(&self) -> bool {
+        self.advice.is_none_or(|advice| advice.need_checkpoint)
+    }
+
+    fn should_exit(&self) -> bool {
+        self.advice.is_some_and(|advice| advice.should_exit)
     }
 }
 
@@ -72,20 +79,27 @@ impl Node {
                 lines.into_iter().map(|line| line + "\n").collect()
             }
             Eye::Metrics => self.metrics(),
-            Eye::NeedCheckpoint => flag(self.asks(caller).need_checkpoint),
-            Eye::ShouldExit => flag(self.state.lock().advice.should_exit),
+            Eye::NeedCheckpoint => flag(self.asks(caller)),
+            Eye::ShouldExit => flag(self.state.lock().should_exit()),
             Eye::Post => String::new(),
         }
         .into_bytes())
     }
 
-    fn asks(&self, caller: Caller) -> Advice {
+    /// A program asks whether to write a checkpoint.
+    fn asks(&self, caller: Caller) -> bool {
         let mut state = self.state.lock();
-        let advice = state.advice;
         if let Some(times) = state.askers.asked(caller.tid) {
             state.send_request(Event::Asked { times });
         }
-        advice
+        state.need_checkpoint()
+    }
+
+    /// For the next worker. In the records' thread.
+    pub(super) fn keep_advice(&self, advice: &Advice) {
+        if let Err(error) = self.disk.lock().record_advice(advice) {
+            self.events.error(None, &format!("what programs are advised cannot be kept: {error}"));
+        }
     }
 
     fn current_name(&self) -> Vec<u8> {
@@ -169,9 +183,23 @@ mod tests {
         );
         askers.forget();
         assert_eq!(askers.asked(7), Some(1));
-        for tid in 100..100 + u32::try_from(ASKERS_MAX).unwrap() * 2 {
-            askers.asked(tid);
+    }
+
+    #[test]
+    fn of_ever_new_threads_those_are_forgotten_that_asked_longest_ago() {
+        let mut askers = Askers::default();
+        let few = u32::try_from(ASKERS).unwrap();
+        for round in 1..=20 {
+            assert_eq!((round, askers.asked(7)), (round, Some(round)));
+            let others = few / 2 * round;
+            (others..others + few / 2).for_each(|tid| assert_eq!(askers.asked(100 + tid), None));
+            assert!(askers.times.len() + askers.earlier.len() <= 2 * ASKERS);
         }
-        assert!(askers.times.len() <= ASKERS_MAX);
+        askers.asked(8);
+        for tid in 0..2 * few {
+            askers.asked(1_000_000 + tid);
+        }
+        assert!(!askers.times.contains_key(&8) && !askers.earlier.contains_key(&8));
+        assert_eq!(askers.most(), Some(20));
     }
 }

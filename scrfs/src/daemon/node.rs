@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::config::NO_JOB;
 use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Service};
-use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState};
+use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState, Start};
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
 use crate::path::RelPath;
@@ -177,6 +177,7 @@ impl Node {
         let mut disk = Disk::new(Arc::clone(store), Arc::clone(&cache));
         let mut loaded = disk.load()?;
         let settings = disk.settings(&mut loaded.problems)?;
+        let advice = disk.advice(&mut loaded.problems)?;
         let (rounds, torn_rounds) = Rounds::load(store)?;
         let (journal, torn_journal) = Journal::load(store)?;
         let place = store.path().join("loose");
@@ -204,7 +205,7 @@ impl Node {
             freezing: std::collections::HashMap::new(),
             seals: std::collections::HashMap::new(),
             waiting: Waiting::default(),
-            advice: super::eyes::Advice::default(),
+            advice,
             askers: super::eyes::Askers::default(),
             shortage: super::room::Shortage::default(),
             stopping: false,
@@ -427,6 +428,11 @@ impl Service for Node {
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
             self.tree.attached();
+            if greeting.start == Start::Restart {
+                // What was advised and asked was the former program's.
+                state.advice = None;
+                state.askers.forget();
+            }
             self.tree.follow(&greeting.settings);
             self.follow_bound(greeting.settings.cache_bytes);
             let seal_timeout = state.seal_timeout();

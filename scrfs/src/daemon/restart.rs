@@ -28,13 +28,13 @@ impl Node {
             Vec::new()
         });
         let unfinished = self.rounds.lock().unfinished();
-        let (epoch, highest_id, datasets) = {
+        let (epoch, highest_id, datasets, advice) = {
             let state = self.state.lock();
             let datasets: Vec<Dataset> = state.present().cloned().collect();
-            (state.former_epoch, state.table.highest_id, datasets)
+            (state.former_epoch, state.table.highest_id, datasets, state.advice)
         };
         let datasets = datasets.iter().map(|dataset| self.held(dataset)).collect();
-        Inventory { epoch, highest_id, directories, unfinished, datasets }
+        Inventory { epoch, highest_id, directories, unfinished, datasets, advice }
     }
 
     fn held(&self, dataset: &Dataset) -> HeldDataset {

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::server::{Greeting, LinkHandle};
-use crate::control::{HeldState, Settings, Start};
+use crate::control::{Advice, HeldState, Settings, Start};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
-use super::eyes::{Advice, Askers};
+use super::eyes::Askers;
 use super::room::Shortage;
 use super::waiting::Waiting;
 
@@ -246,8 +246,8 @@ pub(super) struct State {
     /// Names of the seals of this epoch that have not ended, also of those that could not be frozen.
     pub(super) seals: HashMap<DatasetId, Vec<u8>>,
     pub(super) waiting: Waiting,
-    /// The lead's.
-    pub(super) advice: Advice,
+    /// The lead's, the same on all nodes; of a program that is over none.
+    pub(super) advice: Option<Advice>,
     pub(super) askers: Askers,
     pub(super) shortage: Shortage,
     pub(super) stopping: bool,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::XattrFlags;
 use scrfs::control::client;
-use scrfs::control::{Answer, Ask, Command, Event};
+use scrfs::control::{Advice, Answer, Ask, Command, Event};
 
 use super::lead::{Lead, Steady};
 use super::takeover::replace_worker;
@@ -122,13 +122,21 @@ fn the_leads_advice_and_what_reaches_it() {
         lead.send(&Command::Serve);
         // Answered when that is done: requests are sent from then on.
         lead.inventory();
-        lead.send(&Command::Advise { need_checkpoint: false, should_exit: true });
+        let advice =
+            Advice { need_checkpoint: false, should_exit: true, begun_us: 1, sealed_us: 2, waited_us: 3 };
+        lead.send(&Command::Advise(advice));
         wait_until("the advice", || eye(m, "should_exit") == "1\n");
         assert_eq!(eye(m, "need_checkpoint"), "0\n");
         assert!(matches!(lead.next(), Event::Asked { times: 1 }));
         assert!(eye(m, "status").contains("coordinator 0 of 2"));
         m.shell(0, "echo hello > .scrfs/post");
         assert!(matches!(lead.next(), Event::Posted { text } if text == "message of user 0: hello"));
+        // What was advised outlives the worker, and the next lead hears of it, and how often was asked.
+        drop(lead);
+        let mut lead = Lead::attach(&m.control(), 2);
+        assert_eq!(lead.inventory().advice, Some(advice));
+        lead.send(&Command::Serve);
+        assert!(matches!(lead.next(), Event::Asked { times: 1 }));
     });
 }
 

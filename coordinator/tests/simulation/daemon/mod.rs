@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::loose::Age;
 use scrfs::control::{
-    Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory, Room,
-    SealedFile,
+    Advice, Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory,
+    Room, SealedFile,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
@@ -111,6 +111,8 @@ pub(crate) struct Daemon {
     /// Sealed files that were brought here.
     pub(crate) copies: BTreeMap<(DatasetId, RelPath), u64>,
     pub(crate) pointers: loose::Pointers,
+    /// What the lead advised last.
+    pub(crate) advised: Option<Advice>,
     /// What programs were told, for the checks.
     pub(crate) answered: Vec<Answered>,
 }
@@ -190,6 +192,7 @@ impl Daemon {
                     failed: dataset.failed,
                 })
                 .collect(),
+            advice: self.advised,
         }
     }
 
@@ -489,7 +492,8 @@ impl Daemon {
                 };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
-            Command::Note { .. } | Command::Advise { .. } => {}
+            Command::Note { .. } => {}
+            Command::Advise(advice) => self.advised = Some(advice),
             other => unreachable!("{other:?}"),
         }
         events
@@ -520,5 +524,6 @@ impl Daemon {
         self.fetches.clear();
         self.pointers.waiting.clear();
         self.emptied.clear();
+        self.advised = None;
     }
 }

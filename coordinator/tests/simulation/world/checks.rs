@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{Command, DirOp, HeldState, MarkerScope, Start};
+use scrfs::control::{Advice, Command, DirOp, HeldState, MarkerScope, Start};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, RequestId};
 use scrfs::path::RelPath;
@@ -14,6 +14,24 @@ use crate::observer;
 use crate::prefix::TRIES;
 
 impl World {
+    /// What was advised holds until the next seal, and what it counts goes on, whoever leads.
+    pub(super) fn check_advice(&self, node: &Daemon, told: &Advice) {
+        let Some(before) = node.advised else { return };
+        assert_eq!(before.begun_us, told.begun_us, "{}: the program began anew", node.host);
+        let at = told.sealed_us;
+        let seals = self.sealed_at.get(&at).map_or(0, BTreeSet::len);
+        if at != before.sealed_us {
+            // Or one that is complete, but whose seal's end was never told.
+            let known = seals > 0 || self.catalogs.values().any(|catalog| catalog.created_us == at);
+            assert!(known, "{}: {before:?}, then {told:?} without a seal", node.host);
+        } else if seals + usize::from(at == told.begun_us) <= 1 {
+            let kept = (told.need_checkpoint || !before.need_checkpoint)
+                && (told.should_exit || !before.should_exit)
+                && told.waited_us == before.waited_us;
+            assert!(kept, "{}: {before:?}, then {told:?}", node.host);
+        }
+    }
+
     pub(super) fn got_ready(&mut self, name: Option<Vec<u8>>) {
         assert!(!self.ready, "ready once");
         self.ready = true;

@@ -70,6 +70,8 @@ pub(crate) struct World {
     ops: BTreeMap<RequestId, DirOp>,
     finished: BTreeMap<RequestId, i32>,
     catalogs: BTreeMap<(Key, u32), Catalog>,
+    /// What was told to be sealed, and when.
+    sealed_at: BTreeMap<u64, BTreeSet<DatasetId>>,
     truth: Truth,
     pointers: pointers::Oracle,
     /// Acts since the clock moved.
@@ -146,6 +148,9 @@ impl World {
         if seed % 10 == 3 {
             settings.cache_bytes = 500 + seed % 4001;
         }
+        if seed % 3 == 1 {
+            settings.advice.seconds = 1 + seed % 20;
+        }
         let count = 1 + rng.below(6);
         let trouble = *rng.pick(&[0, 0, 60, 300]).expect("some");
         let hangs = rng.chance(10);
@@ -180,6 +185,7 @@ impl World {
             ops: BTreeMap::new(),
             finished: BTreeMap::new(),
             catalogs: BTreeMap::new(),
+            sealed_at: BTreeMap::new(),
             truth: Truth::new(),
             pointers: pointers::Oracle::default(),
             moments: 0,
@@ -314,6 +320,7 @@ impl World {
                     }
                     // Also before a program hears of it: its predecessor may go from now on.
                     Command::Sealed(id) => {
+                        self.sealed_at.entry(self.now).or_default().insert(*id);
                         let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());
                         let sealed = self.nodes.iter().find_map(|node| node.datasets.get(id).map(key));
                         self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
@@ -438,6 +445,9 @@ impl World {
             let failure = FetchFailure { reason: "full".to_owned(), corrupt: false, full: Some(full) };
             let (request, result) = (*request, Err(failure));
             return self.up[at].push_back(Event::CopiedFromPrefix { request, result });
+        }
+        if let Command::Advise(advice) = &command {
+            self.check_advice(&self.nodes[at], advice);
         }
         let trouble = Trouble(if self.injects() { self.trouble } else { 0 });
         self.say(|| format!("  n{at} {command:?}"));

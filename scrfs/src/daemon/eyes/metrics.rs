@@ -32,14 +32,12 @@ impl Node {
     pub(super) fn metrics(&self) -> String {
         let mut registry = Registry::with_prefix("scrfs");
         add_node(&mut registry, &self.status());
-        let advice = self.state.lock().advice;
-        gauge(
-            &mut registry,
-            "need_checkpoint",
-            "The lead advises a checkpoint",
-            advice.need_checkpoint.into(),
-        );
-        gauge(&mut registry, "should_exit", "The lead advises to end", advice.should_exit.into());
+        let (need, exit) = {
+            let state = self.state.lock();
+            (state.need_checkpoint(), state.should_exit())
+        };
+        gauge(&mut registry, "need_checkpoint", "The lead advises a checkpoint", need.into());
+        gauge(&mut registry, "should_exit", "The lead advises to end", exit.into());
         if let Ok(room) = self.room_in(self.cache.stores.next()) {
             let bytes = |blocks: u64| whole(blocks.saturating_mul(room.f_frsize));
             gauge(&mut registry, "cache_size_bytes", "Bytes that the cache may take", bytes(room.f_blocks));

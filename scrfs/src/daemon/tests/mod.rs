@@ -1,6 +1,7 @@
 //! Tests of the node with stand-ins for its neighbours: a tree that is a plain directory, and a scripted lead that
 //! speaks over the real socket.
 
+mod advice;
 mod background;
 mod bad;
 mod crash;
@@ -26,7 +27,7 @@ use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
-use super::boundary::{Caller, Errno, Generation, GlobalRequests, Marking, MountedTree, Writer};
+use super::boundary::{Caller, Errno, Eye, Generation, GlobalRequests, Marking, MountedTree, Writer};
 use super::{Node, NodeConfig};
 use crate::control::StoreRule;
 use crate::control::client::{DataConnection, EventReceiver, Link};
