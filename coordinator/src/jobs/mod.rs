@@ -81,7 +81,7 @@ impl Jobs {
         for early in self.early.remove(&id).unwrap_or_default() {
             match early {
                 Early::Block(stream, block) => exchange.arrived(stream, block),
-                Early::Abort(reason) => exchange.fail(&reason),
+                Early::Abort(reason) => exchange.abort(&reason),
             }
         }
         self.running.insert(id, Arc::clone(&exchange));
@@ -121,14 +121,14 @@ impl Jobs {
     /// A share elsewhere failed.
     pub fn abort(&mut self, id: JobId, reason: &str) {
         match self.running.get(&id) {
-            Some(exchange) => exchange.fail(reason),
+            Some(exchange) => exchange.abort(reason),
             None => self.keep(id, Early::Abort(reason.to_owned())),
         }
     }
 
     /// Ends all shares here.
     pub fn abort_all(&self, reason: &str) {
-        self.running.values().for_each(|exchange| exchange.fail(reason));
+        self.running.values().for_each(|exchange| exchange.abort(reason));
     }
 
     /// An [`Outgoing::Ended`] was taken note of.
@@ -214,8 +214,9 @@ impl Shares {
             }
         });
         if matches!(result, Err(JobError::Link(_))) {
-            // The lead must not take the job for one that failed by itself: after the next attach it goes on.
-            self.exchange.await_failure(LOST_LINK_HOLD);
+            // The lead must not take the job for one that failed by itself: after the next attach it goes on. The share's
+            // own threads have ended one another by now, of which nobody else has heard.
+            self.exchange.await_abort(LOST_LINK_HOLD);
         }
         if let Err(error) = &result {
             peers.fail(&error.to_string());

@@ -31,6 +31,8 @@ struct State {
     /// Blocks sent and not yet consumed.
     ahead: BTreeMap<Stream, u32>,
     failure: Option<String>,
+    /// It was ended from elsewhere: by another node's share, or with the coordinator.
+    aborted: bool,
 }
 
 /// All streams of one job at one node.
@@ -75,16 +77,22 @@ impl Exchange {
         self.changed.notify_all();
     }
 
+    /// The same, told by another node or at the coordinator's end.
+    pub fn abort(&self, reason: &str) {
+        self.state.lock().aborted = true;
+        self.fail(reason);
+    }
+
     /// Why the job was ended, if it was.
     pub fn failure(&self) -> Option<String> {
         self.state.lock().failure.clone()
     }
 
-    /// Waits until the job is ended, or `limit` has passed.
-    pub fn await_failure(&self, limit: Duration) {
+    /// Waits until the job is ended from elsewhere, whatever has failed here, or `limit` has passed.
+    pub fn await_abort(&self, limit: Duration) {
         let mut state = self.state.lock();
         let end = Instant::now() + limit;
-        while state.failure.is_none() && !self.changed.wait_until(&mut state, end).timed_out() {}
+        while !state.aborted && !self.changed.wait_until(&mut state, end).timed_out() {}
     }
 
     fn node(&self, position: u32) -> Result<NodeRank, JobError> {

@@ -38,6 +38,8 @@ struct State {
     room: Option<u64>,
     /// Requests from now on until one fails.
     fail_after: Option<u64>,
+    /// Killed: connections are closed.
+    dead: bool,
 }
 
 impl FakeDaemon {
@@ -73,6 +75,10 @@ impl FakeDaemon {
 
     pub(super) fn fail_after(&self, requests: u64) {
         self.state.lock().fail_after = Some(requests);
+    }
+
+    pub(super) fn die(&self) {
+        self.state.lock().dead = true;
     }
 
     /// Which redundancy file is `member`'s.
@@ -125,6 +131,9 @@ impl DataLink for FakeDaemon {
     fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), String> {
         {
             let mut state = self.state.lock();
+            if state.dead {
+                return Err("the connection was closed".to_owned());
+            }
             if let Some(left) = &mut state.fail_after {
                 if *left == 0 {
                     return Ok((DataReply::Failed { errno: 5, reason: "injected".to_owned() }, None));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block::Outgoing;
+use super::link::{Connector, DataLink};
 use super::streams::Emit;
 use super::testbed::Nodes;
 use super::{Jobs, LOST_LINK_HOLD};
@@ -400,15 +401,32 @@ fn what_is_encoded_and_rebuilt_of_sparse_files_has_holes() {
     assert!(case.nodes.daemons[1].redundancy_bytes() == before);
 }
 
-#[test]
-fn a_lost_daemon_fails_no_job_before_its_coordinator_ends() {
+/// Its share at node 0 fails, and nobody hears of it before the coordinator ends.
+fn is_held_back(connect: Connector, job: Job) {
     let (out, told) = crossbeam_channel::unbounded();
     let emit: Emit = Arc::new(move |outgoing| drop(out.send(outgoing)));
-    let mut jobs = Jobs::new(node(0), 4096, Arc::new(|| Err("end of file".to_owned())), emit);
-    let file = SealedFile { id: DatasetId(1), path: RelPath::new("ck/f").unwrap() };
-    jobs.start(JobId(1), Job::Send { file, size: 1, crc: 0, from: node(0), to: node(1) });
+    let mut jobs = Jobs::new(node(0), 4096, connect, emit);
+    jobs.start(JobId(1), job);
     assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "the lead heard of it");
     jobs.abort_all("the coordinator ends");
     let ended = told.recv_timeout(LOST_LINK_HOLD / 2).unwrap();
     assert!(matches!(ended, Outgoing::Ended { result: Err(_), .. }));
+}
+
+#[test]
+fn a_lost_daemon_fails_no_job_before_its_coordinator_ends() {
+    let file = SealedFile { id: DatasetId(1), path: RelPath::new("ck/f").unwrap() };
+    let send = Job::Send { file, size: 1, crc: 0, from: node(0), to: node(1) };
+    is_held_back(Arc::new(|| Err("end of file".to_owned())), send);
+}
+
+#[test]
+fn nor_does_one_that_is_lost_while_a_share_uses_it() {
+    for scheme in [Scheme::Xor, Scheme::Single] {
+        let case = Case::new(files(3, 100), 4096, 0);
+        let daemon = case.nodes.daemons[0].clone();
+        daemon.die();
+        let connect: Connector = Arc::new(move || Ok(Box::new(daemon.clone()) as Box<dyn DataLink>));
+        is_held_back(connect, case.encode_job(scheme));
+    }
 }

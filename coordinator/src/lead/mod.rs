@@ -306,7 +306,7 @@ impl Running {
             }
             (Phase::Serving, Event::Carried { id, result }) => self.seals.carried(cluster, node, id, result),
             (Phase::Serving, Event::Dropped(id)) => {
-                let awaited = self.seals.dropped(node, id);
+                let awaited = self.seals.dropped(cluster, node, id);
                 // What the seal was built on has stayed for it.
                 self.evict();
                 awaited

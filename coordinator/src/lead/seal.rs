@@ -79,7 +79,7 @@ impl Seals {
         }
         let joins =
             self.current.as_ref().filter(|seal| seal.name == name).is_some_and(|seal| match &seal.step {
-                // This daemon had heard of the failure before this marker was set: the marker is a new try.
+                // This daemon had dropped it before this marker was set: the marker is a new try.
                 Step::Dropping(_, dropped) => !dropped.has(node),
                 // This node's programs may have changed it since it was recorded there.
                 Step::Committing(committing, _) => !committing.recorded(node),
@@ -452,7 +452,7 @@ impl Seals {
     }
 
     /// A node has dropped; false when that is not awaited.
-    pub(super) fn dropped(&mut self, node: NodeRank, id: DatasetId) -> bool {
+    pub(super) fn dropped(&mut self, cluster: &mut Cluster, node: NodeRank, id: DatasetId) -> bool {
         let Some(Seal { step: Step::Dropping(dropping, answers), .. }) = &mut self.current else {
             return false;
         };
@@ -460,6 +460,8 @@ impl Seals {
             return false;
         }
         if answers.all() {
+            // Not before: a marker that a program sets because it heard of the failure is a new try on whatever node.
+            cluster.send_all(&Command::NotSealed(id));
             self.current = None;
         }
         true

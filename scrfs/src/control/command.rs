@@ -77,15 +77,18 @@ pub enum Command {
     /// All nodes are frozen, and each knows its part: markers that wait for no more than this succeed. Again to a node
     /// that sets another marker while the seal goes on. -
     AllFrozen(DatasetId),
-    /// The seal failed: thaw, delete redundancy data, fail the markers that wait (EIO). Before [`Command::Serve`] it
-    /// settles a seal of an earlier epoch: markers go on waiting and are sent again after Serve. After
-    /// [`Command::FetchMember`] it deletes what was fetched. [`Event::Dropped`], also when nothing is here.
+    /// The seal failed: thaw, delete redundancy data. The markers that wait fail with it, when [`Command::NotSealed`]
+    /// comes. Before [`Command::Serve`] it settles a seal of an earlier epoch: markers go on waiting and are sent again
+    /// after Serve. After [`Command::FetchMember`] it deletes what was fetched. [`Event::Dropped`], also when nothing is
+    /// here.
     Drop {
         /// Which seal.
         id: DatasetId,
         /// For the events.
         reason: String,
     },
+    /// Every node has dropped the seal: the markers that failed with it are answered (EIO). -
+    NotSealed(DatasetId),
     /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision. [`Event::Committed`].
     Commit(Box<Catalog>),
     /// Every member has recorded COMPLETE: the markers that wait succeed. [`Event::Heard`].

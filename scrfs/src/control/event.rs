@@ -137,7 +137,7 @@ pub enum Event {
         /// The part is what is to be encoded, or why not.
         result: Result<(), String>,
     },
-    /// Answers [`Command::Drop`].
+    /// Answers [`Command::Drop`]: markers that were set here before fail with that seal.
     Dropped(DatasetId),
     /// Answers [`Command::Commit`].
     Committed {

@@ -3,7 +3,7 @@
 //! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's order. Transfers,
 //! files that programs wait for, evictions: a thread each. Freezing: a thread per seal.
 
-use crate::control::{Command, Event, Severity};
+use crate::control::{Command, Severity};
 use crate::ids::{DatasetId, RequestId};
 
 use super::node::Node;
@@ -48,6 +48,7 @@ impl Node {
                 };
                 self.in_records(link, move |node| node.drop_seal(id, &reason, settling));
             }
+            Command::NotSealed(id) => self.answer_not_sealed(id),
             Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(id)),
@@ -59,7 +60,7 @@ impl Node {
             Command::RefuseMarker { name, reason } => {
                 let shown = String::from_utf8_lossy(&name).into_owned();
                 self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
-                self.fail_markers(&name, Event::Refused { name: name.clone() });
+                self.refuse_markers(&name);
                 self.in_records(link, move |node| node.give_up_background(&[name], &reason));
             }
             Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),

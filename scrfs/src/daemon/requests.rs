@@ -53,8 +53,17 @@ impl Node {
         } else {
             self.coordinator_wait(state)
         };
-        let waiter =
-            Waiter { request, wanted, base, marking, caller, done, since: now, deadline: now + bound };
+        let waiter = Waiter {
+            request,
+            wanted,
+            base,
+            marking,
+            doom: None,
+            caller,
+            done,
+            since: now,
+            deadline: now + bound,
+        };
         state.waiting.waiters.insert(request, waiter);
         if let Some(event) = event {
             state.send_request(event);
@@ -76,14 +85,31 @@ impl Node {
         }
     }
 
-    /// The markers of `name` that have been set fail, and the lead is `told`: what is set from now on is another try.
-    pub(super) fn fail_markers(&self, name: &[u8], told: Event) {
+    /// The markers of `name` that have been set cannot be sealed; what is set from now on is another try.
+    pub(super) fn refuse_markers(&self, name: &[u8]) {
         let waiters = {
             let mut state = self.state.lock();
             let waiters = state.waiting.take_markers(name, None);
-            state.send(told);
+            state.send(Event::Refused { name: name.to_vec() });
             waiters
         };
+        for waiter in waiters {
+            waiter.answer(libc::EIO);
+        }
+    }
+
+    /// Seal `id` of `name` is dropped here: the markers that have been set fail with it, what is set from now on is another
+    /// try. Their programs hear of it when all nodes are so far: who hears of it may take the cause away at once and set the
+    /// marker on a node that would else still count it as one of those that fail.
+    pub(super) fn doom_markers(&self, name: &[u8], id: DatasetId) {
+        let mut state = self.state.lock();
+        state.waiting.doom_markers(name, id);
+        state.send(Event::Dropped(id));
+    }
+
+    /// All nodes have dropped seal `id`.
+    pub(super) fn answer_not_sealed(&self, id: DatasetId) {
+        let waiters = self.state.lock().waiting.take_doomed(id);
         for waiter in waiters {
             waiter.answer(libc::EIO);
         }

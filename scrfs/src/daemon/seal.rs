@@ -271,7 +271,7 @@ impl Node {
             self.give_up_background(std::slice::from_ref(name), reason);
         }
         match name {
-            Some(name) if settling == Settling::No => self.fail_markers(&name, Event::Dropped(id)),
+            Some(name) if settling == Settling::No => self.doom_markers(&name, id),
             _ => self.state.lock().send(Event::Dropped(id)),
         }
     }

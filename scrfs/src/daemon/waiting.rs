@@ -34,6 +34,8 @@ pub(super) struct Waiter {
     pub(super) base: Option<DatasetId>,
     /// Of a marker: how it was set.
     pub(super) marking: Marking,
+    /// Of a marker: the seal that was dropped here and is being dropped elsewhere, with which it fails.
+    pub(super) doom: Option<DatasetId>,
     pub(super) caller: Caller,
     pub(super) done: Completion,
     pub(super) since: Instant,
@@ -44,6 +46,11 @@ impl Waiter {
     /// Ends the wait; 0 is success. Not to be called with a lock held.
     pub(super) fn answer(self, errno: i32) {
         (self.done)(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
+    }
+
+    /// It waits for the marker of `name`, whose outcome is open.
+    fn marks(&self, name: &[u8]) -> bool {
+        self.doom.is_none() && matches!(&self.wanted, Wanted::Marker(n) if n == name)
     }
 }
 
@@ -81,15 +88,24 @@ impl Waiting {
     /// Takes those that want the marker of `name`, save those that ask for the generation after `sealed`.
     pub(super) fn take_markers(&mut self, name: &[u8], sealed: Option<DatasetId>) -> Vec<Waiter> {
         let later = |waiter: &Waiter| sealed.is_some() && waiter.base == sealed;
-        self.take_where(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name && !later(waiter)))
+        self.take_where(|waiter| waiter.marks(name) && !later(waiter))
+    }
+
+    /// Those that want the marker of `name` fail with seal `id`.
+    pub(super) fn doom_markers(&mut self, name: &[u8], id: DatasetId) {
+        for waiter in self.waiters.values_mut().filter(|waiter| waiter.marks(name)) {
+            waiter.doom = Some(id);
+        }
+    }
+
+    /// Takes those that fail with seal `id`.
+    pub(super) fn take_doomed(&mut self, id: DatasetId) -> Vec<Waiter> {
+        self.take_where(|waiter| waiter.doom == Some(id))
     }
 
     /// Takes those that want the marker of `name` and wait only until all nodes are frozen.
     pub(super) fn take_unhurried(&mut self, name: &[u8], background: bool) -> Vec<Waiter> {
-        self.take_where(|waiter| {
-            matches!(&waiter.wanted, Wanted::Marker(n) if n == name)
-                && (background || waiter.marking.holds_directory)
-        })
+        self.take_where(|waiter| waiter.marks(name) && (background || waiter.marking.holds_directory))
     }
 
     /// The lead is told what was changed in `sealed` until now: markers that asked for the generation after it are
@@ -134,7 +150,7 @@ impl Waiting {
     }
 
     pub(super) fn wants_marker(&self, name: &[u8]) -> bool {
-        self.waiters.values().any(|waiter| matches!(&waiter.wanted, Wanted::Marker(n) if n == name))
+        self.waiters.values().any(|waiter| waiter.marks(name))
     }
 
     /// A coordinator attached: bounds count anew.
@@ -154,15 +170,14 @@ impl Waiting {
 
     /// Some marker of `name` that waits was set by what all nodes have seen.
     pub(super) fn set_everywhere(&self, name: &[u8]) -> bool {
-        let everywhere = |waiter: &Waiter| {
-            waiter.marking.everywhere && matches!(&waiter.wanted, Wanted::Marker(n) if n == name)
-        };
-        self.waiters.values().any(everywhere)
+        self.waiters.values().any(|waiter| waiter.marking.everywhere && waiter.marks(name))
     }
 
     /// The events that ask the lead for what is waited for, each thing once; `background`: markers that were answered
     /// when all were frozen.
     pub(super) fn events<'a>(&mut self, background: impl Iterator<Item = &'a Vec<u8>>) -> Vec<Event> {
+        // The lead that dropped their seals is gone and did not say that all had: they are tries like any other.
+        self.waiters.values_mut().for_each(|waiter| waiter.doom = None);
         let mut events = Vec::new();
         let mut markers: Vec<Vec<u8>> = background.cloned().collect();
         events.extend(markers.iter().map(|name| Event::Marker { name: name.clone(), everywhere: true }));

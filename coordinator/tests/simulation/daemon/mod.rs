@@ -89,6 +89,9 @@ pub(crate) struct Daemon {
     pub(crate) waiting: BTreeMap<RequestId, DirOp>,
     /// With the sealed dataset that was changed here before.
     pub(crate) markers: BTreeMap<Vec<u8>, Option<DatasetId>>,
+    /// Markers that fail with a seal that was dropped here, and do not know it yet: name, base, and whether they hold a
+    /// directory.
+    pub(crate) doomed: Vec<(DatasetId, Vec<u8>, Option<DatasetId>, bool)>,
     /// Markers that hold a directory, and count everywhere.
     pub(crate) renamed: BTreeSet<Vec<u8>>,
     /// All markers wait only until all are frozen.
@@ -248,6 +251,10 @@ impl Daemon {
                 self.prepared = None;
                 let requests = self.waiting.iter().map(|(id, op)| (*id, op.clone()));
                 events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));
+                for (_, name, base, renamed) in std::mem::take(&mut self.doomed) {
+                    self.renamed.extend(renamed.then(|| name.clone()));
+                    self.markers.entry(name).or_insert(base);
+                }
                 let again = |name: &Vec<u8>| Event::Marker { name: name.clone(), everywhere: true };
                 events.extend(self.background.iter().map(again));
                 events.extend(self.markers.keys().map(|name| self.marker(name)));
@@ -369,13 +376,20 @@ impl Daemon {
                         self.unbind_pointers(Age { epoch: dataset.epoch, id }, &dataset.name);
                     }
                     if self.serving {
-                        self.fail_markers(&dataset.name);
+                        self.background.remove(&dataset.name);
+                        let renamed = self.renamed.remove(&dataset.name);
+                        let base = self.markers.remove(&dataset.name);
+                        self.doomed.extend(base.map(|base| (id, dataset.name.clone(), base, renamed)));
                     }
                     if !self.is_frozen(&dataset.name) {
                         self.thawed(&dataset.name);
                     }
                 }
                 events.push(Event::Dropped(id));
+            }
+            Command::NotSealed(id) => {
+                let failed = self.doomed.extract_if(.., |(of, ..)| *of == id);
+                self.answered.extend(failed.map(|(_, name, ..)| Answered::Marker(name, None)));
             }
             Command::Commit(catalog) => {
                 let id = catalog.id;
@@ -517,6 +531,7 @@ impl Daemon {
         self.restarts = true;
         self.waiting.clear();
         self.markers.clear();
+        self.doomed.clear();
         self.renamed.clear();
         self.background.clear();
         self.invalid.clear();

@@ -435,6 +435,10 @@ impl World {
 
     fn deliver(&mut self, at: usize) {
         let command = self.down[at].pop_front().expect("not empty");
+        if let Command::NotSealed(id) = &command {
+            let counts = |node: &Daemon| node.datasets.contains_key(id);
+            assert!(!self.nodes.iter().any(counts), "{id}: a marker that is set now fails with it");
+        }
         let full = match &command {
             Command::CopyFromPrefix { file, .. } => {
                 self.prefix.read(file.id, &file.path).and_then(|content| self.no_room(at, content))

@@ -59,9 +59,11 @@ fn it_is_asked_for_again_by_every_successor_and_stays_frozen() {
 fn a_failure_is_told_and_thaws() {
     let bench = Bench::new();
     let mut lead = bench.serving(1);
-    let _waits = promised(&bench, &mut lead);
+    let waits = promised(&bench, &mut lead);
     lead.send(Command::Drop { id: DatasetId(1), reason: "a node is full".into() });
     assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
+    lead.send(Command::NotSealed(DatasetId(1)));
+    assert_eq!(waits.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
     assert!(!bench.tree.is_frozen("ck"));
     let events = bench.events();
     assert!(events.contains("its seal is given up: a node is full"), "{events}");

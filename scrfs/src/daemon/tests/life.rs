@@ -161,6 +161,7 @@ fn a_dropped_seal_leaves_the_files_and_fails_the_marker() {
     encode(&mut lead.data(), 1, &files).unwrap();
     lead.send(Command::Drop { id: DatasetId(1), reason: "a full cache elsewhere".into() });
     assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
+    lead.send(Command::NotSealed(DatasetId(1)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
     assert!(!bench.tree.is_frozen("ck"));
     assert!(bench.events().contains("a full cache elsewhere"));

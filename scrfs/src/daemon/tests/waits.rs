@@ -157,6 +157,44 @@ fn a_recorded_seal_stays_frozen_until_a_successor_decides() {
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
+/// A seal that was dropped here, with the marker that asked for it.
+fn dropped(bench: &Bench, lead: &mut Lead) -> Receiver<Result<(), Errno>> {
+    bench.write("ck/f", b"x");
+    let marker = bench.marker("ck", Caller::default());
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    lead.freeze(1, "ck").unwrap();
+    lead.send(Command::Drop { id: DatasetId(1), reason: "another node writes".into() });
+    assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
+    assert!(marker.try_recv().is_err(), "it may be set anew where the seal is not dropped yet");
+    marker
+}
+
+#[test]
+fn a_marker_that_is_set_after_the_drop_is_another_try() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let marker = dropped(&bench, &mut lead);
+    let late = bench.marker("ck", Caller::default());
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    lead.send(Command::NotSealed(DatasetId(1)));
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+    assert!(late.try_recv().is_err());
+    lead.seal(2, "ck");
+    assert_eq!(late.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
+#[test]
+fn a_marker_whose_failure_was_not_told_asks_the_successor() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let marker = dropped(&bench, &mut lead);
+    drop(lead);
+    let mut lead = bench.serving(2);
+    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    lead.seal(2, "ck");
+    assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
+}
+
 #[test]
 fn a_killed_program_is_let_go() {
     let bench = Bench::new();
@@ -249,5 +287,7 @@ fn writers_are_waited_for_and_named() {
     let error = lead.freeze(3, "ck").unwrap_err();
     assert!(error.contains("set the marker"), "{error}");
     lead.send(Command::Drop { id: DatasetId(3), reason: error });
+    lead.next();
+    lead.send(Command::NotSealed(DatasetId(3)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
 }
