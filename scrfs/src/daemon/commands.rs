@@ -3,7 +3,7 @@
 //! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's order. Transfers,
 //! files that programs wait for, evictions: a thread each. Freezing: a thread per seal.
 
-use crate::control::{Command, Severity};
+use crate::control::{Command, Event, Severity};
 use crate::ids::{DatasetId, RequestId};
 
 use super::node::Node;
