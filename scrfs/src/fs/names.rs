@@ -59,8 +59,8 @@ impl FileSystem {
         self.table.forget(id, count);
     }
 
-    /// Lets go what the kernel does not know, of inodes that have had no name since [`FileSystem::nameless`] gave
-    /// `since`, so that no answer is on its way that tells of them. Gives those that have none now.
+    /// Lets go what the kernel does not know, of inodes that have had no name since an earlier call gave `since`, so that no
+    /// answer is on its way that tells of them. Gives those that have none now.
     ///
     /// A worker that was killed may have taken the kernel's word that it forgets an inode, and told nobody, or counted a
     /// lookup and not answered it. The bytes of a removed file would stay for as long as the mount.
