@@ -316,6 +316,7 @@ const FENCED: &[(&str, &str)] = &[
     ("scrfs/src/control/peer.rs", "a peer's groups have no safe wrapper"),
     ("scrfs/src/fs/sys.rs", "leases have no safe wrapper"),
     ("scrfs/src/fuse/backing.rs", "fuser's backing ids end with the process; a successor needs them"),
+    ("scrfs/src/fuse/buffers.rs", "fuser makes its own buffers: the allocator has their pages there"),
     ("scrfs/src/fuse/session.rs", "a descriptor that fuser owns is given another meaning"),
     ("scrfs/src/keep/keeper.rs", "clone(2) with a shared descriptor table has no safe wrapper"),
     ("scrfs/src/keep/memory.rs", "memory that processes share"),
