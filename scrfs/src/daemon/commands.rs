@@ -10,16 +10,14 @@ use super::node::Node;
 use super::promise::Settling;
 use super::requests::with_link;
 use super::room::Shortage;
+use super::state::Attached;
 use super::transfers::FetchOrder;
 
 impl Node {
     pub(super) fn carry_out(&self, link: u64, command: Command) {
-        let (served, presents_later) = {
-            let state = self.state.lock();
-            let attached = state.attached.as_ref().filter(|attached| attached.link.id() == link);
-            let Some(attached) = attached else { return };
-            (state.served(), attached.presents_later())
-        };
+        if self.state.lock().attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
+            return;
+        }
         match command {
             Command::DirPrepare { round, ops } => self.dir_prepare(round, ops),
             Command::DirApply { round, verdicts } => self.dir_apply(round, &verdicts),
@@ -41,12 +39,8 @@ impl Node {
             Command::AllFrozen(id) => self.in_records(link, move |node| node.all_frozen(id)),
             Command::Carry { id, dropped } => self.in_records(link, move |node| node.carry(id, &dropped)),
             Command::Drop { id, reason } => {
-                let settling = match (served, presents_later) {
-                    (true, _) => Settling::No,
-                    (false, true) => Settling::Given,
-                    (false, false) => Settling::Kept,
-                };
-                self.in_records(link, move |node| node.drop_seal(id, &reason, settling));
+                // Looked at in its turn: settling ends there too.
+                self.in_records(link, move |node| node.drop_seal(id, &reason, node.settling()));
             }
             Command::NotSealed(id) => self.answer_not_sealed(id),
             Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
@@ -119,6 +113,16 @@ impl Node {
     fn in_transfers(&self, link: u64, work: impl FnOnce(&Self) + Send + 'static) {
         let me = self.me.clone();
         self.lanes.transfers.run(move || with_link(&me, link, work));
+    }
+
+    /// What a seal that is dropped now means for those who wait for it.
+    fn settling(&self) -> Settling {
+        let state = self.state.lock();
+        match (state.served(), state.attached.as_ref().is_some_and(Attached::presents_later)) {
+            (true, _) => Settling::No,
+            (false, true) => Settling::Given,
+            (false, false) => Settling::Kept,
+        }
     }
 
     /// Settling is over.

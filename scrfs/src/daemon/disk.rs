@@ -131,6 +131,11 @@ impl Disk {
         self.keep(ADVICE, advice)
     }
 
+    /// It was for a program that is gone.
+    pub(super) fn forget_advice(&self) -> Result<(), StoreError> {
+        self.store.remove(ADVICE)
+    }
+
     /// The advice that was kept.
     pub(super) fn advice(&self, problems: &mut Vec<String>) -> Result<Option<Advice>, StoreError> {
         self.kept(ADVICE, problems)

@@ -411,6 +411,11 @@ impl Service for Node {
         if let Err(error) = disk.record_settings(&greeting.settings) {
             self.events.error(None, &format!("the job's settings cannot be kept: {error}"));
         }
+        if greeting.start == Start::Restart
+            && let Err(error) = disk.forget_advice()
+        {
+            self.events.error(None, &format!("the former program's advice cannot be removed: {error}"));
+        }
         let text = format!(
             "coordinator {} of {} attached with epoch {epoch} ({:?})",
             greeting.rank,

@@ -127,9 +127,13 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Its handle may write: what is frozen waits for it to be closed, and not the other way round.
+    /// Its handle may write: what is frozen waits for it to be closed, and not the other way round. For one that appends
+    /// nobody waits.
     fn is_waited_for(&self, changes: &Changes) -> bool {
-        changes.handle.and_then(|fh| self.handles.get(fh).ok()).is_some_and(|handle| handle.writable())
+        changes
+            .handle
+            .and_then(|fh| self.handles.get(fh).ok())
+            .is_some_and(|handle| handle.writable() && !handle.appends())
     }
 
     /// A change of attributes is one of the next generation; it leaves the bytes shared.

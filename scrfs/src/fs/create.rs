@@ -52,7 +52,11 @@ impl FileSystem {
             return done(Err(error));
         }
         let link = matches!(new, NewNode::Symlink(_));
-        let done = if link { self.after_loose(caller, &[(parent, name)], done) } else { done };
+        let done = if link {
+            self.after_loose(caller, &[(parent, name)], |fs, entry| fs.untold(&entry), done)
+        } else {
+            done
+        };
         let name = name.to_vec();
         let step = move |fs: &Self, world: &World| {
             let spot = fs.spot_to_make(world, parent, &name)?;
@@ -104,7 +108,7 @@ impl FileSystem {
         if let Err(error) = self.announce(caller, (parent, name), Grows::No) {
             return done(Err(error));
         }
-        let done = self.after_loose(caller, &[(parent, name)], done);
+        let done = self.after_loose(caller, &[(parent, name)], |fs, entry| fs.untold(&entry), done);
         let made = name.to_vec();
         let since = self.partings.now();
         let step = move |fs: &Self, world: &World| {
@@ -142,13 +146,25 @@ impl FileSystem {
         let fs = Arc::clone(self);
         let finish = move |outcome: Result<(Entry, Option<Vec<u8>>), Errno>| match outcome {
             Ok((entry, Some(dataset))) => {
-                let answer = Box::new(move |sealed: Result<(), Errno>| done(sealed.map(|()| entry)));
+                let after = Arc::clone(&fs);
+                let answer = Box::new(move |sealed: Result<(), Errno>| match sealed {
+                    Ok(()) => done(Ok(entry)),
+                    Err(error) => {
+                        after.untold(&entry);
+                        done(Err(error));
+                    }
+                });
                 fs.set_marker(&dataset, super::rename::HOLDS, caller, answer);
             }
             Ok((entry, None)) => done(Ok(entry)),
             Err(error) => done(Err(error)),
         };
         self.attempt(caller, step, Box::new(finish));
+    }
+
+    /// An error is told in place of this entry: its lookup does not count.
+    fn untold(&self, entry: &Entry) {
+        self.forget(entry.attr.nodeid, 1);
     }
 
     /// Puts a file that is about to be made into the filemap's journal, with no lock held.

@@ -158,6 +158,7 @@ impl FileSystem {
 
     /// Answers a removal when its room is free, as any file system does; should that take too long, without it.
     fn when_gone(self: &Arc<Self>, number: u64, caller: Caller, done: Done<()>) {
+        let done = self.in_spite_of_errors(done);
         let step =
             move |fs: &Self, _: &World| if fs.doomed()?.is_gone(number) { Ok(()) } else { Err(Stop::Wait) };
         let finish = move |gone: Result<(), Errno>| match gone {

@@ -22,11 +22,12 @@ use crate::stores::PRIMARY;
 
 impl FileSystem {
     /// `done`, after all other nodes have what these names (of directories and names in them) are by then. Only names
-    /// directly in the checkpoint path count.
+    /// directly in the checkpoint path count. `failed` takes what was done here if the others do not get it.
     pub(crate) fn after_loose<T: Send + 'static>(
         self: &Arc<Self>,
         caller: Caller,
         names: &[(u64, &[u8])],
+        failed: impl FnOnce(&Self, T) + Send + 'static,
         done: Done<T>,
     ) -> Done<T> {
         let loose = |(parent, name): &(u64, &[u8])| match self.names.place(&self.path_in(*parent, name).ok()?)
@@ -41,7 +42,15 @@ impl FileSystem {
         let fs = Arc::clone(self);
         Box::new(move |outcome| match (outcome, fs.requests()) {
             (Ok(value), Ok(requests)) => {
-                Arc::clone(requests).loose(names, caller, Box::new(move |all| done(all.map(|()| value))));
+                let after = Arc::clone(&fs);
+                let answer = move |all: Result<(), Errno>| match all {
+                    Ok(()) => done(Ok(value)),
+                    Err(error) => {
+                        failed(&after, value);
+                        done(Err(error));
+                    }
+                };
+                Arc::clone(requests).loose(names, caller, Box::new(answer));
             }
             (outcome, _) => done(outcome),
         })

@@ -65,7 +65,7 @@ pub(crate) use self::flat::FLAT as FLAT_DIRECTORY;
 pub use self::handles::Handle;
 pub use self::listing::{DirEntry, Taken};
 pub use self::meter::IoRecord;
-pub use self::names::Entry;
+pub use self::names::{Entry, Suspects};
 pub use self::open::{Data, Opened};
 use self::place::Namespace;
 pub(crate) use self::place::{INVALID, MARKER};

@@ -29,6 +29,13 @@ pub(crate) const LOCAL: Duration = Duration::from_secs(1);
 /// How long the kernel may keep attributes of a directory whose names other nodes change: one walk along a path.
 const WALK: Duration = Duration::from_millis(10);
 
+/// What [`FileSystem::let_unknown_go`] has seen.
+#[derive(Debug, Default)]
+pub struct Suspects {
+    nameless: HashSet<u64>,
+    unknown: HashSet<u64>,
+}
+
 /// A name that was found; the kernel's lookup of it is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -59,8 +66,8 @@ impl FileSystem {
         self.table.forget(id, count);
     }
 
-    /// Lets go what the kernel does not know, of inodes that have had no name since an earlier call gave `since`, so that no
-    /// answer is on its way that tells of them. Gives those that have none now.
+    /// Lets go what the kernel does not know, now and at the call before that, of inodes that have had no name for longer:
+    /// no answer is on its way that tells of them, and no word of the kernel's that it forgets them.
     ///
     /// A worker that was killed may have taken the kernel's word that it forgets an inode, and told nobody, or counted a
     /// lookup and not answered it. The bytes of a removed file would stay for as long as the mount.
@@ -69,16 +76,23 @@ impl FileSystem {
     /// Of `knows`.
     pub fn let_unknown_go(
         &self,
-        since: &HashSet<u64>,
+        before: &mut Suspects,
         knows: impl Fn(u64) -> io::Result<bool>,
-    ) -> io::Result<HashSet<u64>> {
-        let now = self.table.nameless();
-        for &id in now.intersection(since) {
-            if !knows(id)? {
+    ) -> io::Result<()> {
+        let nameless = self.table.nameless();
+        let mut unknown = HashSet::new();
+        for &id in nameless.intersection(&before.nameless) {
+            if knows(id)? {
+                continue;
+            }
+            if before.unknown.contains(&id) {
                 self.table.unknown(id);
+            } else {
+                unknown.insert(id);
             }
         }
-        Ok(now)
+        *before = Suspects { nameless, unknown };
+        Ok(())
     }
 
     /// Looks up after a global operation, when the reply is due.

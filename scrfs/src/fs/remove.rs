@@ -25,7 +25,7 @@ impl FileSystem {
     /// unlink(2). In a sealed dataset it only hides the name here, until its next generation is sealed; that of a flat one
     /// on all nodes.
     pub fn unlink(self: &Arc<Self>, caller: Caller, parent: u64, name: &[u8], done: Done<()>) {
-        let done = self.after_loose(caller, &[(parent, name)], done);
+        let done = self.after_loose(caller, &[(parent, name)], |fs, ()| fs.changed(), done);
         self.unlink_as(caller, (parent, name.to_vec()), true, done);
     }
 

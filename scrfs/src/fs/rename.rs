@@ -49,7 +49,7 @@ impl FileSystem {
         if !known.contains(flags) {
             return done(fail(libc::EINVAL));
         }
-        let done = self.after_loose(caller, &[from, to], done);
+        let done = self.after_loose(caller, &[from, to], |fs, ()| fs.changed(), done);
         let from: At = (from.0, from.1.to_vec());
         let to: At = (to.0, to.1.to_vec());
         // A directory has no place in the journal, and what replaces nothing new is there already.
@@ -87,9 +87,8 @@ impl FileSystem {
         self.attempt(caller, step, Box::new(finish));
     }
 
-    /// The rename has happened. A seal that comes with it can fail yet, and with the call the kernel would take the names for
-    /// what they were.
-    fn in_spite_of_errors(self: &Arc<Self>, done: Done<()>) -> Done<()> {
+    /// The names have changed. What comes with that can fail yet, and then the kernel would take them for what they were.
+    pub(crate) fn in_spite_of_errors(self: &Arc<Self>, done: Done<()>) -> Done<()> {
         let fs = Arc::clone(self);
         Box::new(move |outcome| {
             if outcome.is_err() {

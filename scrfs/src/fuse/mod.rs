@@ -10,7 +10,6 @@ mod names;
 mod ops;
 mod session;
 
-use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -21,7 +20,7 @@ use fuser::{BackingId, Config, InitFlags, KernelConfig, SessionACL};
 pub use self::buffers::Allocator;
 
 use self::backing::Registrations;
-use crate::fs::{DataMode, FileSystem};
+use crate::fs::{DataMode, FileSystem, Suspects};
 use crate::keep::{Greeting, Mode};
 
 /// Bytes of one read or write request; the kernel's own limit unless an administrator raised it.
@@ -114,11 +113,10 @@ pub fn remember_names(fs: &FileSystem, device: &Arc<OwnedFd>) {
 
 /// A successor's: asks the kernel by and by for inodes that it would long have forgotten. Nothing tells of those.
 fn let_unknown_go(fs: &Weak<FileSystem>, device: &OwnedFd) {
-    let mut since = HashSet::new();
+    let mut suspects = Suspects::default();
     while let Some(fs) = fs.upgrade() {
-        match fs.let_unknown_go(&since, |id| session::knows(device, id)) {
-            Ok(nameless) => since = nameless,
-            Err(error) => return tracing::debug!(%error, "the kernel is not asked what it knows any more"),
+        if let Err(error) = fs.let_unknown_go(&mut suspects, |id| session::knows(device, id)) {
+            return tracing::debug!(%error, "the kernel is not asked what it knows any more");
         }
         drop(fs);
         std::thread::sleep(UNKNOWN_INTERVAL);

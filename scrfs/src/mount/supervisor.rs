@@ -104,7 +104,7 @@ pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<()
             if let Some(ready) = ready.take() {
                 ready();
             }
-            wait(worker, &signals, &options.mount_point)
+            wait(worker, &signals, || end_mount(options, places))
         });
         let short = match outcome {
             Ok(Ended::Told) => return Ok(()),
@@ -327,8 +327,8 @@ fn any_readable(fds: &[BorrowedFd<'_>], until: Instant) -> bool {
     }
 }
 
-/// Waits for the worker's end, or for a signal: then unmounts and has the worker end.
-fn wait(mut worker: Worker, signals: &Signals, mount_point: &Path) -> Result<Ended, MountError> {
+/// Waits for the worker's end, or for a signal: then unmounts by `end_mount` and has the worker end.
+fn wait(mut worker: Worker, signals: &Signals, end_mount: impl FnOnce()) -> Result<Ended, MountError> {
     loop {
         let mut fds = [&worker.pidfd.as_fd(), &signals.end.as_fd(), &signals.reload.as_fd()]
             .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
@@ -341,8 +341,8 @@ fn wait(mut worker: Worker, signals: &Signals, mount_point: &Path) -> Result<End
             return Ok(Ended::Worker(reap(&mut worker)?));
         }
         if told {
-            tracing::info!(mount_point = %mount_point.display(), "told to unmount");
-            end(&mut worker, mount_point)?;
+            tracing::info!("told to unmount");
+            end(&mut worker, end_mount)?;
             return Ok(Ended::Told);
         }
         if reload {
@@ -355,16 +355,23 @@ fn wait(mut worker: Worker, signals: &Signals, mount_point: &Path) -> Result<End
     }
 }
 
-/// Unmounts, at once even if the mount is in use. A worker ends when its connection does; where files are still open
-/// that is not now, so it is told, and at last killed.
-fn end(worker: &mut Worker, mount_point: &Path) -> Result<(), MountError> {
-    if let Err(error) = device::unmount(mount_point, false) {
+/// Unmounts, at once even if the mount is in use. What else is mounted there by now stays: this one may be gone here, and
+/// be served for another mount namespace only.
+fn end_mount(options: &Options, places: &Places) {
+    let mount_point = &options.mount_point;
+    if !is_mounted(options, places) {
+        tracing::warn!(mount_point = %mount_point.display(), "nothing to unmount here");
+    } else if let Err(error) = device::unmount(mount_point, false) {
         tracing::warn!(%error, "detached while in use");
-        // It may be gone here, and served for another mount namespace only: the worker is to end all the same.
         if let Err(error) = device::unmount(mount_point, true) {
-            tracing::warn!(%error, "nothing to unmount here");
+            tracing::warn!(%error, "it stays mounted");
         }
     }
+}
+
+/// A worker ends when its connection does; where files are still open that is not now, so it is told, and at last killed.
+fn end(worker: &mut Worker, end_mount: impl FnOnce()) -> Result<(), MountError> {
+    end_mount();
     if !readable(worker.pidfd.as_fd(), Instant::now() + END_BOUND) {
         let _ = rustix::process::pidfd_send_signal(&worker.pidfd, Signal::TERM);
     }
