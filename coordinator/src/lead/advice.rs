@@ -317,6 +317,7 @@ mod tests {
         bench.advice.sealed(bench.cluster.now, b"3");
         assert_eq!(bench.at(104), (Some((true, true)), Some(3)), "what is known holds");
     }
+
     #[test]
     fn what_was_said_is_said_by_the_next_lead() {
         let mut bench = Bench::new(AdviceRules { interval: 3, ..AdviceRules::default() });

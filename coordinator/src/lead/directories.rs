@@ -4,7 +4,7 @@
 //! not depend on one another; of several equal `Make`s the first stands for all, and when it succeeds the others get
 //! EEXIST.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use nix::errno::Errno;
 use scrfs::control::{Command, DirOp};
@@ -13,11 +13,10 @@ use scrfs::path::RelPath;
 
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::requests::Requests;
 
 /// Operations of one round, so that a message stays well below the bound of a frame.
 const ROUND_MAX: usize = 1024;
-/// Answers that are remembered in case a request comes again.
-const REMEMBERED: usize = 4096;
 
 /// What a running seal means for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,19 +60,17 @@ struct Round {
 #[derive(Debug, Default)]
 pub(super) struct Directories {
     queue: VecDeque<Request>,
-    /// Ids in the queue and in the round.
-    open: BTreeSet<RequestId>,
-    answered: BTreeMap<RequestId, i32>,
-    answered_order: VecDeque<RequestId>,
+    /// The open ones are those in the queue and in the round.
+    requests: Requests,
     round: Option<Round>,
 }
 
 impl Directories {
     /// A program's request. One that came before is not carried out again.
     pub(super) fn request(&mut self, cluster: &mut Cluster, node: NodeRank, id: RequestId, op: DirOp) {
-        if let Some(&errno) = self.answered.get(&id) {
+        if let Some(errno) = self.requests.answer(id) {
             cluster.send(node, Command::DirFinish { results: vec![(id, errno)] });
-        } else if self.open.insert(id) {
+        } else if self.requests.open(id) {
             self.queue.push_back(Request { id, op });
         }
     }
@@ -193,16 +190,7 @@ impl Directories {
     }
 
     fn finish(&mut self, cluster: &mut Cluster, results: Vec<(RequestId, i32)>) {
-        for &(id, errno) in &results {
-            self.open.remove(&id);
-            self.answered.insert(id, errno);
-            self.answered_order.push_back(id);
-        }
-        while self.answered_order.len() > REMEMBERED {
-            if let Some(old) = self.answered_order.pop_front() {
-                self.answered.remove(&old);
-            }
-        }
+        self.requests.close(&results);
         cluster.send_all(&Command::DirFinish { results });
     }
 }
@@ -283,7 +271,7 @@ mod tests {
             let mut directories = Directories::default();
             for (serial, text) in (1..).zip(*arrivals) {
                 let id = RequestId { origin: 1, serial };
-                directories.open.insert(id);
+                directories.requests.open(id);
                 directories.queue.push_back(Request { id, op: op(text) });
             }
             for round in *rounds {

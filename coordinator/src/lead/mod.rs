@@ -28,6 +28,7 @@ mod prefix;
 mod rebuild;
 mod recover;
 mod refetch;
+mod requests;
 mod seal;
 mod settle;
 mod spread;

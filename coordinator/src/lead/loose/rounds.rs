@@ -1,6 +1,6 @@
 //! The rounds in which requests for pointer files are carried out: ask, order, store, finish.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use scrfs::control::Command;
 use scrfs::control::loose::{Begun, LooseEntry, LooseStamp, LooseVersion};
@@ -8,13 +8,12 @@ use scrfs::ids::{NodeRank, RequestId};
 
 use super::super::answers::Answers;
 use super::super::cluster::Cluster;
+use super::super::requests::Requests;
 use super::{Loose, Now};
 
 /// Requests of one round, and bytes in them (once there is one), so that a message stays well below the bound of a frame.
 const ROUND_MAX: usize = 256;
 const ROUND_BYTES: usize = 16 << 20;
-/// Answers that are remembered in case a request comes again.
-const REMEMBERED: usize = 4096;
 
 #[derive(Debug)]
 struct Request {
@@ -39,10 +38,8 @@ struct Round {
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     queue: VecDeque<Request>,
-    /// Ids in the queue and in the round.
-    open: BTreeSet<RequestId>,
-    answered: BTreeMap<RequestId, i32>,
-    answered_order: VecDeque<RequestId>,
+    /// The open ones are those in the queue and in the round.
+    requests: Requests,
     running: Option<Round>,
     serial: u64,
     /// A name was refused, and that was told.
@@ -68,19 +65,6 @@ impl Rounds {
         }
         requests
     }
-
-    fn remember(&mut self, results: &[(RequestId, i32)]) {
-        for &(id, errno) in results {
-            self.open.remove(&id);
-            self.answered.insert(id, errno);
-            self.answered_order.push_back(id);
-        }
-        while self.answered_order.len() > REMEMBERED {
-            if let Some(old) = self.answered_order.pop_front() {
-                self.answered.remove(&old);
-            }
-        }
-    }
 }
 
 impl Loose {
@@ -92,9 +76,9 @@ impl Loose {
         id: RequestId,
         entries: Vec<LooseEntry>,
     ) {
-        if let Some(&errno) = self.rounds.answered.get(&id) {
+        if let Some(errno) = self.rounds.requests.answer(id) {
             cluster.send(node, Command::LooseFinish { results: vec![(id, errno)] });
-        } else if self.rounds.open.insert(id) {
+        } else if self.rounds.requests.open(id) {
             self.rounds.queue.push_back(Request { id, entries });
         }
     }
@@ -216,7 +200,7 @@ impl Loose {
         let Some(round) = self.rounds.running.take() else { return };
         let results: Vec<(RequestId, i32)> =
             round.requests.iter().map(|request| (request.id, errno)).collect();
-        self.rounds.remember(&results);
+        self.rounds.requests.close(&results);
         // Before anybody hears of it.
         self.sets.changed(cluster, &self.versions);
         cluster.send_all(&Command::LooseFinish { results });
