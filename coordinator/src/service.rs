@@ -97,7 +97,6 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    be_nice();
     let (wake, wakes) = unbounded();
     let watching = watch_signals(wake.clone());
     let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wake));
@@ -167,6 +166,7 @@ fn attach(
 
 /// All coordinators were asked to end.
 fn leave(transport: impl Leave) -> ExitCode {
+    step_back();
     end_at_the_latest();
     match transport.finish(END_LIMIT) {
         Ok(()) => ExitCode::SUCCESS,
@@ -180,9 +180,17 @@ fn leave(transport: impl Leave) -> ExitCode {
 /// This coordinator cannot go on, so none can.
 fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
     tracing::error!("{error}");
+    step_back();
     end_at_the_latest();
     let settings = matches!(error, ServiceError::Config(_) | ServiceError::Open(OpenError::Settings(_)));
     transport.abort(if settings { EXIT_SETTINGS } else { EXIT_FAILED })
+}
+
+/// The daemon that preferred this process may be gone.
+fn step_back() {
+    if let Err(error) = scrfs::priority::threads::step_back() {
+        tracing::debug!(%error, "the priority stays raised until the end");
+    }
 }
 
 /// MPI may wait for peers that are gone: then this process dies of a signal, which mpirun takes as the job's end.
@@ -209,13 +217,6 @@ fn watch_signals(wake: Sender<Wake>) -> Result<(), ServiceError> {
         }
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop).map_err(thread)
-}
-
-/// The program comes first (DESIGN 8).
-fn be_nice() {
-    if let Err(error) = rustix::process::nice(5) {
-        tracing::debug!(%error, "could not lower the priority");
-    }
 }
 
 fn start_log(rank: NodeRank, host: &str, debug: u64) {

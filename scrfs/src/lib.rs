@@ -21,6 +21,7 @@ pub mod mount;
 pub mod path;
 pub mod pattern;
 pub mod prefix;
+pub mod priority;
 pub mod record;
 pub mod redundancy;
 pub mod status;

@@ -295,5 +295,6 @@ fn status() -> NodeStatus {
         epoch: 9,
         datasets: vec![dataset],
         waiting: 0,
+        priority: scrfs::status::PriorityStatus::default(),
     }
 }

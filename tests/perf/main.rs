@@ -13,6 +13,7 @@ mod memory;
 mod mount;
 mod pairs;
 mod small;
+mod spin;
 mod table;
 
 use std::io;
@@ -91,8 +92,10 @@ fn enter_namespace() -> io::Error {
 }
 
 fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for kind in [Kind::Tmpfs, Kind::Ext4] {
+    let mut rows = if arguments.wants(spin::NAME) { spin::rows(arguments)? } else { Vec::new() };
+    // The others' names have nothing of it.
+    let others: &[Kind] = if arguments.only == spin::NAME { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
+    for &kind in others {
         let backing = Backing::new(kind, arguments.mib * 3 + 1024)?;
         for mode in [Mode::Passthrough, Mode::Plain] {
             rows.extend(data::rows(&backing, mode, arguments)?);

@@ -15,6 +15,7 @@ mod marker;
 mod patterns;
 mod pointers;
 mod prefix_away;
+mod priority;
 mod programs;
 mod recovery;
 mod relaunch;

@@ -172,7 +172,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "",
         "when the allocation ends, seconds since 1970; default: the scheduler's word",
     ),
-    row("SCR_MPI_BUF_SIZE", Kind::Bytes(4096, 64 << 20), "128k", "bytes of one block between coordinators"),
+    row(
+        "SCR_MPI_BUF_SIZE",
+        Kind::Bytes(4096, 64 << 20),
+        "1m",
+        "bytes of one block between coordinators (SCR's default is 128k: fewer hand-overs while programs spin)",
+    ),
     row(
         "SCRFS_CHECKPOINT_PATH",
         Kind::Path,

@@ -7,6 +7,7 @@ use crate::control::{Command, Event, Severity};
 use crate::ids::{DatasetId, RequestId};
 
 use super::node::Node;
+use super::priority::is_waited_for;
 use super::promise::Settling;
 use super::requests::with_link;
 use super::room::Shortage;
@@ -17,6 +18,9 @@ impl Node {
     pub(super) fn carry_out(&self, link: u64, command: Command) {
         if self.state.lock().attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
             return;
+        }
+        if is_waited_for(&command) {
+            self.hurry();
         }
         match command {
             Command::DirPrepare { round, ops } => self.dir_prepare(round, ops),

@@ -41,6 +41,7 @@ mod logs;
 mod loose;
 mod loose_store;
 mod members;
+mod priority;
 mod promise;
 mod quiet;
 mod report;

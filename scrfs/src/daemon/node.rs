@@ -31,6 +31,7 @@ use super::generation::Generations;
 use super::journal::Journal;
 use super::loose::Loose;
 use super::loose_store::LooseStore;
+use super::priority::Priority;
 use super::rounds::Rounds;
 use super::state::{Attached, Home, Origin, State};
 use super::stores::CacheStore;
@@ -125,6 +126,7 @@ pub struct Node {
     /// A freezing thread has ended.
     pub(super) thawed: Condvar,
     pub(super) events: Events,
+    pub(super) priority: Priority,
     pub(super) lanes: Lanes,
     pub(super) me: Weak<Self>,
     origin: u64,
@@ -211,14 +213,15 @@ impl Node {
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);
+        let background = |name| Lane::start_nice(name).map_err(NodeError::Start);
         let lanes = Lanes {
             records: lane("scrfs-records")?,
-            transfers: lane("scrfs-transfer")?,
+            transfers: background("scrfs-transfer")?,
             opens: lane("scrfs-open")?,
-            evictions: lane("scrfs-evict")?,
+            evictions: background("scrfs-evict")?,
             local: lane("scrfs-local")?,
             generations: lane("scrfs-change")?,
-            room: lane("scrfs-room")?,
+            room: background("scrfs-room")?,
         };
         Ok(Arc::new_cyclic(|me| Self {
             config,
@@ -235,6 +238,7 @@ impl Node {
             wake: Condvar::new(),
             thawed: Condvar::new(),
             events,
+            priority: Priority::default(),
             lanes,
             me: me.clone(),
             origin: random(),
@@ -307,6 +311,7 @@ impl Node {
 
     /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their work is done.
     pub fn stop(&self) {
+        self.priority.detached();
         let (attached, waiters) = {
             let mut state = self.state.lock();
             state.stopping = true;
@@ -456,6 +461,7 @@ impl Service for Node {
             })
         };
         drop(disk);
+        self.priority.attached(peer);
         self.wake.notify_all();
         self.events.info(None, &text);
         if let Some(former) = former {
@@ -483,6 +489,7 @@ impl Service for Node {
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }
+            self.priority.detached();
             state.attached.take()
         };
         self.wake.notify_all();
@@ -494,6 +501,8 @@ impl Service for Node {
     }
 
     fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal> {
+        // Who asks for it is a new thread, and so is the one that answers.
+        self.priority.joined();
         let state = self.state.lock();
         match &state.attached {
             Some(attached) if attached.greeting.epoch == epoch => Ok(()),
@@ -506,6 +515,7 @@ impl Service for Node {
     }
 
     fn request(&self, epoch: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
+        self.attend(&request);
         self.data_request(epoch, request)
     }
 

@@ -50,6 +50,7 @@ impl Node {
             was_attached: state.was_attached,
             flush_every: state.settings.as_ref().map_or(0, |settings| settings.flush_every),
             epoch: state.table.epoch.0,
+            priority: self.priority_status(&state),
             datasets,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }

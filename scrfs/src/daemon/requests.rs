@@ -139,6 +139,7 @@ impl Node {
         let mut state = self.state.lock();
         while !state.stopping {
             let until_look = self.look_now_and_then(&mut state, &mut looked);
+            let until_look = self.ease(&state).map_or(until_look, |raised| until_look.min(raised));
             if state.waiting.waiters.is_empty() && state.lost_at.is_none() {
                 let _ = self.wake.wait_for(&mut state, until_look);
                 continue;
@@ -322,6 +323,7 @@ impl GlobalRequests for Node {
     }
 
     fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion) {
+        self.hurry();
         let mut state = self.state.lock();
         if state.stopping {
             drop(state);
@@ -342,6 +344,7 @@ impl GlobalRequests for Node {
     }
 
     fn marker(&self, name: &[u8], marking: Marking, caller: Caller, done: Completion) {
+        self.hurry();
         // Set on a sealed dataset it asks for the next generation, if any node has changed anything: the lead finds out.
         let base = self.marker_base(name);
         let mut state = self.state.lock();
@@ -366,6 +369,7 @@ impl GlobalRequests for Node {
     }
 
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
+        self.hurry();
         let file = SealedFile { id, path: path.clone() };
         let mut state = self.state.lock();
         if state.stopping {
@@ -422,6 +426,7 @@ impl GlobalRequests for Node {
     }
 
     fn loose(&self, names: Vec<Vec<u8>>, caller: Caller, done: Completion) {
+        self.hurry();
         self.loose_changed(&names, caller, done);
     }
 

@@ -45,6 +45,19 @@ pub struct NodeStatus {
     pub datasets: Vec<DatasetStatus>,
     /// Requests of programs that wait now.
     pub waiting: u32,
+    /// Whether the daemon and the coordinator go before the program.
+    pub priority: PriorityStatus,
+}
+
+/// How the kernel prefers the daemon and the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PriorityStatus {
+    /// They are preferred now.
+    pub raised: bool,
+    /// For what; empty while they are not.
+    pub why: String,
+    /// The means, or why there is none; empty before it was needed.
+    pub how: String,
 }
 
 /// One entry of `SCR_CACHE_BASE`.

@@ -30,6 +30,9 @@ pub fn show(s: &NodeStatus) -> String {
     if s.waiting > 0 {
         let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
     }
+    if s.priority.raised {
+        let _ = writeln!(text, "daemon and coordinator go first ({}): {}", s.priority.how, s.priority.why);
+    }
     if s.datasets.is_empty() {
         text.push_str("no datasets\n");
         return text;

@@ -60,6 +60,7 @@ pub(crate) mod tests {
             flush_every: 0,
             datasets,
             waiting: 0,
+            priority: scrfs::status::PriorityStatus::default(),
         }
     }
 

@@ -30,9 +30,6 @@ const REACH: [&str; 3] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if
 /// Prefixes of what MPI libraries and launchers put into the environment.
 const MPI: [&str; 4] = ["OMPI_", "PMIX_", "PMI_", "ORTE_"];
 
-/// How nice coordinators are: the program's own work comes first.
-const NICE: &str = "5";
-
 /// A command, ready to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandLine {
@@ -76,7 +73,7 @@ impl Mpirun {
         CommandLine { program: self.program.clone(), arguments, environment, directory: None }
     }
 
-    /// One coordinator on each host: unbound, niced, idle without spinning, untouched by the program's MPI settings.
+    /// One coordinator on each host: unbound, idle without spinning, untouched by the program's MPI settings.
     pub(crate) fn coordinators(
         &self,
         hosts: &[String],
@@ -90,15 +87,7 @@ impl Mpirun {
             Start::Restart => "--restart",
             Start::Attach => "--attach",
         };
-        let command: [&OsStr; 7] = [
-            "nice".as_ref(),
-            "-n".as_ref(),
-            NICE.as_ref(),
-            binary.as_ref(),
-            start.as_ref(),
-            "--mount".as_ref(),
-            mount.as_ref(),
-        ];
+        let command: [&OsStr; 4] = [binary.as_ref(), start.as_ref(), "--mount".as_ref(), mount.as_ref()];
         line.arguments.extend(command.map(OsStr::to_owned));
         // The program runs where its coordinators do.
         line.arguments.extend(["--program-hosts".into(), hosts.join(",").into()]);
@@ -224,7 +213,7 @@ mod tests {
         assert_eq!(
             words(&line),
             "--host n1:1,n2:1 -np 2 --map-by ppr:1:node --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-             KEEPALIVE -x SCRFS_RUN -x SCR_CONF_FILE -x SCR_FLUSH -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator \
+             KEEPALIVE -x SCRFS_RUN -x SCR_CONF_FILE -x SCR_FLUSH -x SCR_PREFIX /opt/scrfs-coordinator \
              --attach --mount /scr --program-hosts n1,n2"
         );
         let names: Vec<_> = line.environment.keys().map(|n| n.to_string_lossy().into_owned()).collect();
