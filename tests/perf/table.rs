@@ -46,13 +46,11 @@ impl Measure {
             Self::Spin(Waited::Marker, Ranks::AsCores) => {
                 "marker, 64 MiB a node, ranks that spin: one a core"
             }
-            Self::Spin(Waited::Marker, Ranks::TwiceCores) => "the same, two or more a core",
             Self::Spin(Waited::Directory, Ranks::AsCores) => "mkdir, ranks that spin: one a core",
-            Self::Spin(Waited::Directory, Ranks::TwiceCores) => "the same, two or more a core",
             Self::Spin(Waited::Open, Ranks::AsCores) => {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
-            Self::Spin(Waited::Open, Ranks::TwiceCores) => "the same, two or more a core",
+            Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
         }
     }
 }
