@@ -1,6 +1,6 @@
 //! From a started transport to the end of the process: settings, log, daemon, opening, loop, end.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -224,27 +224,12 @@ fn start_log(rank: NodeRank, host: &str, debug: u64) {
         1 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    let prefix = format!("[{rank} {host}] ");
-    let started = tracing_subscriber::fmt()
+    // mpirun mixes the lines of all nodes.
+    let started = scrfs::log::builder(format!("[{rank} {host}] "))
         .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
-        .with_writer(move || Prefixed(prefix.clone()))
         .try_init();
     // Tests have a log already.
     drop(started);
-}
-
-/// stderr, each event begun with rank and host: mpirun mixes the lines of all nodes.
-struct Prefixed(String);
-
-impl Write for Prefixed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let line = [self.0.as_bytes(), bytes].concat();
-        io::stderr().lock().write_all(&line)?;
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().lock().flush()
-    }
 }

@@ -135,9 +135,8 @@ fn start_log() {
     use std::io::IsTerminal;
     let filter = tracing_subscriber::EnvFilter::try_from_env("SCRFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,scrfs=info"));
-    let started = tracing_subscriber::fmt()
+    let started = scrfs::log::builder(String::new())
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
     debug_assert!(started.is_ok());

@@ -16,6 +16,7 @@ pub mod hash;
 pub mod ids;
 pub mod keep;
 mod lane;
+pub mod log;
 #[cfg(feature = "fuse")]
 pub mod mount;
 pub mod path;

@@ -25,6 +25,7 @@ pub struct Job<'a> {
     name: String,
     uid: u32,
     settings: Vec<(String, String)>,
+    control_base: Option<&'static str>,
 }
 
 impl<'a> Job<'a> {
@@ -45,7 +46,7 @@ impl<'a> Job<'a> {
     }
 
     fn of_user(cluster: &'a Cluster, name: &str, uid: u32) -> Self {
-        let job = Self { cluster, name: name.to_owned(), uid, settings: Vec::new() };
+        let job = Self { cluster, name: name.to_owned(), uid, settings: Vec::new(), control_base: None };
         for directory in [job.host_prefix(), job.host_desk()] {
             fs::create_dir_all(&directory).expect("the PFS can be written");
             std::os::unix::fs::chown(&directory, Some(uid), Some(uid)).expect("chown on the PFS");
@@ -59,6 +60,13 @@ impl<'a> Job<'a> {
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.retain(|(n, _)| n != name);
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Its control directories are in `base`.
+    #[must_use]
+    pub fn control_in(mut self, base: &'static str) -> Self {
+        self.control_base = Some(base);
         self
     }
 
@@ -142,6 +150,8 @@ impl<'a> Job<'a> {
         let set = |wanted: &str| self.settings.iter().find(|(name, _)| name == wanted);
         let cache = set("SCR_CACHE_BASE").map_or(CACHE, |(_, stores)| stores);
         command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", cache, SCR]);
+        // The last argument is the mount point; options may follow it.
+        command.args(self.control_base.into_iter().flat_map(|base| ["--control-base", base]));
         command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
         // The prolog's to say.
         let prolog = ["SCRFS_CHECKPOINT_PATH", "SCRFS_CACHE_BYTES"];

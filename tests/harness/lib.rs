@@ -15,6 +15,7 @@
 //! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering, remote shell
 //!
 //! Nothing is made in the machine's own network, mount or PID namespace, and only processes of the cluster are ended.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 pub mod cluster;
 pub mod job;

@@ -288,6 +288,7 @@ fn status() -> NodeStatus {
             note: "the only one".into(),
             room: Some((5, 9)),
         }],
+        reserve: Some((1, 2)),
         cache_bytes: Some((3, 7)),
         flush_every: 10,
         coordinator: Some(CoordinatorStatus { rank: 0, hosts: hosts(), pid: 44 }),

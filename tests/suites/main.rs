@@ -1,6 +1,7 @@
 //! All suites in one binary; a test in `tidy` fails if a file is not listed here.
 //!
 //! They need root, `/dev/fuse` and Open MPI; each test brings up its own cluster.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod cluster;
 mod crash_points;

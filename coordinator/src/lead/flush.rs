@@ -2,10 +2,10 @@
 //!
 //! What is due for the longest time goes first. After a failure a dataset is due again when a growing delay is over, and
 //! others go meanwhile: one that fails every time holds nobody up, and as a new one is due from when it was chosen, new
-//! ones do not hold up a retry either. After the last try the dataset is given up for this epoch.
+//! ones do not hold up a retry either. After some tries the dataset need not stay in the caches for its flush any more, and
+//! it is tried again now and then: a file system that is full for hours has room again some time.
 
-use std::collections::BTreeSet;
-
+use rustix::io::Errno;
 use scrfs::control::Command;
 use scrfs::ids::{DatasetId, NodeRank};
 
@@ -14,8 +14,10 @@ use super::cluster::Cluster;
 use super::policy::{MS, delay, flush_due};
 use crate::pfs::PfsTask;
 
-/// Tries for one dataset.
+/// Tries for which a dataset stays in the caches.
 const TRIES: u32 = 6;
+/// Between two tries after those.
+const NOW_AND_THEN: u64 = 600_000 * MS;
 /// A flush of which nothing is heard for so long is held up: then those that wait may make room in the caches.
 const HELD_UP: u64 = 900_000 * MS;
 
@@ -50,8 +52,6 @@ struct Waiting {
 pub(super) struct Flushes {
     waiting: Vec<Waiting>,
     current: Option<Flush>,
-    /// Not tried again in this epoch.
-    given_up: BTreeSet<DatasetId>,
     /// What the prefix has is known, or cannot be known.
     surveyed: bool,
     held_up: bool,
@@ -71,22 +71,25 @@ impl Flushes {
         for known in cluster.datasets.newest_first().iter().rev() {
             let id = known.catalog.id;
             let last = self.ids().max().map_or(0, |id| id.0).max(cluster.datasets.highest_flushed);
-            let new = !known.flushed && !self.given_up.contains(&id);
-            if new && flush_due(id, last, cluster.settings.flush_every) {
+            if !known.flushed && !self.waits(id) && flush_due(id, last, cluster.settings.flush_every) {
                 self.waiting.push(Waiting { id, tries: 0, due: cluster.now });
             }
         }
     }
 
-    /// Datasets of which a flush runs or waits.
+    fn waits(&self, id: DatasetId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.id == id)
+    }
+
+    /// Datasets of which a flush runs, or waits and is expected to succeed.
     fn ids(&self) -> impl Iterator<Item = DatasetId> {
-        let waiting = self.waiting.iter().map(|waiting| waiting.id);
+        let waiting = self.waiting.iter().filter(|waiting| waiting.tries < TRIES).map(|waiting| waiting.id);
         waiting.chain(self.current.iter().map(|flush| flush.id))
     }
 
     /// It stays in the caches: a flush of it runs, or waits and is not held up without end, or it is not known yet whether one is due.
     pub(super) fn busy(&self, id: DatasetId) -> bool {
-        let waits = || self.waiting.iter().any(|waiting| waiting.id == id);
+        let waits = || self.waiting.iter().any(|waiting| waiting.id == id && waiting.tries < TRIES);
         let runs = self.current.as_ref().is_some_and(|flush| flush.id == id);
         !self.surveyed || runs || (!self.held_up && waits())
     }
@@ -201,15 +204,51 @@ impl Flushes {
     /// A try failed. False when no such flush runs.
     pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, reason: &str) -> bool {
         let Some(flush) = self.current.take_if(|flush| flush.id == id) else { return false };
-        let tries = flush.tries + 1;
-        if tries < TRIES {
-            let due = cluster.now + delay(tries, 1_000 * MS, 60_000 * MS);
-            self.waiting.push(Waiting { id, tries, due });
-            cluster.warn(format!("flush of dataset {id} failed, it will be tried again: {reason}"));
+        let tries = flush.tries.saturating_add(1);
+        let wait = if tries < TRIES { delay(tries, 1_000 * MS, 60_000 * MS) } else { NOW_AND_THEN };
+        self.waiting.push(Waiting { id, tries, due: cluster.now + wait });
+        let remedy = remedy(reason);
+        cluster.warn(if tries < TRIES {
+            format!("flush of dataset {id} failed, it will be tried again: {reason}{remedy}")
         } else {
-            self.given_up.insert(id);
-            cluster.warn(format!("flush of dataset {id} failed {TRIES} times, it is given up: {reason}"));
-        }
+            let minutes = NOW_AND_THEN / (60_000 * MS);
+            format!(
+                "flush of dataset {id} failed {tries} times, it is tried again every {minutes} minutes; it may leave the \
+                 caches for newer ones by then: {reason}{remedy}"
+            )
+        });
         true
+    }
+}
+
+/// What a person can do about a failed flush; nothing where the reason says it.
+fn remedy(reason: &str) -> &'static str {
+    let told = |errno: Errno| reason.contains(&std::io::Error::from(errno).to_string());
+    if told(Errno::NOSPC) || told(Errno::DQUOT) {
+        "; make room on the parallel file system: remove datasets in the prefix that are not needed"
+    } else if told(Errno::ROFS) || told(Errno::ACCESS) {
+        "; the job's user must be able to write the prefix (SCR_PREFIX)"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_file_system_has_a_remedy() {
+        for (reason, word) in [
+            ("node1: /p/.scr/flush.4/f: write: No space left on device (os error 28)", "; make room"),
+            ("node1: /p/x: Disk quota exceeded (os error 122)", "; make room"),
+            ("/p: mkdir: Permission denied (os error 13)", "; the job's user"),
+            ("node1: the coordinator is gone", ""),
+        ] {
+            assert!(
+                remedy(reason).starts_with(word) && remedy(reason).is_empty() == word.is_empty(),
+                "{reason}"
+            );
+        }
     }
 }

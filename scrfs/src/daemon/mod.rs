@@ -45,6 +45,7 @@ mod promise;
 mod quiet;
 mod report;
 mod requests;
+mod reserve;
 mod restart;
 mod room;
 mod rounds;

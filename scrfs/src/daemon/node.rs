@@ -31,6 +31,7 @@ use super::generation::Generations;
 use super::journal::Journal;
 use super::loose::Loose;
 use super::loose_store::LooseStore;
+use super::reserve::KeptBack;
 use super::rounds::Rounds;
 use super::state::{Attached, Home, Origin, State};
 use super::stores::CacheStore;
@@ -125,6 +126,8 @@ pub struct Node {
     /// A freezing thread has ended.
     pub(super) thawed: Condvar,
     pub(super) events: Events,
+    /// Room for what `disk`, `rounds`, `journal`, `loose` and `events` write.
+    pub(super) kept_back: KeptBack,
     pub(super) lanes: Lanes,
     pub(super) me: Weak<Self>,
     origin: u64,
@@ -147,7 +150,8 @@ impl Node {
             Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
         let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.clone())
             .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
-        let node = Self::load(config, tree, &Arc::new(store), Arc::new(cache))?;
+        let node = Self::load(config, tree, store, Arc::new(cache))?;
+        node.watch_reserve(node.me.clone());
         node.take_up();
         let watching = Arc::clone(&node);
         let watcher = std::thread::Builder::new()
@@ -170,10 +174,12 @@ impl Node {
     fn load(
         config: NodeConfig,
         tree: Arc<dyn MountedTree>,
-        store: &Arc<Store>,
+        store: Store,
         cache: Arc<Cache>,
     ) -> Result<Arc<Self>, NodeError> {
-        let events = Events::open(store.path());
+        let (store, kept_back) = KeptBack::of(store);
+        let store = &Arc::new(store);
+        let events = Events::open(store.path(), kept_back.reserve().cloned());
         let mut disk = Disk::new(Arc::clone(store), Arc::clone(&cache));
         let mut loaded = disk.load()?;
         let settings = disk.settings(&mut loaded.problems)?;
@@ -181,7 +187,7 @@ impl Node {
         let (rounds, torn_rounds) = Rounds::load(store)?;
         let (journal, torn_journal) = Journal::load(store)?;
         let place = store.path().join("loose");
-        let (loose, bad) = LooseStore::open(&place)
+        let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned())
             .map_err(|source| NodeError::Directory { path: place.clone(), source })?;
         let loose = Loose::new(loose);
         loaded.problems.extend(bad);
@@ -235,6 +241,7 @@ impl Node {
             wake: Condvar::new(),
             thawed: Condvar::new(),
             events,
+            kept_back,
             lanes,
             me: me.clone(),
             origin: random(),

@@ -41,6 +41,7 @@ impl Node {
             control_directory: config.control_directory.display().to_string(),
             cache_directory: config.in_use.places()[PRIMARY].cache.display().to_string(),
             stores,
+            reserve: self.kept_back.shortage().map(|level| (level.held, level.wanted)),
             cache_bytes: taken.map(|taken| (taken, limit)),
             coordinator: state.attached.as_ref().map(|attached| CoordinatorStatus {
                 rank: attached.greeting.rank.0,

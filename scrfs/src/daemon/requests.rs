@@ -387,15 +387,13 @@ impl GlobalRequests for Node {
 
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
         self.may_grow()?;
-        self.naming(path, program_rank)
+        let added = self.journal.lock().creating(path, program_rank);
+        added.map_err(|error| self.not_entered(path, &error))
     }
 
     fn naming(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
-        let added = self.journal.lock().creating(path, program_rank);
-        added.map_err(|error| {
-            self.events.error(None, &format!("{path}: the filemap's journal cannot be written: {error}"));
-            Errno(error.raw_os_error().unwrap_or(libc::EIO))
-        })
+        let added = self.journal.lock().naming(path, program_rank);
+        added.map_err(|error| self.not_entered(path, &error))
     }
 
     fn open_generation(&self, id: DatasetId, done: Completion) {

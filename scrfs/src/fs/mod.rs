@@ -13,6 +13,7 @@ mod attrs;
 pub(crate) mod caller;
 mod create;
 mod data;
+mod descriptors;
 mod directory;
 mod doomed;
 mod errno;
@@ -113,6 +114,7 @@ pub struct FileSystem {
     partings: partings::Partings,
     world: RwLock<world::World>,
     handles: handles::Handles,
+    descriptors: descriptors::Descriptors,
     waiters: wait::Waiters,
     wait_bound: RwLock<Duration>,
     rules: RwLock<Arc<rules::Rules>>,
@@ -186,6 +188,7 @@ impl FileSystem {
             partings: partings::Partings::default(),
             world: RwLock::default(),
             handles: handles::Handles::new(Arc::clone(&keep)),
+            descriptors: descriptors::Descriptors::default(),
             keep,
             waiters: wait::Waiters::default(),
             wait_bound: RwLock::new(WAIT_BOUND),

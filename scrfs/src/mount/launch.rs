@@ -100,6 +100,7 @@ pub fn supervise(options: &Options) -> Result<(), MountError> {
         // Fails only for the leader of a process group, which is left alone already.
         let _ = rustix::process::setsid();
         let places = Places::of(options)?;
+        crate::log::keep_bounded(&places.log());
         supervisor::run(options, &places.control, || {
             say(READY);
             if let Ok(null) = File::options().write(true).open("/dev/null") {

@@ -15,6 +15,7 @@
 
 pub mod device;
 pub mod launch;
+mod limits;
 pub mod places;
 pub mod read_ahead;
 pub mod stores;

@@ -33,6 +33,9 @@ pub struct NodeStatus {
     pub stores: Vec<StoreStatus>,
     /// Bytes that the cache has taken and may take (`SCRFS_CACHE_BYTES`), if there is such a bound.
     pub cache_bytes: Option<(u64, u64)>,
+    /// While the control directory's file system is full: bytes left of those kept back for records, and how many there
+    /// should be.
+    pub reserve: Option<(u64, u64)>,
     /// `None`: no coordinator is attached now.
     pub coordinator: Option<CoordinatorStatus>,
     /// A coordinator was attached once.

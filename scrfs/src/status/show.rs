@@ -27,6 +27,13 @@ pub fn show(s: &NodeStatus) -> String {
         let (taken, limit) = (bytes_for_people(taken), bytes_for_people(limit));
         let _ = writeln!(text, "the cache has taken {taken} of {limit} (SCRFS_CACHE_BYTES)");
     }
+    if let Some((held, wanted)) = s.reserve {
+        let (held, wanted) = (bytes_for_people(held), bytes_for_people(wanted));
+        let _ = writeln!(
+            text,
+            "the control directory's file system is full: {held} of {wanted} kept back for records are left; make room there"
+        );
+    }
     if s.waiting > 0 {
         let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
     }

@@ -286,6 +286,7 @@ impl World {
         }
         self.tasks.clear();
         self.prefix.tried.clear();
+        self.prefix.tried_at.clear();
         self.prefix.to_mark.clear();
         self.hang = 0;
     }

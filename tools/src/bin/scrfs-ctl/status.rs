@@ -49,6 +49,7 @@ pub(crate) mod tests {
             control_directory: "/dev/shm/ann/scr.77".to_owned(),
             cache_directory: "/tmp/scr/ann/scr.77".to_owned(),
             stores: Vec::new(),
+            reserve: None,
             cache_bytes: None,
             coordinator: Some(CoordinatorStatus {
                 rank: 0,
