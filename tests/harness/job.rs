@@ -144,7 +144,7 @@ impl<'a> Job<'a> {
         command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", cache, SCR]);
         command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
         // The prolog's to say.
-        let prolog = ["SCRFS_CHECKPOINT_PATH", "SCRFS_CACHE_BYTES"];
+        let prolog = ["SCRFS_CHECKPOINT_PATH", "SCRFS_CACHE_BYTES", "SCRFS_OPERATOR_GROUP"];
         command.envs(prolog.into_iter().filter_map(set).map(|(name, value)| (name, value)));
         command
     }

@@ -3,14 +3,26 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use scrfs::config::{self, Config, Sources};
 use scrfs::control::client::{self, ClientError};
 use scrfs::control::{Answer, Ask};
 use scrfs::status::NodeStatus;
 
 use crate::{Failure, Outcome};
 
-/// Where scrfs is mounted when nobody says otherwise.
-pub const MOUNT: &str = "/scr";
+/// Where scrfs is mounted for this job and user: `given`, else `SCRFS_MOUNT`, else `/scr`.
+///
+/// # Errors
+/// A parameter cannot be read.
+pub fn mount_point(given: Option<PathBuf>) -> Outcome<PathBuf> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    let sources = Sources::of_process(std::env::vars_os())
+        .map_err(|e| Failure::new(format!("this process's user or working directory: {e}")))?;
+    Config::mount_point(&sources, config::read_file).map_err(|e| Failure::new(e).code(2))
+}
+
 /// A daemon that does not answer in this time has a problem.
 const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -4,10 +4,15 @@
 //! which only one can be alive ([`Token::hold`]).
 
 use std::fmt;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use scrfs::store::private;
 
 use crate::{Failure, Outcome};
 
@@ -49,17 +54,34 @@ impl Token {
         self.job == other.job && self.host == other.host
     }
 
-    /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is a name in the
-    /// kernel, not a file: it is gone with the process, however that ends.
+    /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is in a directory of this
+    /// user's own, so nobody else can take it first; it is gone with the process, however that ends.
     ///
     /// # Errors
     /// Another holds it.
-    pub fn hold(&self) -> Outcome<UnixListener> {
-        let address = self.address().map_err(|e| Failure::new(format!("the job's lock: {e}")))?;
-        match UnixListener::bind_addr(&address) {
-            Ok(held) => Ok(held),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let pid = UnixStream::connect_addr(&address).ok().and_then(|s| holder(&s));
+    pub fn hold(&self) -> Outcome<Held> {
+        let no_lock = |e: &dyn fmt::Display| Failure::new(format!("the job's lock: {e}"));
+        // Names are short, job ids need not be.
+        let mut hasher = DefaultHasher::new();
+        self.job.hash(&mut hasher);
+        let uid = rustix::process::getuid().as_raw();
+        let home = |base: &str| private::find_or_make(Path::new(base), &format!("scrfs-run.{uid}"));
+        let home = home("/dev/shm").or_else(|_| home("/tmp")).map_err(|e| no_lock(&e))?;
+        let path = home.join(format!("{:016x}.lock", hasher.finish()));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(|e| no_lock(&e))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                let line = format!("{}\n", std::process::id());
+                // For people: the lock itself is held.
+                let _ = file.write_all(line.as_bytes()).and_then(|()| file.set_len(line.len() as u64));
+                Ok(Held { _file: file })
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                let _ = file.take(32).read_to_string(&mut text);
+                let pid = text.trim().parse::<u32>().ok();
                 let (job, host) = (&self.job, &self.host);
                 let who = pid.map_or_else(|| "of unknown pid".to_owned(), |pid| format!("pid {pid}"));
                 Err(Failure::new(format!("another scrfs-run of job {job} is alive on {host} ({who})")).hint(
@@ -73,22 +95,15 @@ impl Token {
                     ),
                 ))
             }
-            Err(error) => Err(Failure::new(format!("the job's lock: {error}"))),
+            Err(error) => Err(no_lock(&error)),
         }
-    }
-
-    fn address(&self) -> io::Result<SocketAddr> {
-        // Names are short, job ids need not be.
-        let mut hasher = DefaultHasher::new();
-        self.job.hash(&mut hasher);
-        let uid = rustix::process::getuid().as_raw();
-        SocketAddr::from_abstract_name(format!("scrfs-run.{uid}.{:016x}", hasher.finish()))
     }
 }
 
-fn holder(stream: &UnixStream) -> Option<i32> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    Some(peer.pid.as_raw_nonzero().get())
+/// The job's lock, held until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    _file: File,
 }
 
 #[cfg(test)]

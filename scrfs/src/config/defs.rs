@@ -27,6 +27,8 @@ pub enum Kind {
     Names,
     /// A regular expression that a whole name has to match.
     Pattern,
+    /// Permissions as octal digits.
+    Mode,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
             Self::Hosts => "hosts",
             Self::Names => "names",
             Self::Pattern => "regular expression",
+            Self::Mode => "octal mode",
         }
     }
 }
@@ -95,7 +98,12 @@ pub const PARAMETERS: &[Parameter] = &[
     row("SCR_DEBUG", Kind::Count(0, 9), "0", "1: more in the logs; 2 and above: everything"),
     row("SCR_CONF_FILE", Kind::Path, "", "user file; default `$SCR_PREFIX/.scrconf`"),
     row("SCR_JOB_ID", Kind::Text, "", "the job's id; default: the scheduler's, else `local`"),
-    row("SCR_USER_NAME", Kind::Text, "", "the job's user; default: who starts it"),
+    row(
+        "SCR_USER_NAME",
+        Kind::Text,
+        "",
+        "the job's user; default: where root mounts the scheduler's word, else who starts it",
+    ),
     row(
         "SCR_NODELIST",
         Kind::Hosts,
@@ -103,7 +111,25 @@ pub const PARAMETERS: &[Parameter] = &[
         "hosts of the job, spares last; default: the scheduler's, else this host",
     ),
     row("SCR_PREFIX", Kind::Path, "", "the job's directory on the PFS; default: the working directory"),
-    system("SCR_CNTL_BASE", Kind::Path, "/dev/shm", "where control directories are"),
+    row(
+        "SCRFS_MOUNT",
+        Kind::Path,
+        "/scr",
+        "where scrfs is mounted; `%j` stands for the job's id, `%u` for its user, `%%` for `%`",
+    ),
+    row("SCRFS_MODE", Kind::Mode, "0700", "mode of a new mount's root, which is the job user's"),
+    system(
+        "SCRFS_OPERATOR_GROUP",
+        Kind::Text,
+        "",
+        "a group of this machine that may read the status and the events of every job",
+    ),
+    system(
+        "SCR_CNTL_BASE",
+        Kind::Path,
+        "",
+        "where control directories are; default: `/run/scrfs` for root, `/dev/shm` for others",
+    ),
     row(
         "SCR_CACHE_BASE",
         Kind::Paths,
@@ -249,7 +275,6 @@ pub const NOT_YET: &[&str] = &[
     "SCRFS_FETCH",
     "SCRFS_ENCODE_THREADS",
     "SCRFS_SCRUB_INTERVAL",
-    "SCRFS_OPERATOR_GROUP",
     "CACHE",
     "GROUPS",
 ];

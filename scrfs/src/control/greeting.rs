@@ -78,6 +78,13 @@ pub enum Ask {
     Stop,
 }
 
+impl Ask {
+    /// It changes nothing: operators may ask it of every job.
+    pub fn only_reads(&self) -> bool {
+        matches!(self, Self::Status | Self::Events(_))
+    }
+}
+
 /// The daemon's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Answer {

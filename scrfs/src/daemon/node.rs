@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::config::NO_JOB;
-use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Service};
+use crate::control::server::{Greeting, Heard, LinkHandle, Peer, Refusal, Server, Service};
 use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState, Start};
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
@@ -54,13 +54,15 @@ pub struct NodeConfig {
     pub job_user: String,
     /// Who may speak on the socket, beside root.
     pub job_uid: u32,
+    /// The group of `SCRFS_OPERATOR_GROUP`.
+    pub operators: Option<u32>,
     /// `SCR_JOB_ID`.
     pub job_id: String,
     /// This node's name, as in catalogs.
     pub host: String,
     /// `SCRFS_COORDINATOR_WAIT` until a coordinator brings the job's.
     pub coordinator_wait: Duration,
-    /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
+    /// `SCRFS_CACHE_BYTES` of the mount, which a job may lower; 0: no limit.
     pub cache_bytes: u64,
     /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,
@@ -156,7 +158,8 @@ impl Node {
             .map_err(NodeError::Start)?;
         *node.watcher.lock() = Some(watcher);
         let service: Arc<dyn Service> = Arc::clone(&node) as _;
-        let server = Server::start(&node.config.control_directory, node.config.job_uid, service);
+        let heard = Heard { job_uid: node.config.job_uid, operators: node.config.operators };
+        let server = Server::start(&node.config.control_directory, heard, service);
         match server {
             Ok(server) => *node.server.lock() = Some(server),
             Err(error) => {
@@ -439,7 +442,9 @@ impl Service for Node {
                 state.askers.forget();
             }
             self.tree.follow(&greeting.settings);
-            self.follow_bound(greeting.settings.cache_bytes);
+            // What the administrator gave is not the user's to raise.
+            let bounds = [self.config.cache_bytes, greeting.settings.cache_bytes];
+            self.follow_bound(bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0));
             let seal_timeout = state.seal_timeout();
             for freezing in state.freezing.values() {
                 freezing.cancel();

@@ -1,6 +1,7 @@
 //! Mounting: three processes and what they hand to one another.
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
+//! * [`jobs`]: the same by the job's id, and what a job has left.
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
 //! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
@@ -14,11 +15,16 @@
 //! are lost to them (ENOTCONN), names are not.
 
 pub mod device;
+pub mod jobs;
 pub mod launch;
+mod lock;
+mod mount_point;
 pub mod places;
 pub mod read_ahead;
+mod rights;
 pub mod stores;
 pub mod supervisor;
+mod sweep;
 pub mod table;
 pub mod worker;
 
@@ -28,6 +34,7 @@ use std::time::Duration;
 
 use crate::control::StoreRule;
 use crate::path::RelPath;
+use crate::store::private::Problem;
 
 /// What a mount is made from; the same in all three processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +43,14 @@ pub struct Options {
     pub mount_point: PathBuf,
     /// The job's user.
     pub user: String,
+    /// That user's number.
+    pub uid: u32,
+    /// That user's group.
+    pub gid: u32,
+    /// `SCRFS_MODE`.
+    pub mode: u32,
+    /// `SCRFS_OPERATOR_GROUP`.
+    pub operator_group: Option<String>,
     /// The job's id.
     pub job_id: String,
     /// `SCR_CNTL_BASE`.
@@ -142,9 +157,38 @@ pub enum MountError {
         /// The mount point.
         mount_point: PathBuf,
     },
-    /// The job's user is not known on this node.
-    #[error("no user {0:?} on this node")]
-    NoUser(String),
+    /// A base is not safe from other users.
+    #[error("{parameter}: {base}: {source}")]
+    Shared {
+        /// Parameter and option.
+        parameter: &'static str,
+        /// Its value.
+        base: PathBuf,
+        /// Why.
+        source: Problem,
+    },
+    /// The mount point is missing and cannot be made.
+    #[error("mount point {path} is missing, and is not made: {source}")]
+    NotMade {
+        /// As given.
+        path: PathBuf,
+        /// Why.
+        source: Problem,
+    },
+    /// Several users have a job of that id.
+    #[error("job {job_id} is there of several users: {users}")]
+    WhoseJob {
+        /// The id.
+        job_id: String,
+        /// Their names.
+        users: String,
+    },
+    /// Whether jobs live is not known.
+    #[error("cannot ask the scheduler for its jobs: {0}")]
+    Scheduler(String),
+    /// Some things could not be cleared away.
+    #[error("{0}")]
+    Left(String),
     /// No entry of the list of stores can be used.
     #[error("SCR_CACHE_BASE: no entry can be used: {problems}")]
     NoStore {
@@ -241,6 +285,15 @@ impl MountError {
             Self::Elsewhere { pid, .. } => {
                 format!("end the programs of that namespace; or end the daemon under them: kill {pid}")
             }
+            Self::Shared { .. } => {
+                "name a directory of root's, or a shared one with a sticky bit (mode 1777), such as /dev/shm"
+                    .into()
+            }
+            Self::NotMade { path, .. } => {
+                format!("make it: mkdir -p {}; or name one below a directory of root's", path.display())
+            }
+            Self::WhoseJob { .. } => "name one with --user".into(),
+            Self::Scheduler(_) => "or say which jobs live: scrfs sweep --alive ID,ID".into(),
             Self::NotMounted(_) => "see what is mounted: findmnt -t fuse.scrfs".into(),
             Self::Helper { .. } => {
                 "without root, fusermount3 and /dev/fuse must be usable for you, and the mount point be a \

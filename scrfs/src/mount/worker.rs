@@ -8,9 +8,10 @@ use caps::{CapSet, Capability};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use super::places::{Lock, Places, WORKER_LOCK};
+use super::lock::{Lock, WORKER_LOCK};
+use super::places::Places;
 use super::supervisor::{READY, TAKEN, say};
-use super::{MountError, Options, failed};
+use super::{MountError, Options, failed, rights};
 use crate::daemon::boundary::Errno;
 use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;
@@ -85,11 +86,20 @@ fn start_node(
         job_id: options.job_id.clone(),
         host: host.to_string_lossy().into_owned(),
         coordinator_wait: options.coordinator_wait,
+        operators: options.operator_group.as_deref().and_then(group),
         cache_bytes: options.cache_bytes,
         stores: super::stores::recorded(&places.control),
         on_stop: Arc::new(move || stop(supervisor, &mount_point)),
     };
     Node::start(config, Arc::clone(fs) as _).map_err(|e| MountError::Node(e.to_string()))
+}
+
+fn group(name: &str) -> Option<u32> {
+    let found = nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    if found.is_none() {
+        tracing::warn!("SCRFS_OPERATOR_GROUP: there is no group {name:?} on this node");
+    }
+    found
 }
 
 /// The supervisor unmounts; a worker that has lost it does so itself.
@@ -142,7 +152,8 @@ fn prepare_process() {
     {
         tracing::warn!(%error, "the number of open files stays limited");
     }
-    // With it, programs' writes through this process would keep suid and sgid bits.
+    // Not CAP_FSETID either: with it, programs' writes through this process would keep suid and sgid bits.
+    rights::give_up(rights::Process::Worker);
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_FSETID).unwrap_or(false)
         && let Err(error) = caps::drop(None, CapSet::Effective, Capability::CAP_FSETID)
     {

@@ -9,6 +9,7 @@
 
 pub mod beneath;
 pub mod log;
+pub mod private;
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -267,6 +267,7 @@ impl Bench {
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),
+            operators: None,
             job_id: "j1".into(),
             host: "n0".into(),
             coordinator_wait: Duration::from_millis(200),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scrfs_tools::node::{MOUNT, Node};
+use scrfs_tools::node::{Node, mount_point};
 use scrfs_tools::{Outcome, exit};
 
 /// Ask and steer scrfs.
@@ -24,14 +24,18 @@ struct Arguments {
 
 #[derive(Debug, clap::Args)]
 struct AtMount {
-    /// Where scrfs is mounted.
-    #[arg(long, value_name = "DIR", default_value = MOUNT)]
-    mount: PathBuf,
+    /// Where scrfs is mounted [default: SCRFS_MOUNT, else /scr].
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
 }
 
 impl AtMount {
     fn node(&self) -> Outcome<Node> {
-        Node::at(&self.mount)
+        Node::at(&self.point()?)
+    }
+
+    fn point(&self) -> Outcome<PathBuf> {
+        mount_point(self.mount.clone())
     }
 }
 
@@ -109,7 +113,8 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Print { file } => print::print(&file),
         Verb::Wait { at, limit, every } => wait::wait(&at.node()?, limit, every),
         Verb::Probe { at, sweep, unmounted } => {
-            probe::probe((!unmounted).then_some(at.mount.as_path()), sweep.as_deref())
+            let point = (!unmounted).then(|| at.point()).transpose()?;
+            probe::probe(point.as_deref(), sweep.as_deref())
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use clap::Parser;
 use scrfs::config::{self, Config, Sources};
-use scrfs_tools::node::MOUNT;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
@@ -32,9 +31,9 @@ pub(crate) struct Arguments {
     /// Ranks of the program on each node.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks_per_node: u32,
-    /// Where scrfs is mounted on every node.
-    #[arg(long, value_name = "DIR", default_value = MOUNT)]
-    mount: PathBuf,
+    /// Where scrfs is mounted on every node [default: SCRFS_MOUNT, else /scr].
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
     /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
@@ -121,7 +120,7 @@ impl Arguments {
             plan,
             excluded: config.exclude_nodes,
             ranks_per_node: size(self.ranks_per_node),
-            mount: absolute(&self.mount)?,
+            mount: self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?,
             prefix: config.prefix,
             flush_every: config.flush_every,
             program: self.program,
