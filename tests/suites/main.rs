@@ -19,6 +19,7 @@ mod programs;
 mod recovery;
 mod relaunch;
 mod sealed_directories;
+mod security;
 mod semantics;
 mod settings;
 mod sparse;
