@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const MARK: &str = "scrfs-probe ";
 
 /// The environment variable that everything scrfs-run starts carries, with a value of its own.
-pub const RUN_VARIABLE: &str = "SCRFS_RUN";
+pub const RUN_VARIABLE: &str = "SCRFS_RUN_TOKEN";
 
 /// A node's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -259,8 +259,18 @@ pub const PENDING: &[&str] = &[];
 
 /// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what arms fault points in
 /// test builds.
-pub const EXPORTED: &[&str] =
-    &["SCRFS_CURRENT", "SCRFS_RUN", "SCRFS_LOG", "SCRFS_FAULTS", "SCRFS_FAULTS_FILE"];
+pub const EXPORTED: &[&str] = &[
+    "SCRFS_CURRENT",
+    "SCRFS_MOUNT",
+    "SCRFS_HOSTS",
+    "SCRFS_RUN",
+    "SCRFS_RUN_TOKEN",
+    "SCRFS_NODES",
+    "SCRFS_NODE_RANK",
+    "SCRFS_LOG",
+    "SCRFS_FAULTS",
+    "SCRFS_FAULTS_FILE",
+];
 
 /// Names that belong to scrfs: a typing error in one is worth a warning.
 pub(super) fn is_ours(name: &str) -> bool {

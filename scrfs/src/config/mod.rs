@@ -7,7 +7,7 @@
 pub mod defs;
 mod descriptors;
 mod file;
-mod hosts;
+pub mod hosts;
 mod process;
 mod value;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -12,7 +13,10 @@ use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
-use crate::launcher::Mpirun;
+use crate::launcher::{Asked, Launcher, Lines, Surroundings, choose};
+use crate::layout;
+use crate::look::same_host;
+use crate::scheduler;
 use crate::supervise::Plan;
 
 /// Run a program with checkpoints in an scrfs mount; start it again without the nodes that die.
@@ -29,21 +33,30 @@ pub(crate) struct Arguments {
     /// Nodes that run the program [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
-    /// Ranks of the program on each node.
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    ranks_per_node: u32,
+    /// Ranks of the program on each node [default: the allocation's tasks per node, else 1].
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks_per_node: Option<u32>,
     /// Where scrfs is mounted on every node.
     #[arg(long, value_name = "DIR", default_value = MOUNT)]
     mount: PathBuf,
     /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// The launcher.
-    #[arg(long, value_name = "PROGRAM", default_value = "mpirun")]
-    mpirun: OsString,
-    /// One more argument of the program's mpirun; may be given again.
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-    mpirun_arg: Vec<OsString>,
+    /// What starts the program and the coordinators.
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = Asked::Auto)]
+    launcher: Asked,
+    /// The launcher's command, if it is not the one in PATH.
+    #[arg(long, value_name = "PROGRAM")]
+    launcher_program: Option<OsString>,
+    /// One more argument of the program's launcher; may be given again.
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true, alias = "mpirun-arg")]
+    launcher_arg: Vec<OsString>,
+    /// The same as `--launcher mpirun --launcher-program PROGRAM`.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["launcher", "launcher_program"], hide = true)]
+    mpirun: Option<OsString>,
+    /// Pass on what the launcher says as it is, also when a node is lost.
+    #[arg(long)]
+    raw_launcher_output: bool,
     /// The coordinator [default: beside this program].
     #[arg(long, value_name = "PROGRAM")]
     coordinator: Option<PathBuf>,
@@ -71,7 +84,8 @@ pub(crate) struct Job {
     pub(crate) prefix: PathBuf,
     pub(crate) flush_every: u32,
     pub(crate) program: Vec<OsString>,
-    pub(crate) mpirun: Mpirun,
+    pub(crate) lines: Lines,
+    pub(crate) raw_launcher_output: bool,
     pub(crate) coordinator: PathBuf,
     pub(crate) ctl: PathBuf,
     /// Marks everything that this run starts, on all nodes.
@@ -97,6 +111,8 @@ impl Arguments {
             output::talk(&format!("scrfs-run: warning: {warning}"));
         }
         let plan = self.plan(&config)?;
+        let ranks_per_node = self.ranks_per_node(&environment, plan.nodes)?;
+        let (launcher, service) = self.launchers(&config, &environment, &sources.host)?;
         let token = Token {
             stamp: start_stamp(),
             pid: std::process::id(),
@@ -120,21 +136,55 @@ impl Arguments {
             enable: config.enable,
             plan,
             excluded: config.exclude_nodes,
-            ranks_per_node: size(self.ranks_per_node),
+            ranks_per_node,
             mount: absolute(&self.mount)?,
             prefix: config.prefix,
             flush_every: config.flush_every,
             program: self.program,
-            mpirun: Mpirun {
-                program: launcher(self.mpirun)?,
-                extra: self.mpirun_arg,
-                environment,
-                user_file,
-            },
+            lines: Lines { launcher, service, environment, user_file },
+            raw_launcher_output: self.raw_launcher_output,
             coordinator: coordinator.unwrap_or_else(|| beside.join("scrfs-coordinator")),
             ctl: beside.join("scrfs-ctl"),
             token,
         })
+    }
+
+    fn ranks_per_node(&self, environment: &BTreeMap<OsString, OsString>, nodes: usize) -> Outcome<usize> {
+        if let Some(ranks) = self.ranks_per_node {
+            return Ok(size(ranks));
+        }
+        let variable = |name: &str| environment.get(OsStr::new(name))?.to_str().map(str::to_owned);
+        layout::ranks_per_node(variable, nodes)
+            .map_err(|wrong| Failure::new(wrong).hint("say it with --ranks-per-node").code(2))
+    }
+
+    /// The program's and our own.
+    fn launchers(
+        &self,
+        config: &Config,
+        environment: &BTreeMap<OsString, OsString>,
+        host: &str,
+    ) -> Outcome<(Arc<dyn Launcher>, Arc<dyn Launcher>)> {
+        let slurm = environment.get(OsStr::new("SLURM_JOB_ID")).is_some_and(|id| !id.is_empty());
+        let asked = if self.mpirun.is_some() { Asked::Mpirun } else { self.launcher };
+        let may_be_srun = slurm && matches!(asked, Asked::Auto | Asked::Pernode);
+        let program = self.launcher_program.clone().or_else(|| self.mpirun.clone());
+        let around = Surroundings {
+            program: program.map(in_path_or_absolute).transpose()?,
+            extra: self.launcher_arg.clone(),
+            srun: if may_be_srun { scheduler::mpi_plugins() } else { None },
+            slurm,
+            here_alone: config.nodes.len() == 1 && same_host(&config.nodes[0], host),
+        };
+        let choice = choose(asked, &around).map_err(|wrong| {
+            Failure::new(format!("--launcher: {wrong}"))
+                .hint("`--launcher auto` chooses; --hosts names the hosts")
+                .code(2)
+        })?;
+        if let Some(why) = choice.why {
+            output::talk(&format!("scrfs-run: launcher: {why}"));
+        }
+        Ok((choice.launcher, choice.service))
     }
 
     fn plan(&self, config: &Config) -> Outcome<Plan> {
@@ -167,7 +217,7 @@ fn absolute(path: &Path) -> Outcome<PathBuf> {
 }
 
 /// One that is only a name is looked up in PATH.
-fn launcher(program: OsString) -> Outcome<OsString> {
+fn in_path_or_absolute(program: OsString) -> Outcome<OsString> {
     let is_path = program.as_encoded_bytes().contains(&b'/');
     if is_path { Ok(absolute(Path::new(&program))?.into()) } else { Ok(program) }
 }

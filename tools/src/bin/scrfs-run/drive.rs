@@ -78,7 +78,7 @@ pub(crate) fn plain(job: Job) -> Outcome<u8> {
     watch_signals(&queue)?;
     let hosts: Vec<String> =
         job.plan.hosts.iter().filter(|h| !job.excluded.contains(h)).take(job.plan.nodes).cloned().collect();
-    let line = job.mpirun.program(&hosts, job.ranks_per_node, &job.program, &[]);
+    let line = job.lines.program(&hosts, job.ranks_per_node, &job.program, &[]);
     let mut driver = Driver::new(job, queue);
     driver.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
     let mut stopped_by = None;
@@ -101,7 +101,8 @@ pub(crate) fn plain(job: Job) -> Outcome<u8> {
 }
 
 fn cannot_start(line: &CommandLine, error: &io::Error) -> Failure {
-    Failure::new(format!("{}: {error}", line.program.display())).hint("name the launcher with --mpirun")
+    Failure::new(format!("{}: {error}", line.program.display()))
+        .hint("--launcher names another, --launcher-program where it is")
 }
 
 struct Driver {
@@ -117,7 +118,7 @@ struct Driver {
 impl Driver {
     fn new(job: Job, queue: Sender<Event>) -> Self {
         let looker = Looker {
-            mpirun: job.mpirun.clone(),
+            lines: job.lines.clone(),
             ctl: job.ctl.clone(),
             mount: job.mount.clone(),
             token: job.token.to_string(),
@@ -203,9 +204,15 @@ impl Driver {
                 })?;
             }
             Output::StartCoordinators { hosts, start } => self.start_coordinators(&hosts, start)?,
-            Output::StartProgram { hosts, current } => {
-                let set = [("SCRFS_CURRENT", current.unwrap_or_default()), self.mark()];
-                let line = self.job.mpirun.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
+            Output::StartProgram { hosts, current, run } => {
+                let set = [
+                    ("SCRFS_CURRENT", current.unwrap_or_default()),
+                    ("SCRFS_MOUNT", self.job.mount.clone().into()),
+                    ("SCRFS_HOSTS", hosts.join(",").into()),
+                    ("SCRFS_RUN", run.to_string().into()),
+                    self.mark(),
+                ];
+                let line = self.job.lines.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
                 self.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
             }
             Output::StopProgram => self.stop(Part::Program),
@@ -248,7 +255,7 @@ impl Driver {
     fn start_coordinators(&mut self, hosts: &[String], start: Start) -> Outcome {
         self.starts += 1;
         let (job, set) = (&self.job, [self.mark()]);
-        let line = job.mpirun.coordinators(hosts, &job.coordinator, start, &job.mount, &set);
+        let line = job.lines.coordinators(hosts, &job.coordinator, start, &job.mount, &set);
         self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
         let (started, queue) = (self.starts, self.queue.clone());
         match self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output()) {
@@ -276,7 +283,7 @@ impl Driver {
             "--every".as_ref(),
             every.as_ref(),
         ];
-        let line = self.job.mpirun.tool(&[host], &command);
+        let line = self.job.lines.tool(&[host], &command);
         self.start(Part::Flush, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
     }
 

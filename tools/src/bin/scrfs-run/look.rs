@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use rustix::fs::MemfdFlags;
 use scrfs_tools::probe::Report;
 
-use crate::launcher::{CommandLine, Mpirun};
+use crate::launcher::{CommandLine, Lines};
 use crate::process::{self, Group, Streams};
 use crate::supervise::Look;
 
@@ -26,7 +26,7 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// Asks nodes; copies may be used in any thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Looker {
-    pub(crate) mpirun: Mpirun,
+    pub(crate) lines: Lines,
     pub(crate) ctl: PathBuf,
     pub(crate) mount: PathBuf,
     pub(crate) token: String,
@@ -96,16 +96,13 @@ impl Looker {
         if sweep {
             command.extend([OsStr::new("--sweep"), OsStr::new(&self.token)]);
         }
-        match bounded(&self.mpirun.tool(hosts, &command), LIMIT) {
+        match bounded(&self.lines.tool(hosts, &command), LIMIT, false) {
             Ok(Ended { output, code }) => {
                 (Report::find_all(&output), code.map_or(Silence::TooSlow, Silence::Unreachable))
             }
             Err(error) => {
-                let launcher = self.mpirun.program.display();
-                (
-                    Vec::new(),
-                    Silence::NoLauncher(format!("{launcher}: {error}; name the launcher with --mpirun")),
-                )
+                let launcher = self.lines.service.name();
+                (Vec::new(), Silence::NoLauncher(format!("{launcher}: {error}")))
             }
         }
     }
@@ -123,22 +120,22 @@ enum Silence {
 }
 
 /// Lists and hosts may differ in their domain.
-fn same_host(listed: &str, reported: &str) -> bool {
+pub(crate) fn same_host(listed: &str, reported: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     listed == reported || short(listed) == short(reported)
 }
 
-struct Ended {
-    output: String,
+pub(crate) struct Ended {
+    pub(crate) output: String,
     /// `None`: it had to be ended.
-    code: Option<u8>,
+    pub(crate) code: Option<u8>,
 }
 
 /// Runs a command to its end, or ends it after `limit`. Its output goes to memory rather than through a pipe: nobody
-/// has to wait for grandchildren that keep a pipe open.
-fn bounded(line: &CommandLine, limit: Duration) -> io::Result<Ended> {
+/// has to wait for grandchildren that keep a pipe open. `errors`: standard error counts as output.
+pub(crate) fn bounded(line: &CommandLine, limit: Duration, errors: bool) -> io::Result<Ended> {
     let memory = File::from(rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC)?);
-    let group = Group::start(line, Streams::Into(memory.try_clone()?))?;
+    let group = Group::start(line, Streams::Into(memory.try_clone()?, errors))?;
     let id = group.id();
     let (tell, told) = mpsc::channel();
     let waiter = std::thread::spawn(move || drop(tell.send(process::await_end(id))));

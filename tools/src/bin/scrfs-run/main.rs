@@ -1,9 +1,11 @@
 //! `scrfs-run`: runs a program so that it outlives its nodes. In reading order:
 //!
 //! - `arguments`: the command line and the parameters, as one checked value
+//! - `forgotten`: what to say when `--` is missing
 //! - `supervise`: what is done when; a state machine
 //! - `prefix`: whether the prefix can be written
-//! - `launcher`: the command lines of mpirun
+//! - `launcher`: the command lines of mpirun, srun and others, and what they say
+//! - `layout`, `scheduler`: what the allocation says
 //! - `drive`: carries out what `supervise` decides
 //! - `announce`: reads that programs may start
 //! - `process`: starting and ending process groups
@@ -12,15 +14,17 @@
 mod announce;
 mod arguments;
 mod drive;
+mod forgotten;
 mod launcher;
+mod layout;
 mod look;
 mod prefix;
 mod process;
+mod scheduler;
 mod supervise;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use scrfs_tools::{Outcome, exit};
 
 fn main() -> ExitCode {
@@ -31,6 +35,6 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<u8> {
-    let job = arguments::Arguments::parse().into_job()?;
+    let job = forgotten::parse(std::env::args_os().collect())?.into_job()?;
     if job.enable { drive::supervised(job) } else { drive::plain(job) }
 }

@@ -40,8 +40,8 @@ pub(crate) enum Streams {
     Talk,
     /// No input; output through [`Group::take_output`], errors to this program's standard error.
     Piped,
-    /// No input, no errors; output to a file.
-    Into(File),
+    /// No input; output to a file, with errors or without.
+    Into(File, bool),
 }
 
 /// Groups that were started and not reaped: what else is a child of this process is an orphan.
@@ -69,8 +69,9 @@ impl Group {
             Streams::Piped => {
                 command.stdin(Stdio::null()).stdout(Stdio::piped());
             }
-            Streams::Into(file) => {
-                command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(file);
+            Streams::Into(file, errors) => {
+                let errors = if errors { file.try_clone()?.into() } else { Stdio::null() };
+                command.stdin(Stdio::null()).stderr(errors).stdout(file);
             }
         }
         // Held until the child is known as ours.

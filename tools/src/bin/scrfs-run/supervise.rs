@@ -308,7 +308,7 @@ impl Supervisor {
                     Some(name) => format!("the program can restart from {}", name.display()),
                     None => "no checkpoint: the program starts from the beginning".to_owned(),
                 }));
-                out.push(Output::StartProgram { hosts: self.used.clone(), current });
+                out.push(Output::StartProgram { hosts: self.used.clone(), current, run: self.runs });
             }
             Phase::Running => out.push(Output::Say("coordinators are back".to_owned())),
             Phase::Flushing => self.await_flush(now, out),

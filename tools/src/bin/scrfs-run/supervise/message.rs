@@ -101,6 +101,8 @@ pub(crate) enum Output {
         hosts: Vec<String>,
         /// `SCRFS_CURRENT`.
         current: Option<OsString>,
+        /// `SCRFS_RUN`, from 1.
+        run: u32,
     },
     /// End it; [`Input::ProgramEnded`] follows.
     StopProgram,

@@ -81,7 +81,7 @@ impl Story {
                     Some(format!("look{} {}", if *sweep { "+sweep" } else { "" }, hosts.join(" ")))
                 }
                 Output::StartCoordinators { hosts, start } => Some(format!("{start:?} {}", hosts.join(" "))),
-                Output::StartProgram { hosts, current } => {
+                Output::StartProgram { hosts, current, .. } => {
                     let current = current.as_deref().unwrap_or("-".as_ref());
                     Some(format!("program {} from {}", hosts.join(" "), current.display()))
                 }
