@@ -139,7 +139,7 @@ impl<T: Transport> Coordinator<T> {
     /// Puts the parts together; the lead, at rank 0, is to be told the second value first.
     fn new(parts: Parts<T>) -> (Self, Input) {
         let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs } = parts;
-        let Opening { epoch, hosts, start, settings, notes: _ } = opening;
+        let Opening { epoch, hosts, start, settings, .. } = opening;
         let Settings { block_bytes, .. } = settings;
         let emit = std::sync::Arc::new(move |out| drop(wake.send(Wake::Job(out))));
         let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit);

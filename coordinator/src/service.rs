@@ -19,6 +19,7 @@ use crate::open::{self, OpenError};
 use crate::pfs;
 use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
 use crate::settings;
+use crate::watch::Watched;
 
 /// What the command line says.
 #[derive(Debug, Clone)]
@@ -73,6 +74,11 @@ enum ServiceError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(
+        "{found} of {wanted} coordinators have found one another: the launcher and the MPI library of scrfs-coordinator do \
+         not go together; `scrfs-run --launcher` names another"
+    )]
+    Apart { found: u32, wanted: usize },
     #[error("no thread for {0}: {1}")]
     Thread(&'static str, io::Error),
 }
@@ -143,11 +149,20 @@ fn attach(
     sources: &Sources,
     wake: &Sender<Wake>,
 ) -> Result<Attached, ServiceError> {
+    // With a launcher that it does not know, each process takes itself for the only one.
+    let (found, wanted) = (transport.size(), options.program_hosts.len());
+    if found == 1 && wanted > 1 {
+        return Err(ServiceError::Apart { found, wanted });
+    }
     let daemon = node::find(&options.mount)?;
     let by_hand = settings::set_by_hand(|name| sources.environment.get(name).is_some_and(|v| !v.is_empty()));
     let mut settings = config.settings();
     settings.sealing.program_hosts.clone_from(&options.program_hosts);
-    let greeting = Greeting { host: sources.host.clone(), epoch: daemon.epoch, settings, by_hand };
+    // A node that cannot be watched is one: its launcher may still notice.
+    let watched = Watched::begin().map_err(|error| tracing::warn!(%error, "this node is not watched")).ok();
+    let watch_port = watched.as_ref().map_or(0, Watched::port);
+    let greeting =
+        Greeting { host: sources.host.clone(), epoch: daemon.epoch, watch_port, settings, by_hand };
     let mut early = Vec::new();
     let opening = open::introduce(transport, greeting, options.start, &mut early)?;
     tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?options.start, "the epoch opens");
@@ -162,6 +177,8 @@ fn attach(
     let up = wake.clone();
     let node = daemon.attach(role, move |from| drop(up.send(Wake::Daemon(from))))?;
     open::attached(transport, &mut early)?;
+    let watch = watched.map(|watched| watched.watch(transport.rank(), &opening, config.node_timeout));
+    watch.transpose().map_err(|error| ServiceError::Thread("the watch", error))?;
     Ok((node, connect, opening, early))
 }
 
@@ -181,7 +198,10 @@ fn leave(transport: impl Leave) -> ExitCode {
 fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
     tracing::error!("{error}");
     end_at_the_latest();
-    let settings = matches!(error, ServiceError::Config(_) | ServiceError::Open(OpenError::Settings(_)));
+    let settings = matches!(
+        error,
+        ServiceError::Config(_) | ServiceError::Apart { .. } | ServiceError::Open(OpenError::Settings(_))
+    );
     transport.abort(if settings { EXIT_SETTINGS } else { EXIT_FAILED })
 }
 

@@ -147,10 +147,21 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     };
     let paths = vec![vec![path("a"), path("b")]; 3];
     let encode_job = Job::Encode { id, scheme: Scheme::Xor, about, paths, set: set.clone(), members: 3 };
-    let greeting =
-        Greeting { host: "n0".into(), epoch, settings: settings(), by_hand: ["SCR_FLUSH".to_owned()].into() };
-    let opening =
-        Opening { epoch, hosts: hosts(), start: Start::Attach, settings: settings(), notes: Vec::new() };
+    let greeting = Greeting {
+        host: "n0".into(),
+        epoch,
+        watch_port: 9,
+        settings: settings(),
+        by_hand: ["SCR_FLUSH".to_owned()].into(),
+    };
+    let opening = Opening {
+        epoch,
+        hosts: hosts(),
+        watch_ports: vec![1, 2],
+        start: Start::Attach,
+        settings: settings(),
+        notes: Vec::new(),
+    };
     let file = SealedFile { id, path: path("a b") };
     let send = Job::Send { file, size: 5, crc: 7, from: NodeRank(0), to: NodeRank(2) };
     let peers = [

@@ -216,6 +216,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "10s",
         "how long requests wait for a successor of lost coordinators",
     ),
+    row(
+        "SCRFS_NODE_TIMEOUT",
+        Kind::Time,
+        "30s",
+        "a node whose network answers, and that itself has been silent for so long, counts as dead",
+    ),
     row("SCRFS_LOOSE_MAX", Kind::Bytes(1, 1 << 30), "1m", "bytes of a pointer file at most"),
     row("SCRFS_LOOSE_FILES", Kind::Count(0, 10_000), "64", "pointer files at most"),
     row(

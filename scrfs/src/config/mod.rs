@@ -177,6 +177,8 @@ pub struct Config {
     pub seal_timeout: Duration,
     /// `SCRFS_COORDINATOR_WAIT`.
     pub coordinator_wait: Duration,
+    /// `SCRFS_NODE_TIMEOUT`.
+    pub node_timeout: Duration,
     /// `SCRFS_LIST_MAX`.
     pub list_max: u64,
     /// `SCR_CHECKPOINT_INTERVAL`, `_SECONDS`, `_OVERHEAD`, `SCR_HALT_SECONDS`, `SCRFS_END_TIME`.
@@ -543,6 +545,7 @@ impl Layers {
             loose: self.loose()?,
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
+            node_timeout: self.time("SCRFS_NODE_TIMEOUT")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
             advice: AdviceRules {
                 interval: self.small("SCR_CHECKPOINT_INTERVAL")?.unwrap_or_default(),

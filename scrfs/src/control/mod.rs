@@ -16,6 +16,7 @@ mod event;
 mod greeting;
 mod held;
 pub mod loose;
+pub mod lost;
 mod peer;
 pub mod ready;
 pub mod server;
