@@ -9,6 +9,7 @@ mod flat;
 mod full;
 mod generations;
 mod interrupt;
+mod launchers;
 mod limits;
 mod logs;
 mod marker;

@@ -1,26 +1,28 @@
-//! Reads what coordinators print: the line that programs may start ([`scrfs::control::ready`]) and, passed on as talk,
+//! Reads what coordinators print: the line that programs may start ([`scrfs::control::ready`]), those that name lost nodes
+//! ([`scrfs::control::lost`]) and, passed on as talk,
 //! whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use scrfs::control::lost::Lost;
 use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
+use std::io::{self, Read};
+
+use crate::talk;
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without a wait).
 const READ_BYTES: usize = 4096;
 
-/// Calls `ready` for the first announcement; the rest goes to standard error. Returns at the end of the output.
-pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready)) {
+/// Calls `ready` for the first announcement and `lost` for each node that is named; the rest goes to standard error.
+/// Returns at the end of the output.
+pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready), mut lost: impl FnMut(Lost)) {
     let mut ready = Some(ready);
     let mut lines = Lines::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match output.read(&mut buffer) {
             Ok(0) => break,
-            Ok(read) => lines.feed(&buffer[..read], |line| heard(line, &mut ready)),
+            Ok(read) => lines.feed(&buffer[..read], |line| heard(line, &mut ready, &mut lost)),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 tracing::debug!(%error, "the coordinators' output cannot be read");
@@ -28,29 +30,19 @@ pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready)) {
             }
         }
     }
-    lines.end(|line| heard(line, &mut ready));
+    lines.end(|line| heard(line, &mut ready, &mut lost));
 }
 
-fn heard(line: Line<'_>, ready: &mut Option<impl FnOnce(Ready)>) {
+fn heard(line: Line<'_>, ready: &mut Option<impl FnOnce(Ready)>, lost: &mut impl FnMut(Lost)) {
     match line {
         Line::Ready(found) => {
             if let Some(tell) = ready.take() {
                 tell(found);
             }
         }
-        Line::Talk(bytes) => pass_on(bytes),
-    }
-}
-
-/// Talk is dropped when standard error has no room: the coordinators must not wait for whoever reads it.
-fn pass_on(bytes: &[u8]) {
-    let errors = io::stderr();
-    let has_room = {
-        let mut wanted = [PollFd::from_borrowed_fd(errors.as_fd(), PollFlags::OUT)];
-        poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|found| found > 0)
-    };
-    if has_room {
-        drop(errors.lock().write_all(bytes));
+        Line::Lost(found) => lost(found),
+        // Dropped when standard error has no room: the coordinators must not wait for whoever reads it.
+        Line::Talk(bytes) => talk::pass_on(bytes, false),
     }
 }
 
@@ -58,6 +50,7 @@ fn pass_on(bytes: &[u8]) {
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'a> {
     Ready(Ready),
+    Lost(Lost),
     /// With its line break, if it has come to one.
     Talk(&'a [u8]),
 }
@@ -95,9 +88,11 @@ impl Lines {
         if self.held.is_empty() {
             return;
         }
-        match Ready::find(&self.held).filter(|_| !self.torn) {
-            Some(ready) => to(Line::Ready(ready)),
-            None => to(Line::Talk(&self.held)),
+        let line = Some(self.held.as_slice()).filter(|_| !self.torn);
+        match (line.and_then(Ready::find), line.and_then(Lost::find)) {
+            (Some(ready), _) => to(Line::Ready(ready)),
+            (None, Some(lost)) => to(Line::Lost(lost)),
+            (None, None) => to(Line::Talk(&self.held)),
         }
         self.held.clear();
     }
@@ -115,6 +110,7 @@ mod tests {
         let mut to = |line: Line<'_>| {
             got.push(match line {
                 Line::Ready(ready) => format!("<{ready}>"),
+                Line::Lost(lost) => format!("<{lost}>"),
                 Line::Talk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             });
         };
@@ -153,11 +149,13 @@ mod tests {
 
     #[test]
     fn only_the_first_announcement_counts_and_all_is_read() {
-        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\n".repeat(10_000);
+        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\nscrfs-lost host=n1 why=silent;\n".repeat(10_000);
         let mut output = text.as_slice();
         let mut heard = Vec::new();
-        listen(&mut output, |ready| heard.push(ready));
+        let mut lost = Vec::new();
+        listen(&mut output, |ready| heard.push(ready), |found| lost.push(found.host));
         assert_eq!(heard, [Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) }]);
+        assert_eq!(lost.len(), 10_000);
         assert!(output.is_empty());
     }
 }

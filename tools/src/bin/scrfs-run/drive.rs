@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::process::ChildStderr;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use scrfs::control::lost::{Lost, Why};
 use scrfs::control::ready::Ready;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::{Failure, Outcome, output};
@@ -18,11 +21,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::announce;
 use crate::arguments::Job;
-use crate::launcher::CommandLine;
-use crate::look::Looker;
+use crate::input;
+use crate::launcher::{CommandLine, Said};
+use crate::look::{Looker, same_host};
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
 use crate::supervise::{Input, Output, Start, Supervisor};
+use crate::talk::{self, Log};
+
+/// Between TERM and KILL for what may wait for a node that is lost.
+const HURRY: Duration = Duration::from_millis(500);
+/// How long the end of a launcher's words is waited for after its own.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// More than this says nothing more.
+const FOLDED_BYTES_MAX: usize = 64 << 10;
+const BY_LAUNCHER: &str = "is lost (the launcher says so)";
 
 /// What is started and watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +52,10 @@ enum Event {
     Ended(Part, Pid),
     /// From the coordinators of this start.
     Ready(u64, Ready),
+    /// Somebody names this host as lost.
+    Lost(String, &'static str),
+    /// What a launcher said about something that has gone wrong.
+    Folded(Vec<u8>),
 }
 
 /// A part that runs.
@@ -59,6 +76,7 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
             ));
         }
     }
+    look_for_launchers(&job)?;
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
     prefix::look(&job.prefix)?;
@@ -80,7 +98,8 @@ pub(crate) fn plain(job: Job) -> Outcome<u8> {
         job.plan.hosts.iter().filter(|h| !job.excluded.contains(h)).take(job.plan.nodes).cloned().collect();
     let line = job.lines.program(&hosts, job.ranks_per_node, &job.program, &[]);
     let mut driver = Driver::new(job, queue);
-    driver.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
+    let streams = Streams::Program { input: driver.input.give()?, errors: false };
+    driver.start(Part::Program, &line, streams).map_err(|e| cannot_start(&line, &e))?;
     let mut stopped_by = None;
     let code = loop {
         match driver.next(&events) {
@@ -100,6 +119,21 @@ pub(crate) fn plain(job: Job) -> Outcome<u8> {
     Ok(stopped_by.unwrap_or(code))
 }
 
+/// A launcher that is missing would look like nodes that are.
+fn look_for_launchers(job: &Job) -> Outcome {
+    let hosts = job.plan.hosts.get(..1).unwrap_or_default();
+    let lines = [job.lines.tool(hosts, &["true".as_ref()]), job.lines.program(hosts, 1, &job.program, &[])];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for CommandLine { program, .. } in lines {
+        let is_path = program.as_encoded_bytes().contains(&b'/');
+        if !is_path && !std::env::split_paths(&path).any(|dir| dir.join(&program).is_file()) {
+            return Err(Failure::new(format!("there is no {} in PATH", program.display()))
+                .hint("--launcher names another launcher, --launcher-program says where it is"));
+        }
+    }
+    Ok(())
+}
+
 fn cannot_start(line: &CommandLine, error: &io::Error) -> Failure {
     Failure::new(format!("{}: {error}", line.program.display()))
         .hint("--launcher names another, --launcher-program where it is")
@@ -113,6 +147,10 @@ struct Driver {
     /// Starts of coordinators so far.
     starts: u64,
     wake_at: Option<Instant>,
+    input: input::Input,
+    log: Log,
+    /// What launchers said since the last start, while nothing explains it.
+    folded: Folded,
 }
 
 impl Driver {
@@ -123,7 +161,18 @@ impl Driver {
             mount: job.mount.clone(),
             token: job.token.to_string(),
         };
-        Self { job, looker, queue, running: BTreeMap::new(), starts: 0, wake_at: None }
+        let log = Log::at(job.prefix.join(".scr/scrfs-run.log"));
+        Self {
+            job,
+            looker,
+            queue,
+            running: BTreeMap::new(),
+            starts: 0,
+            wake_at: None,
+            input: input::Input::of_process(),
+            log,
+            folded: Folded::default(),
+        }
     }
 
     fn run(&mut self, events: &Receiver<Event>) -> Outcome<u8> {
@@ -163,11 +212,30 @@ impl Driver {
 
     fn understand(&mut self, event: Event) -> Option<Input> {
         match event {
-            Event::Tell(input) => Some(input),
+            Event::Tell(input) => {
+                if let Input::Looked { nodes, .. } = &input {
+                    self.folded.is_explained |= nodes.iter().any(|node| node.problem.is_some());
+                }
+                self.folded.is_explained |= matches!(input, Input::Refused(_) | Input::Signal(_));
+                Some(input)
+            }
+            Event::Lost(name, how) => {
+                self.folded.is_explained = true;
+                let host = self.job.plan.hosts.iter().find(|host| same_host(host, &name))?.clone();
+                Some(Input::Lost { host, how })
+            }
+            Event::Folded(bytes) => {
+                self.folded.add(&bytes);
+                None
+            }
             Event::Ready(started, Ready { epoch, current }) => {
                 tracing::debug!(%epoch, started, "the coordinators are ready");
                 // Not of those that have ended or are to end.
                 let part = self.running.get(&Part::Coordinators).filter(|_| started == self.starts)?;
+                if !part.stopped {
+                    // Whatever it was, it is over.
+                    self.folded = Folded::default();
+                }
                 (!part.stopped).then(|| Input::Ready(current.map(OsString::from_vec)))
             }
             Event::Ended(part, pid) => {
@@ -213,15 +281,27 @@ impl Driver {
                     self.mark(),
                 ];
                 let line = self.job.lines.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
-                self.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
+                let streams = Streams::Program { input: self.input.give()?, errors: true };
+                self.start(Part::Program, &line, streams).map_err(|e| cannot_start(&line, &e))?;
             }
             Output::StopProgram => self.stop(Part::Program),
             Output::StopCoordinators => self.stop(Part::Coordinators),
+            Output::Hurry => {
+                let at = Instant::now() + HURRY;
+                for part in self.running.values_mut().filter(|part| part.stopped) {
+                    part.kill_at = part.kill_at.map(|former| former.min(at));
+                }
+            }
             Output::AwaitFlush(host) => self.await_flush(host)?,
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
             Output::Say(line) => output::talk(&format!("scrfs-run: {line}")),
             Output::Hint(line) => output::talk(&format!("hint: {line}")),
-            Output::Finish(code) => return Ok(Some(code)),
+            Output::Finish(code) => {
+                if code != 0 {
+                    self.folded.end();
+                }
+                return Ok(Some(code));
+            }
         }
         Ok(None)
     }
@@ -232,14 +312,51 @@ impl Driver {
 
     fn start(&mut self, part: Part, line: &CommandLine, streams: Streams) -> io::Result<()> {
         tracing::debug!(?part, ?line.program, ?line.arguments, "starting");
-        let group = Group::start(line, streams)?;
+        let mut group = Group::start(line, streams)?;
         let (pid, queue) = (group.id(), self.queue.clone());
+        let heard = group.take_errors().map(|errors| self.listen(part, pid, errors)).transpose()?;
         self.running.insert(part, Running { group, stopped: false, kill_at: None });
         std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
             drop(process::await_end(pid));
+            // What it said belongs before its end; but what it has left behind may keep the pipe open.
+            if let Some(heard) = heard {
+                let _ = heard.recv_timeout(LAST_WORDS);
+            }
             drop(queue.send(Event::Ended(part, pid)));
         })?;
         Ok(())
+    }
+
+    /// Understands what a launcher says, and passes on the rest. The answer comes when it has ended.
+    fn listen(&self, part: Part, pid: Pid, errors: ChildStderr) -> io::Result<Receiver<()>> {
+        let lines = &self.job.lines;
+        let launcher = if part == Part::Program { &lines.launcher } else { &lines.service };
+        let (launcher, queue, log) = (Arc::clone(launcher), self.queue.clone(), self.log.clone());
+        let (wait, raw) = (part == Part::Program, self.job.raw_launcher_output);
+        let (tell, told) = mpsc::channel();
+        let pid = pid.as_raw().unsigned_abs();
+        std::thread::Builder::new().name("errors".to_owned()).spawn(move || {
+            let said = |said: Said, bytes: &[u8]| {
+                if raw {
+                    talk::pass_on(bytes, wait);
+                } else {
+                    log.add(bytes);
+                }
+                match said {
+                    Said::Lost(hosts) => {
+                        for host in hosts {
+                            drop(queue.send(Event::Lost(host, BY_LAUNCHER)));
+                        }
+                    }
+                    Said::Refused(refusal) => drop(queue.send(Event::Tell(Input::Refused(refusal)))),
+                    Said::Noise if raw => {}
+                    Said::Noise => drop(queue.send(Event::Folded(bytes.to_vec()))),
+                }
+            };
+            talk::listen(errors, launcher, pid, |bytes| talk::pass_on(bytes, wait), said);
+            let _ = tell.send(());
+        })?;
+        Ok(told)
     }
 
     fn stop(&mut self, part: Part) {
@@ -254,13 +371,25 @@ impl Driver {
 
     fn start_coordinators(&mut self, hosts: &[String], start: Start) -> Outcome {
         self.starts += 1;
+        if start == Start::Restart {
+            self.folded.end();
+        }
         let (job, set) = (&self.job, [self.mark()]);
         let line = job.lines.coordinators(hosts, &job.coordinator, start, &job.mount, &set);
         self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
         let (started, queue) = (self.starts, self.queue.clone());
         match self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output()) {
             Some(output) => spawn("coordinators", move || {
-                announce::listen(output, |ready| drop(queue.send(Event::Ready(started, ready))));
+                let lost = |Lost { host, why }| {
+                    let how = match why {
+                        Why::Network => "has lost its power or its network (the other nodes say so)",
+                        Why::Silent => {
+                            "does not respond any more, though its network does (the other nodes say so)"
+                        }
+                    };
+                    drop(queue.send(Event::Lost(host, how)));
+                };
+                announce::listen(output, |ready| drop(queue.send(Event::Ready(started, ready))), lost);
             }),
             None => Ok(()),
         }
@@ -303,6 +432,27 @@ impl Driver {
             part.group.reap();
         }
         process::end_orphans();
+    }
+}
+
+/// What launchers said about something that has gone wrong: told where nothing else explains it.
+#[derive(Debug, Default)]
+struct Folded {
+    text: Vec<u8>,
+    is_explained: bool,
+}
+
+impl Folded {
+    fn add(&mut self, bytes: &[u8]) {
+        let room = FOLDED_BYTES_MAX.saturating_sub(self.text.len());
+        self.text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn end(&mut self) {
+        let Self { text, is_explained } = std::mem::take(self);
+        if !is_explained {
+            talk::pass_on(&text, false);
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use scrfs_tools::{Failure, Outcome};
 use crate::arguments::Arguments;
 
 /// The arguments; what clap has to say itself (help, version, other errors) ends the process.
-pub(crate) fn parse(words: Vec<OsString>) -> Outcome<Arguments> {
-    Arguments::try_parse_from(&words).or_else(|error| match explain(&words, &error) {
+pub(crate) fn parse(words: &[OsString]) -> Outcome<Arguments> {
+    Arguments::try_parse_from(words).or_else(|error| match explain(words, &error) {
         Some(failure) => Err(failure),
         None => error.exit(),
     })

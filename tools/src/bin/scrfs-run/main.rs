@@ -7,21 +7,25 @@
 //! - `launcher`: the command lines of mpirun, srun and others, and what they say
 //! - `layout`, `scheduler`: what the allocation says
 //! - `drive`: carries out what `supervise` decides
-//! - `announce`: reads that programs may start
+//! - `announce`, `talk`: what coordinators announce, and what launchers say
+//! - `input`: the program's standard input, at each run
 //! - `process`: starting and ending process groups
-//! - `look`: how nodes are
+//! - `look`, `reach`: how nodes are
 
 mod announce;
 mod arguments;
 mod drive;
 mod forgotten;
+mod input;
 mod launcher;
 mod layout;
 mod look;
 mod prefix;
 mod process;
+mod reach;
 mod scheduler;
 mod supervise;
+mod talk;
 
 use std::process::ExitCode;
 
@@ -35,6 +39,6 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<u8> {
-    let job = forgotten::parse(std::env::args_os().collect())?.into_job()?;
+    let job = forgotten::parse(&std::env::args_os().collect::<Vec<_>>())?.into_job()?;
     if job.enable { drive::supervised(job) } else { drive::plain(job) }
 }

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,11 +34,11 @@ pub(crate) struct Group {
 /// Where a command's input comes from and its output goes.
 #[derive(Debug)]
 pub(crate) enum Streams {
-    /// This program's; input only if it is no terminal (a background group may not read from one).
-    Ours,
+    /// Output is this program's; errors through [`Group::take_errors`] if they are wanted, else this program's too.
+    Program { input: Stdio, errors: bool },
     /// No input; both outputs are this program's standard error.
     Talk,
-    /// No input; output through [`Group::take_output`], errors to this program's standard error.
+    /// No input; output and errors through [`Group::take_output`] and [`Group::take_errors`].
     Piped,
     /// No input; output to a file, with errors or without.
     Into(File, bool),
@@ -59,15 +59,17 @@ impl Group {
             command.current_dir(directory);
         }
         match streams {
-            Streams::Ours if !io::stdin().is_terminal() => {}
-            Streams::Ours => {
-                command.stdin(Stdio::null());
+            Streams::Program { input, errors } => {
+                command.stdin(input);
+                if errors {
+                    command.stderr(Stdio::piped());
+                }
             }
             Streams::Talk => {
                 command.stdin(Stdio::null()).stdout(io::stderr().as_fd().try_clone_to_owned()?);
             }
             Streams::Piped => {
-                command.stdin(Stdio::null()).stdout(Stdio::piped());
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             }
             Streams::Into(file, errors) => {
                 let errors = if errors { file.try_clone()?.into() } else { Stdio::null() };
@@ -90,6 +92,11 @@ impl Group {
     /// The other end of its output, once, if it was started so.
     pub(crate) fn take_output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
+    }
+
+    /// The same for its errors.
+    pub(crate) fn take_errors(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
     }
 
     /// Waits for its end and takes the exit code; what is left of the group is killed.

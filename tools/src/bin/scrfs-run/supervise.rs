@@ -4,6 +4,7 @@
 //! One turn of a job's life: *look* at all nodes, *recover* (coordinators choose and rebuild a dataset), *run* the
 //! program; when it ends, either *flush* and be done, or *clear* what is left and look again.
 
+mod losing;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,8 @@ mod tests;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
+
+use crate::launcher::Refusal;
 
 pub(crate) use self::message::{Input, Look, Output, Plan, Start};
 
@@ -107,6 +110,10 @@ pub(crate) struct Supervisor {
     run_to_judge: bool,
     /// A node of the running program is dead, whatever its launcher says.
     node_lost: bool,
+    /// Nodes of this run were named as lost: the others need not be doubted.
+    named: Vec<String>,
+    /// Why the first launch failed, if its launcher says so.
+    refusal: Option<Refusal>,
     code: u8,
 }
 
@@ -131,6 +138,8 @@ impl Supervisor {
             fruitless: 0,
             run_to_judge: false,
             node_lost: false,
+            named: Vec::new(),
+            refusal: None,
             code: 1,
         }
     }
@@ -149,6 +158,8 @@ impl Supervisor {
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
             Input::Flushed(result) => self.flushed(now, result, &mut out),
             Input::Signal(signal) => self.signal(now, signal, &mut out),
+            Input::Lost { host, how } => self.lost(now, &host, how, &mut out),
+            Input::Refused(refusal) => self.refused(refusal),
             // An answer to a question of earlier; or only time has passed.
             Input::Looked { .. } | Input::Tick => {}
         }
@@ -189,13 +200,7 @@ impl Supervisor {
                 out.push(Output::Say("a node of the program is gone: ending the program".to_owned()));
                 out.push(Output::StopProgram);
             }
-            Phase::Checking if lost_used => {
-                out.push(Output::Say(
-                    "exit 0, but a node was lost: this run does not count as done".to_owned(),
-                ));
-                self.code = 1;
-                self.clear(now, After::Look, out);
-            }
+            Phase::Checking if lost_used => self.lost_at_the_end(now, out),
             Phase::Checking => self.flush(now, out),
             _ => {}
         }
@@ -277,6 +282,7 @@ impl Supervisor {
     }
 
     fn recover(&mut self, now: Duration, out: &mut Vec<Output>) {
+        self.named.clear();
         self.phase = Phase::Recovering;
         self.deadline = Some(now + self.plan.ready_limit);
         self.tell_at = Some(now + TELL);
@@ -325,6 +331,11 @@ impl Supervisor {
             Phase::Recovering if code == SETTINGS => {
                 self.give_up("the coordinators refuse the parameters", SEE_COORDINATORS, out);
             }
+            Phase::Recovering if self.refusal.is_some() => {
+                let refusal = self.refusal.take();
+                let Some(Refusal { what, hint }) = refusal else { return };
+                self.give_up(&format!("the coordinators were not started: {what}"), hint, out);
+            }
             Phase::Recovering => {
                 self.recovery_failures += 1;
                 if self.recovery_failures >= RECOVERIES_MAX {
@@ -369,6 +380,9 @@ impl Supervisor {
                 self.ask(self.used.clone(), false, false, out);
             }
             Phase::Running => {
+                if self.not_launched(now, out) {
+                    return;
+                }
                 self.code = if code == 0 { 1 } else { code };
                 out.push(Output::Say(format!("the program ended with exit code {code}")));
                 self.clear(now, After::Look, out);
@@ -444,7 +458,7 @@ impl Supervisor {
             return;
         }
         match after {
-            After::Look => self.look(true, out),
+            After::Look => self.look(self.named.is_empty(), out),
             After::Finish(code) => self.finish(code, out),
         }
     }

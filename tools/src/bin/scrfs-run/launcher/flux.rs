@@ -34,7 +34,7 @@ impl Launcher for Flux {
         .to_vec();
         match kind {
             Kind::Program => arguments.extend(self.extra.iter().cloned()),
-            Kind::Service => arguments.extend(["-o", "cpu-affinity=off"].map(OsString::from)),
+            Kind::Service | Kind::Tool => arguments.extend(["-o", "cpu-affinity=off"].map(OsString::from)),
         }
         arguments.extend(command);
         CommandLine { program: self.program.clone(), arguments, environment, directory: None }

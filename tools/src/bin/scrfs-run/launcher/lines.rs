@@ -76,17 +76,23 @@ impl Lines {
             "--program-hosts".as_ref(),
             program_hosts.as_ref(),
         ];
-        self.service(hosts, &command, set)
+        self.service(hosts, &command, set, Kind::Service)
     }
 
     /// One of our small programs on each host.
     pub(crate) fn tool(&self, hosts: &[String], command: &[&OsStr]) -> CommandLine {
-        self.service(hosts, command, &[])
+        self.service(hosts, command, &[], Kind::Tool)
     }
 
     /// Nothing of ours depends on the prefix: neither on the user file in it, nor on a working directory that may be
     /// there too.
-    fn service(&self, hosts: &[String], command: &[&OsStr], set: &[(&str, OsString)]) -> CommandLine {
+    fn service(
+        &self,
+        hosts: &[String],
+        command: &[&OsStr],
+        set: &[(&str, OsString)],
+        kind: Kind,
+    ) -> CommandLine {
         let mut environment = self.environment.clone();
         environment.retain(|name, _| is_kept(name));
         environment.extend(self.user_file.clone());
@@ -97,7 +103,7 @@ impl Lines {
             per_node: 1,
             command: command.iter().map(|&word| word.to_owned()).collect(),
             environment,
-            kind: Kind::Service,
+            kind,
         });
         CommandLine { directory: Some("/".into()), ..line }
     }

@@ -53,6 +53,8 @@ pub(crate) enum Kind {
     Program,
     /// Ours: a guest on cores that are the program's.
     Service,
+    /// The same, and no MPI program.
+    Tool,
 }
 
 /// What a launcher said.

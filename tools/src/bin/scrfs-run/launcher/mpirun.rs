@@ -46,7 +46,7 @@ impl Launcher for Mpirun {
         // steps have.
         environment.insert("SLURM_OVERLAP".into(), "1".into());
         let mut arguments = placed(&hosts, per_node);
-        if kind == Kind::Service {
+        if kind != Kind::Program {
             arguments.extend(SERVICE.map(OsString::from));
         }
         arguments.extend(KEEPALIVE.map(OsString::from));
@@ -69,16 +69,25 @@ impl Launcher for Mpirun {
             return Some(Said::Refused(refusal));
         }
         let own = text.contains(&format!(":{pid}] ")) && text.trim_start().starts_with('[');
-        (own || NOISE.iter().any(|phrase| text.contains(phrase))).then_some(Said::Noise)
+        (own || is_noise(text)).then_some(Said::Noise)
     }
 
     fn fence(&self) -> Option<&'static str> {
-        Some("------------------------------------------------------------")
+        Some(FENCE)
     }
 }
 
+/// Open MPI says more than a line between lines of this beginning, mpirun as well as the library in each rank.
+pub(super) const FENCE: &str = "------------------------------------------------------------";
+
+/// A word on a node that is gone, or that follows from it.
+pub(super) fn is_noise(text: &str) -> bool {
+    NOISE.iter().any(|phrase| text.contains(phrase))
+}
+
 /// What mpirun, its daemons and the library say when a node is gone, and what they say because of that.
-const NOISE: [&str; 14] = [
+const NOISE: [&str; 15] = [
+    "MPI communication peer process has unexpectedly disconnected",
     "ORTE was unable to reliably start one or more daemons",
     "PRTE has lost communication",
     "ORTE does not know how to route a message",

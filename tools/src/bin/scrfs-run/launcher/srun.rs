@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::{CommandLine, Kind, Launcher, Refusal, Said, Task};
+use super::{CommandLine, Kind, Launcher, Refusal, Said, Task, mpirun};
 
 /// Settings of the batch script's steps that are not those of our own programs. (Options that are given here beat the
 /// rest.)
@@ -51,7 +51,7 @@ impl Launcher for Srun {
         environment.insert("SLURM_OVERLAP".into(), "1".into());
         let total = hosts.len().saturating_mul(per_node);
         let mut arguments: Vec<OsString> = [
-            "--mpi=pmix".to_owned(),
+            if kind == Kind::Tool { "--mpi=none" } else { "--mpi=pmix" }.to_owned(),
             "--overlap".to_owned(),
             "--no-kill=off".to_owned(),
             "--kill-on-bad-exit=1".to_owned(),
@@ -66,12 +66,14 @@ impl Launcher for Srun {
         match kind {
             // As mpirun does: the first rank alone reads.
             Kind::Program => arguments.push("--input=0".into()),
-            Kind::Service => {
+            Kind::Service | Kind::Tool => {
                 environment.retain(|name, _| PLACEMENT.iter().all(|placement| name != placement));
                 environment.insert("OMPI_MCA_mpi_yield_when_idle".into(), "1".into());
-                arguments
-                    .extend(["--input=none", "--cpu-bind=none", "--cpus-per-task=1"].map(OsString::from));
+                arguments.extend(["--input=none", "--cpus-per-task=1"].map(OsString::from));
             }
+        }
+        if kind == Kind::Service {
+            arguments.push("--cpu-bind=none".into());
         }
         if kind == Kind::Program {
             arguments.extend(self.extra.iter().cloned());
@@ -82,9 +84,8 @@ impl Launcher for Srun {
 
     fn understand(&self, text: &str, _: u32) -> Option<Said> {
         let text = text.trim_end();
-        let own = text.starts_with("srun: ") || text.starts_with("slurmstepd");
-        if !own {
-            return None;
+        if !(text.starts_with("srun: ") || text.starts_with("slurmstepd")) {
+            return mpirun::is_noise(text).then_some(Said::Noise);
         }
         if let Some(nodes) = text.strip_prefix("srun: error: Node failure on ") {
             return Some(Said::Lost(scrfs::config::hosts::expand(nodes).unwrap_or_default()));
@@ -105,8 +106,11 @@ impl Launcher for Srun {
                 }));
             }
         }
-        let noise =
-            ["CANCELLED AT", "Force Terminated", "_step_signal", "Job step aborted", "_file_write_content"];
-        noise.iter().any(|phrase| text.contains(phrase)).then_some(Said::Noise)
+        // How its tasks ended is of interest when nothing else explains it.
+        Some(Said::Noise)
+    }
+
+    fn fence(&self) -> Option<&'static str> {
+        Some(mpirun::FENCE)
     }
 }

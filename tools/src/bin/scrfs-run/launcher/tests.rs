@@ -118,7 +118,7 @@ fn coordinators_get_a_clean_one() {
     assert_eq!(line.directory.as_deref(), Some(Path::new("/")));
 
     let line = coordinators(Arc::new(srun()));
-    assert!(words(&line).ends_with(&format!("--input=none --cpu-bind=none --cpus-per-task=1 {COORDINATOR}")));
+    assert!(words(&line).ends_with(&format!("--input=none --cpus-per-task=1 --cpu-bind=none {COORDINATOR}")));
     // The user's placement is the program's.
     let names_of_srun = names(&line);
     assert!(
@@ -129,6 +129,8 @@ fn coordinators_get_a_clean_one() {
 
 #[test]
 fn tools_run_once_on_each_host() {
+    let line = lines(Arc::new(srun())).tool(&hosts()[1..], &["/opt/scrfs-ctl".as_ref(), "probe".as_ref()]);
+    assert!(words(&line).starts_with("--mpi=none --overlap "), "{}", words(&line));
     let line = lines(Arc::new(mpirun())).tool(&hosts()[1..], &["/opt/scrfs-ctl".as_ref(), "probe".as_ref()]);
     assert!(
         words(&line).starts_with("--host n2:1 -np 1 ") && words(&line).ends_with(" /opt/scrfs-ctl probe")
@@ -306,9 +308,11 @@ fn what_srun_says() {
             "srun: error: Only allocated 3 nodes asked for 9\n",
             "refused: srun: Only allocated 3 nodes asked for 9",
         ),
-        // Why the program ended.
-        ("srun: error: node0: task 0: Exited with exit code 3\n", "passed on"),
-        ("srun: error: node1: task 1: Killed\n", "passed on"),
+        // Shown when nothing else explains the end.
+        ("srun: error: node0: task 0: Exited with exit code 3\n", "noise"),
+        ("srun: error: node1: task 1: Killed\n", "noise"),
+        ("----\nWARNING: Open MPI failed to TCP connect to a peer MPI process.\n----\n", "noise"),
+        ("----\nMPI_ABORT was invoked on rank 0\n----\n", "passed on"),
         ("error: Node failure on node2\n", "passed on"),
     ] {
         assert_eq!(shown(srun().understand(text, 1).as_ref()), expected, "{text}");

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use scrfs_tools::probe::Living;
 
+use crate::launcher::Refusal;
+
 /// What the job asks for.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -70,6 +72,15 @@ pub(crate) enum Input {
     Flushed(Result<(), String>),
     /// A person or the scheduler wants the end.
     Signal(u8),
+    /// The launcher, the scheduler or other nodes name a node as lost.
+    Lost {
+        /// As in [`Plan::hosts`].
+        host: String,
+        /// What has become of it, and who says so.
+        how: &'static str,
+    },
+    /// A launcher says why it cannot launch; the end of what it was to run follows.
+    Refused(Refusal),
     /// The time for which [`Output::Wake`] asked has come.
     Tick,
 }
@@ -108,6 +119,8 @@ pub(crate) enum Output {
     StopProgram,
     /// End them; [`Input::CoordinatorsEnded`] follows.
     StopCoordinators,
+    /// Kill what was asked to end and does not within a second: it may wait for a node that is lost.
+    Hurry,
     /// Tell when nothing is being sealed or flushed any more, as this host sees it.
     AwaitFlush(String),
     /// Send [`Input::Tick`] after this time; replaces an earlier wish.

@@ -87,6 +87,7 @@ impl Story {
                 }
                 Output::StopProgram => Some("stop program".to_owned()),
                 Output::StopCoordinators => Some("stop coordinators".to_owned()),
+                Output::Hurry => Some("hurry".to_owned()),
                 Output::AwaitFlush(host) => Some(format!("flush {host}")),
                 Output::Finish(code) => Some(format!("finish {code}")),
                 Output::Wake(_) | Output::Say(_) | Output::Hint(_) => None,
@@ -310,4 +311,65 @@ fn orphans_that_were_ended_are_told_and_stop_nothing() {
     let nodes = vec![Look { host: "n3".to_owned(), orphans: 2, ..Look::default() }];
     s.tell(Input::Looked { serial, nodes }).expect(&["Restart n0 n1 n2 n3"]);
     assert!(format!("{:?}", s.out).contains("n3: ended 2 processes"), "{:?}", s.out);
+}
+
+fn lost(host: &str) -> Input {
+    Input::Lost { host: host.to_owned(), how: "has lost its power (says a test)" }
+}
+
+#[test]
+fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
+    let mut s = Story::running(plan());
+    s.tell(lost("n2")).expect(&["stop program", "stop coordinators", "hurry"]);
+    // Once; and whoever is no node of this job does not count.
+    s.tell(lost("n2")).expect(&[]);
+    s.tell(lost("elsewhere")).expect(&[]);
+    s.tell(Input::ProgramEnded(137)).expect(&[]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: false, .. }), "{:?}", s.out);
+    s.looked(&[], 7).expect(&["Restart n0 n1 n3 n4"]);
+    // A second one, in the midst of recovery.
+    s.tell(lost("n0")).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().expect(&["look+sweep n1 n3 n4"]);
+    s.looked(&[], 7).expect(&["finish 1"]);
+}
+
+#[test]
+fn a_spare_that_is_lost_disturbs_nobody() {
+    let mut s = Story::running(plan());
+    s.tell(lost("n4")).expect(&[]);
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 5).expect(&["flush n0"]);
+}
+
+#[test]
+fn a_node_lost_while_others_end_hurries_them_and_one_lost_at_the_end_counts() {
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(205)).expect(&["stop coordinators"]);
+    s.tell(lost("n1")).expect(&["hurry"]);
+    s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.tell(lost("n1")).expect(&["stop coordinators", "hurry"]);
+}
+
+#[test]
+fn a_first_launch_that_fails_is_told_and_not_tried_again() {
+    let refusal = || Refusal { what: "there is no program x".to_owned(), hint: "look" };
+    let mut s = Story::running(plan());
+    s.tell(Input::Refused(refusal())).expect(&[]);
+    s.tell(Input::ProgramEnded(134)).expect(&["stop coordinators"]);
+    assert!(s.out.contains(&Output::Hint("look")), "{:?}", s.out);
+    s.coordinators_end().expect(&["finish 1"]);
+    // The coordinators' own.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::Refused(refusal()));
+    s.coordinators_end().expect(&["finish 1"]);
+    // Later on it may be a node's death that looks so.
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
+    s.coordinators_end();
+    s.looked(&[], 1).ready("x");
+    s.tell(Input::Refused(refusal())).tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
 }
