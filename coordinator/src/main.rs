@@ -32,13 +32,19 @@ struct Arguments {
     /// Where the program runs; default: where coordinators do.
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     program_hosts: Vec<String>,
+    /// A restart presents no dataset of an earlier epoch.
+    #[arg(long, value_name = "EPOCH", default_value_t = 0)]
+    not_before: u64,
+    /// Which of several scrfs-runs of the job, on different nodes, this belongs to.
+    #[arg(long, default_value = "")]
+    name: String,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
-    let Arguments { mount, prefix, job_id, program_hosts, .. } = arguments;
-    let options = Options { mount, start, prefix, job_id, program_hosts };
+    let Arguments { mount, prefix, job_id, program_hosts, not_before, name, .. } = arguments;
+    let options = Options { mount, start, prefix, job_id, program_hosts, not_before, name };
     match MpiTransport::new() {
         Ok(transport) => service::serve(transport, &options),
         Err(error) => {

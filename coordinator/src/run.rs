@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use scrfs::control::ready::Ready;
+use scrfs::control::ready::{HaltDue, Ready};
 use scrfs::control::{Command, Event, Settings, Severity};
 use scrfs::ids::NodeRank;
 
@@ -362,6 +362,13 @@ impl<T: Transport> Coordinator<T> {
                 if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &ready) {
                     // Whoever waited for it is gone, or never was: the mounts are served all the same.
                     tracing::warn!(%error, "nobody was told that the mounts are ready");
+                }
+                Ok(())
+            }
+            Output::Halt(reason) => {
+                tracing::info!(reason, "a halt is due");
+                if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &HaltDue { reason }) {
+                    tracing::warn!(%error, "nobody was told that a halt is due");
                 }
                 Ok(())
             }

@@ -33,6 +33,10 @@ pub struct Options {
     pub job_id: Option<String>,
     /// The hosts on which the program runs; none: all that take part.
     pub program_hosts: Vec<String>,
+    /// A restart presents no dataset of an earlier epoch.
+    pub not_before: u64,
+    /// Which of several scrfs-runs of the job this belongs to; empty: it has only one.
+    pub name: String,
 }
 
 /// A transport that a process leaves at its end.
@@ -147,6 +151,8 @@ fn attach(
     let by_hand = settings::set_by_hand(|name| sources.environment.get(name).is_some_and(|v| !v.is_empty()));
     let mut settings = config.settings();
     settings.sealing.program_hosts.clone_from(&options.program_hosts);
+    settings.restart.not_before = options.not_before;
+    settings.restart.name.clone_from(&options.name);
     let greeting = Greeting { host: sources.host.clone(), epoch: daemon.epoch, settings, by_hand };
     let mut early = Vec::new();
     let opening = open::introduce(transport, greeting, options.start, &mut early)?;

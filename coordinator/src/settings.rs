@@ -96,6 +96,7 @@ pub(crate) mod tests {
             block_bytes: 4096,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            restart: scrfs::control::RestartRules::default(),
             advice: AdviceRules::default(),
             stores: Vec::new(),
         }

@@ -12,6 +12,7 @@ pub mod faults;
 pub mod fs;
 #[cfg(feature = "fuse")]
 pub mod fuse;
+pub mod halt;
 pub mod hash;
 pub mod ids;
 pub mod keep;

@@ -19,12 +19,13 @@ pub const SOON: Duration = Duration::from_secs(40);
 const IDLE_LIMIT: Duration = Duration::from_mins(2);
 
 /// A job: user, prefix, settings.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Job<'a> {
     cluster: &'a Cluster,
     name: String,
     uid: u32,
     settings: Vec<(String, String)>,
+    options: Vec<String>,
 }
 
 impl<'a> Job<'a> {
@@ -45,13 +46,13 @@ impl<'a> Job<'a> {
     }
 
     fn of_user(cluster: &'a Cluster, name: &str, uid: u32) -> Self {
-        let job = Self { cluster, name: name.to_owned(), uid, settings: Vec::new() };
+        let job = Self { cluster, name: name.to_owned(), uid, settings: Vec::new(), options: Vec::new() };
         for directory in [job.host_prefix(), job.host_desk()] {
             fs::create_dir_all(&directory).expect("the PFS can be written");
             std::os::unix::fs::chown(&directory, Some(uid), Some(uid)).expect("chown on the PFS");
         }
         let faults = job.faults_file();
-        job.set("SCRFS_FAULTS_FILE", &faults).set("SCR_FLUSH", "0")
+        job.set("SCRFS_FAULTS_FILE", &faults).set("SCR_FLUSH", "0").set("SCRFS_END_GRACE", "0")
     }
 
     /// Sets a parameter of the job.
@@ -59,6 +60,13 @@ impl<'a> Job<'a> {
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.retain(|(n, _)| n != name);
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Adds an option of `scrfs-run`.
+    #[must_use]
+    pub fn option(mut self, option: &str) -> Self {
+        self.options.push(option.to_owned());
         self
     }
 
@@ -162,7 +170,7 @@ impl<'a> Job<'a> {
         let mut command = shell.cmd(&format!("{BIN}/scrfs-run"));
         command.args(["--hosts", &names.join(",")]).args(["--nodes", &used.to_string()]);
         command.args(["--ranks-per-node", &ranks.to_string()]).args(["--prefix", &self.prefix()]);
-        command.arg("--").args(program);
+        command.args(&self.options).arg("--").args(program);
         for (name, value) in site_environment() {
             command.env(name, value);
         }

@@ -131,6 +131,8 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&finish),
         frame(&DataReply::Part(Box::new(part.clone()))),
         frame(&Answer::Status(Box::new(status()))),
+        frame(&Answer::Flush(scrfs::control::Flushable::Failed("x".into()))),
+        frame(&Event::FlushWanted(id)),
         frame(&Answer::Events(vec!["{}".into(), "{\"a\":1}".into()])),
     ];
     let several = [all[1].clone(), all[2].clone(), all[4].clone()].concat();
@@ -219,6 +221,7 @@ fn settings() -> Settings {
         block_bytes: 1 << 17,
         sealing: scrfs::control::SealRules::default(),
         loose: scrfs::control::LooseRules::default(),
+        restart: scrfs::control::RestartRules::default(),
         advice: scrfs::control::AdviceRules::default(),
         stores: Vec::new(),
     }
@@ -269,6 +272,7 @@ fn status() -> NodeStatus {
         files: 3,
         hosts: hosts(),
         flushed: false,
+        flush_failed: None,
         current: true,
         progress: Some((1, 99)),
         survives: survives(&catalog().layout, false),

@@ -4,6 +4,7 @@
 
 mod cluster;
 mod crash_points;
+mod endings;
 mod eyes;
 mod flat;
 mod full;

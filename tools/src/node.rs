@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use scrfs::control::client::{self, ClientError};
-use scrfs::control::{Answer, Ask};
+use scrfs::control::{Answer, Ask, Flushable};
 use scrfs::status::NodeStatus;
 
 use crate::{Failure, Outcome};
@@ -56,6 +56,14 @@ impl Node {
     pub fn record_io(&self, on: bool) -> Outcome {
         match self.ask(&Ask::RecordIo(on))? {
             Answer::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has a dataset flushed; the newest protected one where none is named.
+    pub fn flush(&self, name: Option<&[u8]>) -> Outcome<Flushable> {
+        match self.ask(&Ask::Flush(name.map(<[u8]>::to_vec)))? {
+            Answer::Flush(what) => Ok(what),
             other => Err(self.unexpected(&other)),
         }
     }

@@ -1,7 +1,7 @@
 //! The mark of a run: which scrfs-run, on which host, started a process, and for which job.
 //!
-//! `<stamp>-<pid>@<host>/<user>/<job id>`: what follows the `@` is equal for all scrfs-runs of one job on one host, of
-//! which only one can be alive ([`Token::hold`]).
+//! `<stamp>-<pid>@<host>/<user>/<job id>`, and `#<name>` of a run that works beside others: what follows the `@` is equal
+//! for all scrfs-runs of one job and name on one host, of which only one can be alive ([`Token::hold`]).
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,11 +22,15 @@ pub struct Token {
     pub host: String,
     /// `<user>/<job id>`.
     pub job: String,
+    /// `scrfs-run --name`; empty: it is the only one of its job.
+    pub name: String,
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}@{}/{}", self.stamp, self.pid, self.host, self.job)
+        write!(f, "{}-{}@{}/{}", self.stamp, self.pid, self.host, self.job)?;
+        // A job id may have the sign too.
+        if self.name.is_empty() && !self.job.contains('#') { Ok(()) } else { write!(f, "#{}", self.name) }
     }
 }
 
@@ -35,18 +39,20 @@ impl Token {
     pub fn parse(text: &str) -> Option<Self> {
         let (run, place) = text.split_once('@')?;
         let (stamp, pid) = run.split_once('-')?;
+        let (place, name) = place.rsplit_once('#').unwrap_or((place, ""));
         let (host, job) = place.split_once('/')?;
         Some(Self {
             stamp: stamp.parse().ok()?,
             pid: pid.parse().ok()?,
             host: host.to_owned(),
             job: job.to_owned(),
+            name: name.to_owned(),
         })
     }
 
     /// For `self` a lock is held, so whatever else its host has started for its job has lost its launcher.
     pub fn outlives(&self, other: &Self) -> bool {
-        self.job == other.job && self.host == other.host
+        self.job == other.job && self.name == other.name && self.host == other.host
     }
 
     /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is a name in the
@@ -62,15 +68,10 @@ impl Token {
                 let pid = UnixStream::connect_addr(&address).ok().and_then(|s| holder(&s));
                 let (job, host) = (&self.job, &self.host);
                 let who = pid.map_or_else(|| "of unknown pid".to_owned(), |pid| format!("pid {pid}"));
+                let end = pid
+                    .map_or_else(String::new, |pid| format!(" with `kill {pid}`: that ends its program too"));
                 Err(Failure::new(format!("another scrfs-run of job {job} is alive on {host} ({who})")).hint(
-                    pid.map_or_else(
-                        || "wait for its end, or end it".to_owned(),
-                        |pid| {
-                            format!(
-                                "wait for its end, or end it with `kill {pid}`: that ends its program too"
-                            )
-                        },
-                    ),
+                    format!("wait for its end, or end it{end}; on other nodes two can run at once, each with a --name"),
                 ))
             }
             Err(error) => Err(Failure::new(format!("the job's lock: {error}"))),
@@ -81,6 +82,7 @@ impl Token {
         // Names are short, job ids need not be.
         let mut hasher = DefaultHasher::new();
         self.job.hash(&mut hasher);
+        self.name.hash(&mut hasher);
         let uid = rustix::process::getuid().as_raw();
         SocketAddr::from_abstract_name(format!("scrfs-run.{uid}.{:016x}", hasher.finish()))
     }
@@ -96,13 +98,23 @@ mod tests {
     use super::*;
 
     fn token(job: &str) -> Token {
-        Token { stamp: 17, pid: std::process::id(), host: "login-1.site".into(), job: job.into() }
+        Token {
+            stamp: 17,
+            pid: std::process::id(),
+            host: "login-1.site".into(),
+            job: job.into(),
+            name: String::new(),
+        }
     }
 
     #[test]
     fn what_is_written_is_read() {
         for job in ["ann/77", "a@b/x-y/z"] {
             let one = token(job);
+            assert_eq!(Token::parse(&one.to_string()), Some(one));
+        }
+        for (job, name) in [("ann/77", "left"), ("ann/7#7", ""), ("ann/7#7", "x")] {
+            let one = Token { name: name.into(), ..token(job) };
             assert_eq!(Token::parse(&one.to_string()), Some(one));
         }
         for bad in ["", "1-2", "1-2@h", "x-2@h/u/j", "1-x@h/u/j", "12@h/u/j"] {
@@ -119,6 +131,9 @@ mod tests {
         assert!(failure.hint.is_some_and(|hint| hint.contains("kill")));
         let other = token(&format!("test/{}x", std::process::id()));
         drop(other.hold().unwrap());
+        let beside = Token { name: "b".into(), ..one.clone() };
+        assert!(!beside.outlives(&one) && !one.outlives(&beside));
+        drop(beside.hold().unwrap());
         drop(held);
         drop(one.hold().unwrap());
     }

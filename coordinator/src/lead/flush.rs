@@ -34,6 +34,7 @@ struct Flush {
     step: Step,
     /// When something was heard of it.
     heard: u64,
+    begun: u64,
 }
 
 #[derive(Debug)]
@@ -50,8 +51,12 @@ struct Waiting {
 pub(super) struct Flushes {
     waiting: Vec<Waiting>,
     current: Option<Flush>,
-    /// Not tried again in this epoch.
+    /// Not tried again in this epoch, unless somebody asks for it.
     given_up: BTreeSet<DatasetId>,
+    /// Asked for, by whomever; they go before others.
+    wished: BTreeSet<DatasetId>,
+    /// The longest that one took so far, microseconds.
+    longest: u64,
     /// What the prefix has is known, or cannot be known.
     surveyed: bool,
     held_up: bool,
@@ -61,6 +66,52 @@ impl Flushes {
     /// What the prefix has is known now (or cannot be known): flushes can be chosen.
     pub(super) fn surveyed(&mut self) {
         self.surveyed = true;
+    }
+
+    /// Somebody wants it flushed, whatever `SCR_FLUSH` says.
+    pub(super) fn wish(&mut self, id: DatasetId) {
+        self.wished.insert(id);
+    }
+
+    /// The job is about to end: the newest dataset is wanted on the PFS. Not again what was given up.
+    pub(super) fn wish_newest(&mut self, cluster: &Cluster) {
+        let newest = cluster.datasets.newest_first().first().map(|known| (known.catalog.id, known.flushed));
+        if let Some((id, false)) = newest
+            && !self.given_up.contains(&id)
+            && !self.ids().any(|other| other == id)
+        {
+            self.wished.insert(id);
+        }
+    }
+
+    /// The longest that one took so far, microseconds.
+    pub(super) fn longest(&self) -> u64 {
+        self.longest
+    }
+
+    /// Queues what was asked for, once it is known what the prefix has.
+    fn take_wishes(&mut self, cluster: &mut Cluster) {
+        if !self.surveyed {
+            return;
+        }
+        for id in std::mem::take(&mut self.wished) {
+            match cluster.datasets.get(id).map(|known| known.flushed) {
+                // Some node did not know.
+                Some(true) => cluster.send_all(&Command::MarkFlushed(id)),
+                Some(false) => {
+                    self.given_up.remove(&id);
+                    self.waiting.retain(|waiting| waiting.id != id);
+                    if !self.runs(id) {
+                        self.waiting.push(Waiting { id, tries: 0, due: 0 });
+                    }
+                }
+                None => {
+                    let reason = "it is not complete on all nodes, or has failed".to_owned();
+                    cluster.warn(format!("dataset {id} is not flushed: {reason}"));
+                    cluster.send_all(&Command::FlushFailed { id, reason, given_up: true });
+                }
+            }
+        }
     }
 
     /// Queues what is due, oldest first.
@@ -86,7 +137,7 @@ impl Flushes {
 
     /// It stays in the caches: a flush of it runs, or waits and is not held up without end, or it is not known yet whether one is due.
     pub(super) fn busy(&self, id: DatasetId) -> bool {
-        let waits = || self.waiting.iter().any(|waiting| waiting.id == id);
+        let waits = || self.wished.contains(&id) || self.waiting.iter().any(|waiting| waiting.id == id);
         let runs = self.current.as_ref().is_some_and(|flush| flush.id == id);
         !self.surveyed || runs || (!self.held_up && waits())
     }
@@ -103,6 +154,7 @@ impl Flushes {
 
     /// A program removed it.
     pub(super) fn removed(&mut self, id: DatasetId) {
+        self.wished.remove(&id);
         self.waiting.retain(|waiting| waiting.id != id);
         if self.current.as_ref().is_some_and(|flush| flush.id == id) {
             self.current = None;
@@ -111,6 +163,7 @@ impl Flushes {
 
     /// Begins the next flush, or the next try of one, when none runs and one is due.
     pub(super) fn begin(&mut self, cluster: &mut Cluster) {
+        self.take_wishes(cluster);
         if self.current.is_some() {
             return;
         }
@@ -120,7 +173,8 @@ impl Flushes {
         let Some(Waiting { id, tries, .. }) = next.map(|at| self.waiting.swap_remove(at)) else { return };
         if let Some(known) = cluster.datasets.get(id) {
             let task = PfsTask::BeginFlush(Box::new(known.catalog.clone()));
-            self.current = Some(Flush { id, tries, step: Step::Beginning, heard: cluster.now });
+            self.current =
+                Some(Flush { id, tries, step: Step::Beginning, heard: cluster.now, begun: cluster.now });
             cluster.pfs(task);
         }
     }
@@ -193,8 +247,8 @@ impl Flushes {
         if cluster.datasets.get(id).is_some() {
             cluster.send_all(&Command::MarkFlushed(id));
         }
-        if self.current.as_ref().is_some_and(|flush| flush.id == id) {
-            self.current = None;
+        if let Some(flush) = self.current.take_if(|flush| flush.id == id) {
+            self.longest = self.longest.max(cluster.now.saturating_sub(flush.begun));
         }
     }
 
@@ -202,14 +256,140 @@ impl Flushes {
     pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, reason: &str) -> bool {
         let Some(flush) = self.current.take_if(|flush| flush.id == id) else { return false };
         let tries = flush.tries + 1;
-        if tries < TRIES {
+        let given_up = tries >= TRIES;
+        cluster.send_all(&Command::FlushFailed { id, reason: reason.to_owned(), given_up });
+        if given_up {
+            self.given_up.insert(id);
+            cluster.warn(format!("flush of dataset {id} failed {TRIES} times, it is given up: {reason}"));
+        } else {
             let due = cluster.now + delay(tries, 1_000 * MS, 60_000 * MS);
             self.waiting.push(Waiting { id, tries, due });
             cluster.warn(format!("flush of dataset {id} failed, it will be tried again: {reason}"));
-        } else {
-            self.given_up.insert(id);
-            cluster.warn(format!("flush of dataset {id} failed {TRIES} times, it is given up: {reason}"));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::dataset::{Catalog, Layout, Scheme};
+    use scrfs::ids::Epoch;
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::settings::tests::settings;
+
+    fn catalog(id: u64) -> Catalog {
+        Catalog {
+            id: DatasetId(id),
+            epoch: Epoch(1),
+            revision: 0,
+            name: format!("ck.{id}").into_bytes(),
+            created_us: 0,
+            user: String::new(),
+            job_id: String::new(),
+            layout: Layout { scheme: Scheme::Single, members: Vec::new(), sets: Vec::new() },
+            entries: Vec::new(),
+        }
+    }
+
+    struct Bench {
+        cluster: Cluster,
+        flushes: Flushes,
+    }
+
+    impl Bench {
+        /// Datasets 1 to 3; none is flushed along the way.
+        fn new() -> Self {
+            let settings = scrfs::control::Settings { flush_every: 0, ..settings() };
+            let mut cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings, 100);
+            (1..=3).for_each(|id| cluster.datasets.insert(catalog(id), false));
+            let mut flushes = Flushes::default();
+            flushes.surveyed();
+            Self { cluster, flushes }
+        }
+
+        /// What begins, and what nodes are told.
+        fn step(&mut self) -> Vec<String> {
+            self.flushes.choose(&self.cluster);
+            self.flushes.begin(&mut self.cluster);
+            let outputs = self.cluster.take_outputs();
+            let said = outputs.iter().filter_map(|output| match output {
+                Output::Pfs(PfsTask::BeginFlush(catalog)) => Some(format!("begin {}", catalog.id)),
+                Output::Command(_, Command::MarkFlushed(id)) => Some(format!("flushed {id}")),
+                Output::Command(_, Command::FlushFailed { id, given_up, .. }) => {
+                    Some(format!("failed {id}{}", if *given_up { " for good" } else { "" }))
+                }
+                _ => None,
+            });
+            said.collect()
+        }
+
+        fn end(&mut self, id: u64) {
+            self.flushes.published(&mut self.cluster, DatasetId(id));
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_flushed_whatever_is_due() {
+        let mut bench = Bench::new();
+        assert!(bench.step().is_empty());
+        bench.flushes.wish(DatasetId(2));
+        bench.flushes.wish(DatasetId(2));
+        assert!(bench.flushes.busy(DatasetId(2)) && !bench.flushes.busy(DatasetId(3)));
+        assert_eq!(bench.step(), ["begin 2"]);
+        bench.flushes.wish(DatasetId(3));
+        assert!(bench.step().is_empty(), "one at a time");
+        bench.cluster.now += 7;
+        bench.end(2);
+        assert_eq!(bench.step(), ["flushed 2", "begin 3"]);
+        assert_eq!(bench.flushes.longest(), 7);
+        bench.end(3);
+        bench.step();
+        bench.flushes.wish(DatasetId(3));
+        assert_eq!(bench.step(), ["flushed 3"], "a node that asks does not know");
+        bench.flushes.wish(DatasetId(9));
+        assert_eq!(bench.step(), ["failed 9 for good"]);
+    }
+
+    #[test]
+    fn nothing_begins_before_it_is_known_what_the_prefix_has() {
+        let mut bench = Bench::new();
+        bench.flushes.surveyed = false;
+        bench.flushes.wish(DatasetId(1));
+        assert!(bench.step().is_empty());
+        bench.cluster.datasets.flushed(DatasetId(1));
+        bench.flushes.surveyed();
+        assert_eq!(bench.step(), ["flushed 1"]);
+    }
+
+    #[test]
+    fn what_was_given_up_is_tried_again_when_it_is_asked_for() {
+        let mut bench = Bench::new();
+        bench.flushes.wish(DatasetId(3));
+        for tried in 1..=TRIES {
+            assert!(bench.step().contains(&"begin 3".to_owned()), "{tried}");
+            bench.flushes.failed(&mut bench.cluster, DatasetId(3), "full");
+            bench.cluster.now += 100_000 * MS;
+        }
+        assert_eq!(bench.step(), ["failed 3 for good"]);
+        bench.flushes.wish_newest(&bench.cluster);
+        assert!(bench.step().is_empty(), "the end of the job does not try without end");
+        bench.flushes.wish(DatasetId(3));
+        assert_eq!(bench.step(), ["begin 3"]);
+        bench.end(3);
+        bench.step();
+        bench.flushes.wish_newest(&bench.cluster);
+        assert!(bench.step().is_empty(), "it is there");
+    }
+
+    #[test]
+    fn the_end_of_the_job_wants_the_newest() {
+        let mut bench = Bench::new();
+        bench.flushes.wish_newest(&bench.cluster);
+        assert_eq!(bench.step(), ["begin 3"]);
+        bench.flushes.wish_newest(&bench.cluster);
+        bench.end(3);
+        assert_eq!(bench.step(), ["flushed 3"]);
     }
 }

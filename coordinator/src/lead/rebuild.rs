@@ -395,6 +395,7 @@ mod tests {
             block_bytes: 1,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            restart: scrfs::control::RestartRules::default(),
             advice: scrfs::control::AdviceRules::default(),
             stores: Vec::new(),
         };

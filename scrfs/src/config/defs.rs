@@ -172,6 +172,30 @@ pub const PARAMETERS: &[Parameter] = &[
         "",
         "when the allocation ends, seconds since 1970; default: the scheduler's word",
     ),
+    row(
+        "SCRFS_END_GRACE",
+        Kind::Time,
+        "60s",
+        "how long the newest protected dataset may take to get to the PFS at the end of the job; 0: it is not brought there",
+    ),
+    row(
+        "SCRFS_HALT_SIGNAL",
+        Kind::Word(SIGNALS),
+        "TERM",
+        "what a program is sent that does not end by itself when a halt is due",
+    ),
+    row(
+        "SCRFS_HALT_GRACE",
+        Kind::Time,
+        "30s",
+        "how long a program may take to end by itself when a halt is due, and again after the signal",
+    ),
+    row(
+        "SCRFS_KEEP_UNSEALED",
+        Kind::Bool,
+        "0",
+        "1: a restart moves files that are not sealed aside, into the cache; 0: it removes them",
+    ),
     row("SCR_MPI_BUF_SIZE", Kind::Bytes(4096, 64 << 20), "128k", "bytes of one block between coordinators"),
     row(
         "SCRFS_CHECKPOINT_PATH",
@@ -225,6 +249,9 @@ pub const PARAMETERS: &[Parameter] = &[
         "files of one dataset at most, and directories",
     ),
 ];
+
+/// `SCRFS_HALT_SIGNAL`.
+pub const SIGNALS: &[&str] = &["TERM", "INT", "HUP", "USR1", "USR2", "QUIT", "KILL"];
 
 /// The row of `name`.
 pub fn find(name: &str) -> Option<&'static Parameter> {

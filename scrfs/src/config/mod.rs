@@ -6,6 +6,7 @@
 
 pub mod defs;
 mod descriptors;
+mod ending;
 mod file;
 mod hosts;
 mod process;
@@ -19,10 +20,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use descriptors::CheckpointDescriptor;
+pub use ending::Ending;
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 
-use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings, StoreRule};
+use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings, StoreRule};
 use crate::dataset::Scheme;
 use crate::pattern::NamePattern;
 use defs::{Kind, Parameter, Who};
@@ -179,6 +181,8 @@ pub struct Config {
     pub coordinator_wait: Duration,
     /// `SCRFS_LIST_MAX`.
     pub list_max: u64,
+    /// How the job ends.
+    pub ending: Ending,
     /// `SCR_CHECKPOINT_INTERVAL`, `_SECONDS`, `_OVERHEAD`, `SCR_HALT_SECONDS`, `SCRFS_END_TIME`.
     pub advice: AdviceRules,
     /// What the user file sets, as texts by parameter: for those who must not read that file again, as it may be gone.
@@ -238,6 +242,7 @@ impl Config {
             distribute: self.distribute,
             list_max: self.list_max,
             block_bytes: self.block_bytes,
+            restart: RestartRules { keep_unsealed: self.ending.keep_unsealed, ..RestartRules::default() },
             sealing: self.sealing.clone(),
             loose: self.loose.clone(),
             advice: self.advice,
@@ -516,6 +521,7 @@ impl Layers {
             self.warnings.push(format!("{name} has no effect in this version"));
         }
         let cache_bases = self.cache_bases()?;
+        let ending = self.ending()?;
         let config = Config {
             descriptors: self.descriptors(&cache_bases)?,
             enable: self.boolean("SCR_ENABLE")?,
@@ -550,7 +556,9 @@ impl Layers {
                 overhead: self.small("SCR_CHECKPOINT_OVERHEAD")?.unwrap_or_default(),
                 halt_seconds: self.count("SCR_HALT_SECONDS")?.unwrap_or_default(),
                 end_time: self.count("SCRFS_END_TIME")?.unwrap_or_default(),
+                end_reserve: ending.reserve(),
             },
+            ending,
             user_file: self.of_rank(Rank::User),
             warnings: std::mem::take(&mut self.warnings),
         };

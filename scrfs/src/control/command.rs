@@ -113,6 +113,15 @@ pub enum Command {
     },
     /// It is on the PFS now. -
     MarkFlushed(DatasetId),
+    /// A try to flush it has failed. -
+    FlushFailed {
+        /// Which dataset.
+        id: DatasetId,
+        /// Why, for status.
+        reason: String,
+        /// It is not tried again, unless somebody asks for it.
+        given_up: bool,
+    },
     /// No source has the right bytes of one of its files: no restart presents it, until a later revision is committed. -
     MarkFailed {
         /// Which dataset.

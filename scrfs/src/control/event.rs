@@ -175,6 +175,8 @@ pub enum Event {
         /// All files are on the PFS, or why not.
         result: Result<(), String>,
     },
+    /// An operator, or the end of the job, wants it flushed, whatever `SCR_FLUSH` says.
+    FlushWanted(DatasetId),
     /// Answers [`Command::Verify`].
     Verified {
         /// Which.

@@ -5,6 +5,7 @@
 
 use crate::control::{Command, Event, Severity};
 use crate::ids::{DatasetId, RequestId};
+use crate::status::FlushFailure;
 
 use super::node::Node;
 use super::promise::Settling;
@@ -46,6 +47,9 @@ impl Node {
             Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(id)),
+            Command::FlushFailed { id, reason, given_up } => {
+                self.in_records(link, move |node| node.flush_failed(id, FlushFailure { reason, given_up }));
+            }
             Command::MarkFailed { id, reason } => {
                 self.in_records(link, move |node| node.mark_failed(id, &reason));
             }
@@ -158,6 +162,7 @@ impl Node {
         let marked = self.disk.lock().change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.flushed = true;
+                dataset.flush_failed = None;
             }
         });
         match marked {

@@ -16,7 +16,7 @@
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
 //! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
-//! * `events`, `report`, `eyes`: what operators and programs see.
+//! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of the lead.
 
 pub mod boundary;
 pub mod catalog_file;
@@ -54,6 +54,7 @@ mod stores;
 mod transfers;
 mod waiting;
 mod whereabouts;
+mod wishes;
 
 pub use node::{Node, NodeConfig, NodeError};
 pub use stores::{CacheStore, tell_of_stores};

@@ -400,6 +400,9 @@ impl Service for Node {
         if mine != its && mine != NO_JOB {
             return refuse(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"));
         }
+        if let Some(other) = self.of_another_run(&greeting.settings.restart.name) {
+            return refuse(other);
+        }
         if epoch < highest {
             return refuse(format!("epoch {epoch} is older than {highest}"));
         }
@@ -514,6 +517,7 @@ impl Service for Node {
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
             Ask::RecordIo(on) => self.switch_records(on, peer.uid),
+            Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
                 (self.config.on_stop)();

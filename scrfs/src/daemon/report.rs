@@ -58,6 +58,7 @@ impl Node {
     fn describe_dataset(&self, dataset: &Dataset, current: Option<DatasetId>) -> DatasetStatus {
         let mut status = blank(dataset.id.0, &dataset.name, state_word(dataset));
         status.flushed = dataset.flushed;
+        status.flush_failed = dataset.flush_failed.clone().filter(|_| !dataset.flushed);
         status.current = current == Some(dataset.id);
         status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress());
         if let Some(index) = &dataset.catalog {
@@ -114,6 +115,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
         files: 0,
         hosts: Vec::new(),
         flushed: false,
+        flush_failed: None,
         current: false,
         progress: None,
         survives: Vec::new(),

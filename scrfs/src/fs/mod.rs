@@ -295,6 +295,13 @@ impl FileSystem {
         Ok(taken.map(|aside| doomed.delete(aside, after)))
     }
 
+    /// Puts `path` out of sight, where it stays.
+    fn put_by(&self, path: &RelPath, label: &str) -> Result<(), Errno> {
+        let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let (store, dir) = self.open_above(path)?;
+        self.as_owner(&dir, || self.doomed()?.keep(store, &dir, name, label))
+    }
+
     /// Changes a directory of the backing tree whose modes may keep a daemon without privileges from it: what programs
     /// may, the kernel has decided by the modes that they see.
     fn as_owner<T>(&self, dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {

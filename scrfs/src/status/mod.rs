@@ -91,12 +91,23 @@ pub struct DatasetStatus {
     pub hosts: Vec<String>,
     /// It is on the PFS.
     pub flushed: bool,
+    /// Why the last try to flush it failed, while it is not on the PFS.
+    pub flush_failed: Option<FlushFailure>,
     /// What a restart now would present.
     pub current: bool,
     /// Bytes done and to do of what runs (flush, fetch), if anything does.
     pub progress: Option<(u64, u64)>,
     /// Per host: does it survive the loss of that node alone.
     pub survives: Vec<(String, bool)>,
+}
+
+/// A try to flush a dataset that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlushFailure {
+    /// With the path on the PFS, or the host.
+    pub reason: String,
+    /// It is not tried again, unless somebody asks for it.
+    pub given_up: bool,
 }
 
 /// Per host of `layout`: would the dataset survive if that node died now.

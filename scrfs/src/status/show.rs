@@ -43,6 +43,10 @@ pub fn show(s: &NodeStatus) -> String {
             "hidden: the last restart did not present it; what this node has of it stays for now\n",
         );
     }
+    for (dataset, failure) in s.datasets.iter().filter_map(|d| Some((d, d.flush_failed.as_ref()?))) {
+        let after = if failure.given_up { "given up" } else { "tried again" };
+        let _ = writeln!(text, "{}: its flush failed and is {after}: {}", dataset.name, failure.reason);
+    }
     let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
     text
 }

@@ -57,6 +57,7 @@ impl Lead {
             block_bytes: 65536,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            restart: scrfs::control::RestartRules::default(),
             advice: scrfs::control::AdviceRules::default(),
             stores: rules(control),
         };

@@ -506,7 +506,7 @@ impl Daemon {
                 };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
-            Command::Note { .. } => {}
+            Command::Note { .. } | Command::FlushFailed { .. } => {}
             Command::Advise(advice) => self.advised = Some(advice),
             other => unreachable!("{other:?}"),
         }

@@ -214,7 +214,11 @@ impl World {
 
     /// Nothing is on its way: what is due is flushed, or cursed. One that fails every time holds no other up.
     pub(super) fn check_flushes(&self) {
-        if self.lead.is_none() || !self.smooth || !self.ready || self.settings.flush_every != 1 {
+        if self.lead.is_none() || !self.smooth || !self.ready {
+            return;
+        }
+        self.check_wishes();
+        if self.settings.flush_every != 1 {
             return;
         }
         let newest = self.prefix.datasets.keys().max().copied();

@@ -1,14 +1,20 @@
 //! `scrfs-ctl`: questions and requests of operators, one file per verb.
 
 mod events;
+mod flush;
+mod halt;
 mod list;
 mod print;
 mod probe;
+mod save;
 mod status;
+mod time;
 mod wait;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use scrfs_tools::node::{MOUNT, Node};
@@ -82,6 +88,39 @@ enum Verb {
         #[arg(long, value_name = "N")]
         every: Option<u32>,
     },
+    /// Has a dataset copied to the parallel file system, whatever SCR_FLUSH says.
+    Flush {
+        #[command(flatten)]
+        at: AtMount,
+        /// Its name [default: the newest protected one].
+        dataset: Option<OsString>,
+        /// Return when it is there.
+        #[arg(long)]
+        wait: bool,
+        /// Give up waiting after this many seconds (exit code 1).
+        #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "wait")]
+        limit: u64,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stops a job at its next checkpoint, at a time, or at once; works without a mount, in the prefix.
+    Halt(halt::Wish),
+    /// For scrfs-run, at the end of a job: brings to the parallel file system what is to be there, or names it.
+    #[command(hide = true)]
+    Save {
+        #[command(flatten)]
+        at: AtMount,
+        /// Give up after this many seconds.
+        #[arg(long, value_name = "SECONDS")]
+        limit: u64,
+        /// The newest protected dataset, whatever `SCR_FLUSH` says.
+        #[arg(long)]
+        newest: bool,
+        /// `SCR_FLUSH`: what is due is waited for.
+        #[arg(long, value_name = "N")]
+        every: Option<u32>,
+    },
     /// For scrfs-run: is this node fit for use.
     #[command(hide = true)]
     Probe {
@@ -108,6 +147,14 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Records { at, switch } => at.node()?.record_io(switch == "on"),
         Verb::Print { file } => print::print(&file),
         Verb::Wait { at, limit, every } => wait::wait(&at.node()?, limit, every),
+        Verb::Flush { at, dataset, wait, limit, json } => {
+            let wait = wait.then(|| Duration::from_secs(limit));
+            flush::flush(&at.node()?, dataset.as_deref(), wait, json)
+        }
+        Verb::Halt(wish) => halt::halt(&wish),
+        Verb::Save { at, limit, newest, every } => {
+            save::save(&at.node()?, Duration::from_secs(limit), newest, every)
+        }
         Verb::Probe { at, sweep, unmounted } => {
             probe::probe((!unmounted).then_some(at.mount.as_path()), sweep.as_deref())
         }

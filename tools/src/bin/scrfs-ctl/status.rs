@@ -28,6 +28,7 @@ pub(crate) mod tests {
             files: 8,
             hosts: hosts.iter().map(|h| (*h).to_owned()).collect(),
             flushed: state == "flushed",
+            flush_failed: None,
             current: false,
             progress: None,
             survives: if id == 0 {
@@ -111,6 +112,15 @@ node1                     ck.3                     ck.5 (not sealed), ck.4
         let text = show(&node(vec![hidden]));
         assert!(text.contains("\nnode[0-1]                 nothing                  nothing\n"), "{text}");
         assert!(!text.contains('*'), "{text}");
+    }
+
+    #[test]
+    fn a_flush_that_failed_is_told() {
+        let mut one = dataset(7, "ck.7", "protected", &["n0", "n1"]);
+        assert!(!show(&node(vec![one.clone()])).contains("flush failed"));
+        one.flush_failed = Some(scrfs::status::FlushFailure { reason: "/pfs: full".into(), given_up: false });
+        let text = show(&node(vec![one]));
+        assert!(text.contains("\nck.7: its flush failed and is tried again: /pfs: full\n"), "{text}");
     }
 
     #[test]

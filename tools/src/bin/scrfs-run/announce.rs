@@ -1,5 +1,5 @@
-//! Reads what coordinators print: the line that programs may start ([`scrfs::control::ready`]) and, passed on as talk,
-//! whatever a library or a launcher has to say besides.
+//! Reads what coordinators print: that programs may start, that they are to end ([`scrfs::control::ready`]) and, passed on
+//! as talk, whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
@@ -7,20 +7,27 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
+use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Ready};
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without a wait).
 const READ_BYTES: usize = 4096;
 
-/// Calls `ready` for the first announcement; the rest goes to standard error. Returns at the end of the output.
-pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready)) {
-    let mut ready = Some(ready);
+/// What is told to the supervisor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Word {
+    Ready(Ready),
+    Halt(HaltDue),
+}
+
+/// Calls `tell` for the first announcement of each kind; the rest goes to standard error. Returns at the end of the output.
+pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word)) {
+    let mut ear = Ear { tell, ready: false, halt: false };
     let mut lines = Lines::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match output.read(&mut buffer) {
             Ok(0) => break,
-            Ok(read) => lines.feed(&buffer[..read], |line| heard(line, &mut ready)),
+            Ok(read) => lines.feed(&buffer[..read], |line| ear.heard(line)),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 tracing::debug!(%error, "the coordinators' output cannot be read");
@@ -28,17 +35,30 @@ pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready)) {
             }
         }
     }
-    lines.end(|line| heard(line, &mut ready));
+    lines.end(|line| ear.heard(line));
 }
 
-fn heard(line: Line<'_>, ready: &mut Option<impl FnOnce(Ready)>) {
-    match line {
-        Line::Ready(found) => {
-            if let Some(tell) = ready.take() {
-                tell(found);
+struct Ear<F> {
+    tell: F,
+    /// These were told.
+    ready: bool,
+    halt: bool,
+}
+
+impl<F: FnMut(Word)> Ear<F> {
+    fn heard(&mut self, line: Line<'_>) {
+        match line {
+            Line::Word(word) => {
+                let told = match &word {
+                    Word::Ready(_) => &mut self.ready,
+                    Word::Halt(_) => &mut self.halt,
+                };
+                if !std::mem::replace(told, true) {
+                    (self.tell)(word);
+                }
             }
+            Line::Talk(bytes) => pass_on(bytes),
         }
-        Line::Talk(bytes) => pass_on(bytes),
     }
 }
 
@@ -57,7 +77,7 @@ fn pass_on(bytes: &[u8]) {
 /// A piece of output.
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'a> {
-    Ready(Ready),
+    Word(Word),
     /// With its line break, if it has come to one.
     Talk(&'a [u8]),
 }
@@ -95,8 +115,10 @@ impl Lines {
         if self.held.is_empty() {
             return;
         }
-        match Ready::find(&self.held).filter(|_| !self.torn) {
-            Some(ready) => to(Line::Ready(ready)),
+        let ready = || Ready::find(&self.held).map(Word::Ready);
+        let halt = || HaltDue::find(&self.held).map(Word::Halt);
+        match ready().or_else(halt).filter(|_| !self.torn) {
+            Some(word) => to(Line::Word(word)),
             None => to(Line::Talk(&self.held)),
         }
         self.held.clear();
@@ -114,7 +136,8 @@ mod tests {
         let mut got = Vec::new();
         let mut to = |line: Line<'_>| {
             got.push(match line {
-                Line::Ready(ready) => format!("<{ready}>"),
+                Line::Word(Word::Ready(ready)) => format!("<{ready}>"),
+                Line::Word(Word::Halt(due)) => format!("<{due}>"),
                 Line::Talk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             });
         };
@@ -152,12 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_announcement_counts_and_all_is_read() {
-        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\n".repeat(10_000);
+    fn only_the_first_of_each_kind_counts_and_all_is_read() {
+        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\nscrfs-halt reason=x;\n";
+        let text = text.repeat(10_000);
         let mut output = text.as_slice();
         let mut heard = Vec::new();
-        listen(&mut output, |ready| heard.push(ready));
-        assert_eq!(heard, [Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) }]);
+        listen(&mut output, |word| heard.push(word));
+        let ready = Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) };
+        assert_eq!(heard, [Word::Ready(ready), Word::Halt(HaltDue { reason: "x".to_owned() })]);
         assert!(output.is_empty());
     }
 }

@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use nix::sys::signal::Signal;
+use scrfs::bounded;
 use scrfs::config::{self, Config, Sources};
 use scrfs_tools::node::MOUNT;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
+use crate::allocation;
 use crate::launcher::Mpirun;
-use crate::supervise::Plan;
+use crate::supervise::{EndPlan, Plan};
 
 /// Run a program with checkpoints in an scrfs mount; start it again without the nodes that die.
 ///
@@ -53,6 +56,15 @@ pub(crate) struct Arguments {
     /// Seconds that flushes may go on after the program's end.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     flush_limit: u64,
+    /// Starts anew: goes on from no dataset of earlier runs. These stay on the parallel file system.
+    #[arg(long)]
+    fresh: bool,
+    /// A restart moves aside what is not sealed, into the cache, and removes none of it (SCRFS_KEEP_UNSEALED).
+    #[arg(long)]
+    keep_unsealed: bool,
+    /// One of several scrfs-runs of the job at once, on other nodes than theirs; its prefix is NAME in the job's.
+    #[arg(long, value_name = "NAME", value_parser = run_name)]
+    name: Option<String>,
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -69,6 +81,8 @@ pub(crate) struct Job {
     pub(crate) ranks_per_node: usize,
     pub(crate) mount: PathBuf,
     pub(crate) prefix: PathBuf,
+    /// No dataset of earlier runs is presented.
+    pub(crate) fresh: bool,
     pub(crate) flush_every: u32,
     pub(crate) program: Vec<OsString>,
     pub(crate) mpirun: Mpirun,
@@ -87,6 +101,9 @@ impl Arguments {
         if let Some(hosts) = &self.hosts {
             environment.insert("SCR_NODELIST".into(), hosts.into());
         }
+        if self.keep_unsealed {
+            environment.insert("SCRFS_KEEP_UNSEALED".into(), "1".into());
+        }
         let sources = Sources::of_process(environment.clone()).map_err(|e| {
             Failure::new(format!("this process's user or working directory: {e}"))
                 .hint("start it in a directory that exists")
@@ -96,20 +113,28 @@ impl Arguments {
         for warning in &config.warnings {
             output::talk(&format!("scrfs-run: warning: {warning}"));
         }
-        let plan = self.plan(&config)?;
+        let end_time = allocation::end_time(config.advice.end_time, &environment);
+        let plan = self.plan(&config, end_time)?;
+        let prefix =
+            self.name.as_ref().map_or_else(|| config.prefix.clone(), |name| config.prefix.join(name));
+        if self.name.is_some() {
+            make_prefix(&config.prefix);
+        }
         let token = Token {
             stamp: start_stamp(),
             pid: std::process::id(),
             host: sources.host.clone(),
             job: format!("{}/{}", config.user, config.job_id),
+            name: self.name.clone().unwrap_or_default(),
         };
         // All parts are to see the same, whatever their own working directory is.
-        environment.insert("SCR_PREFIX".into(), config.prefix.clone().into());
+        environment.insert("SCR_PREFIX".into(), prefix.clone().into());
         environment.insert("SCR_JOB_ID".into(), config.job_id.clone().into());
         environment.insert("SCR_USER_NAME".into(), config.user.clone().into());
-        if config.advice.end_time > 0 {
-            environment.insert("SCRFS_END_TIME".into(), config.advice.end_time.to_string().into());
-        }
+        match end_time {
+            Some(end_time) => environment.insert("SCRFS_END_TIME".into(), end_time.to_string().into()),
+            None => environment.remove(OsStr::new("SCRFS_END_TIME")),
+        };
         // Of a scrfs-run around this one.
         environment.remove(OsStr::new(RUN_VARIABLE));
         let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));
@@ -122,7 +147,8 @@ impl Arguments {
             excluded: config.exclude_nodes,
             ranks_per_node: size(self.ranks_per_node),
             mount: absolute(&self.mount)?,
-            prefix: config.prefix,
+            prefix,
+            fresh: self.fresh,
             flush_every: config.flush_every,
             program: self.program,
             mpirun: Mpirun {
@@ -137,7 +163,7 @@ impl Arguments {
         })
     }
 
-    fn plan(&self, config: &Config) -> Outcome<Plan> {
+    fn plan(&self, config: &Config, end_time: Option<u64>) -> Outcome<Plan> {
         let usable = config.nodes.iter().filter(|h| !config.exclude_nodes.contains(h)).count();
         let nodes = self.nodes.map_or(usable, size);
         if nodes > usable || usable == 0 {
@@ -152,8 +178,36 @@ impl Arguments {
             runs: config.runs,
             ready_limit: Duration::from_secs(self.ready_limit),
             flush_limit: Duration::from_secs(self.flush_limit),
+            end: EndPlan {
+                grace: config.ending.grace,
+                signal: signal_number(config.ending.signal)?,
+                halt_grace: config.ending.halt_grace,
+                left: end_time.map(|end| Duration::from_secs(end.saturating_sub(allocation::now()))),
+                keep_unsealed: config.ending.keep_unsealed,
+            },
         })
     }
+}
+
+/// A directory in the prefix, and a part of the run's mark.
+fn run_name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let good = !text.is_empty() && text.len() <= 64 && text.chars().all(plain) && !text.starts_with('.');
+    good.then(|| text.to_owned())
+        .ok_or_else(|| "letters, digits, `-`, `_` and `.`; at most 64; no `.` first".to_owned())
+}
+
+/// Of the prefix of a named run the parent is the job's; made here if it is not there, as for other runs. That it cannot be
+/// made is told when its own is looked at.
+fn make_prefix(prefix: &Path) {
+    let prefix = prefix.to_owned();
+    drop(bounded::within(Duration::from_secs(10), move || scrfs::prefix::make(&prefix)));
+}
+
+fn signal_number(name: &str) -> Outcome<u8> {
+    let number =
+        format!("SIG{name}").parse::<Signal>().ok().and_then(|signal| u8::try_from(signal as i32).ok());
+    number.ok_or_else(|| Failure::new(format!("SCRFS_HALT_SIGNAL: no signal {name}")).code(2))
 }
 
 /// An empty value unsets.
@@ -208,5 +262,12 @@ mod tests {
         assert_eq!((a.nodes, a.program.len()), (Some(4), 3));
         assert!(Arguments::try_parse_from(["scrfs-run", "--nodes", "0", "--", "x"]).is_err());
         assert!(Arguments::try_parse_from(["scrfs-run"]).is_err());
+        for bad in ["", ".x", "a/b", "a#b", &"x".repeat(65)] {
+            assert!(run_name(bad).is_err(), "{bad}");
+        }
+        assert_eq!(run_name("left.2_a-b").unwrap(), "left.2_a-b");
+        for name in config::defs::SIGNALS {
+            assert!(signal_number(name).unwrap() > 0, "{name}");
+        }
     }
 }

@@ -7,18 +7,18 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use scrfs::control::ready::Ready;
+use scrfs::control::ready::{HaltDue, Ready};
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::{Failure, Outcome, output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::announce;
+use crate::announce::{self, Word};
 use crate::arguments::Job;
-use crate::launcher::CommandLine;
+use crate::launcher::{CommandLine, Restart};
 use crate::look::Looker;
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
@@ -29,8 +29,8 @@ use crate::supervise::{Input, Output, Start, Supervisor};
 enum Part {
     Program,
     Coordinators,
-    /// `scrfs-ctl wait` on a node.
-    Flush,
+    /// `scrfs-ctl save` on a node.
+    Save,
 }
 
 /// What comes through the queue.
@@ -38,7 +38,7 @@ enum Event {
     Tell(Input),
     Ended(Part, Pid),
     /// From the coordinators of this start.
-    Ready(u64, Ready),
+    Said(u64, Word),
 }
 
 /// A part that runs.
@@ -112,6 +112,8 @@ struct Driver {
     /// Starts of coordinators so far.
     starts: u64,
     wake_at: Option<Instant>,
+    /// With `--fresh`: datasets of earlier epochs are not presented. Until the first restart has its epoch: none is.
+    floor: Option<u64>,
 }
 
 impl Driver {
@@ -122,7 +124,8 @@ impl Driver {
             mount: job.mount.clone(),
             token: job.token.to_string(),
         };
-        Self { job, looker, queue, running: BTreeMap::new(), starts: 0, wake_at: None }
+        let floor = job.fresh.then_some(u64::MAX);
+        Self { job, looker, queue, running: BTreeMap::new(), starts: 0, wake_at: None, floor }
     }
 
     fn run(&mut self, events: &Receiver<Event>) -> Outcome<u8> {
@@ -163,19 +166,25 @@ impl Driver {
     fn understand(&mut self, event: Event) -> Option<Input> {
         match event {
             Event::Tell(input) => Some(input),
-            Event::Ready(started, Ready { epoch, current }) => {
-                tracing::debug!(%epoch, started, "the coordinators are ready");
+            Event::Said(started, word) => {
+                tracing::debug!(started, ?word, "the coordinators say");
                 // Not of those that have ended or are to end.
                 let part = self.running.get(&Part::Coordinators).filter(|_| started == self.starts)?;
-                (!part.stopped).then(|| Input::Ready(current.map(OsString::from_vec)))
+                (!part.stopped).then(|| match word {
+                    Word::Ready(Ready { epoch, current }) => {
+                        self.floor = self.floor.map(|floor| floor.min(epoch.0));
+                        Input::Ready(current.map(OsString::from_vec))
+                    }
+                    Word::Halt(HaltDue { reason }) => Input::HaltDue(reason),
+                })
             }
             Event::Ended(part, pid) => {
                 let code = self.reap(part, pid)?;
                 Some(match part {
                     Part::Program => Input::ProgramEnded(code),
                     Part::Coordinators => Input::CoordinatorsEnded(code),
-                    Part::Flush if code == 0 => Input::Flushed(Ok(())),
-                    Part::Flush => Input::Flushed(Err(format!("scrfs-ctl wait ended with exit code {code}"))),
+                    Part::Save if code == 0 => Input::Saved(Ok(())),
+                    Part::Save => Input::Saved(Err("the lines above say what".to_owned())),
                 })
             }
         }
@@ -197,20 +206,25 @@ impl Driver {
         match wanted {
             Output::Look { serial, hosts, sweep, doubt } => {
                 let (looker, queue) = (self.looker.clone(), self.queue.clone());
+                let prefix = self.job.prefix.clone();
                 spawn("look", move || {
                     let nodes = looker.look(&hosts, sweep, doubt);
-                    drop(queue.send(Event::Tell(Input::Looked { serial, nodes })));
+                    let halt = prefix::halt(&prefix);
+                    drop(queue.send(Event::Tell(Input::Looked { serial, nodes, halt })));
                 })?;
             }
-            Output::StartCoordinators { hosts, start } => self.start_coordinators(&hosts, start)?,
+            Output::StartCoordinators { hosts, start, keep } => {
+                self.start_coordinators(&hosts, start, keep)?;
+            }
             Output::StartProgram { hosts, current } => {
                 let set = [("SCRFS_CURRENT", current.unwrap_or_default()), self.mark()];
                 let line = self.job.mpirun.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
                 self.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
             }
+            Output::SignalProgram(signal) => self.signal_program(signal),
             Output::StopProgram => self.stop(Part::Program),
             Output::StopCoordinators => self.stop(Part::Coordinators),
-            Output::AwaitFlush(host) => self.await_flush(host)?,
+            Output::Save { host, limit, due, newest } => self.save(host, limit, due, newest)?,
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
             Output::Say(line) => output::talk(&format!("scrfs-run: {line}")),
             Output::Hint(line) => output::talk(&format!("hint: {line}")),
@@ -235,6 +249,15 @@ impl Driver {
         Ok(())
     }
 
+    /// Its launcher passes it on to the ranks.
+    fn signal_program(&self, signal: u8) {
+        if let (Some(running), Ok(signal)) =
+            (self.running.get(&Part::Program), Signal::try_from(i32::from(signal)))
+        {
+            process::signal_leader(running.group.id(), signal);
+        }
+    }
+
     fn stop(&mut self, part: Part) {
         if let Some(running) = self.running.get_mut(&part) {
             // A second wish to stop does not wait.
@@ -245,39 +268,43 @@ impl Driver {
         }
     }
 
-    fn start_coordinators(&mut self, hosts: &[String], start: Start) -> Outcome {
+    fn start_coordinators(&mut self, hosts: &[String], start: Start, keep: bool) -> Outcome {
         self.starts += 1;
-        let (job, set) = (&self.job, [self.mark()]);
-        let line = job.mpirun.coordinators(hosts, &job.coordinator, start, &job.mount, &set);
+        let job = &self.job;
+        let mut set = vec![self.mark()];
+        if keep {
+            set.push(("SCRFS_KEEP_UNSEALED", "1".into()));
+        }
+        let restart = Restart { not_before: self.floor.unwrap_or(0), name: job.token.name.clone() };
+        let line = job.mpirun.coordinators(hosts, &job.coordinator, start, &job.mount, &restart, &set);
         self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
         let (started, queue) = (self.starts, self.queue.clone());
         match self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output()) {
             Some(output) => spawn("coordinators", move || {
-                announce::listen(output, |ready| drop(queue.send(Event::Ready(started, ready))));
+                announce::listen(output, |word| drop(queue.send(Event::Said(started, word))));
             }),
             None => Ok(()),
         }
     }
 
-    fn await_flush(&mut self, host: String) -> Outcome {
-        if let Some(former) = self.running.remove(&Part::Flush) {
+    fn save(&mut self, host: String, limit: Duration, due: bool, newest: bool) -> Outcome {
+        if let Some(former) = self.running.remove(&Part::Save) {
             process::signal(former.group.id(), Signal::SIGKILL);
             former.group.reap();
         }
-        let limit = self.job.plan.flush_limit.as_secs().to_string();
-        let every = self.job.flush_every.to_string();
-        let command: [&OsStr; 8] = [
-            self.job.ctl.as_os_str(),
-            "wait".as_ref(),
-            "--mount".as_ref(),
-            self.job.mount.as_os_str(),
-            "--limit".as_ref(),
-            limit.as_ref(),
-            "--every".as_ref(),
-            every.as_ref(),
-        ];
+        let (limit, every) = (limit.as_secs().to_string(), self.job.flush_every.to_string());
+        let mount = self.job.mount.as_os_str();
+        let mut command: Vec<&OsStr> =
+            vec![self.job.ctl.as_os_str(), "save".as_ref(), "--mount".as_ref(), mount, "--limit".as_ref()];
+        command.push(limit.as_ref());
+        if newest {
+            command.push("--newest".as_ref());
+        }
+        if due {
+            command.extend([OsStr::new("--every"), every.as_ref()]);
+        }
         let line = self.job.mpirun.tool(&[host], &command);
-        self.start(Part::Flush, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
+        self.start(Part::Save, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
     }
 
     /// Nothing that was started outlives this program.

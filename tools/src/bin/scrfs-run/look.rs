@@ -74,6 +74,8 @@ impl Looker {
                     orphans: r.orphans,
                     foreign: r.foreign,
                     writers: r.writers,
+                    unsealed: r.unsealed,
+                    unsaved: r.unsaved,
                 },
                 None => Look { host: host.clone(), problem: Some(reason), ..Look::default() },
             })

@@ -1,14 +1,16 @@
 //! `scrfs-run`: runs a program so that it outlives its nodes. In reading order:
 //!
 //! - `arguments`: the command line and the parameters, as one checked value
+//! - `allocation`: when it ends
 //! - `supervise`: what is done when; a state machine
-//! - `prefix`: whether the prefix can be written
+//! - `prefix`: whether the prefix can be written, and what the halt file says
 //! - `launcher`: the command lines of mpirun
 //! - `drive`: carries out what `supervise` decides
-//! - `announce`: reads that programs may start
+//! - `announce`: reads that programs may start, and that they are to end
 //! - `process`: starting and ending process groups
 //! - `look`: how nodes are
 
+mod allocation;
 mod announce;
 mod arguments;
 mod drive;

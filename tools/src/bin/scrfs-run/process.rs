@@ -107,6 +107,12 @@ pub(crate) fn signal(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
+/// To the leader alone, which was not reaped: launchers pass a signal on to their ranks, and what they reach nodes by may not
+/// stand it.
+pub(crate) fn signal_leader(group: Pid, signal: Signal) {
+    let _ = kill(group, signal);
+}
+
 /// Returns when the process has ended, without reaping it.
 pub(crate) fn await_end(pid: Pid) -> io::Result<()> {
     loop {

@@ -2,4 +2,4 @@
 
 pub(crate) mod mpirun;
 
-pub(crate) use mpirun::{CommandLine, Mpirun};
+pub(crate) use mpirun::{CommandLine, Mpirun, Restart};

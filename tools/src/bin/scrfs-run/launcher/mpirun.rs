@@ -44,6 +44,28 @@ pub(crate) struct CommandLine {
     pub(crate) directory: Option<PathBuf>,
 }
 
+/// What coordinators are told of what a restart goes on from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Restart {
+    /// Datasets of earlier epochs are not presented.
+    pub(crate) not_before: u64,
+    /// `--name`; empty: there is only one scrfs-run in the job.
+    pub(crate) name: String,
+}
+
+impl Restart {
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        if self.not_before > 0 {
+            arguments.extend(["--not-before".into(), self.not_before.to_string().into()]);
+        }
+        if !self.name.is_empty() {
+            arguments.extend(["--name".into(), OsString::from(&self.name)]);
+        }
+        arguments
+    }
+}
+
 /// Builds command lines of one job.
 #[derive(Debug, Clone)]
 pub(crate) struct Mpirun {
@@ -83,6 +105,7 @@ impl Mpirun {
         binary: &Path,
         start: Start,
         mount: &Path,
+        restart: &Restart,
         set: &[(&str, OsString)],
     ) -> CommandLine {
         let mut line = self.service(hosts, set);
@@ -102,6 +125,7 @@ impl Mpirun {
         line.arguments.extend(command.map(OsStr::to_owned));
         // The program runs where its coordinators do.
         line.arguments.extend(["--program-hosts".into(), hosts.join(",").into()]);
+        line.arguments.extend(restart.arguments());
         line
     }
 
@@ -219,13 +243,14 @@ mod tests {
             "/opt/scrfs-coordinator".as_ref(),
             Start::Attach,
             "/scr".as_ref(),
+            &Restart { not_before: 7, name: "left".to_owned() },
             &[("SCRFS_RUN", "t1".into())],
         );
         assert_eq!(
             words(&line),
             "--host n1:1,n2:1 -np 2 --map-by ppr:1:node --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
              KEEPALIVE -x SCRFS_RUN -x SCR_CONF_FILE -x SCR_FLUSH -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator \
-             --attach --mount /scr --program-hosts n1,n2"
+             --attach --mount /scr --program-hosts n1,n2 --not-before 7 --name left"
         );
         let names: Vec<_> = line.environment.keys().map(|n| n.to_string_lossy().into_owned()).collect();
         assert_eq!(
