@@ -6,6 +6,7 @@
 //! - [`mpirun`]: real Open MPI over the nodes
 //! - [`place`]: where things are: names, addresses, the directories that every node has
 //! - [`job`]: a job on the cluster: mounts, `scrfs-run`, the program's log, faults
+//! - [`slurm`]: real Slurm over the nodes, with the hooks of `deploy/slurm/`
 //! - [`programs`]: the test programs in C
 //! - [`wait`]: waiting for a condition with a deadline and a message
 //! - [`tree`]: checksums of whole trees, as a node sees them
@@ -25,6 +26,7 @@ pub mod place;
 pub mod programs;
 pub mod shell;
 pub mod simnode;
+pub mod slurm;
 pub mod tidy;
 pub mod tree;
 pub mod wait;
@@ -33,3 +35,4 @@ pub use cluster::{Cluster, Config};
 pub use mpirun::MpiRun;
 pub use place::Place;
 pub use shell::{Ran, Shell};
+pub use slurm::{Batch, Slurm};
