@@ -91,7 +91,12 @@ pub const SEALS: &[&str] = &["wait", "background"];
 
 /// All parameters.
 pub const PARAMETERS: &[Parameter] = &[
-    row("SCR_ENABLE", Kind::Bool, "1", "0: no coordinators, the program just runs"),
+    row(
+        "SCR_ENABLE",
+        Kind::Bool,
+        "1",
+        "0: directories are global, markers succeed at once, and nothing is protected",
+    ),
     row("SCR_DEBUG", Kind::Count(0, 9), "0", "1: more in the logs; 2 and above: everything"),
     row("SCR_CONF_FILE", Kind::Path, "", "user file; default `$SCR_PREFIX/.scrconf`"),
     row("SCR_JOB_ID", Kind::Text, "", "the job's id; default: the scheduler's, else `local`"),

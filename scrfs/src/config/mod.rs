@@ -233,6 +233,7 @@ impl Config {
             scheme: self.scheme,
             set_size: self.set_size,
             hop_distance: self.hop_distance,
+            enable: self.enable,
             flush_every: self.flush_every,
             fetch: self.fetch,
             distribute: self.distribute,

@@ -100,6 +100,12 @@ pub enum Command {
         /// For the events.
         reason: String,
     },
+    /// Nothing is protected (`SCR_ENABLE=0`): those that wait for `name` succeed, and nothing is sealed.
+    /// [`Event::Refused`].
+    WaiveMarker {
+        /// The dataset's name.
+        name: Vec<u8>,
+    },
     /// Delete a dataset's bytes, redundancy data and records here, however far it is. [`Event::Evicted`], also when
     /// nothing is here.
     Evict(DatasetId),

@@ -46,6 +46,7 @@ pub(crate) fn test_settings() -> Settings {
         scheme: crate::dataset::Scheme::Xor,
         set_size: 8,
         hop_distance: 1,
+        enable: true,
         flush_every: 0,
         fetch: true,
         distribute: true,

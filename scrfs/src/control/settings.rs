@@ -44,9 +44,16 @@ pub struct Settings {
     pub loose: LooseRules,
     /// When programs are advised to write checkpoints, and to end.
     pub advice: AdviceRules,
+    /// `SCR_ENABLE`: datasets are sealed and protected; without it directories are global all the same.
+    #[serde(default = "enabled")]
+    pub enable: bool,
     /// `CKPT=` lines: which datasets go to which store.
     #[serde(default)]
     pub stores: Vec<StoreRule>,
+}
+
+fn enabled() -> bool {
+    true
 }
 
 /// What of a checkpoint descriptor decides where a dataset goes (DESIGN 5).

@@ -54,8 +54,14 @@ impl Node {
             Command::RefuseMarker { name, reason } => {
                 let shown = String::from_utf8_lossy(&name).into_owned();
                 self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
-                self.refuse_markers(&name);
+                self.answer_markers(&name, libc::EIO);
                 self.in_records(link, move |node| node.give_up_background(&[name], &reason));
+            }
+            Command::WaiveMarker { name } => {
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                self.events.warning(None, &format!("{shown}: not protected: SCR_ENABLE=0"));
+                self.answer_markers(&name, 0);
+                self.in_records(link, move |node| node.give_up_background(&[name], "SCR_ENABLE=0"));
             }
             Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),
             // After what was to be recorded of the failure: the program's death may end the coordinators.

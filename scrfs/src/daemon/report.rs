@@ -48,6 +48,7 @@ impl Node {
                 pid: attached.pid,
             }),
             was_attached: state.was_attached,
+            enabled: state.settings.as_ref().is_none_or(|settings| settings.enable),
             flush_every: state.settings.as_ref().map_or(0, |settings| settings.flush_every),
             epoch: state.table.epoch.0,
             datasets,

@@ -85,8 +85,9 @@ impl Node {
         }
     }
 
-    /// The markers of `name` that have been set cannot be sealed; what is set from now on is another try.
-    pub(super) fn refuse_markers(&self, name: &[u8]) {
+    /// No seal comes of the markers of `name` that have been set: they end with `errno`. What is set from now on is another
+    /// try.
+    pub(super) fn answer_markers(&self, name: &[u8], errno: i32) {
         let waiters = {
             let mut state = self.state.lock();
             let waiters = state.waiting.take_markers(name, None);
@@ -94,7 +95,7 @@ impl Node {
             waiters
         };
         for waiter in waiters {
-            waiter.answer(libc::EIO);
+            waiter.answer(errno);
         }
     }
 

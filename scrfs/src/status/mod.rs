@@ -39,6 +39,8 @@ pub struct NodeStatus {
     pub was_attached: bool,
     /// The highest epoch seen.
     pub epoch: u64,
+    /// `SCR_ENABLE` of the job: without it nothing is protected. True also while no coordinator has told it.
+    pub enabled: bool,
     /// `SCR_FLUSH` of the job; 0 also while no coordinator has told it.
     pub flush_every: u32,
     /// Newest first.

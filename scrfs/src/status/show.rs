@@ -27,6 +27,9 @@ pub fn show(s: &NodeStatus) -> String {
         let (taken, limit) = (bytes_for_people(taken), bytes_for_people(limit));
         let _ = writeln!(text, "the cache has taken {taken} of {limit} (SCRFS_CACHE_BYTES)");
     }
+    if !s.enabled {
+        text.push_str("SCR_ENABLE=0: markers succeed at once, and nothing is protected\n");
+    }
     if s.waiting > 0 {
         let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
     }

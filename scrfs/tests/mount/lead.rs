@@ -50,6 +50,7 @@ impl Lead {
             scheme: Scheme::Xor,
             set_size: 8,
             hop_distance: 1,
+            enable: true,
             flush_every: 0,
             fetch: true,
             distribute: true,

@@ -424,6 +424,7 @@ impl Daemon {
                 }
                 events.push(Event::Refused { name });
             }
+            Command::WaiveMarker { name } => panic!("{name:?} is to be protected"),
             Command::Evict(id) => {
                 self.copies.retain(|(of, _), _| *of != id);
                 self.next.remove(&id);

@@ -128,6 +128,7 @@ fn settings(rng: &mut Rng) -> Settings {
         scheme: *rng.pick(&[Scheme::Xor, Scheme::Xor, Scheme::Partner, Scheme::Single]).expect("some"),
         set_size: *rng.pick(&[2, 3, 8]).expect("some"),
         hop_distance: 1,
+        enable: true,
         flush_every: *rng.pick(&[0, 1, 2, 3]).expect("some"),
         fetch: rng.chance(90),
         distribute: rng.chance(92),

@@ -57,6 +57,7 @@ pub(crate) mod tests {
             }),
             was_attached: true,
             epoch: 2,
+            enabled: true,
             flush_every: 0,
             datasets,
             waiting: 0,

@@ -59,6 +59,9 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
             ));
         }
     }
+    if !job.enable {
+        output::talk("scrfs-run: SCR_ENABLE=0: markers succeed at once, and nothing is protected");
+    }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
     prefix::look(&job.prefix)?;
@@ -69,35 +72,6 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
     let code = driver.run(&events);
     driver.end_all();
     code
-}
-
-/// Runs the program as the launcher alone would (`SCR_ENABLE=0`).
-pub(crate) fn plain(job: Job) -> Outcome<u8> {
-    process::adopt_orphans().map_err(|e| Failure::new(format!("becoming a subreaper: {e}")))?;
-    let (queue, events) = mpsc::channel();
-    watch_signals(&queue)?;
-    let hosts: Vec<String> =
-        job.plan.hosts.iter().filter(|h| !job.excluded.contains(h)).take(job.plan.nodes).cloned().collect();
-    let line = job.mpirun.program(&hosts, job.ranks_per_node, &job.program, &[]);
-    let mut driver = Driver::new(job, queue);
-    driver.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
-    let mut stopped_by = None;
-    let code = loop {
-        match driver.next(&events) {
-            Some(Event::Ended(Part::Program, pid)) => {
-                if let Some(code) = driver.reap(Part::Program, pid) {
-                    break code;
-                }
-            }
-            Some(Event::Tell(Input::Signal(signal))) => {
-                stopped_by = Some(128_u8.saturating_add(signal));
-                driver.stop(Part::Program);
-            }
-            _ => {}
-        }
-    };
-    driver.end_all();
-    Ok(stopped_by.unwrap_or(code))
 }
 
 fn cannot_start(line: &CommandLine, error: &io::Error) -> Failure {

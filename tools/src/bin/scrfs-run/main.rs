@@ -31,6 +31,5 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<u8> {
-    let job = arguments::Arguments::parse().into_job()?;
-    if job.enable { drive::supervised(job) } else { drive::plain(job) }
+    drive::supervised(arguments::Arguments::parse().into_job()?)
 }
