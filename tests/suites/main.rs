@@ -21,6 +21,7 @@ mod relaunch;
 mod sealed_directories;
 mod semantics;
 mod settings;
+mod slurm;
 mod sparse;
 mod stores;
 mod tidy;
