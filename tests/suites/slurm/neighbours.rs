@@ -12,7 +12,7 @@ fn two_users_share_nodes() {
     let theirs = Saver { uid: USERS[1].1, ..theirs };
     let batches = [&ours, &theirs].map(|job| {
         let hold = format!("uneven hold={PFS}/{}/go", job.name);
-        (job, job.submit("--nodes=3", "export SCR_FLUSH=0", "", &format!("2 {hold}")))
+        (job, job.submit("--nodes=3", "export SCR_FLUSH=1", "", &format!("2 {hold}")))
     });
     for (job, batch) in &batches {
         job.await_sealed(batch, 2);
