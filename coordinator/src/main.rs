@@ -3,15 +3,19 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use scrfs::control::Start;
+use scrfs::manual::{self, Page};
 use scrfs_coordinator::comm::mpi::MpiTransport;
 use scrfs_coordinator::service::{self, Options};
+
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs-coordinator", section: 8, text: include_str!("scrfs-coordinator.8") };
 
 /// One per node, started by mpirun; `scrfs-run` does that. When programs may start, the first one prints a line that
 /// begins with `scrfs-ready` on standard output.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(name = "scrfs-coordinator", version)]
 #[command(group(clap::ArgGroup::new("start").required(true).args(["attach", "restart"])))]
 struct Arguments {
     /// Where scrfs is mounted on every node.
@@ -35,6 +39,9 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    if let Some(written) = manual::when_asked(std::env::args_os(), Arguments::command, PAGE, false) {
+        return written;
+    }
     let arguments = Arguments::parse();
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
     let Arguments { mount, prefix, job_id, program_hosts, .. } = arguments;

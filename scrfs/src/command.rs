@@ -1,15 +1,22 @@
 //! The command line.
 
+mod doctor;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use scrfs::config::{Config, Sources, read_file};
-use scrfs::mount::{MountError, Options, launch, worker};
+use scrfs::manual::{self, Page};
+use scrfs::mount::{MountError, Options, launch, service, worker};
 use scrfs::path::RelPath;
+use scrfs::syslog::{self, Syslog};
+
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs", section: 8, text: include_str!("manual/scrfs.8") };
 
 /// A checkpoint file system: programs write checkpoints at node-local speed; sealed ones survive the loss of nodes.
 #[derive(Debug, Parser)]
@@ -42,6 +49,8 @@ enum Action {
         /// Where it is mounted.
         mount_point: PathBuf,
     },
+    /// Say whether this node is fit for scrfs, and what to do where it is not.
+    Doctor(doctor::DoctorArgs),
     #[command(hide = true)]
     Supervise(MountArgs),
     #[command(hide = true)]
@@ -88,6 +97,10 @@ enum CommandError {
     Config(#[from] scrfs::config::ConfigError),
     #[error("cannot read this process's settings: {0}")]
     Process(#[from] std::io::Error),
+    #[error("environment: SCRFS_LOG_TO={0:?}: expected file or syslog")]
+    LogTo(OsString),
+    #[error("--hosts {0:?}: {1}")]
+    Hosts(String, String),
     #[error("checkpoint path {0:?}: {1}")]
     CheckpointPath(PathBuf, String),
 }
@@ -99,7 +112,9 @@ impl CommandError {
             Self::CheckpointPath(..) => {
                 Some("name a directory of its own, relative to the mount point".into())
             }
-            Self::Config(_) => Some("the parameters are in scrfs/docs/operations.md".into()),
+            Self::Config(_) => Some("the parameters are in scrfs.conf(5)".into()),
+            Self::Hosts(..) => Some("name hosts such as node1,node[3-5]".into()),
+            Self::LogTo(_) => Some("set one of these, or unset it".into()),
             Self::Process(_) => None,
         }
     }
@@ -107,17 +122,21 @@ impl CommandError {
     /// Wrong usage and refused parameters are 2, as scrfs-run's are.
     fn code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::CheckpointPath(..) => ExitCode::from(2),
+            Self::Config(_) | Self::CheckpointPath(..) | Self::Hosts(..) | Self::LogTo(_) => {
+                ExitCode::from(2)
+            }
             Self::Mount(_) | Self::Process(_) => ExitCode::FAILURE,
         }
     }
 }
 
 pub(super) fn main() -> ExitCode {
+    if let Some(written) = manual::when_asked(std::env::args_os(), CommandLine::command, PAGE, true) {
+        return written;
+    }
     let line = CommandLine::parse();
-    start_log();
-    match act(line.action) {
-        Ok(()) => ExitCode::SUCCESS,
+    match start_log(&line.action).and_then(|()| act(line.action)) {
+        Ok(code) => code,
         Err(error) => {
             let mut text = format!("scrfs: {error}\n");
             if let Some(hint) = error.hint() {
@@ -130,28 +149,53 @@ pub(super) fn main() -> ExitCode {
     }
 }
 
-/// Logs go to standard error, which is a daemon's log file; `SCRFS_LOG` filters them.
-fn start_log() {
+/// Logs go to standard error, which is a daemon's log file, or a daemon's to syslog; `SCRFS_LOG` filters them.
+fn start_log(action: &Action) -> Result<(), CommandError> {
     use std::io::IsTerminal;
+    let to = std::env::var_os("SCRFS_LOG_TO").unwrap_or_default();
     let filter = tracing_subscriber::EnvFilter::try_from_env("SCRFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,scrfs=info"));
+    let is_daemon = matches!(action, Action::Supervise(_) | Action::Worker { .. });
+    if to == "syslog" && is_daemon {
+        let log = Syslog::new("scrfs", Path::new(syslog::SOCKET))?;
+        let lines = tracing_subscriber::fmt().without_time().with_level(false).with_ansi(false);
+        let started = lines.with_env_filter(filter).with_writer(log).try_init();
+        debug_assert!(started.is_ok());
+        return Ok(());
+    }
+    if !["", "file", "syslog"].iter().any(|word| to == *word) {
+        return Err(CommandError::LogTo(to));
+    }
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
     debug_assert!(started.is_ok());
+    Ok(())
 }
 
-fn act(action: Action) -> Result<(), CommandError> {
+fn act(action: Action) -> Result<ExitCode, CommandError> {
     match action {
-        Action::Mount { foreground, mount } => launch::mount(options(mount)?, foreground)?,
+        Action::Mount { foreground, mount } => {
+            launch::mount(options(mount)?, foreground.then_some(tell_service_manager))?
+        }
         Action::Umount { force, mount_point } => launch::unmount(&mount_point, force)?,
         Action::Supervise(mount) => launch::supervise(&options(mount)?)?,
         Action::Reload { mount_point } => launch::reload(&mount_point)?,
         Action::Worker { state, mount } => worker::run(&options(mount)?, state)?,
+        Action::Doctor(args) => return doctor::doctor(args),
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one that started this in the foreground, if it wants to know when the mount answers.
+fn tell_service_manager() {
+    if let Some(socket) = std::env::var_os(service::SOCKET)
+        && let Err(error) = service::ready(&socket)
+    {
+        tracing::warn!(%error, "{} cannot be told that the mount answers", service::SOCKET);
+    }
 }
 
 /// Options of the command line, over the environment, over files, over defaults.

@@ -8,6 +8,8 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod dataset;
+#[cfg(feature = "fuse")]
+pub mod doctor;
 pub mod faults;
 pub mod fs;
 #[cfg(feature = "fuse")]
@@ -16,6 +18,7 @@ pub mod hash;
 pub mod ids;
 pub mod keep;
 mod lane;
+pub mod manual;
 #[cfg(feature = "fuse")]
 pub mod mount;
 pub mod path;
@@ -26,4 +29,5 @@ pub mod redundancy;
 pub mod status;
 pub mod store;
 pub mod stores;
+pub mod syslog;
 pub mod transfer;

@@ -8,6 +8,7 @@ mod eyes;
 mod flat;
 mod full;
 mod generations;
+mod install;
 mod interrupt;
 mod limits;
 mod logs;

@@ -260,7 +260,7 @@ pub const PENDING: &[&str] = &[];
 /// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what arms fault points in
 /// test builds.
 pub const EXPORTED: &[&str] =
-    &["SCRFS_CURRENT", "SCRFS_RUN", "SCRFS_LOG", "SCRFS_FAULTS", "SCRFS_FAULTS_FILE"];
+    &["SCRFS_CURRENT", "SCRFS_RUN", "SCRFS_LOG", "SCRFS_LOG_TO", "SCRFS_FAULTS", "SCRFS_FAULTS_FILE"];
 
 /// Names that belong to scrfs: a typing error in one is worth a warning.
 pub(super) fn is_ours(name: &str) -> bool {

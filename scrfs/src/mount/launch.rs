@@ -30,8 +30,8 @@ const TABLE: &str = "/proc/self/mountinfo";
 /// Between an error's text and its hint, on the supervisor's standard output.
 const HINT: char = '\u{1f}';
 
-/// Mounts, and returns when the mount answers; with `foreground` when it is gone again.
-pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
+/// Mounts, and returns when the mount answers; with `foreground` when it is gone again, and that runs when it answers.
+pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result<(), MountError> {
     clean_stale();
     options.mount_point = mount_point(&options.mount_point)?;
     let places = Places::of(&options)?;
@@ -41,8 +41,8 @@ pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
         return Err(MountError::Busy { directory: places.control, pid });
     }
     places.make_control()?;
-    if foreground {
-        return supervisor::run(&options, &places.control, || ());
+    if let Some(ready) = foreground {
+        return supervisor::run(&options, &places.control, ready);
     }
     let log = places.log();
     let log = OpenOptions::new()

@@ -3,6 +3,7 @@
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
+//! * [`service`]: what systemd is told.
 //! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
 //!   can fail in the meantime: it starts workers and waits.
 //! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
@@ -17,6 +18,7 @@ pub mod device;
 pub mod launch;
 pub mod places;
 pub mod read_ahead;
+pub mod service;
 pub mod stores;
 pub mod supervisor;
 pub mod table;
@@ -255,6 +257,15 @@ impl MountError {
             Self::Io { path, source, .. } if path.starts_with("/dev/fuse") => match source.kind() {
                 io::ErrorKind::NotFound => "load the kernel module: modprobe fuse".into(),
                 _ => "/dev/fuse must be readable and writable for this user".into(),
+            },
+            Self::NoUser(name) => {
+                format!("name the job's user with --user; this node must know it: getent passwd {name}")
+            }
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => "see that the path is right".into(),
+                io::ErrorKind::PermissionDenied => "run this as root, or with a directory of your own".into(),
+                io::ErrorKind::StorageFull => "make room there, or name another directory".into(),
+                _ => return None,
             },
             _ => return None,
         })

@@ -10,9 +10,13 @@ mod wait;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use scrfs::manual::{self, Page};
 use scrfs_tools::node::{MOUNT, Node};
 use scrfs_tools::{Outcome, exit};
+
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs-ctl", section: 1, text: include_str!("scrfs-ctl.1") };
 
 /// Ask and steer scrfs.
 #[derive(Debug, Parser)]
@@ -97,6 +101,9 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    if let Some(written) = manual::when_asked(std::env::args_os(), Arguments::command, PAGE, false) {
+        return written;
+    }
     exit("scrfs-ctl", carry_out(Arguments::parse().verb))
 }
 

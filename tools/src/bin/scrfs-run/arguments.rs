@@ -92,7 +92,7 @@ impl Arguments {
                 .hint("start it in a directory that exists")
         })?;
         let config = Config::load(&sources, config::read_file)
-            .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
+            .map_err(|e| Failure::new(e).hint("the parameters are in scrfs.conf(5)").code(2))?;
         for warning in &config.warnings {
             output::talk(&format!("scrfs-run: warning: {warning}"));
         }

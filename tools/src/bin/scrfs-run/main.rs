@@ -20,10 +20,18 @@ mod supervise;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use scrfs::manual::{self, Page};
 use scrfs_tools::{Outcome, exit};
 
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs-run", section: 1, text: include_str!("scrfs-run.1") };
+
 fn main() -> ExitCode {
+    let command = arguments::Arguments::command;
+    if let Some(written) = manual::when_asked(std::env::args_os(), command, PAGE, false) {
+        return written;
+    }
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(failure) => exit("scrfs-run", Err(failure)),
