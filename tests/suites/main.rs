@@ -13,6 +13,7 @@ mod interrupt;
 mod limits;
 mod logs;
 mod marker;
+mod messages;
 mod patterns;
 mod pointers;
 mod prefix_away;
