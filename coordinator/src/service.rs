@@ -16,7 +16,7 @@ use crate::comm::Transport;
 use crate::message::Greeting;
 use crate::node::{self, NodeError};
 use crate::open::{self, OpenError};
-use crate::pfs;
+use crate::pfs::{self, status::Reporter};
 use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
 use crate::settings;
 
@@ -101,7 +101,7 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
     let (wake, wakes) = unbounded();
     let watching = watch_signals(wake.clone());
     let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wake));
-    let (node, connect, opening, early) = match opened {
+    let (node, connect, questions, opening, early) = match opened {
         Ok(opened) => opened,
         Err(error) => return fail(&transport, &error),
     };
@@ -114,7 +114,12 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Ok(pfs) => pfs,
         Err(error) => return fail(&transport, &ServiceError::Thread("the PFS", error)),
     };
-    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs };
+    let reporter = leads.then(|| Reporter::start(&opening, questions)).transpose();
+    let reporter = match reporter {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&transport, &ServiceError::Thread("the last status", error)),
+    };
+    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, reporter };
     let (transport, result) = Coordinator::start(parts, early);
     match result {
         Ok(Ended::Asked) => leave(transport),
@@ -134,7 +139,8 @@ fn sources(options: &Options) -> io::Result<Sources> {
     Ok(sources)
 }
 
-type Attached = (node::Node, crate::jobs::link::Connector, crate::message::Opening, open::Early);
+type Attached =
+    (node::Node, crate::jobs::link::Connector, node::Questions, crate::message::Opening, open::Early);
 
 fn attach(
     transport: &mut impl Leave,
@@ -158,11 +164,11 @@ fn attach(
         start: opening.start,
         settings: Box::new(opening.settings.clone()),
     };
-    let connect = daemon.connector(opening.epoch);
+    let (connect, questions) = (daemon.connector(opening.epoch), daemon.questions());
     let up = wake.clone();
     let node = daemon.attach(role, move |from| drop(up.send(Wake::Daemon(from))))?;
     open::attached(transport, &mut early)?;
-    Ok((node, connect, opening, early))
+    Ok((node, connect, questions, opening, early))
 }
 
 /// All coordinators were asked to end.

@@ -215,9 +215,9 @@ impl<'a> Job<'a> {
         found.and_then(|d| d["state"].as_str()).unwrap_or("").to_owned()
     }
 
-    /// Whether the dataset is protected, as a node sees it.
+    /// Whether the dataset is complete, as a node sees it; with one node nothing protects it.
     pub fn is_sealed(&self, node: usize, dataset: &str) -> bool {
-        ["protected", "flushing", "flushed"].contains(&self.state(node, dataset).as_str())
+        ["sealed", "protected", "flushing", "flushed"].contains(&self.state(node, dataset).as_str())
     }
 
     /// Coordinators on `hosts`, and a program on all of them that does nothing, so that tests can work on the mount.

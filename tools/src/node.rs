@@ -29,6 +29,16 @@ impl Node {
         Ok(Self { mount: mount.to_owned(), control, timeout: TIMEOUT })
     }
 
+    /// The daemon of a control directory, whose mount may be in another mount namespace.
+    pub fn of(mount: PathBuf, control: PathBuf) -> Self {
+        Self { mount, control, timeout: TIMEOUT }
+    }
+
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
     /// The same with another limit for each answer.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Self {
@@ -79,18 +89,22 @@ impl Node {
 }
 
 fn explain(mount: &Path, error: &ClientError) -> Failure {
-    let failure = Failure::new(error);
+    let (failure, at) = (Failure::new(error), mount.display());
     match error {
         ClientError::NotMounted(_) => failure.hint(format!(
-            "mount it with `scrfs mount {}`, or name another with --mount DIR",
-            mount.display()
+            "mount it with `scrfs mount {at}` (`scrfs try DIR` needs no root); `scrfs-ctl jobs` shows what is mounted, \
+             --mount DIR names another, --prefix DIR and --job ID ask without a mount"
         )),
         ClientError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            failure.hint("only the job's user and root may ask")
+            failure.hint("only the job's user and root may ask; --prefix DIR needs no daemon")
         }
+        ClientError::Refused { .. } => failure.hint("only the job's user and root may ask; --prefix DIR needs no daemon"),
         ClientError::Connect { .. } => {
-            failure.hint(format!("its daemon has died; `scrfs umount {}` and mount again", mount.display()))
+            failure.hint(format!("its daemon has died: `scrfs umount {at}`, then `scrfs mount {at}`; files of the cache are kept"))
         }
+        ClientError::Stream(_) => failure.hint(format!(
+            "its daemon does not answer, or is of another version: `scrfs reload {at}` starts the installed one"
+        )),
         _ => failure,
     }
 }

@@ -6,7 +6,7 @@ use super::Settings;
 use crate::ids::{Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,16 +1,14 @@
 //! What this node tells operators of itself.
 
 use crate::control::HeldState;
-use crate::dataset::Scheme;
 use crate::ids::DatasetId;
-use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, survives};
+use crate::status::last::VERSION;
+use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, SEALED, is_protected, survives};
 use crate::stores::PRIMARY;
 
 use super::node::Node;
 use super::state::Dataset;
 
-/// Version of the status form.
-const VERSION: u32 = 1;
 /// Open datasets shown; each costs a walk of its directory.
 const OPEN_MAX: usize = 16;
 
@@ -59,10 +57,11 @@ impl Node {
         let mut status = blank(dataset.id.0, &dataset.name, state_word(dataset));
         status.flushed = dataset.flushed;
         status.current = current == Some(dataset.id);
-        status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress());
+        let encoded = dataset.encoded.filter(|_| status.state == "encoding");
+        status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress()).or(encoded);
         if let Some(index) = &dataset.catalog {
             let layout = &index.catalog().layout;
-            status.scheme = scheme_word(layout.scheme).into();
+            status.scheme = layout.scheme.word().into();
             status.bytes = index.catalog().bytes();
             status.files = layout.members.iter().map(|place| place.files).sum();
             // Of a hidden one the catalog says where its members were, and no more.
@@ -131,16 +130,11 @@ pub(super) fn state_word(dataset: &Dataset) -> &'static str {
     match (dataset.state(), &dataset.transfer) {
         (HeldState::Complete, Some(("flushing", _))) => "flushing",
         (HeldState::Complete, _) if dataset.flushed => "flushed",
-        (HeldState::Complete, _) => "protected",
+        (HeldState::Complete, _) => match &dataset.catalog {
+            Some(index) if is_protected(&index.catalog().layout) => "protected",
+            _ => SEALED,
+        },
         (HeldState::Frozen, Some((what, _))) => what,
         (HeldState::Frozen | HeldState::Recorded, _) => "encoding",
-    }
-}
-
-fn scheme_word(scheme: Scheme) -> &'static str {
-    match scheme {
-        Scheme::Single => "SINGLE",
-        Scheme::Partner => "PARTNER",
-        Scheme::Xor => "XOR",
     }
 }

@@ -123,6 +123,8 @@ pub(super) struct Dataset {
     pub(super) listed: bool,
     /// A transfer of it that runs: what, and how far.
     pub(super) transfer: Option<(&'static str, Monitor)>,
+    /// Bytes of its files here that were read to be encoded, and all of them. Not on storage.
+    pub(super) encoded: Option<(u64, u64)>,
     /// Why its bytes are not to be trusted, if so.
     pub(super) failed: Option<String>,
 }
@@ -142,6 +144,7 @@ impl Dataset {
             settled: false,
             listed: false,
             transfer: None,
+            encoded: None,
             failed: None,
         }
     }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::people::{bytes_for_people, hosts_for_people};
-use super::{DatasetStatus, NodeStatus, StoreStatus};
+use super::{DatasetStatus, NodeStatus, SEALED, StoreStatus};
 
 /// The state of a complete dataset that the last restart did not present.
 const HIDDEN: &str = "hidden";
@@ -37,6 +37,11 @@ pub fn show(s: &NodeStatus) -> String {
     let _ = writeln!(text, "\n{}", trimmed(&datasets(s)));
     if s.datasets.iter().any(|d| d.current) {
         text.push_str("* current: what a restart presents\n");
+    }
+    if s.datasets.iter().any(|d| d.state == SEALED) {
+        text.push_str(
+            "sealed: complete, and not protected: the loss of a node that holds it would take files of it along\n",
+        );
     }
     if s.datasets.iter().any(|d| d.state == HIDDEN) {
         text.push_str(
@@ -128,7 +133,7 @@ fn cost(s: &NodeStatus, host: &str) -> (String, String) {
     let (mut presented, mut lost) = (None, Vec::new());
     // The last restart could not use the hidden ones, or a person chose against them.
     for d in s.datasets.iter().filter(|d| d.state != HIDDEN) {
-        if !is_sealed(d) {
+        if !d.is_complete() {
             lost.push(format!("{} (not sealed)", d.name.escape_debug()));
         } else if survives(d, host) {
             presented = presented.or(Some(d));
@@ -149,11 +154,6 @@ fn hosts(s: &NodeStatus) -> BTreeSet<&str> {
     let mut all: BTreeSet<&str> = coordinators.chain(members).map(String::as_str).collect();
     all.insert(&s.host);
     all
-}
-
-/// Open and failed ones, and those on the way, are not what a restart presents.
-fn is_sealed(d: &DatasetStatus) -> bool {
-    d.id != 0 && matches!(d.state.as_str(), "protected" | "flushing" | "flushed")
 }
 
 /// A node that holds nothing of it costs it nothing.

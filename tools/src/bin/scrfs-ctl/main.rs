@@ -1,18 +1,24 @@
 //! `scrfs-ctl`: questions and requests of operators, one file per verb.
 
 mod events;
+mod jobs;
 mod list;
+mod place;
 mod print;
 mod probe;
 mod status;
 mod wait;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use scrfs_tools::node::{MOUNT, Node};
 use scrfs_tools::{Outcome, exit};
+
+use crate::place::At;
 
 /// Ask and steer scrfs.
 #[derive(Debug, Parser)]
@@ -40,20 +46,30 @@ enum Verb {
     /// Mount mode, coordinator, datasets, and what the loss of each node would cost.
     Status {
         #[command(flatten)]
-        at: AtMount,
+        at: At,
         /// One JSON object.
+        #[arg(long, conflicts_with = "watch")]
+        json: bool,
+        /// Again every so many seconds, with bars; a line for each change where standard output is no terminal.
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+              value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        watch: Option<u64>,
+    },
+    /// Jobs mounted on this node and your jobs by the scheduler: state, newest protected dataset, current one.
+    Jobs {
+        /// A JSON array.
         #[arg(long)]
         json: bool,
     },
     /// Datasets, one per line, newest first: id, state, bytes, name.
     List {
         #[command(flatten)]
-        at: AtMount,
+        at: At,
     },
     /// What happened on this node, oldest first, a JSON line each.
     Events {
         #[command(flatten)]
-        at: AtMount,
+        at: At,
         /// How many, the newest ones.
         #[arg(short = 'n', value_name = "N", default_value_t = 20)]
         count: u32,
@@ -102,9 +118,13 @@ fn main() -> ExitCode {
 
 fn carry_out(verb: Verb) -> Outcome {
     match verb {
-        Verb::Status { at, json } => status::status(&at.node()?, json),
-        Verb::List { at } => list::list(&at.node()?),
-        Verb::Events { at, count } => events::events(&at.node()?, count),
+        Verb::Status { at, watch: Some(seconds), .. } => {
+            watch::watch(&at.place()?, Duration::from_secs(seconds))
+        }
+        Verb::Status { at, json, watch: None } => status::status(&at.place()?, json),
+        Verb::Jobs { json } => jobs::jobs(json),
+        Verb::List { at } => list::list(&at.place()?),
+        Verb::Events { at, count } => events::events(&at.place()?, count),
         Verb::Records { at, switch } => at.node()?.record_io(switch == "on"),
         Verb::Print { file } => print::print(&file),
         Verb::Wait { at, limit, every } => wait::wait(&at.node()?, limit, every),

@@ -62,10 +62,9 @@ fn not_ours(token: &Token, status: &NodeStatus) -> Option<String> {
     (theirs != token.job).then(|| format!("its mount is job {theirs}'s, not {}'s", token.job))
 }
 
-/// The highest id that is protected.
+/// The highest id that is complete.
 fn newest(status: &NodeStatus) -> u64 {
-    let protected = |state: &str| matches!(state, "protected" | "flushing" | "flushed");
-    status.datasets.iter().filter(|d| protected(&d.state)).map(|d| d.id).max().unwrap_or(0)
+    status.datasets.iter().filter(|d| d.is_complete()).map(|d| d.id).max().unwrap_or(0)
 }
 
 /// Kills every process of this run, and every one whose run is dead, until none is left. How many of each.

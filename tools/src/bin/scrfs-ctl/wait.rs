@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use scrfs::status::{DatasetStatus, NodeStatus};
+use scrfs::status::{DatasetStatus, NodeStatus, SEALED};
 use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, bytes_for_people};
 use scrfs_tools::{Failure, Outcome};
@@ -55,7 +55,7 @@ fn busy(status: &NodeStatus) -> Option<String> {
 /// A flush is due: a multiple of `every` lies above the dataset before it, up to its own id.
 fn is_due(dataset: &DatasetStatus, all: &[DatasetStatus], every: u32) -> bool {
     let (id, every) = (dataset.id, u64::from(every));
-    if every == 0 || id == 0 || dataset.flushed || dataset.state != "protected" {
+    if every == 0 || id == 0 || dataset.flushed || !matches!(dataset.state.as_str(), "protected" | SEALED) {
         return false;
     }
     let before = all.iter().map(|d| d.id).filter(|other| *other < id).max().unwrap_or(0);
