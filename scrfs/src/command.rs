@@ -11,6 +11,8 @@ use scrfs::config::{Config, Sources, read_file};
 use scrfs::mount::{MountError, Options, launch, worker};
 use scrfs::path::RelPath;
 
+use crate::trial::{self, TrialError};
+
 /// A checkpoint file system: programs write checkpoints at node-local speed; sealed ones survive the loss of nodes.
 #[derive(Debug, Parser)]
 #[command(name = "scrfs", version)]
@@ -41,6 +43,17 @@ enum Action {
     Reload {
         /// Where it is mounted.
         mount_point: PathBuf,
+    },
+    /// A mount and a coordinator on this machine alone, without root, scheduler or launcher, to see what it is like.
+    Try {
+        /// End it, and remove what was written there.
+        #[arg(long)]
+        stop: bool,
+        /// Stay until interrupted, and end it then.
+        #[arg(long, conflicts_with = "stop")]
+        foreground: bool,
+        /// An empty directory; it is made if it is missing.
+        directory: PathBuf,
     },
     #[command(hide = true)]
     Supervise(MountArgs),
@@ -85,6 +98,8 @@ enum CommandError {
     #[error(transparent)]
     Mount(#[from] MountError),
     #[error(transparent)]
+    Trial(#[from] TrialError),
+    #[error(transparent)]
     Config(#[from] scrfs::config::ConfigError),
     #[error("cannot read this process's settings: {0}")]
     Process(#[from] std::io::Error),
@@ -96,6 +111,7 @@ impl CommandError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Mount(error) => error.hint(),
+            Self::Trial(error) => error.hint(),
             Self::CheckpointPath(..) => {
                 Some("name a directory of its own, relative to the mount point".into())
             }
@@ -108,7 +124,7 @@ impl CommandError {
     fn code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::CheckpointPath(..) => ExitCode::from(2),
-            Self::Mount(_) | Self::Process(_) => ExitCode::FAILURE,
+            Self::Mount(_) | Self::Trial(_) | Self::Process(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -147,6 +163,8 @@ fn act(action: Action) -> Result<(), CommandError> {
     match action {
         Action::Mount { foreground, mount } => launch::mount(options(mount)?, foreground)?,
         Action::Umount { force, mount_point } => launch::unmount(&mount_point, force)?,
+        Action::Try { stop: true, directory, .. } => trial::stop(&directory)?,
+        Action::Try { foreground, directory, .. } => trial::start(&directory, foreground)?,
         Action::Supervise(mount) => launch::supervise(&options(mount)?)?,
         Action::Reload { mount_point } => launch::reload(&mount_point)?,
         Action::Worker { state, mount } => worker::run(&options(mount)?, state)?,
