@@ -9,6 +9,7 @@ mod flat;
 mod full;
 mod generations;
 mod interrupt;
+mod keyboard;
 mod limits;
 mod logs;
 mod marker;
