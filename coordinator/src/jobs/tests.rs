@@ -401,14 +401,10 @@ fn what_is_encoded_and_rebuilt_of_sparse_files_has_holes() {
     assert!(case.nodes.daemons[1].redundancy_bytes() == before);
 }
 
-/// Its share at node 0 fails, and nobody hears of it before the coordinator ends. Blocks that were ready before may go.
+/// Its share at node 0 fails, and nobody hears of it before the coordinator ends.
 fn is_held_back(connect: Connector, job: Job) {
     let (out, told) = crossbeam_channel::unbounded();
-    let emit: Emit = Arc::new(move |outgoing| {
-        if matches!(outgoing, Outgoing::Ended { .. }) {
-            drop(out.send(outgoing));
-        }
-    });
+    let emit: Emit = Arc::new(move |outgoing| drop(out.send(outgoing)));
     let mut jobs = Jobs::new(node(0), 4096, connect, emit);
     jobs.start(JobId(1), job);
     assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "the lead heard of it");

@@ -16,7 +16,7 @@
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
 //! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
-//! * `events`, `report`, `eyes`: what operators and programs see.
+//! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of the lead.
 
 pub mod boundary;
 pub mod catalog_file;
@@ -41,10 +41,12 @@ mod logs;
 mod loose;
 mod loose_store;
 mod members;
+mod priority;
 mod promise;
 mod quiet;
 mod report;
 mod requests;
+mod reserve;
 mod restart;
 mod room;
 mod rounds;
@@ -54,6 +56,7 @@ mod stores;
 mod transfers;
 mod waiting;
 mod whereabouts;
+mod wishes;
 
 pub use node::{Node, NodeConfig, NodeError};
 pub use stores::{CacheStore, tell_of_stores};

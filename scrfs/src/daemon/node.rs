@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::config::NO_JOB;
-use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Service};
+use crate::control::server::{Greeting, Heard, LinkHandle, Peer, Refusal, Server, Service};
 use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState, Start};
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
@@ -31,6 +31,8 @@ use super::generation::Generations;
 use super::journal::Journal;
 use super::loose::Loose;
 use super::loose_store::LooseStore;
+use super::priority::Priority;
+use super::reserve::KeptBack;
 use super::rounds::Rounds;
 use super::state::{Attached, Home, Origin, State};
 use super::stores::CacheStore;
@@ -54,13 +56,15 @@ pub struct NodeConfig {
     pub job_user: String,
     /// Who may speak on the socket, beside root.
     pub job_uid: u32,
+    /// The group of `SCRFS_OPERATOR_GROUP`.
+    pub operators: Option<u32>,
     /// `SCR_JOB_ID`.
     pub job_id: String,
     /// This node's name, as in catalogs.
     pub host: String,
     /// `SCRFS_COORDINATOR_WAIT` until a coordinator brings the job's.
     pub coordinator_wait: Duration,
-    /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
+    /// `SCRFS_CACHE_BYTES` of the mount, which a job may lower; 0: no limit.
     pub cache_bytes: u64,
     /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,
@@ -125,6 +129,9 @@ pub struct Node {
     /// A freezing thread has ended.
     pub(super) thawed: Condvar,
     pub(super) events: Events,
+    /// Room for what `disk`, `rounds`, `journal`, `loose` and `events` write.
+    pub(super) kept_back: KeptBack,
+    pub(super) priority: Priority,
     pub(super) lanes: Lanes,
     pub(super) me: Weak<Self>,
     origin: u64,
@@ -147,7 +154,8 @@ impl Node {
             Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
         let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.clone())
             .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
-        let node = Self::load(config, tree, &Arc::new(store), Arc::new(cache))?;
+        let node = Self::load(config, tree, store, Arc::new(cache))?;
+        node.watch_reserve(node.me.clone());
         node.take_up();
         let watching = Arc::clone(&node);
         let watcher = std::thread::Builder::new()
@@ -156,7 +164,8 @@ impl Node {
             .map_err(NodeError::Start)?;
         *node.watcher.lock() = Some(watcher);
         let service: Arc<dyn Service> = Arc::clone(&node) as _;
-        let server = Server::start(&node.config.control_directory, node.config.job_uid, service);
+        let heard = Heard { job_uid: node.config.job_uid, operators: node.config.operators };
+        let server = Server::start(&node.config.control_directory, heard, service);
         match server {
             Ok(server) => *node.server.lock() = Some(server),
             Err(error) => {
@@ -170,10 +179,12 @@ impl Node {
     fn load(
         config: NodeConfig,
         tree: Arc<dyn MountedTree>,
-        store: &Arc<Store>,
+        store: Store,
         cache: Arc<Cache>,
     ) -> Result<Arc<Self>, NodeError> {
-        let events = Events::open(store.path());
+        let (store, kept_back) = KeptBack::of(store);
+        let store = &Arc::new(store);
+        let events = Events::open(store.path(), kept_back.reserve().cloned());
         let mut disk = Disk::new(Arc::clone(store), Arc::clone(&cache));
         let mut loaded = disk.load()?;
         let settings = disk.settings(&mut loaded.problems)?;
@@ -181,7 +192,7 @@ impl Node {
         let (rounds, torn_rounds) = Rounds::load(store)?;
         let (journal, torn_journal) = Journal::load(store)?;
         let place = store.path().join("loose");
-        let (loose, bad) = LooseStore::open(&place)
+        let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned())
             .map_err(|source| NodeError::Directory { path: place.clone(), source })?;
         let loose = Loose::new(loose);
         loaded.problems.extend(bad);
@@ -211,14 +222,15 @@ impl Node {
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);
+        let background = |name| Lane::start_nice(name).map_err(NodeError::Start);
         let lanes = Lanes {
             records: lane("scrfs-records")?,
-            transfers: lane("scrfs-transfer")?,
+            transfers: background("scrfs-transfer")?,
             opens: lane("scrfs-open")?,
-            evictions: lane("scrfs-evict")?,
+            evictions: background("scrfs-evict")?,
             local: lane("scrfs-local")?,
             generations: lane("scrfs-change")?,
-            room: lane("scrfs-room")?,
+            room: background("scrfs-room")?,
         };
         Ok(Arc::new_cyclic(|me| Self {
             config,
@@ -235,6 +247,8 @@ impl Node {
             wake: Condvar::new(),
             thawed: Condvar::new(),
             events,
+            kept_back,
+            priority: Priority::default(),
             lanes,
             me: me.clone(),
             origin: random(),
@@ -307,6 +321,7 @@ impl Node {
 
     /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their work is done.
     pub fn stop(&self) {
+        self.priority.detached();
         let (attached, waiters) = {
             let mut state = self.state.lock();
             state.stopping = true;
@@ -400,6 +415,9 @@ impl Service for Node {
         if mine != its && mine != NO_JOB {
             return refuse(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"));
         }
+        if let Some(other) = self.of_another_run(&greeting.settings.restart.name) {
+            return refuse(other);
+        }
         if epoch < highest {
             return refuse(format!("epoch {epoch} is older than {highest}"));
         }
@@ -439,7 +457,9 @@ impl Service for Node {
                 state.askers.forget();
             }
             self.tree.follow(&greeting.settings);
-            self.follow_bound(greeting.settings.cache_bytes);
+            // What the administrator gave is not the user's to raise.
+            let bounds = [self.config.cache_bytes, greeting.settings.cache_bytes];
+            self.follow_bound(bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0));
             let seal_timeout = state.seal_timeout();
             for freezing in state.freezing.values() {
                 freezing.cancel();
@@ -456,6 +476,7 @@ impl Service for Node {
             })
         };
         drop(disk);
+        self.priority.attached(peer);
         self.wake.notify_all();
         self.events.info(None, &text);
         if let Some(former) = former {
@@ -483,6 +504,7 @@ impl Service for Node {
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }
+            self.priority.detached();
             state.attached.take()
         };
         self.wake.notify_all();
@@ -494,6 +516,8 @@ impl Service for Node {
     }
 
     fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal> {
+        // Who asks for it is a new thread, and so is the one that answers.
+        self.priority.joined();
         let state = self.state.lock();
         match &state.attached {
             Some(attached) if attached.greeting.epoch == epoch => Ok(()),
@@ -506,6 +530,7 @@ impl Service for Node {
     }
 
     fn request(&self, epoch: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
+        self.attend(&request);
         self.data_request(epoch, request)
     }
 
@@ -514,6 +539,7 @@ impl Service for Node {
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
             Ask::RecordIo(on) => self.switch_records(on, peer.uid),
+            Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
                 (self.config.on_stop)();
