@@ -169,7 +169,7 @@ fn probe(fs: &FileSystem, device: BorrowedFd<'_>) -> DataMode {
 impl Adapter {
     /// Asks for what the kernel offers of what we use. Never: writeback cache (excludes passthrough), locks (the
     /// kernel keeps them itself), DONT_MASK (the kernel applies the caller's umask), SETXATTR_EXT (fuser cannot parse
-    /// it).
+    /// it), ASYNC_DIO (the kernel leaves what others have read before an asynchronous direct write in its pages).
     fn negotiate(&self, config: &mut KernelConfig) {
         let mut wanted = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -177,7 +177,6 @@ impl Adapter {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
-            InitFlags::FUSE_ASYNC_DIO,
         ];
         if self.options.passthrough {
             wanted.push(InitFlags::FUSE_PASSTHROUGH);

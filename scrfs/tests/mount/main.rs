@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
 mod asked_again;
+mod direct;
 mod eyes;
 mod lead;
 mod limits;
