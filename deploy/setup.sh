@@ -9,6 +9,9 @@ RUST_VERSION=1.95.0
 # shellcheck disable=SC2034
 BASE_PACKAGES=(ca-certificates curl fuse3 gcc git iproute2 libc6-dev libclang-dev libopenmpi-dev
     openmpi-bin pkg-config procps util-linux)
+# What packages are made with.
+# shellcheck disable=SC2034
+PACKAGE_PACKAGES=(binutils dpkg-dev rpm)
 
 cannot() {
     printf '%s\n' "cannot go on: $1" "  $2" >&2

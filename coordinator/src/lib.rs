@@ -2,7 +2,7 @@
 //!
 //! * [`service`], [`open`], [`run`]: the process, the opening of an epoch, the loop
 //! * [`lead`]: what rank 0 decides; [`job`], [`pfs`]: what it has done for it
-//! * [`jobs`], [`comm`]: bytes between nodes; [`node`]: this node's daemon
+//! * [`jobs`], [`comm`]: bytes between nodes; [`node`]: this node's daemon; [`watch`]: whether the others live
 
 pub mod comm;
 pub mod epoch;
@@ -17,3 +17,4 @@ pub mod ready;
 pub mod run;
 pub mod service;
 pub mod settings;
+pub mod watch;

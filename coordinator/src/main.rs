@@ -1,17 +1,22 @@
 //! scrfs-coordinator: see the library's documentation. This file puts the parts together; the loop is in `run`.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use scrfs::control::Start;
+use scrfs::manual::{self, Page};
 use scrfs_coordinator::comm::mpi::MpiTransport;
 use scrfs_coordinator::service::{self, Options};
+
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs-coordinator", section: 8, text: include_str!("scrfs-coordinator.8") };
 
 /// One per node, started by mpirun; `scrfs-run` does that. When programs may start, the first one prints a line that
 /// begins with `scrfs-ready` on standard output.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(name = "scrfs-coordinator", version)]
 #[command(group(clap::ArgGroup::new("start").required(true).args(["attach", "restart"])))]
 struct Arguments {
     /// Where scrfs is mounted on every node.
@@ -32,17 +37,27 @@ struct Arguments {
     /// Where the program runs; default: where coordinators do.
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     program_hosts: Vec<String>,
+    /// A restart presents no dataset of an earlier epoch.
+    #[arg(long, value_name = "EPOCH", default_value_t = 0)]
+    not_before: u64,
+    /// Which of several scrfs-runs of the job, on different nodes, this belongs to.
+    #[arg(long, default_value = "")]
+    name: String,
 }
 
 fn main() -> ExitCode {
+    if let Some(written) = manual::when_asked(std::env::args_os(), Arguments::command, PAGE, false) {
+        return written;
+    }
     let arguments = Arguments::parse();
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
-    let Arguments { mount, prefix, job_id, program_hosts, .. } = arguments;
-    let options = Options { mount, start, prefix, job_id, program_hosts };
+    let Arguments { mount, prefix, job_id, program_hosts, not_before, name, .. } = arguments;
+    let options = Options { mount, start, prefix, job_id, program_hosts, not_before, name };
     match MpiTransport::new() {
         Ok(transport) => service::serve(transport, &options),
         Err(error) => {
-            eprintln!("scrfs-coordinator: {error}");
+            // Whether anybody reads it changes nothing.
+            drop(writeln!(std::io::stderr(), "scrfs-coordinator: {error}"));
             ExitCode::FAILURE
         }
     }

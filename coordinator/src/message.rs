@@ -52,6 +52,8 @@ pub struct Greeting {
     pub host: String,
     /// The highest epoch that its daemon has seen.
     pub epoch: Epoch,
+    /// Where it is watched ([`crate::watch`]); 0: nowhere.
+    pub watch_port: u16,
     /// Its settings.
     pub settings: Settings,
     /// Which of them were set there by hand.
@@ -65,6 +67,8 @@ pub struct Opening {
     pub epoch: Epoch,
     /// Host names by rank.
     pub hosts: Vec<String>,
+    /// Where each of them is watched.
+    pub watch_ports: Vec<u16>,
     /// How the coordinators start.
     pub start: Start,
     /// The lead's settings.

@@ -11,8 +11,10 @@ use crossbeam_channel::{Sender, unbounded};
 use scrfs::control::client::{self, ClientError, DataConnection, Link};
 use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Role};
 use scrfs::ids::Epoch;
+use scrfs::status::NodeStatus;
 
 use crate::jobs::link::{Connector, DataLink};
+use crate::pfs::status::Source;
 
 /// How long a mount may take to come up.
 pub const MOUNT_LIMIT: Duration = Duration::from_mins(1);
@@ -88,7 +90,7 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
     match client::ask(&directory, &Ask::Status, ASK_LIMIT)? {
         Answer::Status(status) => Ok(Found { directory, epoch: Epoch(status.epoch) }),
         Answer::Failed(reason) => Err(NodeError::Status(directory, reason)),
-        Answer::Events(_) | Answer::Done | Answer::Stopping => {
+        Answer::Events(_) | Answer::Done | Answer::Flush(_) | Answer::Stopping => {
             Err(NodeError::Status(directory, "wrong answer".to_owned()))
         }
     }
@@ -131,6 +133,11 @@ impl Found {
         Ok(Node { commands })
     }
 
+    /// Asks it as an operator does.
+    pub fn questions(&self) -> Questions {
+        Questions(self.directory.clone())
+    }
+
     /// Makes data connections for the workers of `epoch`.
     pub fn connector(&self, epoch: Epoch) -> Connector {
         let directory = self.directory.clone();
@@ -139,6 +146,26 @@ impl Found {
                 DataConnection::connect(&directory, epoch, DATA_LIMIT).map_err(|e| e.to_string())?;
             Ok(Box::new(connection) as Box<dyn DataLink>)
         })
+    }
+}
+
+/// A daemon that is asked for its status and events.
+#[derive(Debug)]
+pub struct Questions(PathBuf);
+
+impl Source for Questions {
+    fn status(&self) -> Result<NodeStatus, String> {
+        match client::ask(&self.0, &Ask::Status, ASK_LIMIT).map_err(|e| e.to_string())? {
+            Answer::Status(status) => Ok(*status),
+            _ => Err("the daemon gave a wrong answer".to_owned()),
+        }
+    }
+
+    fn events(&self, most: u32) -> Result<Vec<String>, String> {
+        match client::ask(&self.0, &Ask::Events(most), ASK_LIMIT).map_err(|e| e.to_string())? {
+            Answer::Events(lines) => Ok(lines),
+            _ => Err("the daemon gave a wrong answer".to_owned()),
+        }
     }
 }
 

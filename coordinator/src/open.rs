@@ -122,7 +122,8 @@ fn open(transport: &mut impl Transport, start: Start, early: &mut Early) -> Resu
         )
     };
     let notes = problem.map(note).into_iter().collect();
-    Ok(Opening { epoch, hosts, start, settings, notes })
+    let watch_ports = greetings.values().map(|g| g.watch_port).collect();
+    Ok(Opening { epoch, hosts, watch_ports, start, settings, notes })
 }
 
 fn agreed_hosts(

@@ -1,20 +1,20 @@
-//! Tells who started the coordinators that programs may start ([`scrfs::control::ready`]).
+//! Tells who started the coordinators that programs may start, and that they are to end ([`scrfs::control::ready`]).
 //!
 //! Standard output belongs to this alone; everything else that a coordinator has to say goes to standard error.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
-use scrfs::control::ready::Ready;
-
 /// Writes the line at once: it is shorter than what a pipe takes whole.
-pub fn announce(out: &mut impl Write, ready: &Ready) -> io::Result<()> {
-    out.write_all(format!("{ready}\n").as_bytes())?;
+pub fn announce(out: &mut impl Write, word: &impl Display) -> io::Result<()> {
+    out.write_all(format!("{word}\n").as_bytes())?;
     out.flush()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use scrfs::control::ready::Ready;
     use scrfs::ids::Epoch;
 
     #[test]

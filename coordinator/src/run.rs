@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use scrfs::control::ready::Ready;
+use scrfs::control::ready::{HaltDue, Ready};
 use scrfs::control::{Command, Event, Settings, Severity};
 use scrfs::ids::NodeRank;
 
@@ -21,6 +21,7 @@ use crate::lead::{Input, Lead, Output};
 use crate::message::{Opening, PeerMessage};
 use crate::node::{FromDaemon, Node};
 use crate::open::{self, Early, OpenError};
+use crate::pfs::status::Reporter;
 use crate::pfs::{PfsOutcome, PfsTask};
 use crate::ready;
 
@@ -76,6 +77,7 @@ pub enum Ended {
 struct LeadSide {
     lead: Lead,
     pfs: Sender<PfsTask>,
+    reporter: Option<Reporter>,
     epoch: scrfs::ids::Epoch,
     clock: Clock,
     told: Instant,
@@ -120,6 +122,8 @@ pub struct Parts<T> {
     pub opening: Opening,
     /// Rank 0: takes PFS tasks.
     pub pfs: Option<Sender<PfsTask>>,
+    /// Rank 0: keeps the last status in the prefix.
+    pub reporter: Option<Reporter>,
 }
 
 impl<T: Transport> Coordinator<T> {
@@ -133,19 +137,23 @@ impl<T: Transport> Coordinator<T> {
             .and_then(|()| early.into_iter().try_for_each(|m| this.received(m)));
         let result = begun.and_then(|()| this.run());
         this.jobs.abort_all("the coordinator ends");
+        if let (Ok(Ended::Asked), Some(reporter)) = (&result, this.lead.and_then(|side| side.reporter)) {
+            reporter.end();
+        }
         (this.transport, result)
     }
 
     /// Puts the parts together; the lead, at rank 0, is to be told the second value first.
     fn new(parts: Parts<T>) -> (Self, Input) {
-        let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs } = parts;
-        let Opening { epoch, hosts, start, settings, notes: _ } = opening;
+        let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, reporter } = parts;
+        let Opening { epoch, hosts, start, settings, .. } = opening;
         let Settings { block_bytes, .. } = settings;
         let emit = std::sync::Arc::new(move |out| drop(wake.send(Wake::Job(out))));
         let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit);
         let lead = pfs.map(|pfs| LeadSide {
             lead: Lead::new(),
             pfs,
+            reporter,
             epoch,
             clock: Clock::default(),
             told: Instant::now(),
@@ -313,6 +321,9 @@ impl<T: Transport> Coordinator<T> {
 
     fn relay(&mut self, command: Command) -> Result<(), RunError> {
         passes(point_of_command(&command))?;
+        if let Some(reporter) = self.lead.as_ref().and_then(|side| side.reporter.as_ref()) {
+            reporter.told(&command);
+        }
         self.node.send(command);
         Ok(())
     }
@@ -362,6 +373,13 @@ impl<T: Transport> Coordinator<T> {
                 if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &ready) {
                     // Whoever waited for it is gone, or never was: the mounts are served all the same.
                     tracing::warn!(%error, "nobody was told that the mounts are ready");
+                }
+                Ok(())
+            }
+            Output::Halt(reason) => {
+                tracing::info!(reason, "a halt is due");
+                if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &HaltDue { reason }) {
+                    tracing::warn!(%error, "nobody was told that a halt is due");
                 }
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! From a started transport to the end of the process: settings, log, daemon, opening, loop, end.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,16 +9,17 @@ use crossbeam_channel::{Sender, unbounded};
 use scrfs::config::{self, Config, ConfigError, Sources};
 use scrfs::control::{Role, Start};
 use scrfs::ids::NodeRank;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::comm::Transport;
 use crate::message::Greeting;
 use crate::node::{self, NodeError};
 use crate::open::{self, OpenError};
-use crate::pfs;
+use crate::pfs::{self, status::Reporter};
 use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
 use crate::settings;
+use crate::watch::Watched;
 
 /// What the command line says.
 #[derive(Debug, Clone)]
@@ -33,6 +34,10 @@ pub struct Options {
     pub job_id: Option<String>,
     /// The hosts on which the program runs; none: all that take part.
     pub program_hosts: Vec<String>,
+    /// A restart presents no dataset of an earlier epoch.
+    pub not_before: u64,
+    /// Which of several scrfs-runs of the job this belongs to; empty: it has only one.
+    pub name: String,
 }
 
 /// A transport that a process leaves at its end.
@@ -73,6 +78,11 @@ enum ServiceError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(
+        "{found} of {wanted} coordinators have found one another: the launcher and the MPI library of scrfs-coordinator do \
+         not go together; `scrfs-run --launcher` names another"
+    )]
+    Apart { found: u32, wanted: usize },
     #[error("no thread for {0}: {1}")]
     Thread(&'static str, io::Error),
 }
@@ -97,11 +107,10 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    be_nice();
     let (wake, wakes) = unbounded();
     let watching = watch_signals(wake.clone());
     let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wake));
-    let (node, connect, opening, early) = match opened {
+    let (node, connect, questions, opening, early) = match opened {
         Ok(opened) => opened,
         Err(error) => return fail(&transport, &error),
     };
@@ -114,7 +123,12 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Ok(pfs) => pfs,
         Err(error) => return fail(&transport, &ServiceError::Thread("the PFS", error)),
     };
-    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs };
+    let reporter = leads.then(|| Reporter::start(&opening, questions)).transpose();
+    let reporter = match reporter {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&transport, &ServiceError::Thread("the last status", error)),
+    };
+    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, reporter };
     let (transport, result) = Coordinator::start(parts, early);
     match result {
         Ok(Ended::Asked) => leave(transport),
@@ -134,7 +148,8 @@ fn sources(options: &Options) -> io::Result<Sources> {
     Ok(sources)
 }
 
-type Attached = (node::Node, crate::jobs::link::Connector, crate::message::Opening, open::Early);
+type Attached =
+    (node::Node, crate::jobs::link::Connector, node::Questions, crate::message::Opening, open::Early);
 
 fn attach(
     transport: &mut impl Leave,
@@ -143,11 +158,22 @@ fn attach(
     sources: &Sources,
     wake: &Sender<Wake>,
 ) -> Result<Attached, ServiceError> {
+    // With a launcher that it does not know, each process takes itself for the only one.
+    let (found, wanted) = (transport.size(), options.program_hosts.len());
+    if found == 1 && wanted > 1 {
+        return Err(ServiceError::Apart { found, wanted });
+    }
     let daemon = node::find(&options.mount)?;
     let by_hand = settings::set_by_hand(|name| sources.environment.get(name).is_some_and(|v| !v.is_empty()));
     let mut settings = config.settings();
     settings.sealing.program_hosts.clone_from(&options.program_hosts);
-    let greeting = Greeting { host: sources.host.clone(), epoch: daemon.epoch, settings, by_hand };
+    settings.restart.not_before = options.not_before;
+    settings.restart.name.clone_from(&options.name);
+    // A node that cannot be watched is one: its launcher may still notice.
+    let watched = Watched::begin().map_err(|error| tracing::warn!(%error, "this node is not watched")).ok();
+    let watch_port = watched.as_ref().map_or(0, Watched::port);
+    let greeting =
+        Greeting { host: sources.host.clone(), epoch: daemon.epoch, watch_port, settings, by_hand };
     let mut early = Vec::new();
     let opening = open::introduce(transport, greeting, options.start, &mut early)?;
     tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?options.start, "the epoch opens");
@@ -158,15 +184,18 @@ fn attach(
         start: opening.start,
         settings: Box::new(opening.settings.clone()),
     };
-    let connect = daemon.connector(opening.epoch);
+    let (connect, questions) = (daemon.connector(opening.epoch), daemon.questions());
     let up = wake.clone();
     let node = daemon.attach(role, move |from| drop(up.send(Wake::Daemon(from))))?;
     open::attached(transport, &mut early)?;
-    Ok((node, connect, opening, early))
+    let watch = watched.map(|watched| watched.watch(transport.rank(), &opening, config.node_timeout));
+    watch.transpose().map_err(|error| ServiceError::Thread("the watch", error))?;
+    Ok((node, connect, questions, opening, early))
 }
 
 /// All coordinators were asked to end.
 fn leave(transport: impl Leave) -> ExitCode {
+    step_back();
     end_at_the_latest();
     match transport.finish(END_LIMIT) {
         Ok(()) => ExitCode::SUCCESS,
@@ -180,9 +209,20 @@ fn leave(transport: impl Leave) -> ExitCode {
 /// This coordinator cannot go on, so none can.
 fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
     tracing::error!("{error}");
+    step_back();
     end_at_the_latest();
-    let settings = matches!(error, ServiceError::Config(_) | ServiceError::Open(OpenError::Settings(_)));
+    let settings = matches!(
+        error,
+        ServiceError::Config(_) | ServiceError::Apart { .. } | ServiceError::Open(OpenError::Settings(_))
+    );
     transport.abort(if settings { EXIT_SETTINGS } else { EXIT_FAILED })
+}
+
+/// The daemon that preferred this process may be gone.
+fn step_back() {
+    if let Err(error) = scrfs::priority::threads::step_back() {
+        tracing::debug!(%error, "the priority stays raised until the end");
+    }
 }
 
 /// MPI may wait for peers that are gone: then this process dies of a signal, which mpirun takes as the job's end.
@@ -199,7 +239,8 @@ fn end_at_the_latest() {
 /// A second signal does not wait for anything.
 fn watch_signals(wake: Sender<Wake>) -> Result<(), ServiceError> {
     let thread = |error| ServiceError::Thread("signals", error);
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(thread)?;
+    // USR1 is what srun passes on.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(thread)?;
     let watch = move || {
         for (nth, signal) in (&mut signals).into_iter().enumerate() {
             drop(wake.send(Wake::Signal(signal)));
@@ -211,40 +252,18 @@ fn watch_signals(wake: Sender<Wake>) -> Result<(), ServiceError> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop).map_err(thread)
 }
 
-/// The program comes first (DESIGN 8).
-fn be_nice() {
-    if let Err(error) = rustix::process::nice(5) {
-        tracing::debug!(%error, "could not lower the priority");
-    }
-}
-
 fn start_log(rank: NodeRank, host: &str, debug: u64) {
     let level = match debug {
         0 => tracing::Level::INFO,
         1 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    let prefix = format!("[{rank} {host}] ");
-    let started = tracing_subscriber::fmt()
+    // mpirun mixes the lines of all nodes.
+    let started = scrfs::log::builder(format!("[{rank} {host}] "))
         .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
-        .with_writer(move || Prefixed(prefix.clone()))
         .try_init();
     // Tests have a log already.
     drop(started);
-}
-
-/// stderr, each event begun with rank and host: mpirun mixes the lines of all nodes.
-struct Prefixed(String);
-
-impl Write for Prefixed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let line = [self.0.as_bytes(), bytes].concat();
-        io::stderr().lock().write_all(&line)?;
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().lock().flush()
-    }
 }

@@ -11,6 +11,7 @@ const ROWS: &[Row] = &[
     ("SCR_PREFIX", |s| String::from_utf8_lossy(&s.prefix).into_owned()),
     ("SCR_USER_NAME", |s| s.user.clone()),
     ("SCR_JOB_ID", |s| s.job_id.clone()),
+    ("SCR_ENABLE", |s| u8::from(s.enable).to_string()),
     ("SCRFS_COORDINATOR_WAIT", |s| format!("{} ms", s.coordinator_wait_ms)),
     ("SCRFS_SEAL_TIMEOUT", |s| format!("{} ms", s.seal_timeout_ms)),
     ("SCRFS_MARKER", |s| {
@@ -82,6 +83,7 @@ pub(crate) mod tests {
             prefix: b"/pfs/job".to_vec(),
             user: "me".to_owned(),
             job_id: "7".to_owned(),
+            enable: true,
             coordinator_wait_ms: 10_000,
             seal_timeout_ms: 30_000,
             cache_size: 2,
@@ -96,6 +98,7 @@ pub(crate) mod tests {
             block_bytes: 4096,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            restart: scrfs::control::RestartRules::default(),
             advice: AdviceRules::default(),
             stores: Vec::new(),
         }

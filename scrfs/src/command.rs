@@ -1,15 +1,26 @@
 //! The command line.
 
+mod doctor;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use scrfs::config::{Config, Sources, read_file};
-use scrfs::mount::{MountError, Options, launch, worker};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use scrfs::config::{Account, Config, Sources, read_file};
+use scrfs::manual::{self, Page};
+use scrfs::mount::jobs::{self, Alive, Bases, Order};
+use scrfs::mount::{MountError, Options, launch, service, worker};
 use scrfs::path::RelPath;
+use scrfs::syslog::{self, Syslog};
+
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs", section: 8, text: include_str!("manual/scrfs.8") };
+
+use crate::trial::{self, TrialError};
 
 /// A checkpoint file system: programs write checkpoints at node-local speed; sealed ones survive the loss of nodes.
 #[derive(Debug, Parser)]
@@ -34,14 +45,49 @@ enum Action {
         /// Even if the mount is in use.
         #[arg(long)]
         force: bool,
-        /// Where it is mounted.
-        mount_point: PathBuf,
+        /// What is mounted for this job, wherever that is, and nothing else; when nothing is, that is no error.
+        #[arg(long, value_name = "ID")]
+        job_id: Option<OsString>,
+        /// Remove the job's caches and state on this node.
+        #[arg(long, requires = "job_id")]
+        purge: bool,
+        #[command(flatten)]
+        bases: BaseArgs,
+        /// Where it is mounted [default: SCRFS_MOUNT; with --job-id: anywhere].
+        mount_point: Option<PathBuf>,
+    },
+    /// Remove what jobs that are gone have left on this node: mounts, caches, state.
+    Sweep {
+        /// The jobs that live, separated by commas.
+        #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with = "scheduler")]
+        alive: Option<Vec<String>>,
+        /// Ask squeue which jobs live; this is the default.
+        #[arg(long)]
+        scheduler: bool,
+        /// Begin nothing new after so many seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        limit: u64,
+        #[command(flatten)]
+        bases: BaseArgs,
     },
     /// Replace the running daemon by the program that is installed now; programs on the mount go on.
     Reload {
         /// Where it is mounted.
         mount_point: PathBuf,
     },
+    /// A mount and a coordinator on this machine alone, without root, scheduler or launcher, to see what it is like.
+    Try {
+        /// End it, and remove what was written there.
+        #[arg(long)]
+        stop: bool,
+        /// Stay until interrupted, and end it then.
+        #[arg(long, conflicts_with = "stop")]
+        foreground: bool,
+        /// An empty directory; it is made if it is missing.
+        directory: PathBuf,
+    },
+    /// Say whether this node is fit for scrfs, and what to do where it is not.
+    Doctor(doctor::DoctorArgs),
     #[command(hide = true)]
     Supervise(MountArgs),
     #[command(hide = true)]
@@ -54,29 +100,42 @@ enum Action {
     },
 }
 
+/// Whose, and where.
 #[derive(Debug, Args)]
-struct MountArgs {
-    /// The job's user [default: SCR_USER_NAME, else the scheduler's, else you].
+struct BaseArgs {
+    /// The job's user [default: SCR_USER_NAME, else the scheduler's where root asks, else you].
     #[arg(long, value_name = "NAME")]
     user: Option<OsString>,
-    /// The job's id [default: SCR_JOB_ID, else the scheduler's, else `local`].
-    #[arg(long, value_name = "ID")]
-    job_id: Option<OsString>,
-    /// Where small state goes [default: SCR_CNTL_BASE, else /dev/shm].
+    /// Where small state is [default: SCR_CNTL_BASE, else /run/scrfs for root, /dev/shm for others].
     #[arg(long, value_name = "DIR")]
     control_base: Option<OsString>,
-    /// Where files go, or a list of such stores: each dataset to one, by its descriptor, else by room
+    /// Where files are, or a list of such stores: each dataset in one, by its descriptor, else by room
     /// [default: SCR_CACHE_BASE, else /dev/shm].
     #[arg(long, value_name = "DIR,...")]
     cache_base: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct MountArgs {
+    /// The job's id [default: SCR_JOB_ID, else the scheduler's, else `local`].
+    #[arg(long, value_name = "ID")]
+    job_id: Option<OsString>,
+    #[command(flatten)]
+    bases: BaseArgs,
+    /// That user's number, as the process that started this one found it.
+    #[arg(long, hide = true, requires = "gid")]
+    uid: Option<u32>,
+    /// That user's group.
+    #[arg(long, hide = true)]
+    gid: Option<u32>,
     /// The directory below the mount point that holds datasets [default: SCRFS_CHECKPOINT_PATH, else the mount point].
     #[arg(long, value_name = "P")]
     checkpoint_path: Option<OsString>,
     /// Do not let the kernel serve file data by itself.
     #[arg(long)]
     no_passthrough: bool,
-    /// An empty directory.
-    mount_point: PathBuf,
+    /// An empty directory; where root mounts, it is made if it is missing [default: SCRFS_MOUNT].
+    mount_point: Option<PathBuf>,
 }
 
 /// What goes wrong before anything is mounted.
@@ -85,9 +144,15 @@ enum CommandError {
     #[error(transparent)]
     Mount(#[from] MountError),
     #[error(transparent)]
+    Trial(#[from] TrialError),
+    #[error(transparent)]
     Config(#[from] scrfs::config::ConfigError),
     #[error("cannot read this process's settings: {0}")]
     Process(#[from] std::io::Error),
+    #[error("environment: SCRFS_LOG_TO={0:?}: expected file or syslog")]
+    LogTo(OsString),
+    #[error("--hosts {0:?}: {1}")]
+    Hosts(String, String),
     #[error("checkpoint path {0:?}: {1}")]
     CheckpointPath(PathBuf, String),
 }
@@ -96,10 +161,13 @@ impl CommandError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Mount(error) => error.hint(),
+            Self::Trial(error) => error.hint(),
             Self::CheckpointPath(..) => {
                 Some("name a directory of its own, relative to the mount point".into())
             }
-            Self::Config(_) => Some("the parameters are in scrfs/docs/operations.md".into()),
+            Self::Config(_) => Some("the parameters are in scrfs.conf(5)".into()),
+            Self::Hosts(..) => Some("name hosts such as node1,node[3-5]".into()),
+            Self::LogTo(_) => Some("set one of these, or unset it".into()),
             Self::Process(_) => None,
         }
     }
@@ -107,17 +175,21 @@ impl CommandError {
     /// Wrong usage and refused parameters are 2, as scrfs-run's are.
     fn code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::CheckpointPath(..) => ExitCode::from(2),
-            Self::Mount(_) | Self::Process(_) => ExitCode::FAILURE,
+            Self::Config(_) | Self::CheckpointPath(..) | Self::Hosts(..) | Self::LogTo(_) => {
+                ExitCode::from(2)
+            }
+            Self::Mount(_) | Self::Trial(_) | Self::Process(_) => ExitCode::FAILURE,
         }
     }
 }
 
 pub(super) fn main() -> ExitCode {
+    if let Some(written) = manual::when_asked(std::env::args_os(), CommandLine::command, PAGE, true) {
+        return written;
+    }
     let line = CommandLine::parse();
-    start_log();
-    match act(line.action) {
-        Ok(()) => ExitCode::SUCCESS,
+    match start_log(&line.action).and_then(|()| act(line.action)) {
+        Ok(code) => code,
         Err(error) => {
             let mut text = format!("scrfs: {error}\n");
             if let Some(hint) = error.hint() {
@@ -130,39 +202,96 @@ pub(super) fn main() -> ExitCode {
     }
 }
 
-/// Logs go to standard error, which is a daemon's log file; `SCRFS_LOG` filters them.
-fn start_log() {
+/// Logs go to standard error, which is a daemon's log file, or a daemon's to syslog; `SCRFS_LOG` filters them.
+fn start_log(action: &Action) -> Result<(), CommandError> {
     use std::io::IsTerminal;
+    let to = std::env::var_os("SCRFS_LOG_TO").unwrap_or_default();
     let filter = tracing_subscriber::EnvFilter::try_from_env("SCRFS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,scrfs=info"));
-    let started = tracing_subscriber::fmt()
+    let is_daemon = matches!(action, Action::Supervise(_) | Action::Worker { .. });
+    if to == "syslog" && is_daemon {
+        let log = Syslog::new("scrfs", Path::new(syslog::SOCKET))?;
+        let lines = tracing_subscriber::fmt()
+            .log_internal_errors(false)
+            .without_time()
+            .with_level(false)
+            .with_ansi(false);
+        let started = lines.with_env_filter(filter).with_writer(log).try_init();
+        debug_assert!(started.is_ok());
+        return Ok(());
+    }
+    if !["", "file", "syslog"].iter().any(|word| to == *word) {
+        return Err(CommandError::LogTo(to));
+    }
+    let started = scrfs::log::builder(String::new())
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
     debug_assert!(started.is_ok());
-}
-
-fn act(action: Action) -> Result<(), CommandError> {
-    match action {
-        Action::Mount { foreground, mount } => launch::mount(options(mount)?, foreground)?,
-        Action::Umount { force, mount_point } => launch::unmount(&mount_point, force)?,
-        Action::Supervise(mount) => launch::supervise(&options(mount)?)?,
-        Action::Reload { mount_point } => launch::reload(&mount_point)?,
-        Action::Worker { state, mount } => worker::run(&options(mount)?, state)?,
-    }
     Ok(())
 }
 
+fn act(action: Action) -> Result<ExitCode, CommandError> {
+    match action {
+        Action::Try { stop: true, directory, .. } => trial::stop(&directory)?,
+        Action::Try { foreground, directory, .. } => trial::start(&directory, foreground)?,
+        Action::Umount { force, job_id: None, bases, mount_point, .. } => {
+            let point = mount_point.map_or_else(|| load(bases, None).map(|config| config.mount), Ok)?;
+            launch::unmount(&point, force)?;
+        }
+        Action::Umount { force, job_id, purge, bases, mount_point } => {
+            let config = load(bases, job_id)?;
+            let user = config.claim.is_made().then(|| Account::of_job(&config.claim)).transpose()?;
+            let user = user.map(|account| account.name);
+            let order = Order { job_id: config.job_id, user, mount_point, purge, force };
+            tell(&jobs::unmount(
+                &order,
+                &Bases { control: config.control_base, caches: config.cache_bases },
+            )?);
+        }
+        Action::Sweep { alive, limit, bases, .. } => {
+            let config = load(bases, None)?;
+            let bases = Bases { control: config.control_base, caches: config.cache_bases };
+            let alive = alive.map_or(Alive::Scheduler, Alive::Listed);
+            tell(&jobs::sweep(&alive, &bases, Duration::from_secs(limit))?);
+        }
+        Action::Mount { foreground, mount } => {
+            launch::mount(options(mount)?, foreground.then_some(tell_service_manager))?;
+        }
+        Action::Supervise(mount) => launch::supervise(&options(mount)?)?,
+        Action::Reload { mount_point } => launch::reload(&mount_point)?,
+        Action::Worker { state, mount } => worker::run(&options(mount)?, state)?,
+        Action::Doctor(args) => return doctor::doctor(args),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one that started this in the foreground, if it wants to know when the mount answers.
+fn tell_service_manager() {
+    if let Some(socket) = std::env::var_os(service::SOCKET)
+        && let Err(error) = service::ready(&socket)
+    {
+        tracing::warn!(%error, "{} cannot be told that the mount answers", service::SOCKET);
+    }
+}
+
+/// What was done, for people.
+fn tell(lines: &[String]) {
+    for line in lines {
+        // Nobody reads it: what was done is done.
+        let _ = writeln!(std::io::stderr(), "scrfs: {line}");
+    }
+}
+
 /// Options of the command line, over the environment, over files, over defaults.
-fn options(args: MountArgs) -> Result<Options, CommandError> {
+fn load(bases: BaseArgs, job_id: Option<OsString>) -> Result<Config, CommandError> {
     let mut sources = Sources::of_process(std::env::vars_os())?;
+    sources.reads_user_file = !sources.administrator;
     let given = [
-        ("SCR_USER_NAME", "--user", args.user),
-        ("SCR_JOB_ID", "--job-id", args.job_id),
-        ("SCR_CNTL_BASE", "--control-base", args.control_base),
-        ("SCR_CACHE_BASE", "--cache-base", args.cache_base),
-        ("SCRFS_CHECKPOINT_PATH", "--checkpoint-path", args.checkpoint_path),
+        ("SCR_USER_NAME", "--user", bases.user),
+        ("SCR_JOB_ID", "--job-id", job_id),
+        ("SCR_CNTL_BASE", "--control-base", bases.control_base),
+        ("SCR_CACHE_BASE", "--cache-base", bases.cache_base),
     ];
     for (name, option, value) in given {
         if let Some(value) = value {
@@ -173,11 +302,27 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    Ok(config)
+}
+
+fn options(args: MountArgs) -> Result<Options, CommandError> {
+    let account = args.uid.zip(args.gid).zip(args.bases.user.clone());
+    let config = load(args.bases, args.job_id)?;
+    let account = match account {
+        Some(((uid, gid), name)) => Account { name: name.to_string_lossy().into_owned(), uid, gid },
+        None => Account::of_job(&config.claim)?,
+    };
     let store_rules = config.store_rules();
+    let mount_point = args.mount_point.unwrap_or(config.mount);
+    let path = args.checkpoint_path.map(PathBuf::from).or(config.checkpoint_path);
     Ok(Options {
-        checkpoint_path: checkpoint_path(config.checkpoint_path.as_deref(), &args.mount_point)?,
-        mount_point: args.mount_point,
-        user: config.user,
+        checkpoint_path: checkpoint_path(path.as_deref(), &mount_point)?,
+        mount_point,
+        user: account.name,
+        uid: account.uid,
+        gid: account.gid,
+        mode: config.mode,
+        operator_group: config.operator_group,
         job_id: config.job_id,
         control_base: config.control_base,
         store_rules,

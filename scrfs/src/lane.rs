@@ -22,6 +22,13 @@ impl Lane {
         Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
+    /// For background work: programs and what they wait for come first.
+    pub(crate) fn start_nice(name: &str) -> io::Result<Self> {
+        let lane = Self::start(name)?;
+        lane.run(crate::priority::threads::be_nice);
+        Ok(lane)
+    }
+
     /// Queues `work`; after [`Lane::stop`] it is dropped.
     pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
         if let Some(queue) = &*self.queue.lock() {

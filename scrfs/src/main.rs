@@ -3,6 +3,8 @@
 
 #[cfg(feature = "fuse")]
 mod command;
+#[cfg(feature = "fuse")]
+mod trial;
 
 use std::process::ExitCode;
 

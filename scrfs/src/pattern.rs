@@ -22,7 +22,12 @@ impl NamePattern {
             return Err(format!("expected a regular expression of at most {TEXT_MAX} bytes"));
         }
         // By itself first: parentheses that do not match must not pair with those around it.
-        let wrong = |error: regex::Error| format!("expected a regular expression: {error}");
+        let wrong = |error: regex::Error| {
+            // Its last line says what is wrong; those before show where.
+            let told = error.to_string();
+            let last = told.lines().last().unwrap_or_default();
+            format!("expected a regular expression: {}", last.trim_start_matches("error: "))
+        };
         compile(text).map_err(wrong)?;
         let regex = compile(&format!(r"\A(?:{text})\z")).map_err(wrong)?;
         let named = regex.capture_names().position(|name| name == Some("dataset"));

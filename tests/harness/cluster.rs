@@ -27,7 +27,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::{Value, json};
 
 use crate::mpirun::{MpiRun, SITE_PARAMETERS};
-use crate::place::{INSIDE, JOB_UID, MAX_NODES, Place, State};
+use crate::place::{INSIDE, MAX_NODES, Place, State, USERS};
 use crate::shell::{Ran, Shell};
 use crate::wait;
 
@@ -456,16 +456,16 @@ fn furnish(state: &State, config: &Config) -> io::Result<()> {
         let _ = writeln!(hosts, "{} {place}", place.address());
     }
     fs::write(state.etc().join("hosts"), hosts)?;
-    // The job's user must be known by name: Open MPI looks for its shell.
-    let file = |name: &str, line: String| {
+    // Users must be known by name: Open MPI looks for their shell.
+    let file = |name: &str, line: fn(&str, u32) -> String| {
         let old = fs::read_to_string(format!("/etc/{name}")).unwrap_or_default();
-        let id = JOB_UID.to_string();
-        let kept = old.lines().filter(|l| l.split(':').nth(2) != Some(&id));
-        let lines: Vec<_> = kept.map(str::to_owned).chain([line]).collect();
+        let is_taken = |l: &&str| USERS.iter().any(|(_, id)| l.split(':').nth(2) == Some(&id.to_string()));
+        let kept = old.lines().filter(|l| !is_taken(l)).map(str::to_owned);
+        let lines: Vec<_> = kept.chain(USERS.iter().map(|&(user, id)| line(user, id))).collect();
         fs::write(state.etc().join(name), lines.join("\n") + "\n")
     };
-    file("passwd", format!("job:x:{JOB_UID}:{JOB_UID}::/tmp:/bin/sh"))?;
-    file("group", format!("job:x:{JOB_UID}:"))?;
+    file("passwd", |user, id| format!("{user}:x:{id}:{id}::/tmp:/bin/sh"))?;
+    file("group", |user, id| format!("{user}:x:{id}:"))?;
     let site: Vec<_> = SITE_PARAMETERS.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
     fs::write(state.etc().join("openmpi-mca-params.conf"), site.concat())
 }

@@ -19,12 +19,14 @@ pub const SOON: Duration = Duration::from_secs(40);
 const IDLE_LIMIT: Duration = Duration::from_mins(2);
 
 /// A job: user, prefix, settings.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Job<'a> {
     cluster: &'a Cluster,
     name: String,
     uid: u32,
     settings: Vec<(String, String)>,
+    control_base: Option<&'static str>,
+    options: Vec<String>,
 }
 
 impl<'a> Job<'a> {
@@ -45,13 +47,14 @@ impl<'a> Job<'a> {
     }
 
     fn of_user(cluster: &'a Cluster, name: &str, uid: u32) -> Self {
-        let job = Self { cluster, name: name.to_owned(), uid, settings: Vec::new() };
+        let (settings, options) = (Vec::new(), Vec::new());
+        let job = Self { cluster, name: name.to_owned(), uid, settings, control_base: None, options };
         for directory in [job.host_prefix(), job.host_desk()] {
             fs::create_dir_all(&directory).expect("the PFS can be written");
             std::os::unix::fs::chown(&directory, Some(uid), Some(uid)).expect("chown on the PFS");
         }
         let faults = job.faults_file();
-        job.set("SCRFS_FAULTS_FILE", &faults).set("SCR_FLUSH", "0")
+        job.set("SCRFS_FAULTS_FILE", &faults).set("SCR_FLUSH", "0").set("SCRFS_END_GRACE", "0")
     }
 
     /// Sets a parameter of the job.
@@ -59,6 +62,20 @@ impl<'a> Job<'a> {
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.retain(|(n, _)| n != name);
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Its control directories are in `base`.
+    #[must_use]
+    pub fn control_in(mut self, base: &'static str) -> Self {
+        self.control_base = Some(base);
+        self
+    }
+
+    /// One more option of `scrfs-run`.
+    #[must_use]
+    pub fn option(mut self, option: &str) -> Self {
+        self.options.push(option.to_owned());
         self
     }
 
@@ -142,9 +159,11 @@ impl<'a> Job<'a> {
         let set = |wanted: &str| self.settings.iter().find(|(name, _)| name == wanted);
         let cache = set("SCR_CACHE_BASE").map_or(CACHE, |(_, stores)| stores);
         command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", cache, SCR]);
+        // The last argument is the mount point; options may follow it.
+        command.args(self.control_base.into_iter().flat_map(|base| ["--control-base", base]));
         command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
         // The prolog's to say.
-        let prolog = ["SCRFS_CHECKPOINT_PATH", "SCRFS_CACHE_BYTES"];
+        let prolog = ["SCRFS_CHECKPOINT_PATH", "SCRFS_CACHE_BYTES", "SCRFS_OPERATOR_GROUP"];
         command.envs(prolog.into_iter().filter_map(set).map(|(name, value)| (name, value)));
         command
     }
@@ -162,7 +181,7 @@ impl<'a> Job<'a> {
         let mut command = shell.cmd(&format!("{BIN}/scrfs-run"));
         command.args(["--hosts", &names.join(",")]).args(["--nodes", &used.to_string()]);
         command.args(["--ranks-per-node", &ranks.to_string()]).args(["--prefix", &self.prefix()]);
-        command.arg("--").args(program);
+        command.args(&self.options).arg("--").args(program);
         for (name, value) in site_environment() {
             command.env(name, value);
         }
@@ -215,9 +234,9 @@ impl<'a> Job<'a> {
         found.and_then(|d| d["state"].as_str()).unwrap_or("").to_owned()
     }
 
-    /// Whether the dataset is protected, as a node sees it.
+    /// Whether the dataset is complete, as a node sees it; with one node nothing protects it.
     pub fn is_sealed(&self, node: usize, dataset: &str) -> bool {
-        ["protected", "flushing", "flushed"].contains(&self.state(node, dataset).as_str())
+        ["sealed", "protected", "flushing", "flushed"].contains(&self.state(node, dataset).as_str())
     }
 
     /// Coordinators on `hosts`, and a program on all of them that does nothing, so that tests can work on the mount.

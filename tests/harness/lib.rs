@@ -6,6 +6,7 @@
 //! - [`mpirun`]: real Open MPI over the nodes
 //! - [`place`]: where things are: names, addresses, the directories that every node has
 //! - [`job`]: a job on the cluster: mounts, `scrfs-run`, the program's log, faults
+//! - [`slurm`]: real Slurm over the nodes, with the hooks of `deploy/slurm/`
 //! - [`programs`]: the test programs in C
 //! - [`wait`]: waiting for a condition with a deadline and a message
 //! - [`tree`]: checksums of whole trees, as a node sees them
@@ -15,6 +16,7 @@
 //! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering, remote shell
 //!
 //! Nothing is made in the machine's own network, mount or PID namespace, and only processes of the cluster are ended.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 pub mod cluster;
 pub mod job;
@@ -25,6 +27,7 @@ pub mod place;
 pub mod programs;
 pub mod shell;
 pub mod simnode;
+pub mod slurm;
 pub mod tidy;
 pub mod tree;
 pub mod wait;
@@ -33,3 +36,4 @@ pub use cluster::{Cluster, Config};
 pub use mpirun::MpiRun;
 pub use place::Place;
 pub use shell::{Ran, Shell};
+pub use slurm::{Batch, Slurm};

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `conf.json` | sizes and shared directories, read when a node boots |
 //! | `bin/` | the programs of this build (bound in the namespaces, empty on the host) |
-//! | `etc/` | files that stand over those of `/etc`: hosts, passwd, group, Open MPI's site parameters |
+//! | `etc/` | files that stand in the place of those of `/etc`: hosts, passwd, group, Open MPI's site parameters |
 //! | `nodes/NODE` | the running node's record: host pid, pid in the cluster, PID namespace |
 //! | `nodes/NODE.cut` | exists while the node is cut off |
 //! | `door` | socket of the remote shell server |
@@ -29,6 +29,8 @@ pub const CACHE: &str = "/cache";
 pub const SCR: &str = "/scr";
 /// The user that jobs run as when they do not run as root.
 pub const JOB_UID: u32 = 1000;
+/// The cluster's users, by name: whose jobs run, and another who may be up to anything.
+pub const USERS: [(&str, u32); 2] = [("job", JOB_UID), ("mate", 1001)];
 /// `PATH` in every namespace.
 pub const PATH: &str = "/run/sim/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -1,4 +1,4 @@
-//! The test programs in C, compiled with `mpicc` when they are first asked for.
+//! The test programs in C and Fortran, compiled with `mpicc` and `mpif90` when they are first asked for.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use crate::cluster::{bin_dir, workspace};
 use crate::place::BIN;
 
-/// Path inside a cluster of `tests/programs/NAME.c`, compiled.
+/// Path inside a cluster of `tests/programs/NAME.c` (or `.f90`), compiled.
 ///
 /// # Panics
 /// When it does not compile.
@@ -15,6 +15,8 @@ pub fn program(name: &str) -> String {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let source = workspace().join("tests/programs").join(format!("{name}.c"));
+    let (source, compiler) =
+        if source.exists() { (source, "mpicc") } else { (source.with_extension("f90"), "mpif90") };
     let built: PathBuf = bin_dir().join("programs").join(name);
     let newer = |a: &PathBuf, b: &PathBuf| {
         let time = |p: &PathBuf| p.metadata().and_then(|m| m.modified()).ok();
@@ -25,8 +27,8 @@ pub fn program(name: &str) -> String {
         // Other test processes may compile it too: each its own file, then one rename.
         let fresh = built.with_extension(std::process::id().to_string());
         let status =
-            Command::new("mpicc").args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&fresh).arg(&source).status();
-        assert!(status.is_ok_and(|s| s.success()), "mpicc {}", source.display());
+            Command::new(compiler).args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&fresh).arg(&source).status();
+        assert!(status.is_ok_and(|s| s.success()), "{compiler} {}", source.display());
         std::fs::rename(&fresh, &built).expect("rename in the build directory");
     }
     format!("{BIN}/programs/{name}")

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::cluster::simnode;
-use crate::place::{JOB_UID, PATH, Place, State};
+use crate::place::{JOB_UID, PATH, Place, State, USERS};
 
 /// Builds commands that run in one place of a cluster; see [`Control::on`](crate::cluster::Control::on).
 ///
@@ -93,7 +93,9 @@ impl Shell {
 
 /// The environment that commands in the cluster start from.
 pub(crate) fn environment(command: &mut Command, uid: u32) {
-    let (home, user) = if uid == 0 { ("/root", "root") } else { ("/tmp", "job") };
+    let known = USERS.iter().find(|(_, id)| *id == uid);
+    let user = known.map_or(if uid == 0 { "root" } else { "job" }, |(name, _)| name);
+    let home = if uid == 0 { "/root" } else { "/tmp" };
     command.env_clear().env("PATH", PATH).env("HOME", home).env("USER", user).env("LOGNAME", user);
     command.env("LANG", "C.UTF-8").env("SHELL", "/bin/sh");
     for name in ["RUST_BACKTRACE", "RUST_LOG"] {

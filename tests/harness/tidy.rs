@@ -319,6 +319,7 @@ const FENCED: &[(&str, &str)] = &[
     ("scrfs/src/fuse/buffers.rs", "fuser makes its own buffers: the allocator has their pages there"),
     ("scrfs/src/fuse/session.rs", "a descriptor that fuser owns is given another meaning"),
     ("scrfs/src/keep/keeper.rs", "clone(2) with a shared descriptor table has no safe wrapper"),
+    ("scrfs/src/priority/threads.rs", "sched_setattr and sched_getattr have no safe wrapper"),
     ("scrfs/src/keep/memory.rs", "memory that processes share"),
     ("scrfs/tests/posix/fence.rs", "calls that a program makes and that have no safe wrapper"),
     ("tests/mutations/allocations.rs", "a global allocator is an unsafe trait"),

@@ -5,6 +5,7 @@
 //! mutations -- --nocapture`. What fails is written below `target/tmp/`, and its name told.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod allocations;
 mod damage;

@@ -131,6 +131,8 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&finish),
         frame(&DataReply::Part(Box::new(part.clone()))),
         frame(&Answer::Status(Box::new(status()))),
+        frame(&Answer::Flush(scrfs::control::Flushable::Failed("x".into()))),
+        frame(&Event::FlushWanted(id)),
         frame(&Answer::Events(vec!["{}".into(), "{\"a\":1}".into()])),
     ];
     let several = [all[1].clone(), all[2].clone(), all[4].clone()].concat();
@@ -147,10 +149,21 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     };
     let paths = vec![vec![path("a"), path("b")]; 3];
     let encode_job = Job::Encode { id, scheme: Scheme::Xor, about, paths, set: set.clone(), members: 3 };
-    let greeting =
-        Greeting { host: "n0".into(), epoch, settings: settings(), by_hand: ["SCR_FLUSH".to_owned()].into() };
-    let opening =
-        Opening { epoch, hosts: hosts(), start: Start::Attach, settings: settings(), notes: Vec::new() };
+    let greeting = Greeting {
+        host: "n0".into(),
+        epoch,
+        watch_port: 9,
+        settings: settings(),
+        by_hand: ["SCR_FLUSH".to_owned()].into(),
+    };
+    let opening = Opening {
+        epoch,
+        hosts: hosts(),
+        watch_ports: vec![1, 2],
+        start: Start::Attach,
+        settings: settings(),
+        notes: Vec::new(),
+    };
     let file = SealedFile { id, path: path("a b") };
     let send = Job::Send { file, size: 5, crc: 7, from: NodeRank(0), to: NodeRank(2) };
     let peers = [
@@ -212,6 +225,7 @@ fn settings() -> Settings {
         scheme: Scheme::Xor,
         set_size: 8,
         hop_distance: 1,
+        enable: true,
         flush_every: 10,
         fetch: true,
         distribute: true,
@@ -219,6 +233,7 @@ fn settings() -> Settings {
         block_bytes: 1 << 17,
         sealing: scrfs::control::SealRules::default(),
         loose: scrfs::control::LooseRules::default(),
+        restart: scrfs::control::RestartRules::default(),
         advice: scrfs::control::AdviceRules::default(),
         stores: Vec::new(),
     }
@@ -269,6 +284,7 @@ fn status() -> NodeStatus {
         files: 3,
         hosts: hosts(),
         flushed: false,
+        flush_failed: None,
         current: true,
         progress: Some((1, 99)),
         survives: survives(&catalog().layout, false),
@@ -288,12 +304,15 @@ fn status() -> NodeStatus {
             note: "the only one".into(),
             room: Some((5, 9)),
         }],
+        reserve: Some((1, 2)),
         cache_bytes: Some((3, 7)),
+        enabled: true,
         flush_every: 10,
         coordinator: Some(CoordinatorStatus { rank: 0, hosts: hosts(), pid: 44 }),
         was_attached: true,
         epoch: 9,
         datasets: vec![dataset],
         waiting: 0,
+        priority: scrfs::status::PriorityStatus::default(),
     }
 }

@@ -6,6 +6,7 @@
 //! `cargo build --release --workspace && target/release/scrfs-perf`
 //!
 //! It makes a mount namespace and file systems of its own and leaves nothing behind. Exit 1 when a gate is missed.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod backing;
 mod data;
@@ -13,6 +14,7 @@ mod memory;
 mod mount;
 mod pairs;
 mod small;
+mod spin;
 mod table;
 
 use std::io;
@@ -91,8 +93,10 @@ fn enter_namespace() -> io::Error {
 }
 
 fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for kind in [Kind::Tmpfs, Kind::Ext4] {
+    let mut rows = if arguments.wants(spin::NAME) { spin::rows(arguments)? } else { Vec::new() };
+    // The others' names have nothing of it.
+    let others: &[Kind] = if arguments.only == spin::NAME { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
+    for &kind in others {
         let backing = Backing::new(kind, arguments.mib * 3 + 1024)?;
         for mode in [Mode::Passthrough, Mode::Plain] {
             rows.extend(data::rows(&backing, mode, arguments)?);

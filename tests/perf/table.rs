@@ -15,6 +15,22 @@ pub(crate) enum Measure {
     CycleToNative,
     CycleToLoopback,
     Memory,
+    Spin(Waited, Ranks),
+}
+
+/// What a rank waits for while the others spin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Waited {
+    Marker,
+    Directory,
+    Open,
+}
+
+/// How many ranks spin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ranks {
+    AsCores,
+    TwiceCores,
 }
 
 impl Measure {
@@ -27,6 +43,14 @@ impl Measure {
             Self::CycleToNative => "small-file cycle to native",
             Self::CycleToLoopback => "small-file cycle to a bare loopback",
             Self::Memory => "private memory after 100,000 files, MiB",
+            Self::Spin(Waited::Marker, Ranks::AsCores) => {
+                "marker, 64 MiB a node, ranks that spin: one a core"
+            }
+            Self::Spin(Waited::Directory, Ranks::AsCores) => "mkdir, ranks that spin: one a core",
+            Self::Spin(Waited::Open, Ranks::AsCores) => {
+                "open of 1 MiB elsewhere, ranks that spin: one a core"
+            }
+            Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Caches without room: it is made where it can be, and where it cannot, programs are told at once and nothing that is
 //! protected is harmed (semantics: "When the cache is full").
 
+use std::time::Duration;
+
 use scrfs_harness::Cluster;
 use scrfs_harness::cluster::Config;
 use scrfs_harness::job::{Job, SOON};
@@ -8,6 +10,7 @@ use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::wait;
 
 const NODES: [usize; 3] = [0, 1, 2];
+const LIMIT: Duration = Duration::from_mins(3);
 
 fn cluster() -> Cluster {
     Cluster::start(&Config { cache_size: "64m".into(), ..Config::new(4) }).expect("a cluster")
@@ -223,4 +226,126 @@ fn a_dataset_that_a_program_has_open_gives_no_room() {
     job.on(1).run(&format!("cat {SCR}/d2/f > /dev/null")).must();
     assert_eq!(job.on(2).run(&format!("ls {SCR}")).must(), "d2");
     run.stop();
+}
+
+/// One file system for control directory and cache, as it is where nothing else was set, filled to the last byte in every
+/// way and at every moment: each mount goes on under the supervisor that made it, and what is protected stays. The newest
+/// does in the caches, as a restart may fetch none; older ones may leave them for what begins, and are on the PFS.
+#[test]
+fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
+    let cluster = Cluster::start(&Config { cache_size: "256m".into(), ..Config::new(4) }).expect("a cluster");
+    let job = Job::new(&cluster, "filled")
+        .control_in(CACHE)
+        .set("SCR_FLUSH", "1")
+        .set("SCR_FETCH", "0")
+        .set("SCR_CACHE_SIZE", "3");
+    job.mount(0..4);
+    let control = format!("{CACHE}/root/scr.filled");
+    let pid =
+        |node: usize, lock: &str| job.on(node).run(&format!("head -1 {control}/{lock}")).must().to_owned();
+    let supervisors: Vec<String> = (0..4).map(|node| pid(node, "supervisor.lock")).collect();
+    let fill = |node: usize, path: &str| {
+        let full = job.on(node).run(&format!("cat /dev/zero >> {path}"));
+        assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
+        // Nor is there a byte left in what is written already.
+        let log = job.on(node).run(&format!("head -c 5000 /dev/zero >> {control}/daemon.log"));
+        assert!(!log.ok(), "{log}");
+    };
+    // The worker dies, so that all that are left have something to log and to record.
+    let lives = |node: usize, said: &str| {
+        let worker = pid(node, "worker.lock");
+        job.on(node).run(&format!("kill -9 {worker} && ls {SCR} > /dev/null")).must();
+        assert_eq!(pid(node, "supervisor.lock"), supervisors[node], "{said}");
+        job.on(node).run(&format!("kill -0 {}", supervisors[node])).must();
+        wait::until_true(said, SOON, || {
+            job.status(node).is_some_and(|status| !status["coordinator"].is_null())
+        });
+        job.on(node).run(&format!("mkdir {SCR}/probe && rmdir {SCR}/probe")).must();
+    };
+    // Nobody can say anything.
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let mut mute = job.run_command(&NODES, 3, 1, &["/bin/sh", "-c", "echo lost && echo lost >&2"]);
+    let ended = mute.stdout(full()).stderr(full()).status().expect("scrfs-run starts");
+    assert!(ended.success(), "{ended}");
+
+    let mut run = job.idle(&NODES);
+    write(&job, "a", 12);
+    job.on(0).run(&format!("touch {SCR}/a/.complete")).must();
+    wait::until_true("a on the PFS", SOON, || job.state(0, "a") == "flushed");
+
+    // By the program, which then seals, and is told.
+    job.on(0).run(&format!("mkdir {SCR}/b")).must();
+    job.on(1).run(&format!("yes 'b of 1' | head -c 1M > {SCR}/b/f1")).must();
+    fill(0, &format!("{SCR}/b/zero"));
+    lives(0, "filled by the program");
+    let refused = job.on(0).run(&format!("touch {SCR}/b/.complete"));
+    assert!(!refused.ok() && refused.err.contains("Input/output error"), "{refused}\n{}", job.events(0));
+    wait::until_true("the reason", SOON, || job.events(0).contains("No space left on device"));
+    wait::until_true("what to do", SOON, || {
+        job.events(0).contains("records go on with the room kept back for them")
+    });
+    lives(0, "after a seal that failed");
+    job.on(0).run(&format!("yes 'a of 0' | head -c 12M | cmp - {SCR}/a/f0")).must();
+    job.on(0).run(&format!("rm {SCR}/b/zero")).must();
+    job.on(0).run(&format!("touch {SCR}/b/.complete")).must();
+    wait::until_true("b on the PFS", LIMIT, || job.state(0, "b") == "flushed");
+
+    // By others on two nodes, as soon as all are frozen for the seal; while it is flushed, to a PFS that is full at first.
+    write(&job, "c", 20);
+    job.arm_daemon("flush.block=full");
+    let sealed = job.on(0).run(&format!("touch {SCR}/c/.complete"));
+    assert!(sealed.ok(), "{sealed}\n{}", job.events(0));
+    for node in [0, 2] {
+        fill(node, &format!("{CACHE}/others"));
+    }
+    lives(2, "filled by others");
+    wait::until_true("the flush", LIMIT, || job.state(0, "c") == "flushed");
+    assert!(job.fired());
+    let told = job.events(0);
+    assert!(told.contains("tried again") && told.contains("make room on the parallel file system"), "{told}");
+    // What has left makes no difference to one who takes all that there is.
+    wait::until_true("the older ones to leave", LIMIT, || job.on(0).run(&format!("ls {SCR}")).must() == "c");
+    for node in [0, 2] {
+        wait::until_true("their room to be taken", SOON, || {
+            let taken = job.on(node).run(&format!("cat /dev/zero >> {CACHE}/others"));
+            assert!(!taken.ok(), "{taken}");
+            !job.on(node).run(&format!("head -c 5000 /dev/zero >> {control}/daemon.log")).ok()
+        });
+        lives(node, "filled by others again");
+    }
+    let status = || job.on(0).run("scrfs-ctl status --mount /scr").must().to_owned();
+    wait::until_true("the status", SOON, || {
+        status().contains("kept back for records are left; make room there")
+    });
+
+    // By logs.
+    job.on(1)
+        .run(&format!("yes > {control}/daemon.log"))
+        .err
+        .contains("No space left")
+        .then_some(())
+        .expect("full");
+    lives(1, "filled by logs");
+
+    // A node is lost meanwhile, and a spare takes its place.
+    run.stop();
+    cluster.poweroff(1);
+    let mut run = job.idle(&[0, 2, 3]);
+    for node in [0, 2] {
+        lives(node, "restarted");
+        // What is here can be read; what is elsewhere has no room.
+        job.on(node).run(&format!("yes 'c of {node}' | head -c 20M | cmp - {SCR}/c/f{node}")).must();
+    }
+    for node in [0, 2] {
+        job.on(node).run(&format!("rm {CACHE}/others")).must();
+    }
+    is_whole(&job, &[0, 2, 3], "c", 20);
+    for of in NODES {
+        job.on(3).run(&format!("yes 'a of {of}' | head -c 12M | cmp - /pfs/filled/a/f{of}")).must();
+    }
+    job.on(3).run("yes 'b of 1' | head -c 1M | cmp - /pfs/filled/b/f1").must();
+    run.stop();
+    for node in [0, 2, 3] {
+        assert_eq!(pid(node, "supervisor.lock"), supervisors[node]);
+    }
 }

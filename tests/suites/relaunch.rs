@@ -23,6 +23,13 @@ fn a_node_loses_power_in_mid_run_and_the_spare_takes_over() {
         job.log().iter().filter_map(|l| l.strip_prefix("start after ")?.parse().ok()).collect();
     assert_eq!(starts.len(), 2, "{:?}", job.log());
     assert!(starts[1] >= 4, "{starts:?}");
+    let said = run.output();
+    assert!(
+        said.contains("node2 has lost its power or its network") || said.contains("node2 is lost"),
+        "{said}"
+    );
+    // Said in a line; what its launchers and their libraries say of it is in the log.
+    assert!(!said.contains("-----") && !said.contains("ORTE"), "{said}");
     assert_eq!(job.sealed().last(), Some(&12));
     // Nothing of the job is left on the nodes but the mounts.
     for node in [0, 1, 3, 4] {

@@ -91,7 +91,7 @@ impl Bench<'_> {
     fn kill_worker(&self, node: usize) {
         let status = self.job.status(node).expect("a status");
         let control = status["control_directory"].as_str().expect("a directory").to_owned();
-        let pid = || self.job.on(node).run(&format!("head -n 1 {control}/worker.lock")).must().to_owned();
+        let pid = || self.cluster.on(node).run(&format!("head -n 1 {control}/worker.lock")).must().to_owned();
         let before = pid();
         self.cluster.on(node).run(&format!("kill -KILL {before}")).must();
         wait::until_true("a new worker", SOON, || {

@@ -205,3 +205,22 @@ fn an_invalid_dataset_is_not_sealed() {
     is_whole(&job, &[0, 1, 2], "ck");
     run.stop();
 }
+
+#[test]
+fn switched_off_directories_are_global_and_nothing_is_protected() {
+    let cluster = Cluster::up(2);
+    let job = idle(&cluster, "off", &[("SCR_ENABLE", "0")], 2);
+    let mut run = job.idle(&[0, 1]);
+    assert!(run.output().contains("SCR_ENABLE=0: markers succeed at once"), "{}", run.output());
+    job.on(0).run(&format!("mkdir {SCR}/ck")).must();
+    (0..2).for_each(|node| part(&job, node, "ck"));
+    for node in [1, 0, 1] {
+        job.on(node).run(&format!("touch {SCR}/ck/.complete")).must();
+        assert_eq!(job.state(node, "ck"), "open");
+        assert_eq!(job.status(node).unwrap()["enabled"], false);
+        let shown = job.on(node).run(&format!("cat {SCR}/.scrfs/status; ls -A {SCR}/ck"));
+        assert!(shown.out.contains("nothing is protected") && !shown.out.contains(".complete"), "{shown}");
+        assert!(job.events(node).contains("ck: not protected: SCR_ENABLE=0"), "{}", job.events(node));
+    }
+    run.stop();
+}

@@ -7,6 +7,7 @@ mod failure;
 pub mod node;
 pub mod output;
 pub mod probe;
+pub mod scheduler;
 pub mod token;
 
 pub use failure::{Failure, Outcome, exit};

@@ -3,14 +3,26 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use scrfs::config::{self, Config, Sources};
 use scrfs::control::client::{self, ClientError};
-use scrfs::control::{Answer, Ask};
+use scrfs::control::{Answer, Ask, Flushable};
 use scrfs::status::NodeStatus;
 
 use crate::{Failure, Outcome};
 
-/// Where scrfs is mounted when nobody says otherwise.
-pub const MOUNT: &str = "/scr";
+/// Where scrfs is mounted for this job and user: `given`, else `SCRFS_MOUNT`, else `/scr`.
+///
+/// # Errors
+/// A parameter cannot be read.
+pub fn mount_point(given: Option<PathBuf>) -> Outcome<PathBuf> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    let sources = Sources::of_process(std::env::vars_os())
+        .map_err(|e| Failure::new(format!("this process's user or working directory: {e}")))?;
+    Config::mount_point(&sources, config::read_file).map_err(|e| Failure::new(e).code(2))
+}
+
 /// A daemon that does not answer in this time has a problem.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -27,6 +39,16 @@ impl Node {
     pub fn at(mount: &Path) -> Outcome<Self> {
         let control = client::find_control_directory(mount).map_err(|e| explain(mount, &e))?;
         Ok(Self { mount: mount.to_owned(), control, timeout: TIMEOUT })
+    }
+
+    /// The daemon of a control directory, whose mount may be in another mount namespace.
+    pub fn of(mount: PathBuf, control: PathBuf) -> Self {
+        Self { mount, control, timeout: TIMEOUT }
+    }
+
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
     }
 
     /// The same with another limit for each answer.
@@ -60,6 +82,14 @@ impl Node {
         }
     }
 
+    /// Has a dataset flushed; the newest protected one where none is named.
+    pub fn flush(&self, name: Option<&[u8]>) -> Outcome<Flushable> {
+        match self.ask(&Ask::Flush(name.map(<[u8]>::to_vec)))? {
+            Answer::Flush(what) => Ok(what),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     fn ask(&self, question: &Ask) -> Outcome<Answer> {
         client::ask(&self.control, question, self.timeout).map_err(|e| explain(&self.mount, &e))
     }
@@ -79,18 +109,22 @@ impl Node {
 }
 
 fn explain(mount: &Path, error: &ClientError) -> Failure {
-    let failure = Failure::new(error);
+    let (failure, at) = (Failure::new(error), mount.display());
     match error {
         ClientError::NotMounted(_) => failure.hint(format!(
-            "mount it with `scrfs mount {}`, or name another with --mount DIR",
-            mount.display()
+            "mount it with `scrfs mount {at}` (`scrfs try DIR` needs no root); `scrfs-ctl jobs` shows what is mounted, \
+             --mount DIR names another, --prefix DIR and --job ID ask without a mount"
         )),
         ClientError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            failure.hint("only the job's user and root may ask")
+            failure.hint("only the job's user and root may ask; --prefix DIR needs no daemon")
         }
+        ClientError::Refused { .. } => failure.hint("only the job's user and root may ask; --prefix DIR needs no daemon"),
         ClientError::Connect { .. } => {
-            failure.hint(format!("its daemon has died; `scrfs umount {}` and mount again", mount.display()))
+            failure.hint(format!("its daemon has died: `scrfs umount {at}`, then `scrfs mount {at}`; files of the cache are kept"))
         }
+        ClientError::Stream(_) => failure.hint(format!(
+            "its daemon does not answer, or is of another version: `scrfs reload {at}` starts the installed one"
+        )),
         _ => failure,
     }
 }

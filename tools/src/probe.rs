@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const MARK: &str = "scrfs-probe ";
 
 /// The environment variable that everything scrfs-run starts carries, with a value of its own.
-pub const RUN_VARIABLE: &str = "SCRFS_RUN";
+pub const RUN_VARIABLE: &str = "SCRFS_RUN_TOKEN";
 
 /// A node's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,21 @@ pub struct Report {
     pub foreign: Vec<Living>,
     /// Processes that have files in the mount's directories open for writing.
     pub writers: Vec<Living>,
+    /// What a restart would remove there.
+    pub unsealed: Vec<Unsealed>,
+    /// The newest protected dataset, in words, if it is not on the PFS.
+    pub unsaved: Option<String>,
+}
+
+/// A directory with files that are not sealed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsealed {
+    /// Its name.
+    pub name: String,
+    /// Files of it on that node.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A process that lives.

@@ -1,13 +1,18 @@
 //! The mark of a run: which scrfs-run, on which host, started a process, and for which job.
 //!
-//! `<stamp>-<pid>@<host>/<user>/<job id>`: what follows the `@` is equal for all scrfs-runs of one job on one host, of
-//! which only one can be alive ([`Token::hold`]).
+//! `<stamp>-<pid>@<host>/<user>/<job id>`, and `#<name>` of a run that works beside others: what follows the `@` is equal
+//! for all scrfs-runs of one job and name on one host, of which only one can be alive ([`Token::hold`]).
 
 use std::fmt;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use scrfs::store::private;
 
 use crate::{Failure, Outcome};
 
@@ -22,11 +27,15 @@ pub struct Token {
     pub host: String,
     /// `<user>/<job id>`.
     pub job: String,
+    /// `scrfs-run --name`; empty: it is the only one of its job.
+    pub name: String,
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}@{}/{}", self.stamp, self.pid, self.host, self.job)
+        write!(f, "{}-{}@{}/{}", self.stamp, self.pid, self.host, self.job)?;
+        // A job id may have the sign too.
+        if self.name.is_empty() && !self.job.contains('#') { Ok(()) } else { write!(f, "#{}", self.name) }
     }
 }
 
@@ -35,60 +44,86 @@ impl Token {
     pub fn parse(text: &str) -> Option<Self> {
         let (run, place) = text.split_once('@')?;
         let (stamp, pid) = run.split_once('-')?;
+        let (place, name) = place.rsplit_once('#').unwrap_or((place, ""));
         let (host, job) = place.split_once('/')?;
         Some(Self {
             stamp: stamp.parse().ok()?,
             pid: pid.parse().ok()?,
             host: host.to_owned(),
             job: job.to_owned(),
+            name: name.to_owned(),
         })
     }
 
     /// For `self` a lock is held, so whatever else its host has started for its job has lost its launcher.
     pub fn outlives(&self, other: &Self) -> bool {
-        self.job == other.job && self.host == other.host
+        self.job == other.job && self.name == other.name && self.host == other.host
     }
 
-    /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is a name in the
-    /// kernel, not a file: it is gone with the process, however that ends.
+    /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is in a directory of this
+    /// user's own, so nobody else can take it first; it is gone with the process, however that ends.
     ///
     /// # Errors
     /// Another holds it.
-    pub fn hold(&self) -> Outcome<UnixListener> {
-        let address = self.address().map_err(|e| Failure::new(format!("the job's lock: {e}")))?;
-        match UnixListener::bind_addr(&address) {
-            Ok(held) => Ok(held),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let pid = UnixStream::connect_addr(&address).ok().and_then(|s| holder(&s));
-                let (job, host) = (&self.job, &self.host);
-                let who = pid.map_or_else(|| "of unknown pid".to_owned(), |pid| format!("pid {pid}"));
-                Err(Failure::new(format!("another scrfs-run of job {job} is alive on {host} ({who})")).hint(
-                    pid.map_or_else(
-                        || "wait for its end, or end it".to_owned(),
-                        |pid| {
-                            format!(
-                                "wait for its end, or end it with `kill {pid}`: that ends its program too"
-                            )
-                        },
-                    ),
-                ))
-            }
-            Err(error) => Err(Failure::new(format!("the job's lock: {error}"))),
-        }
-    }
-
-    fn address(&self) -> io::Result<SocketAddr> {
+    pub fn hold(&self) -> Outcome<Held> {
+        let no_lock = |e: &dyn fmt::Display| Failure::new(format!("the job's lock: {e}"));
         // Names are short, job ids need not be.
         let mut hasher = DefaultHasher::new();
         self.job.hash(&mut hasher);
+        self.name.hash(&mut hasher);
         let uid = rustix::process::getuid().as_raw();
-        SocketAddr::from_abstract_name(format!("scrfs-run.{uid}.{:016x}", hasher.finish()))
+        let home = |base: &str| private::find_or_make(Path::new(base), &format!("scrfs-run.{uid}"));
+        let home = home("/dev/shm").or_else(|_| home("/tmp")).map_err(|e| no_lock(&e))?;
+        let path = home.join(format!("{:016x}.lock", hasher.finish()));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let (mut file, locked) = loop {
+            let file = options.open(&path).map_err(|e| no_lock(&e))?;
+            let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+            // Its last holder may have removed it since it was opened.
+            let is_there = fs::metadata(&path).is_ok_and(|there| {
+                file.metadata().is_ok_and(|ours| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+            });
+            if is_there || locked.is_err() {
+                break (file, locked);
+            }
+        };
+        match locked {
+            Ok(()) => {
+                let line = format!("{}\n", std::process::id());
+                // For people: the lock itself is held.
+                let _ = file.write_all(line.as_bytes()).and_then(|()| file.set_len(line.len() as u64));
+                Ok(Held { _file: file, path })
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                let _ = file.take(32).read_to_string(&mut text);
+                let pid = text.trim().parse::<u32>().ok();
+                let (job, host) = (&self.job, &self.host);
+                let who = pid.map_or_else(|| "of unknown pid".to_owned(), |pid| format!("pid {pid}"));
+                let end = pid
+                    .map_or_else(String::new, |pid| format!(" with `kill {pid}`: that ends its program too"));
+                Err(Failure::new(format!("another scrfs-run of job {job} is alive on {host} ({who})")).hint(
+                    format!("wait for its end, or end it{end}; on other nodes two can run at once, each with a --name"),
+                ))
+            }
+            Err(error) => Err(no_lock(&error)),
+        }
     }
 }
 
-fn holder(stream: &UnixStream) -> Option<i32> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    Some(peer.pid.as_raw_nonzero().get())
+/// The job's lock, held until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    _file: File,
+    path: PathBuf,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // While it is locked: whoever has opened it by now sees that it is gone, and makes another.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 #[cfg(test)]
@@ -96,13 +131,23 @@ mod tests {
     use super::*;
 
     fn token(job: &str) -> Token {
-        Token { stamp: 17, pid: std::process::id(), host: "login-1.site".into(), job: job.into() }
+        Token {
+            stamp: 17,
+            pid: std::process::id(),
+            host: "login-1.site".into(),
+            job: job.into(),
+            name: String::new(),
+        }
     }
 
     #[test]
     fn what_is_written_is_read() {
         for job in ["ann/77", "a@b/x-y/z"] {
             let one = token(job);
+            assert_eq!(Token::parse(&one.to_string()), Some(one));
+        }
+        for (job, name) in [("ann/77", "left"), ("ann/7#7", ""), ("ann/7#7", "x")] {
+            let one = Token { name: name.into(), ..token(job) };
             assert_eq!(Token::parse(&one.to_string()), Some(one));
         }
         for bad in ["", "1-2", "1-2@h", "x-2@h/u/j", "1-x@h/u/j", "12@h/u/j"] {
@@ -119,6 +164,9 @@ mod tests {
         assert!(failure.hint.is_some_and(|hint| hint.contains("kill")));
         let other = token(&format!("test/{}x", std::process::id()));
         drop(other.hold().unwrap());
+        let beside = Token { name: "b".into(), ..one.clone() };
+        assert!(!beside.outlives(&one) && !one.outlives(&beside));
+        drop(beside.hold().unwrap());
         drop(held);
         drop(one.hold().unwrap());
     }

@@ -1,8 +1,8 @@
 //! The *encode* job: every file of a member is read once, its CRC taken, and the set's redundancy data made on the way.
 //!
-//! A member's share is a pipeline of three threads with a few blocks between them: one reads, one combines with what comes
-//! from the left neighbour and sends to the right one, one writes this member's redundancy file. [`super::plan`] has the
-//! order of the blocks.
+//! A member's share is two threads with a few blocks between them: one reads, combines with what comes from the left
+//! neighbour and sends to the right one, the other writes this member's redundancy file. Each hand-over to a third would
+//! stand behind the time slices of a program that spins. [`super::plan`] has the order of the blocks.
 
 use std::fs::File;
 
@@ -23,7 +23,7 @@ use super::plan::{Turn, encode_turns, len};
 use super::streams::Peers;
 use crate::job::{Job, JobOutput, SetMember};
 
-/// Blocks between two threads of a share.
+/// Blocks between the threads of a share.
 const PIPE: usize = 4;
 
 /// One member's share.
@@ -89,22 +89,16 @@ impl Share<'_> {
     }
 
     fn xor(&self, geometry: Geometry, files: &Files) -> Result<Encoded, JobError> {
-        let (read_out, read) = bounded(PIPE);
         let (parity_out, parity) = bounded(PIPE);
         std::thread::scope(|scope| {
-            // Each thread owns its ends, so that the others' waits end with it.
-            let reading = scope.spawn(move || self.noted(self.read(geometry, files, &read_out)));
+            // Each thread owns its end, so that the other's waits end with it.
             let writing = scope.spawn(move || self.noted(self.write(geometry, &parity)));
-            let combined = self.noted(self.combine(geometry, &read, &parity_out));
-            drop((read, parity_out));
-            let crcs = joined(reading.join());
-            let redundancy = joined(writing.join());
+            let combined = self.noted(self.combine(geometry, files, &parity_out));
+            drop(parity_out);
             // The cause first, then what it took along.
-            match (crcs, redundancy, combined) {
-                (Ok(crcs), Ok(redundancy), Ok(())) => Ok((crcs, Some(redundancy))),
-                (crcs, redundancy, combined) => {
-                    Err(first_cause([crcs.err(), redundancy.err(), combined.err()]))
-                }
+            match (combined, joined(writing.join())) {
+                (Ok(crcs), Ok(redundancy)) => Ok((crcs, Some(redundancy))),
+                (combined, redundancy) => Err(first_cause([combined.err(), redundancy.err()])),
             }
         })
     }
@@ -121,33 +115,24 @@ impl Share<'_> {
         encode_turns(geometry, self.me as usize, self.block)
     }
 
-    fn read(&self, geometry: Geometry, files: &Files, out: &Sender<Block>) -> Result<Vec<u32>, JobError> {
-        let mut reader = Reader::new(files, self.daemon);
-        for Turn { step, block: range } in self.turns(geometry) {
-            let Some(data) = geometry.part(self.me as usize, step.column).data_range(&range) else {
-                continue;
-            };
-            let mut block = Block::zeroed(len(&range));
-            reader.read(data.start, block.payload_mut())?;
-            out.send(block).map_err(|_| ended())?;
-        }
-        reader.finish()
-    }
-
+    /// Reads each block while that of the left neighbour is on its way; CRC32 of each file.
     fn combine(
         &self,
         geometry: Geometry,
-        read: &Receiver<Block>,
+        files: &Files,
         parity: &Sender<Block>,
-    ) -> Result<(), JobError> {
+    ) -> Result<Vec<u32>, JobError> {
         let members = geometry.members();
         let neighbour = |at: usize| u32::try_from(at).map_err(|_| self.record.unfit("no such position"));
         let left = neighbour(left(members, self.me as usize))?;
         let right = neighbour(right(members, self.me as usize))?;
+        let mut reader = Reader::new(files, self.daemon);
         for Turn { step, block: range } in self.turns(geometry) {
             fault("encode.block")?;
+            let own = geometry.part(self.me as usize, step.column).data_range(&range);
+            let own = own.filter(|_| step.send).map(|data| read(&mut reader, data.start, len(&range)));
+            let own = own.transpose()?;
             let came = if step.receive { Some(self.peers.recv(left, len(&range))?) } else { None };
-            let own = if step.send { Some(read.recv().map_err(|_| ended())?) } else { None };
             match (own, came) {
                 (Some(mut own), came) => {
                     if let Some(came) = came {
@@ -159,7 +144,7 @@ impl Share<'_> {
                 (None, None) => return Err(self.record.unfit("a step without bytes")),
             }
         }
-        Ok(())
+        reader.finish()
     }
 
     fn write(&self, geometry: Geometry, parity: &Receiver<Block>) -> Result<(String, u64, u32), JobError> {
@@ -174,6 +159,12 @@ impl Share<'_> {
         }
         writer.finish()
     }
+}
+
+fn read(reader: &mut Reader<'_>, offset: u64, len: usize) -> Result<Block, JobError> {
+    let mut block = Block::zeroed(len);
+    reader.read(offset, block.payload_mut())?;
+    Ok(block)
 }
 
 /// Writes a redundancy file front to back: header, then payload, with holes where that is zero; its CRC in the same

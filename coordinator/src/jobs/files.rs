@@ -8,6 +8,7 @@ use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use scrfs::ids::DatasetId;
 use scrfs::path::RelPath;
@@ -17,6 +18,9 @@ use scrfs::transfer::sparse;
 
 use super::error::JobError;
 use super::link::Daemon;
+
+/// How often the daemon is told how much of a member is read.
+const TELL: Duration = Duration::from_millis(250);
 
 /// Names and sizes of a member's files, in the order of its logical file.
 #[derive(Debug, Clone)]
@@ -104,13 +108,16 @@ pub struct Reader<'a> {
     daemon: &'a Daemon,
     open: Open,
     crcs: SegmentCrcs,
+    /// Bytes read, and when the daemon was told how many.
+    done: u64,
+    told: Instant,
 }
 
 impl<'a> Reader<'a> {
     /// Opens nothing yet.
     pub fn new(files: &'a Files, daemon: &'a Daemon) -> Self {
         let crcs = SegmentCrcs::new(files.sizes.iter().copied());
-        Self { files, daemon, open: Open(BTreeMap::new()), crcs }
+        Self { files, daemon, open: Open(BTreeMap::new()), crcs, done: 0, told: Instant::now() }
     }
 
     /// Fills `buffer`, which is zero, from `offset` of the logical file; beyond its end the buffer stays zero. No byte may
@@ -123,6 +130,11 @@ impl<'a> Reader<'a> {
             let read = |file: &File| file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e));
             self.open.with(index, len, open, read)?;
             self.crcs.add(index, at, &buffer[range]).map_err(|e| files.crc(e))?;
+            self.done += len as u64;
+        }
+        if self.told.elapsed() >= TELL {
+            daemon.progress(files.id, self.done, files.bytes());
+            self.told = Instant::now();
         }
         Ok(())
     }

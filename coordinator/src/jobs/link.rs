@@ -79,6 +79,20 @@ impl Daemon {
         }
     }
 
+    /// Tells how much of a member is read, for the status. Whether it arrives changes nothing.
+    pub fn progress(&self, id: DatasetId, done: u64, total: u64) {
+        if let Err(error) = self.done(&DataRequest::Progress { id, done, total }) {
+            tracing::debug!(dataset = id.0, %error, "how far it is could not be told");
+        }
+    }
+
+    /// Says that a program on another node waits for what is sent from here. Whether it arrives changes nothing.
+    pub fn waited(&self) {
+        if let Err(error) = self.done(&DataRequest::Waited) {
+            tracing::debug!(%error, "the daemon could not be told to hurry");
+        }
+    }
+
     /// Gives up what was made for a member. Best effort: a daemon that cannot does it when its coordinator is gone.
     pub fn abandon_member(&self, id: DatasetId, member: Member) {
         if let Err(error) = self.done(&DataRequest::AbandonMember { id, member }) {

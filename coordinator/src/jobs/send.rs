@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::time::Instant;
 
 use scrfs::control::SealedFile;
+use scrfs::priority::LINGER;
 use scrfs::transfer::sparse;
 
 use super::block::Block;
@@ -39,6 +41,8 @@ pub fn run(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<JobOut
 }
 
 fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
+    daemon.waited();
+    let mut told = Instant::now();
     let mut source = daemon.open_file(parcel.file.id, &parcel.file.path)?;
     let meta = source.metadata().map_err(|e| parcel.io("stat", e))?;
     let held = meta.len();
@@ -52,6 +56,10 @@ fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobEr
     let mut crc = crc32fast::Hasher::new();
     for len in parcel.blocks() {
         fault("fetch.send")?;
+        if told.elapsed() > LINGER / 2 {
+            daemon.waited();
+            told = Instant::now();
+        }
         let mut block = Block::zeroed(len);
         source.read_exact(block.payload_mut()).map_err(|e| parcel.io("read", e))?;
         crc.update(block.payload());

@@ -184,6 +184,7 @@ impl DataLink for FakeDaemon {
                 drop(fs::remove_file(self.root.join("copy")));
                 (DataReply::Done, None)
             }
+            DataRequest::Progress { .. } | DataRequest::Waited => (DataReply::Done, None),
             DataRequest::Room(_) => {
                 let free = self.state.lock().room.unwrap_or(u64::MAX);
                 (DataReply::Room(Room { free, held: vec![(DatasetId(1), 5)] }), None)

@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 
 use scrfs::control::{self, Command};
-use scrfs::hash::Text;
+use scrfs::halt::{self, Stop, When};
 use scrfs::record::Halt;
 
+use super::Running;
 use super::cluster::Cluster;
 use super::policy::MS;
 use crate::pfs::PfsTask;
@@ -19,8 +20,6 @@ use crate::pfs::PfsTask;
 const LOOK: u64 = 10_000 * MS;
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
-/// The reason that SCR leaves when a program has ended well.
-const FINALIZED: &[u8] = b"SCR_FINALIZE_CALLED";
 /// Names whose markers wait, remembered for the time that seals take.
 const MARKED_MAX: usize = 1024;
 
@@ -44,6 +43,23 @@ pub(super) struct Advice {
     said: (bool, bool),
     /// The nodes know it, and when the last seal was.
     told: bool,
+    seal: Judged,
+    /// It was told that the program is to be ended.
+    halted: bool,
+}
+
+/// Whether the halt conditions were looked at since the last seal.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    /// They were.
+    #[default]
+    Yes,
+    /// A dataset was sealed.
+    No,
+    /// The halt file is being read since then.
+    Looking,
+    /// It was read.
+    Looked,
 }
 
 impl Advice {
@@ -62,7 +78,7 @@ impl Advice {
         (self.begun, self.last, self.waited) = (newest.begun_us, newest.sealed_us, newest.waited_us);
         match sealed.filter(|sealed| *sealed > self.last) {
             // The end of its seal was not told.
-            Some(sealed) => self.last = sealed,
+            Some(sealed) => (self.last, self.seal) = (sealed, Judged::No),
             // Some nodes may have been told more than others.
             None => {
                 for told in told.iter().filter(|told| age(told) == age(&newest)) {
@@ -73,8 +89,10 @@ impl Advice {
         }
     }
 
-    /// A marker was set.
+    /// A marker was set. The halt file is looked at, so that what it says is known when the dataset is complete, and the
+    /// program hears of it with its marker.
     pub(super) fn marked(&mut self, now: u64, name: &[u8]) {
+        self.next_look = self.next_look.min(now);
         if self.marked.len() < MARKED_MAX {
             self.marked.entry(name.to_vec()).or_insert(now);
         }
@@ -93,7 +111,12 @@ impl Advice {
         (self.last, self.asked, self.said, self.told) = (now, 0, (false, false), false);
         self.uncounted = self.uncounted.saturating_add(1);
         self.halt.checkpoints_left = self.halt.checkpoints_left.map(|left| left.saturating_sub(1));
-        self.next_look = now;
+        (self.next_look, self.seal) = (now, Judged::No);
+    }
+
+    /// The program is advised to end.
+    pub(super) fn ends(&self) -> bool {
+        self.said.1
     }
 
     /// The halt file as it is now. When it cannot be read what is known holds, and so many checkpoints are still to be
@@ -101,6 +124,12 @@ impl Advice {
     pub(super) fn halt(&mut self, now: u64, halt: Result<Halt, u32>) {
         self.looking = false;
         self.next_look = now.saturating_add(LOOK);
+        match self.seal {
+            Judged::Looking => self.seal = Judged::Looked,
+            // What was sealed meanwhile is to be looked at too.
+            Judged::No => self.next_look = now,
+            Judged::Yes | Judged::Looked => {}
+        }
         match halt {
             Ok(halt) => self.halt = halt,
             Err(sealed) => {
@@ -113,17 +142,23 @@ impl Advice {
         self.halt.checkpoints_left = self.halt.checkpoints_left.map(|left| left.saturating_sub(since));
     }
 
-    /// Looks at the halt file when it is time, and tells all nodes what has changed.
-    pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+    /// Looks at the halt file when it is time, and tells all nodes what has changed. `flush`: microseconds that one takes.
+    pub(super) fn tick(&mut self, cluster: &mut Cluster, flush: u64) {
         if self.begun == 0 {
             return;
         }
         if !self.looking && self.next_look <= cluster.now {
             self.looking = true;
+            if self.seal == Judged::No {
+                self.seal = Judged::Looking;
+            }
             cluster.pfs(PfsTask::Halt { sealed: std::mem::take(&mut self.uncounted) });
         }
         let (needed, ended) = self.said;
-        let reason = if ended { None } else { self.why_exit(cluster) };
+        let stop =
+            halt::due(&self.halt, &cluster.settings.advice, cluster.now / SECOND, flush.div_ceil(SECOND));
+        self.halt_program(cluster, stop.as_ref());
+        let reason = stop.map(|stop| stop.reason).filter(|_| !ended);
         let exit = ended || reason.is_some();
         let need = needed || exit || self.is_due(cluster);
         if self.told && self.said == (need, exit) {
@@ -142,6 +177,18 @@ impl Advice {
         }));
     }
 
+    /// Has the program ended when a condition cannot wait, or holds at a seal. Once: it is not called back.
+    fn halt_program(&mut self, cluster: &mut Cluster, stop: Option<&Stop>) {
+        let at_seal = self.seal != Judged::Yes;
+        if self.seal == Judged::Looked {
+            self.seal = Judged::Yes;
+        }
+        if let Some(stop) = stop.filter(|stop| !self.halted && (at_seal || stop.when == When::Now)) {
+            self.halted = true;
+            cluster.halt(stop.reason.clone());
+        }
+    }
+
     /// Is a checkpoint due? Without any rule there is no way to tell, so always.
     fn is_due(&self, cluster: &Cluster) -> bool {
         let rules = &cluster.settings.advice;
@@ -154,35 +201,29 @@ impl Advice {
         let none = rules.interval == 0 && rules.seconds == 0 && rules.overhead == 0;
         often || late || cheap || none
     }
+}
 
-    /// Why programs should end, if they should. As SCR decides it (scr_halt.c).
-    fn why_exit(&self, cluster: &Cluster) -> Option<String> {
-        let now = i64::try_from(cluster.now / SECOND).unwrap_or(i64::MAX);
-        let reason = self.halt.exit_reason.as_ref().map(Text::as_bytes);
-        if let Some(reason) = reason.filter(|reason| !reason.is_empty() && *reason != FINALIZED) {
-            return Some(format!("the halt file says {}", String::from_utf8_lossy(reason)));
+impl Running {
+    /// Tells programs what has changed; when they are to end, the newest dataset is flushed meanwhile.
+    pub(super) fn advise(&mut self) {
+        let before = self.advice.ends();
+        self.advice.tick(&mut self.cluster, self.flushes.longest());
+        if self.advice.ends() && !before {
+            self.flush_newest();
         }
-        if self.halt.checkpoints_left.is_some_and(|left| left <= 0) {
-            return Some("no checkpoints are left by the halt file".to_owned());
+    }
+
+    pub(super) fn flush_newest(&mut self) {
+        if self.cluster.settings.advice.end_reserve > 0 {
+            self.flushes.wish_newest(&self.cluster);
         }
-        if let Some(after) = self.halt.exit_after.filter(|after| *after <= now) {
-            return Some(format!("the halt file says after {after}"));
-        }
-        let rules = &cluster.settings.advice;
-        let set = i64::try_from(rules.halt_seconds).unwrap_or(i64::MAX);
-        let early = self.halt.halt_seconds.unwrap_or(set).max(0);
-        if let Some(before) = self.halt.exit_before.filter(|before| before.saturating_sub(early) <= now) {
-            return Some(format!("the halt file says before {before}"));
-        }
-        let end = i64::try_from(rules.end_time).unwrap_or(i64::MAX);
-        let ends = rules.end_time > 0 && early > 0 && end.saturating_sub(early) <= now;
-        ends.then(|| format!("the allocation ends within {early} s"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use scrfs::control::{AdviceRules, Command};
+    use scrfs::hash::Text;
     use scrfs::ids::Epoch;
 
     use super::*;
@@ -194,6 +235,8 @@ mod tests {
         advice: Advice,
         /// What the nodes know.
         shown: Option<control::Advice>,
+        /// Why the program is to be ended.
+        halted: Vec<String>,
     }
 
     impl Bench {
@@ -203,13 +246,13 @@ mod tests {
             let cluster = Cluster::new(Epoch(1), hosts, settings, 100 * SECOND);
             let mut advice = Advice::default();
             advice.begin(cluster.now);
-            Self { cluster, advice, shown: None }
+            Self { cluster, advice, shown: None, halted: Vec::new() }
         }
 
         /// What both nodes are told at second `at`, and whether the halt file is looked at.
         fn at(&mut self, at: u64) -> (Option<(bool, bool)>, Option<u32>) {
             self.cluster.now = at * SECOND;
-            self.advice.tick(&mut self.cluster);
+            self.advice.tick(&mut self.cluster, 5 * SECOND);
             let outputs = self.cluster.take_outputs();
             let told: Vec<_> = outputs
                 .iter()
@@ -224,6 +267,10 @@ mod tests {
                 _ => None,
             });
             self.shown = told.first().copied().or(self.shown);
+            self.halted.extend(outputs.iter().filter_map(|output| match output {
+                Output::Halt(reason) => Some(reason.clone()),
+                _ => None,
+            }));
             (told.first().map(|told| (told.need_checkpoint, told.should_exit)), look)
         }
 
@@ -280,10 +327,74 @@ mod tests {
     }
 
     #[test]
+    fn the_program_is_ended_at_a_seal_or_when_it_cannot_wait() {
+        let rules = AdviceRules { end_time: 1000, end_reserve: 90, ..AdviceRules::default() };
+        let stop = || Halt { exit_reason: Text::new(b"stop").ok(), ..Halt::default() };
+        let mut bench = Bench::new(rules);
+        bench.at(100);
+        bench.halt(stop());
+        assert_eq!(bench.at(101).0, Some((true, true)), "advised at once");
+        assert!(bench.halted.is_empty(), "its next checkpoint is waited for");
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.at(102);
+        assert_eq!(bench.halted, ["the halt file says stop"]);
+        bench.at(104);
+        assert_eq!(bench.halted.len(), 1, "once");
+
+        // What was written before a seal is read after it, and counts for it.
+        let mut bench = Bench::new(rules);
+        bench.at(100);
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.at(101);
+        bench.halt(Halt::default());
+        bench.at(102);
+        bench.halt(stop());
+        bench.at(103);
+        assert_eq!(bench.halted.len(), 1);
+        // What is written after it waits for the next.
+        let mut bench = Bench::new(rules);
+        bench.at(100);
+        bench.halt(Halt::default());
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.at(101);
+        bench.halt(Halt::default());
+        bench.at(102);
+        bench.at(120);
+        bench.halt(stop());
+        bench.at(121);
+        assert!(bench.halted.is_empty());
+
+        bench.halt(Halt { immediate: Some(1), ..stop() });
+        bench.at(122);
+        assert_eq!(bench.halted, ["the halt file says stop, at once"]);
+        // 5 s for the flush.
+        let mut bench = Bench::new(rules);
+        bench.at(904);
+        assert!(bench.halted.is_empty());
+        bench.at(905);
+        assert_eq!(bench.halted.len(), 1);
+    }
+
+    #[test]
+    fn a_marker_has_the_halt_file_read() {
+        let mut bench = Bench::new(AdviceRules { seconds: 1000, ..AdviceRules::default() });
+        bench.at(100);
+        bench.halt(Halt::default());
+        assert_eq!(bench.at(101), (None, None));
+        bench.advice.marked(bench.cluster.now, b"ck");
+        assert_eq!(bench.at(102), (None, Some(0)));
+        bench.halt(Halt { checkpoints_left: Some(1), ..Halt::default() });
+        assert_eq!(bench.at(103), (None, None));
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        assert_eq!(bench.at(103), (Some((true, true)), Some(1)), "with this very seal");
+        assert_eq!(bench.halted, ["no checkpoints are left by the halt file"]);
+    }
+
+    #[test]
     fn conditions_of_the_halt_file() {
         let halts = [
             (Halt { exit_reason: Text::new(b"stop").ok(), ..Halt::default() }, true),
-            (Halt { exit_reason: Text::new(FINALIZED).ok(), ..Halt::default() }, false),
+            (Halt { exit_reason: Text::new(b"SCR_FINALIZE_CALLED").ok(), ..Halt::default() }, false),
             (Halt { checkpoints_left: Some(0), ..Halt::default() }, true),
             (Halt { checkpoints_left: Some(1), ..Halt::default() }, false),
             (Halt { exit_after: Some(150), ..Halt::default() }, true),
@@ -310,12 +421,14 @@ mod tests {
         bench.advice.sealed(bench.cluster.now, b"1");
         assert_eq!(bench.at(101).1, None);
         bench.halt(Halt { checkpoints_left: Some(2), ..Halt::default() });
-        assert_eq!(bench.at(102), (None, None));
+        assert_eq!(bench.at(102), (None, Some(1)), "and looked at for that seal, too");
+        bench.halt(Halt { checkpoints_left: Some(1), ..Halt::default() });
+        assert_eq!(bench.at(103), (None, None));
         bench.advice.sealed(bench.cluster.now, b"2");
-        assert_eq!(bench.at(103), (Some((true, true)), Some(2)));
-        bench.advice.halt(bench.cluster.now, Err(2));
+        assert_eq!(bench.at(104), (Some((true, true)), Some(1)));
+        bench.advice.halt(bench.cluster.now, Err(1));
         bench.advice.sealed(bench.cluster.now, b"3");
-        assert_eq!(bench.at(104), (Some((true, true)), Some(3)), "what is known holds");
+        assert_eq!(bench.at(105), (Some((true, true)), Some(2)), "what is known holds");
     }
 
     #[test]

@@ -128,6 +128,12 @@ impl Cluster {
         self.tell(Severity::Warning, text);
     }
 
+    /// The program is to be ended.
+    pub(super) fn halt(&mut self, reason: String) {
+        self.note(format!("a halt is due: {reason}"));
+        self.out.push(Output::Halt(reason));
+    }
+
     fn tell(&mut self, severity: Severity, text: String) {
         self.send_all(&Command::Note { severity, text: text.clone() });
         self.out.push(Output::Note(severity, text));

@@ -2,10 +2,12 @@
 //!
 //! What is due for the longest time goes first. After a failure a dataset is due again when a growing delay is over, and
 //! others go meanwhile: one that fails every time holds nobody up, and as a new one is due from when it was chosen, new
-//! ones do not hold up a retry either. After the last try the dataset is given up for this epoch.
+//! ones do not hold up a retry either. After some tries the dataset need not stay in the caches for its flush any more, and
+//! it is tried again now and then: a file system that is full for hours has room again some time.
 
 use std::collections::BTreeSet;
 
+use rustix::io::Errno;
 use scrfs::control::Command;
 use scrfs::ids::{DatasetId, NodeRank};
 
@@ -14,8 +16,10 @@ use super::cluster::Cluster;
 use super::policy::{MS, delay, flush_due};
 use crate::pfs::PfsTask;
 
-/// Tries for one dataset.
+/// Tries for which a dataset stays in the caches.
 const TRIES: u32 = 6;
+/// Between two tries after those.
+const NOW_AND_THEN: u64 = 600_000 * MS;
 /// A flush of which nothing is heard for so long is held up: then those that wait may make room in the caches.
 const HELD_UP: u64 = 900_000 * MS;
 
@@ -34,6 +38,7 @@ struct Flush {
     step: Step,
     /// When something was heard of it.
     heard: u64,
+    begun: u64,
 }
 
 #[derive(Debug)]
@@ -50,8 +55,10 @@ struct Waiting {
 pub(super) struct Flushes {
     waiting: Vec<Waiting>,
     current: Option<Flush>,
-    /// Not tried again in this epoch.
-    given_up: BTreeSet<DatasetId>,
+    /// Asked for, by whomever; they go before others.
+    wished: BTreeSet<DatasetId>,
+    /// The longest that one took so far, microseconds.
+    longest: u64,
     /// What the prefix has is known, or cannot be known.
     surveyed: bool,
     held_up: bool,
@@ -63,6 +70,51 @@ impl Flushes {
         self.surveyed = true;
     }
 
+    /// Somebody wants it flushed, whatever `SCR_FLUSH` says.
+    pub(super) fn wish(&mut self, id: DatasetId) {
+        self.wished.insert(id);
+    }
+
+    /// The job is about to end: the newest dataset is wanted on the PFS. What has failed too often is tried now and then anyway.
+    pub(super) fn wish_newest(&mut self, cluster: &Cluster) {
+        let newest = cluster.datasets.newest_first().first().map(|known| (known.catalog.id, known.flushed));
+        if let Some((id, false)) = newest
+            && !self.waits(id)
+            && !self.runs(id)
+        {
+            self.wished.insert(id);
+        }
+    }
+
+    /// The longest that one took so far, microseconds.
+    pub(super) fn longest(&self) -> u64 {
+        self.longest
+    }
+
+    /// Queues what was asked for, once it is known what the prefix has.
+    fn take_wishes(&mut self, cluster: &mut Cluster) {
+        if !self.surveyed {
+            return;
+        }
+        for id in std::mem::take(&mut self.wished) {
+            match cluster.datasets.get(id).map(|known| known.flushed) {
+                // Some node did not know.
+                Some(true) => cluster.send_all(&Command::MarkFlushed(id)),
+                Some(false) => {
+                    self.waiting.retain(|waiting| waiting.id != id);
+                    if !self.runs(id) {
+                        self.waiting.push(Waiting { id, tries: 0, due: 0 });
+                    }
+                }
+                None => {
+                    let reason = "it is not complete on all nodes, or has failed".to_owned();
+                    cluster.warn(format!("dataset {id} is not flushed: {reason}"));
+                    cluster.send_all(&Command::FlushFailed { id, reason, given_up: true });
+                }
+            }
+        }
+    }
+
     /// Queues what is due, oldest first.
     pub(super) fn choose(&mut self, cluster: &Cluster) {
         if !self.surveyed {
@@ -71,22 +123,26 @@ impl Flushes {
         for known in cluster.datasets.newest_first().iter().rev() {
             let id = known.catalog.id;
             let last = self.ids().max().map_or(0, |id| id.0).max(cluster.datasets.highest_flushed);
-            let new = !known.flushed && !self.given_up.contains(&id);
-            if new && flush_due(id, last, cluster.settings.flush_every) {
+            if !known.flushed && !self.waits(id) && flush_due(id, last, cluster.settings.flush_every) {
                 self.waiting.push(Waiting { id, tries: 0, due: cluster.now });
             }
         }
     }
 
-    /// Datasets of which a flush runs or waits.
+    fn waits(&self, id: DatasetId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.id == id)
+    }
+
+    /// Datasets of which a flush runs, or waits and is expected to succeed.
     fn ids(&self) -> impl Iterator<Item = DatasetId> {
-        let waiting = self.waiting.iter().map(|waiting| waiting.id);
+        let waiting = self.waiting.iter().filter(|waiting| waiting.tries < TRIES).map(|waiting| waiting.id);
         waiting.chain(self.current.iter().map(|flush| flush.id))
     }
 
     /// It stays in the caches: a flush of it runs, or waits and is not held up without end, or it is not known yet whether one is due.
     pub(super) fn busy(&self, id: DatasetId) -> bool {
-        let waits = || self.waiting.iter().any(|waiting| waiting.id == id);
+        let hoped = || self.waiting.iter().any(|waiting| waiting.id == id && waiting.tries < TRIES);
+        let waits = || self.wished.contains(&id) || hoped();
         let runs = self.current.as_ref().is_some_and(|flush| flush.id == id);
         !self.surveyed || runs || (!self.held_up && waits())
     }
@@ -103,6 +159,7 @@ impl Flushes {
 
     /// A program removed it.
     pub(super) fn removed(&mut self, id: DatasetId) {
+        self.wished.remove(&id);
         self.waiting.retain(|waiting| waiting.id != id);
         if self.current.as_ref().is_some_and(|flush| flush.id == id) {
             self.current = None;
@@ -111,6 +168,7 @@ impl Flushes {
 
     /// Begins the next flush, or the next try of one, when none runs and one is due.
     pub(super) fn begin(&mut self, cluster: &mut Cluster) {
+        self.take_wishes(cluster);
         if self.current.is_some() {
             return;
         }
@@ -120,7 +178,8 @@ impl Flushes {
         let Some(Waiting { id, tries, .. }) = next.map(|at| self.waiting.swap_remove(at)) else { return };
         if let Some(known) = cluster.datasets.get(id) {
             let task = PfsTask::BeginFlush(Box::new(known.catalog.clone()));
-            self.current = Some(Flush { id, tries, step: Step::Beginning, heard: cluster.now });
+            self.current =
+                Some(Flush { id, tries, step: Step::Beginning, heard: cluster.now, begun: cluster.now });
             cluster.pfs(task);
         }
     }
@@ -193,23 +252,186 @@ impl Flushes {
         if cluster.datasets.get(id).is_some() {
             cluster.send_all(&Command::MarkFlushed(id));
         }
-        if self.current.as_ref().is_some_and(|flush| flush.id == id) {
-            self.current = None;
+        if let Some(flush) = self.current.take_if(|flush| flush.id == id) {
+            self.longest = self.longest.max(cluster.now.saturating_sub(flush.begun));
         }
     }
 
     /// A try failed. False when no such flush runs.
     pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, reason: &str) -> bool {
         let Some(flush) = self.current.take_if(|flush| flush.id == id) else { return false };
-        let tries = flush.tries + 1;
-        if tries < TRIES {
-            let due = cluster.now + delay(tries, 1_000 * MS, 60_000 * MS);
-            self.waiting.push(Waiting { id, tries, due });
-            cluster.warn(format!("flush of dataset {id} failed, it will be tried again: {reason}"));
+        let tries = flush.tries.saturating_add(1);
+        let given_up = tries >= TRIES;
+        let wait = if given_up { NOW_AND_THEN } else { delay(tries, 1_000 * MS, 60_000 * MS) };
+        self.waiting.push(Waiting { id, tries, due: cluster.now + wait });
+        let reason = format!("{reason}{}", remedy(reason));
+        cluster.send_all(&Command::FlushFailed { id, reason: reason.clone(), given_up });
+        cluster.warn(if given_up {
+            let minutes = NOW_AND_THEN / (60_000 * MS);
+            format!(
+                "flush of dataset {id} failed {tries} times, it is tried again every {minutes} minutes; it may leave the \
+                 caches for newer ones by then: {reason}"
+            )
         } else {
-            self.given_up.insert(id);
-            cluster.warn(format!("flush of dataset {id} failed {TRIES} times, it is given up: {reason}"));
-        }
+            format!("flush of dataset {id} failed, it will be tried again: {reason}")
+        });
         true
+    }
+}
+
+/// What a person can do about a failed flush; nothing where the reason says it.
+fn remedy(reason: &str) -> &'static str {
+    let told = |errno: Errno| reason.contains(&std::io::Error::from(errno).to_string());
+    if told(Errno::NOSPC) || told(Errno::DQUOT) {
+        "; make room on the parallel file system: remove datasets in the prefix that are not needed"
+    } else if told(Errno::ROFS) || told(Errno::ACCESS) {
+        "; the job's user must be able to write the prefix (SCR_PREFIX)"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::dataset::{Catalog, Layout, Scheme};
+    use scrfs::ids::Epoch;
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::settings::tests::settings;
+
+    fn catalog(id: u64) -> Catalog {
+        Catalog {
+            id: DatasetId(id),
+            epoch: Epoch(1),
+            revision: 0,
+            name: format!("ck.{id}").into_bytes(),
+            created_us: 0,
+            user: String::new(),
+            job_id: String::new(),
+            layout: Layout { scheme: Scheme::Single, members: Vec::new(), sets: Vec::new() },
+            entries: Vec::new(),
+        }
+    }
+
+    struct Bench {
+        cluster: Cluster,
+        flushes: Flushes,
+    }
+
+    impl Bench {
+        /// Datasets 1 to 3; none is flushed along the way.
+        fn new() -> Self {
+            let settings = scrfs::control::Settings { flush_every: 0, ..settings() };
+            let mut cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings, 100);
+            (1..=3).for_each(|id| cluster.datasets.insert(catalog(id), false));
+            let mut flushes = Flushes::default();
+            flushes.surveyed();
+            Self { cluster, flushes }
+        }
+
+        /// What begins, and what nodes are told.
+        fn step(&mut self) -> Vec<String> {
+            self.flushes.choose(&self.cluster);
+            self.flushes.begin(&mut self.cluster);
+            let outputs = self.cluster.take_outputs();
+            let said = outputs.iter().filter_map(|output| match output {
+                Output::Pfs(PfsTask::BeginFlush(catalog)) => Some(format!("begin {}", catalog.id)),
+                Output::Command(_, Command::MarkFlushed(id)) => Some(format!("flushed {id}")),
+                Output::Command(_, Command::FlushFailed { id, given_up, .. }) => {
+                    Some(format!("failed {id}{}", if *given_up { " for good" } else { "" }))
+                }
+                _ => None,
+            });
+            said.collect()
+        }
+
+        fn end(&mut self, id: u64) {
+            self.flushes.published(&mut self.cluster, DatasetId(id));
+        }
+    }
+
+    #[test]
+    fn a_full_file_system_has_a_remedy() {
+        for (reason, word) in [
+            ("node1: /p/.scr/flush.4/f: write: No space left on device (os error 28)", "; make room"),
+            ("node1: /p/x: Disk quota exceeded (os error 122)", "; make room"),
+            ("/p: mkdir: Permission denied (os error 13)", "; the job's user"),
+            ("node1: the coordinator is gone", ""),
+        ] {
+            assert!(
+                remedy(reason).starts_with(word) && remedy(reason).is_empty() == word.is_empty(),
+                "{reason}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_flushed_whatever_is_due() {
+        let mut bench = Bench::new();
+        assert!(bench.step().is_empty());
+        bench.flushes.wish(DatasetId(2));
+        bench.flushes.wish(DatasetId(2));
+        assert!(bench.flushes.busy(DatasetId(2)) && !bench.flushes.busy(DatasetId(3)));
+        assert_eq!(bench.step(), ["begin 2"]);
+        bench.flushes.wish(DatasetId(3));
+        assert!(bench.step().is_empty(), "one at a time");
+        bench.cluster.now += 7;
+        bench.end(2);
+        assert_eq!(bench.step(), ["flushed 2", "begin 3"]);
+        assert_eq!(bench.flushes.longest(), 7);
+        bench.end(3);
+        bench.step();
+        bench.flushes.wish(DatasetId(3));
+        assert_eq!(bench.step(), ["flushed 3"], "a node that asks does not know");
+        bench.flushes.wish(DatasetId(9));
+        assert_eq!(bench.step(), ["failed 9 for good"]);
+    }
+
+    #[test]
+    fn nothing_begins_before_it_is_known_what_the_prefix_has() {
+        let mut bench = Bench::new();
+        bench.flushes.surveyed = false;
+        bench.flushes.wish(DatasetId(1));
+        assert!(bench.step().is_empty());
+        bench.cluster.datasets.flushed(DatasetId(1));
+        bench.flushes.surveyed();
+        assert_eq!(bench.step(), ["flushed 1"]);
+    }
+
+    #[test]
+    fn what_fails_too_often_is_tried_now_and_then_and_when_it_is_asked_for() {
+        let mut bench = Bench::new();
+        bench.flushes.wish(DatasetId(3));
+        for tried in 1..=TRIES {
+            assert!(bench.step().contains(&"begin 3".to_owned()), "{tried}");
+            bench.flushes.failed(&mut bench.cluster, DatasetId(3), "full");
+            bench.cluster.now += 100_000 * MS;
+        }
+        assert_eq!(bench.step(), ["failed 3 for good"]);
+        assert!(!bench.flushes.busy(DatasetId(3)), "it need not stay");
+        bench.flushes.wish_newest(&bench.cluster);
+        assert!(bench.step().is_empty(), "the end of the job does not try without end");
+        bench.cluster.now += NOW_AND_THEN;
+        assert_eq!(bench.step(), ["begin 3"], "there may be room again");
+        bench.flushes.failed(&mut bench.cluster, DatasetId(3), "full");
+        assert_eq!(bench.step(), ["failed 3 for good"], "whoever waits by now is told, too");
+        bench.flushes.wish(DatasetId(3));
+        assert!(bench.flushes.busy(DatasetId(3)));
+        assert_eq!(bench.step(), ["begin 3"]);
+        bench.end(3);
+        bench.step();
+        bench.flushes.wish_newest(&bench.cluster);
+        assert!(bench.step().is_empty(), "it is there");
+    }
+
+    #[test]
+    fn the_end_of_the_job_wants_the_newest() {
+        let mut bench = Bench::new();
+        bench.flushes.wish_newest(&bench.cluster);
+        assert_eq!(bench.step(), ["begin 3"]);
+        bench.flushes.wish_newest(&bench.cluster);
+        bench.end(3);
+        assert_eq!(bench.step(), ["flushed 3"]);
     }
 }

@@ -43,6 +43,12 @@ impl Markers {
         cluster.send(node, Command::RefuseMarker { name: name.to_vec(), reason: reason.to_owned() });
     }
 
+    /// Lets those of `name` on `node` succeed without a seal.
+    pub(super) fn waive(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>) {
+        *self.refusing.entry((node, name.clone())).or_default() += 1;
+        cluster.send(node, Command::WaiveMarker { name });
+    }
+
     /// A node has; false when that is not awaited.
     pub(super) fn refused(&mut self, node: NodeRank, name: Vec<u8>) -> bool {
         let Entry::Occupied(mut open) = self.refusing.entry((node, name)) else { return false };

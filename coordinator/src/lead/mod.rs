@@ -94,6 +94,8 @@ pub enum Output {
     Pfs(PfsTask),
     /// The mounts present their dataset, programs may start (the name of current, if any): scrfs-run waits for this.
     Ready(Option<Vec<u8>>),
+    /// A halt condition is due, for this reason: scrfs-run ends the program.
+    Halt(String),
     /// For the log. What operators should see goes to the daemons too, as [`Command::Note`].
     Note(Severity, String),
 }
@@ -208,7 +210,7 @@ impl Running {
                 if self.flushes.tick(&mut self.cluster) {
                     self.evict();
                 }
-                self.advice.tick(&mut self.cluster);
+                self.advise();
             }
         }
         self.advance();
@@ -227,6 +229,10 @@ impl Running {
             }
             (_, Event::Asked { times }) => {
                 self.advice.asked(times);
+                true
+            }
+            (_, Event::FlushWanted(id)) => {
+                self.flushes.wish(id);
                 true
             }
             (_, Event::Posted { text }) => {
@@ -396,8 +402,10 @@ impl Running {
     fn sealed(&mut self, id: DatasetId) {
         let cluster = &mut self.cluster;
         if let Some(name) = cluster.datasets.get(id).map(|known| known.catalog.name.clone()) {
+            // Before the marker is answered: what its program is advised goes with it.
             self.advice.sealed(cluster.now, &name);
-            self.advice.tick(cluster);
+            let flush = self.flushes.longest();
+            cluster.at_front(|cluster| self.advice.tick(cluster, flush));
         }
         let busy = |known: &datasets::Known| {
             self.fetches.rebuilding(known.catalog.id) || self.seals.needs(&known.catalog)
@@ -407,6 +415,9 @@ impl Running {
             self.vacated(known);
         }
         self.choose();
+        if self.advice.ends() {
+            self.flush_newest();
+        }
         self.loose.sealed(&mut self.cluster);
     }
 
@@ -513,7 +524,7 @@ impl Running {
 
     fn serve(&mut self, current: Option<Vec<u8>>) {
         self.cluster.send_all(&Command::Serve);
-        self.advice.tick(&mut self.cluster);
+        self.advise();
         self.cluster.ready(current);
         self.mark_flushed();
         self.choose();
@@ -545,6 +556,7 @@ fn name_of(event: &Event) -> &'static str {
         Event::Overwritten(_) => "Overwritten",
         Event::RoomShort { .. } => "RoomShort",
         Event::FlushedMember { .. } => "FlushedMember",
+        Event::FlushWanted(_) => "FlushWanted",
         Event::Verified { .. } => "Verified",
         Event::FetchedMember { .. } => "FetchedMember",
         Event::Presented { .. } => "Presented",

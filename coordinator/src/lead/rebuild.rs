@@ -388,6 +388,7 @@ mod tests {
             scheme: Scheme::Xor,
             set_size: 8,
             hop_distance: 1,
+            enable: true,
             flush_every: 0,
             fetch: true,
             distribute: true,
@@ -395,6 +396,7 @@ mod tests {
             block_bytes: 1,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            restart: scrfs::control::RestartRules::default(),
             advice: scrfs::control::AdviceRules::default(),
             stores: Vec::new(),
         };

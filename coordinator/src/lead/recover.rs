@@ -65,6 +65,7 @@ impl Recover {
         held: BTreeMap<DatasetId, Held>,
         stored: Vec<StoredDataset>,
     ) -> Self {
+        let (held, stored) = not_before(cluster, held, stored);
         let current = stored.iter().find(|dataset| dataset.current && dataset.usable);
         let stored_current = current.map(|dataset| (dataset.epoch, dataset.id));
         let candidates = candidates(held, stored);
@@ -164,16 +165,9 @@ impl Recover {
         false
     }
 
-    /// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was never recorded:
-    /// there it would keep the next dataset of its name from being sealed.
     fn put_aside(&mut self, cluster: &mut Cluster, candidate: Candidate) {
         let Some(held) = candidate.held else { return };
-        cluster.datasets.put_aside(candidate.id);
-        let complete: BTreeSet<NodeRank> = held.complete().map(|(node, _)| node).collect();
-        for node in cluster.nodes().filter(|node| !complete.contains(node)) {
-            let reason = "its dataset cannot be recovered".to_owned();
-            cluster.send(node, Command::Drop { id: candidate.id, reason });
-        }
+        aside(cluster, candidate.id, &held);
         self.aside.push((candidate.id, held));
     }
 
@@ -328,6 +322,34 @@ impl Recover {
     }
 }
 
+/// Without the datasets that this job is not to go on from (`scrfs-run --fresh`): what caches have of these is put aside.
+fn not_before(
+    cluster: &mut Cluster,
+    held: BTreeMap<DatasetId, Held>,
+    stored: Vec<StoredDataset>,
+) -> (BTreeMap<DatasetId, Held>, Vec<StoredDataset>) {
+    let floor = Epoch(cluster.settings.restart.not_before);
+    if floor > Epoch(0) {
+        cluster.note("earlier datasets are left alone: the job was started afresh (--fresh)".to_owned());
+    }
+    let (old, held): (BTreeMap<_, _>, _) = held.into_iter().partition(|(_, held)| held.epoch < floor);
+    for (id, held) in old {
+        aside(cluster, id, &held);
+    }
+    (held, stored.into_iter().filter(|stored| stored.epoch >= floor).collect())
+}
+
+/// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was never recorded: there
+/// it would keep the next dataset of its name from being sealed.
+fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
+    cluster.datasets.put_aside(id);
+    let complete: BTreeSet<NodeRank> = held.complete().map(|(node, _)| node).collect();
+    for node in cluster.nodes().filter(|node| !complete.contains(node)) {
+        let reason = "the job does not go on from its dataset".to_owned();
+        cluster.send(node, Command::Drop { id, reason });
+    }
+}
+
 /// Joins what caches and prefix have, newest (epoch, id) first.
 fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
     let mut all: BTreeMap<(Epoch, DatasetId), Candidate> = BTreeMap::new();
@@ -345,6 +367,39 @@ fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lead::Output;
+    use crate::settings::tests::settings;
+
+    #[test]
+    fn a_fresh_start_leaves_what_is_older_alone() {
+        let held = |epoch| Held {
+            epoch: Epoch(epoch),
+            name: b"ck".to_vec(),
+            nodes: BTreeMap::new(),
+            strangers: Vec::new(),
+        };
+        let stored = |epoch| StoredDataset {
+            id: DatasetId(epoch),
+            epoch: Epoch(epoch),
+            name: b"ck".to_vec(),
+            directory: b"/pfs/ck".to_vec(),
+            usable: true,
+            current: false,
+        };
+        let left = |not_before| {
+            let mut settings = settings();
+            settings.restart.not_before = not_before;
+            let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings, 0);
+            let all = [3, 4].map(|epoch| (DatasetId(epoch), held(epoch)));
+            let (held, stored) = super::not_before(&mut cluster, all.into(), vec![stored(4), stored(3)]);
+            let drops = cluster
+                .take_outputs()
+                .into_iter()
+                .filter(|output| matches!(output, Output::Command(_, Command::Drop { .. })));
+            (held.len(), stored.len(), drops.count())
+        };
+        assert_eq!([left(0), left(4), left(u64::MAX)], [(2, 2, 0), (1, 1, 1), (0, 0, 2)]);
+    }
 
     #[test]
     fn newest_first_from_caches_and_prefix() {

@@ -77,6 +77,9 @@ impl Seals {
         if let Some(reason) = bad_name(&name) {
             return self.markers.refuse_on(cluster, node, &name, &reason);
         }
+        if !cluster.settings.enable {
+            return self.markers.waive(cluster, node, name);
+        }
         let joins =
             self.current.as_ref().filter(|seal| seal.name == name).is_some_and(|seal| match &seal.step {
                 // This daemon had dropped it before this marker was set: the marker is a new try.

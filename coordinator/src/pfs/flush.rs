@@ -139,7 +139,7 @@ fn finish_swap(prefix: &Prefix, lock: &Lock, id: DatasetId) -> Result<()> {
 
 /// Whether a directory is a complete dataset, or was one before its summary was damaged: such a one may be replaced too.
 fn is_dataset(directory: &Path) -> Result<bool> {
-    match read_record::<Summary>(&directory.join(".scr/summary.scr")) {
+    match read_summary(directory) {
         Err(PfsError::Record { .. }) => Ok(true),
         Err(error) => Err(error),
         Ok(_) => Ok(summary_of(directory)?.is_some()),
@@ -148,7 +148,7 @@ fn is_dataset(directory: &Path) -> Result<bool> {
 
 /// Which dataset a directory is; `None` when it is none, or not a complete one, or its summary is damaged.
 fn summary_of(directory: &Path) -> Result<Option<(DatasetId, Epoch, Summary)>> {
-    let summary = match read_record::<Summary>(&directory.join(".scr/summary.scr")) {
+    let summary = match read_summary(directory) {
         Err(error @ PfsError::Record { .. }) => {
             tracing::warn!(%error, "a summary is damaged: what it is about is no dataset any more");
             return Ok(None);
@@ -159,6 +159,14 @@ fn summary_of(directory: &Path) -> Result<Option<(DatasetId, Epoch, Summary)>> {
     let id = summary.dataset.as_ref().and_then(|dataset| dataset.id);
     let epoch = Epoch(summary.epoch.unwrap_or(0));
     Ok(id.filter(|_| summary.is_complete()).map(|id| (id, epoch, summary)))
+}
+
+/// `None` when there is none; a file in the directory's place has none either.
+fn read_summary(directory: &Path) -> Result<Option<Summary>> {
+    match read_record(&directory.join(".scr/summary.scr")) {
+        Err(PfsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => Ok(None),
+        other => other,
+    }
 }
 
 /// Every file is there with its size; the daemons have compared CRCs when they copied.

@@ -1,52 +1,39 @@
 //! `<prefix>/.scr/halt.scr` and `<prefix>/.scr/messages`.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, flock};
-use scrfs::record::{Halt, Record};
+use scrfs::halt::{Access, HaltError, HaltFile};
+use scrfs::record::Halt;
 
 use super::prefix::{PfsError, Prefix, Result};
 
-/// More than any halt file has.
-const BYTES_MAX: u64 = 1 << 16;
 /// A file of messages that is longer becomes `messages.1`.
 const MESSAGES_MAX: u64 = 16 << 20;
 
 /// Reads the halt file, and counts `sealed` checkpoints in it where it counts them. SCR's tools change it in place under
 /// a lock, and so does this.
 pub(super) fn count(prefix: &Prefix, sealed: u32) -> Result<Halt> {
-    let path = prefix.state("halt.scr");
-    let mut file = match OpenOptions::new().read(true).write(sealed > 0).open(&path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Halt::default()),
-        other => other.map_err(PfsError::io(&path, "open"))?,
-    };
-    // Not waited for: a tool that was stopped with the lock must not hold up what else is to be done on the PFS.
-    flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|e| PfsError::io(&path, "lock")(e.into()))?;
-    let mut bytes = Vec::new();
-    let read = Read::by_ref(&mut file).take(BYTES_MAX + 1).read_to_end(&mut bytes);
-    if read.map_err(PfsError::io(&path, "read"))? as u64 > BYTES_MAX {
-        return Err(PfsError::unusable(&path, format!("more than {BYTES_MAX} bytes")));
+    let path = scrfs::halt::path(prefix.root());
+    let access = if sealed > 0 { Access::Write } else { Access::Read };
+    // The lock is not waited for: a tool that was stopped with it must not hold up what else is to be done on the PFS.
+    let Some(mut file) = HaltFile::open(&path, access, Duration::ZERO)? else { return Ok(Halt::default()) };
+    if let Some(left) = file.halt.checkpoints_left.filter(|left| sealed > 0 && *left > 0) {
+        file.halt.checkpoints_left = Some(left.saturating_sub(i64::from(sealed)).max(0));
+        file.store()?;
     }
-    let mut halt = if bytes.is_empty() {
-        Halt::default()
-    } else {
-        Halt::decode(&bytes).map_err(|source| PfsError::Record { path: path.clone(), source })?
-    };
-    if let Some(left) = halt.checkpoints_left.filter(|left| sealed > 0 && *left > 0) {
-        halt.checkpoints_left = Some(left.saturating_sub(i64::from(sealed)).max(0));
-        write_again(&mut file, &halt.encode()).map_err(PfsError::io(&path, "write"))?;
-    }
-    Ok(halt)
+    Ok(file.halt.clone())
 }
 
-fn write_again(file: &mut File, bytes: &[u8]) -> io::Result<()> {
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(bytes)?;
-    file.set_len(bytes.len() as u64)?;
-    file.sync_all()
+impl From<HaltError> for PfsError {
+    fn from(error: HaltError) -> Self {
+        match error {
+            HaltError::Io { path, step, source } => Self::Io { path, step, source },
+            HaltError::Record { path, source } => Self::Record { path, source },
+            HaltError::Size { path } => Self::unusable(&path, "it is too large for a halt file"),
+        }
+    }
 }
 
 /// Appends a program's message as a JSON line.
@@ -66,6 +53,7 @@ pub(super) fn post(prefix: &Prefix, host: &str, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use scrfs::ids::Epoch;
+    use scrfs::record::Record;
 
     use super::*;
 

@@ -1,7 +1,8 @@
 //! Work of the lead on the PFS, in the prefix: done with the job user's rights, in a worker thread of rank 0.
 //!
 //! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries them out. In reading order:
-//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `halt`, `loose` (pointer files), `prefix` (paths and small files).
+//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `halt`, `loose` (pointer files), `prefix` (paths and small
+//! files). Beside the worker, `status` keeps the last status.
 
 mod catalog;
 mod flush;
@@ -10,6 +11,7 @@ mod index;
 mod lock;
 mod loose;
 mod prefix;
+pub mod status;
 #[cfg(test)]
 mod tests;
 mod worker;

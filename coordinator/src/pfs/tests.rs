@@ -313,6 +313,29 @@ fn a_persons_own_directory_is_never_replaced() {
     nothing_left_over(&prefix);
 }
 
+/// Also one in the place of a dataset's records, and when a crash left the swap half done.
+#[test]
+fn nor_is_a_persons_own_file() {
+    for (file, crashed) in [("notes", false), ("notes", true), ("notes/.scr", false)] {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join(file).parent().unwrap()).unwrap();
+        fs::write(root.path().join(file), b"data").unwrap();
+        let before = prefix(root.path(), 5);
+        let catalog = catalog(1, b"notes");
+        begin_and_copy(&before, &catalog);
+        if crashed {
+            std::os::unix::fs::symlink("notes", before.swap(DatasetId(1))).unwrap();
+        } else {
+            let told = carry_out(&before, &PfsTask::Publish(Box::new(catalog))).unwrap_err().to_string();
+            assert!(told.contains("something that is no dataset has this name"), "{told}");
+        }
+        let after = prefix(root.path(), 6);
+        assert_eq!(survey(&after), []);
+        assert_eq!(fs::read(root.path().join(file)).unwrap(), b"data");
+        nothing_left_over(&after);
+    }
+}
+
 #[test]
 fn reserved_and_hostile_names_are_refused() {
     for name in [&b".scr"[..], b"scr.current", b"", b"a/b", b"..", b"."] {

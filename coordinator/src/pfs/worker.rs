@@ -16,6 +16,7 @@ pub fn start(opening: &Opening, done: impl Fn(PfsOutcome) + Send + 'static) -> i
     let prefix = Prefix::new(&opening.settings.prefix, opening.epoch, host);
     let (tasks, waiting) = unbounded::<PfsTask>();
     let work = move || {
+        scrfs::priority::threads::be_nice();
         for task in waiting {
             let outcome = carry_out(&prefix, &task).unwrap_or_else(|error| {
                 tracing::warn!(%error, "a task on the PFS failed");

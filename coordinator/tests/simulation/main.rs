@@ -2,6 +2,7 @@
 //! lost, jobs and PFS tasks that fail. A failing seed is printed; run it alone with
 //! `SIMULATION_SEED=<seed> SIMULATION_TRACE=1`. `SIMULATION_FROM` begins at another seed, `SIMULATION_ALL` goes on after one
 //! that fails.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod daemon;
 mod observer;

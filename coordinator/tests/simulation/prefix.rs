@@ -32,6 +32,8 @@ pub(crate) struct Prefix {
     pub(crate) curse: Option<Curse>,
     /// Flushes that fail every time: tries in this epoch.
     pub(crate) tried: BTreeMap<DatasetId, u32>,
+    /// When each was last.
+    pub(crate) tried_at: BTreeMap<DatasetId, u64>,
     /// Datasets that were published while a cursed one waited for its next try.
     pub(crate) overtook: u64,
     /// Found damaged, to be marked FAILED.

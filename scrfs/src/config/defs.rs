@@ -27,6 +27,8 @@ pub enum Kind {
     Names,
     /// A regular expression that a whole name has to match.
     Pattern,
+    /// Permissions as octal digits.
+    Mode,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
             Self::Hosts => "hosts",
             Self::Names => "names",
             Self::Pattern => "regular expression",
+            Self::Mode => "octal mode",
         }
     }
 }
@@ -91,11 +94,21 @@ pub const SEALS: &[&str] = &["wait", "background"];
 
 /// All parameters.
 pub const PARAMETERS: &[Parameter] = &[
-    row("SCR_ENABLE", Kind::Bool, "1", "0: no coordinators, the program just runs"),
+    row(
+        "SCR_ENABLE",
+        Kind::Bool,
+        "1",
+        "0: directories are global, markers succeed at once, and nothing is protected",
+    ),
     row("SCR_DEBUG", Kind::Count(0, 9), "0", "1: more in the logs; 2 and above: everything"),
     row("SCR_CONF_FILE", Kind::Path, "", "user file; default `$SCR_PREFIX/.scrconf`"),
     row("SCR_JOB_ID", Kind::Text, "", "the job's id; default: the scheduler's, else `local`"),
-    row("SCR_USER_NAME", Kind::Text, "", "the job's user; default: who starts it"),
+    row(
+        "SCR_USER_NAME",
+        Kind::Text,
+        "",
+        "the job's user; default: where root mounts the scheduler's word, else who starts it",
+    ),
     row(
         "SCR_NODELIST",
         Kind::Hosts,
@@ -103,7 +116,25 @@ pub const PARAMETERS: &[Parameter] = &[
         "hosts of the job, spares last; default: the scheduler's, else this host",
     ),
     row("SCR_PREFIX", Kind::Path, "", "the job's directory on the PFS; default: the working directory"),
-    system("SCR_CNTL_BASE", Kind::Path, "/dev/shm", "where control directories are"),
+    row(
+        "SCRFS_MOUNT",
+        Kind::Path,
+        "/scr",
+        "where scrfs is mounted; `%j` stands for the job's id, `%u` for its user, `%%` for `%`",
+    ),
+    row("SCRFS_MODE", Kind::Mode, "0700", "mode of a new mount's root, which is the job user's"),
+    system(
+        "SCRFS_OPERATOR_GROUP",
+        Kind::Text,
+        "",
+        "a group of this machine that may read the status and the events of every job",
+    ),
+    system(
+        "SCR_CNTL_BASE",
+        Kind::Path,
+        "",
+        "where control directories are; default: `/run/scrfs` for root, `/dev/shm` for others",
+    ),
     row(
         "SCR_CACHE_BASE",
         Kind::Paths,
@@ -172,7 +203,36 @@ pub const PARAMETERS: &[Parameter] = &[
         "",
         "when the allocation ends, seconds since 1970; default: the scheduler's word",
     ),
-    row("SCR_MPI_BUF_SIZE", Kind::Bytes(4096, 64 << 20), "128k", "bytes of one block between coordinators"),
+    row(
+        "SCRFS_END_GRACE",
+        Kind::Time,
+        "60s",
+        "how long the newest protected dataset may take to get to the PFS at the end of the job; 0: it is not brought there",
+    ),
+    row(
+        "SCRFS_HALT_SIGNAL",
+        Kind::Word(SIGNALS),
+        "TERM",
+        "what a program is sent that does not end by itself when a halt is due",
+    ),
+    row(
+        "SCRFS_HALT_GRACE",
+        Kind::Time,
+        "30s",
+        "how long a program may take to end by itself when a halt is due, and again after the signal",
+    ),
+    row(
+        "SCRFS_KEEP_UNSEALED",
+        Kind::Bool,
+        "0",
+        "1: a restart moves files that are not sealed aside, into the cache; 0: it removes them",
+    ),
+    row(
+        "SCR_MPI_BUF_SIZE",
+        Kind::Bytes(4096, 64 << 20),
+        "1m",
+        "bytes of one block between coordinators (SCR's default is 128k: fewer hand-overs while programs spin)",
+    ),
     row(
         "SCRFS_CHECKPOINT_PATH",
         Kind::Path,
@@ -216,6 +276,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "10s",
         "how long requests wait for a successor of lost coordinators",
     ),
+    row(
+        "SCRFS_NODE_TIMEOUT",
+        Kind::Time,
+        "30s",
+        "a node whose network answers, and that itself has been silent for so long, counts as dead",
+    ),
     row("SCRFS_LOOSE_MAX", Kind::Bytes(1, 1 << 30), "1m", "bytes of a pointer file at most"),
     row("SCRFS_LOOSE_FILES", Kind::Count(0, 10_000), "64", "pointer files at most"),
     row(
@@ -225,6 +291,9 @@ pub const PARAMETERS: &[Parameter] = &[
         "files of one dataset at most, and directories",
     ),
 ];
+
+/// `SCRFS_HALT_SIGNAL`.
+pub const SIGNALS: &[&str] = &["TERM", "INT", "HUP", "USR1", "USR2", "QUIT", "KILL"];
 
 /// The row of `name`.
 pub fn find(name: &str) -> Option<&'static Parameter> {
@@ -249,7 +318,6 @@ pub const NOT_YET: &[&str] = &[
     "SCRFS_FETCH",
     "SCRFS_ENCODE_THREADS",
     "SCRFS_SCRUB_INTERVAL",
-    "SCRFS_OPERATOR_GROUP",
     "CACHE",
     "GROUPS",
 ];
@@ -259,8 +327,18 @@ pub const PENDING: &[&str] = &[];
 
 /// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what arms fault points in
 /// test builds.
-pub const EXPORTED: &[&str] =
-    &["SCRFS_CURRENT", "SCRFS_RUN", "SCRFS_LOG", "SCRFS_FAULTS", "SCRFS_FAULTS_FILE"];
+pub const EXPORTED: &[&str] = &[
+    "SCRFS_CURRENT",
+    "SCRFS_HOSTS",
+    "SCRFS_RUN",
+    "SCRFS_RUN_TOKEN",
+    "SCRFS_NODES",
+    "SCRFS_NODE_RANK",
+    "SCRFS_LOG",
+    "SCRFS_LOG_TO",
+    "SCRFS_FAULTS",
+    "SCRFS_FAULTS_FILE",
+];
 
 /// Names that belong to scrfs: a typing error in one is worth a warning.
 pub(super) fn is_ours(name: &str) -> bool {

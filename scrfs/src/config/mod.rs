@@ -4,10 +4,13 @@
 //! come back: `Config::load(&Sources::of_process(std::env::vars_os())?, config::read_file)`. In reading order: the table is in [`defs`]; layering and the typed values are here; the
 //! syntax of files, values and host lists is in the private modules.
 
+mod account;
 pub mod defs;
 mod descriptors;
+mod ending;
 mod file;
-mod hosts;
+pub mod hosts;
+mod mount_point;
 mod process;
 mod value;
 
@@ -18,11 +21,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use account::{Account, Claim};
 pub use descriptors::CheckpointDescriptor;
+pub use ending::Ending;
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 
-use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings, StoreRule};
+use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings, StoreRule};
 use crate::dataset::Scheme;
 use crate::pattern::NamePattern;
 use defs::{Kind, Parameter, Who};
@@ -117,6 +122,8 @@ pub struct Sources {
     pub host: String,
     /// The administrator started it: its environment may set everything.
     pub administrator: bool,
+    /// The user file counts. Not for what root does for a user: that file is in a place of the user's, or of others.
+    pub reads_user_file: bool,
 }
 
 /// The id of the job where neither `SCR_JOB_ID` nor a scheduler says one.
@@ -131,8 +138,16 @@ pub struct Config {
     pub debug: u64,
     /// `SCR_JOB_ID`.
     pub job_id: String,
-    /// `SCR_USER_NAME`.
+    /// `SCR_USER_NAME`, else where the administrator asks `SLURM_JOB_USER`, else who started this.
     pub user: String,
+    /// What is said of the job's user, for [`Account::of`].
+    pub claim: Claim,
+    /// `SCRFS_MOUNT`, with job and user in it.
+    pub mount: PathBuf,
+    /// `SCRFS_MODE`.
+    pub mode: u32,
+    /// `SCRFS_OPERATOR_GROUP`.
+    pub operator_group: Option<String>,
     /// `SCR_NODELIST`; never empty.
     pub nodes: Vec<String>,
     /// `SCR_PREFIX`, absolute.
@@ -177,8 +192,12 @@ pub struct Config {
     pub seal_timeout: Duration,
     /// `SCRFS_COORDINATOR_WAIT`.
     pub coordinator_wait: Duration,
+    /// `SCRFS_NODE_TIMEOUT`.
+    pub node_timeout: Duration,
     /// `SCRFS_LIST_MAX`.
     pub list_max: u64,
+    /// How the job ends.
+    pub ending: Ending,
     /// `SCR_CHECKPOINT_INTERVAL`, `_SECONDS`, `_OVERHEAD`, `SCR_HALT_SECONDS`, `SCRFS_END_TIME`.
     pub advice: AdviceRules,
     /// What the user file sets, as texts by parameter: for those who must not read that file again, as it may be gone.
@@ -200,6 +219,14 @@ impl Config {
         layers.add_file(&system, text_of(&read, &system)?.as_deref(), Rank::System)?;
         let prefix = layers.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone());
         let named = layers.path("SCR_CONF_FILE", sources)?;
+        if !sources.reads_user_file {
+            if let Some(named) = named {
+                layers
+                    .warnings
+                    .push(format!("{} (SCR_CONF_FILE): not read for root's daemon", named.display()));
+            }
+            return layers.finish(sources);
+        }
         let user_file = named.clone().unwrap_or_else(|| prefix.join(USER_FILE));
         let text = match text_of(&read, &user_file) {
             // A PFS that is away must not keep a job from its caches. What is there and wrong is an error.
@@ -233,11 +260,13 @@ impl Config {
             scheme: self.scheme,
             set_size: self.set_size,
             hop_distance: self.hop_distance,
+            enable: self.enable,
             flush_every: self.flush_every,
             fetch: self.fetch,
             distribute: self.distribute,
             list_max: self.list_max,
             block_bytes: self.block_bytes,
+            restart: RestartRules { keep_unsealed: self.ending.keep_unsealed, ..RestartRules::default() },
             sealing: self.sealing.clone(),
             loose: self.loose.clone(),
             advice: self.advice,
@@ -292,6 +321,9 @@ struct Layers {
     used: RefCell<BTreeSet<&'static str>>,
 }
 
+/// What a scheduler may say of a job's user.
+const USER_WORDS: [&str; 3] = ["SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_GID"];
+
 const SCHEDULER: [(&str, &[&str]); 3] = [
     ("SCR_JOB_ID", &["SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID"]),
     ("SCRFS_END_TIME", &["SLURM_JOB_END_TIME"]),
@@ -320,6 +352,12 @@ impl Layers {
         for (name, words) in SCHEDULER {
             let found = words.iter().find_map(|w| sources.environment.get(*w)?.to_str());
             if let Some(text) = found.filter(|t| !t.is_empty()) {
+                self.scheduler.insert(name, text.to_owned());
+            }
+        }
+        // Prologs run as root for the job's user. To all others these words say what they know already.
+        for name in USER_WORDS.into_iter().filter(|_| sources.administrator) {
+            if let Some(text) = sources.environment.get(name).and_then(|text| text.to_str()) {
                 self.scheduler.insert(name, text.to_owned());
             }
         }
@@ -509,6 +547,10 @@ impl Layers {
         Ok(chosen.unwrap_or_else(|| vec![PathBuf::from("/dev/shm")]))
     }
 
+    fn job_id(&self) -> Result<String, ConfigError> {
+        Ok(self.name("SCR_JOB_ID")?.unwrap_or_else(|| NO_JOB.to_owned()))
+    }
+
     fn finish(mut self, sources: &Sources) -> Result<Config, ConfigError> {
         let own = |list: Vec<String>| if list.is_empty() { vec![sources.host.clone()] } else { list };
         self.used.borrow_mut().insert("SCR_CONF_FILE");
@@ -516,15 +558,22 @@ impl Layers {
             self.warnings.push(format!("{name} has no effect in this version"));
         }
         let cache_bases = self.cache_bases()?;
+        let (job_id, claim) = (self.job_id()?, self.claim()?);
+        let user = claim.user_name().unwrap_or(&sources.user).to_owned();
+        let ending = self.ending()?;
         let config = Config {
+            mount: self.mount_point(&job_id, &user)?,
+            mode: self.read("SCRFS_MODE", |text, _| value::mode(text))?.unwrap_or(0o700),
+            operator_group: self.name("SCRFS_OPERATOR_GROUP")?,
             descriptors: self.descriptors(&cache_bases)?,
             enable: self.boolean("SCR_ENABLE")?,
             debug: self.count("SCR_DEBUG")?.unwrap_or_default(),
-            job_id: self.name("SCR_JOB_ID")?.unwrap_or_else(|| NO_JOB.to_owned()),
-            user: self.name("SCR_USER_NAME")?.unwrap_or_else(|| sources.user.clone()),
+            job_id,
+            user,
+            claim,
             nodes: own(self.hosts("SCR_NODELIST")?),
             prefix: self.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone()),
-            control_base: self.path("SCR_CNTL_BASE", sources)?.unwrap_or_default(),
+            control_base: self.path("SCR_CNTL_BASE", sources)?.unwrap_or_else(|| control_base(sources)),
             cache_bases,
             cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),
             cache_bytes: self.count("SCRFS_CACHE_BYTES")?.unwrap_or_default(),
@@ -543,6 +592,7 @@ impl Layers {
             loose: self.loose()?,
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
+            node_timeout: self.time("SCRFS_NODE_TIMEOUT")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
             advice: AdviceRules {
                 interval: self.small("SCR_CHECKPOINT_INTERVAL")?.unwrap_or_default(),
@@ -550,7 +600,9 @@ impl Layers {
                 overhead: self.small("SCR_CHECKPOINT_OVERHEAD")?.unwrap_or_default(),
                 halt_seconds: self.count("SCR_HALT_SECONDS")?.unwrap_or_default(),
                 end_time: self.count("SCRFS_END_TIME")?.unwrap_or_default(),
+                end_reserve: ending.reserve(),
             },
+            ending,
             user_file: self.of_rank(Rank::User),
             warnings: std::mem::take(&mut self.warnings),
         };
@@ -560,6 +612,11 @@ impl Layers {
         );
         Ok(config)
     }
+}
+
+/// Root's is where nobody else can make names.
+fn control_base(sources: &Sources) -> PathBuf {
+    if sources.administrator { "/run/scrfs".into() } else { "/dev/shm".into() }
 }
 
 fn show(paths: &[PathBuf]) -> String {

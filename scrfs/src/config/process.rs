@@ -6,7 +6,9 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{FILE_BYTES_MAX, Sources};
+use nix::unistd::{Uid, User};
+
+use super::{Account, Claim, ConfigError, FILE_BYTES_MAX, Sources, USER_FILE};
 use crate::bounded;
 
 /// The user file is on a PFS, which may not answer.
@@ -20,7 +22,9 @@ impl Sources {
             .filter_map(|(name, value)| name.into_string().ok().map(|name| (name, value)))
             .collect();
         let uid = nix::unistd::getuid();
-        let user = nix::unistd::User::from_uid(uid)?.map_or_else(|| uid.to_string(), |user| user.name);
+        let mut environment = environment;
+        name_the_user(&mut environment);
+        let user = User::from_uid(uid)?.map_or_else(|| uid.to_string(), |user| user.name);
         Ok(Self {
             environment,
             options: BTreeMap::new(),
@@ -28,6 +32,7 @@ impl Sources {
             user,
             host: nix::unistd::gethostname()?.to_string_lossy().into_owned(),
             administrator: uid.is_root(),
+            reads_user_file: true,
         })
     }
 
@@ -38,10 +43,49 @@ impl Sources {
     }
 }
 
+/// Schedulers that give the number alone mean a user with a name, if this node has one.
+fn name_the_user(environment: &mut BTreeMap<String, OsString>) {
+    let named = environment.get("SLURM_JOB_USER").is_some_and(|name| !name.is_empty());
+    let number = environment.get("SLURM_JOB_UID").and_then(|number| number.to_str()?.parse::<u32>().ok());
+    let user = number.filter(|_| !named).and_then(|uid| User::from_uid(Uid::from_raw(uid)).ok().flatten());
+    if let Some(user) = user {
+        environment.insert("SLURM_JOB_USER".to_owned(), user.name.into());
+    }
+}
+
+impl Account {
+    /// Who runs this process, and the job's user by what is said of it ([`Account::of`]).
+    ///
+    /// # Errors
+    /// As [`Account::of`].
+    pub fn of_job(claim: &Claim) -> Result<Self, ConfigError> {
+        let account = |user: User| Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() };
+        let by_uid = |uid| User::from_uid(Uid::from_raw(uid)).ok().flatten().map(account);
+        let by_name = |name: &str| User::from_name(name).ok().flatten().map(account);
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let me = by_uid(uid).unwrap_or(Self { name: uid.to_string(), uid, gid });
+        Self::of(claim, &me, by_name, by_uid)
+    }
+}
+
 /// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most ten seconds; `None` when there is none.
 pub fn read_file(path: &Path) -> io::Result<Option<String>> {
     let path = path.to_owned();
     bounded::within(READ_LIMIT, move || read(&path))
+}
+
+/// The file of a prefix that others may write to can be anybody's: it must not steer this user's job.
+fn belongs_to_reader(file: &std::fs::File) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = file.metadata()?;
+    let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if meta.uid() != 0 && meta.uid() != nix::unistd::geteuid().as_raw() {
+        return refused(format!("it belongs to user {}, not to you", meta.uid()));
+    }
+    if meta.mode() & 0o002 != 0 {
+        return refused("everybody may write to it".to_owned());
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> io::Result<Option<String>> {
@@ -50,6 +94,9 @@ fn read(path: &Path) -> io::Result<Option<String>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
+    if path.file_name().is_some_and(|name| name == USER_FILE) {
+        belongs_to_reader(&file)?;
+    }
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES_MAX {

@@ -13,6 +13,7 @@ fn sources(environment: &[(&str, &str)]) -> Sources {
         user: "ann".to_owned(),
         host: "node7".to_owned(),
         administrator: false,
+        reads_user_file: true,
     }
 }
 
@@ -33,7 +34,7 @@ fn defaults_are_those_of_the_design() {
     assert!(c.enable && c.distribute && c.fetch);
     assert_eq!((c.flush_every, c.runs, c.min_nodes), (10, None, None));
     assert_eq!((c.seal_timeout, c.coordinator_wait), (Duration::from_secs(30), Duration::from_secs(10)));
-    assert_eq!((c.block_bytes, c.list_max), (128 << 10, 100_000));
+    assert_eq!((c.block_bytes, c.list_max), (1 << 20, 100_000));
     assert!(c.warnings.is_empty());
 }
 
@@ -166,6 +167,8 @@ fn users_cannot_set_what_is_the_administrators() {
     let mut root = sources(&[("SCR_CNTL_BASE", "/tmp/x")]);
     root.administrator = true;
     assert_eq!(Config::load(&root, |_| Ok(None)).unwrap().control_base, Path::new("/tmp/x"));
+    root.environment.clear();
+    assert_eq!(Config::load(&root, |_| Ok(None)).unwrap().control_base, Path::new("/run/scrfs"));
 
     let system = ("/etc/scrfs.conf", "SCR_CACHE_BASE=/nvme,/dev/shm");
     assert_eq!(load(&[], &[system]).unwrap().cache_bases, [Path::new("/nvme"), Path::new("/dev/shm")]);
@@ -195,6 +198,38 @@ fn scheduler_fills_in() {
 }
 
 #[test]
+fn a_prolog_mounts_for_the_jobs_user_at_the_jobs_own_place() {
+    let system = ("/etc/scrfs.conf", "SCRFS_MOUNT=/scr/%u/%j\nSCRFS_MODE=0750\nSCRFS_OPERATOR_GROUP=ops\n");
+    let words = [("SLURM_JOB_ID", "77"), ("SLURM_JOB_USER", "bob"), ("SLURM_JOB_UID", "1001")];
+    let files = |path: &Path| Ok((path == Path::new(system.0)).then(|| system.1.to_owned()));
+    let mut root = sources(&words);
+    (root.administrator, root.user) = (true, "root".to_owned());
+    let c = Config::load(&root, files).unwrap();
+    assert_eq!((c.user.as_str(), c.mount.as_path(), c.mode), ("bob", Path::new("/scr/bob/77"), 0o750));
+    assert_eq!(c.operator_group.as_deref(), Some("ops"));
+    assert_eq!(Config::mount_point(&root, files).unwrap(), c.mount);
+    // Whoever is not root is who he is, whatever the environment says; and tools ask although other things are wrong.
+    let mut ann = sources(&words);
+    ann.environment.insert("SCR_FLUSH".to_owned(), "often".into());
+    assert!(Config::load(&ann, files).is_err());
+    assert_eq!(Config::mount_point(&ann, files).unwrap(), Path::new("/scr/ann/77"));
+    ann.environment.insert("SCRFS_MOUNT".to_owned(), "/mine".into());
+    assert_eq!(Config::mount_point(&ann, files).unwrap(), Path::new("/mine"));
+    let mut bad = sources(&[("SCRFS_MOUNT", "/scr/%x")]);
+    let e = Config::mount_point(&bad, files).unwrap_err().to_string();
+    assert!(e.contains("SCRFS_MOUNT=\"/scr/%x\": expected %j"), "{e}");
+    // What root does for a user is not for the user's file to say, nor for a file that lies about.
+    bad.environment = BTreeMap::from([("SCR_CONF_FILE".to_owned(), "mine".into())]);
+    (bad.administrator, bad.reads_user_file) = (true, false);
+    let planted = |path: &Path| {
+        Ok((path != Path::new(SYSTEM_FILE)).then(|| "SCR_JOB_ID=1\nSCR_USER_NAME=eve".to_owned()))
+    };
+    let c = Config::load(&bad, planted).unwrap();
+    assert_eq!((c.job_id.as_str(), c.user.as_str()), (NO_JOB, "ann"));
+    assert!(c.warnings[0].contains("not read for root's daemon"), "{:?}", c.warnings);
+}
+
+#[test]
 fn every_default_reads_as_its_kind() {
     for p in defs::PARAMETERS.iter().filter(|p| !p.default.is_empty()) {
         let read = match p.kind {
@@ -207,6 +242,7 @@ fn every_default_reads_as_its_kind() {
             Kind::Hosts => hosts::expand(p.default).map(drop),
             Kind::Names => value::markers(p.default).map(drop),
             Kind::Pattern => NamePattern::new(p.default).map(drop),
+            Kind::Mode => value::mode(p.default).map(drop),
             Kind::Text | Kind::Path => Ok(()),
         };
         assert_eq!(read, Ok(()), "{}", p.name);

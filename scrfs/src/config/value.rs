@@ -51,6 +51,14 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a time up to a day, such as 30, 30s or 500ms".to_owned())
 }
 
+/// Permissions of a directory; its owner's must be among them.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    let octal = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    let mode = octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+    mode.filter(|mode| *mode <= 0o7777 && mode & 0o700 == 0o700)
+        .ok_or_else(|| "expected octal digits with all rights for the owner, such as 0700 or 0750".to_owned())
+}
+
 pub(super) fn word(text: &str, words: &'static [&'static str]) -> Result<&'static str, String> {
     words
         .iter()
@@ -113,6 +121,14 @@ mod tests {
         assert_eq!(time("1500ms"), Ok(Duration::from_millis(1500)));
         for bad in ["", "s", "1m", "-1s", "86401", "1.5"] {
             assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn modes() {
+        assert_eq!((mode("0700"), mode("750"), mode("1777")), (Ok(0o700), Ok(0o750), Ok(0o1777)));
+        for bad in ["", "rwx", "800", "0070", "17777", "-700", "0o700"] {
+            assert!(mode(bad).is_err(), "{bad}");
         }
     }
 

@@ -122,8 +122,22 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
+/// Who listens is root or this user: the directory's name came from the table of mounts, where users who mount write what
+/// they like.
+fn is_believable(socket: &std::os::unix::net::UnixStream) -> std::io::Result<()> {
+    let me = rustix::process::geteuid();
+    let listens = rustix::net::sockopt::socket_peercred(socket)?.uid;
+    if me.is_root() || listens.is_root() || listens == me {
+        return Ok(());
+    }
+    let why = format!("user {} listens there", listens.as_raw());
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why))
+}
+
 fn greet(directory: &Path, role: Role, timeout: Duration) -> Result<(Sender, Receiver), ClientError> {
     let socket = stream::connect(directory, timeout)
+        .map_err(|source| ClientError::Connect { directory: directory.to_owned(), source })?;
+    is_believable(&socket)
         .map_err(|source| ClientError::Connect { directory: directory.to_owned(), source })?;
     let (mut sender, mut receiver) = stream::split(socket, FRAME_MAX);
     // A daemon that refuses before it reads the greeting closes its end: its reason is still there to be read.

@@ -100,6 +100,12 @@ pub enum Command {
         /// For the events.
         reason: String,
     },
+    /// Nothing is protected (`SCR_ENABLE=0`): those that wait for `name` succeed, and nothing is sealed.
+    /// [`Event::Refused`].
+    WaiveMarker {
+        /// The dataset's name.
+        name: Vec<u8>,
+    },
     /// Delete a dataset's bytes, redundancy data and records here, however far it is. [`Event::Evicted`], also when
     /// nothing is here.
     Evict(DatasetId),
@@ -113,6 +119,15 @@ pub enum Command {
     },
     /// It is on the PFS now. -
     MarkFlushed(DatasetId),
+    /// A try to flush it has failed. -
+    FlushFailed {
+        /// Which dataset.
+        id: DatasetId,
+        /// Why, for status.
+        reason: String,
+        /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody asks for it.
+        given_up: bool,
+    },
     /// No source has the right bytes of one of its files: no restart presents it, until a later revision is committed. -
     MarkFailed {
         /// Which dataset.

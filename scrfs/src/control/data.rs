@@ -92,6 +92,17 @@ pub enum DataRequest {
         /// CRC32 of them.
         crc: u32,
     },
+    /// How much of a member's data has been read to be encoded, for the status.
+    Progress {
+        /// Dataset.
+        id: DatasetId,
+        /// Bytes read.
+        done: u64,
+        /// Bytes to be read.
+        total: u64,
+    },
+    /// A program on another node waits for the file that this worker sends. Repeated while it does.
+    Waited,
 }
 
 /// Answers to [`DataRequest`].

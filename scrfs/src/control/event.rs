@@ -118,7 +118,8 @@ pub enum Event {
     },
     /// Answers [`Command::Sealed`]: markers that were set here before have succeeded, or are sent again after this.
     Heard(DatasetId),
-    /// Answers [`Command::RefuseMarker`]: markers that were set here before have failed.
+    /// Answers [`Command::RefuseMarker`] and [`Command::WaiveMarker`]: markers that were set here before were answered
+    /// without a seal.
     Refused {
         /// As commanded.
         name: Vec<u8>,
@@ -175,6 +176,8 @@ pub enum Event {
         /// All files are on the PFS, or why not.
         result: Result<(), String>,
     },
+    /// An operator, or the end of the job, wants it flushed, whatever `SCR_FLUSH` says.
+    FlushWanted(DatasetId),
     /// Answers [`Command::Verify`].
     Verified {
         /// Which.

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::Settings;
-use crate::ids::{Epoch, NodeRank};
+use crate::ids::{DatasetId, Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,8 +74,17 @@ pub enum Ask {
     Events(u32),
     /// Begin or end the records of what programs do with each file.
     RecordIo(bool),
+    /// Have a dataset flushed; `None`: the newest protected one.
+    Flush(Option<Vec<u8>>),
     /// Unmount and end, as SIGTERM does.
     Stop,
+}
+
+impl Ask {
+    /// It changes nothing: operators may ask it of every job.
+    pub fn only_reads(&self) -> bool {
+        matches!(self, Self::Status | Self::Events(_))
+    }
 }
 
 /// The daemon's answer.
@@ -87,8 +96,38 @@ pub enum Answer {
     Events(Vec<String>),
     /// To [`Ask::RecordIo`].
     Done,
+    /// To [`Ask::Flush`].
+    Flush(Flushable),
     /// To [`Ask::Stop`].
     Stopping,
     /// Not allowed or not possible.
     Failed(String),
+}
+
+/// What becomes of the wish that a dataset be flushed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Flushable {
+    /// No dataset is protected, so there is none to be flushed.
+    None,
+    /// There is no dataset of that name here.
+    Unknown,
+    /// It is not sealed.
+    Unsealed,
+    /// Its bytes are not to be trusted, for this reason.
+    Failed(String),
+    /// It is on the PFS.
+    Done(Named),
+    /// The lead was asked to flush it.
+    Asked(Named),
+    /// It is not on the PFS, and no coordinator serves.
+    NoCoordinator(Named),
+}
+
+/// A dataset and its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Its id.
+    pub id: DatasetId,
+    /// Its directory's name.
+    pub name: Vec<u8>,
 }

@@ -16,6 +16,7 @@ mod event;
 mod greeting;
 mod held;
 pub mod loose;
+pub mod lost;
 mod peer;
 pub mod ready;
 pub mod server;
@@ -25,12 +26,12 @@ pub mod stream;
 pub use command::Command;
 pub use data::{DataReply, DataRequest};
 pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
-pub use greeting::{Answer, Ask, Hello, PROTOCOL, Role, Start, Welcome};
+pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Start, Welcome};
 pub use held::{
     Advice, CarriedFile, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory,
     MemberPart,
 };
-pub use settings::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings, StoreRule};
+pub use settings::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings, StoreRule};
 
 /// Settings for this crate's tests.
 #[cfg(test)]
@@ -46,6 +47,7 @@ pub(crate) fn test_settings() -> Settings {
         scheme: crate::dataset::Scheme::Xor,
         set_size: 8,
         hop_distance: 1,
+        enable: true,
         flush_every: 0,
         fetch: true,
         distribute: true,
@@ -53,6 +55,7 @@ pub(crate) fn test_settings() -> Settings {
         block_bytes: 1 << 17,
         sealing: SealRules::default(),
         loose: LooseRules::default(),
+        restart: RestartRules::default(),
         advice: AdviceRules::default(),
         stores: Vec::new(),
     }

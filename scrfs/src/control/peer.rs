@@ -2,9 +2,11 @@
 #![expect(unsafe_code, reason = "a peer's groups have no safe wrapper")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::net::sockopt;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 /// Groups that a process can have (NGROUPS_MAX).
 const GROUPS_MAX: usize = 65_536;
@@ -12,7 +14,7 @@ const GROUPS_MAX: usize = 65_536;
 const GROUPS_USUAL: usize = 64;
 
 /// Who is at the other end, when it connected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Peer {
     /// Process that connected.
     pub pid: i32,
@@ -22,6 +24,8 @@ pub struct Peer {
     pub gid: u32,
     /// Its supplementary groups; `None`: the kernel does not tell (before 4.13).
     pub groups: Option<Vec<u32>>,
+    /// Holds the process itself, whose number may be another's some day.
+    pub(crate) process: Option<Arc<OwnedFd>>,
 }
 
 impl Peer {
@@ -36,8 +40,37 @@ impl Peer {
             }
         };
         let (pid, uid, gid) = (cred.pid.as_raw_nonzero().get(), cred.uid.as_raw(), cred.gid.as_raw());
-        Ok(Self { pid, uid, gid, groups })
+        let process = process_of(&socket).or_else(|_| Ok(pidfd_open(cred.pid, PidfdFlags::empty())?));
+        let process =
+            process.map_err(|error: io::Error| tracing::debug!(%error, "a peer's process is not held"));
+        Ok(Self { pid, uid, gid, groups, process: process.ok().map(Arc::new) })
     }
+
+    /// A pidfd of the process.
+    pub fn held(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(|process| process.as_fd())
+    }
+}
+
+/// A pidfd of the process that connected (from kernel 6.5 on).
+fn process_of(socket: &impl AsFd) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&fd)).map_err(io::Error::other)?;
+    // SAFETY: `fd` is a live integer of `bytes` bytes for this call, and any bytes are valid in it.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut bytes,
+        )
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn groups_of(socket: impl AsFd) -> io::Result<Vec<u32>> {

@@ -1,6 +1,7 @@
-//! The word that programs may start: one line on the lead coordinator's standard output, which its launcher forwards.
+//! The words that programs may start, and that they are to end: lines on the lead coordinator's standard output, which its
+//! launcher forwards.
 //!
-//! `scrfs-ready epoch=3 current=ck%201;` and a line break. Launchers may put marks of their own before and after. All
+//! `scrfs-ready epoch=3 current=ck%201;` or `scrfs-halt reason=no%20checkpoints;`, and a line break. Launchers may put marks of their own before and after. All
 //! bytes of the name that are not plain are written as `%` and two digits, so a line is ASCII and short.
 
 use std::fmt;
@@ -9,11 +10,39 @@ use crate::ids::Epoch;
 use crate::path::RelPath;
 
 const MARK: &[u8] = b"scrfs-ready ";
+const HALT_MARK: &[u8] = b"scrfs-halt ";
+/// Reasons that are longer are cut.
+const REASON_BYTES_MAX: usize = 500;
 /// Names are no longer (`NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
 
 /// A line that holds a [`Ready`] is no longer than this, marks of launchers included.
 pub const LINE_BYTES_MAX: usize = 4096;
+
+/// A halt condition is due: the program is to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HaltDue {
+    /// Why, for people.
+    pub reason: String,
+}
+
+impl fmt::Display for HaltDue {
+    /// Without the line break.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("scrfs-halt reason=")?;
+        let bytes = self.reason.as_bytes();
+        encode(f, &bytes[..bytes.len().min(REASON_BYTES_MAX)])?;
+        f.write_str(";")
+    }
+}
+
+impl HaltDue {
+    /// Finds it in a line; `None` when the line is about something else, or is damaged.
+    pub fn find(line: &[u8]) -> Option<Self> {
+        let reason = decode(after(line, HALT_MARK)?.strip_prefix("reason=")?.as_bytes(), REASON_BYTES_MAX)?;
+        Some(Self { reason: String::from_utf8_lossy(&reason).into_owned() })
+    }
+}
 
 /// The mounts present their dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +57,7 @@ impl fmt::Display for Ready {
     /// Without the line break.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "scrfs-ready epoch={} current=", self.epoch.0)?;
-        for &byte in self.current.as_deref().unwrap_or_default() {
-            if is_plain(byte) { write!(f, "{}", char::from(byte))? } else { write!(f, "%{byte:02X}")? }
-        }
+        encode(f, self.current.as_deref().unwrap_or_default())?;
         f.write_str(";")
     }
 }
@@ -38,29 +65,37 @@ impl fmt::Display for Ready {
 impl Ready {
     /// Finds it in a line; `None` when the line is about something else, or is damaged.
     pub fn find(line: &[u8]) -> Option<Self> {
-        let begin = line.windows(MARK.len()).position(|part| part == MARK)? + MARK.len();
-        let rest = line.get(begin..)?;
-        let text = std::str::from_utf8(rest.split(|&byte| byte == b';').next()?).ok()?;
-        // Without the end mark it was cut off.
-        if text.len() == rest.len() {
-            return None;
-        }
-        let (epoch, current) = text.strip_prefix("epoch=")?.split_once(" current=")?;
+        let (epoch, current) = after(line, MARK)?.strip_prefix("epoch=")?.split_once(" current=")?;
         let epoch = Epoch(epoch.parse().ok()?);
         if current.is_empty() {
             return Some(Self { epoch, current: None });
         }
-        let name = decode(current.as_bytes())?;
+        let name = decode(current.as_bytes(), NAME_BYTES_MAX)?;
         let single = RelPath::new(name.clone()).is_ok_and(|path| path.names().count() == 1);
         single.then_some(Self { epoch, current: Some(name) })
     }
+}
+
+/// What is between a mark and the next `;`.
+fn after<'a>(line: &'a [u8], mark: &[u8]) -> Option<&'a str> {
+    let begin = line.windows(mark.len()).position(|part| part == mark)? + mark.len();
+    let rest = line.get(begin..)?;
+    let text = std::str::from_utf8(rest.split(|&byte| byte == b';').next()?).ok()?;
+    // Without the end mark it was cut off.
+    (text.len() < rest.len()).then_some(text)
+}
+
+fn encode(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|&byte| {
+        if is_plain(byte) { write!(f, "{}", char::from(byte)) } else { write!(f, "%{byte:02X}") }
+    })
 }
 
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.,+@:=~".contains(&byte)
 }
 
-fn decode(text: &[u8]) -> Option<Vec<u8>> {
+fn decode(text: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     let mut rest = text;
     while let [first, after @ ..] = rest {
@@ -76,7 +111,7 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
             }
             _ => return None,
         };
-        if name.len() == NAME_BYTES_MAX {
+        if name.len() == most {
             return None;
         }
         name.push(byte);
@@ -112,6 +147,20 @@ mod tests {
         ] {
             assert_eq!(Ready::find(line), ready, "{}", line.escape_ascii());
         }
+    }
+
+    #[test]
+    fn so_does_a_reason_to_end() {
+        for reason in ["", "no checkpoints are left; 50% \u{fc}"] {
+            let due = HaltDue { reason: reason.to_owned() };
+            let line = format!("<stdout>:{due}\n");
+            assert_eq!(HaltDue::find(line.as_bytes()), Some(due));
+            assert_eq!(Ready::find(line.as_bytes()), None);
+        }
+        let long = HaltDue { reason: "x".repeat(9999) }.to_string();
+        assert!(long.len() < LINE_BYTES_MAX / 4);
+        assert_eq!(HaltDue::find(long.as_bytes()).unwrap().reason.len(), REASON_BYTES_MAX);
+        assert_eq!(HaltDue::find(b"scrfs-halt reason=cut"), None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The daemon's side of the control protocol: the socket, who may speak, and a thread per connection.
 //!
-//! What is said goes to a [`Service`]. The socket is open to all for connecting; the kernel tells who did, and only the
-//! job's user, root and the daemon's own user are heard. Connections are bounded in number.
+//! What is said goes to a [`Service`]. Only the job's user, root, the daemon's own user and the operators' group may
+//! connect: the socket's owner and mode say so, so that others cannot even wait in its queue. The kernel tells who did
+//! connect. Operators may only ask what changes nothing. Connections are bounded in number, operators' apart.
 
 use std::fs::Permissions;
 use std::io;
@@ -27,6 +28,8 @@ use crate::ids::{Epoch, NodeRank};
 
 /// Connections at one time.
 const CONNECTIONS_MAX: usize = 128;
+/// Of them those of operators.
+const OPERATORS_MAX: usize = 16;
 /// Events that may wait for a coordinator that does not read; after that its link is closed.
 const EVENTS_MAX: usize = 1 << 16;
 /// How long a peer may take to say hello, and an operator to ask.
@@ -112,6 +115,15 @@ pub trait Service: Send + Sync + 'static {
     fn answer(&self, question: Ask, peer: &Peer) -> Answer;
 }
 
+/// Who is heard, beside root and the daemon's own user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// The job's user: in everything.
+    pub job_uid: u32,
+    /// A group: in questions that change nothing.
+    pub operators: Option<u32>,
+}
+
 /// The listening socket with its threads.
 pub struct Server {
     shared: Arc<Shared>,
@@ -122,21 +134,24 @@ struct Shared {
     listener: UnixListener,
     socket_path: PathBuf,
     allowed: Vec<u32>,
+    operators: Option<u32>,
     connections: AtomicUsize,
+    operators_connections: AtomicUsize,
     next_link: AtomicU64,
     stopping: AtomicBool,
 }
 
 impl Server {
-    /// Listens in `directory`, in place of a socket that a predecessor left; hears `job_uid`, root and this process's
-    /// own user.
-    pub fn start(directory: &Path, job_uid: u32, service: Arc<dyn Service>) -> io::Result<Self> {
+    /// Listens in `directory`, in place of a socket that a predecessor left.
+    pub fn start(directory: &Path, heard: Heard, service: Arc<dyn Service>) -> io::Result<Self> {
         let own = rustix::process::geteuid().as_raw();
         let shared = Arc::new(Shared {
-            listener: listen(directory)?,
+            listener: listen(directory, heard)?,
             socket_path: directory.join(SOCKET_NAME),
-            allowed: vec![0, own, job_uid],
+            allowed: vec![0, own, heard.job_uid],
+            operators: heard.operators,
             connections: AtomicUsize::new(0),
+            operators_connections: AtomicUsize::new(0),
             next_link: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
         });
@@ -166,7 +181,7 @@ impl Drop for Server {
     }
 }
 
-fn listen(directory: &Path) -> io::Result<UnixListener> {
+fn listen(directory: &Path, heard: Heard) -> io::Result<UnixListener> {
     let path = directory.join(SOCKET_NAME);
     match std::fs::remove_file(&path) {
         Ok(()) => {}
@@ -177,8 +192,13 @@ fn listen(directory: &Path) -> io::Result<UnixListener> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &address)?;
-    // Connecting is open to all; the peer's credentials decide.
-    std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+    let mut mode = 0o600;
+    // Others cannot give files away, and need not: the job's user is their own.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&path, Some(heard.job_uid), heard.operators)?;
+        mode |= if heard.operators.is_some() { 0o060 } else { 0 };
+    }
+    std::fs::set_permissions(&path, Permissions::from_mode(mode))?;
     rustix::net::listen(&socket, BACKLOG)?;
     drop(handle);
     Ok(UnixListener::from(socket))
@@ -227,26 +247,70 @@ fn admit(shared: &Arc<Shared>, service: &Arc<dyn Service>, socket: UnixStream) {
         sender.set_timeout(Some(Duration::from_millis(100)))?;
         sender.send(&Welcome::Refused { reason, highest: Epoch(0) })
     };
-    if !shared.allowed.contains(&peer.uid) {
+    let Some(rights) = shared.rights(&peer) else {
         tracing::warn!(peer.uid, peer.pid, "control connection of a user who may not");
         let _ = refuse(format!("user {} may not control this daemon", peer.uid));
         return;
-    }
-    if shared.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
-        shared.connections.fetch_sub(1, Ordering::SeqCst);
-        let _ = refuse(format!("more than {CONNECTIONS_MAX} connections"));
+    };
+    let Some(place) = Occupied::one(shared, rights) else {
+        let _ = refuse("too many connections".to_owned());
         return;
-    }
+    };
     let (for_thread, service) = (Arc::clone(shared), Arc::clone(service));
     let spawned = Builder::new().name("scrfs-control".into()).spawn(move || {
-        if let Err(error) = serve(&for_thread, &service, socket, &peer) {
+        let _place = place;
+        if let Err(error) = serve(&for_thread, &service, socket, &peer, rights) {
             tracing::debug!(peer.pid, %error, "control connection ended");
         }
-        for_thread.connections.fetch_sub(1, Ordering::SeqCst);
     });
     if let Err(error) = spawned {
-        shared.connections.fetch_sub(1, Ordering::SeqCst);
         tracing::error!(%error, "cannot start a thread for a control connection");
+    }
+}
+
+/// What a peer may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rights {
+    All,
+    /// An operator's.
+    Questions,
+}
+
+impl Shared {
+    fn rights(&self, peer: &Peer) -> Option<Rights> {
+        if self.allowed.contains(&peer.uid) {
+            return Some(Rights::All);
+        }
+        let group = self.operators?;
+        let among = peer.gid == group || peer.groups.iter().flatten().any(|one| *one == group);
+        among.then_some(Rights::Questions)
+    }
+
+    fn counter(&self, rights: Rights) -> (&AtomicUsize, usize) {
+        match rights {
+            Rights::All => (&self.connections, CONNECTIONS_MAX),
+            Rights::Questions => (&self.operators_connections, OPERATORS_MAX),
+        }
+    }
+}
+
+/// One of the connections that there may be, as long as it lives.
+struct Occupied {
+    shared: Arc<Shared>,
+    rights: Rights,
+}
+
+impl Occupied {
+    fn one(shared: &Arc<Shared>, rights: Rights) -> Option<Self> {
+        let place = Self { shared: Arc::clone(shared), rights };
+        let (counter, most) = shared.counter(rights);
+        (counter.fetch_add(1, Ordering::SeqCst) < most).then_some(place)
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        self.shared.counter(self.rights).0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -255,6 +319,7 @@ fn serve(
     service: &Arc<dyn Service>,
     socket: UnixStream,
     peer: &Peer,
+    rights: Rights,
 ) -> Result<(), StreamError> {
     let (mut sender, mut receiver) = stream::split(socket, HELLO_MAX);
     sender.set_timeout(Some(SEND_TIMEOUT))?;
@@ -263,17 +328,27 @@ fn serve(
         let reason = format!("protocol {} here, {} there", PROTOCOL, hello.protocol);
         return sender.send(&Welcome::Refused { reason, highest: Epoch(0) });
     }
-    receiver.set_limit(FRAME_MAX);
+    if rights == Rights::Questions && hello.role != Role::Operator {
+        let reason = format!("user {} may only ask", peer.uid);
+        return sender.send(&Welcome::Refused { reason, highest: Epoch(0) });
+    }
     match hello.role {
+        Role::Operator => {
+            sender.send(&Welcome::Accepted)?;
+            let question: Ask = receiver.receive(Some(HELLO_TIMEOUT))?;
+            if rights == Rights::All || question.only_reads() {
+                return sender.send(&service.answer(question, peer));
+            }
+            sender.send(&Answer::Failed(format!("user {} may only ask for status and events", peer.uid)))
+        }
         Role::Coordinator { epoch, rank, hosts, start, settings } => {
+            receiver.set_limit(FRAME_MAX);
             let greeting = Greeting { epoch, rank, hosts, start, settings: *settings };
             serve_coordinator(shared, service, greeting, peer, sender, receiver)
         }
-        Role::Data { epoch } => serve_worker(service, epoch, sender, receiver),
-        Role::Operator => {
-            sender.send(&Welcome::Accepted)?;
-            let question = receiver.receive(Some(HELLO_TIMEOUT))?;
-            sender.send(&service.answer(question, peer))
+        Role::Data { epoch } => {
+            receiver.set_limit(FRAME_MAX);
+            serve_worker(service, epoch, sender, receiver)
         }
     }
 }
@@ -447,7 +522,7 @@ mod tests {
         std::fs::write(dir.path().join(SOCKET_NAME), b"left over").unwrap();
         let echo = Arc::new(Echo::default());
         let service: Arc<dyn Service> = echo.clone();
-        let mut server = Server::start(dir.path(), 0, service).unwrap();
+        let mut server = Server::start(dir.path(), hears(0), service).unwrap();
 
         let mut first = Link::connect(dir.path(), coordinator(3), WAIT).unwrap();
         first.commands.send(&Command::Evict(DatasetId(4))).unwrap();
@@ -494,6 +569,10 @@ mod tests {
         })
     }
 
+    fn hears(job_uid: u32) -> Heard {
+        Heard { job_uid, operators: None }
+    }
+
     #[test]
     fn only_the_jobs_user_and_root_are_heard() {
         if !rustix::process::geteuid().is_root() {
@@ -503,30 +582,77 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
         let echo = Arc::new(Echo::default());
-        let _server = Server::start(dir.path(), job, echo.clone()).unwrap();
+        let _server = Server::start(dir.path(), hears(job), echo.clone()).unwrap();
         let of_job: Vec<u32> = (20_000..20_100).collect();
         let link = as_user(job, &of_job, || Link::connect(dir.path(), coordinator(1), WAIT).unwrap());
         let peer = echo.peer.lock().clone().unwrap();
         assert_eq!((peer.uid, peer.gid, peer.groups), (job, job, Some(of_job)));
         as_user(other, &[job], || {
             let refused = |outcome: Result<(), ClientError>| match outcome {
-                Err(ClientError::Refused { reason, .. }) => assert!(reason.contains("54321"), "{reason}"),
+                Err(ClientError::Connect { source, .. }) => {
+                    assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
+                }
                 outcome => panic!("{outcome:?}"),
             };
             refused(client::ask(dir.path(), &Ask::Status, WAIT).map(drop));
-            refused(client::ask(dir.path(), &Ask::Events(1), WAIT).map(drop));
             refused(client::ask(dir.path(), &Ask::Stop, WAIT).map(drop));
             refused(Link::connect(dir.path(), coordinator(2), WAIT).map(drop));
             refused(DataConnection::connect(dir.path(), Epoch(1), WAIT).map(drop));
         });
+        // Should the file's mode not keep them out, what the kernel tells of them does.
+        std::fs::set_permissions(dir.path().join(SOCKET_NAME), Permissions::from_mode(0o666)).unwrap();
+        let outcome = as_user(other, &[job], || client::ask(dir.path(), &Ask::Status, WAIT));
+        assert!(matches!(outcome, Err(ClientError::Refused { reason, .. }) if reason.contains("54321")));
         assert_eq!(*echo.highest.lock(), Epoch(1), "a stranger's epoch counts for nothing");
         drop(link);
     }
 
     #[test]
+    fn operators_ask_and_change_nothing_and_cannot_take_the_jobs_connections() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (job, operator, group) = (12_345, 54_321, 777);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
+        let heard = Heard { job_uid: job, operators: Some(group) };
+        let _server = Server::start(dir.path(), heard, Arc::new(Echo::default())).unwrap();
+        as_user(operator, &[5, group], || {
+            let told = |question| client::ask(dir.path(), &question, WAIT).unwrap();
+            let answered = format!("pid {}", std::process::id());
+            assert_eq!(told(Ask::Status), Answer::Failed(answered.clone()));
+            assert_eq!(told(Ask::Events(5)), Answer::Failed(answered));
+            for question in [Ask::Stop, Ask::RecordIo(true)] {
+                assert!(matches!(told(question), Answer::Failed(why) if why.contains("54321 may only")));
+            }
+            let refused = |outcome: Result<(), ClientError>| {
+                assert!(
+                    matches!(outcome, Err(ClientError::Refused { reason, .. }) if reason.contains("only ask"))
+                );
+            };
+            refused(Link::connect(dir.path(), coordinator(2), WAIT).map(drop));
+            refused(DataConnection::connect(dir.path(), Epoch(1), WAIT).map(drop));
+        });
+        // Connections that say nothing. The server may take some time until it has ended those from above.
+        let held = as_user(operator, &[group], || {
+            let mut held = Vec::new();
+            loop {
+                held.push(stream::connect(dir.path(), WAIT).unwrap());
+                match client::ask(dir.path(), &Ask::Status, WAIT) {
+                    Ok(_) => assert!(held.len() < 100 * OPERATORS_MAX, "one user takes them all"),
+                    Err(ClientError::Refused { reason, .. }) if reason.contains("too many") => return held,
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        });
+        as_user(job, &[], || client::ask(dir.path(), &Ask::Status, WAIT).unwrap());
+        drop(held);
+    }
+
+    #[test]
     fn hostile_greetings_end_only_their_own_connection() {
         let dir = tempfile::tempdir().unwrap();
-        let _server = Server::start(dir.path(), 0, Arc::new(Echo::default())).unwrap();
+        let _server = Server::start(dir.path(), hears(0), Arc::new(Echo::default())).unwrap();
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0, 0, 0, 2, 9, 9], &[0xff; 64], &[0, 0, 0, 0]] {
             let mut socket = stream::connect(dir.path(), WAIT).unwrap();
             socket.write_all(garbage).unwrap();

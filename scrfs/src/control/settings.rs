@@ -42,11 +42,20 @@ pub struct Settings {
     pub sealing: SealRules,
     /// What loose files in the checkpoint path mean.
     pub loose: LooseRules,
+    /// What a restart goes on from, and what becomes of the rest.
+    pub restart: RestartRules,
     /// When programs are advised to write checkpoints, and to end.
     pub advice: AdviceRules,
+    /// `SCR_ENABLE`: datasets are sealed and protected; without it directories are global all the same.
+    #[serde(default = "enabled")]
+    pub enable: bool,
     /// `CKPT=` lines: which datasets go to which store.
     #[serde(default)]
     pub stores: Vec<StoreRule>,
+}
+
+fn enabled() -> bool {
+    true
 }
 
 /// What of a checkpoint descriptor decides where a dataset goes (DESIGN 5).
@@ -100,6 +109,17 @@ impl Default for LooseRules {
     }
 }
 
+/// What a restart goes on from, and what becomes of the rest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartRules {
+    /// `SCRFS_KEEP_UNSEALED`: what is not sealed is moved aside, not removed.
+    pub keep_unsealed: bool,
+    /// Datasets of earlier epochs are not presented; `u64::MAX`: none is (`scrfs-run --fresh`).
+    pub not_before: u64,
+    /// Several scrfs-runs work side by side in one job, each under a name of its own (`scrfs-run --name`); else empty.
+    pub name: String,
+}
+
 /// Rules for what programs are advised; 0 = not set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdviceRules {
@@ -113,4 +133,8 @@ pub struct AdviceRules {
     pub halt_seconds: u64,
     /// `SCRFS_END_TIME`: when the allocation ends, seconds since 1970.
     pub end_time: u64,
+    /// `SCRFS_HALT_GRACE` and `SCRFS_END_GRACE` together, seconds: what ending the program and saving its newest dataset
+    /// take of the allocation, beside the flush itself. 0: nothing is saved at the end, and the job is not stopped for it.
+    #[serde(default)]
+    pub end_reserve: u64,
 }

@@ -280,8 +280,9 @@ pub trait MountedTree: Send + Sync {
         Ok(true)
     }
 
-    /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
-    fn remove_junk(&self) -> Result<(), Errno>;
+    /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart). `keep`: it is put out of
+    /// sight instead, under this label.
+    fn remove_junk(&self, keep: Option<&str>) -> Result<(), Errno>;
 
     /// The job's settings, from a coordinator that attaches, or kept from the last one.
     fn follow(&self, _settings: &Settings) {}

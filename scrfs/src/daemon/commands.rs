@@ -5,8 +5,10 @@
 
 use crate::control::{Command, Event, Severity};
 use crate::ids::{DatasetId, RequestId};
+use crate::status::FlushFailure;
 
 use super::node::Node;
+use super::priority::is_waited_for;
 use super::promise::Settling;
 use super::requests::with_link;
 use super::room::Shortage;
@@ -17,6 +19,9 @@ impl Node {
     pub(super) fn carry_out(&self, link: u64, command: Command) {
         if self.state.lock().attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
             return;
+        }
+        if is_waited_for(&command) {
+            self.hurry();
         }
         match command {
             Command::DirPrepare { round, ops } => self.dir_prepare(round, ops),
@@ -46,6 +51,9 @@ impl Node {
             Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(id)),
+            Command::FlushFailed { id, reason, given_up } => {
+                self.in_records(link, move |node| node.flush_failed(id, FlushFailure { reason, given_up }));
+            }
             Command::MarkFailed { id, reason } => {
                 self.in_records(link, move |node| node.mark_failed(id, &reason));
             }
@@ -54,8 +62,14 @@ impl Node {
             Command::RefuseMarker { name, reason } => {
                 let shown = String::from_utf8_lossy(&name).into_owned();
                 self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
-                self.refuse_markers(&name);
+                self.answer_markers(&name, libc::EIO);
                 self.in_records(link, move |node| node.give_up_background(&[name], &reason));
+            }
+            Command::WaiveMarker { name } => {
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                self.events.warning(None, &format!("{shown}: not protected: SCR_ENABLE=0"));
+                self.answer_markers(&name, 0);
+                self.in_records(link, move |node| node.give_up_background(&[name], "SCR_ENABLE=0"));
             }
             Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),
             // After what was to be recorded of the failure: the program's death may end the coordinators.
@@ -158,6 +172,7 @@ impl Node {
         let marked = self.disk.lock().change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.flushed = true;
+                dataset.flush_failed = None;
             }
         });
         match marked {

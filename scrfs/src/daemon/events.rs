@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::fs::IoRecord;
 use crate::ids::DatasetId;
+use crate::store::reserve::{Reserve, Use};
 
 /// Bytes of one file before it is put by.
 const FILE_MAX: u64 = 1 << 20;
@@ -60,11 +62,14 @@ struct Inner {
     file: Option<File>,
     bytes: u64,
     newest: VecDeque<String>,
+    reserve: Option<Arc<Reserve>>,
+    /// Lines that are not in the file since one last was.
+    lost: u64,
 }
 
 impl Events {
-    /// Goes on in `directory`'s files.
-    pub(super) fn open(directory: &Path) -> Self {
+    /// Goes on in `directory`'s files; where there is no room for them, with `reserve`.
+    pub(super) fn open(directory: &Path, reserve: Option<Arc<Reserve>>) -> Self {
         let path = directory.join("events");
         let (file, bytes, newest) = match reopen(&path) {
             Ok((file, bytes, newest)) => (Some(file), bytes, newest),
@@ -73,7 +78,8 @@ impl Events {
                 (None, 0, VecDeque::new())
             }
         };
-        Self { counts: Counts::default(), inner: Mutex::new(Inner { path, file, bytes, newest }) }
+        let inner = Inner { path, file, bytes, newest, reserve, lost: 0 };
+        Self { counts: Counts::default(), inner: Mutex::new(inner) }
     }
 
     pub(super) fn info(&self, dataset: Option<DatasetId>, text: &str) {
@@ -134,17 +140,36 @@ impl Inner {
         {
             tracing::error!(%error, "the events' file cannot be put by");
         }
-        if let Some(file) = &mut self.file {
-            let whole = format!("{line}\n");
-            match file.write_all(whole.as_bytes()) {
-                Ok(()) => self.bytes += whole.len() as u64,
-                Err(error) => tracing::error!(%error, "an event was not kept"),
+        if let Err(error) = self.write(&line) {
+            if self.lost == 0 {
+                tracing::error!(%error, path = %self.path.display(), "events are not kept");
             }
+            self.lost += 1;
+        } else if self.lost > 0 {
+            tracing::info!(lost = self.lost, "events are kept again");
+            self.lost = 0;
         }
         self.newest.push_back(line);
         if self.newest.len() > LINES_MAX {
             self.newest.pop_front();
         }
+    }
+
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        // A line that is not whole is not the beginning of the next.
+        let whole = if self.lost > 0 { format!("\n{line}\n") } else { format!("{line}\n") };
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(open(&self.path)?),
+        };
+        let errno = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        let write = || file.write_all(whole.as_bytes());
+        match &self.reserve {
+            Some(reserve) => reserve.help(Use::Event, whole.len(), errno, write)?,
+            None => file.write_all(whole.as_bytes())?,
+        }
+        self.bytes += whole.len() as u64;
+        Ok(())
     }
 
     fn rotate(&mut self) -> io::Result<()> {
@@ -184,7 +209,7 @@ mod tests {
     #[test]
     fn lines_are_json_and_survive() {
         let dir = tempfile::tempdir().unwrap();
-        let events = Events::open(dir.path());
+        let events = Events::open(dir.path(), None);
         events.info(Some(DatasetId(3)), "sealed \"ck\"\nand more");
         events.warning(None, "second");
         drop(events);
@@ -192,7 +217,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.extend(b"{\"torn");
         std::fs::write(&path, bytes).unwrap();
-        let events = Events::open(dir.path());
+        let events = Events::open(dir.path(), None);
         events.error(None, "third");
         let lines = events.newest(10);
         assert_eq!(lines.len(), 3);
@@ -205,7 +230,7 @@ mod tests {
     #[test]
     fn size_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        let events = Events::open(dir.path());
+        let events = Events::open(dir.path(), None);
         let text = "x".repeat(3 * TEXT_MAX);
         for _ in 0..600 {
             events.info(None, &text);

@@ -23,6 +23,10 @@ const NAME: &str = "filemap_0.journal";
 const WASTE_MAX: u64 = 8 << 20;
 /// Entries kept; a program that creates and removes files without end must not fill the memory.
 const ENTRIES_MAX: usize = 1 << 20;
+/// And bytes of them: their names may be long. The rest of the file is for what counts.
+const ENTRIES_BYTES_MAX: u64 = 64 << 20;
+
+type Append = fn(&mut Log<Record>, &Record) -> io::Result<()>;
 
 /// One entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,16 +97,26 @@ impl Journal {
         Ok((journal, torn))
     }
 
-    /// `path` (relative to the checkpoint path) is about to be created by a process of `rank`.
+    /// `path` (relative to the checkpoint path) is about to be created by a process of `rank`. Where there is no room for
+    /// its entry there is none for the file.
     pub(super) fn creating(&mut self, path: &RelPath, rank: Option<u32>) -> io::Result<()> {
+        self.enter(path, rank, Log::append)
+    }
+
+    /// The same of a file that is there and gets this name: it takes no more room.
+    pub(super) fn naming(&mut self, path: &RelPath, rank: Option<u32>) -> io::Result<()> {
+        self.enter(path, rank, Log::append_surely)
+    }
+
+    fn enter(&mut self, path: &RelPath, rank: Option<u32>, append: Append) -> io::Result<()> {
         if self.files.get(path) == Some(&rank) {
             return Ok(());
         }
-        if self.files.len() >= ENTRIES_MAX {
+        if self.files.len() >= ENTRIES_MAX || self.log.bytes() >= ENTRIES_BYTES_MAX {
             // Only the rank is lost: a seal takes its files from the tree.
             return Ok(());
         }
-        self.add(Record::Create(path.clone(), rank))
+        self.add_by(append, Record::Create(path.clone(), rank))
     }
 
     /// As [`Journal::creating`], where the entry itself counts: it is never left out.
@@ -260,12 +274,17 @@ impl Journal {
         names
     }
 
+    /// Also when there is no room: files are removed because of that.
     fn add(&mut self, record: Record) -> io::Result<()> {
-        self.log.append(&record)?;
+        self.add_by(Log::append_surely, record)
+    }
+
+    fn add_by(&mut self, append: Append, record: Record) -> io::Result<()> {
+        append(&mut self.log, &record)?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         for begun in self.follow(record, now) {
-            self.log.append(&Record::Since(begun, now))?;
+            self.log.append_surely(&Record::Since(begun, now))?;
         }
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
             let since = self.begun();
@@ -281,7 +300,10 @@ impl Journal {
             let moving = self.moving.iter().cloned().map(Record::Moving);
             let records: Vec<Record> =
                 files.chain(since).chain(removed).chain(over).chain(moves).chain(moving).collect();
-            self.log.rewrite(records.iter()).map_err(io::Error::other)?;
+            if let Err(error) = self.log.rewrite(records.iter()) {
+                // The entry is there all the same; when it has grown again it is tried again.
+                tracing::warn!(%error, "the filemap's journal cannot be written anew");
+            }
             self.compact = self.log.bytes();
         }
         Ok(())
@@ -581,5 +603,22 @@ mod tests {
             }
         }
         assert_eq!(Journal::load(&store).unwrap().0.begun(), now, "also when it was written anew");
+    }
+
+    #[test]
+    fn long_names_leave_room_for_what_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let (mut journal, _) = Journal::load(&store).unwrap();
+        let long = |n: u32| path(&format!("ck/{}/{n}", vec!["x".repeat(250); 15].join("/")));
+        for n in 0..18_000 {
+            journal.creating(&long(n), Some(n)).unwrap();
+        }
+        assert_eq!(journal.rank_of(&long(3)), Some(3));
+        assert_eq!(journal.rank_of(&long(17_999)), None, "it has no entry");
+        journal.changing(&path("ck/counts"), Some(1)).unwrap();
+        let bytes = std::fs::metadata(dir.path().join(NAME)).unwrap().len();
+        assert!((ENTRIES_BYTES_MAX..ENTRIES_BYTES_MAX + 20_000).contains(&bytes), "{bytes}");
+        assert!(Journal::load(&store).unwrap().0.has(&path("ck/counts")));
     }
 }

@@ -5,10 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::control::loose::{Age, LooseBase, LooseEntry, LooseKind, LooseOwner, LooseStamp, LooseVersion};
+use crate::store::reserve::Reserve;
 use crate::store::{Store, StoreError, beneath};
 
 const INDEX: &str = "index";
@@ -46,13 +48,13 @@ pub(super) struct LooseStore {
 
 impl LooseStore {
     /// Opens `directory`, which is made if it is not there; also tells what could not be used.
-    pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<String>)> {
+    pub(super) fn open(directory: &Path, reserve: Option<Arc<Reserve>>) -> io::Result<(Self, Vec<String>)> {
         use std::os::unix::fs::DirBuilderExt;
         match std::fs::DirBuilder::new().mode(0o700).create(directory) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
-        let store = Store::open(directory)?;
+        let store = Store::open(directory)?.with_reserve(reserve);
         let mut problems = Vec::new();
         let index = match store.read(INDEX, INDEX_MAX) {
             Ok(None) => Index::default(),
@@ -296,7 +298,7 @@ mod tests {
         let path = dir.path().join("loose");
         let (one, two) = (version(1, "latest", "ck.1"), version(2, "latest", "ck.2"));
         {
-            let (mut store, problems) = LooseStore::open(&path).unwrap();
+            let (mut store, problems) = LooseStore::open(&path, None).unwrap();
             assert!(problems.is_empty());
             for version in [&one, &two] {
                 store.add(version).unwrap();
@@ -310,7 +312,7 @@ mod tests {
             // Never committed.
             store.add(&version(3, "other", "x")).unwrap();
         }
-        let (mut store, _) = LooseStore::open(&path).unwrap();
+        let (mut store, _) = LooseStore::open(&path, None).unwrap();
         assert_eq!(store.read(one.stamp).unwrap(), one);
         assert!(!path.join("1.3").exists());
         assert_eq!(store.late(), [b"latest".to_vec()]);
@@ -334,7 +336,7 @@ mod tests {
         store.forget(&[two.stamp], &[]).unwrap();
         assert!(store.names().next().is_none() && !path.join("1.2").exists());
         std::fs::write(path.join(INDEX), "torn").unwrap();
-        let (store, problems) = LooseStore::open(&path).unwrap();
+        let (store, problems) = LooseStore::open(&path, None).unwrap();
         assert_eq!((store.names().count(), problems.len()), (0, 1));
     }
 }

@@ -114,6 +114,14 @@ impl Node {
             DataRequest::CreateCopy { file, takes } => descriptor(self.create_copy(&file, takes)?),
             DataRequest::AbandonCopy(file) => done(self.abandon_copy(&file)?),
             DataRequest::Room(id) => Ok((DataReply::Room(self.room_for_copies(id)), None)),
+            DataRequest::Progress { id, done: read, total } => {
+                if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+                    dataset.encoded = Some((read, total));
+                }
+                done(())
+            }
+            // The node has hurried already, when the request came.
+            DataRequest::Waited => done(()),
             DataRequest::InstallCopy { file, size, crc } => done(self.install_copy(&file, size, crc)?),
         }
     }

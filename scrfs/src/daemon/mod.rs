@@ -3,7 +3,7 @@
 //! The mounted tree (what programs see) is one half, the node (datasets, filemap, coordinator) the other; they meet in
 //! [`boundary`]. This module is the node. In reading order:
 //!
-//! * [`node`]: [`Node`], its life, who is attached; `commands` hands each command to the thread that carries it out.
+//! * [`node`]: [`Node`] and its life; `service`: coordinators and tools that connect; `commands` hands each command to the thread that carries it out.
 //! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and `filemap` are its forms,
 //!   `journal` the cheap record of new files, `cache` where bytes are.
 //! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop;
@@ -16,7 +16,7 @@
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
 //! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
-//! * `events`, `report`, `eyes`: what operators and programs see.
+//! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of the lead.
 
 pub mod boundary;
 pub mod catalog_file;
@@ -41,19 +41,23 @@ mod logs;
 mod loose;
 mod loose_store;
 mod members;
+mod priority;
 mod promise;
 mod quiet;
 mod report;
 mod requests;
+mod reserve;
 mod restart;
 mod room;
 mod rounds;
 mod seal;
+mod service;
 mod state;
 mod stores;
 mod transfers;
 mod waiting;
 mod whereabouts;
+mod wishes;
 
 pub use node::{Node, NodeConfig, NodeError};
 pub use stores::{CacheStore, tell_of_stores};

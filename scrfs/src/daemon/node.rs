@@ -1,7 +1,6 @@
 //! The node: starts from what is on storage, takes coordinators, gives each command to the thread that does it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +10,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::config::NO_JOB;
-use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Server, Service};
-use crate::control::{Answer, Ask, Command, DataReply, DataRequest, HeldState, Start};
+use crate::control::HeldState;
+use crate::control::server::{Heard, Server, Service};
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
 use crate::path::RelPath;
 use crate::store::{Store, StoreError};
 use crate::stores::{PRIMARY, Stores};
-use crate::transfer::user::Identity;
 
 use super::bound::Bound;
 use super::boundary::MountedTree;
@@ -31,13 +28,12 @@ use super::generation::Generations;
 use super::journal::Journal;
 use super::loose::Loose;
 use super::loose_store::LooseStore;
+use super::priority::Priority;
+use super::reserve::KeptBack;
 use super::rounds::Rounds;
-use super::state::{Attached, Home, Origin, State};
+use super::state::{Home, Origin, State};
 use super::stores::CacheStore;
 use super::waiting::Waiting;
-
-/// There while records of what programs do with files are taken.
-const RECORD_IO: &str = "record-io";
 
 /// Where a node lives and for whom.
 #[derive(Clone)]
@@ -54,17 +50,19 @@ pub struct NodeConfig {
     pub job_user: String,
     /// Who may speak on the socket, beside root.
     pub job_uid: u32,
+    /// The group of `SCRFS_OPERATOR_GROUP`.
+    pub operators: Option<u32>,
     /// `SCR_JOB_ID`.
     pub job_id: String,
     /// This node's name, as in catalogs.
     pub host: String,
     /// `SCRFS_COORDINATOR_WAIT` until a coordinator brings the job's.
     pub coordinator_wait: Duration,
-    /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
+    /// `SCRFS_CACHE_BYTES` of the mount, which a job may lower; 0: no limit.
     pub cache_bytes: u64,
     /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,
-    /// Called for [`Ask::Stop`]: unmount and end. Must not block.
+    /// Called for [`Ask::Stop`](crate::control::Ask::Stop): unmount and end. Must not block.
     pub on_stop: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -125,6 +123,9 @@ pub struct Node {
     /// A freezing thread has ended.
     pub(super) thawed: Condvar,
     pub(super) events: Events,
+    /// Room for what `disk`, `rounds`, `journal`, `loose` and `events` write.
+    pub(super) kept_back: KeptBack,
+    pub(super) priority: Priority,
     pub(super) lanes: Lanes,
     pub(super) me: Weak<Self>,
     origin: u64,
@@ -147,7 +148,8 @@ impl Node {
             Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
         let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.clone())
             .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
-        let node = Self::load(config, tree, &Arc::new(store), Arc::new(cache))?;
+        let node = Self::load(config, tree, store, Arc::new(cache))?;
+        node.watch_reserve(node.me.clone());
         node.take_up();
         let watching = Arc::clone(&node);
         let watcher = std::thread::Builder::new()
@@ -156,7 +158,8 @@ impl Node {
             .map_err(NodeError::Start)?;
         *node.watcher.lock() = Some(watcher);
         let service: Arc<dyn Service> = Arc::clone(&node) as _;
-        let server = Server::start(&node.config.control_directory, node.config.job_uid, service);
+        let heard = Heard { job_uid: node.config.job_uid, operators: node.config.operators };
+        let server = Server::start(&node.config.control_directory, heard, service);
         match server {
             Ok(server) => *node.server.lock() = Some(server),
             Err(error) => {
@@ -170,10 +173,12 @@ impl Node {
     fn load(
         config: NodeConfig,
         tree: Arc<dyn MountedTree>,
-        store: &Arc<Store>,
+        store: Store,
         cache: Arc<Cache>,
     ) -> Result<Arc<Self>, NodeError> {
-        let events = Events::open(store.path());
+        let (store, kept_back) = KeptBack::of(store);
+        let store = &Arc::new(store);
+        let events = Events::open(store.path(), kept_back.reserve().cloned());
         let mut disk = Disk::new(Arc::clone(store), Arc::clone(&cache));
         let mut loaded = disk.load()?;
         let settings = disk.settings(&mut loaded.problems)?;
@@ -181,7 +186,7 @@ impl Node {
         let (rounds, torn_rounds) = Rounds::load(store)?;
         let (journal, torn_journal) = Journal::load(store)?;
         let place = store.path().join("loose");
-        let (loose, bad) = LooseStore::open(&place)
+        let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned())
             .map_err(|source| NodeError::Directory { path: place.clone(), source })?;
         let loose = Loose::new(loose);
         loaded.problems.extend(bad);
@@ -211,14 +216,15 @@ impl Node {
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);
+        let background = |name| Lane::start_nice(name).map_err(NodeError::Start);
         let lanes = Lanes {
             records: lane("scrfs-records")?,
-            transfers: lane("scrfs-transfer")?,
+            transfers: background("scrfs-transfer")?,
             opens: lane("scrfs-open")?,
-            evictions: lane("scrfs-evict")?,
+            evictions: background("scrfs-evict")?,
             local: lane("scrfs-local")?,
             generations: lane("scrfs-change")?,
-            room: lane("scrfs-room")?,
+            room: background("scrfs-room")?,
         };
         Ok(Arc::new_cyclic(|me| Self {
             config,
@@ -235,6 +241,8 @@ impl Node {
             wake: Condvar::new(),
             thawed: Condvar::new(),
             events,
+            kept_back,
+            priority: Priority::default(),
             lanes,
             me: me.clone(),
             origin: random(),
@@ -249,7 +257,7 @@ impl Node {
         if let Some(settings) = self.state.lock().settings.clone() {
             self.tree.follow(&settings);
         }
-        self.tree.record_io(self.config.control_directory.join(RECORD_IO).exists());
+        self.tree.record_io(self.config.control_directory.join(super::service::RECORD_IO).exists());
         self.count_in_background();
         self.settle_all();
         let (frozen, listed, going) = {
@@ -307,6 +315,7 @@ impl Node {
 
     /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their work is done.
     pub fn stop(&self) {
+        self.priority.detached();
         let (attached, waiters) = {
             let mut state = self.state.lock();
             state.stopping = true;
@@ -362,7 +371,7 @@ impl Node {
     }
 
     /// Removes what the former coordinator's jobs had begun and not finished.
-    fn discard_unfinished(&self) {
+    pub(super) fn discard_unfinished(&self) {
         let unfinished = self.disk.lock().change(&self.state, |table| {
             for dataset in table.datasets.values_mut() {
                 dataset.rebuilding.clear();
@@ -383,159 +392,6 @@ impl Node {
         if let Err(error) = removed {
             self.events.warning(None, &format!("unfinished files could not be removed: {error}"));
         }
-    }
-}
-
-impl Service for Node {
-    fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
-        let mut disk = self.disk.lock();
-        let highest = self.state.lock().table.epoch;
-        let refuse = |reason: String| {
-            self.events.warning(None, &format!("a coordinator was refused: {reason}"));
-            Err(Refusal { reason, highest })
-        };
-        let epoch = greeting.epoch;
-        // Else it would seal and flush another job's checkpoints as its own. A mount without a scheduler has no job.
-        let (mine, its) = (&self.config.job_id, &greeting.settings.job_id);
-        if mine != its && mine != NO_JOB {
-            return refuse(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"));
-        }
-        if epoch < highest {
-            return refuse(format!("epoch {epoch} is older than {highest}"));
-        }
-        if epoch > highest
-            && let Err(error) = disk.change(&self.state, |table| table.epoch = epoch)
-        {
-            return refuse(format!("epoch {epoch} cannot be recorded: {error}"));
-        }
-        if let Err(error) = disk.record_settings(&greeting.settings) {
-            self.events.error(None, &format!("the job's settings cannot be kept: {error}"));
-        }
-        if greeting.start == Start::Restart
-            && let Err(error) = disk.forget_advice()
-        {
-            self.events.error(None, &format!("the former program's advice cannot be removed: {error}"));
-        }
-        let text = format!(
-            "coordinator {} of {} attached with epoch {epoch} ({:?})",
-            greeting.rank,
-            greeting.hosts.len(),
-            greeting.start
-        );
-        let former = {
-            let mut state = self.state.lock();
-            if state.stopping {
-                return Err(Refusal { reason: "the daemon ends".into(), highest });
-            }
-            state.former_epoch = highest;
-            state.was_attached = true;
-            state.local = false;
-            state.lost_at = None;
-            state.settings = Some(greeting.settings.clone());
-            self.tree.attached();
-            if greeting.start == Start::Restart {
-                // What was advised and asked was the former program's.
-                state.advice = None;
-                state.askers.forget();
-            }
-            self.tree.follow(&greeting.settings);
-            self.follow_bound(greeting.settings.cache_bytes);
-            let seal_timeout = state.seal_timeout();
-            for freezing in state.freezing.values() {
-                freezing.cancel();
-            }
-            state.seals.clear();
-            state.waiting.restart_clocks(Instant::now(), seal_timeout);
-            state.attached.replace(Attached {
-                link: link.clone(),
-                greeting,
-                pid: peer.pid,
-                identity: Identity::of_peer(peer),
-                served: false,
-                transfers: Vec::new(),
-            })
-        };
-        drop(disk);
-        self.wake.notify_all();
-        self.events.info(None, &text);
-        if let Some(former) = former {
-            former.transfers.iter().for_each(crate::transfer::Monitor::cancel);
-            former.link.close();
-        }
-        self.in_records(link.id(), Self::discard_unfinished);
-        Ok(())
-    }
-
-    fn command(&self, link: u64, command: Command) {
-        self.carry_out(link, command);
-    }
-
-    fn detached(&self, link: u64, why: &str) {
-        let attached = {
-            let mut state = self.state.lock();
-            if state.attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
-                return;
-            }
-            let now = Instant::now();
-            state.lost_at = Some(now);
-            let wait = self.coordinator_wait(&state);
-            state.waiting.bound_all(now + wait);
-            for freezing in state.freezing.values() {
-                freezing.cancel();
-            }
-            state.attached.take()
-        };
-        self.wake.notify_all();
-        if let Some(attached) = attached {
-            attached.transfers.iter().for_each(crate::transfer::Monitor::cancel);
-            let epoch = attached.greeting.epoch;
-            self.events.warning(None, &format!("the coordinator of epoch {epoch} is gone: {why}"));
-        }
-    }
-
-    fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal> {
-        let state = self.state.lock();
-        match &state.attached {
-            Some(attached) if attached.greeting.epoch == epoch => Ok(()),
-            Some(_) => Err(Refusal {
-                reason: "another epoch's coordinator is attached".into(),
-                highest: state.table.epoch,
-            }),
-            None => Err(Refusal { reason: "no coordinator is attached".into(), highest: state.table.epoch }),
-        }
-    }
-
-    fn request(&self, epoch: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
-        self.data_request(epoch, request)
-    }
-
-    fn answer(&self, question: Ask, peer: &Peer) -> Answer {
-        match question {
-            Ask::Status => Answer::Status(Box::new(self.status())),
-            Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
-            Ask::RecordIo(on) => self.switch_records(on, peer.uid),
-            Ask::Stop => {
-                self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
-                (self.config.on_stop)();
-                Answer::Stopping
-            }
-        }
-    }
-}
-
-impl Node {
-    /// Begins or ends the records of what programs do with files; a successor of this worker goes on with it.
-    fn switch_records(&self, on: bool, uid: u32) -> Answer {
-        let disk = self.disk.lock();
-        let kept = if on { disk.store().commit(RECORD_IO, b"") } else { disk.store().remove(RECORD_IO) };
-        drop(disk);
-        if let Err(error) = kept {
-            return Answer::Failed(error.to_string());
-        }
-        self.tree.record_io(on);
-        let what = if on { "are taken" } else { "end" };
-        self.events.info(None, &format!("user {uid}: records of what programs do with files {what}"));
-        Answer::Done
     }
 }
 

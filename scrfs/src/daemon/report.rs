@@ -1,16 +1,14 @@
 //! What this node tells operators of itself.
 
 use crate::control::HeldState;
-use crate::dataset::Scheme;
 use crate::ids::DatasetId;
-use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, survives};
+use crate::status::last::VERSION;
+use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, SEALED, is_protected, survives};
 use crate::stores::PRIMARY;
 
 use super::node::Node;
 use super::state::Dataset;
 
-/// Version of the status form.
-const VERSION: u32 = 1;
 /// Open datasets shown; each costs a walk of its directory.
 const OPEN_MAX: usize = 16;
 
@@ -41,6 +39,7 @@ impl Node {
             control_directory: config.control_directory.display().to_string(),
             cache_directory: config.in_use.places()[PRIMARY].cache.display().to_string(),
             stores,
+            reserve: self.kept_back.shortage().map(|level| (level.held, level.wanted)),
             cache_bytes: taken.map(|taken| (taken, limit)),
             coordinator: state.attached.as_ref().map(|attached| CoordinatorStatus {
                 rank: attached.greeting.rank.0,
@@ -48,8 +47,10 @@ impl Node {
                 pid: attached.pid,
             }),
             was_attached: state.was_attached,
+            enabled: state.settings.as_ref().is_none_or(|settings| settings.enable),
             flush_every: state.settings.as_ref().map_or(0, |settings| settings.flush_every),
             epoch: state.table.epoch.0,
+            priority: self.priority_status(&state),
             datasets,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }
@@ -58,11 +59,13 @@ impl Node {
     fn describe_dataset(&self, dataset: &Dataset, current: Option<DatasetId>) -> DatasetStatus {
         let mut status = blank(dataset.id.0, &dataset.name, state_word(dataset));
         status.flushed = dataset.flushed;
+        status.flush_failed = dataset.flush_failed.clone().filter(|_| !dataset.flushed);
         status.current = current == Some(dataset.id);
-        status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress());
+        let encoded = dataset.encoded.filter(|_| status.state == "encoding");
+        status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress()).or(encoded);
         if let Some(index) = &dataset.catalog {
             let layout = &index.catalog().layout;
-            status.scheme = scheme_word(layout.scheme).into();
+            status.scheme = layout.scheme.word().into();
             status.bytes = index.catalog().bytes();
             status.files = layout.members.iter().map(|place| place.files).sum();
             // Of a hidden one the catalog says where its members were, and no more.
@@ -114,6 +117,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
         files: 0,
         hosts: Vec::new(),
         flushed: false,
+        flush_failed: None,
         current: false,
         progress: None,
         survives: Vec::new(),
@@ -131,16 +135,11 @@ pub(super) fn state_word(dataset: &Dataset) -> &'static str {
     match (dataset.state(), &dataset.transfer) {
         (HeldState::Complete, Some(("flushing", _))) => "flushing",
         (HeldState::Complete, _) if dataset.flushed => "flushed",
-        (HeldState::Complete, _) => "protected",
+        (HeldState::Complete, _) => match &dataset.catalog {
+            Some(index) if is_protected(&index.catalog().layout) => "protected",
+            _ => SEALED,
+        },
         (HeldState::Frozen, Some((what, _))) => what,
         (HeldState::Frozen | HeldState::Recorded, _) => "encoding",
-    }
-}
-
-fn scheme_word(scheme: Scheme) -> &'static str {
-    match scheme {
-        Scheme::Single => "SINGLE",
-        Scheme::Partner => "PARTNER",
-        Scheme::Xor => "XOR",
     }
 }

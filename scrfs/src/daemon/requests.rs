@@ -85,8 +85,9 @@ impl Node {
         }
     }
 
-    /// The markers of `name` that have been set cannot be sealed; what is set from now on is another try.
-    pub(super) fn refuse_markers(&self, name: &[u8]) {
+    /// No seal comes of the markers of `name` that have been set: they end with `errno`. What is set from now on is another
+    /// try.
+    pub(super) fn answer_markers(&self, name: &[u8], errno: i32) {
         let waiters = {
             let mut state = self.state.lock();
             let waiters = state.waiting.take_markers(name, None);
@@ -94,7 +95,7 @@ impl Node {
             waiters
         };
         for waiter in waiters {
-            waiter.answer(libc::EIO);
+            waiter.answer(errno);
         }
     }
 
@@ -139,6 +140,7 @@ impl Node {
         let mut state = self.state.lock();
         while !state.stopping {
             let until_look = self.look_now_and_then(&mut state, &mut looked);
+            let until_look = self.ease(&state).map_or(until_look, |raised| until_look.min(raised));
             if state.waiting.waiters.is_empty() && state.lost_at.is_none() {
                 let _ = self.wake.wait_for(&mut state, until_look);
                 continue;
@@ -322,6 +324,7 @@ impl GlobalRequests for Node {
     }
 
     fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion) {
+        self.hurry();
         let mut state = self.state.lock();
         if state.stopping {
             drop(state);
@@ -342,6 +345,7 @@ impl GlobalRequests for Node {
     }
 
     fn marker(&self, name: &[u8], marking: Marking, caller: Caller, done: Completion) {
+        self.hurry();
         // Set on a sealed dataset it asks for the next generation, if any node has changed anything: the lead finds out.
         let base = self.marker_base(name);
         let mut state = self.state.lock();
@@ -366,6 +370,7 @@ impl GlobalRequests for Node {
     }
 
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
+        self.hurry();
         let file = SealedFile { id, path: path.clone() };
         let mut state = self.state.lock();
         if state.stopping {
@@ -387,15 +392,13 @@ impl GlobalRequests for Node {
 
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
         self.may_grow()?;
-        self.naming(path, program_rank)
+        let added = self.journal.lock().creating(path, program_rank);
+        added.map_err(|error| self.not_entered(path, &error))
     }
 
     fn naming(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
-        let added = self.journal.lock().creating(path, program_rank);
-        added.map_err(|error| {
-            self.events.error(None, &format!("{path}: the filemap's journal cannot be written: {error}"));
-            Errno(error.raw_os_error().unwrap_or(libc::EIO))
-        })
+        let added = self.journal.lock().naming(path, program_rank);
+        added.map_err(|error| self.not_entered(path, &error))
     }
 
     fn open_generation(&self, id: DatasetId, done: Completion) {
@@ -422,6 +425,7 @@ impl GlobalRequests for Node {
     }
 
     fn loose(&self, names: Vec<Vec<u8>>, caller: Caller, done: Completion) {
+        self.hurry();
         self.loose_changed(&names, caller, done);
     }
 

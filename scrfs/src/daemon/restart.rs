@@ -9,11 +9,15 @@ use crate::control::{Event, HeldDataset, HeldState, Inventory};
 use crate::faults;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
+use crate::status::people::bytes_for_people;
 use crate::store::beneath;
 
 use super::members::{file_name, make_others, size_of};
 use super::node::Node;
 use super::state::{Dataset, Home, Origin, Part};
+
+/// Names whose files that are not sealed are told one by one.
+const UNSEALED_TOLD: usize = 16;
 
 impl Node {
     /// In the records' thread: all that was commanded before is in it.
@@ -123,6 +127,7 @@ impl Node {
         let background: Vec<Vec<u8>> = self.state.lock().table.background.keys().cloned().collect();
         self.give_up_background(&background, "the job was started again");
         let held: Vec<Dataset> = self.state.lock().present().cloned().collect();
+        let keep = self.tell_unsealed();
         for id in wanted {
             if !held.iter().any(|dataset| dataset.id == *id && dataset.catalog.is_some()) {
                 return Err(format!("dataset {id} is not complete here"));
@@ -149,7 +154,7 @@ impl Node {
             self.show(dataset)?;
         }
         faults::hit("present.aside").map_err(|error| error.to_string())?;
-        self.tree.remove_junk().map_err(|error| format!("junk cannot be removed: {error}"))?;
+        self.tree.remove_junk(keep.as_deref()).map_err(|error| format!("junk cannot be removed: {error}"))?;
         self.journal
             .lock()
             .forget(&RelPath::root())
@@ -159,6 +164,45 @@ impl Node {
         }
         self.show_loose()?;
         faults::hit("present.listed").map_err(|error| error.to_string())
+    }
+
+    /// What is not sealed goes now, or is put aside under the label that is given: says what it is.
+    fn tell_unsealed(&self) -> Option<String> {
+        let keep = {
+            let state = self.state.lock();
+            let keeps = state.settings.as_ref().is_some_and(|settings| settings.restart.keep_unsealed);
+            keeps.then(|| state.table.epoch.to_string())
+        };
+        let what = match &keep {
+            Some(label) => format!("is put aside, into .scrfs/kept.{label} below the tree of the cache"),
+            None => "is removed".to_owned(),
+        };
+        let unsealed = self.unsealed();
+        for (name, files, bytes) in unsealed.iter().take(UNSEALED_TOLD) {
+            let (name, bytes) = (String::from_utf8_lossy(name), bytes_for_people(*bytes));
+            self.events.warning(None, &format!("{name}: what is not sealed {what}: {files} files, {bytes}"));
+        }
+        if unsealed.len() > UNSEALED_TOLD {
+            let more = unsealed.len() - UNSEALED_TOLD;
+            self.events.warning(None, &format!("{more} more: what is not sealed {what}"));
+        }
+        keep
+    }
+
+    /// Names in the checkpoint path below which files were made or changed since they were sealed, and how many.
+    fn unsealed(&self) -> Vec<(Vec<u8>, usize, u64)> {
+        let names = self.journal.lock().names();
+        let mut found = Vec::new();
+        for name in names {
+            let (Ok(files), Ok(top)) = (self.tree.files(&name), RelPath::new(name.clone())) else { continue };
+            let journal = self.journal.lock();
+            let new = |path: &RelPath| top.concat(path).is_ok_and(|path| journal.has(&path));
+            let sizes: Vec<u64> = files.iter().filter(|file| new(&file.path)).map(|file| file.size).collect();
+            if !sizes.is_empty() {
+                found.push((name, sizes.len(), sizes.iter().sum()));
+            }
+        }
+        found
     }
 
     /// Takes a complete dataset out of the mount; its bytes stay.

@@ -11,8 +11,10 @@ use parking_lot::MutexGuard;
 
 use crate::control::{Event, HeldState};
 use crate::ids::DatasetId;
+use crate::path::RelPath;
 use crate::stores::PRIMARY;
 
+use super::boundary::Errno;
 use super::node::Node;
 use super::state::State;
 
@@ -74,11 +76,15 @@ impl Node {
         looked: &mut Instant,
     ) -> Duration {
         let bounded = self.bound.limit() > 0;
-        if !bounded && !state.may_be_short() {
+        let restless = self.kept_back.is_restless();
+        if !bounded && !restless && !state.may_be_short() {
             return NO_LOOK;
         }
         if looked.elapsed() >= LOOK {
             *looked = Instant::now();
+            if restless {
+                MutexGuard::unlocked(state, || self.look_at_reserve());
+            }
             if bounded {
                 self.count_in_background();
             } else {
@@ -86,6 +92,15 @@ impl Node {
             }
         }
         LOOK
+    }
+
+    /// A name has no entry in the filemap's journal. That there is no room its program is told, and nobody else.
+    pub(super) fn not_entered(&self, path: &RelPath, error: &std::io::Error) -> Errno {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        if !matches!(errno, libc::ENOSPC | libc::EDQUOT) {
+            self.events.error(None, &format!("{path}: the filemap's journal cannot be written: {error}"));
+        }
+        Errno(errno)
     }
 
     /// Asks the lead for room where it has not been asked in vain: some may come.

@@ -69,7 +69,8 @@ impl Rounds {
 
     fn record(&mut self, request: RequestId, op: &DirOp) -> Result<(), i32> {
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        self.log.append(&Record::Applying(request, op.clone())).map_err(errno)?;
+        // Directories are removed because there is no room.
+        self.log.append_surely(&Record::Applying(request, op.clone())).map_err(errno)?;
         self.unfinished.insert(request, op.clone());
         faults::hit("round.recorded").map_err(errno)
     }
@@ -81,7 +82,7 @@ impl Rounds {
         if self.unfinished.is_empty() {
             self.log.clear()
         } else {
-            self.log.append(&Record::Finished(request))
+            self.log.append_surely(&Record::Finished(request))
         }
     }
 }

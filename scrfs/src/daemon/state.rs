@@ -12,6 +12,7 @@ use crate::control::{Advice, HeldState, Settings, Start};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
+use crate::status::FlushFailure;
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
@@ -115,6 +116,8 @@ pub(super) struct Dataset {
     /// `parts` says of it is true, and what has arrived for it is forgotten with its coordinator.
     pub(super) rebuilding: BTreeMap<Member, Arc<Part>>,
     pub(super) flushed: bool,
+    /// The last try of it that failed; not on storage.
+    pub(super) flush_failed: Option<FlushFailure>,
     /// Its eviction has begun: it is on storage that it has, so it is no longer spoken of.
     pub(super) going: bool,
     /// All members have recorded COMPLETE; not on storage, each settling finds it out again.
@@ -123,6 +126,8 @@ pub(super) struct Dataset {
     pub(super) listed: bool,
     /// A transfer of it that runs: what, and how far.
     pub(super) transfer: Option<(&'static str, Monitor)>,
+    /// Bytes of its files here that were read to be encoded, and all of them. Not on storage.
+    pub(super) encoded: Option<(u64, u64)>,
     /// Why its bytes are not to be trusted, if so.
     pub(super) failed: Option<String>,
 }
@@ -138,10 +143,12 @@ impl Dataset {
             parts: BTreeMap::new(),
             rebuilding: BTreeMap::new(),
             flushed: false,
+            flush_failed: None,
             going: false,
             settled: false,
             listed: false,
             transfer: None,
+            encoded: None,
             failed: None,
         }
     }

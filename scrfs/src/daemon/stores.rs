@@ -44,7 +44,7 @@ pub fn tell_of_stores(
     if count < 2 && warnings.is_empty() {
         return;
     }
-    let events = Events::open(control);
+    let events = Events::open(control, None);
     for warning in warnings {
         events.warning(None, warning);
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
+use super::descriptors::Bound;
 use crate::daemon::boundary::Caller;
 use crate::daemon::callers::is_dying;
 
@@ -68,6 +69,7 @@ fn command_of(name: &fs::File) -> Option<Vec<u8>> {
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     known: Mutex<HashMap<u32, Arc<Known>>>,
+    bound: Bound,
 }
 
 impl Processes {
@@ -82,6 +84,9 @@ impl Processes {
         }
         let Some(found) = Known::find(caller.tid) else { return Arc::default() };
         let process = Arc::clone(&found.process);
+        if !self.bound.admits(&found.name) {
+            return process;
+        }
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
             known.clear();

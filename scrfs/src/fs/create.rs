@@ -312,6 +312,9 @@ impl FileSystem {
             }
             self.changes(open, super::names::inner_of(&place), caller)?;
         }
+        if !place.is_marker() {
+            self.admit_new()?;
+        }
         match self.new_file(caller, &dir, name, mode) {
             Ok((made, stat)) => {
                 let backing = Backing { fd: Arc::new(made), key: key_of(&stat) };

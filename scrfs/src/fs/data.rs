@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 
+use super::descriptors::Bound;
 use super::errno::fail;
 use super::eyes::{is_directory_handle, opened_eye};
 use super::handles::Handle;
@@ -203,7 +204,7 @@ impl FileSystem {
         if handle.file.is_some() {
             return Ok(Side::Handle(handle));
         }
-        Ok(Side::Side(side_file(&handle, access, self.privileged)?))
+        Ok(Side::Side(side_file(&handle, access, self.privileged, self.descriptors.bound)?))
     }
 }
 
@@ -256,7 +257,7 @@ fn served(handle: &Handle) -> Result<&File, Errno> {
 
 /// The daemon's own descriptor of a passthrough handle, opened when it is first needed. It is opened for writing only
 /// when the handle is, so it never outlasts the right to write, nor counts as a writer that is not there.
-fn side_file(handle: &Handle, access: OFlags, privileged: bool) -> Result<Arc<File>, Errno> {
+fn side_file(handle: &Handle, access: OFlags, privileged: bool, bound: Bound) -> Result<Arc<File>, Errno> {
     let writes = access == OFlags::RDWR;
     if writes && !handle.writable() {
         return fail(libc::EBADF);
@@ -271,6 +272,9 @@ fn side_file(handle: &Handle, access: OFlags, privileged: bool) -> Result<Arc<Fi
     let flags = access | quiet | OFlags::CLOEXEC;
     let fd = rustix::fs::open(proc_path(&handle.inode.fd()?), flags, Mode::empty())?;
     let file = Arc::new(File::from(fd));
-    *side = Some(Arc::clone(&file));
+    // Only for this once, where many are open.
+    if bound.admits(&*file) {
+        *side = Some(Arc::clone(&file));
+    }
     Ok(file)
 }

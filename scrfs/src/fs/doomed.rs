@@ -23,6 +23,9 @@ use crate::lane::Lane;
 use crate::path::RelPath;
 use crate::store::beneath;
 
+/// What begins so is not deleted: what is not sealed and was to be kept.
+const KEPT: &[u8] = b"kept.";
+
 /// What is being deleted.
 pub(crate) struct Doomed {
     lane: Lane,
@@ -63,7 +66,8 @@ impl Doomed {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let tree = rustix::fs::open(*tree, flags, Mode::empty())?;
             let keep = beneath::make_directories(tree.as_fd(), &reserved)?;
-            left.extend(beneath::names(keep.as_fd())?.into_iter().map(|name| (store, name)));
+            let names = beneath::names(keep.as_fd())?.into_iter();
+            left.extend(names.filter(|name| !name.starts_with(KEPT)).map(|name| (store, name)));
             keeps.push(keep);
         }
         let number = |(_, name): &(usize, Vec<u8>)| std::str::from_utf8(name).ok()?.parse::<u64>().ok();
@@ -108,6 +112,15 @@ impl Doomed {
             return Err(error.into());
         }
         Ok(Some(Aside { store, number, from }))
+    }
+
+    /// Puts `name` of directory `from` of a store, which is opened with O_PATH, into `kept.<label>`, out of the programs'
+    /// sight. It is not deleted.
+    pub(crate) fn keep(&self, store: usize, from: &OwnedFd, name: &[u8], label: &str) -> Result<(), Errno> {
+        let kept = RelPath::new(format!("kept.{label}"))?;
+        let directory = beneath::make_directories(self.directory(store), &kept)?;
+        let name = RelPath::new(name)?;
+        Ok(beneath::rename(from.as_fd(), &name, directory.as_fd(), &name)?)
     }
 
     /// Deletes it by and by; `after` runs in the deleting thread. Its number is for [`Doomed::is_gone`].
@@ -206,6 +219,23 @@ mod tests {
         after.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(doomed.is_gone(number) && doomed.wait(Duration::from_secs(10)));
         assert_eq!(std::fs::read_dir(path(&doomed.shared.keeps[0])).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_there_after_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("ck")).unwrap();
+        std::fs::write(dir.path().join("ck/file"), b"x").unwrap();
+        let doomed = Doomed::open(&[dir.path()]).unwrap();
+        let from = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        doomed.keep(0, &from, b"ck", "7").unwrap();
+        assert_eq!(doomed.keep(0, &from, b"ck", "7").unwrap_err(), Errno(libc::ENOENT));
+        drop(doomed);
+        let next = Doomed::open(&[dir.path()]).unwrap();
+        assert!(next.wait(Duration::from_secs(10)));
+        drop(next);
+        assert_eq!(std::fs::read(dir.path().join(".scrfs/kept.7/ck/file")).unwrap(), b"x");
+        assert!(!dir.path().join("ck").exists());
     }
 
     #[test]

@@ -11,8 +11,9 @@ use parking_lot::{Mutex, RwLock};
 
 use super::attr::{key_of, stat_of};
 use super::caller::Process;
+use super::descriptors::Bound;
 use super::inode::Inode;
-use super::listing::Snapshot;
+use super::listing::{Listings, Snapshot};
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::intents::{is_resent, number_of};
@@ -96,6 +97,7 @@ pub(crate) struct Handles {
     next: AtomicU64,
     files: Slots<Handle>,
     directories: Slots<DirHandle>,
+    pub(crate) listings: Listings,
 }
 
 /// The handle that request `unique` opened.
@@ -108,7 +110,8 @@ impl Handles {
     /// Numbers begin in a range of this worker's own: a successor never takes an old number for a new handle.
     pub(crate) fn new(keep: Arc<Keep>) -> Self {
         let next = AtomicU64::new(keep.begin_generation() << 40 | 1);
-        Self { keep, next, files: RwLock::default(), directories: RwLock::default() }
+        let (files, directories, listings) = (RwLock::default(), RwLock::default(), Listings::default());
+        Self { keep, next, files, directories, listings }
     }
 
     fn number(&self) -> u64 {
@@ -211,13 +214,15 @@ impl Handles {
     }
 
     /// Keeps the listing of a directory whose reader comes back for the rest.
-    pub(crate) fn keep_listing(&self, handle: &DirHandle, snapshot: &Snapshot) {
+    pub(crate) fn keep_listing(&self, handle: &DirHandle, snapshot: &Snapshot, bound: Bound) {
         let Some(record) = handle.record else { return };
         let mut kept = handle.kept.lock();
         if kept.is_some() {
             return;
         }
         match snapshot.write() {
+            // The reader of one of very many has to begin anew when this worker dies.
+            Ok((fd, _)) if !bound.admits(&fd) => {}
             Ok((fd, key)) => {
                 self.keep.set_listing(record, Some(KeptFd { number: fd.as_raw_fd(), key }));
                 *kept = Some(fd);

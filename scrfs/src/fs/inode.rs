@@ -101,6 +101,11 @@ impl Inode {
         self.open().map(|backing| backing.fd)
     }
 
+    /// Its backing with a descriptor; ESTALE without backing.
+    pub(crate) fn opened(&self) -> Result<Backing, Errno> {
+        self.open()
+    }
+
     fn open(&self) -> Result<Backing, Errno> {
         match &*self.backing.read() {
             None => return Err(Errno(libc::ESTALE)),

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 
@@ -58,6 +59,41 @@ pub(crate) enum Looks {
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) entries: Vec<DirEntry>,
+    /// Of the memory that all may take.
+    _share: Option<Share>,
+}
+
+/// Bytes that the listings of open directories may take; a single one may take more.
+const LISTINGS_MAX: usize = 512 << 20;
+
+/// Bytes that they take.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Listings(Arc<AtomicUsize>);
+
+#[derive(Debug)]
+struct Share {
+    all: Listings,
+    bytes: usize,
+}
+
+impl Listings {
+    fn take(&self, bytes: usize) -> Result<Share, Errno> {
+        let others = self.0.fetch_add(bytes, Ordering::Relaxed);
+        // From here on it is given back when it is dropped.
+        let share = Share { all: self.clone(), bytes };
+        if others > 0 && others.saturating_add(bytes) > LISTINGS_MAX { fail(libc::ENOMEM) } else { Ok(share) }
+    }
+}
+
+/// In the listing, and in the copy for a successor.
+fn bytes_of(entries: &[DirEntry]) -> usize {
+    entries.iter().map(|entry| size_of::<DirEntry>() + 2 * entry.name.len() + 16).sum()
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Snapshot {
@@ -93,7 +129,7 @@ impl Snapshot {
             entries.push(DirEntry { name: name.to_vec(), kind, ino: u64::from_ne_bytes(*ino) });
             rest = after;
         }
-        Some((Arc::new(Self { entries }), file.into()))
+        Some((Arc::new(Self { entries, _share: None }), file.into()))
     }
 }
 
@@ -107,6 +143,10 @@ impl FileSystem {
             return eyes;
         }
         let inode = self.table.get(id)?;
+        // Sealed directories need none.
+        if inode.key().is_some() {
+            self.admit(&inode)?;
+        }
         Ok(self.handles.add_directory(inode, caller.unique))
     }
 
@@ -160,7 +200,7 @@ impl FileSystem {
             }
         }
         if !whole {
-            self.handles.keep_listing(&handle, &snapshot);
+            self.handles.keep_listing(&handle, &snapshot, self.descriptors.bound);
         }
         Ok(())
     }
@@ -169,14 +209,18 @@ impl FileSystem {
         let mut slot = handle.snapshot.lock();
         if offset > 0 {
             // None is left only of one whose last entry a predecessor gave out.
-            let none = || Arc::new(Snapshot { entries: Vec::new() });
+            let none = || Arc::new(Snapshot { entries: Vec::new(), _share: None });
             return Ok(slot.as_ref().map_or_else(none, Arc::clone));
         }
         self.handles.drop_listing(handle);
         let world = self.world.read();
         let mut entries = self.dots(handle.inode.id);
         entries.extend(self.list(&world, &handle.inode, Looks::Program)?);
-        let snapshot = Arc::new(Snapshot { entries });
+        drop(world);
+        // The former one of this directory goes first.
+        *slot = None;
+        let share = Some(self.handles.listings.take(bytes_of(&entries))?);
+        let snapshot = Arc::new(Snapshot { entries, _share: share });
         *slot = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }
@@ -286,5 +330,23 @@ impl FileSystem {
     pub(crate) fn check_empty(&self, world: &World, id: u64) -> Result<(), Errno> {
         let inode = self.table.get(id)?;
         if self.list(world, &inode, Looks::Daemon)?.is_empty() { Ok(()) } else { fail(libc::ENOTEMPTY) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_directories_take_a_bounded_part_of_memory() {
+        let listings = Listings::default();
+        let half = LISTINGS_MAX / 2;
+        let (one, two) = (listings.take(half).unwrap(), listings.take(half).unwrap());
+        assert_eq!(listings.take(1).unwrap_err(), Errno(libc::ENOMEM));
+        drop(one);
+        let three = listings.take(half).unwrap();
+        drop((two, three));
+        assert_eq!(listings.0.load(Ordering::Relaxed), 0);
+        assert!(listings.take(2 * LISTINGS_MAX).is_ok(), "one directory can always be read");
     }
 }

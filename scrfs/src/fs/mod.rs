@@ -13,6 +13,7 @@ mod attrs;
 pub(crate) mod caller;
 mod create;
 mod data;
+mod descriptors;
 mod directory;
 mod doomed;
 mod errno;
@@ -113,6 +114,7 @@ pub struct FileSystem {
     partings: partings::Partings,
     world: RwLock<world::World>,
     handles: handles::Handles,
+    descriptors: descriptors::Descriptors,
     waiters: wait::Waiters,
     wait_bound: RwLock<Duration>,
     rules: RwLock<Arc<rules::Rules>>,
@@ -186,6 +188,7 @@ impl FileSystem {
             partings: partings::Partings::default(),
             world: RwLock::default(),
             handles: handles::Handles::new(Arc::clone(&keep)),
+            descriptors: descriptors::Descriptors::default(),
             keep,
             waiters: wait::Waiters::default(),
             wait_bound: RwLock::new(WAIT_BOUND),
@@ -293,6 +296,13 @@ impl FileSystem {
         };
         let doomed = self.doomed()?;
         Ok(taken.map(|aside| doomed.delete(aside, after)))
+    }
+
+    /// Puts `path` out of sight, where it stays.
+    fn put_by(&self, path: &RelPath, label: &str) -> Result<(), Errno> {
+        let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
+        let (store, dir) = self.open_above(path)?;
+        self.as_owner(&dir, || self.doomed()?.keep(store, &dir, name, label))
     }
 
     /// Changes a directory of the backing tree whose modes may keep a daemon without privileges from it: what programs

@@ -194,13 +194,17 @@ impl FileSystem {
         caller: Caller,
         made: bool,
     ) -> Result<Opened, Errno> {
+        let marker = place.is_marker();
+        // A checkpoint can be sealed whatever programs have open.
+        if !marker {
+            self.admit(inode)?;
+        }
         let fd = inode.fd()?;
         // The kernel looks at writers itself before it asks here; at others that truncate only afterwards.
         let truncates = flags & libc::O_TRUNC != 0 && !made;
         if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && is_executed(inode.id) {
             return fail(libc::ETXTBSY);
         }
-        let marker = place.is_marker();
         let passthrough = self.passthrough.load(Ordering::Acquire)
             // What the kernel serves already, under a name that became the marker's, it must go on serving.
             && (!marker || inode.passthrough_in_use());
@@ -214,10 +218,8 @@ impl FileSystem {
             None
         } else {
             let own = own_flags(flags, self.privileged);
-            let open = || {
-                let open = || Ok(rustix::fs::open(proc_path(&fd), own, Mode::empty())?);
-                self.table.opening(open).map(File::from)
-            };
+            let open = || Ok(rustix::fs::open(proc_path(&fd), own, Mode::empty())?);
+            let open = || if marker { self.table.opening(open) } else { self.admitted(open) }.map(File::from);
             Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
         let acts = self.is_mark(place) || matches!(place, Place::Entry(_));

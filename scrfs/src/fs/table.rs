@@ -204,6 +204,11 @@ impl Table {
         })
     }
 
+    /// All that nobody uses give up their descriptors.
+    pub(crate) fn rest_all(&self) {
+        self.nodes.lock().rest_all();
+    }
+
     /// Something was closed: of the many that were in use some may not be any more.
     pub(crate) fn rest(&self) {
         self.nodes.lock().rest_some();

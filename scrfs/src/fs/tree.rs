@@ -206,11 +206,20 @@ impl MountedTree for FileSystem {
         self.put_loose(entry, max)
     }
 
-    fn remove_junk(&self) -> Result<(), Errno> {
+    fn remove_junk(&self, keep: Option<&str>) -> Result<(), Errno> {
         let world = self.world.write();
         for (path, _) in self.names_below(self.names.checkpoint())? {
             if world.base(&self.names.place(&path)).is_none() {
-                self.doom(&path)?;
+                // In a list of stores a directory may be in each.
+                while let Some(label) = keep {
+                    match self.put_by(&path, label) {
+                        Err(Errno(libc::ENOENT)) => break,
+                        other => other?,
+                    }
+                }
+                if keep.is_none() {
+                    self.doom(&path)?;
+                }
                 self.forget_tree(&path);
             }
         }

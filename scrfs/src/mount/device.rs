@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::FdFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -37,9 +37,18 @@ pub fn mount(mount_point: &Path, control: &Path) -> Result<OwnedFd, MountError> 
     );
     let data = std::ffi::CString::new(options).map_err(|_| MountError::Start("mount options".into()))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount(&source, mount_point, FS_TYPE, flags, Some(data.as_c_str()))
+    // What is opened stays what it is, whatever is renamed meanwhile.
+    let target = open_path(mount_point).map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
+    let target = format!("/proc/self/fd/{}", target.as_raw_fd());
+    rustix::mount::mount(&source, target.as_str(), FS_TYPE, flags, Some(data.as_c_str()))
         .map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
     Ok(device)
+}
+
+/// A directory, on the way to which no link is followed.
+fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
 /// Without privileges: fusermount3 mounts and sends the descriptor over a socket. Other users see the mount only where
@@ -76,7 +85,15 @@ pub fn unmount(mount_point: &Path, detach: bool) -> Result<(), MountError> {
         return unmount_by_helper(mount_point, detach);
     }
     let flags = UnmountFlags::NOFOLLOW | if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(mount_point, flags) {
+    let unmounted = match (mount_point.parent(), mount_point.file_name()) {
+        // The directory is opened first: on the way there nothing may be exchanged.
+        (Some(above), Some(name)) => open_path(above).and_then(|above| {
+            let path = Path::new("/proc/self/fd").join(above.as_raw_fd().to_string()).join(name);
+            rustix::mount::unmount(path, flags)
+        }),
+        _ => rustix::mount::unmount(mount_point, flags),
+    };
+    match unmounted {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::BUSY) => Err(MountError::InUse(mount_point.to_owned())),
         Err(error) => Err(failed("cannot unmount", mount_point)(error.into())),

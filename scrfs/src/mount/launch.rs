@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::places::{Places, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of};
+use super::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of};
+use super::places::Places;
 use super::supervisor::{READY, first_line, readable, say};
-use super::table::{self, Mounted};
-use super::{MountError, Options, device, failed, stores, supervisor};
+use super::table::{self, Mounted, TABLE};
+use super::{MountError, Options, device, failed, mount_point, stores, supervisor};
 use crate::daemon::CacheStore;
 
 /// Bound on a mount's start: the worker's and some more.
@@ -24,37 +24,71 @@ const START_SECONDS: u64 = 60;
 const END_SECONDS: u64 = 20;
 /// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
 const COPY_SECONDS: u64 = 3;
-/// Dead mounts that may lie on one another.
-const DEAD_MAX: usize = 16;
-const TABLE: &str = "/proc/self/mountinfo";
 /// Between an error's text and its hint, on the supervisor's standard output.
 const HINT: char = '\u{1f}';
 
-/// Mounts, and returns when the mount answers; with `foreground` when it is gone again.
-pub fn mount(mut options: Options, foreground: bool) -> Result<(), MountError> {
+/// Mounts, and returns when the mount answers; with `foreground` when it is gone again, and that runs when it answers.
+pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result<(), MountError> {
     clean_stale();
-    options.mount_point = mount_point(&options.mount_point)?;
-    let places = Places::of(&options)?;
-    Places::are_apart(&options)?;
+    let made = mount_point::make(&options.mount_point)?;
+    let prepared = prepare(&mut options, &made);
+    let places = match prepared {
+        Ok(Prepared::Fresh(places)) => places,
+        Ok(Prepared::Mounted) => {
+            tracing::info!(mount_point = %options.mount_point.display(), "this job is mounted there already");
+            return Ok(());
+        }
+        Err(error) => {
+            mount_point::remove(made);
+            return Err(error);
+        }
+    };
+    if let Some(ready) = foreground {
+        return supervisor::run(&options, &places.control, ready);
+    }
+    start(&options, &places)
+}
+
+enum Prepared {
+    Fresh(Places),
+    /// A prolog that runs again finds its work done.
+    Mounted,
+}
+
+/// The mount point is real and free, the control directory there.
+fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountError> {
+    options.mount_point = mount_point::find(&options.mount_point)?;
+    let places = Places::of(options)?;
+    Places::are_apart(options)?;
     if let Some(pid) = supervisor_of(&places.control) {
+        let mounted = table::mounted_at(&options.mount_point).map_err(failed("cannot read", TABLE))?;
+        if mounted
+            .is_some_and(|mount| mount.is_ours() && mount.control_directory() == Some(places.control.clone()))
+        {
+            return Ok(Prepared::Mounted);
+        }
         is_here(&places.control, pid)?;
         return Err(MountError::Busy { directory: places.control, pid });
     }
-    places.make_control()?;
-    if foreground {
-        return supervisor::run(&options, &places.control, || ());
-    }
+    mount_point::check(&options.mount_point)?;
+    let places = Places::make_control(options)?;
+    mount_point::remember_made(&places.control, made)?;
+    Ok(Prepared::Fresh(places))
+}
+
+fn start(options: &Options, places: &Places) -> Result<(), MountError> {
     let log = places.log();
     let log = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
         .open(&log)
         .map_err(failed("cannot open", &log))?;
     let io = |doing| failed(doing, "/proc/self/exe");
     let mut child = Command::new(program())
         .arg("supervise")
-        .args(arguments(&options))
+        .args(arguments(options))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::from(log))
@@ -100,6 +134,7 @@ pub fn supervise(options: &Options) -> Result<(), MountError> {
         // Fails only for the leader of a process group, which is left alone already.
         let _ = rustix::process::setsid();
         let places = Places::of(options)?;
+        crate::log::keep_bounded(&places.log());
         supervisor::run(options, &places.control, || {
             say(READY);
             if let Ok(null) = File::options().write(true).open("/dev/null") {
@@ -148,7 +183,7 @@ pub fn unmount(mount_point: &Path, force: bool) -> Result<(), MountError> {
 
 /// The mount that supervisor `pid` of a control directory holds is not only in another mount namespace, as far as this
 /// user may look.
-fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
+pub(super) fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
     let ours = |mount: &Mounted| mount.control_directory().is_some_and(|path| path == control);
     if table::all().map_err(failed("cannot read", TABLE))?.iter().any(ours) {
         return Ok(());
@@ -162,8 +197,8 @@ fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
 }
 
 /// Where exactly the mount is that `mount_point` names, and its control directory; it is this user's to change.
-fn mounted(mount_point: &Path) -> Result<(PathBuf, PathBuf), MountError> {
-    let point = without_symlinks(mount_point).map_err(failed("cannot find", mount_point))?;
+fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
+    let point = mount_point::without_symlinks(path).map_err(failed("cannot find", path))?;
     let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
     let Some((control, mount)) = mount.and_then(|mount| Some((mount.control_directory()?, mount))) else {
         let same = |mount: &Mounted| mount.mount_point == point && mount.control_directory().is_some();
@@ -171,7 +206,7 @@ fn mounted(mount_point: &Path) -> Result<(PathBuf, PathBuf), MountError> {
         if let Some((pid, control)) = control.and_then(|control| Some((supervisor_of(&control)?, control))) {
             is_here(&control, pid)?;
         }
-        return Err(MountError::NotMounted(mount_point.to_owned()));
+        return Err(MountError::NotMounted(path.to_owned()));
     };
     let me = rustix::process::geteuid();
     match mount.owner {
@@ -201,10 +236,10 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
     answers(&point)
 }
 
-/// Unmounts what a dead supervisor has left anywhere and nobody serves.
+/// Unmounts what a dead supervisor of this user has left anywhere and nobody serves.
 fn clean_stale() {
     let Ok(mounts) = table::all() else { return };
-    for mount in mounts {
+    for mount in mounts.into_iter().filter(Mounted::is_ours) {
         let Some(control) = mount.control_directory() else { continue };
         let served = [SUPERVISOR_LOCK, WORKER_LOCK].iter().any(|lock| holder(&control, lock).is_some());
         if !served && device::is_dead(&mount.mount_point) {
@@ -221,53 +256,6 @@ fn open_process(pid: u32) -> Option<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Absolute, without symlinks; the last name may be a mount that nobody serves, or one that lets nobody but its user in,
-/// so it is not looked into.
-fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
-    match path.canonicalize() {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
-            let name = path.file_name().ok_or(error)?;
-            let above = match path.parent() {
-                Some(above) if !above.as_os_str().is_empty() => above,
-                _ => Path::new("."),
-            };
-            Ok(above.canonicalize()?.join(name))
-        }
-        found => found,
-    }
-}
-
-/// Checks the mount point; dead mounts on it are unmounted.
-fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
-    let find = || {
-        let bad =
-            |error: io::Error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() };
-        without_symlinks(path).map_err(bad)
-    };
-    for _ in 0..DEAD_MAX {
-        let point = find()?;
-        if !device::is_dead(&point) {
-            break;
-        }
-        device::unmount(&point, true)?;
-    }
-    let point = find()?;
-    if !point.is_dir() {
-        return Err(MountError::MountPoint { path: path.to_owned(), reason: "not a directory".into() });
-    }
-    let mounted = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
-    if let Some(mount) = mounted.filter(|mount| mount.control_directory().is_some()) {
-        let source_name = mount.source.to_string_lossy().into_owned();
-        return Err(MountError::Mounted { path: point, source_name });
-    }
-    let mut names = std::fs::read_dir(&point).map_err(failed("cannot list", &point))?;
-    if names.next().is_some() {
-        let reason = "not empty: its files would be out of sight".into();
-        return Err(MountError::MountPoint { path: path.to_owned(), reason });
-    }
-    Ok(point)
-}
-
 /// This program, by its name where that still leads to it: `ps` then shows what it is.
 pub(super) fn program() -> PathBuf {
     std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())
@@ -280,6 +268,10 @@ pub(super) fn arguments(options: &Options) -> Vec<OsString> {
     let mut arguments = vec![
         text("--user"),
         text(&options.user),
+        text("--uid"),
+        options.uid.to_string().into(),
+        text("--gid"),
+        options.gid.to_string().into(),
         text("--job-id"),
         text(&options.job_id),
         text("--control-base"),

@@ -1,8 +1,10 @@
 //! Mounting: three processes and what they hand to one another.
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
+//! * [`jobs`]: the same by the job's id, and what a job has left.
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
+//! * [`service`]: what systemd is told.
 //! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
 //!   can fail in the meantime: it starts workers and waits.
 //! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
@@ -14,11 +16,18 @@
 //! are lost to them (ENOTCONN), names are not.
 
 pub mod device;
+pub mod jobs;
 pub mod launch;
+mod limits;
+pub(crate) mod lock;
+mod mount_point;
 pub mod places;
 pub mod read_ahead;
+mod rights;
+pub mod service;
 pub mod stores;
 pub mod supervisor;
+mod sweep;
 pub mod table;
 pub mod worker;
 
@@ -28,6 +37,7 @@ use std::time::Duration;
 
 use crate::control::StoreRule;
 use crate::path::RelPath;
+use crate::store::private::Problem;
 
 /// What a mount is made from; the same in all three processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +46,14 @@ pub struct Options {
     pub mount_point: PathBuf,
     /// The job's user.
     pub user: String,
+    /// That user's number.
+    pub uid: u32,
+    /// That user's group.
+    pub gid: u32,
+    /// `SCRFS_MODE`.
+    pub mode: u32,
+    /// `SCRFS_OPERATOR_GROUP`.
+    pub operator_group: Option<String>,
     /// The job's id.
     pub job_id: String,
     /// `SCR_CNTL_BASE`.
@@ -142,9 +160,38 @@ pub enum MountError {
         /// The mount point.
         mount_point: PathBuf,
     },
-    /// The job's user is not known on this node.
-    #[error("no user {0:?} on this node")]
-    NoUser(String),
+    /// A base is not safe from other users.
+    #[error("{parameter}: {base}: {source}")]
+    Shared {
+        /// Parameter and option.
+        parameter: &'static str,
+        /// Its value.
+        base: PathBuf,
+        /// Why.
+        source: Problem,
+    },
+    /// The mount point is missing and cannot be made.
+    #[error("mount point {path} is missing, and is not made: {source}")]
+    NotMade {
+        /// As given.
+        path: PathBuf,
+        /// Why.
+        source: Problem,
+    },
+    /// Several users have a job of that id.
+    #[error("job {job_id} is there of several users: {users}")]
+    WhoseJob {
+        /// The id.
+        job_id: String,
+        /// Their names.
+        users: String,
+    },
+    /// Whether jobs live is not known.
+    #[error("cannot ask the scheduler for its jobs: {0}")]
+    Scheduler(String),
+    /// Some things could not be cleared away.
+    #[error("{0}")]
+    Left(String),
     /// No entry of the list of stores can be used.
     #[error("SCR_CACHE_BASE: no entry can be used: {problems}")]
     NoStore {
@@ -217,10 +264,12 @@ impl MountError {
     /// What a person can do about it, if that is known.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::MountPoint { path, .. } if path.symlink_metadata().is_ok() => {
-                "name an empty directory".into()
-            }
-            Self::MountPoint { path, .. } => format!("make it: mkdir -p {}", path.display()),
+            Self::MountPoint { path, .. } => match path.symlink_metadata() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    format!("make it: mkdir -p {}", path.display())
+                }
+                _ => "name an empty directory".into(),
+            },
             Self::Mounted { path, .. } => format!("unmount it first: scrfs umount {}", path.display()),
             Self::Busy { pid, .. } => {
                 format!("use another --job-id, or end it: kill {pid}")
@@ -241,10 +290,23 @@ impl MountError {
             Self::Elsewhere { pid, .. } => {
                 format!("end the programs of that namespace; or end the daemon under them: kill {pid}")
             }
+            Self::Shared { .. } => {
+                "name a directory of root's, or a shared one with a sticky bit (mode 1777), such as /dev/shm"
+                    .into()
+            }
+            Self::NotMade { path, .. } => {
+                format!("make it: mkdir -p {}; or name one below a directory of root's", path.display())
+            }
+            Self::WhoseJob { .. } => "name one with --user".into(),
+            Self::Scheduler(_) => "or say which jobs live: scrfs sweep --alive ID,ID".into(),
             Self::NotMounted(_) => "see what is mounted: findmnt -t fuse.scrfs".into(),
             Self::Helper { .. } => {
                 "without root, fusermount3 and /dev/fuse must be usable for you, and the mount point be a \
                  directory that you may write to"
+                    .into()
+            }
+            Self::NoStore { .. } => {
+                "mount one of these stores, or name a directory that exists: --cache-base, SCR_CACHE_BASE"
                     .into()
             }
             Self::NotApart { .. } => "name a directory elsewhere, or another mount point".into(),
@@ -255,6 +317,12 @@ impl MountError {
             Self::Io { path, source, .. } if path.starts_with("/dev/fuse") => match source.kind() {
                 io::ErrorKind::NotFound => "load the kernel module: modprobe fuse".into(),
                 _ => "/dev/fuse must be readable and writable for this user".into(),
+            },
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => "see that the path is right".into(),
+                io::ErrorKind::PermissionDenied => "run this as root, or with a directory of your own".into(),
+                io::ErrorKind::StorageFull => "make room there, or name another directory".into(),
+                _ => return None,
             },
             _ => return None,
         })

@@ -24,7 +24,7 @@ use super::places::Places;
 use super::{MountError, Options, failed};
 use crate::daemon::CacheStore;
 use crate::hash::{self, Hash};
-use crate::store::Store;
+use crate::store::{Store, private};
 use crate::stores::{Place, Stores};
 
 /// What was chosen last, and why, as JSON; in the control directory.
@@ -258,7 +258,8 @@ fn usable(base: &Path, cache: &Path) -> io::Result<()> {
     if rustix::fs::statvfs(base)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(io::Error::from_raw_os_error(libc::EROFS));
     }
-    let there = cache.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(base);
+    // A name that somebody else has is not in the way.
+    let there = cache.ancestors().take(3).find(|path| private::is_ours(path)).unwrap_or(base);
     let access = Access::WRITE_OK | Access::EXEC_OK;
     Ok(rustix::fs::accessat(CWD, there, access, AtFlags::EACCESS)?)
 }
@@ -270,12 +271,20 @@ fn free(base: &Path) -> io::Result<u64> {
 
 /// The ids of datasets of which there is something in the cache directory.
 fn datasets_in(cache: &Path) -> BTreeSet<u64> {
+    if !private::is_ours(cache) {
+        return BTreeSet::new();
+    }
     let names = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.to_str()?.strip_prefix("dataset.")?.parse().ok()).collect()
 }
 
 /// Something is in the cache directory that is not to be left behind: of a dataset, or a program's.
 fn holds(cache: &Path) -> bool {
+    let ours = private::is_ours(cache) || cache.symlink_metadata().is_err();
+    ours && has_something(cache)
+}
+
+fn has_something(cache: &Path) -> bool {
     !datasets_in(cache).is_empty() || has_files(&cache.join("tree"), DEPTH_MAX)
 }
 
@@ -341,9 +350,8 @@ fn choose(
     let (why, order) = order(former, entries);
     for at in order {
         let options = Options { cache_bases: vec![entries[at].base.clone()], ..options.clone() };
-        let places = Places::of(&options)?;
-        match places.make_cache() {
-            Ok(()) => return Ok((at, places, why)),
+        match Places::make_cache(&options) {
+            Ok(places) => return Ok((at, places, why)),
             // Of one with files no other may take the place.
             Err(error) if why == Why::Room && entries.len() > 1 => {
                 entries[at].problem = Some(Problem::Other(error.to_string()));
@@ -372,8 +380,8 @@ fn add_others(
         let needed = entries[at].holds || former.needs(&entries[at].base, &found);
         let entry = &mut entries[at];
         let options = Options { cache_bases: vec![entry.base.clone()], ..options.clone() };
-        match Places::of(&options)?.make_cache() {
-            Ok(()) => others.push(at),
+        match Places::make_cache(&options) {
+            Ok(_) => others.push(at),
             Err(error) if needed => return Err(error),
             Err(error) => entry.problem = Some(Problem::Other(error.to_string())),
         }

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-use super::places::{Lock, Places, SUPERVISOR_LOCK};
-use super::{MountError, Options, device, failed, read_ahead, stores, table};
+use super::lock::{Lock, SUPERVISOR_LOCK};
+use super::places::Places;
+use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
 use crate::keep::{Keep, Mode, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
@@ -84,6 +85,14 @@ enum Ended {
 /// Mounts and supervises until the mount is gone; `control` is there. `ready` runs once, when the first worker serves.
 pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
     let _lock = Lock::take(control, SUPERVISOR_LOCK)?;
+    limits::be_spared(limits::Part::Supervisor);
+    rights::give_up(rights::Process::Supervisor);
+    let outcome = hold(options, control, ready);
+    mount_point::remove_made(control);
+    outcome
+}
+
+fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
     let (options, places) = &stores::settle(options, control)?;
     let signals = Signals::watch()?;
     let mut programs = Programs::new();

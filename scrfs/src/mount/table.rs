@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Type of our mounts.
 pub const FS_TYPE: &str = "fuse.scrfs";
+/// What it is read from.
+pub(super) const TABLE: &str = "/proc/self/mountinfo";
 /// Begins the source of our mounts; the control directory follows. No colon: programs that read the table, df and du
 /// among them, take a source with one for another machine's.
 const SOURCE_PREFIX: &str = "scrfs@";
@@ -34,7 +37,16 @@ impl Mounted {
             return None;
         }
         let path = self.source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes())?;
-        Some(PathBuf::from(OsString::from_vec(path.to_vec())))
+        let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+        // Users who mount may call it what they like: a directory that is not theirs is not theirs to name.
+        let theirs =
+            path.symlink_metadata().map_or(true, |meta| self.owner.is_none_or(|owner| owner == meta.uid()));
+        theirs.then_some(path)
+    }
+
+    /// This process's user mounted it.
+    pub fn is_ours(&self) -> bool {
+        self.owner == Some(rustix::process::geteuid().as_raw())
     }
 }
 
@@ -47,13 +59,13 @@ pub fn source_of(control: &Path) -> OsString {
 
 /// What is mounted at `mount_point` (an absolute path without symlinks): the uppermost mount.
 pub fn mounted_at(mount_point: &Path) -> io::Result<Option<Mounted>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = std::fs::read(TABLE)?;
     Ok(parse(&table).filter(|mount| mount.mount_point == mount_point).last())
 }
 
 /// All mounts of this mount namespace.
 pub fn all() -> io::Result<Vec<Mounted>> {
-    Ok(parse(&std::fs::read("/proc/self/mountinfo")?).collect())
+    Ok(parse(&std::fs::read(TABLE)?).collect())
 }
 
 /// A mount that `wanted` accepts in another mount namespace, and a process there; one that this user may not look at is

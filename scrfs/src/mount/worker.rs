@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use caps::{CapSet, Capability};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Pid, Signal};
 
-use super::places::{Lock, Places, WORKER_LOCK};
+use super::lock::{Lock, WORKER_LOCK};
+use super::places::Places;
 use super::supervisor::{READY, TAKEN, say};
-use super::{MountError, Options, failed};
+use super::{MountError, Options, failed, limits, rights};
 use crate::daemon::boundary::Errno;
 use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;
@@ -31,6 +32,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let keep = Arc::new(Keep::open(&state).map_err(failed("cannot map the state memory", &state))?);
     prepare_process();
     let places = Places::of(options)?;
+    crate::log::keep_bounded(&places.log());
     let tree = places.tree();
     let failing = |doing| {
         let tree = tree.clone();
@@ -85,11 +87,20 @@ fn start_node(
         job_id: options.job_id.clone(),
         host: host.to_string_lossy().into_owned(),
         coordinator_wait: options.coordinator_wait,
+        operators: options.operator_group.as_deref().and_then(group),
         cache_bytes: options.cache_bytes,
         stores: super::stores::recorded(&places.control),
         on_stop: Arc::new(move || stop(supervisor, &mount_point)),
     };
     Node::start(config, Arc::clone(fs) as _).map_err(|e| MountError::Node(e.to_string()))
+}
+
+fn group(name: &str) -> Option<u32> {
+    let found = nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    if found.is_none() {
+        tracing::warn!("SCRFS_OPERATOR_GROUP: there is no group {name:?} on this node");
+    }
+    found
 }
 
 /// The supervisor unmounts; a worker that has lost it does so itself.
@@ -131,18 +142,11 @@ fn prepare_process() {
     end_on_panic();
     // The kernel has applied the caller's.
     rustix::process::umask(Mode::empty());
-    // Every inode that the kernel knows is an open descriptor.
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let all = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
-    let raise = |maximum| rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    // Beyond the limit that it was started with only with CAP_SYS_RESOURCE.
-    let beyond = all.filter(|&all| limit.maximum.is_some_and(|maximum| maximum < all));
-    if beyond.is_none_or(|all| raise(Some(all)).is_err())
-        && let Err(error) = raise(limit.maximum)
-    {
-        tracing::warn!(%error, "the number of open files stays limited");
-    }
-    // With it, programs' writes through this process would keep suid and sgid bits.
+    limits::raise();
+    limits::be_spared(limits::Part::Worker);
+    rights::give_up(rights::Process::Worker);
+    // With CAP_FSETID in effect, programs' writes through this process would keep suid and sgid bits. The process raises
+    // CAP_FSETID for single calls only.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_FSETID).unwrap_or(false)
         && let Err(error) = caps::drop(None, CapSet::Effective, Capability::CAP_FSETID)
     {

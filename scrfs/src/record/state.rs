@@ -51,6 +51,8 @@ record! {
         exit_after: Option<i64> = ["ExitAfter"],
         /// Stop so many seconds before the allocation ends, or before `exit_before`.
         halt_seconds: Option<i64> = ["HaltSeconds"],
+        /// 1: for `exit_reason` the job stops at once, not at its next checkpoint. SCR's tools leave it as it is.
+        immediate: Option<u64> = ["Immediate"],
     }
 }
 

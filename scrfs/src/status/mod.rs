@@ -1,9 +1,12 @@
 //! What `scrfs-ctl status` shows of one node, and what a node's loss would cost.
 
+pub mod last;
 pub mod people;
 mod show;
 
 pub use self::show::show;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,21 +33,42 @@ pub struct NodeStatus {
     /// The cache directory.
     pub cache_directory: String,
     /// What the cache's place was chosen from when it was mounted.
+    #[serde(default)]
     pub stores: Vec<StoreStatus>,
     /// Bytes that the cache has taken and may take (`SCRFS_CACHE_BYTES`), if there is such a bound.
     pub cache_bytes: Option<(u64, u64)>,
+    /// While the control directory's file system is full: bytes left of those kept back for records, and how many there
+    /// should be.
+    pub reserve: Option<(u64, u64)>,
     /// `None`: no coordinator is attached now.
     pub coordinator: Option<CoordinatorStatus>,
     /// A coordinator was attached once.
     pub was_attached: bool,
     /// The highest epoch seen.
     pub epoch: u64,
+    /// `SCR_ENABLE` of the job: without it nothing is protected. True also while no coordinator has told it.
+    pub enabled: bool,
     /// `SCR_FLUSH` of the job; 0 also while no coordinator has told it.
     pub flush_every: u32,
     /// Newest first.
     pub datasets: Vec<DatasetStatus>,
     /// Requests of programs that wait now.
+    #[serde(default)]
     pub waiting: u32,
+    /// Whether the daemon and the coordinator go before the program.
+    #[serde(default)]
+    pub priority: PriorityStatus,
+}
+
+/// How the kernel prefers the daemon and the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PriorityStatus {
+    /// They are preferred now.
+    pub raised: bool,
+    /// For what; empty while they are not.
+    pub why: String,
+    /// The means, or why there is none; empty before it was needed.
+    pub how: String,
 }
 
 /// One entry of `SCR_CACHE_BASE`.
@@ -78,8 +102,8 @@ pub struct DatasetStatus {
     pub id: u64,
     /// Its directory's name.
     pub name: String,
-    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed; hidden: complete, and the last
-    /// restart did not present it.
+    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed; sealed ([`SEALED`]): complete, and
+    /// nothing protects it; hidden: complete, and the last restart did not present it.
     pub state: String,
     /// XOR, PARTNER, SINGLE; empty until it is sealed.
     pub scheme: String,
@@ -91,12 +115,33 @@ pub struct DatasetStatus {
     pub hosts: Vec<String>,
     /// It is on the PFS.
     pub flushed: bool,
+    /// Why the last try to flush it failed, while it is not on the PFS.
+    pub flush_failed: Option<FlushFailure>,
     /// What a restart now would present.
     pub current: bool,
-    /// Bytes done and to do of what runs (flush, fetch), if anything does.
+    /// Bytes done and to do on this node of what runs (encode, flush, fetch), if anything does.
     pub progress: Option<(u64, u64)>,
     /// Per host: does it survive the loss of that node alone.
     pub survives: Vec<(String, bool)>,
+}
+
+impl DatasetStatus {
+    /// It is complete, whether or not anything protects it, and the last restart did not leave it out.
+    pub fn is_complete(&self) -> bool {
+        self.id != 0 && matches!(self.state.as_str(), SEALED | "protected" | "flushing" | "flushed")
+    }
+}
+
+/// The state of a dataset that is complete, and that the loss of some node would take: "protected" is never said of it.
+pub const SEALED: &str = "sealed";
+
+/// A try to flush a dataset that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlushFailure {
+    /// With the path on the PFS, or the host.
+    pub reason: String,
+    /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody asks for it.
+    pub given_up: bool,
 }
 
 /// Per host of `layout`: would the dataset survive if that node died now.
@@ -106,13 +151,21 @@ pub fn survives(layout: &Layout, flushed: bool) -> Vec<(String, bool)> {
     let mut hosts: Vec<&str> = layout.members.iter().map(|m| m.host.as_str()).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    hosts
-        .into_iter()
-        .map(|host| {
-            let kept = flushed || layout.sets.iter().all(|set| set_survives(layout, set, host));
-            (host.to_owned(), kept)
-        })
-        .collect()
+    let fatal: BTreeSet<&str> = if flushed { BTreeSet::new() } else { fatal(layout).collect() };
+    hosts.into_iter().map(|host| (host.to_owned(), !fatal.contains(host))).collect()
+}
+
+/// The loss of any one node leaves the dataset whole, the PFS left out of account.
+pub fn is_protected(layout: &Layout) -> bool {
+    fatal(layout).next().is_none()
+}
+
+/// Hosts whose loss a set does not survive; one may come twice.
+fn fatal(layout: &Layout) -> impl Iterator<Item = &str> {
+    layout.sets.iter().flat_map(move |set| {
+        let places = set.iter().filter_map(|member| layout.members.get(member.0 as usize));
+        places.map(|place| place.host.as_str()).filter(move |host| !set_survives(layout, set, host))
+    })
 }
 
 fn set_survives(layout: &Layout, set: &[Member], host: &str) -> bool {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::people::{bytes_for_people, hosts_for_people};
-use super::{DatasetStatus, NodeStatus, StoreStatus};
+use super::{DatasetStatus, NodeStatus, SEALED, StoreStatus};
 
 /// The state of a complete dataset that the last restart did not present.
 const HIDDEN: &str = "hidden";
@@ -27,8 +27,21 @@ pub fn show(s: &NodeStatus) -> String {
         let (taken, limit) = (bytes_for_people(taken), bytes_for_people(limit));
         let _ = writeln!(text, "the cache has taken {taken} of {limit} (SCRFS_CACHE_BYTES)");
     }
+    if let Some((held, wanted)) = s.reserve {
+        let (held, wanted) = (bytes_for_people(held), bytes_for_people(wanted));
+        let _ = writeln!(
+            text,
+            "the control directory's file system is full: {held} of {wanted} kept back for records are left; make room there"
+        );
+    }
+    if !s.enabled {
+        text.push_str("SCR_ENABLE=0: markers succeed at once, and nothing is protected\n");
+    }
     if s.waiting > 0 {
         let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
+    }
+    if s.priority.raised {
+        let _ = writeln!(text, "daemon and coordinator go first ({}): {}", s.priority.how, s.priority.why);
     }
     if s.datasets.is_empty() {
         text.push_str("no datasets\n");
@@ -38,10 +51,23 @@ pub fn show(s: &NodeStatus) -> String {
     if s.datasets.iter().any(|d| d.current) {
         text.push_str("* current: what a restart presents\n");
     }
+    if s.datasets.iter().any(|d| d.state == SEALED) {
+        text.push_str(
+            "sealed: complete, and not protected: the loss of a node that holds it would take files of it along\n",
+        );
+    }
     if s.datasets.iter().any(|d| d.state == HIDDEN) {
         text.push_str(
             "hidden: the last restart did not present it; what this node has of it stays for now\n",
         );
+    }
+    for (dataset, failure) in s.datasets.iter().filter_map(|d| Some((d, d.flush_failed.as_ref()?))) {
+        let after = if failure.given_up {
+            "failed, and nobody should wait for it"
+        } else {
+            "failed and is tried again"
+        };
+        let _ = writeln!(text, "{}: its flush {after}: {}", dataset.name, failure.reason);
     }
     let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
     text
@@ -128,7 +154,7 @@ fn cost(s: &NodeStatus, host: &str) -> (String, String) {
     let (mut presented, mut lost) = (None, Vec::new());
     // The last restart could not use the hidden ones, or a person chose against them.
     for d in s.datasets.iter().filter(|d| d.state != HIDDEN) {
-        if !is_sealed(d) {
+        if !d.is_complete() {
             lost.push(format!("{} (not sealed)", d.name.escape_debug()));
         } else if survives(d, host) {
             presented = presented.or(Some(d));
@@ -149,11 +175,6 @@ fn hosts(s: &NodeStatus) -> BTreeSet<&str> {
     let mut all: BTreeSet<&str> = coordinators.chain(members).map(String::as_str).collect();
     all.insert(&s.host);
     all
-}
-
-/// Open and failed ones, and those on the way, are not what a restart presents.
-fn is_sealed(d: &DatasetStatus) -> bool {
-    d.id != 0 && matches!(d.state.as_str(), "protected" | "flushing" | "flushed")
 }
 
 /// A node that holds nothing of it costs it nothing.

@@ -60,14 +60,28 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
         self.bytes
     }
 
-    /// Appends one record.
+    /// Appends one record, while there is room.
     pub fn append(&mut self, record: &T) -> io::Result<()> {
+        self.write(&frame(record)?)
+    }
+
+    /// Appends one record; when there is no room, with what the store keeps back.
+    pub fn append_surely(&mut self, record: &T) -> io::Result<()> {
+        let (framed, store) = (frame(record)?, Arc::clone(&self.store));
+        let errno = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        store.with_room(framed.len(), errno, || self.write(&framed))
+    }
+
+    fn write(&mut self, framed: &[u8]) -> io::Result<()> {
+        // What is longer could not be read again.
+        if self.bytes.saturating_add(framed.len() as u64) > LOG_MAX {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
         if self.torn {
             self.cut()?;
         }
-        let framed = frame(record)?;
         crate::faults::hit("store.append")?;
-        if let Err(error) = self.file.write_all(&framed) {
+        if let Err(error) = self.file.write_all(framed) {
             self.torn = true;
             return Err(error);
         }
@@ -86,11 +100,14 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
         for record in records {
             bytes.extend(frame(record).map_err(|e| failed("encode", e))?);
         }
-        self.store.commit(&self.name, &bytes)?;
+        let committed = self.store.commit(&self.name, &bytes);
+        if !matches!(committed, Ok(()) | Err(StoreError::InDoubt { .. })) {
+            return committed;
+        }
         let mut file = open_file(&self.store, &self.name).map_err(|e| failed("open", e))?;
         file.seek(SeekFrom::End(0)).map_err(|e| failed("seek", e))?;
         (self.file, self.bytes, self.torn) = (file, bytes.len() as u64, false);
-        Ok(())
+        committed
     }
 
     /// Forgets all records. Not synced either.

@@ -3,22 +3,27 @@
 //! * [`Store::commit`] replaces a file: temporary, fsync, rename, fsync of the directory. Every metadata file of the
 //!   daemon is written by it.
 //! * [`log::Log`] appends records; a torn last one is dropped when it is read again.
+//! * [`reserve`] keeps room back for both where others may fill the file system.
 //! * [`beneath`] opens, makes and removes things in a directory that paths cannot leave.
 //!
 //! Fault points: `store.write`, `store.sync`, `store.rename`, `store.directory`.
 
 pub mod beneath;
 pub mod log;
+pub mod private;
+pub mod reserve;
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+use self::reserve::{Reserve, Use};
 use crate::faults;
 
 /// Why state did not reach storage, or cannot be read from it.
@@ -74,6 +79,7 @@ pub struct Store {
     directory: OwnedFd,
     /// Files whose last commit ended [`StoreError::InDoubt`].
     in_doubt: Mutex<BTreeSet<String>>,
+    reserve: Option<Arc<Reserve>>,
     #[cfg(test)]
     pub(crate) crash: crash::Crash,
 }
@@ -86,9 +92,30 @@ impl Store {
             path: path.to_owned(),
             directory: rustix::fs::open(path, flags, Mode::empty())?,
             in_doubt: Mutex::default(),
+            reserve: None,
             #[cfg(test)]
             crash: crash::Crash::default(),
         })
+    }
+
+    /// From now on what is kept back there serves this store too.
+    #[must_use]
+    pub fn with_reserve(mut self, reserve: Option<Arc<Reserve>>) -> Self {
+        self.reserve = reserve;
+        self
+    }
+
+    /// Does what needs about `bytes` of room; when there is none, with what is kept back.
+    fn with_room<T, E>(
+        &self,
+        bytes: usize,
+        errno: impl Fn(&E) -> i32,
+        mut work: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        match &self.reserve {
+            Some(reserve) => reserve.help(Use::Record, bytes, errno, work),
+            None => work(),
+        }
     }
 
     /// The directory's path.
@@ -108,6 +135,10 @@ impl Store {
 
     /// Replaces file `name` (mode 0600) by `bytes`; when this returns, they are on storage.
     pub fn commit(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.with_room(bytes.len(), StoreError::errno, || self.replace(name, bytes))
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let temporary = temporary(name);
         if let Err(error) = self.write_temporary(&temporary, bytes) {
             self.discard(&temporary);

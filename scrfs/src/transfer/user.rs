@@ -150,7 +150,7 @@ mod tests {
         assert!(identity.groups.contains(&0));
         let nobody = Identity::of(54_321, 77);
         assert_eq!(nobody.groups, [77]);
-        let mut peer = Peer { pid: 1, uid: 54_321, gid: 77, groups: Some(vec![5, 6]) };
+        let mut peer = Peer { pid: 1, uid: 54_321, gid: 77, groups: Some(vec![5, 6]), process: None };
         assert_eq!(
             Identity::of_peer(&peer).groups,
             [5, 6],

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::both_modes;
+use super::{Mounted, TWO_STORES, both_modes};
 
 /// Native asynchronous I/O (libaio's system calls), direct, while other descriptors read the same bytes through the page
 /// cache; what they read after a write has ended is what was written.
@@ -63,4 +63,36 @@ fn asynchronous_writes_are_seen_by_all() {
         fs::write(m.dir.path().join("aio.py"), AIO).unwrap();
         m.shell(0, &format!("cd d && python3 {}", m.dir.path().join("aio.py").display()));
     });
+}
+
+/// `dd oflag=direct` writes a tail that is no whole block after it has taken O_DIRECT from its descriptor.
+fn with_a_tail(m: &Mounted) -> bool {
+    m.shell(0, "mkdir d && head -c 1000000 /dev/urandom > ../data");
+    m.shell(0, "head -c 999424 ../data | dd of=d/whole bs=4096 oflag=direct iflag=fullblock");
+    m.shell(0, "head -c 999424 ../data | cmp - d/whole");
+    m.shell(0, "dd of=d/tail bs=4096 oflag=direct iflag=fullblock < ../data || touch d/failed");
+    // Nothing of what was taken is lost or wrong, and one that reopens its file writes the tail.
+    m.shell(0, "head -c 999424 ../data | cmp -n 999424 - d/tail");
+    m.shell(0, "dd of=d/again bs=4096 oflag=direct iflag=fullblock count=244 < ../data && tail -c 576 ../data >> d/again");
+    m.shell(0, "cmp ../data d/again");
+    let failed = m.at("d/failed").exists();
+    assert!(failed || fs::metadata(m.at("d/tail")).unwrap().len() == 1_000_000);
+    failed
+}
+
+#[test]
+fn a_tail_that_is_no_block() {
+    // tmpfs takes any, natively too.
+    both_modes(|m| assert!(!with_a_tail(m)));
+    // On a disk's file system the daemon's way takes it; with passthrough the kernel does not (semantics: "Direct I/O").
+    for (options, fails) in [(&["--no-passthrough"][..], false), (&[], true)] {
+        let thread = std::thread::spawn(move || {
+            TWO_STORES.set(true);
+            let m = Mounted::new(options);
+            assert_eq!(with_a_tail(&m), fails, "{options:?}");
+        });
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
 }

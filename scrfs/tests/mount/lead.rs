@@ -50,6 +50,7 @@ impl Lead {
             scheme: Scheme::Xor,
             set_size: 8,
             hop_distance: 1,
+            enable: true,
             flush_every: 0,
             fetch: true,
             distribute: true,
@@ -57,6 +58,7 @@ impl Lead {
             block_bytes: 65536,
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
+            restart: scrfs::control::RestartRules::default(),
             advice: scrfs::control::AdviceRules::default(),
             stores: rules(control),
         };

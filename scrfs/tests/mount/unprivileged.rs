@@ -27,7 +27,7 @@ fn open_devices(m: &Mounted) {
     mode_of(device, 0o666);
     bind(device, "/dev/fuse");
     mode_of(&m.dir.path().join("cache"), 0o1777);
-    mode_of(m.dir.path(), 0o777);
+    mode_of(m.dir.path(), 0o1777);
     std::os::unix::fs::chown(&m.mount_point, Some(UID), Some(UID)).unwrap();
 }
 

@@ -5,6 +5,7 @@
 //! of its own.
 #![cfg(feature = "fuse")]
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, reason = "a test")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod crowds;
 mod fence;

@@ -91,7 +91,8 @@ impl Place {
         unshare(CloneFlags::CLONE_NEWNS).expect("a private mount namespace");
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        open_to_all(dir.path());
+        // As /tmp is: the control directory is made in it.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         mount(Some(dir.path()), SEEN, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         let place = Self { way, _dir: dir };
         for name in ["scr", "cache", "image", "first"] {

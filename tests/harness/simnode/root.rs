@@ -28,7 +28,8 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     drop_inherited(&conf)?;
 
     let root = state.root();
-    tmpfs(&root, "32m", 0o755)?;
+    // `/run` is in it, and has room for the records of many files: on a real node it is a tenth of the memory.
+    tmpfs(&root, "256m", 0o755)?;
     for entry in fs::read_dir("/").during("reading /")?.flatten() {
         let name = entry.file_name();
         if OWN.iter().any(|own| name == *own) {
@@ -39,6 +40,8 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
         if kind.is_symlink() {
             let target = fs::read_link(entry.path()).during("reading /")?;
             symlink(target, here).during("linking in the new root")?;
+        } else if place == Place::Head && name == "etc" {
+            own_etc(&here, state)?;
         } else if kind.is_dir() {
             bind(&entry.path(), &here)?;
         }
@@ -57,9 +60,6 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     let bin = if place == Place::Head { PathBuf::from(text("bin")) } else { state.dir().join("bin") };
     bind(&bin, &inside.join("bin"))?;
     share(&root, &conf)?;
-    if place == Place::Head {
-        stand_over_etc(&root, state)?;
-    }
     bind(&state.pfs(), &below(&root, PFS))?;
     fs::create_dir(below(&root, SCR)).during("making /scr")?;
     if let Place::Node(_) = place {
@@ -68,14 +68,29 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     enter(&root)
 }
 
-/// The cluster's own files in `/etc`; nodes get them with the head's `/etc`.
-fn stand_over_etc(root: &Path, state: &State) -> Outcome<()> {
-    for name in ["hosts", "passwd", "group", "openmpi/openmpi-mca-params.conf"] {
-        let target = root.join("etc").join(name);
-        let source = state.etc().join(target.file_name().unwrap_or_default());
-        if target.exists() {
-            attach(source.to_str(), &target, None, MsFlags::MS_BIND, None)?;
+/// The cluster's `/etc`: the host's files, copied, and the cluster's own. Nodes have the head's, so that what is written
+/// there later is seen on all of them, and never on the host.
+fn own_etc(etc: &Path, state: &State) -> Outcome<()> {
+    fs::create_dir(etc).during("making /etc")?;
+    for entry in fs::read_dir("/etc").during("reading /etc")?.flatten() {
+        let here = etc.join(entry.file_name());
+        let kind = entry.file_type().during("reading /etc")?;
+        if kind.is_symlink() {
+            let target = fs::read_link(entry.path()).during("reading /etc")?;
+            symlink(target, here).during("linking in /etc")?;
+        } else if kind.is_dir() {
+            bind(&entry.path(), &here)?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), here).during(format!("copying {}", entry.path().display()))?;
         }
+    }
+    for entry in fs::read_dir(state.etc()).during("reading the cluster's files")?.flatten() {
+        fs::copy(entry.path(), etc.join(entry.file_name())).during("copying the cluster's files")?;
+    }
+    let site = "openmpi-mca-params.conf";
+    let target = etc.join("openmpi").join(site);
+    if target.exists() {
+        attach(state.etc().join(site).to_str(), &target, None, MsFlags::MS_BIND, None)?;
     }
     Ok(())
 }

@@ -118,33 +118,3 @@ fn wrong_usage_is_2() {
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("SCR_FLUSH=\"often\""), "{}", text(&out.stderr));
 }
-
-#[test]
-fn switched_off_the_program_just_runs() {
-    let dir = tempfile::tempdir().unwrap();
-    // Stands for the launcher: says what it was given and ends as it is told.
-    let launcher = dir.path().join("launcher");
-    fs::write(&launcher, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&launcher, mode).unwrap();
-    let out = Command::new(env!("CARGO_BIN_EXE_scrfs-run"))
-        .args([
-            "--hosts",
-            "a,b,c",
-            "--nodes",
-            "2",
-            "--mpirun",
-            launcher.to_str().unwrap(),
-            "--",
-            "prog",
-            "-x",
-        ])
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .env("SCR_ENABLE", "0")
-        .output()
-        .unwrap();
-    assert_eq!(out.status.code(), Some(7), "{out:?}");
-    let said = text(&out.stdout);
-    assert!(said.starts_with("--host a:1,b:1 -np 2 ") && said.ends_with(" prog -x\n"), "{said}");
-}

@@ -424,6 +424,7 @@ impl Daemon {
                 }
                 events.push(Event::Refused { name });
             }
+            Command::WaiveMarker { name } => panic!("{name:?} is to be protected"),
             Command::Evict(id) => {
                 self.copies.retain(|(of, _), _| *of != id);
                 self.next.remove(&id);
@@ -506,7 +507,7 @@ impl Daemon {
                 };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
-            Command::Note { .. } => {}
+            Command::Note { .. } | Command::FlushFailed { .. } => {}
             Command::Advise(advice) => self.advised = Some(advice),
             other => unreachable!("{other:?}"),
         }

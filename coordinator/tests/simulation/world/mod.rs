@@ -8,6 +8,7 @@ mod losses;
 mod pointers;
 mod programs;
 mod room;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -110,6 +111,11 @@ pub(crate) struct World {
     /// How often something did, and how often a program was told that there is no room.
     pub(crate) made_room: u64,
     pub(crate) full: u64,
+    /// Operators ask for flushes in this seed; for which, of this epoch's.
+    wishes: bool,
+    wished: BTreeSet<DatasetId>,
+    /// How many of these there were.
+    pub(crate) wishes_made: u64,
     /// Nothing but death and decay happens in this seed.
     quiet: bool,
     trace: VecDeque<String>,
@@ -128,6 +134,7 @@ fn settings(rng: &mut Rng) -> Settings {
         scheme: *rng.pick(&[Scheme::Xor, Scheme::Xor, Scheme::Partner, Scheme::Single]).expect("some"),
         set_size: *rng.pick(&[2, 3, 8]).expect("some"),
         hop_distance: 1,
+        enable: true,
         flush_every: *rng.pick(&[0, 1, 2, 3]).expect("some"),
         fetch: rng.chance(90),
         distribute: rng.chance(92),
@@ -135,6 +142,7 @@ fn settings(rng: &mut Rng) -> Settings {
         block_bytes: 4096,
         sealing: SealRules { scope, background: rng.chance(30), ..SealRules::default() },
         loose: scrfs::control::LooseRules::default(),
+        restart: scrfs::control::RestartRules::default(),
         advice: scrfs::control::AdviceRules::default(),
         stores: Vec::new(),
     }
@@ -209,6 +217,9 @@ impl World {
             going: Vec::new(),
             made_room: 0,
             full: 0,
+            wishes: seed % 5 == 2,
+            wished: BTreeSet::new(),
+            wishes_made: 0,
             quiet: trouble == 0,
             trace: VecDeque::new(),
         };
@@ -285,7 +296,9 @@ impl World {
             self.prefix.carry_out(task);
         }
         self.tasks.clear();
+        self.wished.clear();
         self.prefix.tried.clear();
+        self.prefix.tried_at.clear();
         self.prefix.to_mark.clear();
         self.hang = 0;
     }
@@ -320,6 +333,9 @@ impl World {
                     }
                     // Also before a program hears of it: its predecessor may go from now on.
                     Command::Sealed(id) => {
+                        if self.wishes && node.0 == 0 {
+                            self.wish(*id);
+                        }
                         self.sealed_at.entry(self.now).or_default().insert(*id);
                         let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());
                         let sealed = self.nodes.iter().find_map(|node| node.datasets.get(id).map(key));
@@ -344,6 +360,7 @@ impl World {
                 self.tasks.push_back((self.now, task));
             }
             Output::Ready(name) => self.got_ready(name),
+            Output::Halt(reason) => unreachable!("no halt was asked for: {reason}"),
             Output::Note(_, text) => {
                 assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");
                 self.gave_up |= text.contains("given up");

@@ -198,7 +198,7 @@ impl MountedTree for FakeTree {
         self.inner.lock().sealed.retain(|_, catalog| catalog.catalog().id != id);
     }
 
-    fn remove_junk(&self) -> Result<(), Errno> {
+    fn remove_junk(&self, _keep: Option<&str>) -> Result<(), Errno> {
         for DirHeld { path, .. } in self.directories()? {
             let at = self.at(&path);
             let removed = if at.is_dir() { std::fs::remove_dir_all(at) } else { std::fs::remove_file(at) };
@@ -267,6 +267,7 @@ impl Bench {
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),
+            operators: None,
             job_id: "j1".into(),
             host: "n0".into(),
             coordinator_wait: Duration::from_millis(200),

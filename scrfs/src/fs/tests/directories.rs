@@ -41,7 +41,7 @@ fn a_restart_removes_what_is_not_sealed() {
     bench.write(ROOT, "loose", b"1");
     bench.mkdir(ROOT, "ck");
     bench.seal(1, "ck", &[]);
-    bench.fs.remove_junk().unwrap();
+    bench.fs.remove_junk(None).unwrap();
     assert_eq!(bench.names(ROOT), ["ck"]);
     bench.fs.unlisted(DatasetId(1));
     assert!(Path::new(&bench.tree("ck")).exists(), "bytes are the node's business");
@@ -77,7 +77,7 @@ fn the_kernel_is_told_of_names_that_change_and_of_nothing_else() {
     assert_eq!(told(), 3);
     assert!(kept("b"));
     bench.fs.unlisted(DatasetId(1));
-    bench.fs.remove_junk().unwrap();
+    bench.fs.remove_junk(None).unwrap();
     assert_eq!(told(), 5);
 }
 

@@ -120,7 +120,7 @@ fn what_is_removed_goes_from_its_store() {
     let two = mkdir_in(&bench, true, "two");
     let sub = bench.mkdir(two, "sub").attr.nodeid;
     bench.write(sub, "f", b"1");
-    bench.fs.remove_junk().unwrap();
+    bench.fs.remove_junk(None).unwrap();
     assert!(bench.names(ROOT).is_empty());
     assert!(!there(&bench, OTHER, "two").exists());
     let again = mkdir_in(&bench, false, "two");

@@ -35,6 +35,10 @@ pub(in crate::mount) fn options(control: &Path, bases: &[&Path]) -> Options {
     Options {
         mount_point: "/scr".into(),
         user: user.name,
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+        mode: 0o700,
+        operator_group: None,
         job_id: "7".into(),
         control_base: control.to_owned(),
         cache_bases: bases.iter().map(|base| (*base).to_owned()).collect(),
@@ -69,8 +73,7 @@ impl Bench {
         let bases: Vec<PathBuf> = bases.iter().map(|base| self.at(base)).collect();
         let bases: Vec<&Path> = bases.iter().map(PathBuf::as_path).collect();
         let options = options(&self.at("control"), &bases);
-        Places::of(&options)?.make_control()?;
-        settle(&options, &Places::of(&options)?.control)
+        settle(&options, &Places::make_control(&options)?.control)
     }
 
     fn used(&self, bases: &[&str]) -> String {

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use scrfs_tools::Outcome;
-use scrfs_tools::node::Node;
 use scrfs_tools::output;
 
-pub(crate) fn list(node: &Node) -> Outcome {
+use crate::place::Place;
+
+pub(crate) fn list(place: &Place) -> Outcome {
     let mut text = String::new();
-    for d in node.status()?.datasets {
+    for d in place.look()?.status.datasets {
         // A name may hold anything but a slash; tabs and line breaks would break the columns.
         let name = d.name.escape_debug();
         // Writing to a String cannot fail.

@@ -1,18 +1,33 @@
 //! `scrfs-ctl`: questions and requests of operators, one file per verb.
 
 mod events;
+mod flush;
+mod halt;
+mod jobs;
 mod list;
+mod place;
 mod print;
 mod probe;
+mod save;
 mod status;
+mod time;
 mod wait;
+mod watch;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
-use scrfs_tools::node::{MOUNT, Node};
+use clap::{CommandFactory, Parser, Subcommand};
+use scrfs::manual::{self, Page};
+use scrfs_tools::node::{Node, mount_point};
 use scrfs_tools::{Outcome, exit};
+
+use crate::place::At;
+
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs-ctl", section: 1, text: include_str!("scrfs-ctl.1") };
 
 /// Ask and steer scrfs.
 #[derive(Debug, Parser)]
@@ -24,14 +39,18 @@ struct Arguments {
 
 #[derive(Debug, clap::Args)]
 struct AtMount {
-    /// Where scrfs is mounted.
-    #[arg(long, value_name = "DIR", default_value = MOUNT)]
-    mount: PathBuf,
+    /// Where scrfs is mounted [default: SCRFS_MOUNT, else /scr].
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
 }
 
 impl AtMount {
     fn node(&self) -> Outcome<Node> {
-        Node::at(&self.mount)
+        Node::at(&self.point()?)
+    }
+
+    fn point(&self) -> Outcome<PathBuf> {
+        mount_point(self.mount.clone())
     }
 }
 
@@ -40,20 +59,30 @@ enum Verb {
     /// Mount mode, coordinator, datasets, and what the loss of each node would cost.
     Status {
         #[command(flatten)]
-        at: AtMount,
+        at: At,
         /// One JSON object.
+        #[arg(long, conflicts_with = "watch")]
+        json: bool,
+        /// Again every so many seconds, with bars; a line for each change where standard output is no terminal.
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+              value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        watch: Option<u64>,
+    },
+    /// Jobs mounted on this node and your jobs by the scheduler: state, newest protected dataset, current one.
+    Jobs {
+        /// A JSON array.
         #[arg(long)]
         json: bool,
     },
     /// Datasets, one per line, newest first: id, state, bytes, name.
     List {
         #[command(flatten)]
-        at: AtMount,
+        at: At,
     },
     /// What happened on this node, oldest first, a JSON line each.
     Events {
         #[command(flatten)]
-        at: AtMount,
+        at: At,
         /// How many, the newest ones.
         #[arg(short = 'n', value_name = "N", default_value_t = 20)]
         count: u32,
@@ -82,6 +111,39 @@ enum Verb {
         #[arg(long, value_name = "N")]
         every: Option<u32>,
     },
+    /// Has a dataset copied to the parallel file system, whatever SCR_FLUSH says.
+    Flush {
+        #[command(flatten)]
+        at: AtMount,
+        /// Its name [default: the newest protected one].
+        dataset: Option<OsString>,
+        /// Return when it is there.
+        #[arg(long)]
+        wait: bool,
+        /// Give up waiting after this many seconds (exit code 1).
+        #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "wait")]
+        limit: u64,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stops a job at its next checkpoint, at a time, or at once; works without a mount, in the prefix.
+    Halt(halt::Wish),
+    /// For scrfs-run, at the end of a job: brings to the parallel file system what is to be there, or names it.
+    #[command(hide = true)]
+    Save {
+        #[command(flatten)]
+        at: AtMount,
+        /// Give up after this many seconds.
+        #[arg(long, value_name = "SECONDS")]
+        limit: u64,
+        /// The newest protected dataset, whatever `SCR_FLUSH` says.
+        #[arg(long)]
+        newest: bool,
+        /// `SCR_FLUSH`: what is due is waited for.
+        #[arg(long, value_name = "N")]
+        every: Option<u32>,
+    },
     /// For scrfs-run: is this node fit for use.
     #[command(hide = true)]
     Probe {
@@ -97,19 +159,35 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    if let Some(written) = manual::when_asked(std::env::args_os(), Arguments::command, PAGE, false) {
+        return written;
+    }
     exit("scrfs-ctl", carry_out(Arguments::parse().verb))
 }
 
 fn carry_out(verb: Verb) -> Outcome {
     match verb {
-        Verb::Status { at, json } => status::status(&at.node()?, json),
-        Verb::List { at } => list::list(&at.node()?),
-        Verb::Events { at, count } => events::events(&at.node()?, count),
+        Verb::Status { at, watch: Some(seconds), .. } => {
+            watch::watch(&at.place()?, Duration::from_secs(seconds))
+        }
+        Verb::Status { at, json, watch: None } => status::status(&at.place()?, json),
+        Verb::Jobs { json } => jobs::jobs(json),
+        Verb::List { at } => list::list(&at.place()?),
+        Verb::Events { at, count } => events::events(&at.place()?, count),
         Verb::Records { at, switch } => at.node()?.record_io(switch == "on"),
         Verb::Print { file } => print::print(&file),
         Verb::Wait { at, limit, every } => wait::wait(&at.node()?, limit, every),
+        Verb::Flush { at, dataset, wait, limit, json } => {
+            let wait = wait.then(|| Duration::from_secs(limit));
+            flush::flush(&at.node()?, dataset.as_deref(), wait, json)
+        }
+        Verb::Halt(wish) => halt::halt(&wish),
+        Verb::Save { at, limit, newest, every } => {
+            save::save(&at.node()?, Duration::from_secs(limit), newest, every)
+        }
         Verb::Probe { at, sweep, unmounted } => {
-            probe::probe((!unmounted).then_some(at.mount.as_path()), sweep.as_deref())
+            let point = (!unmounted).then(|| at.point()).transpose()?;
+            probe::probe(point.as_deref(), sweep.as_deref())
         }
     }
 }

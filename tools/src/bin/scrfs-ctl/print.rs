@@ -47,4 +47,5 @@ fn next(reader: &mut impl Read, left: u64, at: u64) -> Result<Option<Vec<u8>>, S
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("{}: {error}", path.display()))
+        .hint("name a file that scrfs or SCR wrote, such as .scr/index.scr in the prefix")
 }

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use scrfs::status::NodeStatus;
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
-use scrfs_tools::probe::{Living, RUN_VARIABLE, Report};
+use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Unsealed};
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
@@ -38,6 +38,8 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
         Ok(status) => {
             report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
             report.newest = status.as_ref().map(newest).unwrap_or_default();
+            report.unsealed = status.as_ref().map(unsealed).unwrap_or_default();
+            report.unsaved = status.as_ref().and_then(unsaved);
             let attached = status.and_then(|status| status.coordinator);
             let pid = attached.and_then(|attached| u32::try_from(attached.pid).ok());
             if let (Some(token), Some(pid)) = (&token, pid) {
@@ -62,10 +64,22 @@ fn not_ours(token: &Token, status: &NodeStatus) -> Option<String> {
     (theirs != token.job).then(|| format!("its mount is job {theirs}'s, not {}'s", token.job))
 }
 
-/// The highest id that is protected.
+/// The highest id that is complete.
 fn newest(status: &NodeStatus) -> u64 {
-    let protected = |state: &str| matches!(state, "protected" | "flushing" | "flushed");
-    status.datasets.iter().filter(|d| protected(&d.state)).map(|d| d.id).max().unwrap_or(0)
+    status.datasets.iter().filter(|d| d.is_complete()).map(|d| d.id).max().unwrap_or(0)
+}
+
+fn unsealed(status: &NodeStatus) -> Vec<Unsealed> {
+    let open = status.datasets.iter().filter(|dataset| dataset.state == "open" && dataset.files > 0);
+    let shown = open.map(|d| Unsealed { name: d.name.clone(), files: d.files, bytes: d.bytes });
+    shown.take(NAMED_MAX).collect()
+}
+
+/// The newest protected dataset, in words, if it is not on the PFS.
+fn unsaved(status: &NodeStatus) -> Option<String> {
+    let newest = status.datasets.iter().find(|dataset| dataset.current && !dataset.flushed)?;
+    let bytes = output::bytes_for_people(newest.bytes);
+    Some(format!("{} (dataset {}, {bytes})", newest.name, newest.id))
 }
 
 /// Kills every process of this run, and every one whose run is dead, until none is left. How many of each.
@@ -101,8 +115,9 @@ fn end_all(token: &Token) -> Outcome<(u32, u32)> {
 
 /// Processes of this job that another host's scrfs-run started: whether that one is alive cannot be seen from here.
 fn foreign(token: &Token) -> Vec<Living> {
-    let others =
-        marked().into_iter().filter(|found| found.mark.job == token.job && !token.outlives(&found.mark));
+    let others = marked().into_iter().filter(|found| {
+        found.mark.job == token.job && found.mark.name == token.name && !token.outlives(&found.mark)
+    });
     others
         .map(|Marked { pid, mark, .. }| Living {
             pid,
@@ -132,7 +147,7 @@ fn add_attached(token: &Token, pid: u32, to: &mut Vec<Living>) {
     // Looked at last: the daemon may not know yet that it was ended just now, which has taken its environment too. Its
     // number may be another's.
     if !known && !ours && command(pid).starts_with("scrfs-coordinat") && lives(pid) {
-        to.push(Living { pid, what: "an attached coordinator that scrfs-run did not start".to_owned() });
+        to.push(Living { pid, what: "an attached coordinator that this scrfs-run did not start".to_owned() });
     }
 }
 
@@ -228,8 +243,13 @@ mod tests {
     #[test]
     fn ends_what_is_this_jobs_and_names_what_may_be_anothers() {
         let job = format!("test/{}", std::process::id());
-        let token =
-            |stamp, host: &str, job: &str| Token { stamp, pid: 1, host: host.into(), job: job.into() };
+        let token = |stamp, host: &str, job: &str| Token {
+            stamp,
+            pid: 1,
+            host: host.into(),
+            job: job.into(),
+            name: String::new(),
+        };
         let (ours, former) = (token(2, "h1", &job), token(1, "h1", &job));
         let (elsewhere, another) = (token(1, "h2", &job), token(1, "h1", &format!("{job}x")));
         let mut children = [&ours, &former, &elsewhere, &another].map(|mark| {
@@ -260,7 +280,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let program = place.path().join("scrfs-coordinator");
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
-        let token = Token { stamp: 1, pid: 1, host: "h1".into(), job: "test/attached".into() };
+        let token =
+            Token { stamp: 1, pid: 1, host: "h1".into(), job: "test/attached".into(), name: String::new() };
         let start = |mark: &str| {
             std::process::Command::new(&program).arg("60").env(RUN_VARIABLE, mark).spawn().unwrap()
         };
@@ -295,7 +316,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let program = place.path().join("scrfs-coordinator");
         std::os::unix::fs::symlink("/usr/bin/perl", &program).unwrap();
-        let token = Token { stamp: 1, pid: 1, host: "h1".into(), job: "test/exiting".into() };
+        let token =
+            Token { stamp: 1, pid: 1, host: "h1".into(), job: "test/exiting".into(), name: String::new() };
         // The kernel needs a while to take this much memory back.
         let line = "my $x = 'x' x (1 << 29); $| = 1; print 1; sleep 60";
         let mut child = std::process::Command::new(&program)

@@ -1,22 +1,37 @@
 //! `scrfs-ctl status`: how a node is, what it holds, and what the loss of each node would cost.
 
-use scrfs::status::show;
-use scrfs_tools::node::Node;
 use scrfs_tools::{Failure, Outcome, output};
+use serde_json::{Value, json};
 
-pub(crate) fn status(node: &Node, json: bool) -> Outcome {
-    let status = node.status()?;
-    if json {
-        let text = serde_json::to_string_pretty(&status).map_err(|e| Failure::new(format!("JSON: {e}")))?;
-        return output::data(&format!("{text}\n"));
+use crate::place::{Place, Seen};
+
+pub(crate) fn status(place: &Place, json: bool) -> Outcome {
+    let seen = place.look()?;
+    if !json {
+        return output::data(&seen.text());
     }
-    output::data(&show(&status))
+    let value = as_json(&seen).map_err(|e| Failure::new(format!("JSON: {e}")))?;
+    output::data(&format!("{value:#}\n"))
+}
+
+/// The node's status; of a last status also when it was written, and what the scheduler says of the job.
+fn as_json(seen: &Seen) -> serde_json::Result<Value> {
+    let mut value = serde_json::to_value(&seen.status)?;
+    if let Some(left) = &seen.left {
+        value["written_us"] = left.written_us.into();
+        value["age_s"] = left.age.as_secs().into();
+        value["ended"] = left.ended.into();
+        value["scheduler"] = left.job.as_ref().map_or(
+            Value::Null,
+            |job| json!({ "job": job.id, "user": job.user, "state": job.state, "nodes": job.nodes }),
+        );
+    }
+    Ok(value)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
-    use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, StoreStatus};
+    use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, StoreStatus, show};
 
     pub(crate) fn dataset(id: u64, name: &str, state: &str, hosts: &[&str]) -> DatasetStatus {
         DatasetStatus {
@@ -28,6 +43,7 @@ pub(crate) mod tests {
             files: 8,
             hosts: hosts.iter().map(|h| (*h).to_owned()).collect(),
             flushed: state == "flushed",
+            flush_failed: None,
             current: false,
             progress: None,
             survives: if id == 0 {
@@ -49,6 +65,7 @@ pub(crate) mod tests {
             control_directory: "/dev/shm/ann/scr.77".to_owned(),
             cache_directory: "/tmp/scr/ann/scr.77".to_owned(),
             stores: Vec::new(),
+            reserve: None,
             cache_bytes: None,
             coordinator: Some(CoordinatorStatus {
                 rank: 0,
@@ -57,16 +74,18 @@ pub(crate) mod tests {
             }),
             was_attached: true,
             epoch: 2,
+            enabled: true,
             flush_every: 0,
             datasets,
             waiting: 0,
+            priority: scrfs::status::PriorityStatus::default(),
         }
     }
 
     #[test]
     fn the_table_says_what_a_death_would_cost() {
         let open = dataset(0, "ck.5", "open", &[]);
-        let mut unprotected = dataset(4, "ck.4", "protected", &["node0", "node1"]);
+        let mut unprotected = dataset(4, "ck.4", "sealed", &["node0", "node1"]);
         unprotected.scheme = "SINGLE".to_owned();
         unprotected.survives = vec![("node0".to_owned(), true), ("node1".to_owned(), false)];
         let mut old = dataset(3, "ck.3", "flushing", &["node0", "node1"]);
@@ -78,11 +97,12 @@ pub(crate) mod tests {
 job 77 of ann, epoch 2, coordinator 0 of 2 (pid 44)
 cache /tmp/scr/ann/scr.77, control directory /dev/shm/ann/scr.77
 
-id  dataset  state      scheme  files    bytes  on the PFS  progress            held by
- -  ck.5     open       -           8  3.0 MiB  no                              node0 (its own files only)
- 4  ck.4     protected  SINGLE      8  3.0 MiB  no                              node[0-1]
- 3  ck.3 *   flushing   XOR         8  3.0 MiB  no          1.0 MiB of 3.0 MiB  node[0-1]
+id  dataset  state     scheme  files    bytes  on the PFS  progress            held by
+ -  ck.5     open      -           8  3.0 MiB  no                              node0 (its own files only)
+ 4  ck.4     sealed    SINGLE      8  3.0 MiB  no                              node[0-1]
+ 3  ck.3 *   flushing  XOR         8  3.0 MiB  no          1.0 MiB of 3.0 MiB  node[0-1]
 * current: what a restart presents
+sealed: complete, and not protected: the loss of a node that holds it would take files of it along
 
 if one of these died now  a restart would present  lost
 node0                     ck.4                     ck.5 (not sealed)
@@ -111,6 +131,15 @@ node1                     ck.3                     ck.5 (not sealed), ck.4
         let text = show(&node(vec![hidden]));
         assert!(text.contains("\nnode[0-1]                 nothing                  nothing\n"), "{text}");
         assert!(!text.contains('*'), "{text}");
+    }
+
+    #[test]
+    fn a_flush_that_failed_is_told() {
+        let mut one = dataset(7, "ck.7", "protected", &["n0", "n1"]);
+        assert!(!show(&node(vec![one.clone()])).contains("flush failed"));
+        one.flush_failed = Some(scrfs::status::FlushFailure { reason: "/pfs: full".into(), given_up: false });
+        let text = show(&node(vec![one]));
+        assert!(text.contains("\nck.7: its flush failed and is tried again: /pfs: full\n"), "{text}");
     }
 
     #[test]

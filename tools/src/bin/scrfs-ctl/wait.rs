@@ -3,17 +3,17 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use scrfs::status::{DatasetStatus, NodeStatus};
+use scrfs::status::{DatasetStatus, NodeStatus, SEALED};
 use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, bytes_for_people};
 use scrfs_tools::{Failure, Outcome};
 
 /// The daemon has no way to tell an operator's connection of changes, so it is asked again after this time.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 /// A flush that is due begins within this time, or something keeps it from it (a full PFS; the events say what).
-const DUE: Duration = Duration::from_secs(15);
+pub(crate) const DUE: Duration = Duration::from_secs(15);
 /// How often progress is told.
-const TELL: Duration = Duration::from_secs(2);
+pub(crate) const TELL: Duration = Duration::from_secs(2);
 
 pub(crate) fn wait(node: &Node, limit: u64, every: Option<u32>) -> Outcome {
     let begun = Instant::now();
@@ -44,7 +44,7 @@ pub(crate) fn wait(node: &Node, limit: u64, every: Option<u32>) -> Outcome {
 }
 
 /// What runs now, in words.
-fn busy(status: &NodeStatus) -> Option<String> {
+pub(crate) fn busy(status: &NodeStatus) -> Option<String> {
     let d =
         status.datasets.iter().find(|d| matches!(d.state.as_str(), "sealing" | "encoding" | "flushing"))?;
     let progress =
@@ -53,9 +53,9 @@ fn busy(status: &NodeStatus) -> Option<String> {
 }
 
 /// A flush is due: a multiple of `every` lies above the dataset before it, up to its own id.
-fn is_due(dataset: &DatasetStatus, all: &[DatasetStatus], every: u32) -> bool {
+pub(crate) fn is_due(dataset: &DatasetStatus, all: &[DatasetStatus], every: u32) -> bool {
     let (id, every) = (dataset.id, u64::from(every));
-    if every == 0 || id == 0 || dataset.flushed || dataset.state != "protected" {
+    if every == 0 || id == 0 || dataset.flushed || !matches!(dataset.state.as_str(), "protected" | SEALED) {
         return false;
     }
     let before = all.iter().map(|d| d.id).filter(|other| *other < id).max().unwrap_or(0);

@@ -1,26 +1,35 @@
-//! Reads what coordinators print: the line that programs may start ([`scrfs::control::ready`]) and, passed on as talk,
-//! whatever a library or a launcher has to say besides.
+//! Reads what coordinators print: that programs may start, that they are to end ([`scrfs::control::ready`]), which nodes are
+//! lost ([`scrfs::control::lost`]) and, passed on as talk, whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use scrfs::control::lost::Lost;
+use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Ready};
+use std::io::{self, Read};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
+use crate::talk;
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without a wait).
 const READ_BYTES: usize = 4096;
 
-/// Calls `ready` for the first announcement; the rest goes to standard error. Returns at the end of the output.
-pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready)) {
-    let mut ready = Some(ready);
+/// What is told to the supervisor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Word {
+    Ready(Ready),
+    Halt(HaltDue),
+    Lost(Lost),
+}
+
+/// Calls `tell` for the first word that programs may start, the first that they are to end, and for each node that is named
+/// as lost; the rest goes to standard error. Returns at the end of the output.
+pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word)) {
+    let mut ear = Ear { tell, ready: false, halt: false };
     let mut lines = Lines::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match output.read(&mut buffer) {
             Ok(0) => break,
-            Ok(read) => lines.feed(&buffer[..read], |line| heard(line, &mut ready)),
+            Ok(read) => lines.feed(&buffer[..read], |line| ear.heard(line)),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 tracing::debug!(%error, "the coordinators' output cannot be read");
@@ -28,36 +37,39 @@ pub(crate) fn listen(mut output: impl Read, ready: impl FnOnce(Ready)) {
             }
         }
     }
-    lines.end(|line| heard(line, &mut ready));
+    lines.end(|line| ear.heard(line));
 }
 
-fn heard(line: Line<'_>, ready: &mut Option<impl FnOnce(Ready)>) {
-    match line {
-        Line::Ready(found) => {
-            if let Some(tell) = ready.take() {
-                tell(found);
+struct Ear<F> {
+    tell: F,
+    /// These were told.
+    ready: bool,
+    halt: bool,
+}
+
+impl<F: FnMut(Word)> Ear<F> {
+    fn heard(&mut self, line: Line<'_>) {
+        match line {
+            Line::Word(word) => {
+                let told = match &word {
+                    Word::Ready(_) => std::mem::replace(&mut self.ready, true),
+                    Word::Halt(_) => std::mem::replace(&mut self.halt, true),
+                    Word::Lost(_) => false,
+                };
+                if !told {
+                    (self.tell)(word);
+                }
             }
+            // Dropped when standard error has no room: the coordinators must not wait for whoever reads it.
+            Line::Talk(bytes) => talk::pass_on(bytes, false),
         }
-        Line::Talk(bytes) => pass_on(bytes),
-    }
-}
-
-/// Talk is dropped when standard error has no room: the coordinators must not wait for whoever reads it.
-fn pass_on(bytes: &[u8]) {
-    let errors = io::stderr();
-    let has_room = {
-        let mut wanted = [PollFd::from_borrowed_fd(errors.as_fd(), PollFlags::OUT)];
-        poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|found| found > 0)
-    };
-    if has_room {
-        drop(errors.lock().write_all(bytes));
     }
 }
 
 /// A piece of output.
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'a> {
-    Ready(Ready),
+    Word(Word),
     /// With its line break, if it has come to one.
     Talk(&'a [u8]),
 }
@@ -95,8 +107,11 @@ impl Lines {
         if self.held.is_empty() {
             return;
         }
-        match Ready::find(&self.held).filter(|_| !self.torn) {
-            Some(ready) => to(Line::Ready(ready)),
+        let ready = || Ready::find(&self.held).map(Word::Ready);
+        let halt = || HaltDue::find(&self.held).map(Word::Halt);
+        let lost = || Lost::find(&self.held).map(Word::Lost);
+        match ready().or_else(halt).or_else(lost).filter(|_| !self.torn) {
+            Some(word) => to(Line::Word(word)),
             None => to(Line::Talk(&self.held)),
         }
         self.held.clear();
@@ -114,7 +129,9 @@ mod tests {
         let mut got = Vec::new();
         let mut to = |line: Line<'_>| {
             got.push(match line {
-                Line::Ready(ready) => format!("<{ready}>"),
+                Line::Word(Word::Ready(ready)) => format!("<{ready}>"),
+                Line::Word(Word::Halt(due)) => format!("<{due}>"),
+                Line::Word(Word::Lost(lost)) => format!("<{lost}>"),
                 Line::Talk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             });
         };
@@ -152,12 +169,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_announcement_counts_and_all_is_read() {
-        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\n".repeat(10_000);
+    fn the_first_of_each_kind_counts_and_every_lost_node_and_all_is_read() {
+        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\nscrfs-halt reason=x;\n\
+            scrfs-lost host=n1 why=silent;\n";
+        let text = text.repeat(10_000);
         let mut output = text.as_slice();
         let mut heard = Vec::new();
-        listen(&mut output, |ready| heard.push(ready));
-        assert_eq!(heard, [Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) }]);
+        listen(&mut output, |word| heard.push(word));
+        let ready = Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) };
+        assert_eq!(heard[..2], [Word::Ready(ready), Word::Halt(HaltDue { reason: "x".to_owned() })]);
+        let lost = |word: &Word| matches!(word, Word::Lost(Lost { host, .. }) if host == "n1");
+        assert_eq!((heard.len(), heard[2..].iter().all(lost)), (10_002, true));
         assert!(output.is_empty());
     }
 }

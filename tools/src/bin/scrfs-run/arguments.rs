@@ -3,17 +3,23 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use nix::sys::signal::Signal;
+use scrfs::bounded;
 use scrfs::config::{self, Config, Sources};
-use scrfs_tools::node::MOUNT;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
-use crate::launcher::Mpirun;
-use crate::supervise::Plan;
+use crate::allocation;
+use crate::launcher::{Asked, Launcher, Lines, Surroundings, choose};
+use crate::layout;
+use crate::look::same_host;
+use crate::scheduler;
+use crate::supervise::{EndPlan, Plan};
 
 /// Run a program with checkpoints in an scrfs mount; start it again without the nodes that die.
 ///
@@ -29,21 +35,30 @@ pub(crate) struct Arguments {
     /// Nodes that run the program [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
-    /// Ranks of the program on each node.
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    ranks_per_node: u32,
-    /// Where scrfs is mounted on every node.
-    #[arg(long, value_name = "DIR", default_value = MOUNT)]
-    mount: PathBuf,
+    /// Ranks of the program on each node [default: the allocation's tasks per node, else 1].
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks_per_node: Option<u32>,
+    /// Where scrfs is mounted on every node [default: SCRFS_MOUNT, else /scr].
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
     /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// The launcher.
-    #[arg(long, value_name = "PROGRAM", default_value = "mpirun")]
-    mpirun: OsString,
-    /// One more argument of the program's mpirun; may be given again.
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-    mpirun_arg: Vec<OsString>,
+    /// What starts the program and the coordinators.
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = Asked::Auto)]
+    launcher: Asked,
+    /// The launcher's command, if it is not the one in PATH.
+    #[arg(long, value_name = "PROGRAM")]
+    launcher_program: Option<OsString>,
+    /// One more argument of the program's launcher; may be given again.
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true, alias = "mpirun-arg")]
+    launcher_arg: Vec<OsString>,
+    /// The same as `--launcher mpirun --launcher-program PROGRAM`.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["launcher", "launcher_program"], hide = true)]
+    mpirun: Option<OsString>,
+    /// Pass on what the launcher says as it is, also when a node is lost.
+    #[arg(long)]
+    raw_launcher_output: bool,
     /// The coordinator [default: beside this program].
     #[arg(long, value_name = "PROGRAM")]
     coordinator: Option<PathBuf>,
@@ -53,6 +68,15 @@ pub(crate) struct Arguments {
     /// Seconds that flushes may go on after the program's end.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     flush_limit: u64,
+    /// Starts anew: goes on from no dataset of earlier runs. These stay on the parallel file system.
+    #[arg(long)]
+    fresh: bool,
+    /// A restart moves aside what is not sealed, into the cache, and removes none of it (SCRFS_KEEP_UNSEALED).
+    #[arg(long)]
+    keep_unsealed: bool,
+    /// One of several scrfs-runs of the job at once, on other nodes than theirs; its prefix is NAME in the job's.
+    #[arg(long, value_name = "NAME", value_parser = run_name)]
+    name: Option<String>,
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -69,9 +93,12 @@ pub(crate) struct Job {
     pub(crate) ranks_per_node: usize,
     pub(crate) mount: PathBuf,
     pub(crate) prefix: PathBuf,
+    /// No dataset of earlier runs is presented.
+    pub(crate) fresh: bool,
     pub(crate) flush_every: u32,
     pub(crate) program: Vec<OsString>,
-    pub(crate) mpirun: Mpirun,
+    pub(crate) lines: Lines,
+    pub(crate) raw_launcher_output: bool,
     pub(crate) coordinator: PathBuf,
     pub(crate) ctl: PathBuf,
     /// Marks everything that this run starts, on all nodes.
@@ -85,31 +112,56 @@ impl Arguments {
             environment.insert("SCR_PREFIX".into(), prefix.into());
         }
         if let Some(hosts) = &self.hosts {
+            // Also for what is started: the launchers' variables.
             environment.insert("SCR_NODELIST".into(), hosts.into());
         }
-        let sources = Sources::of_process(environment.clone()).map_err(|e| {
+        if self.keep_unsealed {
+            environment.insert("SCRFS_KEEP_UNSEALED".into(), "1".into());
+        }
+        start_once(&environment)?;
+        let mut sources = Sources::of_process(environment.clone()).map_err(|e| {
             Failure::new(format!("this process's user or working directory: {e}"))
                 .hint("start it in a directory that exists")
         })?;
+        if let Some(prefix) = &self.prefix {
+            sources.give("SCR_PREFIX", "--prefix", prefix.into());
+        }
+        if let Some(hosts) = &self.hosts {
+            sources.give("SCR_NODELIST", "--hosts", hosts.into());
+        }
         let config = Config::load(&sources, config::read_file)
-            .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
+            .map_err(|e| Failure::new(e).hint("the parameters are in scrfs.conf(5)").code(2))?;
         for warning in &config.warnings {
             output::talk(&format!("scrfs-run: warning: {warning}"));
         }
-        let plan = self.plan(&config)?;
+        let end_time = allocation::end_time(config.advice.end_time, &environment);
+        let plan = self.plan(&config, end_time)?;
+        if plan.hosts.len() > plan.min_nodes.unwrap_or(plan.nodes) {
+            allocation::look_for_no_kill(&environment);
+        }
+        let ranks_per_node = self.ranks_per_node(&environment, plan.nodes)?;
+        let (launcher, service) = self.launchers(&config, &environment, &sources.host)?;
+        warn_of_launcher(&self.program, launcher.name());
+        let prefix =
+            self.name.as_ref().map_or_else(|| config.prefix.clone(), |name| config.prefix.join(name));
+        if self.name.is_some() {
+            make_prefix(&config.prefix);
+        }
         let token = Token {
             stamp: start_stamp(),
             pid: std::process::id(),
             host: sources.host.clone(),
             job: format!("{}/{}", config.user, config.job_id),
+            name: self.name.clone().unwrap_or_default(),
         };
         // All parts are to see the same, whatever their own working directory is.
-        environment.insert("SCR_PREFIX".into(), config.prefix.clone().into());
+        environment.insert("SCR_PREFIX".into(), prefix.clone().into());
         environment.insert("SCR_JOB_ID".into(), config.job_id.clone().into());
         environment.insert("SCR_USER_NAME".into(), config.user.clone().into());
-        if config.advice.end_time > 0 {
-            environment.insert("SCRFS_END_TIME".into(), config.advice.end_time.to_string().into());
-        }
+        match end_time {
+            Some(end_time) => environment.insert("SCRFS_END_TIME".into(), end_time.to_string().into()),
+            None => environment.remove(OsStr::new("SCRFS_END_TIME")),
+        };
         // Of a scrfs-run around this one.
         environment.remove(OsStr::new(RUN_VARIABLE));
         let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));
@@ -120,28 +172,63 @@ impl Arguments {
             enable: config.enable,
             plan,
             excluded: config.exclude_nodes,
-            ranks_per_node: size(self.ranks_per_node),
-            mount: absolute(&self.mount)?,
-            prefix: config.prefix,
+            ranks_per_node,
+            mount: self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?,
+            prefix,
+            fresh: self.fresh,
             flush_every: config.flush_every,
             program: self.program,
-            mpirun: Mpirun {
-                program: launcher(self.mpirun)?,
-                extra: self.mpirun_arg,
-                environment,
-                user_file,
-            },
+            lines: Lines { launcher, service, environment, user_file },
+            raw_launcher_output: self.raw_launcher_output,
             coordinator: coordinator.unwrap_or_else(|| beside.join("scrfs-coordinator")),
             ctl: beside.join("scrfs-ctl"),
             token,
         })
     }
 
-    fn plan(&self, config: &Config) -> Outcome<Plan> {
+    fn ranks_per_node(&self, environment: &BTreeMap<OsString, OsString>, nodes: usize) -> Outcome<usize> {
+        if let Some(ranks) = self.ranks_per_node {
+            return Ok(size(ranks));
+        }
+        let variable = |name: &str| environment.get(OsStr::new(name))?.to_str().map(str::to_owned);
+        layout::ranks_per_node(variable, nodes)
+            .map_err(|wrong| Failure::new(wrong).hint("say it with --ranks-per-node").code(2))
+    }
+
+    /// The program's and our own.
+    fn launchers(
+        &self,
+        config: &Config,
+        environment: &BTreeMap<OsString, OsString>,
+        host: &str,
+    ) -> Outcome<(Arc<dyn Launcher>, Arc<dyn Launcher>)> {
+        let slurm = environment.get(OsStr::new("SLURM_JOB_ID")).is_some_and(|id| !id.is_empty());
+        let asked = if self.mpirun.is_some() { Asked::Mpirun } else { self.launcher };
+        let may_be_srun = slurm && matches!(asked, Asked::Auto | Asked::Pernode);
+        let program = self.launcher_program.clone().or_else(|| self.mpirun.clone());
+        let around = Surroundings {
+            program: program.map(in_path_or_absolute).transpose()?,
+            extra: self.launcher_arg.clone(),
+            srun: if may_be_srun { scheduler::mpi_plugins() } else { None },
+            slurm,
+            here_alone: config.nodes.len() == 1 && same_host(&config.nodes[0], host),
+        };
+        let choice = choose(asked, &around).map_err(|wrong| {
+            Failure::new(format!("--launcher: {wrong}"))
+                .hint("`--launcher auto` chooses; --hosts names the hosts")
+                .code(2)
+        })?;
+        if let Some(why) = choice.why {
+            output::talk(&format!("scrfs-run: launcher: {why}"));
+        }
+        Ok((choice.launcher, choice.service))
+    }
+
+    fn plan(&self, config: &Config, end_time: Option<u64>) -> Outcome<Plan> {
         let usable = config.nodes.iter().filter(|h| !config.exclude_nodes.contains(h)).count();
         let nodes = self.nodes.map_or(usable, size);
         if nodes > usable || usable == 0 {
-            return Err(Failure::new(format!("{nodes} nodes are wanted and {usable} are in the list"))
+            return Err(Failure::new(format!("{nodes} nodes are wanted, and the list has {usable}"))
                 .hint("name more with --hosts, or fewer with --nodes")
                 .code(2));
         }
@@ -152,8 +239,63 @@ impl Arguments {
             runs: config.runs,
             ready_limit: Duration::from_secs(self.ready_limit),
             flush_limit: Duration::from_secs(self.flush_limit),
+            end: EndPlan {
+                grace: config.ending.grace,
+                signal: signal_number(config.ending.signal)?,
+                halt_grace: config.ending.halt_grace,
+                left: end_time.map(|end| Duration::from_secs(end.saturating_sub(allocation::now()))),
+                keep_unsealed: config.ending.keep_unsealed,
+            },
         })
     }
+}
+
+/// Below a launcher there would be one for each rank, and they would take the nodes from one another.
+fn start_once(environment: &BTreeMap<OsString, OsString>) -> Outcome {
+    for (variable, launcher) in [("SLURM_STEP_NUM_TASKS", "srun"), ("OMPI_COMM_WORLD_SIZE", "mpirun")] {
+        let tasks = environment.get(OsStr::new(variable)).and_then(|text| text.to_str()?.parse::<u64>().ok());
+        if let Some(tasks) = tasks.filter(|tasks| *tasks > 1) {
+            return Err(Failure::new(format!(
+                "scrfs-run is one of {tasks} tasks of {launcher} ({variable})"
+            ))
+            .hint("start it once, without a launcher: it starts the program on all nodes by itself")
+            .code(2));
+        }
+    }
+    Ok(())
+}
+
+fn warn_of_launcher(program: &[OsString], driver: &str) {
+    let name = program.first().and_then(|program| Path::new(program).file_name()?.to_str());
+    if let Some(name) = name.filter(|name| ["mpirun", "mpiexec", "srun", "orterun", "prun"].contains(name))
+        && !["none", "pernode"].contains(&driver)
+    {
+        output::talk(&format!(
+            "scrfs-run: warning: the program is {name}, and is started once for each rank"
+        ));
+        output::talk("hint: name what it would start; --launcher and --launcher-arg say how that is started");
+    }
+}
+
+/// A directory in the prefix, and a part of the run's mark.
+fn run_name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let good = !text.is_empty() && text.len() <= 64 && text.chars().all(plain) && !text.starts_with('.');
+    good.then(|| text.to_owned())
+        .ok_or_else(|| "letters, digits, `-`, `_` and `.`; at most 64; no `.` first".to_owned())
+}
+
+/// Of the prefix of a named run the parent is the job's; made here if it is not there, as for other runs. That it cannot be
+/// made is told when its own is looked at.
+fn make_prefix(prefix: &Path) {
+    let prefix = prefix.to_owned();
+    drop(bounded::within(Duration::from_secs(10), move || scrfs::prefix::make(&prefix)));
+}
+
+fn signal_number(name: &str) -> Outcome<u8> {
+    let number =
+        format!("SIG{name}").parse::<Signal>().ok().and_then(|signal| u8::try_from(signal as i32).ok());
+    number.ok_or_else(|| Failure::new(format!("SCRFS_HALT_SIGNAL: no signal {name}")).code(2))
 }
 
 /// An empty value unsets.
@@ -167,7 +309,7 @@ fn absolute(path: &Path) -> Outcome<PathBuf> {
 }
 
 /// One that is only a name is looked up in PATH.
-fn launcher(program: OsString) -> Outcome<OsString> {
+fn in_path_or_absolute(program: OsString) -> Outcome<OsString> {
     let is_path = program.as_encoded_bytes().contains(&b'/');
     if is_path { Ok(absolute(Path::new(&program))?.into()) } else { Ok(program) }
 }
@@ -208,5 +350,12 @@ mod tests {
         assert_eq!((a.nodes, a.program.len()), (Some(4), 3));
         assert!(Arguments::try_parse_from(["scrfs-run", "--nodes", "0", "--", "x"]).is_err());
         assert!(Arguments::try_parse_from(["scrfs-run"]).is_err());
+        for bad in ["", ".x", "a/b", "a#b", &"x".repeat(65)] {
+            assert!(run_name(bad).is_err(), "{bad}");
+        }
+        assert_eq!(run_name("left.2_a-b").unwrap(), "left.2_a-b");
+        for name in config::defs::SIGNALS {
+            assert!(signal_number(name).unwrap() > 0, "{name}");
+        }
     }
 }

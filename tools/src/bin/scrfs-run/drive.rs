@@ -6,31 +6,44 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::process::ChildStderr;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use scrfs::control::ready::Ready;
+use scrfs::control::lost::{Lost, Why};
+use scrfs::control::ready::{HaltDue, Ready};
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::{Failure, Outcome, output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::announce;
+use crate::announce::{self, Word};
 use crate::arguments::Job;
-use crate::launcher::CommandLine;
-use crate::look::Looker;
+use crate::input;
+use crate::launcher::{CommandLine, Restart, Said};
+use crate::look::{Looker, same_host};
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
 use crate::supervise::{Input, Output, Start, Supervisor};
+use crate::talk::{self, Log};
+
+/// Between TERM and KILL for what may wait for a node that is lost.
+const HURRY: Duration = Duration::from_millis(500);
+/// How long the end of a launcher's words is waited for after its own.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// More than this says nothing more.
+const FOLDED_BYTES_MAX: usize = 64 << 10;
+const BY_LAUNCHER: &str = "is lost (the launcher says so)";
 
 /// What is started and watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Program,
     Coordinators,
-    /// `scrfs-ctl wait` on a node.
-    Flush,
+    /// `scrfs-ctl save` on a node.
+    Save,
 }
 
 /// What comes through the queue.
@@ -38,7 +51,11 @@ enum Event {
     Tell(Input),
     Ended(Part, Pid),
     /// From the coordinators of this start.
-    Ready(u64, Ready),
+    Said(u64, Word),
+    /// Somebody names this host as lost.
+    Lost(String, &'static str),
+    /// What a launcher said about something that has gone wrong.
+    Folded(Vec<u8>),
 }
 
 /// A part that runs.
@@ -59,6 +76,10 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
             ));
         }
     }
+    look_for_launchers(&job)?;
+    if !job.enable {
+        output::talk("scrfs-run: SCR_ENABLE=0: markers succeed at once, and nothing is protected");
+    }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
     prefix::look(&job.prefix)?;
@@ -71,37 +92,28 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
     code
 }
 
-/// Runs the program as the launcher alone would (`SCR_ENABLE=0`).
-pub(crate) fn plain(job: Job) -> Outcome<u8> {
-    process::adopt_orphans().map_err(|e| Failure::new(format!("becoming a subreaper: {e}")))?;
-    let (queue, events) = mpsc::channel();
-    watch_signals(&queue)?;
-    let hosts: Vec<String> =
-        job.plan.hosts.iter().filter(|h| !job.excluded.contains(h)).take(job.plan.nodes).cloned().collect();
-    let line = job.mpirun.program(&hosts, job.ranks_per_node, &job.program, &[]);
-    let mut driver = Driver::new(job, queue);
-    driver.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
-    let mut stopped_by = None;
-    let code = loop {
-        match driver.next(&events) {
-            Some(Event::Ended(Part::Program, pid)) => {
-                if let Some(code) = driver.reap(Part::Program, pid) {
-                    break code;
-                }
-            }
-            Some(Event::Tell(Input::Signal(signal))) => {
-                stopped_by = Some(128_u8.saturating_add(signal));
-                driver.stop(Part::Program);
-            }
-            _ => {}
+/// A launcher that is missing would look like nodes that are.
+fn look_for_launchers(job: &Job) -> Outcome {
+    let hosts = job.plan.hosts.get(..1).unwrap_or_default();
+    let lines = [job.lines.tool(hosts, &["true".as_ref()]), job.lines.program(hosts, 1, &job.program, &[])];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for CommandLine { program, .. } in lines {
+        let is_path = program.as_encoded_bytes().contains(&b'/');
+        if is_path && !std::path::Path::new(&program).is_file() {
+            return Err(Failure::new(format!("there is no {}", program.display()))
+                .hint("--launcher-program says where the launcher is"));
         }
-    };
-    driver.end_all();
-    Ok(stopped_by.unwrap_or(code))
+        if !is_path && !std::env::split_paths(&path).any(|dir| dir.join(&program).is_file()) {
+            return Err(Failure::new(format!("there is no {} in PATH", program.display()))
+                .hint("--launcher names another launcher, --launcher-program says where it is"));
+        }
+    }
+    Ok(())
 }
 
 fn cannot_start(line: &CommandLine, error: &io::Error) -> Failure {
-    Failure::new(format!("{}: {error}", line.program.display())).hint("name the launcher with --mpirun")
+    Failure::new(format!("{}: {error}", line.program.display()))
+        .hint("--launcher names another, --launcher-program where it is")
 }
 
 struct Driver {
@@ -112,17 +124,36 @@ struct Driver {
     /// Starts of coordinators so far.
     starts: u64,
     wake_at: Option<Instant>,
+    input: input::Input,
+    log: Log,
+    /// What launchers said since the last start, while nothing explains it.
+    folded: Folded,
+    /// With `--fresh`: datasets of earlier epochs are not presented. Until the first restart has its epoch: none is.
+    floor: Option<u64>,
 }
 
 impl Driver {
     fn new(job: Job, queue: Sender<Event>) -> Self {
         let looker = Looker {
-            mpirun: job.mpirun.clone(),
+            lines: job.lines.clone(),
             ctl: job.ctl.clone(),
             mount: job.mount.clone(),
             token: job.token.to_string(),
         };
-        Self { job, looker, queue, running: BTreeMap::new(), starts: 0, wake_at: None }
+        let log = Log::at(job.prefix.join(".scr/scrfs-run.log"));
+        let floor = job.fresh.then_some(u64::MAX);
+        Self {
+            job,
+            looker,
+            queue,
+            running: BTreeMap::new(),
+            starts: 0,
+            wake_at: None,
+            input: input::Input::of_process(),
+            log,
+            folded: Folded::default(),
+            floor,
+        }
     }
 
     fn run(&mut self, events: &Receiver<Event>) -> Outcome<u8> {
@@ -162,23 +193,64 @@ impl Driver {
 
     fn understand(&mut self, event: Event) -> Option<Input> {
         match event {
-            Event::Tell(input) => Some(input),
-            Event::Ready(started, Ready { epoch, current }) => {
-                tracing::debug!(%epoch, started, "the coordinators are ready");
-                // Not of those that have ended or are to end.
-                let part = self.running.get(&Part::Coordinators).filter(|_| started == self.starts)?;
-                (!part.stopped).then(|| Input::Ready(current.map(OsString::from_vec)))
+            Event::Tell(input) => {
+                if let Input::Looked { nodes, .. } = &input {
+                    self.folded.is_explained |= nodes.iter().any(|node| node.problem.is_some());
+                }
+                self.folded.is_explained |= matches!(input, Input::Refused(_) | Input::Signal(_));
+                Some(input)
+            }
+            Event::Lost(name, how) => self.lost(&name, how),
+            Event::Folded(bytes) => {
+                self.folded.add(&bytes);
+                None
+            }
+            Event::Said(started, word) => {
+                tracing::debug!(started, ?word, "the coordinators say");
+                self.said(started, word)
             }
             Event::Ended(part, pid) => {
                 let code = self.reap(part, pid)?;
                 Some(match part {
                     Part::Program => Input::ProgramEnded(code),
                     Part::Coordinators => Input::CoordinatorsEnded(code),
-                    Part::Flush if code == 0 => Input::Flushed(Ok(())),
-                    Part::Flush => Input::Flushed(Err(format!("scrfs-ctl wait ended with exit code {code}"))),
+                    Part::Save if code == 0 => Input::Saved(Ok(())),
+                    Part::Save => Input::Saved(Err("the lines above say what".to_owned())),
                 })
             }
         }
+    }
+
+    /// Coordinators of this start.
+    fn said(&mut self, started: u64, word: Word) -> Option<Input> {
+        // Not of those that have ended or are to end.
+        let part = self.running.get(&Part::Coordinators).filter(|part| !part.stopped);
+        let serves = part.is_some() && started == self.starts;
+        match word {
+            Word::Lost(Lost { host, why }) => self.lost(
+                &host,
+                match why {
+                    Why::Network => "has lost its power or its network (the other nodes say so)",
+                    Why::Silent => {
+                        "does not respond any more, though its network does (the other nodes say so)"
+                    }
+                },
+            ),
+            Word::Ready(Ready { epoch, current }) if serves => {
+                // Whatever it was, it is over.
+                self.folded = Folded::default();
+                self.floor = self.floor.map(|floor| floor.min(epoch.0));
+                Some(Input::Ready(current.map(OsString::from_vec)))
+            }
+            Word::Halt(HaltDue { reason }) if serves => Some(Input::HaltDue(reason)),
+            Word::Ready(_) | Word::Halt(_) => None,
+        }
+    }
+
+    fn lost(&mut self, name: &str, how: &'static str) -> Option<Input> {
+        self.folded.is_explained = true;
+        let host = self.job.plan.hosts.iter().find(|host| same_host(host, name))?.clone();
+        Some(Input::Lost { host, how })
     }
 
     /// The exit code, if that process is still the one that is watched.
@@ -197,24 +269,51 @@ impl Driver {
         match wanted {
             Output::Look { serial, hosts, sweep, doubt } => {
                 let (looker, queue) = (self.looker.clone(), self.queue.clone());
+                let prefix = self.job.prefix.clone();
                 spawn("look", move || {
                     let nodes = looker.look(&hosts, sweep, doubt);
-                    drop(queue.send(Event::Tell(Input::Looked { serial, nodes })));
+                    let halt = prefix::halt(&prefix);
+                    drop(queue.send(Event::Tell(Input::Looked { serial, nodes, halt })));
                 })?;
             }
-            Output::StartCoordinators { hosts, start } => self.start_coordinators(&hosts, start)?,
-            Output::StartProgram { hosts, current } => {
-                let set = [("SCRFS_CURRENT", current.unwrap_or_default()), self.mark()];
-                let line = self.job.mpirun.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
-                self.start(Part::Program, &line, Streams::Ours).map_err(|e| cannot_start(&line, &e))?;
+            Output::StartCoordinators { hosts, start, keep } => {
+                self.start_coordinators(&hosts, start, keep)?;
+            }
+            Output::StartProgram { hosts, current, run } => {
+                let set = [
+                    ("SCRFS_CURRENT", current.unwrap_or_default()),
+                    ("SCRFS_MOUNT", self.job.mount.clone().into()),
+                    ("SCRFS_HOSTS", hosts.join(",").into()),
+                    ("SCRFS_RUN", run.to_string().into()),
+                    self.mark(),
+                ];
+                let line = self.job.lines.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
+                let streams = Streams::Program { input: self.input.give()?, errors: true };
+                self.start(Part::Program, &line, streams).map_err(|e| cannot_start(&line, &e))?;
+            }
+            Output::SignalProgram(signal) => {
+                // What its launcher says about that.
+                self.folded.is_explained = true;
+                self.signal_program(signal);
             }
             Output::StopProgram => self.stop(Part::Program),
             Output::StopCoordinators => self.stop(Part::Coordinators),
-            Output::AwaitFlush(host) => self.await_flush(host)?,
+            Output::Hurry => {
+                let at = Instant::now() + HURRY;
+                for part in self.running.values_mut().filter(|part| part.stopped) {
+                    part.kill_at = part.kill_at.map(|former| former.min(at));
+                }
+            }
+            Output::Save { host, limit, due, newest } => self.save(host, limit, due, newest)?,
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
             Output::Say(line) => output::talk(&format!("scrfs-run: {line}")),
             Output::Hint(line) => output::talk(&format!("hint: {line}")),
-            Output::Finish(code) => return Ok(Some(code)),
+            Output::Finish(code) => {
+                if code != 0 {
+                    self.folded.end();
+                }
+                return Ok(Some(code));
+            }
         }
         Ok(None)
     }
@@ -225,59 +324,119 @@ impl Driver {
 
     fn start(&mut self, part: Part, line: &CommandLine, streams: Streams) -> io::Result<()> {
         tracing::debug!(?part, ?line.program, ?line.arguments, "starting");
-        let group = Group::start(line, streams)?;
+        let mut group = Group::start(line, streams)?;
         let (pid, queue) = (group.id(), self.queue.clone());
+        let heard = group.take_errors().map(|errors| self.listen(part, pid, errors)).transpose()?;
         self.running.insert(part, Running { group, stopped: false, kill_at: None });
         std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
             drop(process::await_end(pid));
+            // What it said belongs before its end; but what it has left behind may keep the pipe open.
+            if let Some(heard) = heard {
+                let _ = heard.recv_timeout(LAST_WORDS);
+            }
             drop(queue.send(Event::Ended(part, pid)));
         })?;
         Ok(())
     }
 
+    /// Understands what a launcher says, and passes on the rest. The answer comes when it has ended.
+    fn listen(&self, part: Part, pid: Pid, errors: ChildStderr) -> io::Result<Receiver<()>> {
+        let lines = &self.job.lines;
+        let launcher = if part == Part::Program { &lines.launcher } else { &lines.service };
+        let (launcher, queue, log) = (Arc::clone(launcher), self.queue.clone(), self.log.clone());
+        let (wait, raw) = (part == Part::Program, self.job.raw_launcher_output);
+        let (tell, told) = mpsc::channel();
+        let pid = pid.as_raw().unsigned_abs();
+        std::thread::Builder::new().name("errors".to_owned()).spawn(move || {
+            let said = |said: Said, bytes: &[u8]| {
+                if raw {
+                    talk::pass_on(bytes, wait);
+                } else {
+                    log.add(bytes);
+                }
+                match said {
+                    Said::Lost(hosts) => {
+                        for host in hosts {
+                            drop(queue.send(Event::Lost(host, BY_LAUNCHER)));
+                        }
+                    }
+                    Said::Refused(refusal) => drop(queue.send(Event::Tell(Input::Refused(refusal)))),
+                    Said::Noise if raw => {}
+                    Said::Noise => drop(queue.send(Event::Folded(bytes.to_vec()))),
+                }
+            };
+            talk::listen(errors, launcher, pid, |bytes| talk::pass_on(bytes, wait), said);
+            let _ = tell.send(());
+        })?;
+        Ok(told)
+    }
+
+    /// Its launcher passes it on to the ranks.
+    fn signal_program(&self, signal: u8) {
+        if let (Some(running), Ok(signal)) =
+            (self.running.get(&Part::Program), Signal::try_from(i32::from(signal)))
+        {
+            process::signal_leader(running.group.id(), signal);
+        }
+    }
+
     fn stop(&mut self, part: Part) {
         if let Some(running) = self.running.get_mut(&part) {
-            // A second wish to stop does not wait.
-            let signal = if running.stopped { Signal::SIGKILL } else { Signal::SIGTERM };
-            process::signal(running.group.id(), signal);
+            let asks = match part {
+                Part::Coordinators => self.job.lines.service.stop_signal(),
+                _ => Signal::SIGTERM,
+            };
+            match asks {
+                // A second wish to stop does not wait.
+                _ if running.stopped => process::signal(running.group.id(), Signal::SIGKILL),
+                Signal::SIGTERM => process::signal(running.group.id(), asks),
+                _ => process::signal_leader(running.group.id(), asks),
+            }
             running.stopped = true;
             running.kill_at.get_or_insert(Instant::now() + GRACE);
         }
     }
 
-    fn start_coordinators(&mut self, hosts: &[String], start: Start) -> Outcome {
+    fn start_coordinators(&mut self, hosts: &[String], start: Start, keep: bool) -> Outcome {
         self.starts += 1;
-        let (job, set) = (&self.job, [self.mark()]);
-        let line = job.mpirun.coordinators(hosts, &job.coordinator, start, &job.mount, &set);
+        if start == Start::Restart {
+            self.folded.end();
+        }
+        let job = &self.job;
+        let mut set = vec![self.mark()];
+        if keep {
+            set.push(("SCRFS_KEEP_UNSEALED", "1".into()));
+        }
+        let restart = Restart { not_before: self.floor.unwrap_or(0), name: job.token.name.clone() };
+        let line = job.lines.coordinators(hosts, &job.coordinator, start, &job.mount, &restart, &set);
         self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
         let (started, queue) = (self.starts, self.queue.clone());
         match self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output()) {
             Some(output) => spawn("coordinators", move || {
-                announce::listen(output, |ready| drop(queue.send(Event::Ready(started, ready))));
+                announce::listen(output, |word| drop(queue.send(Event::Said(started, word))));
             }),
             None => Ok(()),
         }
     }
 
-    fn await_flush(&mut self, host: String) -> Outcome {
-        if let Some(former) = self.running.remove(&Part::Flush) {
+    fn save(&mut self, host: String, limit: Duration, due: bool, newest: bool) -> Outcome {
+        if let Some(former) = self.running.remove(&Part::Save) {
             process::signal(former.group.id(), Signal::SIGKILL);
             former.group.reap();
         }
-        let limit = self.job.plan.flush_limit.as_secs().to_string();
-        let every = self.job.flush_every.to_string();
-        let command: [&OsStr; 8] = [
-            self.job.ctl.as_os_str(),
-            "wait".as_ref(),
-            "--mount".as_ref(),
-            self.job.mount.as_os_str(),
-            "--limit".as_ref(),
-            limit.as_ref(),
-            "--every".as_ref(),
-            every.as_ref(),
-        ];
-        let line = self.job.mpirun.tool(&[host], &command);
-        self.start(Part::Flush, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
+        let (limit, every) = (limit.as_secs().to_string(), self.job.flush_every.to_string());
+        let mount = self.job.mount.as_os_str();
+        let mut command: Vec<&OsStr> =
+            vec![self.job.ctl.as_os_str(), "save".as_ref(), "--mount".as_ref(), mount, "--limit".as_ref()];
+        command.push(limit.as_ref());
+        if newest {
+            command.push("--newest".as_ref());
+        }
+        if due {
+            command.extend([OsStr::new("--every"), every.as_ref()]);
+        }
+        let line = self.job.lines.tool(&[host], &command);
+        self.start(Part::Save, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
     }
 
     /// Nothing that was started outlives this program.
@@ -296,6 +455,27 @@ impl Driver {
             part.group.reap();
         }
         process::end_orphans();
+    }
+}
+
+/// What launchers said about something that has gone wrong: told where nothing else explains it.
+#[derive(Debug, Default)]
+struct Folded {
+    text: Vec<u8>,
+    is_explained: bool,
+}
+
+impl Folded {
+    fn add(&mut self, bytes: &[u8]) {
+        let room = FOLDED_BYTES_MAX.saturating_sub(self.text.len());
+        self.text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn end(&mut self) {
+        let Self { text, is_explained } = std::mem::take(self);
+        if !is_explained {
+            talk::pass_on(&text, false);
+        }
     }
 }
 

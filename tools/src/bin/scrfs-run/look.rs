@@ -1,6 +1,7 @@
 //! How nodes are: each is asked by `scrfs-ctl probe`, started there the way the program will be. A node is fit when that
 //! answers and finds no problem.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -12,13 +13,18 @@ use nix::sys::signal::Signal;
 use rustix::fs::MemfdFlags;
 use scrfs_tools::probe::Report;
 
-use crate::launcher::{CommandLine, Mpirun};
+use crate::launcher::{CommandLine, Lines};
 use crate::process::{self, Group, Streams};
+use crate::reach;
+use crate::scheduler;
 use crate::supervise::Look;
+use crate::talk;
 
 /// How long a node may take to answer.
 const LIMIT: Duration = Duration::from_secs(8);
-/// Nodes that are asked at the same time, each by an mpirun of its own.
+/// The same for one that does not answer a connection, though others do.
+const SILENT_LIMIT: Duration = Duration::from_secs(3);
+/// Nodes that are asked at the same time, each by a launcher of its own.
 const AT_ONCE: usize = 16;
 /// An answer and what launchers add to it are not longer.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
@@ -26,42 +32,49 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// Asks nodes; copies may be used in any thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Looker {
-    pub(crate) mpirun: Mpirun,
+    pub(crate) lines: Lines,
     pub(crate) ctl: PathBuf,
     pub(crate) mount: PathBuf,
     pub(crate) token: String,
 }
 
 impl Looker {
-    /// All of `hosts`, in their order. All at once is quick when all are there, and tells nothing when one is not; so
-    /// with `doubt` each is asked by itself from the start. One that was too slow is asked once more: a busy machine is
-    /// not a dead one.
+    /// All of `hosts`, in their order. Those that answer a connection are asked all at once: that is quick when all are
+    /// there, and tells nothing when one is not; so with `doubt` each is asked by itself, as are those that do not answer
+    /// one. Whom the scheduler names is not asked.
     pub(crate) fn look(&self, hosts: &[String], sweep: bool, doubt: bool) -> Vec<Look> {
+        let (unfit, silent) = std::thread::scope(|scope| {
+            let unfit = scope.spawn(|| scheduler::unfit(hosts));
+            let silent = reach::silent(hosts);
+            (unfit.join().unwrap_or_default(), silent)
+        });
         let mut found: Vec<Option<Report>> = hosts.iter().map(|_| None).collect();
-        if hosts.len() > 1 && !doubt {
-            for report in self.ask(hosts, sweep).0 {
-                if let Some(at) = hosts.iter().position(|h| same_host(h, &report.host)) {
-                    found[at] = Some(report);
-                }
+        let mut reasons = vec![String::new(); hosts.len()];
+        let mut asked: Vec<usize> = Vec::new();
+        for (at, host) in hosts.iter().enumerate() {
+            match unfit.iter().find(|(name, _)| same_host(host, name)) {
+                Some((_, state)) => reasons[at] = format!("the scheduler says that it is {state}"),
+                None => asked.push(at),
             }
         }
-        let missing: Vec<usize> = (0..hosts.len()).filter(|&at| found[at].is_none()).collect();
-        let mut reasons = vec![String::new(); hosts.len()];
-        for chunk in missing.chunks(AT_ONCE) {
-            std::thread::scope(|scope| {
-                let one = |at: usize| std::slice::from_ref(&hosts[at]);
-                let asked: Vec<_> = chunk
-                    .iter()
-                    .map(|&at| (at, scope.spawn(move || self.ask_twice(one(at), sweep))))
-                    .collect();
-                for (at, thread) in asked {
-                    match thread.join() {
-                        Ok(Ok(report)) => found[at] = Some(report),
-                        Ok(Err(silence)) => reasons[at] = silence.to_string(),
-                        Err(_) => "the question failed".clone_into(&mut reasons[at]),
-                    }
-                }
-            });
+        let (alone, together): (Vec<_>, Vec<_>) =
+            asked.into_iter().partition(|at| doubt || silent.contains(at));
+        let answers = std::thread::scope(|scope| {
+            let together = &together;
+            let all = scope.spawn(move || self.ask_together(hosts, together, sweep));
+            let each = self.ask_each(hosts, &alone, &silent, sweep);
+            all.join().unwrap_or_default().into_iter().chain(each).collect::<Vec<_>>()
+        });
+        let missing: Vec<usize> = together
+            .iter()
+            .copied()
+            .filter(|at| answers.iter().all(|(answered, _)| answered != at))
+            .collect();
+        for (at, answer) in answers.into_iter().chain(self.ask_each(hosts, &missing, &silent, sweep)) {
+            match answer {
+                Ok(report) => found[at] = Some(report),
+                Err(silence) => reasons[at] = silence.to_string(),
+            }
         }
         hosts
             .iter()
@@ -74,39 +87,83 @@ impl Looker {
                     orphans: r.orphans,
                     foreign: r.foreign,
                     writers: r.writers,
+                    unsealed: r.unsealed,
+                    unsaved: r.unsaved,
                 },
                 None => Look { host: host.clone(), problem: Some(reason), ..Look::default() },
             })
             .collect()
     }
 
-    fn ask_twice(&self, host: &[String], sweep: bool) -> Result<Report, Silence> {
-        let mut asked = self.ask(host, sweep);
-        if asked.0.is_empty() && matches!(asked.1, Silence::TooSlow) {
-            asked = self.ask(host, sweep);
+    /// One launcher over all: who answered.
+    fn ask_together(
+        &self,
+        hosts: &[String],
+        which: &[usize],
+        sweep: bool,
+    ) -> Vec<(usize, Result<Report, Silence>)> {
+        if which.is_empty() {
+            return Vec::new();
+        }
+        let names: Vec<String> = which.iter().map(|&at| hosts[at].clone()).collect();
+        let reports = self.ask(&names, sweep, LIMIT).0.into_iter();
+        let place = |report: &Report| which.iter().copied().find(|&at| same_host(&hosts[at], &report.host));
+        reports.filter_map(|report| Some((place(&report)?, Ok(report)))).collect()
+    }
+
+    /// One launcher for each: everybody's answer, or why there is none.
+    fn ask_each(
+        &self,
+        hosts: &[String],
+        which: &[usize],
+        silent: &BTreeSet<usize>,
+        sweep: bool,
+    ) -> Vec<(usize, Result<Report, Silence>)> {
+        let mut answers = Vec::new();
+        for chunk in which.chunks(AT_ONCE) {
+            std::thread::scope(|scope| {
+                let ask =
+                    |at: usize| self.ask_one(std::slice::from_ref(&hosts[at]), sweep, silent.contains(&at));
+                let asked: Vec<_> = chunk.iter().map(|&at| (at, scope.spawn(move || ask(at)))).collect();
+                for (at, thread) in asked {
+                    answers.push((at, thread.join().unwrap_or(Err(Silence::TooSlow(LIMIT)))));
+                }
+            });
+        }
+        answers
+    }
+
+    /// One that was too slow is asked once more, a busy machine is not a dead one; but not if it does not answer a
+    /// connection either.
+    fn ask_one(&self, host: &[String], sweep: bool, silent: bool) -> Result<Report, Silence> {
+        let limit = if silent { SILENT_LIMIT } else { LIMIT };
+        let mut asked = self.ask(host, sweep, limit);
+        if asked.0.is_empty() && !silent && matches!(asked.1, Silence::TooSlow(_)) {
+            asked = self.ask(host, sweep, limit);
         }
         let (reports, silence) = asked;
         reports.into_iter().next().ok_or(silence)
     }
 
-    /// One mpirun over `hosts`: the answers, and what it means if there is none.
-    fn ask(&self, hosts: &[String], sweep: bool) -> (Vec<Report>, Silence) {
+    /// One launcher over `hosts`: the answers, and what it means if there is none.
+    fn ask(&self, hosts: &[String], sweep: bool, limit: Duration) -> (Vec<Report>, Silence) {
         let mut command: Vec<&OsStr> =
             vec![self.ctl.as_os_str(), "probe".as_ref(), "--mount".as_ref(), self.mount.as_os_str()];
         if sweep {
             command.extend([OsStr::new("--sweep"), OsStr::new(&self.token)]);
         }
-        match bounded(&self.mpirun.tool(hosts, &command), LIMIT) {
+        let launcher = self.lines.service.as_ref();
+        match bounded(&self.lines.tool(hosts, &command), limit, true) {
             Ok(Ended { output, code }) => {
-                (Report::find_all(&output), code.map_or(Silence::TooSlow, Silence::Unreachable))
+                let said = talk::refusal_in(&self.lines.service, &output);
+                let silence = match (code, said) {
+                    (None, _) => Silence::TooSlow(limit),
+                    (Some(_), Some(said)) => Silence::Refused(said),
+                    (Some(code), None) => Silence::Unreachable(launcher.name(), code),
+                };
+                (Report::find_all(&output), silence)
             }
-            Err(error) => {
-                let launcher = self.mpirun.program.display();
-                (
-                    Vec::new(),
-                    Silence::NoLauncher(format!("{launcher}: {error}; name the launcher with --mpirun")),
-                )
-            }
+            Err(error) => (Vec::new(), Silence::Refused(format!("{}: {error}", launcher.name()))),
         }
     }
 }
@@ -114,31 +171,31 @@ impl Looker {
 /// Why a node did not answer.
 #[derive(Debug, thiserror::Error)]
 enum Silence {
-    #[error("it cannot be reached (launcher's exit code {0})")]
-    Unreachable(u8),
-    #[error("no answer in {} s", LIMIT.as_secs())]
-    TooSlow,
+    #[error("it cannot be reached ({0} ended with exit code {1})")]
+    Unreachable(&'static str, u8),
+    #[error("no answer in {} s", .0.as_secs())]
+    TooSlow(Duration),
     #[error("{0}")]
-    NoLauncher(String),
+    Refused(String),
 }
 
 /// Lists and hosts may differ in their domain.
-fn same_host(listed: &str, reported: &str) -> bool {
+pub(crate) fn same_host(listed: &str, reported: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     listed == reported || short(listed) == short(reported)
 }
 
-struct Ended {
-    output: String,
+pub(crate) struct Ended {
+    pub(crate) output: String,
     /// `None`: it had to be ended.
-    code: Option<u8>,
+    pub(crate) code: Option<u8>,
 }
 
 /// Runs a command to its end, or ends it after `limit`. Its output goes to memory rather than through a pipe: nobody
-/// has to wait for grandchildren that keep a pipe open.
-fn bounded(line: &CommandLine, limit: Duration) -> io::Result<Ended> {
+/// has to wait for grandchildren that keep a pipe open. `errors`: standard error counts as output.
+pub(crate) fn bounded(line: &CommandLine, limit: Duration, errors: bool) -> io::Result<Ended> {
     let memory = File::from(rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC)?);
-    let group = Group::start(line, Streams::Into(memory.try_clone()?))?;
+    let group = Group::start(line, Streams::Into(memory.try_clone()?, errors))?;
     let id = group.id();
     let (tell, told) = mpsc::channel();
     let waiter = std::thread::spawn(move || drop(tell.send(process::await_end(id))));

@@ -1,29 +1,48 @@
 //! `scrfs-run`: runs a program so that it outlives its nodes. In reading order:
 //!
 //! - `arguments`: the command line and the parameters, as one checked value
+//! - `forgotten`: what to say when `--` is missing
+//! - `allocation`: when it ends, and whether it outlives a node
 //! - `supervise`: what is done when; a state machine
-//! - `prefix`: whether the prefix can be written
-//! - `launcher`: the command lines of mpirun
+//! - `prefix`: whether the prefix can be written, and what the halt file says
+//! - `launcher`: the command lines of mpirun, srun and others, and what they say
+//! - `layout`, `scheduler`: what the allocation says
 //! - `drive`: carries out what `supervise` decides
-//! - `announce`: reads that programs may start
+//! - `announce`, `talk`: what coordinators announce, and what launchers say
+//! - `input`: the program's standard input, at each run
 //! - `process`: starting and ending process groups
-//! - `look`: how nodes are
+//! - `look`, `reach`: how nodes are
 
+mod allocation;
 mod announce;
 mod arguments;
 mod drive;
+mod forgotten;
+mod input;
 mod launcher;
+mod layout;
 mod look;
 mod prefix;
 mod process;
+mod reach;
+mod scheduler;
 mod supervise;
+mod talk;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::CommandFactory;
+use scrfs::manual::{self, Page};
 use scrfs_tools::{Outcome, exit};
 
+/// What the manual says beside the command line.
+const PAGE: Page = Page { name: "scrfs-run", section: 1, text: include_str!("scrfs-run.1") };
+
 fn main() -> ExitCode {
+    let command = arguments::Arguments::command;
+    if let Some(written) = manual::when_asked(std::env::args_os(), command, PAGE, false) {
+        return written;
+    }
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(failure) => exit("scrfs-run", Err(failure)),
@@ -31,6 +50,5 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<u8> {
-    let job = arguments::Arguments::parse().into_job()?;
-    if job.enable { drive::supervised(job) } else { drive::plain(job) }
+    drive::supervised(forgotten::parse(&std::env::args_os().collect::<Vec<_>>())?.into_job()?)
 }

@@ -1,16 +1,20 @@
-//! Looks whether the prefix can be written, and says so when it cannot: a job does not need it to start or to restart
-//! from the caches, but a person who mistyped it wants to know at once.
+//! What scrfs-run looks at in the prefix: the halt file; and whether the prefix can be written. It says so when it cannot: a
+//! job does not need it to start or to restart from the caches, but a person who mistyped it wants to know at once.
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::Access;
+use rustix::fs::Access as Right;
 use scrfs::bounded;
+use scrfs::control::AdviceRules;
+use scrfs::halt::{self, Access, HaltFile};
 use scrfs_tools::{Outcome, output};
 
 /// A PFS that takes longer has a problem.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Tools hold the halt file's lock no longer.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Returns at once; the warning comes when it is known.
 pub(crate) fn look(prefix: &Path) -> Outcome {
@@ -29,10 +33,20 @@ pub(crate) fn look(prefix: &Path) -> Outcome {
     })
 }
 
+/// Why the job is to be halted, if its halt file says so; what cannot be read says nothing.
+pub(crate) fn halt(prefix: &Path) -> Option<String> {
+    let path = halt::path(prefix);
+    let read = move || HaltFile::open(&path, Access::Read, LOCK_LIMIT).map_err(io::Error::other);
+    let file = bounded::within(LIMIT, read).ok().flatten()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    // Of the allocation's end the supervisor knows itself.
+    halt::due(&file.halt, &AdviceRules::default(), now, 0).map(|stop| stop.reason)
+}
+
 /// `<prefix>/.scr`, where coordinators keep their records.
 fn make(prefix: &Path) -> io::Result<()> {
     let records = scrfs::prefix::make(prefix)?;
-    Ok(rustix::fs::access(&records, Access::WRITE_OK | Access::EXEC_OK)?)
+    Ok(rustix::fs::access(&records, Right::WRITE_OK | Right::EXEC_OK)?)
 }
 
 #[cfg(test)]
@@ -40,6 +54,21 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn the_halt_file_says_whether_a_program_is_started() {
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(halt(place.path()), None);
+        let records = scrfs::prefix::make(place.path()).unwrap();
+        let mut file =
+            HaltFile::open(&records.join("halt.scr"), Access::Create, LOCK_LIMIT).unwrap().unwrap();
+        file.halt.checkpoints_left = Some(0);
+        file.store().unwrap();
+        drop(file);
+        assert_eq!(halt(place.path()).as_deref(), Some("no checkpoints are left by the halt file"));
+        fs::write(records.join("halt.scr"), b"junk").unwrap();
+        assert_eq!(halt(place.path()), None);
+    }
 
     #[test]
     fn what_can_be_written_is_made_and_what_cannot_is_named() {

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,14 +34,14 @@ pub(crate) struct Group {
 /// Where a command's input comes from and its output goes.
 #[derive(Debug)]
 pub(crate) enum Streams {
-    /// This program's; input only if it is no terminal (a background group may not read from one).
-    Ours,
+    /// Output is this program's; errors through [`Group::take_errors`] if they are wanted, else this program's too.
+    Program { input: Stdio, errors: bool },
     /// No input; both outputs are this program's standard error.
     Talk,
-    /// No input; output through [`Group::take_output`], errors to this program's standard error.
+    /// No input; output and errors through [`Group::take_output`] and [`Group::take_errors`].
     Piped,
-    /// No input, no errors; output to a file.
-    Into(File),
+    /// No input; output to a file, with errors or without.
+    Into(File, bool),
 }
 
 /// Groups that were started and not reaped: what else is a child of this process is an orphan.
@@ -59,18 +59,21 @@ impl Group {
             command.current_dir(directory);
         }
         match streams {
-            Streams::Ours if !io::stdin().is_terminal() => {}
-            Streams::Ours => {
-                command.stdin(Stdio::null());
+            Streams::Program { input, errors } => {
+                command.stdin(input);
+                if errors {
+                    command.stderr(Stdio::piped());
+                }
             }
             Streams::Talk => {
                 command.stdin(Stdio::null()).stdout(io::stderr().as_fd().try_clone_to_owned()?);
             }
             Streams::Piped => {
-                command.stdin(Stdio::null()).stdout(Stdio::piped());
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             }
-            Streams::Into(file) => {
-                command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(file);
+            Streams::Into(file, errors) => {
+                let errors = if errors { file.try_clone()?.into() } else { Stdio::null() };
+                command.stdin(Stdio::null()).stderr(errors).stdout(file);
             }
         }
         // Held until the child is known as ours.
@@ -91,6 +94,11 @@ impl Group {
         self.child.stdout.take()
     }
 
+    /// The same for its errors.
+    pub(crate) fn take_errors(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
+    }
+
     /// Waits for its end and takes the exit code; what is left of the group is killed.
     pub(crate) fn reap(mut self) -> u8 {
         // Before the leader is reaped: as long as it is a zombie, the group's number is taken.
@@ -105,6 +113,12 @@ impl Group {
 /// To all of a group whose leader was not reaped. That all have ended already is no failure.
 pub(crate) fn signal(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
+}
+
+/// To the leader alone, which was not reaped: launchers pass a signal on to their ranks, and what they reach nodes by may not
+/// stand it.
+pub(crate) fn signal_leader(group: Pid, signal: Signal) {
+    let _ = kill(group, signal);
 }
 
 /// Returns when the process has ended, without reaping it.

@@ -2,8 +2,11 @@
 //! out; no process, file, clock or thread.
 //!
 //! One turn of a job's life: *look* at all nodes, *recover* (coordinators choose and rebuild a dataset), *run* the
-//! program; when it ends, either *flush* and be done, or *clear* what is left and look again.
+//! program; when it ends, either *save* what is to be on the PFS and be done, or *clear* what is left and look again.
 
+mod ending;
+mod halting;
+mod losing;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -12,15 +15,24 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
-pub(crate) use self::message::{Input, Look, Output, Plan, Start};
+use self::ending::End;
+use self::halting::Halting;
+pub(crate) use self::message::{EndPlan, Input, Look, Output, Plan, Start};
+use crate::launcher::Refusal;
 
 /// Hints.
 const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
+/// What a node without a mount says.
+const NO_MOUNT: &str = "is not an scrfs mount";
+const ASK_FOR_IT: &str = "a job gets its mounts from the scheduler's prolog when it asks for them (sbatch --constraint=scrfs or \
+                          --comment=scrfs), or root runs `scrfs mount` on each node; --mount says where they are";
 const END_THEM: &str =
     "let these end, or end them, and start again; a restart would remove the files that they write";
 const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
+/// The exit code when the program was ended because a halt was due (EX_TEMPFAIL): a later run can go on.
+const HALTED: u8 = 75;
 /// The coordinators' exit code when starting them again is of no use (EX_CONFIG).
 const SETTINGS: u8 = 78;
 /// Attaching takes a few seconds; after this time it is tried anew.
@@ -33,12 +45,8 @@ const ATTACH_PAUSES: [Duration; 4] =
 const ATTACHED_WELL: Duration = Duration::from_secs(5);
 /// Whatever does not end in this time after KILL is left to the nodes' sweep.
 const CLEAR_LIMIT: Duration = Duration::from_secs(15);
-/// What asks for the end of flushes keeps to the limit by itself; its launcher gets this much more.
-const FLUSH_LAUNCH: Duration = Duration::from_secs(15);
 /// How often it is said that recovery goes on.
 const TELL: Duration = Duration::from_secs(10);
-/// Attaches for the sake of a flush, after the program's end.
-const FLUSH_ATTACHES_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -52,8 +60,12 @@ enum Phase {
     Running,
     /// The program ended with 0; its nodes are looked at, for a launcher's 0 alone proves nothing.
     Checking,
-    /// The program ended well; flushes go on.
-    Flushing,
+    /// The program is being ended, the coordinators live on.
+    Stopping(End),
+    /// The program has ended; what is to be on the PFS is brought there.
+    Saving(End),
+    /// That could not be: nodes are asked what they have.
+    Naming(End),
     /// Waiting until program and coordinators have ended.
     Clearing(After),
     /// [`Output::Finish`] was given.
@@ -64,13 +76,14 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     Look,
+    Save(End),
     Finish(u8),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coordinators {
     Down,
-    /// They have not settled yet.
+    /// They have not settled yet, or are being ended.
     Starting,
     /// Since then they serve.
     Settled(Duration),
@@ -95,7 +108,7 @@ pub(crate) struct Supervisor {
     attach_at: Option<Duration>,
     attach_failures: u32,
     recovery_failures: u32,
-    flush_attaches: u32,
+    save_attaches: u32,
     serial: u64,
     /// The program was started this many times.
     runs: u32,
@@ -107,6 +120,13 @@ pub(crate) struct Supervisor {
     run_to_judge: bool,
     /// A node of the running program is dead, whatever its launcher says.
     node_lost: bool,
+    /// Nodes of this run were named as lost: the others need not be doubted.
+    named: Vec<String>,
+    /// Why the first launch failed, if its launcher says so.
+    refusal: Option<Refusal>,
+    halting: Option<Halting>,
+    /// The last signal came then.
+    signalled: Option<Duration>,
     code: u8,
 }
 
@@ -124,13 +144,17 @@ impl Supervisor {
             attach_at: None,
             attach_failures: 0,
             recovery_failures: 0,
-            flush_attaches: 0,
+            save_attaches: 0,
             serial: 0,
             runs: 0,
             newest: 0,
             fruitless: 0,
             run_to_judge: false,
             node_lost: false,
+            named: Vec::new(),
+            refusal: None,
+            halting: None,
+            signalled: None,
             code: 1,
         }
     }
@@ -143,17 +167,24 @@ impl Supervisor {
         }
         match input {
             Input::Begin => self.look(false, &mut out),
-            Input::Looked { serial, nodes } if serial == self.serial => self.looked(now, &nodes, &mut out),
+            Input::Looked { serial, nodes, halt } if serial == self.serial => {
+                self.looked(now, &nodes, halt, &mut out);
+            }
             Input::Ready(current) => self.ready(now, current, &mut out),
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
-            Input::Flushed(result) => self.flushed(now, result, &mut out),
+            Input::Saved(result) => self.saved(now, result, &mut out),
+            Input::HaltDue(reason) => self.halt_due(now, reason, &mut out),
             Input::Signal(signal) => self.signal(now, signal, &mut out),
+            Input::Lost { host, how } => self.lost(now, &host, how, &mut out),
+            Input::Refused(refusal) => self.refused(refusal),
             // An answer to a question of earlier; or only time has passed.
             Input::Looked { .. } | Input::Tick => {}
         }
         self.on_time(now, &mut out);
-        if let Some(next) = [self.deadline, self.attach_at, self.tell_at].into_iter().flatten().min() {
+        if let Some(next) =
+            [self.deadline, self.attach_at, self.tell_at, self.halt_at()].into_iter().flatten().min()
+        {
             out.push(Output::Wake(next.saturating_sub(now)));
         }
         out
@@ -171,7 +202,7 @@ impl Supervisor {
         out.push(Output::Look { serial: self.serial, hosts, sweep, doubt });
     }
 
-    fn looked(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
+    fn looked(&mut self, now: Duration, nodes: &[Look], halt: Option<String>, out: &mut Vec<Output>) {
         let mut lost_used = false;
         for node in nodes {
             if let Some(problem) = &node.problem
@@ -182,46 +213,50 @@ impl Supervisor {
             }
         }
         match self.phase {
-            Phase::Looking => self.choose(now, nodes, out),
+            Phase::Looking => self.choose(now, nodes, halt, out),
+            Phase::Naming(end) => self.name_unsaved(now, end, nodes, out),
             // The coordinators keep dying: is it because of a node?
             Phase::Running if lost_used => {
                 self.node_lost = true;
                 out.push(Output::Say("a node of the program is gone: ending the program".to_owned()));
                 out.push(Output::StopProgram);
             }
-            Phase::Checking if lost_used => {
-                out.push(Output::Say(
-                    "exit 0, but a node was lost: this run does not count as done".to_owned(),
-                ));
-                self.code = 1;
-                self.clear(now, After::Look, out);
+            Phase::Checking if lost_used => self.lost_at_the_end(now, out),
+            Phase::Checking => {
+                self.tell_left(nodes, out);
+                self.end(now, 0, true, out);
             }
-            Phase::Checking => self.flush(now, out),
             _ => {}
         }
     }
 
     /// All nodes are known: start the next run, or give up.
-    fn choose(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
+    fn choose(&mut self, now: Duration, nodes: &[Look], halt: Option<String>, out: &mut Vec<Output>) {
         if self.is_beneath_a_program(nodes, out) {
             self.run_to_judge = false;
-            return self.give_up("nothing is restarted beneath a living program", END_THEM, out);
+            out.push(Output::Say("giving up: nothing is restarted beneath a living program".to_owned()));
+            out.push(Output::Hint(END_THEM));
+            return self.finish(self.code, out);
         }
         let newest = nodes.iter().filter(|n| n.problem.is_none()).map(|n| n.newest).max().unwrap_or(0);
         if std::mem::take(&mut self.run_to_judge) {
             self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
         }
         self.newest = self.newest.max(newest);
+        if let Some(reason) = self.halted(now, halt) {
+            return self.stay_halted(now, &reason, out);
+        }
         if self.runs > 0 {
             if self.plan.runs.is_some_and(|most| self.runs >= most) {
                 return self.give_up(
+                    now,
                     &format!("{} runs were allowed (SCR_RUNS)", self.runs),
                     SEE_PROGRAM,
                     out,
                 );
             }
             if self.plan.runs.is_none() && self.fruitless >= 2 {
-                return self.give_up("two runs in a row protected nothing new", SEE_PROGRAM, out);
+                return self.give_up(now, "two runs in a row protected nothing new", SEE_PROGRAM, out);
             }
         }
         let live: Vec<String> =
@@ -230,13 +265,19 @@ impl Supervisor {
         let least = self.plan.min_nodes.unwrap_or(last).max(1);
         if live.len() < least {
             return self.give_up(
+                now,
                 &format!("{} nodes are left and {least} are needed (SCR_MIN_NODES)", live.len()),
-                "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES",
+                if nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(NO_MOUNT))) {
+                    ASK_FOR_IT
+                } else {
+                    "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES"
+                },
                 out,
             );
         }
         self.used = live.iter().take(self.plan.nodes.max(1)).cloned().collect();
         let spares = live.len() - self.used.len();
+        self.tell_unsealed(nodes, out);
         out.push(Output::Say(format!("run {} on {} (spares: {spares})", self.runs + 1, self.used.join(" "))));
         self.recover(now, out);
     }
@@ -262,10 +303,10 @@ impl Supervisor {
         found
     }
 
-    fn give_up(&mut self, why: &str, hint: &'static str, out: &mut Vec<Output>) {
+    fn give_up(&mut self, now: Duration, why: &str, hint: &'static str, out: &mut Vec<Output>) {
         out.push(Output::Say(format!("giving up: {why}")));
         out.push(Output::Hint(hint));
-        self.finish(self.code, out);
+        self.end(now, self.code, false, out);
     }
 
     fn finish(&mut self, code: u8, out: &mut Vec<Output>) {
@@ -273,20 +314,22 @@ impl Supervisor {
         self.deadline = None;
         self.tell_at = None;
         self.attach_at = None;
+        self.halting = None;
         out.push(Output::Finish(code));
     }
 
     fn recover(&mut self, now: Duration, out: &mut Vec<Output>) {
+        self.named.clear();
         self.phase = Phase::Recovering;
         self.deadline = Some(now + self.plan.ready_limit);
         self.tell_at = Some(now + TELL);
-        self.start_coordinators(Start::Restart, out);
+        self.start_coordinators(Start::Restart, false, out);
     }
 
-    fn start_coordinators(&mut self, start: Start, out: &mut Vec<Output>) {
+    fn start_coordinators(&mut self, start: Start, keep: bool, out: &mut Vec<Output>) {
         self.coordinators = Coordinators::Starting;
         self.attach_at = None;
-        out.push(Output::StartCoordinators { hosts: self.used.clone(), start });
+        out.push(Output::StartCoordinators { hosts: self.used.clone(), start, keep });
     }
 
     fn ready(&mut self, now: Duration, current: Option<OsString>, out: &mut Vec<Output>) {
@@ -308,10 +351,10 @@ impl Supervisor {
                     Some(name) => format!("the program can restart from {}", name.display()),
                     None => "no checkpoint: the program starts from the beginning".to_owned(),
                 }));
-                out.push(Output::StartProgram { hosts: self.used.clone(), current });
+                out.push(Output::StartProgram { hosts: self.used.clone(), current, run: self.runs });
             }
             Phase::Running => out.push(Output::Say("coordinators are back".to_owned())),
-            Phase::Flushing => self.await_flush(now, out),
+            Phase::Saving(end) => self.await_saved(now, end, out),
             _ => {}
         }
     }
@@ -323,12 +366,18 @@ impl Supervisor {
             matches!(former, Coordinators::Settled(since) if now.saturating_sub(since) >= ATTACHED_WELL);
         match self.phase {
             Phase::Recovering if code == SETTINGS => {
-                self.give_up("the coordinators refuse the parameters", SEE_COORDINATORS, out);
+                self.give_up(now, "the coordinators refuse the parameters", SEE_COORDINATORS, out);
+            }
+            Phase::Recovering if self.refusal.is_some() => {
+                let refusal = self.refusal.take();
+                let Some(Refusal { what, hint }) = refusal else { return };
+                self.give_up(now, &format!("the coordinators were not started: {what}"), hint, out);
             }
             Phase::Recovering => {
                 self.recovery_failures += 1;
                 if self.recovery_failures >= RECOVERIES_MAX {
                     return self.give_up(
+                        now,
                         &format!("recovery failed {RECOVERIES_MAX} times, at last: {why}"),
                         SEE_COORDINATORS,
                         out,
@@ -353,8 +402,9 @@ impl Supervisor {
                 }
                 self.attach_failures += 1;
             }
-            Phase::Flushing => self.attach_to_flush(now, out),
-            Phase::Clearing(after) => self.cleared(after, out),
+            Phase::Saving(end) if code == SETTINGS => self.cannot_save(now, end, out),
+            Phase::Saving(end) => self.attach_to_save(now, end, out),
+            Phase::Clearing(after) => self.cleared(now, after, out),
             _ => {}
         }
     }
@@ -368,61 +418,22 @@ impl Supervisor {
                 self.deadline = None;
                 self.ask(self.used.clone(), false, false, out);
             }
+            Phase::Running if self.was_signalled() => {
+                out.push(Output::Say(format!("the program was halted (exit code {code})")));
+                self.end(now, HALTED, false, out);
+            }
+            Phase::Stopping(end) => self.save(now, end, out),
             Phase::Running => {
+                if self.not_launched(now, out) {
+                    return;
+                }
                 self.code = if code == 0 { 1 } else { code };
                 out.push(Output::Say(format!("the program ended with exit code {code}")));
                 self.clear(now, After::Look, out);
             }
-            Phase::Clearing(after) => self.cleared(after, out),
+            Phase::Clearing(after) => self.cleared(now, after, out),
             _ => {}
         }
-    }
-
-    /// The program is done, its nodes are alive: let seals and flushes come to their end.
-    fn flush(&mut self, now: Duration, out: &mut Vec<Output>) {
-        self.phase = Phase::Flushing;
-        match self.coordinators {
-            Coordinators::Settled(_) => self.await_flush(now, out),
-            Coordinators::Down => self.attach_to_flush(now, out),
-            // `ready` or their end comes.
-            Coordinators::Starting => self.deadline = Some(now + ATTACH_LIMIT),
-        }
-    }
-
-    fn await_flush(&mut self, now: Duration, out: &mut Vec<Output>) {
-        let Some(host) = self.used.first().cloned() else { return };
-        self.deadline = Some(now + self.plan.flush_limit + FLUSH_LAUNCH);
-        out.push(Output::Say("the program is done: waiting for what is being sealed or flushed".to_owned()));
-        out.push(Output::AwaitFlush(host));
-    }
-
-    fn attach_to_flush(&mut self, now: Duration, out: &mut Vec<Output>) {
-        if self.flush_attaches >= FLUSH_ATTACHES_MAX {
-            out.push(Output::Say(
-                "coordinators do not come back: what is not flushed stays in the cache".to_owned(),
-            ));
-            return self.finish(0, out);
-        }
-        self.flush_attaches += 1;
-        self.deadline = Some(now + ATTACH_LIMIT);
-        self.start_coordinators(Start::Attach, out);
-    }
-
-    fn flushed(&mut self, now: Duration, result: Result<(), String>, out: &mut Vec<Output>) {
-        // Coordinators that died meanwhile are on their way back; their `ready` asks again.
-        if self.phase != Phase::Flushing || !self.is_settled() {
-            return;
-        }
-        if let Err(why) = result {
-            out.push(Output::Say(format!("not waiting any longer: {why}")));
-        }
-        self.clear(now, After::Finish(0), out);
-    }
-
-    fn signal(&mut self, now: Duration, signal: u8, out: &mut Vec<Output>) {
-        let code = 128_u8.saturating_add(signal);
-        out.push(Output::Say(format!("signal {signal}: ending the job")));
-        self.clear(now, After::Finish(code), out);
     }
 
     /// Ends what runs; then `after`.
@@ -436,15 +447,16 @@ impl Supervisor {
             out.push(Output::StopCoordinators);
         }
         self.deadline = Some(now + CLEAR_LIMIT);
-        self.cleared(after, out);
+        self.cleared(now, after, out);
     }
 
-    fn cleared(&mut self, after: After, out: &mut Vec<Output>) {
+    fn cleared(&mut self, now: Duration, after: After, out: &mut Vec<Output>) {
         if self.program_up || self.coordinators != Coordinators::Down {
             return;
         }
         match after {
-            After::Look => self.look(true, out),
+            After::Look => self.look(self.named.is_empty(), out),
+            After::Save(end) => self.save(now, end, out),
             After::Finish(code) => self.finish(code, out),
         }
     }
@@ -456,7 +468,7 @@ impl Supervisor {
     fn on_time(&mut self, now: Duration, out: &mut Vec<Output>) {
         if self.attach_at.is_some_and(|at| at <= now) && self.phase == Phase::Running && !self.node_lost {
             self.deadline = Some(now + ATTACH_LIMIT);
-            self.start_coordinators(Start::Attach, out);
+            self.start_coordinators(Start::Attach, false, out);
         }
         if self.phase != Phase::Recovering {
             self.tell_at = None;
@@ -464,6 +476,7 @@ impl Supervisor {
             self.tell_at = Some(now + TELL);
             out.push(Output::Say("still waiting for the mounts to present their dataset".to_owned()));
         }
+        self.halt_on_time(now, out);
         if self.deadline.is_none_or(|at| at > now) {
             return;
         }
@@ -473,17 +486,24 @@ impl Supervisor {
                 out.push(Output::Say("recovery takes too long".to_owned()));
                 out.push(Output::StopCoordinators);
             }
-            Phase::Flushing if self.is_settled() => {
-                self.flushed(now, Err("flushing takes too long (--flush-limit)".to_owned()), out);
+            Phase::Saving(_) if self.is_settled() => {
+                self.saved(now, Err("it takes too long".to_owned()), out);
             }
-            Phase::Running | Phase::Flushing if self.coordinators != Coordinators::Down => {
+            Phase::Saving(end) if now >= end.by => self.cannot_save(now, end, out),
+            Phase::Naming(end) => self.clear(now, After::Finish(ending::failed(end.code)), out),
+            Phase::Stopping(end) => {
+                out.push(Output::Say("the program does not end: going on without it".to_owned()));
+                self.program_up = false;
+                self.save(now, end, out);
+            }
+            Phase::Running | Phase::Saving(_) if self.coordinators != Coordinators::Down => {
                 out.push(Output::Say("coordinators do not settle".to_owned()));
                 out.push(Output::StopCoordinators);
             }
             Phase::Clearing(after) => {
                 out.push(Output::Say("something does not end: going on without it".to_owned()));
                 (self.program_up, self.coordinators) = (false, Coordinators::Down);
-                self.cleared(after, out);
+                self.cleared(now, after, out);
             }
             _ => {}
         }

@@ -1,5 +1,107 @@
-//! Command lines of parallel launchers, one file each.
+//! Launchers: programs that start processes on nodes. One trait, one file for each driver; pure: what is to run in,
+//! program, arguments and environment out; a piece of what it said in, what that means out.
+//!
+//! - `lines`: the command lines of one job
+//! - `choose`: which driver a job gets
+//! - `mpirun`, `srun`, `none`, `pernode`, `pbs`, `flux`: the drivers
 
-pub(crate) mod mpirun;
+mod choose;
+mod flux;
+mod lines;
+mod mpirun;
+mod none;
+mod pbs;
+mod pernode;
+mod srun;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use mpirun::{CommandLine, Mpirun};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+
+pub(crate) use choose::{Asked, Surroundings, choose};
+pub(crate) use lines::{Lines, Restart};
+
+/// A command, ready to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CommandLine {
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    /// All of it; nothing is inherited.
+    pub(crate) environment: BTreeMap<OsString, OsString>,
+    /// Where it runs; `None`: in this program's working directory.
+    pub(crate) directory: Option<PathBuf>,
+}
+
+/// What is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Task {
+    pub(crate) hosts: Vec<String>,
+    pub(crate) per_node: usize,
+    pub(crate) command: Vec<OsString>,
+    /// All of it.
+    pub(crate) environment: BTreeMap<OsString, OsString>,
+    pub(crate) kind: Kind,
+}
+
+/// Whose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The user's: placed and bound as the launcher does it, and as the user asks.
+    Program,
+    /// Ours: a guest on cores that are the program's.
+    Service,
+    /// The same, and no MPI program.
+    Tool,
+}
+
+/// What a launcher said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// It has lost these nodes.
+    Lost(Vec<String>),
+    /// It could not start what was to run; to try the same again is of no use.
+    Refused(Refusal),
+    /// What it says when something else has gone wrong; of interest only when nothing else explains the end.
+    Noise,
+}
+
+/// A launch error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) what: String,
+    pub(crate) hint: &'static str,
+}
+
+/// A driver.
+pub(crate) trait Launcher: fmt::Debug + Send + Sync {
+    /// As people name it.
+    fn name(&self) -> &'static str;
+
+    /// The command that runs the task.
+    fn line(&self, task: Task) -> CommandLine;
+
+    /// The meaning of a line or block of its standard error, if that is the launcher's own. `pid` is the launcher's.
+    fn understand(&self, text: &str, pid: u32) -> Option<Said>;
+
+    /// Asks it to have a service end by itself.
+    fn stop_signal(&self) -> Signal {
+        Signal::SIGTERM
+    }
+
+    /// It says more than a line at a time, between lines of this beginning.
+    fn fence(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// The host that follows `key` in a text.
+fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let rest = &text[text.find(key)? + key.len()..];
+    let word = rest.split(|c: char| c.is_whitespace() || c == ',').find(|word| !word.is_empty())?;
+    Some(word.trim_end_matches(['.', ':', ';']))
+}

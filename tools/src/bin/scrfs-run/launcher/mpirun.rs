@@ -1,15 +1,14 @@
-//! Command lines of Open MPI's mpirun. Pure: what is to run in, program, arguments and environment out.
+//! Open MPI's mpirun (4 and 5).
 //!
 //! Options that every mpirun gets here have one reason: without keepalive it never notices that a node lost its power.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
 
-use crate::supervise::Start;
+use super::{CommandLine, Kind, Launcher, Refusal, Said, Task, word_after};
 
 /// A silent node is given up after four seconds.
-const KEEPALIVE: [&str; 9] = [
+pub(super) const KEEPALIVE: [&str; 9] = [
     "--mca",
     "oob_tcp_keepalive_time",
     "2",
@@ -22,110 +21,130 @@ const KEEPALIVE: [&str; 9] = [
 ];
 
 /// Our own programs are guests on cores that are the program's.
-const SERVICE: [&str; 6] = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"];
+pub(super) const SERVICE: [&str; 6] =
+    ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"];
 
-/// Of Open MPI's parameters in the environment, those that say how to reach nodes; the others are the program's.
-const REACH: [&str; 3] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_"];
-
-/// Prefixes of what MPI libraries and launchers put into the environment.
-const MPI: [&str; 4] = ["OMPI_", "PMIX_", "PMI_", "ORTE_"];
-
-/// How nice coordinators are: the program's own work comes first.
-const NICE: &str = "5";
-
-/// A command, ready to be started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CommandLine {
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
-    /// All of it; nothing is inherited.
-    pub(crate) environment: BTreeMap<OsString, OsString>,
-    /// Where it runs; `None`: in this program's working directory.
-    pub(crate) directory: Option<PathBuf>,
-}
-
-/// Builds command lines of one job.
+/// The `mpirun` of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct Mpirun {
     /// `mpirun`, or where it is.
     pub(crate) program: OsString,
     /// More arguments, for the program only.
     pub(crate) extra: Vec<OsString>,
-    /// The environment of scrfs-run, and the job's parameters.
-    pub(crate) environment: BTreeMap<OsString, OsString>,
-    /// What the user file sets and the environment does not; for our own programs.
-    pub(crate) user_file: BTreeMap<OsString, OsString>,
+    /// More arguments, for all.
+    pub(crate) reach: &'static [&'static str],
 }
 
-impl Mpirun {
-    /// The user's program; its environment is the user's. `set` is added and goes to every rank, as all `SCR*` does.
-    pub(crate) fn program(
-        &self,
-        hosts: &[String],
-        ranks_per_node: usize,
-        command: &[OsString],
-        set: &[(&str, OsString)],
-    ) -> CommandLine {
-        let mut environment = self.environment.clone();
-        environment.extend(set.iter().map(|(name, value)| (OsString::from(name), value.clone())));
-        let mut arguments = placed(hosts, ranks_per_node);
+impl Launcher for Mpirun {
+    fn name(&self) -> &'static str {
+        "mpirun"
+    }
+
+    fn line(&self, task: Task) -> CommandLine {
+        let Task { hosts, per_node, command, mut environment, kind } = task;
+        // Under Slurm it starts its daemons with srun, which else waits for ever for cores that the batch script's other
+        // steps have.
+        environment.insert("SLURM_OVERLAP".into(), "1".into());
+        let mut arguments = placed(&hosts, per_node);
+        if kind != Kind::Program {
+            arguments.extend(SERVICE.map(OsString::from));
+        }
         arguments.extend(KEEPALIVE.map(OsString::from));
+        arguments.extend(self.reach.iter().map(OsString::from));
         arguments.extend(forwarded(&environment));
-        arguments.extend(self.extra.iter().cloned());
-        arguments.extend(command.iter().cloned());
+        if kind == Kind::Program {
+            arguments.extend(self.extra.iter().cloned());
+        }
+        arguments.extend(command);
         CommandLine { program: self.program.clone(), arguments, environment, directory: None }
     }
 
-    /// One coordinator on each host: unbound, niced, idle without spinning, untouched by the program's MPI settings.
-    pub(crate) fn coordinators(
-        &self,
-        hosts: &[String],
-        binary: &Path,
-        start: Start,
-        mount: &Path,
-        set: &[(&str, OsString)],
-    ) -> CommandLine {
-        let mut line = self.service(hosts, set);
-        let start = match start {
-            Start::Restart => "--restart",
-            Start::Attach => "--attach",
-        };
-        let command: [&OsStr; 7] = [
-            "nice".as_ref(),
-            "-n".as_ref(),
-            NICE.as_ref(),
-            binary.as_ref(),
-            start.as_ref(),
-            "--mount".as_ref(),
-            mount.as_ref(),
-        ];
-        line.arguments.extend(command.map(OsStr::to_owned));
-        // The program runs where its coordinators do.
-        line.arguments.extend(["--program-hosts".into(), hosts.join(",").into()]);
-        line
+    fn understand(&self, text: &str, pid: u32) -> Option<Said> {
+        if text.contains("lost communication with a remote daemon") {
+            // The block's first node is where mpirun is.
+            let remote = &text[text.find("Remote daemon").unwrap_or(0)..];
+            return Some(Said::Lost(word_after(remote, "on node ").map(str::to_owned).into_iter().collect()));
+        }
+        if let Some(refusal) = refusal(text) {
+            return Some(Said::Refused(refusal));
+        }
+        let own = [format!(":{pid}] "), format!(":{pid:05}] ")].iter().any(|mark| text.contains(mark))
+            && text.trim_start().starts_with('[');
+        (own || is_noise(text)).then_some(Said::Noise)
     }
 
-    /// One of our small programs on each host.
-    pub(crate) fn tool(&self, hosts: &[String], command: &[&OsStr]) -> CommandLine {
-        let mut line = self.service(hosts, &[]);
-        line.arguments.extend(command.iter().map(|&word| word.to_owned()));
-        line
+    fn fence(&self) -> Option<&'static str> {
+        Some(FENCE)
     }
+}
 
-    /// Nothing of ours depends on the prefix: neither on the user file in it, nor on a working directory that may be
-    /// there too.
-    fn service(&self, hosts: &[String], set: &[(&str, OsString)]) -> CommandLine {
-        let mut environment = self.environment.clone();
-        environment.retain(|name, _| is_kept(name));
-        environment.extend(self.user_file.clone());
-        environment.insert("SCR_CONF_FILE".into(), "/dev/null".into());
-        environment.extend(set.iter().map(|(name, value)| (OsString::from(name), value.clone())));
-        let mut arguments = placed(hosts, 1);
-        arguments.extend(SERVICE.map(OsString::from));
-        arguments.extend(KEEPALIVE.map(OsString::from));
-        arguments.extend(forwarded(&environment));
-        CommandLine { program: self.program.clone(), arguments, environment, directory: Some("/".into()) }
+/// Open MPI says more than a line between lines of this beginning, mpirun as well as the library in each rank.
+pub(super) const FENCE: &str = "------------------------------------------------------------";
+
+/// A word on a node that is gone, or that follows from it.
+pub(super) fn is_noise(text: &str) -> bool {
+    NOISE.iter().any(|phrase| text.contains(phrase))
+}
+
+/// What mpirun, its daemons and the library say when a node is gone, and what they say because of that.
+const NOISE: [&str; 17] = [
+    "was unable to start the specified application as it encountered",
+    "abort is already in progress",
+    "MPI communication peer process has unexpectedly disconnected",
+    "ORTE was unable to reliably start one or more daemons",
+    "PRTE has lost communication",
+    "ORTE does not know how to route a message",
+    "An ORTE daemon has unexpectedly failed",
+    "A daemon (pid",
+    "ORTE_ERROR_LOG",
+    "PRTE ERROR",
+    "PMIX ERROR",
+    "plm:rsh: Warning: setpgid",
+    "Open MPI detected an inbound MPI TCP connection request",
+    "Open MPI failed to TCP connect to a peer",
+    "Open MPI accepted a TCP connection from what appears to be a",
+    "total processes failed to start",
+    "more process has sent help message",
+];
+
+fn refusal(text: &str) -> Option<Refusal> {
+    let executable = || word_after(text, "Executable:").unwrap_or("the program");
+    let node = || word_after(text, "Node:").unwrap_or("a node");
+    if text.contains("not enough slots available") {
+        let wanted = word_after(text, "satisfy the").unwrap_or("so many");
+        return Some(Refusal {
+            what: format!("mpirun has fewer slots than the {wanted} processes that are to run"),
+            hint: "ask for fewer with --ranks-per-node, or allow more than cores with --launcher-arg --oversubscribe",
+        });
     }
+    if text.contains("was unable to find the specified executable") {
+        return Some(Refusal {
+            what: format!("there is no program {} on {}", executable(), node()),
+            hint: "it is looked for in PATH on the nodes; a path with a slash is taken as it is",
+        });
+    }
+    if text.contains("it could not access") && text.contains("or execute an executable") {
+        return Some(Refusal {
+            what: format!("{} cannot be run on {}: it is not there, or not executable", executable(), node()),
+            hint: "name a program that is there on every node and may be executed",
+        });
+    }
+    if text.contains("tried to fork a new process via the \"execve\" system call") {
+        let after = |key: &str| text.lines().find_map(|line| line.trim().strip_prefix(key)).map(str::trim);
+        let (name, node) = (after("Application name:").unwrap_or("the program"), after("Local host:"));
+        let why = after("Error:").unwrap_or("it failed");
+        return Some(Refusal {
+            what: format!("{name} cannot be run on {}: {why}", node.unwrap_or("a node")),
+            hint: "name a program of this kind of machine, or a script whose first line names one",
+        });
+    }
+    if text.contains("could not be executed") || text.contains("unrecognized argument") {
+        return Some(Refusal {
+            what: text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" "),
+            hint: "`mpirun --help` lists its options; those of --launcher-arg go to it as they are",
+        });
+    }
+    None
 }
 
 fn placed(hosts: &[String], ranks_per_node: usize) -> Vec<OsString> {
@@ -153,102 +172,4 @@ fn forwarded(environment: &BTreeMap<OsString, OsString>) -> Vec<OsString> {
         .filter(|name| ours(name))
         .flat_map(|name| [OsString::from("-x"), name.clone()])
         .collect()
-}
-
-/// May this variable reach an mpirun that runs our own programs?
-fn is_kept(name: &OsStr) -> bool {
-    let Some(name) = name.to_str() else { return true };
-    // Leave to run as root is no parameter of MPI.
-    !MPI.iter().any(|p| name.starts_with(p))
-        || REACH.iter().any(|p| name.starts_with(p))
-        || name.starts_with("OMPI_ALLOW_RUN_AS_ROOT")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mpirun() -> Mpirun {
-        let environment = [
-            ("PATH", "/bin"),
-            ("SCR_PREFIX", "/pfs/a b;c"),
-            ("SCRATCH", "/tmp"),
-            ("OMPI_MCA_btl", "self"),
-            ("OMPI_MCA_plm_rsh_agent", "my rsh"),
-            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-            ("PMIX_RANK", "3"),
-        ];
-        Mpirun {
-            program: "mpirun".into(),
-            extra: vec!["--bind-to".into(), "core".into()],
-            environment: environment.into_iter().map(|(n, v)| (n.into(), v.into())).collect(),
-            user_file: [("SCR_FLUSH".into(), "3".into())].into(),
-        }
-    }
-
-    fn words(line: &CommandLine) -> String {
-        let words: Vec<_> = line.arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-        words.join(" ").replace(&KEEPALIVE.join(" "), "KEEPALIVE")
-    }
-
-    fn hosts() -> Vec<String> {
-        vec!["n1".to_owned(), "n2".to_owned()]
-    }
-
-    #[test]
-    fn the_program_gets_the_users_environment_and_arguments() {
-        let line = mpirun().program(
-            &hosts(),
-            3,
-            &["lmp".into(), "-in".into(), "x y".into()],
-            &[("SCRFS_CURRENT", "".into())],
-        );
-        assert_eq!(
-            words(&line),
-            "--host n1:3,n2:3 -np 6 --map-by ppr:3:node KEEPALIVE -x SCRFS_CURRENT -x SCR_PREFIX --bind-to core lmp -in x y"
-        );
-        assert_eq!(line.environment[OsStr::new("OMPI_MCA_btl")], "self");
-        assert_eq!(line.environment[OsStr::new("SCRFS_CURRENT")], "");
-        assert_eq!(line.directory, None);
-    }
-
-    #[test]
-    fn coordinators_get_a_clean_one() {
-        let line = mpirun().coordinators(
-            &hosts(),
-            "/opt/scrfs-coordinator".as_ref(),
-            Start::Attach,
-            "/scr".as_ref(),
-            &[("SCRFS_RUN", "t1".into())],
-        );
-        assert_eq!(
-            words(&line),
-            "--host n1:1,n2:1 -np 2 --map-by ppr:1:node --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-             KEEPALIVE -x SCRFS_RUN -x SCR_CONF_FILE -x SCR_FLUSH -x SCR_PREFIX nice -n 5 /opt/scrfs-coordinator \
-             --attach --mount /scr --program-hosts n1,n2"
-        );
-        let names: Vec<_> = line.environment.keys().map(|n| n.to_string_lossy().into_owned()).collect();
-        assert_eq!(
-            names,
-            [
-                "OMPI_ALLOW_RUN_AS_ROOT",
-                "OMPI_MCA_plm_rsh_agent",
-                "PATH",
-                "SCRATCH",
-                "SCRFS_RUN",
-                "SCR_CONF_FILE",
-                "SCR_FLUSH",
-                "SCR_PREFIX"
-            ]
-        );
-        assert_eq!(line.directory.as_deref(), Some(Path::new("/")));
-    }
-
-    #[test]
-    fn tools_run_once_on_each_host() {
-        let line = mpirun().tool(&hosts()[1..], &["/opt/scrfs-ctl".as_ref(), "probe".as_ref()]);
-        assert!(
-            words(&line).starts_with("--host n2:1 -np 1 ") && words(&line).ends_with(" /opt/scrfs-ctl probe")
-        );
-    }
 }

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use scrfs_tools::probe::Living;
+use scrfs_tools::probe::{Living, Unsealed};
+
+use crate::launcher::Refusal;
 
 /// What the job asks for.
 #[derive(Debug, Clone)]
@@ -20,6 +22,23 @@ pub(crate) struct Plan {
     pub(crate) ready_limit: Duration,
     /// How long sealing and flushing may go on after the program's end.
     pub(crate) flush_limit: Duration,
+    /// How it ends.
+    pub(crate) end: EndPlan,
+}
+
+/// How the job ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EndPlan {
+    /// For bringing the newest protected dataset to the PFS; zero: it is not brought there.
+    pub(crate) grace: Duration,
+    /// What a program is sent that does not end when a halt is due.
+    pub(crate) signal: u8,
+    /// For it to end by itself, before the signal and after it.
+    pub(crate) halt_grace: Duration,
+    /// What is left of the allocation when the supervisor begins, if that is known.
+    pub(crate) left: Option<Duration>,
+    /// A restart moves aside what is not sealed.
+    pub(crate) keep_unsealed: bool,
 }
 
 /// How coordinators start (DESIGN 3).
@@ -46,6 +65,10 @@ pub(crate) struct Look {
     pub(crate) foreign: Vec<Living>,
     /// Processes that have files in the mount's directories open for writing.
     pub(crate) writers: Vec<Living>,
+    /// What a restart would remove.
+    pub(crate) unsealed: Vec<Unsealed>,
+    /// The newest protected dataset, in words, if it is not on the PFS.
+    pub(crate) unsaved: Option<String>,
 }
 
 /// What happened.
@@ -59,17 +82,30 @@ pub(crate) enum Input {
         serial: u64,
         /// Every host that was asked for.
         nodes: Vec<Look>,
+        /// Why the job is to be halted, if the halt file says so.
+        halt: Option<String>,
     },
+    /// The coordinators say that a halt is due.
+    HaltDue(String),
     /// The coordinators have settled; the dataset that they present, if any (restart only).
     Ready(Option<OsString>),
     /// The coordinators' job ended with this exit code.
     CoordinatorsEnded(u8),
     /// The program's job ended with this exit code (128 + signal when one ended it).
     ProgramEnded(u8),
-    /// Answers [`Output::AwaitFlush`]: nothing is under way any more, or why this is not known.
-    Flushed(Result<(), String>),
+    /// Answers [`Output::Save`]: all is where it is to be, or why not.
+    Saved(Result<(), String>),
     /// A person or the scheduler wants the end.
     Signal(u8),
+    /// The launcher, the scheduler or other nodes name a node as lost.
+    Lost {
+        /// As in [`Plan::hosts`].
+        host: String,
+        /// What has become of it, and who says so.
+        how: &'static str,
+    },
+    /// A launcher says why it cannot launch; the end of what it was to run follows.
+    Refused(Refusal),
     /// The time for which [`Output::Wake`] asked has come.
     Tick,
 }
@@ -94,6 +130,8 @@ pub(crate) enum Output {
         hosts: Vec<String>,
         /// How.
         start: Start,
+        /// What is not sealed stays, whatever the job asks for.
+        keep: bool,
     },
     /// The program.
     StartProgram {
@@ -101,13 +139,28 @@ pub(crate) enum Output {
         hosts: Vec<String>,
         /// `SCRFS_CURRENT`.
         current: Option<OsString>,
+        /// `SCRFS_RUN`, from 1.
+        run: u32,
     },
+    /// Send it this signal.
+    SignalProgram(u8),
     /// End it; [`Input::ProgramEnded`] follows.
     StopProgram,
     /// End them; [`Input::CoordinatorsEnded`] follows.
     StopCoordinators,
-    /// Tell when nothing is being sealed or flushed any more, as this host sees it.
-    AwaitFlush(String),
+    /// Kill what was asked to end and does not within a second: it may wait for a node that is lost.
+    Hurry,
+    /// Bring the newest dataset to the PFS, and tell when nothing is being sealed or flushed any more.
+    Save {
+        /// Whose daemon is asked.
+        host: String,
+        /// It gives up after this time.
+        limit: Duration,
+        /// Also wait for what is due by `SCR_FLUSH`.
+        due: bool,
+        /// The newest dataset is wanted.
+        newest: bool,
+    },
     /// Send [`Input::Tick`] after this time; replaces an earlier wish.
     Wake(Duration),
     /// For people.

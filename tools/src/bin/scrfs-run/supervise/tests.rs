@@ -1,3 +1,5 @@
+mod ending;
+
 use scrfs_tools::probe::Living;
 
 use super::*;
@@ -20,6 +22,13 @@ fn plan() -> Plan {
         runs: None,
         ready_limit: Duration::from_mins(15),
         flush_limit: Duration::from_mins(10),
+        end: EndPlan {
+            grace: Duration::ZERO,
+            signal: 10,
+            halt_grace: Duration::from_secs(30),
+            left: None,
+            keep_unsealed: false,
+        },
     }
 }
 
@@ -58,7 +67,7 @@ impl Story {
             })
             .collect();
         let serial = self.serial;
-        self.tell(Input::Looked { serial, nodes })
+        self.tell(Input::Looked { serial, nodes, halt: None })
     }
 
     fn ready(&mut self, current: &str) -> &mut Self {
@@ -80,14 +89,20 @@ impl Story {
                 Output::Look { hosts, sweep, .. } => {
                     Some(format!("look{} {}", if *sweep { "+sweep" } else { "" }, hosts.join(" ")))
                 }
-                Output::StartCoordinators { hosts, start } => Some(format!("{start:?} {}", hosts.join(" "))),
-                Output::StartProgram { hosts, current } => {
+                Output::StartCoordinators { hosts, start, .. } => {
+                    Some(format!("{start:?} {}", hosts.join(" ")))
+                }
+                Output::StartProgram { hosts, current, .. } => {
                     let current = current.as_deref().unwrap_or("-".as_ref());
                     Some(format!("program {} from {}", hosts.join(" "), current.display()))
                 }
                 Output::StopProgram => Some("stop program".to_owned()),
                 Output::StopCoordinators => Some("stop coordinators".to_owned()),
-                Output::AwaitFlush(host) => Some(format!("flush {host}")),
+                Output::Hurry => Some("hurry".to_owned()),
+                Output::SignalProgram(signal) => Some(format!("signal {signal}")),
+                Output::Save { host, limit, due, .. } => {
+                    Some(format!("save {host} {}{}", limit.as_secs(), if *due { " due" } else { "" }))
+                }
                 Output::Finish(code) => Some(format!("finish {code}")),
                 Output::Wake(_) | Output::Say(_) | Output::Hint(_) => None,
             })
@@ -110,8 +125,8 @@ impl Story {
 fn a_quiet_life() {
     let mut s = Story::running(plan());
     s.after(100).tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
-    s.looked(&[], 5).expect(&["flush n0"]);
-    s.tell(Input::Flushed(Ok(()))).expect(&["stop coordinators"]);
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
+    s.tell(Input::Saved(Ok(()))).expect(&["stop coordinators"]);
     s.coordinators_end().expect(&["finish 0"]);
     s.tell(Input::Tick).expect(&[]);
 }
@@ -250,23 +265,24 @@ fn a_signal_ends_everything_in_every_phase() {
 fn coordinators_that_die_during_the_last_flush_are_replaced() {
     let mut s = Story::running(plan());
     s.tell(Input::ProgramEnded(0));
-    s.looked(&[], 5).expect(&["flush n0"]);
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
     s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
-    s.tell(Input::Flushed(Ok(()))).expect(&[]);
-    s.tell(Input::Ready(None)).expect(&["flush n0"]);
-    for _ in 1..FLUSH_ATTACHES_MAX {
+    s.tell(Input::Saved(Ok(()))).expect(&[]);
+    s.tell(Input::Ready(None)).expect(&["save n0 600 due"]);
+    for _ in 1..3 {
         s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
     }
-    s.coordinators_end().expect(&["finish 0"]);
+    s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 5).expect(&["finish 0"]);
 }
 
 #[test]
 fn a_flush_that_does_not_end_is_left() {
     let mut s = Story::running(plan());
     s.tell(Input::ProgramEnded(0));
-    s.looked(&[], 5).expect(&["flush n0"]);
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
     s.after(700).tell(Input::Tick).expect(&["stop coordinators"]);
-    s.coordinators_end().expect(&["finish 0"]);
+    s.coordinators_end().expect(&["finish 1"]);
 }
 
 #[test]
@@ -276,7 +292,7 @@ fn an_old_answer_is_not_taken_for_a_new_one() {
     s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
     let old = s.serial;
     s.tell(Input::ProgramEnded(1)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
-    s.tell(Input::Looked { serial: old, nodes: Vec::new() }).expect(&[]);
+    s.tell(Input::Looked { serial: old, nodes: Vec::new(), halt: None }).expect(&[]);
     s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
 }
 
@@ -289,7 +305,7 @@ fn nothing_is_restarted_beneath_a_living_program() {
     for found in [foreign.clone(), writer.clone()] {
         let mut s = Story::of(plan());
         let serial = s.serial;
-        s.tell(Input::Looked { serial, nodes: vec![look("n0"), found] }).expect(&["finish 1"]);
+        s.tell(Input::Looked { serial, nodes: vec![look("n0"), found], halt: None }).expect(&["finish 1"]);
         let said = format!("{:?}", s.out);
         assert!(said.contains("alive on n1: pid 71 (lmp)") && said.contains("end them"), "{said}");
     }
@@ -299,7 +315,7 @@ fn nothing_is_restarted_beneath_a_living_program() {
         s.tell(Input::ProgramEnded(9)).expect(&["stop coordinators"]);
         s.coordinators_end();
         let serial = s.serial;
-        s.tell(Input::Looked { serial, nodes: vec![found] }).expect(&[expected]);
+        s.tell(Input::Looked { serial, nodes: vec![found], halt: None }).expect(&[expected]);
     }
 }
 
@@ -308,6 +324,67 @@ fn orphans_that_were_ended_are_told_and_stop_nothing() {
     let mut s = Story::of(plan());
     let serial = s.serial;
     let nodes = vec![Look { host: "n3".to_owned(), orphans: 2, ..Look::default() }];
-    s.tell(Input::Looked { serial, nodes }).expect(&["Restart n0 n1 n2 n3"]);
+    s.tell(Input::Looked { serial, nodes, halt: None }).expect(&["Restart n0 n1 n2 n3"]);
     assert!(format!("{:?}", s.out).contains("n3: ended 2 processes"), "{:?}", s.out);
+}
+
+fn lost(host: &str) -> Input {
+    Input::Lost { host: host.to_owned(), how: "has lost its power (says a test)" }
+}
+
+#[test]
+fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
+    let mut s = Story::running(plan());
+    s.tell(lost("n2")).expect(&["stop program", "stop coordinators", "hurry"]);
+    // Once; and whoever is no node of this job does not count.
+    s.tell(lost("n2")).expect(&[]);
+    s.tell(lost("elsewhere")).expect(&[]);
+    s.tell(Input::ProgramEnded(137)).expect(&[]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: false, .. }), "{:?}", s.out);
+    s.looked(&[], 7).expect(&["Restart n0 n1 n3 n4"]);
+    // A second one, in the midst of recovery.
+    s.tell(lost("n0")).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().expect(&["look+sweep n1 n3 n4"]);
+    s.looked(&[], 7).expect(&["finish 1"]);
+}
+
+#[test]
+fn a_spare_that_is_lost_disturbs_nobody() {
+    let mut s = Story::running(plan());
+    s.tell(lost("n4")).expect(&[]);
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
+}
+
+#[test]
+fn a_node_lost_while_others_end_hurries_them_and_one_lost_at_the_end_counts() {
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(205)).expect(&["stop coordinators"]);
+    s.tell(lost("n1")).expect(&["hurry"]);
+    s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.tell(lost("n1")).expect(&["stop coordinators", "hurry"]);
+}
+
+#[test]
+fn a_first_launch_that_fails_is_told_and_not_tried_again() {
+    let refusal = || Refusal { what: "there is no program x".to_owned(), hint: "look" };
+    let mut s = Story::running(plan());
+    s.tell(Input::Refused(refusal())).expect(&[]);
+    s.tell(Input::ProgramEnded(134)).expect(&["stop coordinators"]);
+    assert!(s.out.contains(&Output::Hint("look")), "{:?}", s.out);
+    s.coordinators_end().expect(&["finish 1"]);
+    // The coordinators' own.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::Refused(refusal()));
+    s.coordinators_end().expect(&["finish 1"]);
+    // Later on it may be a node's death that looks so.
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
+    s.coordinators_end();
+    s.looked(&[], 1).ready("x");
+    s.tell(Input::Refused(refusal())).tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
 }

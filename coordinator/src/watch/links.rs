@@ -1,0 +1,226 @@
+//! The connections on which nodes watch one another, and the thread that serves them.
+//!
+//! A node listens on a port that the opening tells the others. Whoever connects is sent a byte every [`BEAT`]; nothing
+//! that it sends is read. The watcher's kernel asks a connection that is quiet whether it still has another end, and
+//! gives it up after [`UNANSWERED`].
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use scrfs::control::lost::Lost;
+use scrfs::ids::NodeRank;
+
+use super::{BEAT, Noticed, Watch, watched_by};
+use crate::message::Opening;
+
+/// A network that is silent for so long is gone. Below what launchers allow, above what a busy switch takes.
+const UNANSWERED: Duration = Duration::from_secs(3);
+/// A node that has just been told to be there answers sooner.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Connections from one address, and in all: whoever needs more does not watch.
+const FROM_ONE_MAX: usize = 4;
+const FROM_ALL_MAX: usize = 64;
+/// More beats than can have come.
+const READ_BYTES: usize = 256;
+
+/// This node, where others can watch it.
+#[derive(Debug)]
+pub struct Watched {
+    listener: TcpListener,
+    port: u16,
+}
+
+impl Watched {
+    /// Opens a port.
+    pub fn begin() -> io::Result<Self> {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0)))?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        Ok(Self { listener, port })
+    }
+
+    /// Where.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Watches others from now on, in a thread, to the process's end. Who is lost is printed.
+    pub fn watch(self, me: NodeRank, opening: &Opening, silence: Duration) -> io::Result<()> {
+        let size = u32::try_from(opening.hosts.len()).unwrap_or(u32::MAX);
+        let others = watched_by(me.0, size).into_iter().filter_map(|rank| {
+            let at = usize::try_from(rank).ok()?;
+            Some((rank, opening.hosts.get(at)?.clone(), *opening.watch_ports.get(at)?))
+        });
+        let others: Vec<_> = others.collect();
+        let thread = std::thread::Builder::new().name("watch".to_owned());
+        thread.spawn(move || Links::new(self.listener, others, silence).run()).map(drop)
+    }
+}
+
+struct Links {
+    listener: TcpListener,
+    /// Those that watch this node.
+    watchers: Vec<(IpAddr, TcpStream)>,
+    /// Those that this node watches.
+    watched: BTreeMap<u32, TcpStream>,
+    hosts: BTreeMap<u32, String>,
+    watch: Watch,
+    begun: Instant,
+    beaten: Instant,
+}
+
+impl Links {
+    fn new(listener: TcpListener, others: Vec<(u32, String, u16)>, silence: Duration) -> Self {
+        let begun = Instant::now();
+        let mut watched = BTreeMap::new();
+        let mut hosts = BTreeMap::new();
+        for (rank, host, port) in others {
+            match connect(&host, port) {
+                Ok(link) => drop(watched.insert(rank, link)),
+                Err(error) => tracing::warn!("{host} cannot be watched from here: {error}"),
+            }
+            hosts.insert(rank, host);
+        }
+        let watch = Watch::new(watched.keys().copied(), silence, begun.elapsed());
+        Self { listener, watchers: Vec::new(), watched, hosts, watch, begun, beaten: begun }
+    }
+
+    fn run(mut self) {
+        loop {
+            let noticed = self.wait();
+            for one in noticed.into_iter().chain([Noticed::Tick]) {
+                for (rank, why) in self.watch.step(self.begun.elapsed(), one) {
+                    self.watched.remove(&rank);
+                    let host = self.hosts.get(&rank).cloned().unwrap_or_default();
+                    let line = format!("{}\n", Lost { host, why });
+                    // Whoever would read it is gone, or never was: the launcher may still notice.
+                    drop(io::stdout().lock().write_all(line.as_bytes()));
+                }
+            }
+        }
+    }
+
+    /// Until something comes, or the next beat is due.
+    fn wait(&mut self) -> Vec<Noticed> {
+        let left = BEAT.saturating_sub(self.beaten.elapsed());
+        let left = Timespec::try_from(left).unwrap_or_default();
+        {
+            let mut wanted = vec![PollFd::new(&self.listener, PollFlags::IN)];
+            wanted.extend(self.watched.values().map(|link| PollFd::new(link, PollFlags::IN)));
+            if poll(&mut wanted, Some(&left)).is_err() {
+                std::thread::sleep(BEAT);
+            }
+        }
+        self.accept();
+        if self.beaten.elapsed() >= BEAT {
+            self.beaten = Instant::now();
+            self.watchers.retain_mut(|(_, watcher)| match watcher.write(b".") {
+                Ok(_) => true,
+                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            });
+        }
+        let mut noticed = Vec::new();
+        for (&rank, link) in &mut self.watched {
+            noticed.extend(read(rank, link));
+        }
+        for one in &noticed {
+            if let Noticed::Closed(rank) | Noticed::Dead(rank) = one {
+                self.watched.remove(rank);
+            }
+        }
+        noticed
+    }
+
+    fn accept(&mut self) {
+        while let Ok((link, from)) = self.listener.accept() {
+            let same = self.watchers.iter().filter(|(ip, _)| *ip == from.ip()).count();
+            if same < FROM_ONE_MAX && self.watchers.len() < FROM_ALL_MAX && link.set_nonblocking(true).is_ok()
+            {
+                self.watchers.push((from.ip(), link));
+            }
+        }
+    }
+}
+
+fn read(rank: u32, link: &mut TcpStream) -> Option<Noticed> {
+    let mut buffer = [0; READ_BYTES];
+    match link.read(&mut buffer) {
+        // The other end is gone, or was started anew.
+        Ok(0) => Some(Noticed::Closed(rank)),
+        Ok(_) => Some(Noticed::Beat(rank)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => None,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Some(Noticed::Closed(rank)),
+            _ => Some(Noticed::Dead(rank)),
+        },
+    }
+}
+
+fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("it has no port for it");
+    let addresses = if port == 0 { Vec::new() } else { (host, port).to_socket_addrs()?.take(4).collect() };
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(link) => {
+                ask_when_quiet(&link)?;
+                link.set_nonblocking(true)?;
+                return Ok(link);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn ask_when_quiet(link: &impl AsFd) -> io::Result<()> {
+    sockopt::set_socket_keepalive(link, true)?;
+    sockopt::set_tcp_keepidle(link, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepintvl(link, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepcnt(link, 2)?;
+    let limit = u32::try_from(UNANSWERED.as_millis()).unwrap_or(u32::MAX);
+    Ok(sockopt::set_tcp_user_timeout(link, limit)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watched_process_beats_and_its_end_is_seen() {
+        let watched = Watched::begin().unwrap();
+        let port = watched.port();
+        let mut link = connect("127.0.0.1", port).unwrap();
+        link.set_nonblocking(false).unwrap();
+        let mut links = Links::new(watched.listener, Vec::new(), Duration::from_secs(30));
+        let beating = std::thread::spawn(move || {
+            for _ in 0..4 {
+                assert_eq!(links.wait(), []);
+            }
+        });
+        assert_eq!(read(1, &mut link), Some(Noticed::Beat(1)));
+        beating.join().unwrap();
+        let mut last = Some(Noticed::Beat(1));
+        while last == Some(Noticed::Beat(1)) {
+            last = read(1, &mut link);
+        }
+        assert_eq!(last, Some(Noticed::Closed(1)));
+        assert!(connect("127.0.0.1", port).is_err() && connect("127.0.0.1", 0).is_err());
+    }
+
+    #[test]
+    fn strangers_cannot_take_all_places() {
+        let watched = Watched::begin().unwrap();
+        let port = watched.port();
+        let mut links = Links::new(watched.listener, Vec::new(), Duration::from_secs(30));
+        let many: Vec<_> = (0..3 * FROM_ONE_MAX).map(|_| connect("127.0.0.1", port).unwrap()).collect();
+        links.accept();
+        assert_eq!(links.watchers.len(), FROM_ONE_MAX);
+        drop(many);
+    }
+}

@@ -1,0 +1,16 @@
+#!/bin/sh
+# A batch script: 4 nodes for the program and a spare. Submit it with `sbatch job.sh`.
+#SBATCH --nodes=5
+#SBATCH --ntasks-per-node=4
+#SBATCH --constraint=scrfs
+#SBATCH --no-kill
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --time=12:00:00
+#SBATCH --signal=B:TERM@120
+
+# Where checkpoints go on the parallel file system; the working directory, if not set.
+export SCR_PREFIX="$SLURM_SUBMIT_DIR"
+
+# `exec`: the signal before the time limit is for scrfs-run.
+exec scrfs-run --nodes 4 -- ./simulate

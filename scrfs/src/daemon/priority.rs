@@ -1,0 +1,218 @@
+//! Prefers this daemon and its coordinator while somebody waits for them, and gives that back.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::control::server::Peer;
+use crate::control::{Command, DataRequest};
+use crate::priority::threads::Threads;
+use crate::priority::{LINGER, Wait, due};
+use crate::status::PriorityStatus;
+
+use super::node::Node;
+use super::state::State;
+use super::waiting::Wanted;
+
+/// Of this node's processes. Its lock is taken last, and nothing is waited for under it save system calls.
+#[derive(Default)]
+pub(super) struct Priority(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    own: Option<Threads>,
+    /// The attached coordinator's.
+    coordinator: Option<Threads>,
+    /// The last order of the lead, or a program's request, that somebody waits for.
+    ordered: Option<Instant>,
+    raised: bool,
+    /// How it is done, or why it cannot be.
+    how: String,
+    able: bool,
+}
+
+impl Inner {
+    fn raise(&mut self) {
+        let own = self.own.as_mut().map(Threads::raise);
+        let coordinator = self.coordinator.as_mut().map(Threads::raise);
+        match own.into_iter().chain(coordinator).collect::<Result<Vec<_>, _>>() {
+            Ok(means) => {
+                self.raised = true;
+                if let Some(means) = means.last() {
+                    means.word().clone_into(&mut self.how);
+                }
+            }
+            Err(error) => {
+                self.give_back();
+                // The next coordinator is another chance.
+                self.able = false;
+                self.how = format!("cannot be raised: {error}");
+            }
+        }
+    }
+
+    fn give_back(&mut self) {
+        self.raised = false;
+        self.own.iter_mut().chain(&mut self.coordinator).for_each(Threads::give_back);
+    }
+}
+
+impl Priority {
+    /// A coordinator is attached.
+    pub(super) fn attached(&self, peer: &Peer) {
+        let taken = peer.held().ok_or_else(|| std::io::Error::other("the kernel does not tell its process"));
+        let threads = taken.and_then(|held| Threads::of_coordinator(peer.pid, held));
+        let mut inner = self.0.lock();
+        inner.give_back();
+        inner.ordered = None;
+        inner.own = Threads::own().ok();
+        inner.able = true;
+        inner.how = String::new();
+        inner.coordinator = match threads {
+            Ok(threads) => Some(threads),
+            Err(error) => {
+                inner.able = false;
+                inner.how = format!("cannot be raised: the coordinator: {error}");
+                None
+            }
+        };
+    }
+
+    /// The coordinator is gone, or this daemon ends.
+    pub(super) fn detached(&self) {
+        let mut inner = self.0.lock();
+        inner.give_back();
+        inner.able = false;
+        inner.coordinator = None;
+    }
+
+    /// Somebody waits for what comes next; true when that is news, and what is raised has to be given back some time.
+    fn hurry(&self, now: Instant) -> bool {
+        let mut inner = self.0.lock();
+        if !inner.able {
+            return false;
+        }
+        inner.ordered = Some(now);
+        if inner.raised {
+            return false;
+        }
+        inner.raise();
+        inner.raised
+    }
+
+    /// Threads have come that are to be raised with the others.
+    pub(super) fn joined(&self) {
+        let mut inner = self.0.lock();
+        if inner.raised {
+            inner.raise();
+        }
+    }
+
+    fn ordered(&self) -> Option<Instant> {
+        let inner = self.0.lock();
+        inner.raised.then_some(inner.ordered).flatten()
+    }
+
+    /// For status; `wait` is what waits, if anything does.
+    fn status(&self, wait: Option<Wait>) -> PriorityStatus {
+        let inner = self.0.lock();
+        let why = wait.filter(|_| inner.raised).map_or_else(String::new, |wait| wait.word().to_owned());
+        PriorityStatus { raised: inner.raised, why, how: inner.how.clone() }
+    }
+}
+
+impl Node {
+    /// A program waits for what comes next, here or elsewhere. Not to be called with the state's lock held: it makes some
+    /// system calls for each thread, once until it is given back.
+    pub(super) fn hurry(&self) {
+        if self.priority.hurry(Instant::now()) {
+            // The watching thread gives it back.
+            self.wake.notify_all();
+        }
+    }
+
+    /// A worker of the coordinator asks for something: its threads are new. Programs wait for files that come from other
+    /// nodes, or go there.
+    pub(super) fn attend(&self, request: &DataRequest) {
+        if matches!(request, DataRequest::CreateCopy { .. } | DataRequest::Waited) {
+            self.hurry();
+        }
+        self.priority.joined();
+    }
+
+    /// Gives back what nobody needs any more; when to look again, if anything is raised.
+    pub(super) fn ease(&self, state: &State) -> Option<Duration> {
+        let ordered = self.priority.ordered()?;
+        let now = Instant::now();
+        if due(waits(state, ordered), now).is_none() {
+            self.priority.0.lock().give_back();
+            return None;
+        }
+        Some(LINGER)
+    }
+
+    pub(super) fn priority_status(&self, state: &State) -> PriorityStatus {
+        let wait = self.priority.ordered().and_then(|ordered| due(waits(state, ordered), Instant::now()));
+        self.priority.status(wait.map(|(wait, _)| wait))
+    }
+}
+
+/// All that makes this node urgent.
+fn waits(state: &State, ordered: Instant) -> Vec<(Wait, Instant)> {
+    let waiters = state.waiting.waiters.values().map(|waiter| {
+        let wait = match &waiter.wanted {
+            Wanted::Marker(_) => Wait::Marker,
+            Wanted::Directory(_) | Wanted::Loose(_) => Wait::Directory,
+            Wanted::Fetch(_) => Wait::Open,
+        };
+        (wait, waiter.since)
+    });
+    let background = state.settings.as_ref().is_some_and(|settings| settings.sealing.background);
+    // Each order for a seal shows that it goes on.
+    let seal = (!state.seals.is_empty() && !background).then_some((Wait::Seal, ordered));
+    waiters.chain(seal).chain([(Wait::Order, ordered)]).collect()
+}
+
+/// Whether a program waits for what the lead orders with it.
+pub(super) fn is_waited_for(command: &Command) -> bool {
+    match command {
+        Command::DirPrepare { .. }
+        | Command::DirApply { .. }
+        | Command::DirFinish { .. }
+        | Command::AskChanges(_)
+        | Command::Freeze { .. }
+        | Command::Carry { .. }
+        | Command::AllFrozen(_)
+        | Command::Drop { .. }
+        | Command::NotSealed(_)
+        | Command::Commit(_)
+        | Command::Sealed(_)
+        | Command::RefuseMarker { .. }
+        | Command::WaiveMarker { .. }
+        | Command::Fetched { .. }
+        | Command::CopyFromPrefix { .. }
+        | Command::LooseAsk { .. }
+        | Command::LooseStore { .. }
+        | Command::LooseFinish { .. } => true,
+        Command::Inventory
+        | Command::ReadCatalog(_)
+        | Command::Serve
+        | Command::DirReplay { .. }
+        | Command::DirUnite { .. }
+        | Command::Evict(_)
+        | Command::FlushMember { .. }
+        | Command::MarkFlushed(_)
+        | Command::FlushFailed { .. }
+        | Command::MarkFailed { .. }
+        | Command::Verify(_)
+        | Command::FetchMember { .. }
+        | Command::Present { .. }
+        | Command::Advise(_)
+        | Command::LooseInventory
+        | Command::ReadLoose(_)
+        | Command::LooseBind { .. }
+        | Command::LooseForget { .. }
+        | Command::LooseShow { .. }
+        | Command::Note { .. } => false,
+    }
+}

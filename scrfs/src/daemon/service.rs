@@ -1,0 +1,180 @@
+//! The node as coordinators and tools see it: takes one coordinator at a time, of the newest epoch, and answers questions.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use crate::config::NO_JOB;
+use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Service};
+use crate::control::{Answer, Ask, Command, DataReply, DataRequest, Start};
+use crate::ids::Epoch;
+use crate::transfer::user::Identity;
+
+use super::node::Node;
+use super::state::Attached;
+
+/// There while records of what programs do with files are taken.
+pub(super) const RECORD_IO: &str = "record-io";
+
+impl Service for Node {
+    fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
+        let mut disk = self.disk.lock();
+        let highest = self.state.lock().table.epoch;
+        let refuse = |reason: String| {
+            self.events.warning(None, &format!("a coordinator was refused: {reason}"));
+            Err(Refusal { reason, highest })
+        };
+        let epoch = greeting.epoch;
+        // Else it would seal and flush another job's checkpoints as its own. A mount without a scheduler has no job.
+        let (mine, its) = (&self.config.job_id, &greeting.settings.job_id);
+        if mine != its && mine != NO_JOB {
+            return refuse(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"));
+        }
+        if let Some(other) = self.of_another_run(&greeting.settings.restart.name) {
+            return refuse(other);
+        }
+        if epoch < highest {
+            return refuse(format!("epoch {epoch} is older than {highest}"));
+        }
+        if epoch > highest
+            && let Err(error) = disk.change(&self.state, |table| table.epoch = epoch)
+        {
+            return refuse(format!("epoch {epoch} cannot be recorded: {error}"));
+        }
+        if let Err(error) = disk.record_settings(&greeting.settings) {
+            self.events.error(None, &format!("the job's settings cannot be kept: {error}"));
+        }
+        if greeting.start == Start::Restart
+            && let Err(error) = disk.forget_advice()
+        {
+            self.events.error(None, &format!("the former program's advice cannot be removed: {error}"));
+        }
+        let text = format!(
+            "coordinator {} of {} attached with epoch {epoch} ({:?})",
+            greeting.rank,
+            greeting.hosts.len(),
+            greeting.start
+        );
+        let former = {
+            let mut state = self.state.lock();
+            if state.stopping {
+                return Err(Refusal { reason: "the daemon ends".into(), highest });
+            }
+            state.former_epoch = highest;
+            state.was_attached = true;
+            state.local = false;
+            state.lost_at = None;
+            state.settings = Some(greeting.settings.clone());
+            self.tree.attached();
+            if greeting.start == Start::Restart {
+                // What was advised and asked was the former program's.
+                state.advice = None;
+                state.askers.forget();
+            }
+            self.tree.follow(&greeting.settings);
+            // What the administrator gave is not the user's to raise.
+            let bounds = [self.config.cache_bytes, greeting.settings.cache_bytes];
+            self.follow_bound(bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0));
+            let seal_timeout = state.seal_timeout();
+            for freezing in state.freezing.values() {
+                freezing.cancel();
+            }
+            state.seals.clear();
+            state.waiting.restart_clocks(Instant::now(), seal_timeout);
+            state.attached.replace(Attached {
+                link: link.clone(),
+                greeting,
+                pid: peer.pid,
+                identity: Identity::of_peer(peer),
+                served: false,
+                transfers: Vec::new(),
+            })
+        };
+        drop(disk);
+        self.priority.attached(peer);
+        self.wake.notify_all();
+        self.events.info(None, &text);
+        if let Some(former) = former {
+            former.transfers.iter().for_each(crate::transfer::Monitor::cancel);
+            former.link.close();
+        }
+        self.in_records(link.id(), Self::discard_unfinished);
+        Ok(())
+    }
+
+    fn command(&self, link: u64, command: Command) {
+        self.carry_out(link, command);
+    }
+
+    fn detached(&self, link: u64, why: &str) {
+        let attached = {
+            let mut state = self.state.lock();
+            if state.attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
+                return;
+            }
+            let now = Instant::now();
+            state.lost_at = Some(now);
+            let wait = self.coordinator_wait(&state);
+            state.waiting.bound_all(now + wait);
+            for freezing in state.freezing.values() {
+                freezing.cancel();
+            }
+            self.priority.detached();
+            state.attached.take()
+        };
+        self.wake.notify_all();
+        if let Some(attached) = attached {
+            attached.transfers.iter().for_each(crate::transfer::Monitor::cancel);
+            let epoch = attached.greeting.epoch;
+            self.events.warning(None, &format!("the coordinator of epoch {epoch} is gone: {why}"));
+        }
+    }
+
+    fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal> {
+        // Who asks for it is a new thread, and so is the one that answers.
+        self.priority.joined();
+        let state = self.state.lock();
+        match &state.attached {
+            Some(attached) if attached.greeting.epoch == epoch => Ok(()),
+            Some(_) => Err(Refusal {
+                reason: "another epoch's coordinator is attached".into(),
+                highest: state.table.epoch,
+            }),
+            None => Err(Refusal { reason: "no coordinator is attached".into(), highest: state.table.epoch }),
+        }
+    }
+
+    fn request(&self, epoch: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
+        self.attend(&request);
+        self.data_request(epoch, request)
+    }
+
+    fn answer(&self, question: Ask, peer: &Peer) -> Answer {
+        match question {
+            Ask::Status => Answer::Status(Box::new(self.status())),
+            Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
+            Ask::RecordIo(on) => self.switch_records(on, peer.uid),
+            Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
+            Ask::Stop => {
+                self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
+                (self.config.on_stop)();
+                Answer::Stopping
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Begins or ends the records of what programs do with files; a successor of this worker goes on with it.
+    fn switch_records(&self, on: bool, uid: u32) -> Answer {
+        let disk = self.disk.lock();
+        let kept = if on { disk.store().commit(RECORD_IO, b"") } else { disk.store().remove(RECORD_IO) };
+        drop(disk);
+        if let Err(error) = kept {
+            return Answer::Failed(error.to_string());
+        }
+        self.tree.record_io(on);
+        let what = if on { "are taken" } else { "end" };
+        self.events.info(None, &format!("user {uid}: records of what programs do with files {what}"));
+        Answer::Done
+    }
+}

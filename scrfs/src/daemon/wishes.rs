@@ -1,0 +1,73 @@
+//! What operators ask of the lead through a node, and which run of the job it works for.
+
+use crate::control::{Event, Flushable, Named};
+use crate::ids::DatasetId;
+use crate::status::FlushFailure;
+
+use super::node::Node;
+use super::state::Dataset;
+
+impl Node {
+    /// Asks the lead to flush a dataset, the newest protected one where none is named.
+    pub(super) fn want_flush(&self, name: Option<&[u8]>, uid: u32) -> Flushable {
+        // Lock order: the journal's before the state's.
+        let begun = name.is_some_and(|name| self.journal.lock().names().iter().any(|open| open == name));
+        let asked = {
+            let mut state = self.state.lock();
+            let chosen = match name {
+                None => state.current_now(),
+                Some(name) => {
+                    let complete = |dataset: &&Dataset| dataset.name == name && dataset.catalog.is_some();
+                    let newest = state.present().filter(complete).max_by_key(|d| (d.epoch, d.id));
+                    newest.map(|dataset| dataset.id)
+                }
+            };
+            let known = name.is_some_and(|name| begun || state.by_name(name).is_some());
+            let served = state.served();
+            let Some(dataset) = chosen.and_then(|id| state.table.datasets.get_mut(&id)) else {
+                return match name {
+                    None => Flushable::None,
+                    Some(_) if known => Flushable::Unsealed,
+                    Some(_) => Flushable::Unknown,
+                };
+            };
+            let named = Named { id: dataset.id, name: dataset.name.clone() };
+            if dataset.flushed {
+                return Flushable::Done(named);
+            }
+            if let Some(reason) = &dataset.failed {
+                return Flushable::Failed(reason.clone());
+            }
+            if !served {
+                return Flushable::NoCoordinator(named);
+            }
+            // It begins anew.
+            dataset.flush_failed = None;
+            state.send_request(Event::FlushWanted(named.id));
+            named
+        };
+        self.events.info(Some(asked.id), &format!("user {uid} asked for its flush"));
+        Flushable::Asked(asked)
+    }
+
+    /// Several scrfs-runs of a job work on nodes of their own, each with a prefix of its own: what one has sealed here is
+    /// no other's to go on from. Says whose it is.
+    pub(super) fn of_another_run(&self, name: &str) -> Option<String> {
+        let state = self.state.lock();
+        let former = &state.settings.as_ref()?.restart.name;
+        let held = state.present().any(|dataset| dataset.catalog.is_some());
+        let shown =
+            |name: &str| if name.is_empty() { "without a name".to_owned() } else { format!("--name {name}") };
+        (held && former != name).then(|| {
+            let (former, name) = (shown(former), shown(name));
+            format!("this node has datasets of the run {former}, and this is the run {name}: use other nodes, or unmount with --purge")
+        })
+    }
+
+    /// A try to flush it has failed.
+    pub(super) fn flush_failed(&self, id: DatasetId, failure: FlushFailure) {
+        if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+            dataset.flush_failed = Some(failure);
+        }
+    }
+}

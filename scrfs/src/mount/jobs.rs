@@ -1,0 +1,235 @@
+//! Jobs by their ids: unmounting one, and removing what it has left on this node.
+//!
+//! Only what belongs to this process's user counts, in directories into which nobody else can write: names that others
+//! have made are not seen. Links are not followed, and other file systems not entered.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of};
+use super::places::{JOB_PREFIX, directory_of};
+use super::table::{self, Mounted, TABLE};
+use super::{MountError, failed, launch, mount_point, stores};
+use crate::path::RelPath;
+use crate::store::{beneath, private};
+
+pub use super::sweep::{Alive, sweep};
+
+/// Where jobs' directories are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bases {
+    /// `SCR_CNTL_BASE`.
+    pub control: PathBuf,
+    /// `SCR_CACHE_BASE`.
+    pub caches: Vec<PathBuf>,
+}
+
+/// What `scrfs umount --job-id` was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The job.
+    pub job_id: String,
+    /// Whose; `None`: whoever's, if there is one only.
+    pub user: Option<String>,
+    /// Only a mount there.
+    pub mount_point: Option<PathBuf>,
+    /// Remove caches and control directory.
+    pub purge: bool,
+    /// Unmount even if it is in use.
+    pub force: bool,
+}
+
+/// A job of which there is something on this node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Job {
+    pub(super) user: String,
+    pub(super) id: String,
+}
+
+impl Job {
+    /// Its directory in `base`, if it has one.
+    fn directory(&self, base: &Path) -> Option<PathBuf> {
+        let path = private::find(base, &self.user)?.join(directory_of(&self.id));
+        private::is_ours(&path).then_some(path)
+    }
+
+    fn owns(&self, mount: &Mounted) -> bool {
+        let named = |control: PathBuf| of_directory(&control).is_some_and(|job| job == *self);
+        mount.is_ours() && mount.control_directory().is_some_and(named)
+    }
+}
+
+/// Whose directory `<base>/<user>/scr.<id>` is.
+fn of_directory(path: &Path) -> Option<Job> {
+    let id = path.file_name()?.to_str()?.strip_prefix(JOB_PREFIX)?.to_owned();
+    let home = path.parent()?.file_name()?.to_str()?;
+    // Without the digits of a name that somebody else had.
+    let plain = home
+        .rsplit_once('.')
+        .map(|(plain, _)| plain)
+        .filter(|plain| private::is_name_of(home.as_bytes(), plain));
+    Some(Job { user: plain.unwrap_or(home).to_owned(), id })
+}
+
+/// All jobs that have directories or mounts here.
+pub(super) fn all(bases: &Bases) -> Result<BTreeSet<Job>, MountError> {
+    let mut jobs = with_directories(bases);
+    let mounts = table::all().map_err(failed("cannot read", TABLE))?;
+    let controls = mounts.iter().filter(|mount| mount.is_ours()).filter_map(Mounted::control_directory);
+    jobs.extend(controls.filter_map(|control| of_directory(&control)));
+    Ok(jobs)
+}
+
+/// All jobs that have directories in `bases`.
+pub(super) fn with_directories(bases: &Bases) -> BTreeSet<Job> {
+    let directories = |path: &Path| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| private::is_ours(path)).collect::<Vec<_>>()
+    };
+    let mut jobs = BTreeSet::new();
+    for base in std::iter::once(&bases.control).chain(&bases.caches) {
+        for home in directories(base) {
+            jobs.extend(directories(&home).iter().filter_map(|path| of_directory(path)));
+        }
+    }
+    jobs
+}
+
+/// Unmounts what `order` says, and removes what it says; nothing to do is no error. Lines for people.
+pub fn unmount(order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
+    let found: Vec<Job> = all(bases)?
+        .into_iter()
+        .filter(|job| job.id == order.job_id && order.user.as_ref().is_none_or(|user| *user == job.user))
+        .collect();
+    match &found[..] {
+        [] => Ok(vec![format!("job {}: nothing is here", order.job_id)]),
+        [job] => end(job, order, bases),
+        several => {
+            let users = several.iter().map(|job| job.user.as_str()).collect::<Vec<_>>().join(", ");
+            Err(MountError::WhoseJob { job_id: order.job_id.clone(), users })
+        }
+    }
+}
+
+pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
+    let only = order.mount_point.as_ref().map(|point| mount_point::without_symlinks(point));
+    let mut lines = Vec::new();
+    for mount in table::all().map_err(failed("cannot read", TABLE))?.iter().filter(|mount| job.owns(mount)) {
+        let point = &mount.mount_point;
+        if only.as_ref().is_some_and(|only| only.as_ref().ok() != Some(point)) {
+            lines.push(format!("{} is this job's too, and stays mounted", point.display()));
+            continue;
+        }
+        match launch::unmount(point, order.force) {
+            // It ended by itself at this moment.
+            Ok(()) | Err(MountError::NotMounted(_)) => {
+                lines.push(format!("{} is unmounted", point.display()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let control = job.directory(&bases.control);
+    if let Some(pid) = control.as_deref().and_then(supervisor_of) {
+        launch::is_here(control.as_deref().unwrap_or(Path::new("/")), pid)?;
+    } else if let Some(control) = &control {
+        // Of a supervisor that was killed.
+        mount_point::remove_made(control);
+    }
+    if order.purge {
+        lines.extend(purge(job, bases)?);
+    }
+    Ok(lines)
+}
+
+/// Removes caches and control directory of `job`, of which nothing runs.
+fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
+    let control = job.directory(&bases.control);
+    // Nobody mounts meanwhile.
+    let locks = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| Some(Lock::take(control.as_deref()?, name)));
+    let _held = locks.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+    let recorded = control.as_deref().map(stores::recorded).unwrap_or_default();
+    let used = recorded.into_iter().filter(|store| store.used).map(|store| store.base);
+    let caches: BTreeSet<PathBuf> = bases.caches.iter().cloned().chain(used).collect();
+    let caches =
+        caches.iter().filter_map(|base| job.directory(base)).filter(|cache| Some(cache) != control.as_ref());
+    // The control directory knows of the caches: it goes last.
+    let mut lines = Vec::new();
+    for directory in caches.collect::<Vec<_>>().iter().chain(&control) {
+        remove(directory)?;
+        lines.push(format!("{} is removed", directory.display()));
+    }
+    Ok(lines)
+}
+
+fn remove(directory: &Path) -> Result<(), MountError> {
+    let io = |doing| failed(doing, directory);
+    let (Some(home), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
+    let opened = File::open(home).map_err(io("cannot open what is above"))?;
+    let name =
+        RelPath::new(name.as_encoded_bytes()).map_err(|e| io("cannot name")(std::io::Error::other(e)))?;
+    beneath::remove_tree(opened.as_fd(), &name).map_err(io("cannot remove"))?;
+    // Of the user's last job.
+    let _ = fs::remove_dir(home);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn directories_tell_their_jobs() {
+        let of = |path: &str| of_directory(Path::new(path)).map(|job| (job.user, job.id));
+        let job = |user: &str, id: &str| Some((user.to_owned(), id.to_owned()));
+        assert_eq!(of("/run/scrfs/ann/scr.77"), job("ann", "77"));
+        assert_eq!(of("/dev/shm/ann.0123456789abcdef/scr.77.batch"), job("ann", "77.batch"));
+        assert_eq!(of("/dev/shm/ann.b/scr.7"), job("ann.b", "7"));
+        assert_eq!((of("/dev/shm/ann/other"), of("/scr.7")), (None, None));
+    }
+
+    #[test]
+    fn a_purge_takes_this_jobs_and_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["run/ann/scr.7", "run/ann/scr.77", "shm/ann/scr.7/tree/d", "shm/bob/scr.7", "kept"] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        fs::write(at("kept/file"), "").unwrap();
+        symlink(at("kept"), at("shm/ann/scr.7/tree/d/out")).unwrap();
+        symlink(at("kept"), at("run/ann/scr.7/out")).unwrap();
+        let bases = Bases { control: at("run"), caches: vec![at("shm")] };
+        let order = |user: Option<&str>, purge| Order {
+            job_id: "7".into(),
+            user: user.map(str::to_owned),
+            mount_point: None,
+            purge,
+            force: false,
+        };
+        assert!(matches!(unmount(&order(None, true), &bases), Err(MountError::WhoseJob { .. })));
+        assert_eq!(unmount(&order(Some("ann"), false), &bases).unwrap(), Vec::<String>::new());
+        assert_eq!(unmount(&order(Some("ann"), true), &bases).unwrap().len(), 2);
+        let there = |name: &str| at(name).exists();
+        assert!(!there("run/ann/scr.7") && !there("shm/ann"));
+        assert!(there("run/ann/scr.77") && there("shm/bob/scr.7") && there("kept/file"));
+        // Again: there is nothing to do.
+        assert_eq!(unmount(&order(Some("ann"), true), &bases).unwrap(), ["job 7: nothing is here"]);
+    }
+
+    #[test]
+    fn a_job_that_runs_is_not_purged() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = dir.path().join("run/ann/scr.7");
+        fs::create_dir_all(&control).unwrap();
+        let bases = Bases { control: dir.path().join("run"), caches: Vec::new() };
+        let job = Job { user: "ann".into(), id: "7".into() };
+        let held = Lock::take(&control, WORKER_LOCK).unwrap();
+        assert!(matches!(purge(&job, &bases), Err(MountError::Busy { .. })));
+        drop(held);
+        purge(&job, &bases).unwrap();
+        assert!(!control.exists());
+    }
+}

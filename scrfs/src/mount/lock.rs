@@ -1,0 +1,105 @@
+//! The locks of a control directory: who holds them, as far as the kernel and the files' owners tell.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::FlockOperation;
+
+use super::{MountError, failed};
+
+/// Held as long as its process lives.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock `name` in the control directory and writes this process's id into it.
+    pub(super) fn take(control: &Path, name: &str) -> Result<Self, MountError> {
+        let path = control.join(name);
+        let io = |doing| failed(doing, &path);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(io("cannot open"))?;
+        // Former versions' could be locked by everybody.
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(io("cannot chmod"))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(MountError::Busy { directory: control.to_owned(), pid: read_pid(&mut file) });
+            }
+            Err(error) => return Err(io("cannot lock")(error.into())),
+        }
+        let write = |file: &mut File| {
+            // Never empty: others read it.
+            let line = format!("{}\n", std::process::id());
+            file.write_all(line.as_bytes())?;
+            file.set_len(line.len() as u64)
+        };
+        write(&mut file).map_err(io("cannot write"))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// The supervisor that holds the lock of a control directory; `None` when none does.
+pub(super) fn supervisor_of(control: &Path) -> Option<u32> {
+    holder(control, SUPERVISOR_LOCK)
+}
+
+/// The process that holds the lock `name` of a control directory. Believed of the directory's owner only, and only of a
+/// process that is that user's.
+pub(crate) fn holder(control: &Path, name: &str) -> Option<u32> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(control.join(name)).ok()?;
+    let (owner, meta) = (control.symlink_metadata().ok()?.uid(), file.metadata().ok()?);
+    if !meta.is_file() || meta.uid() != owner {
+        return None;
+    }
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Some(read_pid(&mut file)).filter(|&pid| is_of(pid, owner)),
+        _ => None,
+    }
+}
+
+fn is_of(pid: u32, user: u32) -> bool {
+    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| pid != 0 && meta.uid() == user)
+}
+
+/// The supervisor's lock file.
+pub(crate) const SUPERVISOR_LOCK: &str = "supervisor.lock";
+/// The worker's: a worker that has lost its supervisor keeps others away.
+pub(crate) const WORKER_LOCK: &str = "worker.lock";
+
+fn read_pid(file: &mut File) -> u32 {
+    let mut text = String::new();
+    if file.take(32).read_to_string(&mut text).is_err() {
+        return 0;
+    }
+    text.lines().next().unwrap_or_default().parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lock_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path(), SUPERVISOR_LOCK).unwrap();
+        assert!(matches!(
+            Lock::take(dir.path(), SUPERVISOR_LOCK),
+            Err(MountError::Busy { pid, .. }) if pid == std::process::id()
+        ));
+        assert_eq!(supervisor_of(dir.path()), Some(std::process::id()));
+        drop(lock);
+        assert_eq!(supervisor_of(dir.path()), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! The mount point: what it must be, and making it where it is missing.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::table::{self, TABLE};
+use super::{MountError, device, failed};
+use crate::store::private::{self, Problem};
+
+/// Dead mounts that may lie on one another.
+const DEAD_MAX: usize = 16;
+/// In the control directory: which directories were made for the mount, the deepest first, a zero byte after each.
+const MADE: &str = "mount_point.made";
+
+/// Absolute, without symlinks; the last name may be a mount that nobody serves, or one that lets nobody but its user in,
+/// so it is not looked into.
+pub(super) fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
+            let name = path.file_name().ok_or(error)?;
+            let above = match path.parent() {
+                Some(above) if !above.as_os_str().is_empty() => above,
+                _ => Path::new("."),
+            };
+            Ok(above.canonicalize()?.join(name))
+        }
+        found => found,
+    }
+}
+
+/// Where it really is; dead mounts of this user on it are unmounted.
+pub(super) fn find(path: &Path) -> Result<PathBuf, MountError> {
+    let find = || {
+        let bad =
+            |error: io::Error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() };
+        without_symlinks(path).map_err(bad)
+    };
+    for _ in 0..DEAD_MAX {
+        let point = find()?;
+        let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
+        if !mount.is_some_and(|mount| mount.is_ours()) || !device::is_dead(&point) {
+            break;
+        }
+        device::unmount(&point, true)?;
+    }
+    find()
+}
+
+/// Nothing of ours is mounted there, and a mount would hide nothing.
+pub(super) fn check(point: &Path) -> Result<(), MountError> {
+    if !point.is_dir() {
+        return Err(MountError::MountPoint { path: point.to_owned(), reason: "not a directory".into() });
+    }
+    let mounted = table::mounted_at(point).map_err(failed("cannot read", TABLE))?;
+    if let Some(mount) = mounted.filter(|mount| mount.fs_type == table::FS_TYPE) {
+        let source_name = mount.source.to_string_lossy().into_owned();
+        return Err(MountError::Mounted { path: point.to_owned(), source_name });
+    }
+    let mut names = fs::read_dir(point).map_err(failed("cannot list", point))?;
+    if names.next().is_some() {
+        let reason = "not empty: its files would be out of sight".into();
+        return Err(MountError::MountPoint { path: point.to_owned(), reason });
+    }
+    Ok(())
+}
+
+/// Makes what is missing of `path`, if root asks: below directories that only root can change. What was made, the deepest
+/// first.
+pub(super) fn make(path: &Path) -> Result<Vec<PathBuf>, MountError> {
+    let missing = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    if !rustix::process::geteuid().is_root() || !missing(path) {
+        return Ok(Vec::new());
+    }
+    let path = std::path::absolute(path).map_err(failed("cannot find", path))?;
+    let absent: Vec<&Path> = path.ancestors().take_while(|path| missing(path)).collect();
+    let not_made = |source: Problem| MountError::NotMade { path: path.clone(), source };
+    let above = absent.last().and_then(|last| last.parent()).unwrap_or(Path::new("/"));
+    private::safe(above).map_err(not_made)?;
+    let mut made = Vec::new();
+    for directory in absent.iter().rev() {
+        match DirBuilder::new().mode(0o755).create(directory) {
+            Ok(()) => {}
+            // Another job's mount made it at this moment.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(failed("cannot make", *directory)(error)),
+        }
+        let open = fs::set_permissions(directory, Permissions::from_mode(0o755));
+        open.map_err(failed("cannot chmod", *directory))?;
+        made.insert(0, directory.to_path_buf());
+    }
+    Ok(made)
+}
+
+/// For [`remove_made`], also of a mount that is made again.
+pub(super) fn remember_made(control: &Path, made: &[PathBuf]) -> Result<(), MountError> {
+    if made.is_empty() {
+        return Ok(());
+    }
+    let text: Vec<u8> = made.iter().flat_map(|path| [path.as_os_str().as_bytes(), b"\0"].concat()).collect();
+    let file = control.join(MADE);
+    fs::write(&file, text).map_err(failed("cannot write", &file))
+}
+
+/// Removes the directories that were made for the mount, as far as they are empty.
+pub(super) fn remove_made(control: &Path) {
+    let file = control.join(MADE);
+    let Ok(text) = fs::read(&file) else { return };
+    remove(text.split(|&b| b == 0).map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()))));
+    let _ = fs::remove_file(file);
+}
+
+/// The same before anything remembers them.
+pub(super) fn remove(made: impl IntoIterator<Item = PathBuf>) {
+    for path in made {
+        // Another job's mount point may be in it by now.
+        let _ = fs::remove_dir(path);
+    }
+}

@@ -1,0 +1,174 @@
+//! What jobs that are gone have left: mounts, caches, control directories.
+//!
+//! A job is gone if the scheduler, asked after its directory was seen, does not know it. What the scheduler cannot know, as
+//! a job without a number, stays.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::MountError;
+use super::jobs::{Bases, Job, Order, all, end};
+use super::supervisor::readable;
+use crate::config::NO_JOB;
+
+/// Bound on the scheduler's answer.
+const ASK_BOUND: Duration = Duration::from_secs(20);
+/// Bytes of that answer.
+const ANSWER_MAX: u64 = 16 << 20;
+
+/// Who says which jobs live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Alive {
+    /// The administrator: these and no others.
+    Listed(Vec<String>),
+    /// `squeue`.
+    Scheduler,
+}
+
+impl Alive {
+    /// The ids; asked after `found` were seen.
+    fn ids(&self) -> Result<BTreeSet<String>, MountError> {
+        match self {
+            Self::Listed(ids) => Ok(ids.iter().cloned().collect()),
+            Self::Scheduler => ask(),
+        }
+    }
+
+    /// `job`, which is not among the living, is gone for sure.
+    fn would_know(&self, job: &Job) -> bool {
+        match self {
+            Self::Listed(_) => job.id != NO_JOB,
+            Self::Scheduler => !job.id.is_empty() && job.id.bytes().all(|b| b.is_ascii_digit()),
+        }
+    }
+}
+
+/// Ends and removes what is here of jobs that are gone, for at most about `limit`. Lines for people.
+///
+/// # Errors
+/// The scheduler does not say which jobs live: then nothing is touched. Or something could not be removed, or there was no
+/// time for it.
+pub fn sweep(alive: &Alive, bases: &Bases, limit: Duration) -> Result<Vec<String>, MountError> {
+    // First: of a job that begins later there is nothing in it.
+    sweep_of(&all(bases)?, alive, bases, limit)
+}
+
+fn sweep_of(
+    found: &BTreeSet<Job>,
+    alive: &Alive,
+    bases: &Bases,
+    limit: Duration,
+) -> Result<Vec<String>, MountError> {
+    let until = Instant::now() + limit;
+    let living = if found.is_empty() { BTreeSet::new() } else { alive.ids()? };
+    let (mut lines, mut left) = (Vec::new(), Vec::new());
+    for job in found.iter().filter(|job| !living.contains(&job.id)) {
+        if !alive.would_know(job) {
+            lines.push(format!("job {} of {}: not a job of the scheduler; it stays", job.id, job.user));
+            continue;
+        }
+        if Instant::now() >= until {
+            left.push(format!("job {} of {}: no time left", job.id, job.user));
+            continue;
+        }
+        let (job_id, user) = (job.id.clone(), Some(job.user.clone()));
+        let order = Order { job_id, user, mount_point: None, purge: true, force: false };
+        match end(job, &order, bases) {
+            Ok(done) => lines.extend(done),
+            Err(error) => left.push(format!("job {} of {}: {error}", job.id, job.user)),
+        }
+    }
+    if left.is_empty() { Ok(lines) } else { Err(MountError::Left(left.join("; "))) }
+}
+
+fn ask() -> Result<BTreeSet<String>, MountError> {
+    let failed = |why: String| MountError::Scheduler(format!("squeue: {why}"));
+    // Of all partitions, hidden ones too.
+    let mut child = Command::new("squeue")
+        .args(["-a", "-h", "-o", "%A"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| failed(e.to_string()))?;
+    let text = child.stdout.take().map(|out| {
+        let (until, mut out, mut text) = (Instant::now() + ASK_BOUND, out, Vec::new());
+        loop {
+            if !readable(std::os::fd::AsFd::as_fd(&out), until) {
+                return Err(format!("no answer in {} s", ASK_BOUND.as_secs()));
+            }
+            let mut block = [0; 1 << 12];
+            match out.read(&mut block) {
+                Ok(0) => return Ok(text),
+                Ok(bytes) => text.extend_from_slice(&block[..bytes]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            if text.len() as u64 > ANSWER_MAX {
+                return Err(format!("more than {ANSWER_MAX} bytes"));
+            }
+        }
+    });
+    let text = text.unwrap_or_else(|| Err("no answer".into()));
+    if text.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|e| failed(e.to_string()))?;
+    let text = text.map_err(failed)?;
+    if !status.success() {
+        return Err(failed(status.to_string()));
+    }
+    let text = String::from_utf8(text).map_err(|e| failed(e.to_string()))?;
+    parse(&text).map_err(failed)
+}
+
+/// A line that is no job's id means that this is another program's output, or another version's.
+fn parse(text: &str) -> Result<BTreeSet<String>, String> {
+    let ids = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    ids.map(|id| {
+        let digits = id.bytes().all(|b| b.is_ascii_digit());
+        if digits { Ok(id.to_owned()) } else { Err(format!("{id:?} is no job's id")) }
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::jobs::with_directories;
+    use super::*;
+
+    #[test]
+    fn what_squeue_says() {
+        assert_eq!(parse("12\n 7\n\n12\n").unwrap(), ["12".to_owned(), "7".to_owned()].into());
+        assert!(parse("").unwrap().is_empty());
+        assert!(parse("12\nslurm_load_jobs error\n").is_err());
+    }
+
+    #[test]
+    fn only_what_is_gone_for_sure_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["ann/scr.7", "ann/scr.8", "ann/scr.mine", "bob/scr.local", "bob/scr.9"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+        }
+        let bases = Bases { control: at(""), caches: Vec::new() };
+        let left = |alive: &Alive, limit| {
+            // Not what is mounted on this machine.
+            let _ = sweep_of(&with_directories(&bases), alive, &bases, limit);
+            with_directories(&bases).into_iter().map(|job| job.id).collect::<Vec<_>>().join(" ")
+        };
+        let soon = Duration::from_mins(1);
+        let listed = |ids: &[&str]| Alive::Listed(ids.iter().map(|id| (*id).to_owned()).collect());
+        assert_eq!(left(&listed(&["7", "8"]), Duration::ZERO), "7 8 mine 9 local", "no time");
+        let mine = Job { user: "ann".into(), id: "mine".into() };
+        assert!(!Alive::Scheduler.would_know(&mine) && listed(&[]).would_know(&mine));
+        assert_eq!(left(&listed(&["7", "9"]), soon), "7 9 local");
+        // Of a job that runs nothing is taken.
+        let held = super::super::lock::Lock::take(&at("ann/scr.7"), "supervisor.lock").unwrap();
+        assert_eq!(left(&listed(&[]), soon), "7 local");
+        drop(held);
+        assert_eq!(left(&listed(&[]), soon), "local");
+    }
+}

@@ -1,0 +1,324 @@
+//! Sets the scheduling of a process's threads, and sets it back.
+//!
+//! A thread that is nice does background work and is left as it is. The others get `SCHED_RR` at its lowest priority,
+//! which goes before every time slice whatever session or control group the program is in; where the kernel refuses that,
+//! nice -20 and the shortest time slice. Threads and processes that they start begin as usual (reset on fork).
+#![expect(unsafe_code, reason = "sched_setattr and sched_getattr have no safe wrapper")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The lowest: before the program, behind whatever an administrator has made real-time.
+const RR_PRIORITY: u32 = 1;
+/// Nanoseconds; the kernel's least.
+const SHORT_SLICE: u64 = 100_000;
+/// `SCHED_FLAG_RESET_ON_FORK`.
+const RESET_ON_FORK: u64 = 1;
+/// The program that a coordinator runs.
+const COORDINATOR: &str = "scrfs-coordinator";
+/// More threads than a coordinator or a daemon ever has.
+const THREADS_MAX: usize = 4096;
+
+/// How threads are preferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    /// `SCHED_RR`.
+    RoundRobin,
+    /// nice -20.
+    Nice,
+}
+
+impl Means {
+    /// For status.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "SCHED_RR",
+            Self::Nice => "nice -20",
+        }
+    }
+}
+
+/// As the kernel takes it (`struct sched_attr`, version 0).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+const SIZE: u32 = 48;
+const _: () = assert!(size_of::<Attributes>() == SIZE as usize, "the kernel's version 0");
+
+impl Attributes {
+    fn of(means: Means) -> Self {
+        let none = Self { size: SIZE, flags: RESET_ON_FORK, ..Self::default() };
+        match means {
+            Means::RoundRobin => {
+                Self { policy: libc::SCHED_RR.unsigned_abs(), priority: RR_PRIORITY, ..none }
+            }
+            Means::Nice => Self { nice: -20, runtime: SHORT_SLICE, ..none },
+        }
+    }
+
+    fn is_usual(self) -> bool {
+        self.policy == libc::SCHED_OTHER.unsigned_abs() && self.nice <= 0
+    }
+
+    fn is_ours(self) -> bool {
+        [Means::RoundRobin, Means::Nice].map(Self::of).iter().any(|ours| {
+            (self.policy, self.priority, self.nice) == (ours.policy, ours.priority, ours.nice)
+                && self.flags & RESET_ON_FORK != 0
+        })
+    }
+}
+
+fn attributes(tid: i32) -> io::Result<Attributes> {
+    let mut got = Attributes::default();
+    // SAFETY: `got` is a live `sched_attr` of SIZE bytes, to which the kernel writes at most as many; any bytes are valid
+    // in it.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut got, SIZE, 0) };
+    if result == 0 { Ok(got) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set(tid: i32, attributes: Attributes) -> io::Result<()> {
+    // SAFETY: the kernel only reads the SIZE bytes, as `size` in them says, of a live value.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A process by its directory in /proc, which stays its own however numbers are used again.
+struct Process {
+    directory: OwnedFd,
+}
+
+impl Process {
+    fn open(path: &str) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { directory: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    /// The process at the other end of a socket, of which `held` is the pidfd, if its program is a coordinator that
+    /// nobody else can have changed.
+    fn coordinator(pid: i32, held: BorrowedFd<'_>) -> io::Result<Self> {
+        let process = Self::open(&format!("/proc/{pid}"))?;
+        // It lives still, so the number was its when the directory was opened.
+        let mut end = [PollFd::new(&held, PollFlags::IN)];
+        if rustix::event::poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0 {
+            return Err(Errno::SRCH.into());
+        }
+        let link = rustix::fs::readlinkat(&process.directory, "exe", Vec::new())?;
+        if link.to_bytes().rsplit(|byte| *byte == b'/').next() != Some(COORDINATOR.as_bytes()) {
+            return Err(io::Error::other(format!("it is no {COORDINATOR}")));
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let program =
+            std::fs::File::from(rustix::fs::openat(&process.directory, "exe", flags, Mode::empty())?);
+        let meta = program.metadata()?;
+        let own = rustix::process::geteuid().as_raw();
+        if ![0, own].contains(&meta.uid()) || meta.mode() & 0o022 != 0 {
+            return Err(io::Error::other("its program can be changed by others than root"));
+        }
+        Ok(process)
+    }
+
+    fn threads(&self) -> io::Result<Vec<i32>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let task = rustix::fs::openat(&self.directory, "task", flags, Mode::empty())?;
+        let mut threads = Vec::new();
+        for entry in rustix::fs::Dir::new(task)?.take(THREADS_MAX) {
+            threads.extend(entry?.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()));
+        }
+        Ok(threads)
+    }
+
+    fn has(&self, tid: i32) -> bool {
+        rustix::fs::statat(&self.directory, format!("task/{tid}"), rustix::fs::AtFlags::empty()).is_ok()
+    }
+}
+
+/// The threads of one process, and how they were before.
+pub struct Threads {
+    process: Process,
+    former: BTreeMap<i32, Attributes>,
+    means: Option<Means>,
+}
+
+impl Threads {
+    /// Of this process.
+    pub fn own() -> io::Result<Self> {
+        Ok(Self::of(Process::open("/proc/self")?))
+    }
+
+    /// Of a coordinator that has connected: its pid and pidfd. Refused when it is not what it says.
+    pub fn of_coordinator(pid: i32, held: impl AsFd) -> io::Result<Self> {
+        Ok(Self::of(Process::coordinator(pid, held.as_fd())?))
+    }
+
+    fn of(process: Process) -> Self {
+        Self { process, former: BTreeMap::new(), means: None }
+    }
+
+    /// Prefers all threads that are not background ones, also those that have come since the last time.
+    pub fn raise(&mut self) -> io::Result<Means> {
+        let threads = self.process.threads()?;
+        let mut means = self.means;
+        for tid in threads {
+            if self.former.contains_key(&tid) {
+                continue;
+            }
+            match self.raise_thread(tid, means) {
+                Ok(with) => means = means.or(with),
+                // It has ended.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.means = means;
+        means.ok_or_else(|| io::Error::other("it has only background threads"))
+    }
+
+    fn raise_thread(&mut self, tid: i32, known: Option<Means>) -> io::Result<Option<Means>> {
+        let former = attributes(tid)?;
+        if !former.is_usual() {
+            return Ok(None);
+        }
+        let means = match known {
+            Some(means) => set(tid, Attributes::of(means)).map(|()| means),
+            None => set(tid, Attributes::of(Means::RoundRobin))
+                .map(|()| Means::RoundRobin)
+                .or_else(|_| set(tid, Attributes::of(Means::Nice)).map(|()| Means::Nice)),
+        }?;
+        if self.process.has(tid) {
+            self.former.insert(tid, former);
+            Ok(Some(means))
+        } else {
+            // The number was another's by then.
+            set(tid, former)?;
+            Ok(None)
+        }
+    }
+
+    /// Sets every thread back that is still there.
+    pub fn give_back(&mut self) {
+        for (tid, former) in std::mem::take(&mut self.former) {
+            // Not a thread that got the number of one that has ended: that one was never raised, or by an administrator.
+            let ours = attributes(tid).is_ok_and(Attributes::is_ours);
+            if ours
+                && self.process.has(tid)
+                && let Err(error) = set(tid, Attributes { size: SIZE, ..former })
+                && Errno::from_io_error(&error) != Some(Errno::SRCH)
+            {
+                tracing::warn!(tid, %error, "a thread keeps its raised priority");
+            }
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl std::fmt::Debug for Threads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Threads({} raised)", self.former.len())
+    }
+}
+
+/// How nice background work is.
+const NICE: i32 = 5;
+
+/// From now on this thread does background work.
+pub fn be_nice() {
+    if let Err(error) = rustix::process::nice(NICE) {
+        tracing::debug!(%error, "could not lower the priority");
+    }
+}
+
+/// Gives back what a daemon gave this process: for a coordinator whose daemon is gone.
+pub fn step_back() -> io::Result<()> {
+    for tid in Process::open("/proc/self")?.threads()? {
+        if attributes(tid).is_ok_and(Attributes::is_ours) {
+            // The flag is root's to take away.
+            set(tid, Attributes { size: SIZE, flags: RESET_ON_FORK, ..Attributes::default() })?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn threads_are_raised_save_nice_ones_and_set_back() {
+        let (told, asked) = std::sync::mpsc::channel::<()>();
+        let mut tids = Vec::new();
+        let threads = [0, 5].map(|nice| {
+            let (tell, tid) = std::sync::mpsc::channel();
+            let (hold, end) = std::sync::mpsc::channel::<()>();
+            let thread = std::thread::spawn(move || {
+                // Whatever the process was started with; without root only nicer than that.
+                let set = rustix::process::setpriority_process(None, nice);
+                assert!(set.is_ok() || !rustix::process::geteuid().is_root(), "{set:?}");
+                tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+                let _ = end.recv();
+            });
+            tids.push(tid.recv().unwrap());
+            (thread, hold)
+        });
+        let before: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
+        let mut own = Threads::own().unwrap();
+        let raised = own.raise();
+        if rustix::process::geteuid().is_root() {
+            raised.unwrap();
+            let now = attributes(tids[0]).unwrap();
+            assert!(now.is_ours(), "{now:?}");
+        }
+        assert_eq!(attributes(tids[1]).unwrap(), before[1], "background stays nice");
+        own.give_back();
+        let after: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
+        assert_eq!(after, before);
+        drop((told, asked));
+        for (thread, hold) in threads {
+            drop(hold);
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn only_a_coordinator_that_lives_is_taken() {
+        let sleeper = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
+        let mut child = sleeper.unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let held = rustix::process::pidfd_open(
+            rustix::process::Pid::from_raw(pid).unwrap(),
+            rustix::process::PidfdFlags::empty(),
+        )
+        .unwrap();
+        let refused = Threads::of_coordinator(pid, held.as_fd()).unwrap_err();
+        assert!(refused.to_string().contains("no scrfs-coordinator"), "{refused}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The number may be another's by now, even a coordinator's.
+        assert!(Threads::of_coordinator(pid, held.as_fd()).is_err());
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert!(Threads::of_coordinator(me, held.as_fd()).is_err());
+    }
+}

@@ -1,0 +1,231 @@
+//! The last status of a job, in its prefix: `<prefix>/.scr/status`, and beside it `events`, both JSON lines. Read on
+//! nodes that have no mount, such as the login node, also when the job's own nodes are gone.
+//!
+//! Whoever may write to the prefix may have written these files: what is read is bounded, and holds no control
+//! characters but in names, which are escaped when they are shown.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::NodeStatus;
+use crate::bounded;
+
+/// The status form that this program writes and reads.
+pub const VERSION: u32 = 1;
+/// While coordinators live the status is written at least this often.
+pub const RENEWED: Duration = Duration::from_mins(1);
+/// A status of 10,000 nodes takes about a tenth of this.
+const BYTES_MAX: u64 = 16 << 20;
+/// More of the events than this is not looked at; the newest are at the end.
+const EVENTS_MAX: u64 = 4 << 20;
+/// A PFS that does not answer within this time is said to be so.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
+/// What the lead coordinator's node was like, and when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LastStatus {
+    /// Microseconds since 1970.
+    pub written_us: u64,
+    /// The coordinators were asked to end after this; `false` too when they died.
+    pub ended: bool,
+    /// The node's own status.
+    #[serde(flatten)]
+    pub status: NodeStatus,
+}
+
+/// Why there is no last status.
+#[derive(Debug, thiserror::Error)]
+pub enum LastError {
+    /// No coordinators have written one there.
+    #[error("{0}: no coordinators have left a status there")]
+    Absent(PathBuf),
+    /// It cannot be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what scrfs writes.
+    #[error("{path}: {reason}")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Where the status of the job in `prefix` is.
+pub fn status_path(prefix: &Path) -> PathBuf {
+    prefix.join(".scr/status")
+}
+
+/// Where the job's events are.
+pub fn events_path(prefix: &Path) -> PathBuf {
+    prefix.join(".scr/events")
+}
+
+impl LastStatus {
+    /// Reads it; waits for the PFS at most ten seconds.
+    pub fn read(prefix: &Path) -> Result<Self, LastError> {
+        let path = status_path(prefix);
+        let bytes = read_within(&path, BYTES_MAX, false)?;
+        Self::parse(&bytes).map_err(|reason| LastError::Content { path, reason })
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let value: Value = serde_json::from_slice(bytes).map_err(|e| format!("no JSON object: {e}"))?;
+        let version = value.get("version").and_then(Value::as_u64);
+        if version != Some(u64::from(VERSION)) {
+            let version = version.map_or_else(|| "no".to_owned(), |version| version.to_string());
+            return Err(format!("field `version`: {version} form, this program reads form {VERSION}"));
+        }
+        if let Some(field) = control_characters(&value, "") {
+            return Err(format!("field `{field}`: has control characters"));
+        }
+        serde_json::from_value(value).map_err(|e| e.to_string())
+    }
+
+    /// Seconds since it was written, by this node's clock.
+    pub fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(Duration::from_micros(self.written_us))
+    }
+}
+
+/// The newest events that the coordinators have left in `prefix`, oldest first, at most `most`.
+pub fn events(prefix: &Path, most: usize) -> Result<Vec<String>, LastError> {
+    let text = read_within(&events_path(prefix), EVENTS_MAX, true)?;
+    let text = String::from_utf8_lossy(&text);
+    // Of a longer file the first line may be half; what is no JSON was not written by scrfs.
+    let is_sound = |line: &&str| {
+        !line.contains(char::is_control) && serde_json::from_str::<serde_json::Map<_, Value>>(line).is_ok()
+    };
+    let sound: Vec<&str> = text.lines().filter(is_sound).collect();
+    Ok(sound[sound.len().saturating_sub(most)..].iter().map(|line| (*line).to_owned()).collect())
+}
+
+fn read_within(path: &Path, most: u64, tail: bool) -> Result<Vec<u8>, LastError> {
+    let read = {
+        let path = path.to_owned();
+        bounded::within(READ_LIMIT, move || read(&path, most, tail))
+    };
+    read.map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => LastError::Absent(path.to_owned()),
+        _ => LastError::Io { path: path.to_owned(), source },
+    })
+}
+
+/// A regular file, and no link to one; of a longer one with `tail` the end.
+fn read(path: &Path, most: u64, tail: bool) -> io::Result<Vec<u8>> {
+    let mut file: File =
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let wrong = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(wrong("no regular file".to_owned()));
+    }
+    if meta.len() > most && !tail {
+        return Err(wrong(format!("{} bytes, at most {most} are read", meta.len())));
+    }
+    file.seek(SeekFrom::Start(meta.len().saturating_sub(most)))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The first field with characters that a terminal would obey. Names of datasets may hold any: they are shown escaped.
+fn control_characters(value: &Value, at: &str) -> Option<String> {
+    match value {
+        Value::String(text) if at != "name" && text.chars().any(char::is_control) => Some(at.to_owned()),
+        Value::Array(all) => all.iter().find_map(|value| control_characters(value, at)),
+        Value::Object(all) => all.iter().find_map(|(field, value)| control_characters(value, field)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn last() -> LastStatus {
+        let status = serde_json::json!({
+            "written_us": 5_000_000, "ended": false, "version": VERSION, "host": "node0", "mount_point": "/scr",
+            "mode": "plain", "mode_reason": "none", "job": "ann 7", "control_directory": "/c",
+            "cache_directory": "/k", "stores": [], "cache_bytes": null, "coordinator": null,
+            "was_attached": true, "epoch": 3, "flush_every": 10, "enabled": true, "datasets": [], "waiting": 0,
+            "priority": { "raised": false, "why": "", "how": "" },
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    fn with(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(".scr")).unwrap();
+        let path = status_path(root.path());
+        fs::write(&path, text).unwrap();
+        (root, path)
+    }
+
+    #[test]
+    fn it_goes_both_ways_and_tells_its_age() {
+        let text = serde_json::to_string(&last()).unwrap();
+        let (root, _) = with(&text);
+        let read = LastStatus::read(root.path()).unwrap();
+        assert_eq!(read, last());
+        assert_eq!(read.age(Duration::from_secs(9)), Duration::from_secs(4));
+        assert_eq!(read.age(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_scrfs_did_not_write_is_refused_by_file_and_field() {
+        let sound = serde_json::to_string(&last()).unwrap();
+        let escape = sound.replace("\"node0\"", "\"\\u001b[2J\"");
+        let version = sound.replace("\"version\":1", "\"version\":7");
+        for (text, reason) in [
+            ("", "no JSON object"),
+            ("[]", "version"),
+            (&*"[".repeat(100_000), "recursion"),
+            (&escape, "`host`: has control characters"),
+            (&version, "`version`: 7 form"),
+            (&*sound.replace("\"epoch\":3", "\"epoch\":-3"), "-3"),
+        ] {
+            let (root, path) = with(text);
+            let error = LastStatus::read(root.path()).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains(&*path.to_string_lossy()), "{error}");
+        }
+    }
+
+    #[test]
+    fn neither_links_nor_pipes_nor_long_files_are_read() {
+        let (root, path) = with("");
+        File::options().write(true).open(&path).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        assert!(LastStatus::read(root.path()).unwrap_err().to_string().contains("at most"));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(LastStatus::read(root.path()), Err(LastError::Absent(_))));
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(matches!(LastStatus::read(root.path()), Err(LastError::Io { .. })));
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(LastStatus::read(root.path()).unwrap_err().to_string().contains("no regular file"));
+    }
+
+    #[test]
+    fn of_the_events_the_newest_are_told() {
+        let (root, _) = with("");
+        let line = |n: u32| format!("{{\"time_us\":{n},\"text\":\"\\u001b\"}}");
+        let text = format!("half\":1}}\n{}\n{}\nno JSON\n{}\n", line(1), line(2), line(3));
+        fs::write(events_path(root.path()), text).unwrap();
+        assert_eq!(events(root.path(), 2).unwrap(), [line(2), line(3)]);
+        assert_eq!(events(root.path(), 9).unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,276 @@
+//! Directories of one's own in places that others can write to, such as /dev/shm (DESIGN 9).
+//!
+//! `<base>/<name>` belongs to whoever makes it first. If that is somebody else, ours is `<base>/<name>.<16 digits>`, which
+//! nobody can guess; it is found again because nobody else can make a directory that is ours. What is made in it needs no
+//! such care: only its owner can make names there.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+/// Digits after the name of a directory whose plain name is somebody else's.
+const DIGITS: usize = 16;
+/// Symbolic links on the way to a base.
+const LINKS_MAX: usize = 40;
+/// Tries for a name that nobody has.
+const TRIES: usize = 8;
+
+/// Why a place cannot be relied upon.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// Somebody else's, who can put other things in its place.
+    #[error("{path} belongs to user {owner}", path = path.display())]
+    Owner {
+        /// What.
+        path: PathBuf,
+        /// Whose.
+        owner: u32,
+    },
+    /// What is in it can be renamed by others.
+    #[error("others may rename and remove what is in {path}: it is writable to them and has no sticky bit", path = path.display())]
+    Writable {
+        /// What.
+        path: PathBuf,
+    },
+    /// A system call failed.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Problem {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+}
+
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// A directory of this process's user, into which nobody else can write.
+pub fn is_ours(path: &Path) -> bool {
+    fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.is_dir() && meta.uid() == me() && meta.mode() & 0o022 == 0)
+}
+
+/// Nobody but root and this process's user can put something else in the place of the directory `path`, or of anything
+/// that those two have in it. Its real path.
+///
+/// # Errors
+/// Somebody can, or there is no such directory.
+pub fn safe(path: &Path) -> Result<PathBuf, Problem> {
+    let path = std::path::absolute(path).map_err(Problem::io(path))?;
+    let mut left: VecDeque<OsString> = names(&path).collect();
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    check(&at, &fs::symlink_metadata(&at).map_err(Problem::io(&at))?)?;
+    while let Some(name) = left.pop_front() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        let meta = fs::symlink_metadata(&next).map_err(Problem::io(&next))?;
+        if !meta.is_symlink() {
+            check(&next, &meta)?;
+            at = next;
+            continue;
+        }
+        owned(&next, &meta)?;
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(Problem::io(&next)(io::Error::from_raw_os_error(libc::ELOOP)));
+        }
+        let target = fs::read_link(&next).map_err(Problem::io(&next))?;
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        for name in names(&target).collect::<Vec<_>>().into_iter().rev() {
+            left.push_front(name);
+        }
+    }
+    Ok(at)
+}
+
+fn names(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    })
+}
+
+fn owned(path: &Path, meta: &Metadata) -> Result<(), Problem> {
+    if meta.uid() == 0 || meta.uid() == me() {
+        return Ok(());
+    }
+    Err(Problem::Owner { path: path.to_owned(), owner: meta.uid() })
+}
+
+fn check(path: &Path, meta: &Metadata) -> Result<(), Problem> {
+    if !meta.is_dir() {
+        return Err(Problem::io(path)(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    owned(path, meta)?;
+    // A user's own group is often that user's alone.
+    let trusted = [0, rustix::process::getegid().as_raw()];
+    let others = meta.mode() & 0o002 != 0 || (meta.mode() & 0o020 != 0 && !trusted.contains(&meta.gid()));
+    if others && meta.mode() & 0o1000 == 0 {
+        return Err(Problem::Writable { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// This user's directory `name` in `base`, if there is one.
+pub fn find(base: &Path, name: &str) -> Option<PathBuf> {
+    let plain = base.join(name);
+    if is_ours(&plain) {
+        return Some(plain);
+    }
+    let others = fs::read_dir(base).ok()?.flatten().map(|entry| entry.path());
+    let others = others
+        .filter(|path| path.file_name().is_some_and(|found| is_name_of(found.as_encoded_bytes(), name)));
+    // Of two that were made at once the first.
+    let made = |path: &PathBuf| fs::symlink_metadata(path).and_then(|meta| meta.created()).ok();
+    others.filter(|path| is_ours(path)).min_by_key(|path| (made(path), path.clone()))
+}
+
+/// `found` is a name that `find` accepts for `name`.
+pub fn is_name_of(found: &[u8], name: &str) -> bool {
+    found.strip_prefix(name.as_bytes()).is_some_and(|rest| {
+        let digits = rest.strip_prefix(b".").unwrap_or(b"?");
+        rest.is_empty() || (digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
+    })
+}
+
+/// The same, made if there is none: others may go through it (0711).
+///
+/// # Errors
+/// `base` cannot be relied upon, or nothing can be made there.
+pub fn find_or_make(base: &Path, name: &str) -> Result<PathBuf, Problem> {
+    safe(base)?;
+    if let Some(found) = find(base, name) {
+        return Ok(found);
+    }
+    let mut path = base.join(name);
+    for _ in 0..TRIES {
+        match DirBuilder::new().mode(0o711).create(&path) {
+            Ok(()) => {
+                // Whatever the umask.
+                fs::set_permissions(&path, Permissions::from_mode(0o711)).map_err(Problem::io(&path))?;
+                // Another process may have been first.
+                return Ok(find(base, name).unwrap_or(path));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if let Some(found) = find(base, name) {
+                    return Ok(found);
+                }
+                tracing::warn!(path = %path.display(), "is somebody else's; another name is used");
+                path = base.join(format!("{name}.{}", random().map_err(Problem::io(base))?));
+            }
+            Err(error) => return Err(Problem::io(&path)(error)),
+        }
+    }
+    Err(Problem::io(&path)(io::ErrorKind::AlreadyExists.into()))
+}
+
+fn random() -> io::Result<String> {
+    let mut bytes = [0; DIGITS / 2];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}
+
+/// Makes the directory `path`, of which the parent is [`find_or_make`]'s.
+///
+/// # Errors
+/// It cannot be made, or is there and is not this user's.
+pub fn make_in(path: &Path, mode: u32) -> Result<(), Problem> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(Problem::io(path)(error)),
+        _ => {}
+    }
+    let meta = fs::symlink_metadata(path).map_err(Problem::io(path))?;
+    if !meta.is_dir() || meta.uid() != me() {
+        return Err(Problem::Owner { path: path.to_owned(), owner: meta.uid() });
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(Problem::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    /// A shared directory as /dev/shm is; the rest needs root.
+    fn shared() -> Option<tempfile::TempDir> {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        rustix::process::geteuid().is_root().then_some(dir)
+    }
+
+    #[test]
+    fn a_name_that_somebody_else_has_is_passed_over_and_ours_found_again() {
+        let Some(dir) = shared() else { return };
+        let base = dir.path();
+        assert_eq!(find(base, "ann"), None);
+        let first = find_or_make(base, "bob").unwrap();
+        assert_eq!((first.clone(), find(base, "bob")), (base.join("bob"), Some(first)));
+        let squats: [fn(&Path); 5] = [
+            |path| {
+                fs::create_dir(path).unwrap();
+                chown(path, Some(54_321), None).unwrap();
+            },
+            |path| fs::write(path, "").unwrap(),
+            |path| symlink("/etc", path).unwrap(),
+            |path| symlink("nowhere", path).unwrap(),
+            |path| {
+                fs::create_dir(path).unwrap();
+                fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+            },
+        ];
+        for (at, squat) in squats.iter().enumerate() {
+            let name = format!("ann{at}");
+            squat(&base.join(&name));
+            let ours = find_or_make(base, &name).unwrap();
+            assert!(is_ours(&ours) && ours != base.join(&name), "{ours:?}");
+            let _ = fs::remove_dir_all(base.join(&name)).or_else(|_| fs::remove_file(base.join(&name)));
+            assert_eq!(find_or_make(base, &name).unwrap(), ours, "also when the other has gone");
+        }
+        assert!(!is_name_of(b"ann.b", "ann") && !is_name_of(b"anna", "ann") && is_name_of(b"ann", "ann"));
+    }
+
+    #[test]
+    fn a_base_that_others_can_exchange_is_refused() {
+        let Some(dir) = shared() else { return };
+        let at = |name: &str| dir.path().join(name);
+        for name in ["open", "theirs", "theirs/mine", "good"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::set_permissions(at("open"), Permissions::from_mode(0o777)).unwrap();
+        chown(at("theirs"), Some(54_321), None).unwrap();
+        symlink("good", at("link")).unwrap();
+        symlink("good", at("trap")).unwrap();
+        std::os::unix::fs::lchown(at("trap"), Some(54_321), None).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        assert_eq!(safe(&at("link")).unwrap(), at("good").canonicalize().unwrap());
+        let refused = |name: &str, told: &str| {
+            let error = find_or_make(&at(name), "ann").unwrap_err().to_string();
+            assert!(error.contains(told), "{name}: {error}");
+        };
+        refused("open", "no sticky bit");
+        refused("theirs", "theirs belongs to user 54321");
+        refused("theirs/mine", "theirs belongs to user 54321");
+        refused("trap", "trap belongs to user 54321");
+        refused("none", "No such file");
+        refused("loop", "loop: ");
+    }
+}

@@ -1,0 +1,300 @@
+//! `scrfs try DIR`: a mount and the coordinator of one node, for a person who wants to see what it is like. No root, no
+//! scheduler, no launcher: the coordinator begins MPI by itself, as an MPI program that was started alone.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use scrfs::bounded;
+use scrfs::control::client::{self, ClientError};
+use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
+use scrfs::control::{Answer, Ask};
+use scrfs::status::NodeStatus;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Begins the job id of every trial; `--stop` ends no other mount.
+const JOB: &str = "try.";
+/// What runs on each node of a job.
+const COORDINATOR: &str = "scrfs-coordinator";
+/// MPI and the coordinator are up within this time.
+const START: Duration = Duration::from_mins(1);
+/// The coordinator and the daemon answer and end within this time.
+const END: Duration = Duration::from_secs(10);
+/// Of the coordinator's log, this much is shown when it fails.
+const LOG_SHOWN: usize = 5;
+
+/// Why a trial does not begin or end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TrialError {
+    /// The coordinator's program is missing.
+    #[error("there is no {COORDINATOR}, neither beside this program nor in PATH")]
+    NoCoordinator,
+    /// A command of ours failed; its own words.
+    #[error("{0}")]
+    Command(String),
+    /// The coordinator ended, or did not begin to serve.
+    #[error("{COORDINATOR} did not come up: {reason}{log}")]
+    Coordinator {
+        /// What happened.
+        reason: String,
+        /// The end of its log.
+        log: String,
+    },
+    /// It ended while the trial ran.
+    #[error("{COORDINATOR} has ended")]
+    Ended,
+    /// The mount is a real job's.
+    #[error("{0} was not mounted by `scrfs try`")]
+    NoTrial(PathBuf),
+    /// The daemon cannot be asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A system call failed.
+    #[error("{doing} {path}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl TrialError {
+    pub(super) fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoCoordinator => {
+                "install it beside `scrfs`; it needs Open MPI (Debian: libopenmpi3). `scrfs mount DIR` works without it"
+                    .to_owned()
+            }
+            Self::NoTrial(path) => format!("unmount it with `scrfs umount {}`", path.display()),
+            Self::Client(ClientError::NotMounted(_)) => "see what is mounted: scrfs-ctl jobs".to_owned(),
+            Self::Coordinator { .. } => "does an MPI program run here when it is started alone?".to_owned(),
+            _ => return None,
+        })
+    }
+}
+
+type Outcome<T = ()> = Result<T, TrialError>;
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TrialError {
+    let path = path.to_owned();
+    move |source| TrialError::Io { doing, path, source }
+}
+
+/// Mounts on `directory` and starts a coordinator; with `foreground` until a signal comes, which ends it all.
+pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
+    let program = coordinator_program().ok_or(TrialError::NoCoordinator)?;
+    let (tell, told) = channel();
+    end_on_signal(tell.clone()).map_err(failed("no thread for", Path::new("signals")))?;
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed("cannot make", directory)(error));
+        }
+        _ => {}
+    }
+    let directory = std::path::absolute(directory).map_err(failed("cannot find", directory))?;
+    let job = format!("{JOB}{}", std::process::id());
+    scrfs_itself(&["mount", "--job-id", &job], &directory)?;
+    let served = serve(&program, &directory, &job);
+    // A signal that came meanwhile, or a failure, leaves nothing behind.
+    let mut coordinator = match (served, told.try_recv()) {
+        (Ok(coordinator), Err(_)) => coordinator,
+        (served, _) => {
+            let ended = stop(&directory);
+            return served.map(drop).and(ended);
+        }
+    };
+    let mut output = io::stdout();
+    // Nobody reads it: the mount is there.
+    let _ = output.write_all(welcome(&directory).as_bytes()).and_then(|()| output.flush());
+    if !foreground {
+        return Ok(());
+    }
+    std::thread::spawn(move || {
+        let _ = coordinator.wait();
+        let _ = tell.send(Told::Coordinator);
+    });
+    match told.recv() {
+        // It was ended by `--stop`, or by itself.
+        Ok(Told::Coordinator) if client::find_control_directory(&directory).is_ok() => {
+            stop(&directory).and(Err(TrialError::Ended))
+        }
+        Ok(Told::Coordinator) => Ok(()),
+        Ok(Told::Signal) | Err(_) => stop(&directory),
+    }
+}
+
+/// What a trial in the foreground waits for.
+enum Told {
+    Signal,
+    Coordinator,
+}
+
+fn end_on_signal(tell: Sender<Told>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let watch = move || {
+        for _ in signals.forever() {
+            let _ = tell.send(Told::Signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+}
+
+/// Ends the coordinator, unmounts, and removes what was written there.
+pub(super) fn stop(directory: &Path) -> Outcome {
+    let control = client::find_control_directory(directory)?;
+    let job = control.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("scr."));
+    if !job.is_some_and(|job| job.starts_with(JOB)) {
+        return Err(TrialError::NoTrial(directory.to_owned()));
+    }
+    // A daemon that has died has no coordinator either.
+    let status = status(&control).ok();
+    // First: a mount that is in use goes on with its coordinator.
+    scrfs_itself(&["umount"], directory)?;
+    if let Some(coordinator) = status.as_ref().and_then(|status| status.coordinator.as_ref()) {
+        end(coordinator.pid);
+    }
+    for place in places(&control, status.as_ref()) {
+        match fs::remove_dir_all(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("cannot remove", &place)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The trial's own directories: control, and one in each store.
+fn places(control: &Path, status: Option<&NodeStatus>) -> Vec<PathBuf> {
+    let mut places = vec![control.to_owned()];
+    let (user, name) = (control.parent().and_then(Path::file_name), control.file_name());
+    if let (Some(status), Some(user), Some(name)) = (status, user, name) {
+        places.extend(status.stores.iter().map(|store| Path::new(&store.path).join(user).join(name)));
+    }
+    places
+}
+
+fn status(control: &Path) -> Outcome<NodeStatus> {
+    match client::ask(control, &Ask::Status, END)? {
+        Answer::Status(status) => Ok(*status),
+        _ => Err(ClientError::Unexpected.into()),
+    }
+}
+
+/// Asks the coordinator to end, and ends it when it does not.
+fn end(pid: i32) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    // Its number may be another's by now.
+    let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+    if !COORDINATOR.starts_with(name.trim_end()) || name.trim().is_empty() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::KILL] {
+        let _ = pidfd_send_signal(&process, signal);
+        let limit = Timespec { tv_sec: END.as_secs().try_into().unwrap_or(10), tv_nsec: 0 };
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        if poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0) {
+            return;
+        }
+    }
+}
+
+/// Beside this program, as they are installed, else in PATH.
+fn coordinator_program() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all: Vec<PathBuf> = beside.into_iter().chain(std::env::split_paths(&path)).collect();
+    all.into_iter().map(|directory| directory.join(COORDINATOR)).find(|program| program.is_file())
+}
+
+/// Runs a command of this program; its error is ours.
+fn scrfs_itself(arguments: &[&str], directory: &Path) -> Outcome {
+    let exe = std::env::current_exe().map_err(failed("cannot find", Path::new("this program")))?;
+    let mut command = Command::new(&exe);
+    let output = command.args(arguments).arg(directory).stdin(Stdio::null()).output();
+    let output = output.map_err(failed("cannot start", &exe))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    let words = words.trim_end();
+    Err(TrialError::Command(words.strip_prefix("scrfs: ").unwrap_or(words).to_owned()))
+}
+
+/// Starts the coordinator, and waits until the mount is served.
+fn serve(program: &Path, directory: &Path, job: &str) -> Outcome<Child> {
+    let control = client::find_control_directory(directory)?;
+    let log = control.join("coordinator.log");
+    let file = File::create(&log).map_err(failed("cannot make", &log))?;
+    let mut command = Command::new(program);
+    // What another launcher has told this shell is about other programs.
+    for (name, _) in std::env::vars_os() {
+        let foreign = ["OMPI_", "PMIX_", "PMI_", "SLURM_", "SCR_NODELIST", "SCR_JOB_ID", "SCR_PREFIX"];
+        if name.to_str().is_some_and(|name| foreign.iter().any(|start| name.starts_with(start))) {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(["--restart", "--job-id", job, "--mount"])
+        .arg(directory)
+        .arg("--prefix")
+        .arg(control.join("prefix"))
+        .env("OMPI_MCA_ess_singleton_isolated", "1")
+        .current_dir("/")
+        // The terminal's signals are for who started this.
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(file);
+    let mut child = command.spawn().map_err(failed("cannot start", program))?;
+    let out = child.stdout.take();
+    let ready = bounded::within(START, move || await_ready(out));
+    let Err(error) = ready else { return Ok(child) };
+    let _ = child.kill();
+    let ended = child.wait().map(|status| status.to_string()).unwrap_or_default();
+    let reason = if error.kind() == io::ErrorKind::UnexpectedEof { ended } else { error.to_string() };
+    let text = fs::read_to_string(&log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines[lines.len().saturating_sub(LOG_SHOWN)..].join("\n  ");
+    let log = if last.is_empty() { last } else { format!("\n  {last}") };
+    Err(TrialError::Coordinator { reason, log })
+}
+
+fn await_ready(out: Option<ChildStdout>) -> io::Result<()> {
+    let mut lines = BufReader::new(out.ok_or(io::ErrorKind::BrokenPipe)?);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = Read::by_ref(&mut lines).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if Ready::find(&line).is_some() {
+            return Ok(());
+        }
+    }
+}
+
+fn welcome(directory: &Path) -> String {
+    let at = directory.display();
+    format!(
+        "scrfs is mounted on {at}: one node, and nothing more\n\
+         \x20 mkdir {at}/ck.1                    a checkpoint is a directory\n\
+         \x20 echo state > {at}/ck.1/rank0       with any files, written by any program\n\
+         \x20 touch {at}/ck.1/.complete          seals it: whole, checked, unchanged from here on\n\
+         \x20 scrfs-ctl status --mount {at}      says what there is\n\
+         \x20 scrfs try --stop {at}              ends this, and removes all that was written there\n\
+         One node protects nothing: with two or more, what is sealed survives the loss of one.\n"
+    )
+}

@@ -1,0 +1,175 @@
+//! What prologs and epilogs do: a mount for the scheduler's job and user, its end by the job's id, and what root's daemon
+//! may still do meanwhile.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::{Mounted, SCRFS, fails, has_ended, in_namespace, mode_of, wait_until};
+
+/// A job's user that this machine has no name for.
+const UID: u32 = 4242;
+
+/// `scrfs` as a prolog of job `id` calls it.
+fn prolog(m: &Mounted, id: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "2", "60", SCRFS]).args(args);
+    command.arg("--control-base").arg(m.dir.path().join("control"));
+    command.arg("--cache-base").arg(m.dir.path().join("cache"));
+    command.env("SLURM_JOB_ID", id).env("SLURM_JOB_UID", UID.to_string()).env("SLURM_JOB_GID", "4243");
+    command.env("SCRFS_MOUNT", m.dir.path().join("mounts/%u/%j"));
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    output
+}
+
+fn point(m: &Mounted, id: &str) -> PathBuf {
+    m.dir.path().join(format!("mounts/{UID}/{id}"))
+}
+
+fn supervisor(m: &Mounted, id: &str) -> i32 {
+    let lock = m.dir.path().join(format!("control/{UID}/scr.{id}/supervisor.lock"));
+    assert_eq!(fs::metadata(&lock).unwrap().mode() & 0o777, 0o600, "others could hold it");
+    fs::read_to_string(lock).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn a_prolog_mounts_for_its_job_and_an_epilog_ends_that_one_alone() {
+    in_namespace(&[], |m| {
+        let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        for id in ["77", "78"] {
+            run(&mut prolog(m, id, &["mount"]));
+            let meta = fs::metadata(point(m, id)).unwrap();
+            assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (UID, 4243, 0o700));
+        }
+        fs::write(point(m, "78").join("kept"), "kept").unwrap();
+        // A prolog that runs again has nothing to do, and one that fails harms nobody.
+        run(&mut prolog(m, "77", &["mount"]));
+        let busy = prolog(m, "79", &["mount"]).env("SCRFS_MOUNT", point(m, "78")).output().unwrap();
+        fails(&busy, 1, "is a mount point");
+        let other = prolog(m, "80", &["mount"]).env("SLURM_JOB_USER", "root").output().unwrap();
+        fails(&other, 2, "on this node root is user 0");
+        run(&mut prolog(m, "79", &["umount", "--job-id", "79", "--purge"]));
+        // Of a mount point that is another job's nothing is unmounted.
+        let theirs = point(m, "78").into_os_string().into_string().unwrap();
+        let output = run(&mut prolog(m, "77", &["umount", "--job-id", "77", &theirs]));
+        assert!(text(&output).contains("stays mounted"), "{output:?}");
+        assert!(point(m, "77").join(".scrfs/status").exists() && point(m, "78").join("kept").exists());
+
+        let gone = supervisor(m, "77");
+        run(&mut prolog(m, "77", &["umount", "--job-id", "77"]));
+        assert!(has_ended(gone) && !point(m, "77").exists(), "what was made for it is removed");
+        let cache = |id: &str| m.dir.path().join(format!("cache/{UID}/scr.{id}"));
+        assert!(cache("77").exists(), "it may be requeued");
+        run(&mut prolog(m, "77", &["umount", "--job-id", "77", "--purge"]));
+        assert!(!cache("77").exists() && cache("78").exists());
+        let output = run(&mut prolog(m, "77", &["umount", "--job-id", "77", "--purge"]));
+        assert!(text(&output).contains("nothing is here"), "{output:?}");
+
+        // What nobody knows of any more; of a job that lives nothing.
+        let sweep = |alive: &str| text(&run(&mut prolog(m, "1", &["sweep", "--alive", alive])));
+        assert_eq!(sweep("78,t"), "");
+        assert!(point(m, "78").join("kept").exists());
+        let open = fs::File::open(point(m, "78").join("kept")).unwrap();
+        let refused = prolog(m, "1", &["sweep", "--alive", "t"]).output().unwrap();
+        fails(&refused, 1, "in use");
+        drop(open);
+        assert!(sweep("t").contains("scr.78 is removed"));
+        assert!(!point(m, "78").exists() && !cache("78").exists());
+        // The same without anybody to ask, and with one who says what cannot be understood.
+        let nobody = m.dir.path().join("nobody");
+        fs::create_dir(&nobody).unwrap();
+        let ask = |path: &Path| {
+            prolog(m, "1", &["sweep"]).env("PATH", format!("{}:/usr/bin", path.display())).output()
+        };
+        fails(&ask(&nobody).unwrap(), 1, "squeue");
+        fs::write(nobody.join("squeue"), "#!/bin/sh\necho error: down\n").unwrap();
+        mode_of(&nobody.join("squeue"), 0o755);
+        fails(&ask(&nobody).unwrap(), 1, "is no job's id");
+    });
+}
+
+#[test]
+fn directories_are_made_only_where_nobody_can_exchange_them() {
+    in_namespace(&[], |m| {
+        let shared = m.dir.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        let at =
+            |name: &str| prolog(m, "7", &["mount"]).env("SCRFS_MOUNT", shared.join(name)).output().unwrap();
+        mode_of(&shared, 0o777);
+        fails(&at("a/%j"), 1, "mkdir -p");
+        mode_of(&shared, 0o1777);
+        chown(&shared, Some(UID), None).unwrap();
+        fails(&at("a/%j"), 1, "belongs to user 4242");
+        assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
+        chown(&shared, Some(0), None).unwrap();
+        assert!(at("a/%j").status.success());
+        run(&mut prolog(m, "7", &["umount", "--job-id", "7", "--purge"]));
+        assert_eq!(fs::read_dir(&shared).unwrap().count(), 0, "all of it is removed again");
+    });
+}
+
+#[test]
+fn names_that_another_user_made_first_do_not_stop_a_job() {
+    in_namespace(&[], |m| {
+        let cache = m.dir.path().join("cache");
+        mode_of(&cache, 0o1777);
+        // All of it as if it were the job's, with a file of the other's.
+        let theirs = cache.join("4242/scr.7/tree");
+        fs::create_dir_all(&theirs).unwrap();
+        fs::write(theirs.join("planted"), "").unwrap();
+        for path in [&cache.join("4242"), &cache.join("4242/scr.7"), &theirs, &theirs.join("planted")] {
+            chown(path, Some(1), Some(1)).unwrap();
+        }
+        run(&mut prolog(m, "7", &["mount"]));
+        assert!(!point(m, "7").join("planted").exists());
+        fs::write(point(m, "7").join("mine"), "mine").unwrap();
+        run(&mut prolog(m, "7", &["umount", "--job-id", "7"]));
+        // A requeued job finds its files, also when the other's have gone meanwhile.
+        fs::remove_dir_all(cache.join("4242")).unwrap();
+        run(&mut prolog(m, "7", &["mount"]));
+        assert_eq!(fs::read_to_string(point(m, "7").join("mine")).unwrap(), "mine");
+        run(&mut prolog(m, "7", &["umount", "--job-id", "7", "--purge"]));
+        let left: Vec<_> = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["root"], "the other mount's");
+    });
+}
+
+#[test]
+fn roots_daemon_has_given_up_what_it_does_not_need() {
+    in_namespace(&[], |m| {
+        let field = |pid: i32, name: &str| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+            u64::from_str_radix(&line, 16).unwrap()
+        };
+        let bit = |number: u32| 1_u64 << number;
+        // CAP_CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, SETPCAP, SYS_PTRACE, SYS_ADMIN, SYS_NICE,
+        // MKNOD, LEASE, SETFCAP.
+        let worker =
+            [0, 1, 2, 3, 4, 6, 7, 8, 19, 21, 23, 27, 28, 31].into_iter().fold(0, |all, one| all | bit(one));
+        let resource = bit(24);
+        for (lock, kept) in [("worker.lock", worker), ("supervisor.lock", worker | resource)] {
+            let pid = m.pid(lock);
+            for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
+                assert_eq!(field(pid, set) & !kept, 0, "{lock} {set}");
+            }
+            assert_eq!(field(pid, "CapInh:"), 0);
+            assert_eq!((field(pid, "NoNewPrivs:"), field(pid, "Seccomp:")), (1, 2), "{lock}");
+        }
+        // With it, suid and sgid bits would survive the writes of programs.
+        assert_eq!(field(m.pid("worker.lock"), "CapEff:") & bit(4), 0, "CAP_FSETID");
+        // So has the next one, which goes on serving.
+        fs::write(m.at("f"), "f").unwrap();
+        let former = m.pid("worker.lock");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(former), nix::sys::signal::Signal::SIGKILL)
+            .unwrap();
+        wait_until("a new worker", || fs::read(m.at("f")).is_ok() && m.pid("worker.lock") != former);
+        assert_eq!(field(m.pid("worker.lock"), "CapEff:") & !worker, 0);
+    });
+}

@@ -1,0 +1,195 @@
+//! The end of a job: what is newest is on the PFS, whichever end; halting; what a restart goes on from and what becomes of
+//! the rest (operations: "The end of a job", "Halting").
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use scrfs_harness::Cluster;
+use scrfs_harness::job::Job;
+use scrfs_harness::place::{BIN, SCR};
+use scrfs_harness::programs::program;
+
+const LIMIT: Duration = Duration::from_mins(2);
+const ALL: [usize; 3] = [0, 1, 2];
+
+/// Makes a dataset of one file, on one node; `marker`: seals it.
+fn write(job: &Job<'_>, node: usize, name: &str, marker: bool) {
+    let dir = format!("{SCR}/{name}");
+    let seal = if marker { format!("&& touch {dir}/.complete") } else { String::new() };
+    job.on(node).run(&format!("mkdir {dir} && echo {name} > {dir}/f {seal}")).must();
+}
+
+fn on_pfs(job: &Job<'_>, name: &str) -> bool {
+    std::fs::read_to_string(job.host_prefix().join(name).join("f")).is_ok_and(|text| text.trim() == name)
+}
+
+fn ctl(job: &Job<'_>, node: usize, arguments: &str) -> (bool, String) {
+    let ran = job.on(node).run(&format!("{BIN}/scrfs-ctl {arguments}"));
+    (ran.ok(), ran.to_string())
+}
+
+#[track_caller]
+fn says(ran: &(bool, String), ok: bool, text: &str) {
+    assert!(ran.0 == ok && ran.1.contains(text), "{text:?}: {ran:?}");
+}
+
+#[test]
+fn what_is_newest_is_on_the_pfs_at_every_end() {
+    let cluster = Cluster::up(3);
+    let job = Job::new(&cluster, "endings").set("SCRFS_END_GRACE", "60").set("SCRFS_HALT_GRACE", "2");
+    job.mount(ALL);
+
+    // Done.
+    let ckpt = program("ckpt");
+    let mut run = job.start(&ALL, 3, 1, &[&ckpt, SCR, &job.log_path(), "2"]);
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    let there = |name: &str| job.host_prefix().join(name).join(".scr/summary.scr").exists();
+    assert!(there("ck.2") && !there("ck.1"), "SCR_FLUSH=0 holds along the way\n{}", run.output());
+    // What was protected can still be read where it is, and without coordinators.
+    for node in ALL {
+        job.on(node)
+            .run(&format!("cd {SCR}/ck.1 && test -e .complete && cat rank_{node}.ckpt > /dev/null"))
+            .must();
+    }
+    says(&ctl(&job, 0, "flush --json"), true, "\"state\":\"flushed\"");
+    says(&ctl(&job, 0, "flush ck.1"), false, "no coordinator serves this node");
+    says(&ctl(&job, 0, "flush ck.9"), false, "no dataset ck.9");
+
+    // Asked for.
+    let mut run = job.idle(&ALL);
+    write(&job, 1, "asked", true);
+    write(&job, 1, "loose", false);
+    says(&ctl(&job, 1, "flush loose"), false, "loose is not sealed");
+    std::fs::write(job.host_prefix().join("asked"), b"in the way").unwrap();
+    says(&ctl(&job, 2, "flush asked --wait --limit 4"), false, "is no dataset has this name in the prefix");
+    std::fs::remove_file(job.host_prefix().join("asked")).unwrap();
+    says(&ctl(&job, 2, "flush --wait"), true, "asked (dataset ");
+    assert!(on_pfs(&job, "asked"));
+
+    // TERM.
+    write(&job, 0, "term", true);
+    assert_eq!(run.stop(), 128 + 15, "{}", run.output());
+    assert!(on_pfs(&job, "term"), "{}\n{}", run.output(), job.events(0));
+
+    // Given up; the restart before names what it removes.
+    let program = "test $(hostname) = node0 || exec sleep 60; cd /scr; mkdir up && echo up > up/f && touch up/.complete; exit 3";
+    let once = job.clone().set("SCR_RUNS", "1");
+    let mut run = once.start(&ALL, 3, 1, &["/bin/sh", "-c", program]);
+    assert_eq!(run.wait(LIMIT), 3, "{}", run.output());
+    assert!(on_pfs(&job, "up"), "{}\n{}", run.output(), job.events(0));
+    let text = run.output();
+    assert!(text.contains("loose is not sealed: this restart removes its 1 files (6 B) on node1"), "{text}");
+    assert!(job.events(1).contains("loose: what is not sealed is removed: 1 files"), "{}", job.events(1));
+
+    // What cannot be saved is named.
+    let mut run = job.clone().set("SCRFS_END_GRACE", "3").idle(&ALL);
+    std::fs::write(job.host_prefix().join("stuck"), b"in the way").unwrap();
+    write(&job, 0, "stuck", true);
+    assert_eq!(run.stop(), 128 + 15, "{}", run.output());
+    let text = run.output();
+    assert!(
+        text.contains("not on the PFS: stuck (dataset ") && text.contains("in the caches of node[0-2]"),
+        "{text}"
+    );
+    std::fs::remove_file(job.host_prefix().join("stuck")).unwrap();
+}
+
+#[test]
+fn a_job_is_halted_and_begins_afresh() {
+    let cluster = Cluster::up(3);
+    let job = Job::new(&cluster, "halting").set("SCRFS_END_GRACE", "20").set("SCRFS_HALT_GRACE", "2");
+    job.mount(ALL);
+    let halt = |arguments: &str| {
+        let ran = cluster.head().run(&format!("{BIN}/scrfs-ctl halt --prefix {} {arguments}", job.prefix()));
+        (ran.ok(), ran.to_string())
+    };
+
+    // At a checkpoint, of which its program hears with the marker.
+    let mut run = job.idle(&ALL);
+    says(&halt("--checkpoints 1"), true, "stop after 1 more checkpoints");
+    write(&job, 0, "last", false);
+    let line = format!("touch {SCR}/last/.complete && cat {SCR}/.scrfs/should_exit");
+    assert_eq!(job.on(0).run(&line).must(), "1");
+    assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
+    let text = run.output();
+    assert!(
+        text.contains("halting, because no checkpoints are left") && text.contains("sending it signal 15"),
+        "{text}"
+    );
+    assert!(on_pfs(&job, "last"), "{text}");
+    says(&halt("--list"), true, "stop after 0 more checkpoints");
+
+    // It is not started while that holds.
+    let mut run = job.start(&ALL, 3, 1, &["/bin/sleep", "600"]);
+    assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
+    assert!(run.output().contains("the program is not started"), "{}", run.output());
+    says(&halt("--remove"), true, "no condition is set");
+
+    // At once; and a program that fails then is not started again.
+    let mut run = job.idle(&ALL);
+    write(&job, 1, "now", true);
+    says(&halt("--immediate --reason maintenance"), true, "stop at once: maintenance");
+    assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
+    assert!(
+        run.output().contains("the halt file says maintenance, at once") && on_pfs(&job, "now"),
+        "{}",
+        run.output()
+    );
+    says(&halt("--remove"), true, "no condition is set");
+    says(&halt("--before yesterday"), false, "--before: \"yesterday\" is no time");
+
+    // Before the allocation ends.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let ending = job.clone().set("SCRFS_END_TIME", &(now + 40).to_string());
+    let mut run = ending.start(&ALL, 3, 1, &["/bin/sleep", "600"]);
+    assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
+    assert!(run.output().contains("because the allocation ends in "), "{}", run.output());
+
+    // Afresh: nothing of before is presented, and all of it is still on the PFS.
+    write(&job, 2, "half", false);
+    let fresh = job.clone().option("--fresh").option("--keep-unsealed");
+    let mut run =
+        fresh.start(&ALL, 3, 1, &["/bin/sh", "-c", "test -z \"$SCRFS_CURRENT\" && test -z \"$(ls /scr)\""]);
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    let text = run.output();
+    assert!(text.contains("half is not sealed: this restart moves aside its 1 files"), "{text}");
+    assert!(on_pfs(&job, "now") && on_pfs(&job, "last"));
+    let status = job.status(2).expect("status of node2");
+    let cache = status["cache_directory"].as_str().expect("the cache's directory");
+    let kept = job.on(2).run(&format!("cat {cache}/tree/.scrfs/kept.*/half/f"));
+    assert_eq!(kept.must(), "half", "{cache}");
+    // Without --fresh it goes on from the newest.
+    let mut run = job.start(&ALL, 3, 1, &["/bin/sh", "-c", "test \"$SCRFS_CURRENT\" = now"]);
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    for node in ALL {
+        let unmounted = job.unmount(node);
+        assert!(unmounted.ok(), "{unmounted}");
+    }
+
+    // Two at once, on different nodes.
+    let names = Job::new(&cluster, "names").set("SCRFS_END_GRACE", "20");
+    names.mount(ALL);
+    let (left, right) = (names.clone().option("--name=left"), names.clone().option("--name=right"));
+    let mut one = left.idle(&[0]);
+    let mut two = right.idle(&[1, 2]);
+    write(&names, 0, "same", true);
+    write(&names, 1, "same", true);
+    let mut third = right.start(&[2], 1, 1, &["/bin/true"]);
+    assert_eq!(third.wait(LIMIT), 1, "{}", third.output());
+    assert!(third.output().contains("another scrfs-run of job "), "{}", third.output());
+    let mut fourth = names.clone().option("--name=other").start(&[2], 1, 1, &["/bin/true"]);
+    assert_eq!(fourth.wait(LIMIT), 1, "{}", fourth.output());
+    assert!(
+        fourth.output().contains("an attached coordinator that this scrfs-run did not start"),
+        "{}",
+        fourth.output()
+    );
+    assert_eq!((one.stop(), two.stop()), (143, 143), "{}\n{}", one.output(), two.output());
+    for (name, run, node) in [("left", &one, 0), ("right", &two, 1)] {
+        let copy = names.host_prefix().join(name).join("same/f");
+        assert!(copy.exists(), "{name}: {}\n{}", run.output(), names.events(node));
+    }
+    // What one has sealed is no other's to go on from.
+    let mut fifth = names.clone().option("--name=other").start(&[0], 1, 1, &["/bin/true"]);
+    assert_eq!(fifth.wait(LIMIT), 1, "{}", fifth.output());
+    assert!(fifth.output().contains("has datasets of the run --name left"), "{}", fifth.output());
+}

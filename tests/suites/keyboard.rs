@@ -1,0 +1,231 @@
+//! What a person types: the README's first lines, status from the login node, jobs, and the small programs of
+//! `scrfs/docs/programs.md`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use scrfs_harness::cluster::workspace;
+use scrfs_harness::job::{Job, SOON};
+use scrfs_harness::place::{BIN, JOB_UID, PFS, SCR};
+use scrfs_harness::programs::program;
+use scrfs_harness::shell::Ran;
+use scrfs_harness::{Cluster, wait};
+
+/// The first block of code after a heading of a page.
+fn block(page: &str, heading: &str) -> String {
+    let text = fs::read_to_string(workspace().join(page)).expect("the page");
+    let (_, after) = text.split_once(&format!("\n{heading}\n")).expect("the heading");
+    let lines = after.lines().skip_while(|line| !line.starts_with("    "));
+    lines.map_while(|line| line.strip_prefix("    ")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
+    let cluster = Cluster::up(1);
+    let user = cluster.on(0).user(JOB_UID);
+    let lines = block("README.md", "## Try it");
+    assert_eq!(lines.lines().count(), 5, "{lines}");
+    let ran = user.run(&format!("set -e\n{lines}"));
+    assert!(ran.ok() && ran.out.contains(" ck.1 *   sealed "), "{ran}");
+    assert!(ran.out.contains("plain (") && ran.out.contains("One node protects nothing"), "{ran}");
+    let left = user.run("findmnt -t fuse.scrfs; ls -d /dev/shm/*/scr.*; pgrep -u 1000 scrfs");
+    assert_eq!(left.out.trim(), "", "{left}");
+    assert_eq!(user.run("ls -A ~/scr").must(), "");
+
+    // "protected" is said nowhere; the reasons are.
+    let begun = "scrfs try ~/scr && mkdir ~/scr/a && echo x > ~/scr/a/f && touch ~/scr/a/.complete";
+    user.run(begun).must();
+    let json = user.run("scrfs-ctl status --mount ~/scr --json").must().to_owned();
+    let status: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(status["datasets"][0]["state"], "sealed", "{json}");
+    let state =
+        "python3 -c \"import os; print(os.getxattr(os.environ['HOME'] + '/scr/a', 'user.scrfs.state'))\"";
+    assert_eq!(user.run(state).must(), "b'sealed'");
+    let events = user.run("scrfs-ctl events --mount ~/scr").must().to_owned();
+    assert!(events.contains("nothing protects it"), "{events}");
+    let told = ["list --mount ~/scr", "events --mount ~/scr", "jobs", "status --mount ~/scr --json"];
+    for verb in told {
+        let ran = user.run(&format!("scrfs-ctl {verb}"));
+        let without = ran.must().replace("newest_protected", "").replace("newest protected", "");
+        assert!(!without.contains("protected"), "{ran}");
+    }
+    // It is seen without naming it, and is the user's own.
+    assert!(user.run("scrfs-ctl status").must().starts_with("/tmp/scr on node0: plain"));
+    let other = cluster.on(0).user(JOB_UID + 1).run("scrfs try --stop /tmp/scr");
+    assert!(other.code == 1 && other.err.contains("was mounted by job"), "{other}");
+
+    // A mount in use is not ended under its users, and goes on; a coordinator that died is told of.
+    let busy = user.run("cd ~/scr && scrfs try --stop ~/scr");
+    assert!(busy.code == 1 && busy.err.contains("is in use"), "{busy}");
+    user.run("mkdir ~/scr/b && echo x > ~/scr/b/f && touch ~/scr/b/.complete").must();
+    user.run("pkill -KILL -u 1000 scrfs-coord").must();
+    let gone = || user.run("scrfs-ctl status").must().contains("coordinator gone");
+    wait::until_true("word of the coordinator's end", SOON, gone);
+    user.run("scrfs try --stop ~/scr").must();
+    let again = user.run("scrfs try --stop ~/scr");
+    assert_eq!(
+        (again.code, again.err.as_str()),
+        (1, "scrfs: /tmp/scr is not an scrfs mount\nhint: see what is mounted: scrfs-ctl jobs\n"),
+        "{again}"
+    );
+
+    // In the foreground an interrupt ends it all.
+    let foreground = "scrfs try --foreground ~/scr & pid=$!
+        until scrfs-ctl status 2>/dev/null | grep -q 'coordinator 0 of 1'; do sleep 0.05; done
+        kill -INT $pid; wait $pid";
+    user.run(foreground).must();
+    assert_eq!(user.run("findmnt -t fuse.scrfs; pgrep -u 1000 scrfs").out.trim(), "");
+
+    // What a person meets first.
+    for (line, code, words) in [
+        ("scrfs-ctl status", 1, "/scr is not an scrfs mount\nhint: mount it with `scrfs mount /scr`"),
+        (
+            "scrfs-ctl status --prefix /tmp",
+            1,
+            "/tmp/.scr/status: no coordinators have left a status there\nhint: ",
+        ),
+        (
+            "PATH=/run/sim/bin scrfs-ctl status --job 77",
+            1,
+            "job 77: it is not mounted here, and no scheduler here knows it\nhint: ",
+        ),
+        ("scrfs-ctl status --job 77 --prefix /tmp", 2, "cannot be used with"),
+        ("scrfs try /proc/x", 1, "cannot make /proc/x"),
+        ("scrfs try /usr", 1, "not empty"),
+    ] {
+        let ran = user.run(line);
+        assert!(ran.code == code && ran.err.contains(words), "{ran}");
+    }
+}
+
+/// A stand-in for `squeue`: this version of the cluster has no scheduler.
+fn stand_in(cluster: &Cluster, job: &str, prefix: &str) -> String {
+    let directory = cluster.pfs().join("stand-in");
+    fs::create_dir_all(&directory).expect("the PFS can be written");
+    let path = directory.join("squeue");
+    let line = ["77", "root", "RUNNING", "node[0-1]", "(null)", prefix].join("\x1f");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *'-j {job}'*|*--me*) printf '%s\\n' '{line}';;\n\
+         *) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac\n"
+    );
+    fs::write(&path, script).expect("the PFS can be written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod on the PFS");
+    format!("PATH={PFS}/stand-in:$PATH")
+}
+
+#[test]
+fn the_login_node_is_told_how_the_job_is() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "77").set("SCR_FLUSH", "2");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    let prefix = job.prefix();
+    let head = |line: &str| cluster.head().run(line);
+    let squeue = stand_in(&cluster, "77", &prefix);
+
+    // A line for each change, from the mount.
+    let lines = job.host_prefix().join("lines");
+    let watched = format!("timeout -s INT 60 {BIN}/scrfs-ctl status --mount {SCR} --watch > {prefix}/lines");
+    let mut watching = job.on(0).sh(&watched).spawn().unwrap();
+    wait::until_true("the first lines", SOON, || read(&lines).contains("2 coordinators"));
+    let seal = |name: &str| {
+        job.on(1).run(&format!("mkdir {SCR}/{name} && head -c 3m /dev/urandom > {SCR}/{name}/f")).must();
+        job.on(0).run(&format!("touch {SCR}/{name}/.complete")).must();
+    };
+    seal("ck.1");
+    wait::until_true("the change", SOON, || read(&lines).contains("1 ck.1: protected, 3.0 MiB"));
+
+    // The prefix has it, for who has no mount.
+    let told = |what: &str| {
+        let ran = head(&format!("{BIN}/scrfs-ctl status --prefix {prefix}"));
+        ran.ok() && ran.out.contains(what)
+    };
+    wait::until_true("the status in the prefix", SOON, || told("1  ck.1 *   protected  XOR"));
+    seal("ck.2");
+    wait::until_true("the flush in the prefix", SOON, || told("2  ck.2 *   flushed"));
+    let ran = head(&format!("{BIN}/scrfs-ctl status --prefix {prefix}"));
+    assert!(
+        ran.must().starts_with("as of ") && ran.out.contains(&format!("ago ({prefix}/.scr/status)")),
+        "{ran}"
+    );
+    let list = head(&format!("{BIN}/scrfs-ctl list --prefix {prefix}"));
+    assert!(list.must().starts_with("2\tflushed\t3145728\tck.2\n1\tprotected\t"), "{list}");
+    let events = head(&format!("{BIN}/scrfs-ctl events --prefix {prefix} -n 100"));
+    let sealed = events.must().lines().filter(|line| line.contains("ck.1: sealed")).count();
+    assert_eq!(sealed, 1, "each event once: {events}");
+    assert!(events.out.contains("\"host\":\"node0\""), "{events}");
+
+    // The scheduler finds it, by id and by itself; the nodes of this cluster have no slurmd, but refuse, so they live.
+    for arguments in ["--job 77", ""] {
+        let ran = head(&format!("cd / && {squeue} {BIN}/scrfs-ctl status {arguments}"));
+        assert!(ran.must().contains("the scheduler says of job 77 of root: RUNNING on node[0-1]"), "{ran}");
+        assert!(ran.out.contains("srun --jobid 77 --overlap -N1 -n1 -w node"), "{ran}");
+    }
+    let unknown = head(&format!("{squeue} {BIN}/scrfs-ctl status --job 78"));
+    assert!(unknown.code == 1 && unknown.err.contains("no scheduler here knows it"), "{unknown}");
+    let jobs = head(&format!("{squeue} {BIN}/scrfs-ctl jobs --json"));
+    let row: serde_json::Value = serde_json::from_str(jobs.must()).unwrap();
+    assert_eq!(
+        (&row[0]["job"], &row[0]["current"], &row[0]["mount"]),
+        (&"77".into(), &"ck.2".into(), &().into())
+    );
+    let here = job.on(1).run(&format!("{BIN}/scrfs-ctl jobs"));
+    assert!(here.must().contains("coordinators on 2 nodes") && here.out.contains("ck.2"), "{here}");
+    assert_eq!(here.out.lines().count(), 2, "{here}");
+
+    // On a terminal there is the table.
+    let terminal = format!("timeout -s INT 2 script -qec '{BIN}/scrfs-ctl status --watch' /dev/null");
+    let shown = job.on(0).run(&format!("TERM=xterm {terminal}"));
+    assert!(shown.out.contains("ck.2 *") && shown.out.contains("a restart would present"), "{shown}");
+
+    // Coordinators that end say so; nobody writes there any more.
+    run.stop();
+    wait::until_true("the last word", SOON, || told("its coordinators ended"));
+    let json = head(&format!("{BIN}/scrfs-ctl status --prefix {prefix} --json"));
+    let status: serde_json::Value = serde_json::from_str(json.must()).unwrap();
+    assert_eq!((&status["ended"], &status["datasets"][0]["name"]), (&true.into(), &"ck.2".into()));
+    wait::until_true("the coordinators' end", SOON, || read(&lines).contains("no coordinator"));
+    let _ = watching.kill();
+    let _ = watching.wait();
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn small_programs_of_the_page() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "page").set("SCRFS_SEAL_TIMEOUT", "500ms");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    let state = |dataset: &str| job.state(1, dataset);
+    let page = "scrfs/docs/programs.md";
+
+    // The shell's loop as it is printed; started again it goes on.
+    let script = block(page, "### Shell");
+    let shell = |steps: u32| -> Ran {
+        job.on(0).run(&format!("SCRFS_MOUNT={SCR} STEPS={steps}; export SCRFS_MOUNT STEPS\n{script}"))
+    };
+    shell(2).must();
+    assert_eq!((state("ck.1").as_str(), state("ck.2").as_str()), ("protected", "protected"));
+    shell(3).must();
+    assert_eq!(state("ck.3"), "protected");
+    assert_eq!(job.on(1).run(&format!("cat {SCR}/ck.3/state")).must(), "state of step 3");
+
+    // gfortran's close does not report a marker that failed; the command that touches it does.
+    let fortran = program("marker_f");
+    let mark = |how: &str| job.on(0).run(&format!("{fortran} {SCR}/f {how}"));
+    job.on(1).run(&format!("mkdir {SCR}/f && echo x > {SCR}/f/data")).must();
+    let mut writer = job.on(1).sh(&format!("exec 3<>{SCR}/f/held; exec sleep 600")).spawn().unwrap();
+    job.on(1).run(&format!("until [ -e {SCR}/f/held ]; do sleep 0.05; done")).must();
+    assert_eq!(mark("close").must(), "iostat 0");
+    assert_eq!(state("f"), "open");
+    assert_eq!(mark("touch").must(), "exitstat 1");
+    let _ = writer.kill();
+    let _ = writer.wait();
+    wait::until_true("the writer's end", SOON, || mark("touch").out.trim() == "exitstat 0");
+    assert_eq!(state("f"), "protected");
+    run.stop();
+}

@@ -1,0 +1,173 @@
+//! How `scrfs-run` starts programs, and what it does about nodes that hang.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use scrfs_harness::Cluster;
+use scrfs_harness::job::{Job, SOON};
+use scrfs_harness::mpirun::site_environment;
+use scrfs_harness::place::PFS;
+use scrfs_harness::programs::program;
+use scrfs_harness::shell::Ran;
+
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Runs it with this input.
+fn with_input(mut command: Command, input: Option<&[u8]>) -> Ran {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("scrfs-run starts");
+    let mut pipe = child.stdin.take().expect("a pipe");
+    if let Some(input) = input {
+        pipe.write_all(input).expect("it reads");
+    }
+    drop(pipe);
+    let output = child.wait_with_output().expect("its end");
+    Ran::from_output("scrfs-run".to_owned(), &output)
+}
+
+#[test]
+fn each_launcher_gives_the_program_its_place_and_the_same_input_again() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "place");
+    job.mount(0..2);
+    let desk = job.prefix();
+    // The first run ends badly after it has read its input, the second well.
+    let line = format!(
+        "test ${{OMPI_COMM_WORLD_RANK:-$SCRFS_NODE_RANK}} = 0 || exec cat
+         cat > {desk}/in.$SCRFS_RUN
+         echo \"$SCRFS_RUN $SCRFS_MOUNT $SCRFS_HOSTS [$SCRFS_CURRENT] ${{SCRFS_NODE_RANK:-mpi}} ${{PMIX_RANK:-none}}\" \
+              > {desk}/place.$SCRFS_RUN
+         test $SCRFS_RUN = 2"
+    );
+    let program = ["/bin/sh", "-c", line.as_str()];
+    let input = b"first line\nsecond line without end".repeat(3000);
+    let written = |name: &str| fs::read(job.host_prefix().join(name)).unwrap_or_default();
+    let text = |name: &str| String::from_utf8(written(name)).unwrap_or_default();
+    stand_ins(&cluster);
+    for (launcher, place) in [
+        ("mpirun", "/scr node0,node1 [] mpi 0"),
+        ("pernode", "/scr node0,node1 [] 0 none"),
+        ("pbs", "/scr node0,node1 [] mpi 0"),
+        ("flux", "/scr node0,node1 [] mpi 0"),
+    ] {
+        let job = Job::new(&cluster, "place").option("--launcher").option(launcher);
+        let ran = with_input(job.run_command(&[0, 1], 2, 1, &program), Some(&input));
+        assert!(ran.ok(), "{launcher}: {ran}");
+        for run in ["1", "2"] {
+            assert!(written(&format!("in.{run}")) == input, "{launcher} {run}: {ran}");
+            assert_eq!(text(&format!("place.{run}")), format!("{run} {place}\n"), "{launcher}: {ran}");
+        }
+        fs::remove_file(job.host_prefix().join("in.1")).unwrap();
+        fs::remove_file(job.host_prefix().join("in.2")).unwrap();
+    }
+
+    // A file, from where it stands; without a launcher, on the node itself.
+    fs::write(job.host_prefix().join("input"), b"skipped\nread\n").unwrap();
+    let prefix = job.prefix();
+    let script = format!(
+        "{{ read line; SCR_JOB_ID=place /run/sim/bin/scrfs-run --launcher none --hosts node0 --prefix {prefix} -- \
+         /bin/sh -c 'cat > {prefix}/in.$SCRFS_RUN; test $SCRFS_RUN = 2'; }} < {prefix}/input"
+    );
+    let ran = job.on(0).limit(LIMIT).run(&script);
+    assert!(ran.ok(), "{ran}");
+    assert_eq!((text("in.1").as_str(), text("in.2").as_str()), ("read\n", "read\n"), "{ran}");
+
+    launch_errors(&cluster);
+}
+
+/// Stand-ins for commands of schedulers that this machine has not: what scrfs-run gives them comes to real processes on the
+/// nodes, and that is all that they show.
+fn stand_ins(cluster: &Cluster) {
+    let agent = site_environment().into_iter().find(|(name, _)| name == "OMPI_MCA_plm_rsh_agent");
+    let agent = agent.expect("the cluster has one").1;
+    let flux = "\
+        test \"$1\" = run && shift || exit 2\n\
+        while :; do\n\
+            case $1 in\n\
+                --requires=hosts:*) hosts=${1#--requires=hosts:} ;;\n\
+                --nodes=*) nodes=${1#*=} ;;\n\
+                --tasks-per-node=*) tasks=${1#*=} ;;\n\
+                -o) shift ;;\n\
+                *) break ;;\n\
+            esac\n\
+            shift\n\
+        done\n\
+        list=$(echo \"$hosts\" | sed \"s/,/:$tasks,/g; s/\\$/:$tasks/\")\n\
+        exec mpirun --oversubscribe --bind-to none --host $list -np $((nodes * tasks)) --map-by ppr:$tasks:node \\\n\
+            $(env | sed -n 's/^\\(SCRFS_[A-Z_]*\\|SCR_[A-Z_]*\\)=.*/-x \\1/p') \"$@\"";
+    for (name, script) in [("flux", flux), ("pbs_tmrsh", &format!("exec {agent} \"$@\""))] {
+        let path = cluster.pfs().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("the PFS can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+        for place in [cluster.head(), cluster.on(0), cluster.on(1)] {
+            let bin = "/usr/local/bin";
+            place
+                .run(&format!(
+                    "test -e {bin}/flux || mount -t tmpfs none {bin}; cp {PFS}/{name} {bin} && ls {bin}"
+                ))
+                .must();
+        }
+    }
+}
+
+fn launch_errors(cluster: &Cluster) {
+    let job = Job::new(cluster, "place");
+    let odd = format!("{}/odd", job.prefix());
+    let path = job.host_prefix().join("odd");
+    fs::write(&path, "no program\n").expect("the PFS can be written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+    for (launcher, program, words) in [
+        ("mpirun", "no-such-program", "there is no program no-such-program on node"),
+        ("mpirun", "/etc/passwd", "/etc/passwd cannot be run on node"),
+        ("mpirun", &odd, "Exec format error"),
+        ("pernode", "/no/such/program", "the program cannot be run: /no/such/program: not found"),
+    ] {
+        let job = job.clone().option("--launcher").option(launcher);
+        let ran = Ran::of(&mut job.run_command(&[0, 1], 2, 1, &[program]));
+        assert_eq!(ran.code, 1, "{ran}");
+        assert!(ran.err.contains("the program was not started: ") && ran.err.contains(words), "{ran}");
+        assert!(
+            ran.err.contains("\nhint: ")
+                && !ran.err.contains("run 2 on")
+                && (launcher == "pernode" || !ran.err.contains("-----")),
+            "{ran}"
+        );
+    }
+    let ran =
+        Ran::of(&mut job.clone().set("OMPI_COMM_WORLD_SIZE", "2").run_command(&[0], 1, 1, &["/bin/true"]));
+    assert_eq!(ran.code, 2, "{ran}");
+    assert!(ran.err.contains("scrfs-run is one of 2 tasks of mpirun"), "{ran}");
+    for (option, value, code, words) in [
+        ("--launcher-program", "/no/such/launcher", 1, "there is no /no/such/launcher"),
+        ("--launcher", "srun", 2, "srun is for a job script of Slurm"),
+        ("--launcher", "none", 2, "this host alone, and the list has others"),
+        ("--launcher-program", "no-such-launcher", 1, "there is no no-such-launcher in PATH"),
+    ] {
+        let job = Job::new(cluster, "place").option(option).option(value);
+        let ran = Ran::of(&mut job.run_command(&[0, 1], 2, 1, &["/bin/true"]));
+        assert_eq!(ran.code, code, "{ran}");
+        assert!(ran.err.contains(words) && ran.err.contains("hint: "), "{ran}");
+    }
+}
+
+/// Its network answers, its processes do not; no launcher notices.
+#[test]
+fn a_node_that_hangs_is_named_and_left_out() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "hangs").set("SCRFS_NODE_TIMEOUT", "8s");
+    job.mount(0..4);
+    let program = program("ckpt");
+    let arguments = [program.as_str(), "/scr", &job.log_path(), "10", "pause=200"];
+    let mut run = job.start(&[0, 1, 2, 3], 3, 1, &arguments);
+    run.await_line(&job, "sealed 3", SOON);
+    cluster.freeze(1);
+    let code = run.wait(LIMIT);
+    let said = run.output();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("node1 does not respond any more, though its network does"), "{said}");
+    assert!(said.contains("run 2 on node0 node2 node3"), "{said}");
+    assert_eq!(job.sealed().last(), Some(&10));
+}

@@ -1,0 +1,70 @@
+//! Who is waited for goes first, and not for longer (operations: "While programs spin").
+
+use scrfs_harness::Cluster;
+use scrfs_harness::job::{Job, SOON};
+use scrfs_harness::place::SCR;
+use scrfs_harness::wait;
+
+const DAEMON: &str = "scrfs";
+/// As the kernel shortens it.
+const COORDINATOR: &str = "scrfs-coordinat";
+
+/// How the kernel schedules each thread of the node's programs of this name: raised or not.
+fn raised(job: &Job<'_>, node: usize, name: &str) -> Vec<bool> {
+    let line = format!("for p in $(pgrep -x {name}); do chrt -a -p $p; done | grep policy");
+    job.on(node).run(&line).out.lines().map(|line| line.contains("SCHED_RR")).collect()
+}
+
+fn nothing_is_raised(job: &Job<'_>) {
+    for node in [0, 1] {
+        for name in [DAEMON, COORDINATOR] {
+            wait::until_true(&format!("{name} to step back on node{node}"), SOON, || {
+                !raised(job, node, name).contains(&true)
+            });
+        }
+        let status = job.status(node).expect("status");
+        assert_eq!((&status["priority"]["raised"], &status["priority"]["why"]), (&false.into(), &"".into()));
+    }
+}
+
+#[test]
+fn processes_of_ours_go_first_while_a_marker_waits() {
+    let cluster = Cluster::up(2);
+    let settings = [("SCRFS_COORDINATOR_WAIT", "60s"), ("SCRFS_SEAL_TIMEOUT", "60s")];
+    let job = settings.iter().fold(Job::new(&cluster, "first"), |job, (name, value)| job.set(name, value));
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    job.on(0).run(&format!("mkdir {SCR}/d && echo a > {SCR}/d/a")).must();
+    let mut writer = job.on(1).sh(&format!("exec 7> {SCR}/d/b; read never"));
+    let mut writer = writer.stdin(std::process::Stdio::piped()).spawn().expect("a shell");
+    wait::until_true("the writer", SOON, || job.on(1).run(&format!("test -e {SCR}/d/b")).ok());
+    nothing_is_raised(&job);
+
+    // The writer keeps the seal waiting; a worker's death in between leaves nothing raised that is not waited for.
+    let mut touch = job.on(0).sh(&format!("touch {SCR}/d/.complete")).spawn().expect("a shell");
+    let why = |node: usize| job.status(node).map(|s| s["priority"]["why"].as_str().unwrap_or("").to_owned());
+    for round in 0..2 {
+        for (node, word) in [(0, "a marker waits"), (1, "a seal is under way")] {
+            wait::until_true(&format!("{word} on node{node}"), SOON, || why(node).as_deref() == Some(word));
+            assert!(raised(&job, node, COORDINATOR).contains(&true), "{round}: {}", job.events(node));
+            let daemon = raised(&job, node, DAEMON);
+            assert!(
+                daemon.contains(&true) && daemon.contains(&false),
+                "background work stays nice: {daemon:?}"
+            );
+            for of_users in ["sleep", "sh", "touch"] {
+                assert!(!raised(&job, node, of_users).contains(&true), "{of_users} on node{node}");
+            }
+        }
+        if round == 0 {
+            cluster.on(0).run("pkill -9 -f 'scrfs worke[r]'").must();
+            job.await_coordinator(0);
+        }
+    }
+    assert!(touch.try_wait().expect("wait").is_none(), "{}", job.events(0));
+    drop(writer.stdin.take());
+    writer.wait().expect("wait");
+    assert!(touch.wait().expect("wait").success(), "{}", job.events(0));
+    nothing_is_raised(&job);
+    run.stop();
+}

@@ -1,0 +1,304 @@
+//! Attacks by another user of the node on a job: each is refused, and the job goes on and seals its next dataset
+//! (`scrfs/docs/security.md`). The tables are in [`attacks`]; a test for each class.
+
+mod attacks;
+
+use std::time::Duration;
+
+use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::place::{BIN, CACHE, SCR};
+use scrfs_harness::shell::Ran;
+use scrfs_harness::{Cluster, wait};
+
+use attacks::Attack;
+
+/// The other user: without a name, without groups.
+const ATTACKER: u32 = 1001;
+/// A user with the group that `SCRFS_OPERATOR_GROUP` names.
+const OPERATOR: u32 = 60;
+
+/// A job of uid 1000 on one node, whose daemon is root's.
+struct Victim<'a> {
+    cluster: &'a Cluster,
+    job: Job<'a>,
+    _run: Running,
+    control: String,
+    daemon: [String; 2],
+    sealed: u32,
+}
+
+impl<'a> Victim<'a> {
+    fn new(cluster: &'a Cluster) -> Self {
+        let job = Job::unprivileged(cluster, "victim");
+        job.mount([0]);
+        Self::running(cluster, job)
+    }
+
+    fn running(cluster: &'a Cluster, job: Job<'a>) -> Self {
+        let run = job.idle(&[0]);
+        let status = job.status(0).expect("a status");
+        let control = status["control_directory"].as_str().expect("a directory").to_owned();
+        let daemon = daemon(cluster, &control);
+        let mut victim = Self { cluster, job, _run: run, control, daemon, sealed: 0 };
+        victim.seals();
+        victim
+    }
+
+    /// Its program and its daemon are as they were, and its next dataset becomes protected.
+    fn seals(&mut self) {
+        self.sealed += 1;
+        let ck = format!("{SCR}/ck.{}", self.sealed);
+        let save = format!("mkdir {ck} && echo {} > {ck}/data && touch {ck}/.complete", self.sealed);
+        let saved = self.job.on(0).run(&save);
+        assert!(saved.ok(), "{saved}\n{}", self.job.events(0));
+        for older in 1.max(self.sealed - 1)..=self.sealed {
+            let read = self.job.on(0).run(&format!("cat {SCR}/ck.{older}/data"));
+            assert_eq!(read.must(), older.to_string());
+        }
+        assert_eq!(daemon(self.cluster, &self.control), self.daemon, "the daemon was replaced");
+        assert!(self.job.status(0).is_some(), "the daemon does not answer its user");
+    }
+
+    /// Carries out `attacks` as the attacker: none succeeds.
+    fn withstands(&mut self, attacks: &[Attack]) {
+        self.withstands_user(ATTACKER, attacks);
+    }
+
+    fn withstands_user(&mut self, uid: u32, attacks: &[Attack]) {
+        let succeeded = self.attack(uid, attacks);
+        assert!(succeeded.is_empty(), "{succeeded:#?}");
+        self.seals();
+    }
+
+    /// Those that succeed.
+    fn attack(&self, uid: u32, attacks: &[Attack]) -> Vec<String> {
+        let coordinator = self.cluster.on(0).run("pgrep -o scrfs-coordinat").must().to_owned();
+        let program = self.cluster.on(0).run("pgrep -o -f '^/bin/sleep 600$'").must().to_owned();
+        let shell = self.cluster.on(0).user(uid).limit(Duration::from_mins(2));
+        let rows = (0..attacks.len()).map(|at| {
+            format!("timeout -k 1 10 bash -c \"$A{at}\" >/tmp/said.$UID 2>&1 </dev/null; echo \"{at} $?\"\n")
+        });
+        let mut command = shell.cmd("/bin/bash");
+        command.arg("-c").arg(format!("cd /tmp\n{}", rows.collect::<String>()));
+        for (at, (_, line)) in attacks.iter().enumerate() {
+            command.env(format!("A{at}"), line);
+        }
+        command.env("CONTROL", &self.control).env("CACHE", format!("{CACHE}/job/scr.victim"));
+        command.env("WORKER", &self.daemon[0]).env("SUPERVISOR", &self.daemon[1]);
+        command.env("COORDINATOR", coordinator).env("PROGRAM", program).env("PREFIX", self.job.prefix());
+        let ran = Ran::of(&mut command);
+        let codes: Vec<&str> = ran.must().lines().collect();
+        assert_eq!(codes.len(), attacks.len(), "{ran}");
+        assert!(!codes.iter().any(|code| code.ends_with(" 127")), "a command is missing: {ran}");
+        let named = codes.iter().zip(attacks).filter(|(code, _)| code.ends_with(" 0"));
+        named.map(|(_, (what, line))| format!("{what}: {line}")).collect()
+    }
+}
+
+/// The pids of worker and supervisor.
+fn daemon(cluster: &Cluster, control: &str) -> [String; 2] {
+    ["worker", "supervisor"]
+        .map(|who| cluster.on(0).run(&format!("head -n 1 {control}/{who}.lock")).must().to_owned())
+}
+
+fn withstands(attacks: &[Attack]) {
+    let cluster = Cluster::up(1);
+    Victim::new(&cluster).withstands(attacks);
+}
+
+#[test]
+fn there_are_a_hundred_attacks() {
+    let tables = [
+        attacks::NAMES_BEFORE,
+        attacks::NAMES,
+        attacks::LINKS,
+        attacks::SOCKETS,
+        attacks::LOCKS,
+        attacks::SIGNALS,
+        attacks::PROC,
+        attacks::MOUNT,
+        attacks::PREFIX,
+        attacks::CONTROL,
+        attacks::OPERATORS,
+        attacks::CONFIGURATION,
+        attacks::NEIGHBOURS,
+    ];
+    let all: usize = tables.iter().map(|table| table.len()).sum();
+    assert!(all >= 100, "{all}");
+}
+
+#[test]
+fn names_made_first_do_not_stop_a_mount() {
+    let cluster = Cluster::up(1);
+    let job = Job::unprivileged(&cluster, "victim");
+    for (what, line) in attacks::NAMES_BEFORE {
+        let attacker = cluster.on(0).user(ATTACKER);
+        attacker.run(line).must();
+        let mounted = job.try_mount(0);
+        assert!(mounted.ok(), "{what}: {line}: {mounted}");
+        assert_eq!(job.on(0).run(&format!("ls {SCR}")).must(), "", "{what}");
+        job.on(0).run(&format!("echo mine > {SCR}/mine")).must();
+        assert!(
+            !attacker.run("find /cache /dev/shm /tmp -name mine | grep .").ok(),
+            "{what}: it is within reach"
+        );
+        let purge = format!("{BIN}/scrfs umount --job-id victim --user job --cache-base {CACHE} --purge");
+        cluster.on(0).run(&purge).must();
+        let left = "find /cache /dev/shm -mindepth 1 -user 0 ! -name fuse | grep .";
+        assert!(!cluster.on(0).run(left).ok(), "{what}: something of the job is left");
+        attacker.run("rm -rf /cache/* /dev/shm/* /tmp/* 2>/dev/null; true").must();
+    }
+    // And with all that is left at once a job runs.
+    let plant = "mkdir -p /cache/job /dev/shm/job /dev/shm/scrfs-run.1000 && mkfifo /tmp/scrfs-run.1000";
+    cluster.on(0).user(ATTACKER).run(plant).must();
+    let head = "mkdir -p /dev/shm/scrfs-run.1000 && touch /dev/shm/scrfs-run.1000/lock";
+    cluster.head().user(ATTACKER).run(head).must();
+    job.mount([0]);
+    Victim::running(&cluster, job).withstands(attacks::NAMES);
+}
+
+#[test]
+fn links_lead_nowhere() {
+    withstands(attacks::LINKS);
+}
+
+#[test]
+fn sockets_are_the_jobs_own() {
+    withstands(attacks::SOCKETS);
+}
+
+#[test]
+fn locks_cannot_be_held_by_others() {
+    withstands(attacks::LOCKS);
+}
+
+#[test]
+fn signals_of_others_do_not_arrive() {
+    withstands(attacks::SIGNALS);
+}
+
+#[test]
+fn proc_tells_and_takes_nothing() {
+    withstands(attacks::PROC);
+}
+
+#[test]
+fn the_mount_is_closed() {
+    let cluster = Cluster::up(1);
+    let mut victim = Victim::new(&cluster);
+    victim.withstands(attacks::MOUNT);
+    // A mount of the attacker's own, which says that its control directory is the job's.
+    let fake = "mkdir -p /tmp/m && python3 - <<'E'\n\
+        import os, socket, subprocess\n\
+        ours, theirs = socket.socketpair()\n\
+        os.set_inheritable(theirs.fileno(), True)\n\
+        source = 'fsname=scrfs@' + os.environ['CONTROL'] + ',subtype=scrfs'\n\
+        subprocess.run(['fusermount3', '-o', source, '--', '/tmp/m'], check=True, close_fds=False,\n\
+            env={**os.environ, '_FUSE_COMMFD': str(theirs.fileno())})\n\
+        if os.fork() == 0:\n\
+        \x20os.setsid(); null = os.open('/dev/null', os.O_RDWR)\n\
+        \x20for fd in 0, 1, 2: os.dup2(null, fd)\n\
+        \x20import time; time.sleep(600)\nE";
+    let mut command = cluster.on(0).user(ATTACKER).sh(fake);
+    let made = Ran::of(command.env("CONTROL", &victim.control));
+    made.must();
+    for line in [
+        "umount --force /tmp/m",
+        "umount /tmp/m",
+        "reload /tmp/m",
+        "umount --job-id other --user 1001 --purge",
+    ] {
+        let ran = cluster.on(0).run(&format!("{BIN}/scrfs {line}"));
+        assert!(ran.ok() == line.contains("--job-id"), "{ran}");
+        victim.seals();
+    }
+}
+
+#[test]
+fn the_prefix_is_the_users() {
+    withstands(attacks::PREFIX);
+}
+
+#[test]
+fn the_control_socket_hears_no_stranger() {
+    withstands(attacks::CONTROL);
+}
+
+#[test]
+fn operators_may_ask_and_no_more() {
+    let cluster = Cluster::up(1);
+    let job = Job::unprivileged(&cluster, "victim").set("SCRFS_OPERATOR_GROUP", "games");
+    job.mount([0]);
+    let mut victim = Victim::running(&cluster, job);
+    let asked = format!("{BIN}/scrfs-ctl status --mount {SCR}");
+    assert!(cluster.on(0).user(OPERATOR).run(&asked).must().contains("victim"));
+    victim.withstands_user(OPERATOR, attacks::OPERATORS);
+}
+
+#[test]
+fn files_that_lie_about_configure_nothing() {
+    let cluster = Cluster::up(1);
+    for (what, line) in attacks::CONFIGURATION {
+        let job = Job::unprivileged(&cluster, "victim");
+        cluster.on(0).user(ATTACKER).run(&format!("mkdir -p /tmp/x && cd /tmp/x && {line}")).must();
+        // A prolog that happens to be there, of a scheduler that says whose job it is.
+        let mut command =
+            cluster.on(0).sh(&format!("cd /tmp/x && exec {BIN}/scrfs mount --cache-base {CACHE} {SCR}"));
+        let scheduler = [("SLURM_JOB_ID", "victim"), ("SLURM_JOB_USER", "job"), ("SLURM_JOB_UID", "1000")];
+        let mounted = Ran::of(command.envs(scheduler));
+        assert!(mounted.ok(), "{what}: {mounted}");
+        let status = job.status(0).expect("a status");
+        assert_eq!(status["control_directory"], "/run/scrfs/job/scr.victim", "{what}");
+        assert_eq!(status["cache_directory"], format!("{CACHE}/job/scr.victim"), "{what}");
+        let end = format!("{BIN}/scrfs umount --job-id victim --user job --cache-base {CACHE} --purge");
+        cluster.on(0).run(&end).must();
+        cluster.on(0).run("rm -rf /tmp/x").must();
+    }
+    // In a prefix that others can write to as well: the job says that it does not count.
+    let job = Job::unprivileged(&cluster, "victim");
+    std::fs::write(job.host_prefix().join(".scrconf"), "SCR_COPY_TYPE=SINGLE\nSCR_JOB_ID=other\n")
+        .expect("the PFS");
+    std::os::unix::fs::chown(job.host_prefix().join(".scrconf"), Some(ATTACKER), None)
+        .expect("chown on the PFS");
+    job.mount([0]);
+    let mut run = job.start(&[0], 1, 1, &["/bin/true"]);
+    assert_eq!(run.wait(SOON), 0, "{}", run.output());
+    assert!(run.output().contains("belongs to user 1001"), "{}", run.output());
+}
+
+#[test]
+fn two_users_jobs_share_a_node_and_nothing_else() {
+    let cluster = Cluster::up(1);
+    let prolog = |id: &str, uid: u32, args: &str| {
+        let mut command = cluster.on(0).sh(&format!("{BIN}/scrfs {args} --cache-base {CACHE}"));
+        command
+            .env("SLURM_JOB_ID", id)
+            .env("SLURM_JOB_UID", uid.to_string())
+            .env("SCRFS_MOUNT", format!("{SCR}/%j"));
+        Ran::of(&mut command)
+    };
+    for (id, uid) in [("7", 1000), ("8", ATTACKER)] {
+        prolog(id, uid, "mount").must();
+        let on = cluster.on(0).user(uid);
+        let save = format!("mkdir {SCR}/{id}/ck && echo {id} > {SCR}/{id}/ck/data && stat -c %a {SCR}/{id}");
+        assert_eq!(on.run(&save).must(), "700");
+    }
+    let rows = attacks::NEIGHBOURS.iter();
+    for (what, line) in rows {
+        let ran = cluster.on(0).user(ATTACKER).run(line);
+        assert!(!ran.ok(), "{what}: {ran}");
+    }
+    // What one prolog or epilog does is not the other's, though it fails or comes twice.
+    assert!(prolog("8", ATTACKER, "mount").ok());
+    assert!(!prolog("9", ATTACKER, &format!("mount {SCR}/7")).ok(), "it is taken");
+    for args in ["umount --job-id 8 --purge", "umount --job-id 8 --purge", "umount --job-id 9 --purge"] {
+        prolog("8", ATTACKER, args).must();
+    }
+    wait::until_true("the other's end", SOON, || !cluster.on(0).run(&format!("ls {SCR}/8")).ok());
+    assert_eq!(cluster.on(0).user(1000).run(&format!("cat {SCR}/7/ck/data")).must(), "7");
+    prolog("7", 1000, "umount --job-id 7 --purge").must();
+    assert_eq!(
+        cluster.on(0).run(&format!("ls -A {SCR} {CACHE} /run/scrfs")).must().replace(':', ""),
+        format!("{CACHE}\n\n/run/scrfs\n\n{SCR}")
+    );
+}

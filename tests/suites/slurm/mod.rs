@@ -1,0 +1,113 @@
+//! Under real Slurm, as an ordinary user, with the hooks of `deploy/slurm/` as they are.
+//!
+//! Each test has one cluster and many jobs on it: what is waited for is mostly Slurm.
+
+mod hooks;
+mod losses;
+mod neighbours;
+mod time_limit;
+
+use std::time::{Duration, Instant};
+
+use scrfs_harness::job::SOON;
+use scrfs_harness::place::{CACHE, JOB_UID, PFS};
+use scrfs_harness::programs::program;
+use scrfs_harness::{Batch, Cluster, Slurm, wait};
+
+/// Each job has a mount of its own.
+const SYSTEM: &str = "SCRFS_MOUNT=/scr/%j\n";
+/// Slurm notices the loss of a node in 10 to 20 s, and lets a job run again some seconds later.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// A job of `scrfs-run` with the program of the tests, its prefix, and its log.
+struct Saver<'a> {
+    slurm: &'a Slurm<'a>,
+    name: &'static str,
+    uid: u32,
+}
+
+impl<'a> Saver<'a> {
+    fn new(slurm: &'a Slurm<'a>, name: &'static str) -> Self {
+        Self { slurm, name, uid: JOB_UID }
+    }
+
+    /// Submits it for `steps` checkpoints; `settings` are lines of the script before scrfs-run, `arguments` its own.
+    fn submit(&self, options: &str, settings: &str, arguments: &str, steps: &str) -> Batch {
+        let (program, name) = (program("ckpt"), self.name);
+        let script = format!(
+            "export SCR_PREFIX={PFS}/{name}\n{settings}\n\
+             exec scrfs-run {arguments} -- {program} \"$SCRFS_MOUNT\" {PFS}/{name}/log {steps}"
+        );
+        let options = format!("--ntasks-per-node=1 --constraint=scrfs {options}");
+        self.slurm.submit(self.uid, name, &options, &script)
+    }
+
+    fn log(&self) -> Vec<String> {
+        let path = self.slurm.directory(self.uid, self.name).join("log");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn numbers(&self, before: &str) -> Vec<u64> {
+        self.log().iter().filter_map(|line| line.strip_prefix(before)?.parse().ok()).collect()
+    }
+
+    /// The newest step whose marker's close succeeded.
+    fn sealed(&self) -> u64 {
+        self.numbers("sealed ").last().copied().unwrap_or(0)
+    }
+
+    /// What each start of the program went on from.
+    fn started_after(&self) -> Vec<u64> {
+        self.numbers("start after ")
+    }
+
+    #[track_caller]
+    fn await_sealed(&self, job: &Batch, step: u64) {
+        let seen = wait::poll(SOON * 2, || (self.sealed() >= step).then_some(()));
+        assert!(seen.is_some(), "step {step}: {:?}\n{}", self.log(), self.slurm.account(self.name, job));
+    }
+
+    #[track_caller]
+    fn await_state(&self, job: &Batch, state: &str) {
+        self.slurm.await_state(self.name, job, state, LIMIT);
+    }
+
+    fn output(&self, job: &Batch) -> String {
+        self.slurm.output(self.name, job)
+    }
+
+    fn account(&self, job: &Batch) -> String {
+        format!("{:?}\n{}", self.log(), self.slurm.account(self.name, job))
+    }
+}
+
+/// Of jobs that are over nothing is left on these nodes: no process, mount, cache, control directory or note.
+#[track_caller]
+fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
+    let look = format!(
+        "ps -eo user,args | grep -E '^(job|mate) |scrf[s]( |-)' | grep -v -e simnode; grep 'fuse[.]scrfs' /proc/self/mountinfo; \
+         ls -d {CACHE}/*/* /dev/shm/*/scr.* /run/scrfs/*/* /run/scrfs-slurm/* /scr/* 2>/dev/null; true"
+    );
+    for node in nodes {
+        let mut left = String::new();
+        let gone = wait::poll(SOON, || {
+            cluster.on(node).run(&look).must().clone_into(&mut left);
+            left.is_empty().then_some(())
+        });
+        assert!(gone.is_some(), "left on node{node}:\n{left}");
+    }
+}
+
+/// When each of `marks` appears in what `text` gives, in order, since `begun`.
+fn times(begun: Instant, marks: &[&str], mut text: impl FnMut() -> String) -> Vec<Duration> {
+    let mut from = 0;
+    marks
+        .iter()
+        .map_while(|mark| {
+            let at = wait::poll(LIMIT, || text().get(from..)?.find(mark))?;
+            from += at + mark.len();
+            Some(begun.elapsed())
+        })
+        .collect()
+}

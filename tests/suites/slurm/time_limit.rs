@@ -1,0 +1,44 @@
+//! Jobs at the end of their time, or asked to end: what is newest is on the PFS before Slurm ends them.
+
+use super::*;
+
+/// Slurm counts time limits in minutes, and looks at them twice a minute.
+const ONE_MINUTE: &str = "--nodes=2 --time=1";
+
+#[test]
+fn jobs_at_their_time_limit() {
+    let cluster = Cluster::up(4);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let ways = [
+        // Slurm says so beforehand, when the script asks it to.
+        ("warned", "--signal=B:TERM@40", "SCRFS_END_GRACE=8 SCRFS_HALT_GRACE=1", "signal 15: ending the job"),
+        // Nobody says so: the end is known from the scheduler.
+        ("found", "", "SCRFS_END_GRACE=15 SCRFS_HALT_GRACE=5", "halting, because"),
+        // A person says so.
+        ("asked", "", "SCRFS_END_TIME=4000000000", "signal 15: ending the job"),
+    ]
+    .map(|(name, signal, settings, words)| {
+        let job = Saver::new(&slurm, name);
+        let settings = format!("export SCR_FLUSH=0 {settings}");
+        let batch = job.submit(&format!("{ONE_MINUTE} {signal}"), &settings, "", "1000 uneven pause=2000");
+        (job, batch, words)
+    });
+    for (job, batch, words) in ways.iter().rev() {
+        job.await_sealed(batch, 2);
+        if job.name == "asked" {
+            slurm.client(job.uid, &format!("scancel --batch --signal=TERM {}", batch.0)).must();
+        }
+        job.await_state(batch, "FAILED");
+        assert!(job.output(batch).contains(words), "{words:?}: {}", job.account(batch));
+    }
+    for node in 0..4 {
+        slurm.await_node(node, "idle");
+    }
+    for (job, batch, ..) in &ways {
+        let current = std::fs::read_link(slurm.directory(job.uid, job.name).join("scr.current"));
+        let current = current.unwrap_or_default().to_string_lossy().into_owned();
+        let step = current.strip_prefix("ck.").and_then(|step| step.parse::<u64>().ok());
+        assert!(step >= Some(job.sealed()), "{current} is on the PFS: {}", job.account(batch));
+    }
+    nothing_is_left(&cluster, 0..4);
+}

@@ -1,0 +1,312 @@
+//! `scrfs-ctl halt`: when a job is to stop. Changes the halt file in the prefix, as SCR's `scr_halt` does.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use scrfs::bounded;
+use scrfs::config::{self, Config, Sources};
+use scrfs::halt::{self, Access, HaltFile};
+use scrfs::hash::Text;
+use scrfs::record::Halt;
+use scrfs_tools::{Failure, Outcome, output};
+
+use crate::time;
+
+/// SCR's word for a job that a person halted.
+const HALTED: &[u8] = b"JOB_HALTED";
+/// A tool that holds the lock for longer has a problem, as has a PFS that takes longer.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+const PFS_LIMIT: Duration = Duration::from_secs(20);
+
+/// Without a condition the job stops at its next checkpoint. Conditions add to those that are set.
+#[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "options of a command line")]
+pub(crate) struct Wish {
+    /// Stop after so many more checkpoints.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
+    checkpoints: Option<i64>,
+    /// Stop before this time: `2026-11-23T18:00`, `18:00`, `6pm tomorrow`, `+2h`, seconds since 1970.
+    #[arg(long, value_name = "TIME")]
+    before: Option<String>,
+    /// Stop at the first checkpoint after this time.
+    #[arg(long, value_name = "TIME")]
+    after: Option<String>,
+    /// Stop so many seconds before the allocation ends, or before the time of --before.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
+    seconds: Option<i64>,
+    /// Do not wait for a checkpoint: save the newest dataset and end the program.
+    #[arg(long)]
+    immediate: bool,
+    /// Stop at the next checkpoint, for this reason [default: JOB_HALTED].
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Take a condition back; may be given again.
+    #[arg(long, value_name = "CONDITION", value_enum)]
+    unset: Vec<Condition>,
+    /// Only say what is set.
+    #[arg(long, conflicts_with_all = ["checkpoints", "before", "after", "seconds", "immediate", "reason", "unset", "remove"])]
+    list: bool,
+    /// Take all conditions back: the job goes on.
+    #[arg(long, conflicts_with_all = ["checkpoints", "before", "after", "seconds", "immediate", "reason", "unset"])]
+    remove: bool,
+    /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Condition {
+    Checkpoints,
+    Before,
+    After,
+    Seconds,
+    Reason,
+}
+
+pub(crate) fn halt(wish: &Wish) -> Outcome {
+    let prefix = prefix(wish.prefix.as_ref())?;
+    if !prefix.join(".scr").is_dir() {
+        return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
+            .hint("name the job's directory on the parallel file system with --prefix or SCR_PREFIX"));
+    }
+    let now = jiff::Zoned::now();
+    let change = Change::of(wish, &now)?;
+    let path = halt::path(&prefix);
+    let shown = path.display().to_string();
+    let set = bounded::within(PFS_LIMIT, move || Ok(carry_out(&path, &change)))
+        .map_err(|e| Failure::new(format!("{shown}: {e}")))??;
+    let text = if wish.json { json(&set) } else { people(&set, &now) };
+    output::data(&text)?;
+    if !wish.list && !wish.json {
+        output::talk("a running job sees it at its next marker, or within 10 seconds");
+    }
+    Ok(())
+}
+
+/// As scrfs-run finds it, but for that of a job that is not this process's.
+fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
+    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    environment.extend(named.map(|prefix| ("SCR_PREFIX".into(), prefix.into())));
+    let sources =
+        Sources::of_process(environment).map_err(|e| Failure::new(format!("working directory: {e}")))?;
+    let config = Config::load(&sources, config::read_file)
+        .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
+    Ok(config.prefix)
+}
+
+fn carry_out(path: &std::path::Path, change: &Change) -> Outcome<Halt> {
+    let access = match change {
+        Change::None => Access::Read,
+        Change::Remove => Access::Write,
+        Change::Set { .. } => Access::Create,
+    };
+    let failed = |error: halt::HaltError| {
+        Failure::new(error).hint("`scrfs-ctl print` shows what the file has; remove it to begin anew")
+    };
+    let Some(mut file) = HaltFile::open(path, access, LOCK_LIMIT).map_err(failed)? else {
+        return Ok(Halt::default());
+    };
+    change.apply(&mut file.halt);
+    if *change != Change::None {
+        file.store().map_err(failed)?;
+    }
+    Ok(file.halt.clone())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Change {
+    None,
+    Remove,
+    Set { set: Box<Halt>, unset: Vec<Condition> },
+}
+
+impl Change {
+    fn of(wish: &Wish, now: &jiff::Zoned) -> Outcome<Self> {
+        if wish.list {
+            return Ok(Self::None);
+        }
+        if wish.remove {
+            return Ok(Self::Remove);
+        }
+        let at = |option: &str, text: &Option<String>| -> Outcome<Option<i64>> {
+            let parsed = text.as_deref().map(|text| time::parse(text, now)).transpose();
+            parsed.map_err(|wrong| {
+                Failure::new(format!("{option}: {wrong}"))
+                    .hint("`2026-11-23T18:00`, `18:00`, `6pm tomorrow`, `+2h` or seconds since 1970")
+                    .code(2)
+            })
+        };
+        let (exit_before, exit_after) = (at("--before", &wish.before)?, at("--after", &wish.after)?);
+        let other = wish.checkpoints.is_some()
+            || wish.seconds.is_some()
+            || exit_before.is_some()
+            || exit_after.is_some()
+            || !wish.unset.is_empty();
+        let reason = match &wish.reason {
+            Some(text) => Some(text.as_bytes()),
+            None if wish.immediate || !other => Some(HALTED),
+            None => None,
+        };
+        let reason = reason.map(Text::new).transpose().map_err(|_| {
+            Failure::new("--reason: it has a zero byte").hint("any other text will do").code(2)
+        })?;
+        let set = Halt {
+            exit_reason: reason,
+            checkpoints_left: wish.checkpoints,
+            exit_before,
+            exit_after,
+            halt_seconds: wish.seconds,
+            immediate: wish.immediate.then_some(1),
+            ..Halt::default()
+        };
+        Ok(Self::Set { set: Box::new(set), unset: wish.unset.clone() })
+    }
+
+    fn apply(&self, halt: &mut Halt) {
+        match self {
+            Self::None => {}
+            Self::Remove => *halt = Halt::default(),
+            Self::Set { set, unset } => {
+                for condition in unset {
+                    match condition {
+                        Condition::Checkpoints => halt.checkpoints_left = None,
+                        Condition::Before => halt.exit_before = None,
+                        Condition::After => halt.exit_after = None,
+                        Condition::Seconds => halt.halt_seconds = None,
+                        Condition::Reason => (halt.exit_reason, halt.immediate) = (None, None),
+                    }
+                }
+                if set.exit_reason.is_some() {
+                    halt.exit_reason.clone_from(&set.exit_reason);
+                    halt.immediate = set.immediate;
+                }
+                halt.checkpoints_left = set.checkpoints_left.or(halt.checkpoints_left);
+                halt.exit_before = set.exit_before.or(halt.exit_before);
+                halt.exit_after = set.exit_after.or(halt.exit_after);
+                halt.halt_seconds = set.halt_seconds.or(halt.halt_seconds);
+            }
+        }
+    }
+}
+
+fn reason(halt: &Halt) -> Option<String> {
+    let text = halt.exit_reason.as_ref().map(Text::as_bytes).filter(|text| !text.is_empty())?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+fn people(halt: &Halt, now: &jiff::Zoned) -> String {
+    let mut text = String::new();
+    let at = |seconds| time::show(seconds, now);
+    let when = if halt.immediate == Some(1) { "at once" } else { "at the next checkpoint" };
+    // Writing to a String cannot fail.
+    if let Some(reason) = reason(halt) {
+        let _ = writeln!(text, "stop {when}: {}", reason.escape_debug());
+    }
+    if let Some(left) = halt.checkpoints_left {
+        let _ = writeln!(text, "stop after {left} more checkpoints");
+    }
+    if let Some(before) = halt.exit_before {
+        let _ = writeln!(text, "stop before {}", at(before));
+    }
+    if let Some(after) = halt.exit_after {
+        let _ = writeln!(text, "stop at the first checkpoint after {}", at(after));
+    }
+    if let Some(seconds) = halt.halt_seconds {
+        let _ =
+            writeln!(text, "stop {seconds} s before the allocation ends, or before the time to stop before");
+    }
+    if text.is_empty() {
+        text.push_str("no condition is set: the job goes on\n");
+    }
+    text
+}
+
+fn json(halt: &Halt) -> String {
+    let value = serde_json::json!({
+        "reason": reason(halt),
+        "immediate": halt.immediate == Some(1),
+        "checkpoints": halt.checkpoints_left,
+        "before": halt.exit_before,
+        "after": halt.exit_after,
+        "seconds": halt.halt_seconds,
+    });
+    format!("{value}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        wish: Wish,
+    }
+
+    fn changed(from: &Halt, arguments: &[&str]) -> String {
+        let line = Line::try_parse_from(std::iter::once(&"halt").chain(arguments)).unwrap();
+        let now: jiff::Zoned = "2026-11-23T12:00:00-05:00[-05:00]".parse().unwrap();
+        let mut halt = from.clone();
+        Change::of(&line.wish, &now).unwrap().apply(&mut halt);
+        people(&halt, &now)
+    }
+
+    #[test]
+    fn conditions_are_set_added_and_taken_back() {
+        let none = Halt::default();
+        assert_eq!(changed(&none, &["--list"]), "no condition is set: the job goes on\n");
+        assert_eq!(changed(&none, &[]), "stop at the next checkpoint: JOB_HALTED\n");
+        assert_eq!(changed(&none, &["--immediate", "--reason", "disk"]), "stop at once: disk\n");
+        assert_eq!(changed(&none, &["--checkpoints", "3"]), "stop after 3 more checkpoints\n");
+        assert_eq!(
+            changed(&none, &["--before", "6pm", "--seconds", "60"]),
+            "stop before 2026-11-23 18:00:00 -05\nstop 60 s before the allocation ends, or before the time to stop before\n"
+        );
+        let all = Halt {
+            exit_reason: Text::new(b"disk").ok(),
+            immediate: Some(1),
+            checkpoints_left: Some(2),
+            ..Halt::default()
+        };
+        assert_eq!(
+            changed(&all, &["--after", "1795435200"]),
+            "stop at once: disk\nstop after 2 more checkpoints\nstop at the first checkpoint after 2026-11-23 07:00:00 -05\n"
+        );
+        assert_eq!(changed(&all, &["--unset", "reason"]), "stop after 2 more checkpoints\n");
+        assert_eq!(
+            changed(&all, &["--reason", "x", "--unset", "checkpoints"]),
+            "stop at the next checkpoint: x\n"
+        );
+        assert_eq!(changed(&all, &["--remove"]), "no condition is set: the job goes on\n");
+        for bad in [&["--checkpoints", "-1"][..], &["--list", "--remove"], &["--unset", "all"]] {
+            assert!(Line::try_parse_from(std::iter::once(&"halt").chain(bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_made_changed_and_read() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("halt.scr");
+        assert_eq!(carry_out(&path, &Change::None).unwrap(), Halt::default());
+        assert_eq!(carry_out(&path, &Change::Remove).unwrap(), Halt::default());
+        assert!(!path.exists());
+        let set = Halt { checkpoints_left: Some(1), ..Halt::default() };
+        let change = Change::Set { set: Box::new(set.clone()), unset: Vec::new() };
+        assert_eq!(carry_out(&path, &change).unwrap().checkpoints_left, Some(1));
+        assert_eq!(carry_out(&path, &Change::None).unwrap().checkpoints_left, Some(1));
+        carry_out(&path, &Change::Remove).unwrap();
+        assert_eq!(carry_out(&path, &Change::None).unwrap(), Halt::default());
+        std::fs::write(&path, b"junk").unwrap();
+        let failure = carry_out(&path, &change).unwrap_err();
+        assert!(failure.message.contains("halt.scr") && failure.hint.is_some(), "{failure}");
+    }
+}

@@ -1,0 +1,232 @@
+//! `scrfs-ctl jobs`: the jobs whose mounts this node has, and this user's jobs by the scheduler.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use scrfs::control::client::scrfs_mounts;
+use scrfs::status::{DatasetStatus, NodeStatus};
+use scrfs_tools::node::Node;
+use scrfs_tools::{Failure, Outcome, output, scheduler};
+use serde::Serialize;
+
+use crate::place::{Place, age_for_people};
+
+/// Where control directories are, beside those that mounts name: `<base>/<user>/scr.<job>`.
+const BASES: [&str; 2] = ["/run/scrfs", "/dev/shm"];
+/// Directories looked at in each.
+const ENTRIES_MAX: usize = 1000;
+/// A daemon that does not answer is shown as one that does not.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// A job in the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    job: String,
+    user: String,
+    /// Its mount on this node; `None`: it is known by the scheduler.
+    mount: Option<String>,
+    /// How it is.
+    state: String,
+    /// The newest dataset that the loss of any one node leaves whole.
+    newest_protected: Option<String>,
+    /// What a restart presents.
+    current: Option<String>,
+}
+
+pub(crate) fn jobs(json: bool) -> Outcome {
+    let mut rows: Vec<Row> = here().into_iter().map(|(mount, control)| mounted(&mount, &control)).collect();
+    // Without a scheduler there are those of this node; one that fails is told of.
+    match scheduler::mine() {
+        Ok(jobs) => {
+            let known: BTreeSet<String> = rows.iter().map(|row| row.job.clone()).collect();
+            rows.extend(jobs.iter().filter(|job| !known.contains(&job.id)).map(scheduled));
+        }
+        Err(failure) => output::talk(&format!("scrfs-ctl: {}", failure.message)),
+    }
+    if json {
+        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::new(format!("JSON: {e}")))?;
+        return output::data(&format!("{text}\n"));
+    }
+    if rows.is_empty() {
+        output::talk("no scrfs job is mounted here, and the scheduler knows none of yours");
+        return Ok(());
+    }
+    output::data(&table(&rows))
+}
+
+/// Mount points and control directories: of this mount namespace, then of others where their sockets can be seen.
+fn here() -> Vec<(PathBuf, PathBuf)> {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut found = scrfs_mounts(&table);
+    for base in BASES {
+        for directory in control_directories(Path::new(base)) {
+            if !found.iter().any(|(_, known)| *known == directory) {
+                found.push((PathBuf::new(), directory));
+            }
+        }
+    }
+    found
+}
+
+/// Those of root and of this user that have a socket: in a base where everybody may write, another's may lie.
+fn control_directories(base: &Path) -> Vec<PathBuf> {
+    let list = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES_MAX);
+        let trusted = |path: &PathBuf| {
+            fs::symlink_metadata(path).is_ok_and(|meta| {
+                let mine = [0, rustix::process::getuid().as_raw()].contains(&meta.uid());
+                meta.is_dir() && mine
+            })
+        };
+        entries.flatten().map(|entry| entry.path()).filter(trusted).collect::<Vec<_>>()
+    };
+    let is_control = |path: &PathBuf| {
+        let named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("scr."));
+        let socket = path.join(scrfs::control::stream::SOCKET_NAME);
+        named && fs::symlink_metadata(socket).is_ok_and(|meta| meta.file_type().is_socket())
+    };
+    list(base).iter().flat_map(|user| list(user)).filter(is_control).collect()
+}
+
+fn mounted(mount: &Path, control: &Path) -> Row {
+    let told = Node::of(mount.to_owned(), control.to_owned()).within(LIMIT).status();
+    // `<base>/<user>/scr.<job>`, when it does not tell itself.
+    let name = |path: Option<&Path>| {
+        path.and_then(Path::file_name).map(OsStr::to_string_lossy).unwrap_or_default().into_owned()
+    };
+    let (user, job) = match &told {
+        Ok(status) => status.job.split_once(' ').unwrap_or(("", &status.job)),
+        Err(_) => ("", ""),
+    };
+    let by_name = name(Some(control));
+    let row = Row {
+        job: if job.is_empty() { by_name.trim_start_matches("scr.").to_owned() } else { job.to_owned() },
+        user: if user.is_empty() { name(control.parent()) } else { user.to_owned() },
+        mount: Some(mount.display().to_string()),
+        state: String::new(),
+        newest_protected: None,
+        current: None,
+    };
+    match told {
+        Ok(status) => {
+            Row { mount: Some(status.mount_point.clone()), state: served(&status), ..row }.with(&status)
+        }
+        Err(failure) => Row { state: format!("no answer: {}", failure.message), ..row },
+    }
+}
+
+/// A job elsewhere: what its coordinators have left in its prefix, if they have.
+fn scheduled(job: &scheduler::ScheduledJob) -> Row {
+    let row = Row {
+        job: job.id.clone(),
+        user: job.user.clone(),
+        mount: None,
+        state: job.state.clone(),
+        newest_protected: None,
+        current: None,
+    };
+    let place = Place::Left { prefix: job.prefix.clone(), job: Some(job.clone()) };
+    let Ok(seen) = place.look() else {
+        return Row { state: format!("{}, no scrfs status in {}", job.state, job.prefix.display()), ..row };
+    };
+    let of_this = seen.status.job.split_once(' ').is_some_and(|(_, id)| id == job.id);
+    if !of_this {
+        return Row { state: format!("{}, the status there is a former job's", job.state), ..row };
+    }
+    let age = seen.left.as_ref().map(|left| age_for_people(left.age)).unwrap_or_default();
+    Row { state: format!("{}, as of {age} ago", job.state), ..row }.with(&seen.status)
+}
+
+impl Row {
+    fn with(self, status: &NodeStatus) -> Self {
+        let name = |d: &DatasetStatus| d.name.clone();
+        let newest_protected = status.datasets.iter().find(|d| is_protected(d)).map(name);
+        let current = status.datasets.iter().find(|d| d.current).map(name);
+        Self { newest_protected, current, ..self }
+    }
+}
+
+fn is_protected(d: &DatasetStatus) -> bool {
+    d.is_complete() && (d.flushed || d.survives.iter().all(|(_, kept)| *kept))
+}
+
+fn served(status: &NodeStatus) -> String {
+    match (&status.coordinator, status.was_attached) {
+        (Some(c), _) => format!("coordinators on {} nodes", c.hosts.len()),
+        (None, true) => "coordinator gone".to_owned(),
+        (None, false) => "no coordinator yet".to_owned(),
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["job", "user", "mount", "state", "newest protected", "current"]);
+    for row in rows {
+        let name = |name: &Option<String>| {
+            name.as_ref().map_or_else(|| "-".into(), |n| n.escape_debug().to_string())
+        };
+        let (newest, current) = (name(&row.newest_protected), name(&row.current));
+        let cells = [
+            &row.job,
+            &row.user,
+            row.mount.as_ref().unwrap_or(&"-".to_owned()),
+            &row.state,
+            &newest,
+            &current,
+        ]
+        .map(|cell| cell.escape_debug().to_string());
+        table.add_row(cells);
+    }
+    let lines =
+        table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::tests::{dataset, node};
+
+    #[test]
+    fn newest_protected_and_current_are_told_apart() {
+        let mut sealed = dataset(3, "c", "sealed", &["a", "b"]);
+        sealed.survives = vec![("a".to_owned(), false), ("b".to_owned(), true)];
+        sealed.current = true;
+        let status =
+            node(vec![dataset(0, "d", "open", &[]), sealed, dataset(2, "b", "protected", &["a", "b"])]);
+        let row = Row {
+            job: "77".to_owned(),
+            user: "ann".to_owned(),
+            mount: Some("/scr".to_owned()),
+            state: served(&status),
+            newest_protected: None,
+            current: None,
+        };
+        let text = table(&[row.with(&status)]);
+        let expected = "\
+job  user  mount  state                    newest protected  current
+77   ann   /scr   coordinators on 2 nodes  b                 c
+";
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn a_daemon_that_is_away_is_told_by_its_directory() {
+        let base = tempfile::tempdir().unwrap();
+        let control = base.path().join("ann/scr.9");
+        fs::create_dir_all(&control).unwrap();
+        assert_eq!(control_directories(base.path()), Vec::<PathBuf>::new());
+        let socket = control.join(scrfs::control::stream::SOCKET_NAME);
+        drop(std::os::unix::net::UnixListener::bind(socket).unwrap());
+        assert_eq!(control_directories(base.path()), std::slice::from_ref(&control));
+        let row = mounted(Path::new(""), &control);
+        assert_eq!((&*row.job, &*row.user), ("9", "ann"));
+        assert!(row.state.starts_with("no answer"), "{}", row.state);
+    }
+}

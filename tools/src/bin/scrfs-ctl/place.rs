@@ -1,0 +1,276 @@
+//! Whom to ask: the daemon of a mount, or, where there is no mount, what the coordinators have left in the prefix.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use scrfs::bounded;
+use scrfs::control::client::scrfs_mounts;
+use scrfs::status::last::{self, LastError, LastStatus, RENEWED};
+use scrfs::status::{NodeStatus, show};
+use scrfs_tools::node::{Node, mount_point};
+use scrfs_tools::scheduler::{self, ScheduledJob};
+use scrfs_tools::{Failure, Outcome};
+
+/// slurmd's port: a node that answers there, even by refusing, lives.
+const NODE_PORT: u16 = 6818;
+/// How long a node may take to answer.
+const REACH: Duration = Duration::from_secs(1);
+/// Nodes that are tried.
+const REACHED_MAX: usize = 4;
+
+/// What the command line says of the place.
+#[derive(Debug, clap::Args)]
+pub(crate) struct At {
+    /// Where scrfs is mounted [default: SCRFS_MOUNT, else /scr; without a mount: SCR_PREFIX, this directory, your running job].
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["job", "prefix"])]
+    mount: Option<PathBuf>,
+    /// A job, mounted here or known to the scheduler.
+    #[arg(long, value_name = "ID", conflicts_with = "prefix")]
+    job: Option<String>,
+    /// The job's directory on the PFS: its coordinators' last word there, also when its nodes are gone.
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+}
+
+/// Who answers.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Mounted(Node),
+    Left { prefix: PathBuf, job: Option<ScheduledJob> },
+}
+
+/// A status and where it is from.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) status: NodeStatus,
+    /// Of a last status: when it was written, whether the coordinators ended then, its age, the job.
+    pub(crate) left: Option<Left>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Left {
+    last: PathBuf,
+    pub(crate) written_us: u64,
+    pub(crate) ended: bool,
+    pub(crate) age: Duration,
+    pub(crate) job: Option<ScheduledJob>,
+}
+
+impl At {
+    pub(crate) fn place(&self) -> Outcome<Place> {
+        if let Some(mount) = &self.mount {
+            return Node::at(mount).map(Place::Mounted);
+        }
+        if let Some(prefix) = &self.prefix {
+            return Ok(Place::Left { prefix: prefix.clone(), job: None });
+        }
+        let mounts =
+            std::fs::read("/proc/self/mountinfo").map(|text| scrfs_mounts(&text)).unwrap_or_default();
+        match &self.job {
+            Some(id) => of_job(id, &mounts),
+            None => by_itself(&mounts),
+        }
+    }
+}
+
+fn of_job(id: &str, mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
+    let directory = format!("scr.{id}");
+    let here = mounts.iter().find(|(_, control)| control.file_name().is_some_and(|name| name == &*directory));
+    if let Some((mount, control)) = here {
+        return Ok(Place::Mounted(Node::of(mount.clone(), control.clone())));
+    }
+    match scheduler::job(id)? {
+        Some(job) => Ok(Place::Left { prefix: job.prefix.clone(), job: Some(job) }),
+        None => {
+            Err(Failure::new(format!("job {id}: it is not mounted here, and no scheduler here knows it"))
+                .hint("name its directory on the PFS: --prefix DIR"))
+        }
+    }
+}
+
+/// Nothing was named: the usual mount, the only one, the prefix that we are in, the only job that runs.
+fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
+    let usual = mount_point(None)?;
+    let absent = match Node::at(&usual) {
+        Ok(node) => return Ok(Place::Mounted(node)),
+        Err(absent) => absent,
+    };
+    if let [(mount, control)] = mounts {
+        return Ok(Place::Mounted(Node::of(mount.clone(), control.clone())));
+    }
+    let named = std::env::var_os("SCR_PREFIX").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let here = named.or_else(|| std::env::current_dir().ok());
+    if let Some(prefix) = here.filter(|prefix| last::status_path(prefix).is_file()) {
+        return Ok(Place::Left { prefix, job: None });
+    }
+    let Ok(jobs) = scheduler::mine() else { return Err(absent) };
+    let mut running: Vec<ScheduledJob> = jobs.into_iter().filter(ScheduledJob::runs).collect();
+    match running.len() {
+        0 => Err(absent),
+        1 => {
+            let job = running.remove(0);
+            Ok(Place::Left { prefix: job.prefix.clone(), job: Some(job) })
+        }
+        _ => {
+            let ids: Vec<&str> = running.iter().map(|job| job.id.as_str()).collect();
+            Err(Failure::new(format!(
+                "{} is not an scrfs mount, and {} jobs of yours run",
+                usual.display(),
+                ids.len()
+            ))
+            .hint(format!("name one: --job {}", ids.join(", --job "))))
+        }
+    }
+}
+
+impl Place {
+    pub(crate) fn look(&self) -> Outcome<Seen> {
+        match self {
+            Self::Mounted(node) => Ok(Seen { status: node.status()?, left: None }),
+            Self::Left { prefix, job } => {
+                let LastStatus { written_us, ended, status } =
+                    LastStatus::read(prefix).map_err(|e| explain(prefix, &e))?;
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let age = now.saturating_sub(Duration::from_micros(written_us));
+                let id = status.job.split_once(' ').map_or("", |(_, id)| id);
+                // Best effort: the scheduler has nothing to say of jobs that are not its own.
+                let job = job.clone().or_else(|| scheduler::job(id).ok().flatten());
+                let last = last::status_path(prefix);
+                Ok(Seen { status, left: Some(Left { last, written_us, ended, age, job }) })
+            }
+        }
+    }
+
+    pub(crate) fn events(&self, most: u32) -> Outcome<Vec<String>> {
+        match self {
+            Self::Mounted(node) => node.events(most),
+            Self::Left { prefix, .. } => last::events(prefix, usize::try_from(most).unwrap_or(usize::MAX))
+                .map_err(|e| explain(prefix, &e)),
+        }
+    }
+}
+
+fn explain(prefix: &Path, error: &LastError) -> Failure {
+    let failure = Failure::new(error);
+    match error {
+        LastError::Absent(_) => failure.hint(format!(
+            "is {} the job's SCR_PREFIX? Name another with --prefix DIR; coordinators write there once they have begun",
+            prefix.display()
+        )),
+        LastError::Io { .. } => failure,
+        LastError::Content { .. } => failure.hint("coordinators that live write it anew within a minute"),
+    }
+}
+
+impl Seen {
+    /// For people. A last status says how old it is, and who could tell more.
+    pub(crate) fn text(&self) -> String {
+        let Some(left) = &self.left else { return show(&self.status) };
+        format!("{}\n{}{}", left.heading(), show(&self.status), left.reach(&self.status))
+    }
+}
+
+impl Left {
+    pub(crate) fn heading(&self) -> String {
+        let job = self.job.as_ref().map_or_else(String::new, |job| {
+            let on = if job.nodes.is_empty() { String::new() } else { format!(" on {}", job.nodes) };
+            format!("the scheduler says of job {} of {}: {}{on}\n", job.id, job.user, job.state)
+        });
+        let (age, last) = (age_for_people(self.age), self.last.display());
+        if self.ended {
+            return format!("{job}its coordinators ended {age} ago, and left this ({last}):");
+        }
+        let silent = if self.age > 2 * RENEWED {
+            format!(
+                ": coordinators that live write every {} s, so they are gone, or cannot write there",
+                RENEWED.as_secs()
+            )
+        } else {
+            String::new()
+        };
+        format!("{job}as of {age} ago ({last}){silent}:")
+    }
+
+    /// Where what holds now can be asked, if the job runs.
+    fn reach(&self, status: &NodeStatus) -> String {
+        let Some(job) = self.job.as_ref().filter(|job| job.runs()) else { return String::new() };
+        let hosts = status.coordinator.as_ref().map(|c| c.hosts.clone()).unwrap_or_default();
+        let tried: Vec<_> = hosts.into_iter().take(REACHED_MAX).collect();
+        let answers = tried.iter().map(|host| {
+            let host = host.clone();
+            std::thread::spawn(move || answers(&host).then_some(host))
+        });
+        let asked: Vec<_> = answers.collect();
+        let found: Vec<String> = asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect();
+        match found.first() {
+            Some(host) => format!(
+                "\n{host} answers; what holds now: srun --jobid {} --overlap -N1 -n1 -w {host} scrfs-ctl status\n",
+                job.id
+            ),
+            None if tried.is_empty() => String::new(),
+            None => format!("\nnone of {} can be reached from here\n", tried.join(", ")),
+        }
+    }
+}
+
+/// A node that refuses lives too.
+fn answers(host: &str) -> bool {
+    let host = host.to_owned();
+    let asked = bounded::within(2 * REACH, move || {
+        let address = (host.as_str(), NODE_PORT).to_socket_addrs()?.next();
+        let address = address.ok_or(std::io::ErrorKind::NotFound)?;
+        match TcpStream::connect_timeout(&address, REACH) {
+            Err(e) if e.kind() != std::io::ErrorKind::ConnectionRefused => Err(e),
+            _ => Ok(()),
+        }
+    });
+    asked.is_ok()
+}
+
+/// `14 s`, `3 min`, `2 h`, `5 days`.
+pub(crate) fn age_for_people(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(age: u64, ended: bool) -> Left {
+        let job = ScheduledJob {
+            id: "77".into(),
+            user: "ann".into(),
+            state: "RUNNING".into(),
+            nodes: "node[0-3]".into(),
+            prefix: "/p".into(),
+        };
+        let (last, age) = ("/p/.scr/status".into(), Duration::from_secs(age));
+        Left { last, written_us: 0, ended, age, job: Some(job) }
+    }
+
+    #[test]
+    fn a_last_status_says_how_old_it_is() {
+        let job = "the scheduler says of job 77 of ann: RUNNING on node[0-3]\n";
+        assert_eq!(left(14, false).heading(), format!("{job}as of 14 s ago (/p/.scr/status):"));
+        assert!(
+            left(300, false).heading().contains("5 min ago")
+                && left(300, false).heading().contains("they are gone")
+        );
+        assert!(left(300, true).heading().contains("coordinators ended 5 min ago"));
+    }
+
+    #[test]
+    fn ages() {
+        for (seconds, text) in
+            [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (400_000, "4 days")]
+        {
+            assert_eq!(age_for_people(Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! `scrfs-ctl save`: at the end of a job scrfs-run has the newest protected dataset brought to the PFS, and waits for what
+//! is being sealed or flushed. What did not get there in time is named.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use scrfs::status::{DatasetStatus, NodeStatus, SEALED};
+use scrfs_tools::node::Node;
+use scrfs_tools::output::{self, bytes_for_people, hosts_for_people};
+use scrfs_tools::{Failure, Outcome};
+
+use crate::wait::{DUE, PAUSE, TELL, busy, is_due};
+
+/// What to do about it.
+const LATER: &str = "a scrfs-run with the same job id, hosts and prefix goes on from there, and saves it at its end, as long as \
+                     the nodes keep their caches (under a scheduler: while the job lasts); SCRFS_END_GRACE is the time that it gets";
+
+pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32>) -> Outcome {
+    let begun = Instant::now();
+    let (mut busy_last, mut told) = (begun, begun);
+    // In which epoch which dataset was asked for.
+    let mut asked = None;
+    loop {
+        let status = node.status()?;
+        let left = left(&status, newest, every);
+        let working = busy(&status);
+        if working.is_some() {
+            busy_last = Instant::now();
+        }
+        if let Some(line) = working.as_ref().filter(|_| told.elapsed() >= TELL) {
+            output::talk(line);
+            told = Instant::now();
+        }
+        let hopeless = left.iter().all(|dataset| given_up(dataset));
+        let stuck = newest_of(&left).is_none() && busy_last.elapsed() >= DUE;
+        if working.is_none() && (hopeless || stuck) || begun.elapsed() >= limit {
+            if !left.is_empty() {
+                return Err(unsaved(&left, limit));
+            }
+            if let Some(dataset) = status.datasets.iter().find(|dataset| dataset.current && dataset.flushed) {
+                output::talk(&format!("on the PFS: {} (dataset {})", dataset.name, dataset.id));
+            }
+            return Ok(());
+        }
+        if let Some(dataset) = newest_of(&left).filter(|_| newest && status.coordinator.is_some()) {
+            let wish = (status.epoch, dataset.id);
+            if asked != Some(wish) && matches!(dataset.state.as_str(), "protected" | SEALED) {
+                node.flush(None)?;
+                asked = Some(wish);
+            }
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// What is to be on the PFS and is not.
+fn left(status: &NodeStatus, newest: bool, every: Option<u32>) -> Vec<&DatasetStatus> {
+    let due = |dataset: &&DatasetStatus| {
+        let due = every.is_some_and(|every| is_due(dataset, &status.datasets, every));
+        !dataset.flushed && (due || (newest && dataset.current))
+    };
+    status.datasets.iter().filter(due).collect()
+}
+
+fn newest_of<'a>(left: &[&'a DatasetStatus]) -> Option<&'a DatasetStatus> {
+    left.iter().find(|dataset| dataset.current).copied()
+}
+
+fn given_up(dataset: &DatasetStatus) -> bool {
+    dataset.flush_failed.as_ref().is_some_and(|failure| failure.given_up)
+}
+
+fn unsaved(left: &[&DatasetStatus], limit: Duration) -> Failure {
+    let lines = left.iter().map(|dataset| {
+        let why = match &dataset.flush_failed {
+            Some(failure) => failure.reason.clone(),
+            None => format!("not done in {} s", limit.as_secs()),
+        };
+        format!(
+            "not on the PFS: {} (dataset {}, {}): {why}; it is {}in the caches of {}",
+            dataset.name,
+            dataset.id,
+            bytes_for_people(dataset.bytes),
+            if dataset.state == SEALED { "" } else { "protected " },
+            hosts_for_people(dataset.hosts.iter().map(String::as_str))
+        )
+    });
+    Failure::new(lines.collect::<Vec<_>>().join("\n")).hint(LATER)
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::status::FlushFailure;
+
+    use super::*;
+    use crate::status::tests::{dataset, node};
+
+    #[test]
+    fn what_is_saved_and_how_it_is_named() {
+        let mut newest = dataset(5, "ck.5", "protected", &["n1", "n2"]);
+        newest.current = true;
+        let status = node(vec![newest.clone(), dataset(4, "ck.4", "protected", &["n1", "n2"])]);
+        let ids = |newest, every| left(&status, newest, every).iter().map(|d| d.id).collect::<Vec<_>>();
+        assert_eq!(ids(true, None), [5]);
+        assert_eq!(ids(false, Some(2)), [4]);
+        assert_eq!(ids(true, Some(2)), [5, 4]);
+        assert!(ids(false, Some(0)).is_empty());
+        newest.flushed = true;
+        assert!(left(&node(vec![newest.clone()]), true, Some(1)).is_empty());
+
+        newest.flushed = false;
+        assert!(!given_up(&newest));
+        let text = unsaved(&[&newest], Duration::from_mins(1)).message;
+        assert_eq!(
+            text,
+            "not on the PFS: ck.5 (dataset 5, 3.0 MiB): not done in 60 s; it is protected in the caches of n[1-2]"
+        );
+        newest.flush_failed = Some(FlushFailure { reason: "/pfs: full".into(), given_up: true });
+        assert!(given_up(&newest) && unsaved(&[&newest], Duration::ZERO).message.contains(": /pfs: full; "));
+    }
+}

@@ -1,0 +1,138 @@
+//! The command lines of one job: its program, its coordinators, its small questions.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{CommandLine, Kind, Launcher, Task};
+use crate::supervise::Start;
+
+/// Of Open MPI's parameters in the environment, those that say how to reach nodes; the others are the program's.
+const REACH: [&str; 3] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_"];
+
+/// Prefixes of what MPI libraries and launchers put into the environment.
+const MPI: [&str; 5] = ["OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_"];
+
+/// What coordinators are told of what a restart goes on from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Restart {
+    /// Datasets of earlier epochs are not presented.
+    pub(crate) not_before: u64,
+    /// `--name`; empty: there is only one scrfs-run in the job.
+    pub(crate) name: String,
+}
+
+impl Restart {
+    fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        if self.not_before > 0 {
+            arguments.extend(["--not-before".into(), self.not_before.to_string().into()]);
+        }
+        if !self.name.is_empty() {
+            arguments.extend(["--name".into(), OsString::from(&self.name)]);
+        }
+        arguments
+    }
+}
+
+/// Builds them.
+#[derive(Debug, Clone)]
+pub(crate) struct Lines {
+    /// Of the program.
+    pub(crate) launcher: Arc<dyn Launcher>,
+    /// Of our own programs.
+    pub(crate) service: Arc<dyn Launcher>,
+    /// The environment of scrfs-run, and the job's parameters.
+    pub(crate) environment: BTreeMap<OsString, OsString>,
+    /// What the user file sets and the environment does not; for our own programs.
+    pub(crate) user_file: BTreeMap<OsString, OsString>,
+}
+
+impl Lines {
+    /// The user's program; its environment is the user's. `set` is added and goes to every rank, as all `SCR*` does.
+    pub(crate) fn program(
+        &self,
+        hosts: &[String],
+        ranks_per_node: usize,
+        command: &[OsString],
+        set: &[(&str, OsString)],
+    ) -> CommandLine {
+        let mut environment = self.environment.clone();
+        environment.extend(set.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+        self.launcher.line(Task {
+            hosts: hosts.to_vec(),
+            per_node: ranks_per_node,
+            command: command.to_vec(),
+            environment,
+            kind: Kind::Program,
+        })
+    }
+
+    /// One coordinator on each host: unbound, idle without spinning, untouched by the program's MPI settings.
+    pub(crate) fn coordinators(
+        &self,
+        hosts: &[String],
+        binary: &Path,
+        start: Start,
+        mount: &Path,
+        restart: &Restart,
+        set: &[(&str, OsString)],
+    ) -> CommandLine {
+        let start = match start {
+            Start::Restart => "--restart",
+            Start::Attach => "--attach",
+        };
+        // The program runs where its coordinators do.
+        let program_hosts = hosts.join(",");
+        let restart = restart.arguments();
+        let mut command: Vec<&OsStr> = vec![
+            binary.as_ref(),
+            start.as_ref(),
+            "--mount".as_ref(),
+            mount.as_ref(),
+            "--program-hosts".as_ref(),
+            program_hosts.as_ref(),
+        ];
+        command.extend(restart.iter().map(OsString::as_os_str));
+        self.service(hosts, &command, set, Kind::Service)
+    }
+
+    /// One of our small programs on each host.
+    pub(crate) fn tool(&self, hosts: &[String], command: &[&OsStr]) -> CommandLine {
+        self.service(hosts, command, &[], Kind::Tool)
+    }
+
+    /// Nothing of ours depends on the prefix: neither on the user file in it, nor on a working directory that may be
+    /// there too.
+    fn service(
+        &self,
+        hosts: &[String],
+        command: &[&OsStr],
+        set: &[(&str, OsString)],
+        kind: Kind,
+    ) -> CommandLine {
+        let mut environment = self.environment.clone();
+        environment.retain(|name, _| is_kept(name));
+        environment.extend(self.user_file.clone());
+        environment.insert("SCR_CONF_FILE".into(), "/dev/null".into());
+        environment.extend(set.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+        let line = self.service.line(Task {
+            hosts: hosts.to_vec(),
+            per_node: 1,
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+            environment,
+            kind,
+        });
+        CommandLine { directory: Some("/".into()), ..line }
+    }
+}
+
+/// May this variable reach a launcher that runs our own programs?
+fn is_kept(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return true };
+    // Leave to run as root is no parameter of MPI.
+    !MPI.iter().any(|p| name.starts_with(p))
+        || REACH.iter().any(|p| name.starts_with(p))
+        || name.starts_with("OMPI_ALLOW_RUN_AS_ROOT")
+}

@@ -1,0 +1,123 @@
+//! Slurm's srun, as a step of the allocation that this program is in.
+
+use std::ffi::OsString;
+
+use nix::sys::signal::Signal;
+
+use super::{CommandLine, Kind, Launcher, Refusal, Said, Task, mpirun};
+
+/// Settings of the batch script's steps that are not those of our own programs. (Options that are given here beat the
+/// rest.)
+const PLACEMENT: [&str; 21] = [
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPU_BIND",
+    "SLURM_HINT",
+    "SLURM_MEM_BIND",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_GPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_CORE",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NTASKS_PER_SOCKET",
+    "SLURM_THREADS_PER_CORE",
+    "SLURM_TRES_PER_TASK",
+];
+
+/// The `srun` of a job.
+#[derive(Debug, Clone)]
+pub(crate) struct Srun {
+    /// `srun`, or where it is.
+    pub(crate) program: OsString,
+    /// More arguments, for the program only.
+    pub(crate) extra: Vec<OsString>,
+}
+
+impl Launcher for Srun {
+    fn name(&self) -> &'static str {
+        "srun"
+    }
+
+    /// The step shares the nodes with others (`--overlap`: else it waits for their end), ends when a node fails
+    /// (`--no-kill=off`: the allocation's own `--no-kill` would hold for it too), and when a rank fails.
+    fn line(&self, task: Task) -> CommandLine {
+        let Task { hosts, per_node, command, mut environment, kind } = task;
+        environment.insert("SLURM_OVERLAP".into(), "1".into());
+        let total = hosts.len().saturating_mul(per_node);
+        let mut arguments: Vec<OsString> = [
+            if kind == Kind::Tool { "--mpi=none" } else { "--mpi=pmix" }.to_owned(),
+            "--overlap".to_owned(),
+            "--no-kill=off".to_owned(),
+            "--kill-on-bad-exit=1".to_owned(),
+            "--export=ALL".to_owned(),
+            format!("--nodes={}", hosts.len()),
+            format!("--nodelist={}", hosts.join(",")),
+            format!("--ntasks={total}"),
+            format!("--ntasks-per-node={per_node}"),
+        ]
+        .map(OsString::from)
+        .to_vec();
+        match kind {
+            // As mpirun does: the first rank alone reads.
+            Kind::Program => arguments.push("--input=0".into()),
+            Kind::Service | Kind::Tool => {
+                environment.retain(|name, _| PLACEMENT.iter().all(|placement| name != placement));
+                environment.insert("OMPI_MCA_mpi_yield_when_idle".into(), "1".into());
+                arguments.extend(["--input=none", "--cpus-per-task=1"].map(OsString::from));
+            }
+        }
+        if kind == Kind::Service {
+            arguments.push("--cpu-bind=none".into());
+        }
+        if kind == Kind::Program {
+            arguments.extend(self.extra.iter().cloned());
+        }
+        arguments.extend(command);
+        CommandLine { program: self.program.clone(), arguments, environment, directory: None }
+    }
+
+    fn understand(&self, text: &str, _: u32) -> Option<Said> {
+        let text = text.trim_end();
+        if !(text.starts_with("srun: ") || text.starts_with("slurmstepd")) {
+            return mpirun::is_noise(text).then_some(Said::Noise);
+        }
+        if let Some(nodes) = text.strip_prefix("srun: error: Node failure on ") {
+            return Some(Said::Lost(scrfs::config::hosts::expand(nodes).unwrap_or_default()));
+        }
+        if let Some((_, what)) = text.split_once("error: execve(): ") {
+            return Some(Said::Refused(Refusal {
+                what: format!("the program cannot be run: {what}"),
+                hint: "name a program that is there on every node and may be executed",
+            }));
+        }
+        for wrong in ["Unable to create step", "Only allocated", "unrecognized option", "Invalid node name"] {
+            if text.contains(wrong) {
+                let what = text.trim_start_matches("srun: ").trim_start_matches("error: ");
+                return Some(Said::Refused(Refusal {
+                    what: format!("srun: {what}"),
+                    hint: "ask for no more nodes and tasks than the allocation has (--nodes, --ranks-per-node, sbatch -N, \
+                           --ntasks-per-node)",
+                }));
+            }
+        }
+        // How its tasks ended is of interest when nothing else explains it.
+        Some(Said::Noise)
+    }
+
+    /// At TERM it kills the step; this one it passes on.
+    fn stop_signal(&self) -> Signal {
+        Signal::SIGUSR1
+    }
+
+    fn fence(&self) -> Option<&'static str> {
+        Some(mpirun::FENCE)
+    }
+}
