@@ -327,7 +327,7 @@ impl Bench {
     fn serving(&self, epoch: u64) -> Lead {
         let mut lead = self.lead(epoch, Start::Attach);
         lead.inventory();
-        lead.send(Command::Serve);
+        lead.serve(&self.node);
         lead
     }
 
@@ -374,6 +374,16 @@ impl Lead {
     /// The next event.
     fn next(&mut self) -> Event {
         next(&mut self.link.events)
+    }
+
+    /// Returns when `node` is done with what it tells a lead that begins to serve: a request that is made meanwhile is told
+    /// twice.
+    fn serve(&mut self, node: &Node) {
+        self.send(Command::Serve);
+        until("serving", || node.state.lock().served());
+        let (give, done) = crossbeam_channel::bounded(1);
+        node.lanes.records.run(move || give.send(()).unwrap());
+        done.recv_timeout(WAIT).unwrap();
     }
 
     fn inventory(&mut self) -> Inventory {
