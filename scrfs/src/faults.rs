@@ -16,7 +16,7 @@
 //!   `seal.promised`, then per member `seal.synced`, `seal.placed`, `seal.recorded`, then
 //!   `commit.begun`, `commit.recorded`, `commit.listed`
 //! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file that is changed
-//!   `generation.block`, `generation.copied`, `generation.kept`; when it takes the place of the one before
+//!   `generation.block`, `generation.filled`, `generation.copied`, `generation.kept`; when it takes the place of the one before
 //!   `generation.tidied`
 //! * pointer files: `loose.storing`, `loose.indexed`, `loose.placed`; `loose.bound`; `loose.shown`
 //! * rebuild: `rebuild.begun`, then as a seal's member; fetch: `fetch.block`, `fetch.staged`, `fetch.placed`

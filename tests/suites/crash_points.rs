@@ -124,7 +124,7 @@ fn kill_while_alive(name: &str, faults: &[&str]) {
 #[test]
 fn killed_while_no_program_runs() {
     let cluster = Cluster::up(4);
-    let job = Job::new(&cluster, "dead").set("SCR_FLUSH", "1");
+    let mut job = Job::new(&cluster, "dead").set("SCR_FLUSH", "1");
     job.mount(0..4);
     let mut steps = 2_u64;
     let mut run = ckpt(&job, &[0, 1, 2, 3], "2", &[]);
@@ -134,7 +134,8 @@ fn killed_while_no_program_runs() {
         cluster.kill(lost);
         cluster.boot(lost).unwrap();
         job.mount([lost]);
-        // Out of the PFS's help: recovery has to be by rebuild, but for the flush itself.
+        // Without the PFS's help: recovery has to be by rebuild.
+        job = job.set("SCR_FETCH", "0");
         job.arm(fault);
         steps += 1;
         let mut run = ckpt(&job, &[0, 1, 2, 3], &steps.to_string(), &[]);

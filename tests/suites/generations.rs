@@ -3,7 +3,7 @@
 
 use scrfs_harness::Cluster;
 use scrfs_harness::job::{Job, SOON};
-use scrfs_harness::place::SCR;
+use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::wait;
 
 /// Rank `rank`, on `node`, writes its file of dataset `name`, as step `step`.
@@ -67,6 +67,29 @@ fn one_directory_is_overwritten_in_place() {
         mark(&job, step % 3 + 2, "ck");
         is_step(&job, &[2, 3, 4], "ck", step);
     }
+    run.stop();
+}
+
+#[test]
+fn sealed_bytes_that_cannot_be_copied_stay_and_the_program_hears_of_it() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "uncopied");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    // A name that must not be taken for what an error message says of the bytes.
+    let file = "CRC_table.dat";
+    job.on(0).run(&format!("mkdir {SCR}/ck && echo sealed > {SCR}/ck/{file}")).must();
+    mark(&job, 0, "ck");
+    job.arm_daemon("generation.filled=error");
+    let append = format!("echo changed >> {SCR}/ck/{file}");
+    let failed = job.on(0).run(&append);
+    assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed:?}");
+    assert!(job.fired());
+    assert!(job.events(0).contains("its sealed bytes cannot be kept"), "{}", job.events(0));
+    let aside = job.on(0).run(&format!("cat {CACHE}/*/scr.*/dataset.1/aside/{file}"));
+    assert_eq!(aside.must().trim(), "sealed");
+    job.on(0).run(&append).must();
+    assert_eq!(job.on(1).run(&format!("cat {SCR}/ck/{file}")).must().trim(), "sealed\nchanged");
     run.stop();
 }
 

@@ -151,6 +151,33 @@ fn two_nodes_gone_gives_the_prefix_and_without_it_nothing() {
 }
 
 #[test]
+fn a_restart_uses_the_cache_and_the_pfs_only_where_the_job_lets_it() {
+    let cluster = Cluster::up(4);
+    let mut job = Job::new(&cluster, "sources").set("SCR_FLUSH", "2");
+    job.mount(0..4);
+    uneven(&job, &[0, 1, 2, 3], "3");
+    let lose = |job: &Job<'_>, nodes: &[usize]| {
+        for node in nodes {
+            cluster.kill(*node);
+            cluster.boot(*node).unwrap();
+            job.mount([*node]);
+        }
+    };
+    // The newest is on no PFS: only the cache has it.
+    lose(&job, &[1]);
+    job = job.set("SCR_FETCH", "0");
+    uneven(&job, &[0, 1, 2, 3], "3");
+    // The newest on the PFS, though the cache has a newer one.
+    job = job.set("SCR_FETCH", "1").set("SCR_DISTRIBUTE", "0");
+    uneven(&job, &[0, 1, 2, 3], "2");
+    // Neither has one.
+    lose(&job, &[0, 1, 2, 3]);
+    job = job.set("SCR_FETCH", "0").set("SCR_DISTRIBUTE", "1");
+    uneven(&job, &[0, 1, 2, 3], "0");
+    assert_eq!(started_after(&job), [0, 3, 2, 0], "{:?}", job.log());
+}
+
+#[test]
 fn a_flipped_bit_in_the_cache_is_rebuilt_not_presented() {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, "bitflip");

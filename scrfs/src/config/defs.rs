@@ -83,8 +83,11 @@ const fn system(name: &'static str, kind: Kind, default: &'static str, doc: &'st
     Parameter { name, kind, default, who: Who::Administrator, doc }
 }
 
-/// The schemes that can be chosen. RS and FILE are known by name, so that the message can say that they are not there.
+/// The words of the schemes that this version makes ([`value::scheme`](super::value::scheme) reads them).
 pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "XOR"];
+
+/// The words of SCR's other schemes. Messages say that this version does not make them.
+pub const OTHER_SCHEMES: &[&str] = &["PARTNER", "RS", "FILE"];
 
 /// Where a marker has to be set.
 pub const SCOPES: &[&str] = &["any", "all"];

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use super::defs::SCHEMES;
+use super::defs::{OTHER_SCHEMES, SCHEMES};
 use super::{ConfigError, Layers, Origin};
 
 /// The parameter that stands for a file's descriptors.
@@ -95,9 +95,9 @@ impl Descriptors {
 
     /// One scheme holds for all datasets.
     fn scheme(&mut self, text: &str, origin: &Origin) -> Result<(), ConfigError> {
-        let others = ["PARTNER", "RS", "FILE"];
-        if !SCHEMES.iter().chain(&others).any(|word| word.eq_ignore_ascii_case(text)) {
-            let expected = format!("expected one of {}, {}", SCHEMES.join(", "), others.join(", "));
+        let words = [SCHEMES, OTHER_SCHEMES].concat();
+        if !words.iter().any(|word| word.eq_ignore_ascii_case(text)) {
+            let expected = format!("expected one of {}", words.join(", "));
             return Err(value(origin, "TYPE", text, expected));
         }
         self.warnings.push(format!(

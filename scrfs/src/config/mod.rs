@@ -521,13 +521,7 @@ impl Layers {
     }
 
     fn scheme(&self) -> Result<Scheme, ConfigError> {
-        let word = self.read("SCR_COPY_TYPE", |text, _| {
-            if ["PARTNER", "RS", "FILE"].iter().any(|w| w.eq_ignore_ascii_case(text)) {
-                return Err("this version has XOR and SINGLE".to_owned());
-            }
-            value::word(text, defs::SCHEMES)
-        })?;
-        Ok(if word == Some("XOR") { Scheme::Xor } else { Scheme::Single })
+        Ok(self.read("SCR_COPY_TYPE", |text, _| value::scheme(text))?.unwrap_or(Scheme::Xor))
     }
 
     /// A user's choice must be one of those that the system file lists.

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::defs::{OTHER_SCHEMES, SCHEMES};
+use crate::redundancy::Scheme;
+
 /// Longest time that is accepted.
 const TIME_MAX: Duration = Duration::from_hours(24);
 /// Bytes of a file's name.
@@ -65,6 +68,16 @@ pub(super) fn word(text: &str, words: &'static [&'static str]) -> Result<&'stati
         .copied()
         .find(|w| w.eq_ignore_ascii_case(text))
         .ok_or_else(|| format!("expected one of {}", words.join(", ")))
+}
+
+/// A scheme that this version makes. Which word means which scheme [`Scheme::from_word`] alone knows.
+pub(super) fn scheme(text: &str) -> Result<Scheme, String> {
+    let is_other = OTHER_SCHEMES.iter().any(|word| word.eq_ignore_ascii_case(text));
+    match Scheme::from_word(text.to_ascii_uppercase().as_bytes()) {
+        Some(scheme @ (Scheme::Single | Scheme::Xor)) => Ok(scheme),
+        None if !is_other => Err(format!("expected one of {}", SCHEMES.join(", "))),
+        Some(Scheme::Partner) | None => Err("this version has XOR and SINGLE".to_owned()),
+    }
 }
 
 pub(super) fn paths(text: &str) -> Result<Vec<PathBuf>, String> {
@@ -142,6 +155,22 @@ mod tests {
         for bad in ["a/b", "..", ".invalid", "ok,.scr", &"x".repeat(256)] {
             assert!(markers(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_word_of_a_scheme_is_that_scheme_or_refused() {
+        for named in SCHEMES {
+            assert_eq!(
+                scheme(&named.to_ascii_lowercase()).ok(),
+                Scheme::from_word(named.as_bytes()),
+                "{named}"
+            );
+            assert!(scheme(named).is_ok(), "{named}");
+        }
+        for other in OTHER_SCHEMES {
+            assert!(scheme(other).unwrap_err().contains("this version has"), "{other}");
+        }
+        assert!(scheme("RAID").unwrap_err().contains("SINGLE, XOR"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, S
 use crate::hash::{FieldError, FieldProblem, Hash, NulInText, Text};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
+use crate::record::{Crc32, Word};
 
 /// Members of one dataset.
 const MEMBERS_MAX: usize = 1 << 20;
@@ -81,7 +82,7 @@ pub fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
     put(&mut tree, "CREATED", catalog.created_us);
     put(&mut tree, "USER", Text::new(catalog.user.clone())?);
     put(&mut tree, "JOBID", Text::new(catalog.job_id.clone())?);
-    put(&mut tree, "TYPE", scheme_word(catalog.layout.scheme));
+    put(&mut tree, "TYPE", catalog.layout.scheme.scr_word());
     let mut members = Hash::new();
     for (at, place) in catalog.layout.members.iter().enumerate() {
         let mut member = Hash::new();
@@ -259,32 +260,15 @@ fn utf8(tree: &Hash, key: &'static str) -> Result<String, CatalogError> {
 }
 
 pub(super) fn crc_text(crc: u32) -> Text {
-    // Never has a NUL.
-    Text::new(format!("{crc:#x}")).unwrap_or_default()
+    Crc32(crc).to_word()
 }
 
 pub(super) fn crc_of(text: &Text) -> Result<u32, FieldError> {
-    let digits = text.as_str().and_then(|text| text.strip_prefix("0x"));
-    let crc = digits.filter(|d| !d.starts_with('+')).and_then(|d| u32::from_str_radix(d, 16).ok());
-    crc.ok_or_else(|| FieldError::at("CRC", FieldProblem::NotACrc(text.clone())))
-}
-
-/// SCR's word for a scheme.
-pub(super) fn scheme_word(scheme: Scheme) -> &'static str {
-    match scheme {
-        Scheme::Single => "LOCAL",
-        Scheme::Partner => "PARTNER",
-        Scheme::Xor => "XOR",
-    }
+    Crc32::from_word(text).map(|Crc32(crc)| crc).map_err(|problem| FieldError::at("CRC", problem))
 }
 
 fn scheme_of(word: &Text) -> Result<Scheme, CatalogError> {
-    match word.as_bytes() {
-        b"LOCAL" | b"SINGLE" => Ok(Scheme::Single),
-        b"PARTNER" => Ok(Scheme::Partner),
-        b"XOR" => Ok(Scheme::Xor),
-        _ => wrong(format!("unknown scheme {word}")),
-    }
+    Scheme::from_word(word).map_or_else(|| wrong(format!("unknown scheme {word}")), Ok)
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ use crate::record::{
 
 use crate::stores::Place;
 
-use super::catalog_file::scheme_word;
 use super::state::{Dataset, Part, RedundancyFile};
 
 /// What the filemap tells of one member.
@@ -115,7 +114,7 @@ fn redundancy_of(
         interval: Some(1),
         base: Some(cache.base.clone()),
         directory: Some(cache.directory.clone()),
-        kind: Some(scheme_word(scheme).into()),
+        kind: Some(scheme.scr_word().into()),
         groups: Some(sets as u64),
         // SCR names a set after its first member.
         group_id: Some(part.set.first().map_or(member, |first| *first).0.into()),

@@ -9,8 +9,8 @@
 //! Names of the sealed dataset are those that were sealed, aside and between nodes. Where they are in the tree is told by
 //! what directories have moved ([`Moves`], in the journal).
 //!
-//! Fault points: `generation.begun`, `generation.linked`, `generation.recorded`, `generation.copied`,
-//! `generation.kept`, `generation.tidied`.
+//! Fault points: `generation.begun`, `generation.linked`, `generation.recorded`, `generation.filled`,
+//! `generation.copied`, `generation.kept`, `generation.tidied`.
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -44,6 +44,33 @@ use super::state::{Dataset, Home};
 #[derive(Default)]
 pub(super) struct Generations {
     aside: HashMap<DatasetId, Inodes>,
+}
+
+/// Why a sealed file did not get a copy of its own.
+#[derive(Debug, thiserror::Error)]
+enum CopyError {
+    /// The program's request looks for the file again.
+    #[error("the file has another name now")]
+    Moved,
+    /// The bytes were read, and they are not those that were sealed. Both as size and CRC32.
+    #[error("{} bytes with CRC {:#x}, sealed were {} with {:#x}", found.0, found.1, sealed.0, sealed.1)]
+    Damaged { found: (u64, u32), sealed: (u64, u32) },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+impl CopyError {
+    /// What the program gets.
+    fn errno(&self) -> Errno {
+        Errno(match self {
+            Self::Moved => libc::EAGAIN,
+            Self::Damaged { .. } => libc::EIO,
+            Self::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::Data(error) => error.errno(),
+        })
+    }
 }
 
 /// A dataset's directory, relative to the checkpoint path.
@@ -228,50 +255,48 @@ impl Node {
     /// Lets the sealed generation have its own copy of a file whose bytes are about to change; EAGAIN if it is not at
     /// that path any more. In the generations' thread.
     pub(super) fn keep_sealed_file(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno> {
-        self.try_keep(id, path).map_err(|(errno, reason)| {
-            if errno == libc::EAGAIN {
-                return Errno(errno);
+        self.try_keep(id, path).map_err(|error| {
+            if !matches!(error, CopyError::Moved) {
+                self.events.error(Some(id), &format!("{path}: its sealed bytes cannot be kept: {error}"));
             }
-            self.events.error(Some(id), &format!("{path}: its sealed bytes cannot be kept: {reason}"));
-            Errno(errno)
+            error.errno()
         })
     }
 
-    fn try_keep(&self, id: DatasetId, path: &RelPath) -> Result<(), (i32, String)> {
-        let failed = |error: io::Error| (error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
-        let other = |reason: String| (libc::EIO, reason);
+    fn try_keep(&self, id: DatasetId, path: &RelPath) -> Result<(), CopyError> {
+        let other = |reason: String| CopyError::Io(io::Error::other(reason));
         let dataset = self.dataset(id).map_err(|error| other(error.to_string()))?;
         let index = dataset.catalog.clone().ok_or_else(|| other("it is not complete".into()))?;
         if dataset.home != Home::Under {
             // Sealed or removed meanwhile: the program's request looks again.
             return Ok(());
         }
-        let tree = self.cache.tree(dataset.id, &dataset.name).map_err(failed)?;
+        let tree = self.cache.tree(dataset.id, &dataset.name)?;
         let file = match beneath::open_file(tree.as_fd(), path) {
             // It has moved, or lost its name: the program's request looks again.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err((libc::EAGAIN, e.to_string())),
-            other => other.map_err(failed)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(CopyError::Moved),
+            other => other?,
         };
-        let inode = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?.st_ino;
-        let Some(names) = self.names_aside(&dataset, &index, inode).map_err(failed)? else { return Ok(()) };
+        let inode = rustix::fs::fstat(&file).map_err(io::Error::from)?.st_ino;
+        let Some(names) = self.names_aside(&dataset, &index, inode)? else { return Ok(()) };
         let record = names.first().and_then(|name| index.entry(name));
         let Some(entry @ Entry { kind: EntryKind::File(copy), .. }) = record else {
             return Err(other("it is not a file of the dataset".into()));
         };
-        self.tell_aliases(&dataset, &names, inode).map_err(failed)?;
+        self.tell_aliases(&dataset, &names, inode)?;
         let kept = self.copy_kept(id, file, entry, copy);
-        faults::hit("generation.copied").map_err(failed)?;
+        faults::hit("generation.copied")?;
         let mut generations = self.generations.lock();
         match kept {
-            Ok(()) => self.cache.place_kept(id, &names).map_err(failed)?,
+            Ok(()) => self.cache.place_kept(id, &names)?,
             Err(error) => {
-                // It takes room that programs need, and may be why there is none.
-                self.cache.discard(id, &Staged::Kept(entry.path.clone())).map_err(failed)?;
-                if error.1.contains("CRC") {
-                    // As missing: a restart rebuilds it.
-                    let aside = self.cache.aside(id).map_err(failed)?;
+                // The unfinished copy takes room that programs need, and may be why there is none.
+                self.cache.discard(id, &Staged::Kept(entry.path.clone()))?;
+                if let CopyError::Damaged { .. } = error {
+                    // These bytes are of no use to anyone. Without them a restart rebuilds the file.
+                    let aside = self.cache.aside(id)?;
                     for name in &names {
-                        beneath::remove_tree(aside.as_fd(), name).map_err(failed)?;
+                        beneath::remove_tree(aside.as_fd(), name)?;
                     }
                     generations.aside.entry(id).or_default().remove(&inode);
                 }
@@ -279,7 +304,7 @@ impl Node {
             }
         }
         generations.aside.entry(id).or_default().remove(&inode);
-        faults::hit("generation.kept").map_err(failed)
+        Ok(faults::hit("generation.kept")?)
     }
 
     /// The names aside that share `inode` with the tree.
@@ -321,25 +346,21 @@ impl Node {
         from: OwnedFd,
         entry: &Entry,
         recorded: &FileCopy,
-    ) -> Result<(), (i32, String)> {
-        let failed = |error: io::Error| (error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
+    ) -> Result<(), CopyError> {
         let staged = Staged::Kept(entry.path.clone());
-        let to = self.cache.stage(id, &staged, OFlags::RDWR).map_err(failed)?;
+        let to = self.cache.stage(id, &staged, OFlags::RDWR)?;
         if rustix::fs::ioctl_ficlone(&to, &from).is_err() {
-            let to = File::from(to.try_clone().map_err(failed)?);
+            let to = File::from(to.try_clone()?);
             let monitor = Monitor::new(recorded.size);
             let seen =
-                copy::copy(&mut File::from(from), recorded.size, "generation.block", &monitor, Some(&to))
-                    .map_err(failed)?;
-            if (seen.size, seen.crc) != (recorded.size, recorded.crc) {
-                let text = format!(
-                    "{} bytes with CRC {:#x}, sealed were {} with {:#x}",
-                    seen.size, seen.crc, recorded.size, recorded.crc
-                );
-                return Err((libc::EIO, text));
+                copy::copy(&mut File::from(from), recorded.size, "generation.block", &monitor, Some(&to))?;
+            let (found, sealed) = ((seen.size, seen.crc), (recorded.size, recorded.crc));
+            if found != sealed {
+                return Err(CopyError::Damaged { found, sealed });
             }
         }
-        settle_file(id, &to, entry, recorded, true).map_err(|error| (libc::EIO, error.to_string()))
+        faults::hit("generation.filled").map_err(DataError::io(id, &entry.path))?;
+        Ok(settle_file(id, &to, entry, recorded, true)?)
     }
 
     /// Puts a sealed file that was brought here where programs find it. With the generations' lock nothing is changed,

@@ -229,7 +229,7 @@ impl FileSystem {
         self.stat_below(&self.names.dataset_path(name).ok()?)
     }
 
-    fn stat_below(&self, path: &RelPath) -> Option<Stat> {
+    pub(crate) fn stat_below(&self, path: &RelPath) -> Option<Stat> {
         stat_of(self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?).ok()
     }
 
@@ -424,9 +424,9 @@ impl FileSystem {
     /// Takes a file out of the tree that is gone from the next generation of `sealed`, if that has begun.
     pub(crate) fn take_out_file(&self, sealed: &Sealed, path: &RelPath) -> Result<(), Errno> {
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        if sealed.is_open()
-            && let Some(stat) = self.stat_below(path)
-        {
+        if !sealed.is_open() {
+            self.keep_hidden(sealed, path);
+        } else if let Some(stat) = self.stat_below(path) {
             let dir = self.open_directory(&above)?;
             self.as_owner(&dir, || Ok(rustix::fs::unlinkat(&dir, name, AtFlags::empty())?))?;
             Self::keep_nameless(sealed, &stat);

@@ -393,6 +393,13 @@ impl FileSystem {
         Ok(())
     }
 
+    /// The name of a sealed file was hidden, and the file itself stays: nobody who still knows it may change it.
+    pub(crate) fn keep_hidden(&self, sealed: &Sealed, path: &RelPath) {
+        if let Some(stat) = self.stat_below(path) {
+            sealed.set_kept(key_of(&stat));
+        }
+    }
+
     /// A file has lost its name here: who has it open must not change it while it is the sealed one.
     pub(crate) fn keep_nameless(sealed: &Sealed, stat: &Stat) {
         if stat.st_nlink > 1 && !sealed.is_own(key_of(stat)) {

@@ -97,6 +97,7 @@ impl FileSystem {
                     return fail(libc::EISDIR);
                 }
                 self.removes(sealed, &inner)?;
+                self.keep_hidden(sealed, &path);
             }
         } else if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
             self.unlink_open(open, (&path, &place), caller.unique)?;

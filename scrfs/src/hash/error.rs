@@ -150,7 +150,7 @@ pub enum FieldProblem {
     /// Not a decimal number of the right range.
     #[error("{0} is not a number of the right range")]
     NotANumber(Text),
-    /// Not `0x` and up to eight hexadecimal digits.
+    /// Neither `0` nor `0x` and up to eight hexadecimal digits.
     #[error("{0} is not a CRC32")]
     NotACrc(Text),
     /// Neither 0 nor 1.

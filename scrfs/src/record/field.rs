@@ -146,7 +146,7 @@ pub(super) trait Value: Sized {
 }
 
 /// What can be a key of many, or the one plain value of a key.
-pub(super) trait Word: Sized {
+pub(crate) trait Word: Sized {
     fn from_word(word: &Text) -> Result<Self, FieldProblem>;
     fn to_word(&self) -> Text;
 }

@@ -51,6 +51,7 @@ pub mod xor_header;
 pub use attributes::Attributes;
 pub use descriptor::{DatasetDescriptor, FlushDescriptor, RedundancyDescriptor};
 pub use field::Shape;
+pub(crate) use field::Word;
 pub use filemap::{FileEntry, FilemapEntry, FilemapMaster, FilemapMember, RankFilemap};
 pub use index::{Index, IndexEntry, IndexView};
 pub use kind::{AnyRecord, RecordKind, detect};

@@ -3,12 +3,15 @@
 use super::field::Word;
 use crate::hash::{FieldProblem, Text};
 
-/// A CRC32 (zlib) of a file's bytes. Written `0x%lx`: lower case, not padded.
+/// A CRC32 (zlib) of a file's bytes. Written `%#lx`: lower case, not padded, and 0, the CRC of no bytes, as `0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Crc32(pub u32);
 
 impl Word for Crc32 {
     fn from_word(word: &Text) -> Result<Self, FieldProblem> {
+        if word.as_bytes() == b"0" {
+            return Ok(Self(0));
+        }
         let digits = word.strip_prefix(b"0x").filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         let value = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         let value = value.and_then(|digits| u32::from_str_radix(digits, 16).ok());
@@ -16,7 +19,7 @@ impl Word for Crc32 {
     }
 
     fn to_word(&self) -> Text {
-        Text::ascii(&format!("{:#x}", self.0))
+        if self.0 == 0 { "0".into() } else { Text::ascii(&format!("{:#x}", self.0)) }
     }
 }
 
@@ -63,11 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crcs_are_not_padded() {
+    fn crcs_are_not_padded_and_that_of_nothing_is_zero() {
         let word = |text: &'static str| Crc32::from_word(&text.into());
         assert_eq!(word("0x8988129").map(|crc| crc.to_word()), Ok("0x8988129".into()));
-        assert_eq!(word("0x0"), Ok(Crc32(0)));
-        for bad in ["0x", "8988129", "0x123456789", "0x-1", "0xg", "0x+1"] {
+        for zero in ["0", "0x0"] {
+            assert_eq!(word(zero), Ok(Crc32(0)));
+        }
+        assert_eq!(Crc32(0).to_word(), "0");
+        for bad in ["0x", "00", "8988129", "0x123456789", "0x-1", "0xg", "0x+1"] {
             assert!(word(bad).is_err(), "{bad}");
         }
     }

@@ -48,6 +48,11 @@ impl Scheme {
         }
     }
 
+    /// The scheme's word in the files of SCR 1.x, which knows SINGLE as LOCAL.
+    pub fn scr_word(self) -> &'static str {
+        if self == Self::Single { "LOCAL" } else { self.word() }
+    }
+
     /// The scheme's word in redundancy descriptors.
     pub fn word(self) -> &'static str {
         match self {

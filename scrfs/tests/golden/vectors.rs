@@ -20,7 +20,8 @@ impl Vector {
 
     /// Whether it is neither a job's data nor plain text.
     pub(crate) fn is_hash_file(&self) -> bool {
-        let data = self.path.extension().is_some_and(|extension| extension == "ckpt");
+        let data =
+            self.path.extension().is_some_and(|of| ["ckpt", "data", "empty"].iter().any(|data| of == *data));
         !data && !["scr.current", "app.conf"].contains(&self.name())
     }
 

@@ -109,7 +109,8 @@ fn me() -> Caller {
 /// Starts an operation; its outcome comes through the channel.
 fn start<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Receiver<Result<T, Errno>> {
     let (send, receive) = channel();
-    operation(Box::new(move |outcome| send.send(outcome).unwrap()));
+    // A test may no longer want to know.
+    operation(Box::new(move |outcome| send.send(outcome).unwrap_or_default()));
     receive
 }
 

@@ -64,6 +64,24 @@ fn a_frozen_dataset_lets_reads_and_the_marker_through() {
 }
 
 #[test]
+fn a_sealed_file_whose_name_was_removed_is_changed_by_nobody_who_still_knows_it() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let file = bench.write(ck, "a", b"data");
+    bench.seal(1, "ck", &[("a", 4)]);
+    let reader = now(&bench.open(file, libc::O_RDONLY)).unwrap();
+    now(&start(|done| bench.fs.unlink(me(), ck, b"a", done))).unwrap();
+    let truncate = Changes { size: Some(0), ..Changes::default() };
+    let truncated = now(&start(|done| bench.fs.setattr(me(), file, truncate, done)));
+    assert_eq!(truncated.unwrap_err(), Errno(libc::EROFS));
+    for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
+        assert_eq!(now(&bench.open(file, flags)).unwrap_err(), Errno(libc::EROFS), "{flags:#x}");
+    }
+    assert_eq!(bench.read(reader.fh), b"data");
+    assert_eq!(std::fs::read(bench.tree("ck/a")).unwrap(), b"data");
+}
+
+#[test]
 fn a_writer_that_the_seal_waits_for_goes_on() {
     let bench = Bench::new("");
     let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
