@@ -4,12 +4,79 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use crate::record::{Index, Record};
+
+/// An index that is longer is not looked into.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
+
+/// Layouts of a prefix that SCR made and that this version cannot read. Nothing is written into such a prefix: SCR would
+/// no longer find its datasets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ForeignLayout {
+    /// `<prefix>/index.scr`.
+    #[error(
+        "this prefix has datasets of SCR of 2011, which this version cannot read: nothing is written there"
+    )]
+    Scr2011,
+    /// `<prefix>/.scr/scr.dataset.<id>/rank2file.scr`.
+    #[error("this prefix has datasets of SCR 1.2, which this version cannot read: nothing is written there")]
+    Scr12,
+    /// `<prefix>/.scr/scr.dataset.<id>/rank2file`, and an index of version 2.
+    #[error("this prefix has datasets of SCR 3, which this version cannot read: nothing is written there")]
+    Scr3,
+}
+
+/// The layout of `prefix`, if this version cannot read it.
+///
+/// # Errors
+/// Those of the system calls; that something is missing is none.
+pub fn foreign_layout(prefix: &Path) -> io::Result<Option<ForeignLayout>> {
+    let records = prefix.join(".scr");
+    let version = index(&records.join("index.scr"))?.and_then(|index| index.version);
+    if version.is_some_and(|version| version > crate::record::index::INDEX_VERSION) {
+        return Ok(Some(ForeignLayout::Scr3));
+    }
+    for directory in present(fs::read_dir(&records))?.into_iter().flatten() {
+        let directory = directory?;
+        if !directory.file_name().as_encoded_bytes().starts_with(b"scr.dataset.") {
+            continue;
+        }
+        for (name, layout) in [("rank2file", ForeignLayout::Scr3), ("rank2file.scr", ForeignLayout::Scr12)] {
+            if directory.path().join(name).try_exists()? {
+                return Ok(Some(layout));
+            }
+        }
+    }
+    let is_2011 = index(&prefix.join("index.scr"))?.is_some();
+    Ok(is_2011.then_some(ForeignLayout::Scr2011))
+}
+
+/// `None` where there is no sound index: others say what is wrong with it.
+fn index(path: &Path) -> io::Result<Option<Index>> {
+    let Some(stat) = present(fs::metadata(path))? else { return Ok(None) };
+    if !stat.is_file() || stat.len() > INDEX_BYTES_MAX {
+        return Ok(None);
+    }
+    Ok(present(fs::read(path))?.and_then(|bytes| Index::decode(&bytes).ok()))
+}
+
+/// `None` for what is not there.
+fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Makes `<prefix>/.scr`, where records are kept, and gives its path. At most the last directory of the prefix is made
 /// with it: a mistyped one must not become a directory that nobody will look for.
 ///
 /// # Errors
-/// Those of the system calls; the prefix's parent is missing.
+/// Those of the system calls; the prefix's parent is missing; the prefix has a [`ForeignLayout`].
 pub fn make(prefix: &Path) -> io::Result<PathBuf> {
+    if let Some(layout) = foreign_layout(prefix)? {
+        return Err(io::Error::new(ErrorKind::Unsupported, layout));
+    }
     let records = prefix.join(".scr");
     match fs::create_dir(&records) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -37,6 +104,24 @@ pub fn make(prefix: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_this_version_cannot_read_is_named_and_left_alone() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+        for (release, layout) in [
+            ("scr-2011-04", Some(ForeignLayout::Scr2011)),
+            ("scr-2013-08", None),
+            ("scr-1.1.8", None),
+            ("scr-1.2", Some(ForeignLayout::Scr12)),
+            ("scr-3", Some(ForeignLayout::Scr3)),
+        ] {
+            let prefix = golden.join(release).join("xor4/prefix");
+            assert_eq!(foreign_layout(&prefix).unwrap(), layout, "{release}");
+            let made = make(&prefix).map(drop).map_err(|error| error.kind());
+            assert_eq!(made, layout.map_or(Ok(()), |_| Err(ErrorKind::Unsupported)), "{release}");
+            assert_eq!(prefix.join(".scr").exists(), release != "scr-2011-04");
+        }
+    }
 
     #[test]
     fn at_most_the_last_directory_is_made() {

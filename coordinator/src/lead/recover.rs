@@ -200,7 +200,10 @@ impl Recover {
                         }
                     }
                     Step::FromPrefix(candidate, _) => {
-                        cluster.warn(format!("dataset {} is not in the prefix: {reason}", candidate.id));
+                        cluster.warn(format!(
+                            "dataset {}: its copy in the prefix cannot be had: {reason}",
+                            candidate.id
+                        ));
                         self.put_aside(cluster, candidate);
                     }
                     _ => {}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use scrfs::hash::Text;
@@ -83,9 +84,11 @@ pub(super) fn add(
     if !newer_is_current {
         index.current = Some(name);
     }
+    index.linked.clone_from(&index.current);
+    make_link(prefix, &index)?;
     write(prefix, lock, &index)?;
     prefix.step("flush.current")?;
-    point_current(prefix, &index)
+    place_link(prefix)
 }
 
 /// Notes that a fetch of this dataset found bad bytes or records.
@@ -164,32 +167,46 @@ fn write(prefix: &Prefix, _held: &Lock, index: &Index) -> Result<()> {
     replace(&prefix.state("index.scr"), &index.encode())
 }
 
-/// The dataset that a restart presents: what the link says, where a person made it differ from CURRENT.
+/// The dataset that a restart presents: what the link says where a person changed the link, else CURRENT, which
+/// `scr_index --current` sets and leaves the link.
 fn current(prefix: &Prefix, index: &Index) -> Result<Option<Text>> {
-    let path = prefix.root().join(CURRENT);
-    let linked = match fs::read_link(&path) {
-        Ok(target) => target.file_name().and_then(|name| Text::new(name.as_bytes()).ok()),
-        // None, or something else of that name: CURRENT counts.
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => None,
-        Err(e) => return Err(PfsError::io(&path, "readlink")(e)),
-    };
+    let linked = target(&prefix.root().join(CURRENT))?;
+    // A flush that ended before it could place the new link leaves the former one.
+    let is_unchanged =
+        index.linked.is_some() && (linked == index.linked || target(&new_link(prefix))? == index.linked);
     let known = |name: &Text| index.entries().any(|view| view.name == Some(name));
-    Ok(linked.filter(known).or_else(|| index.current.clone()))
+    Ok(linked.filter(|name| !is_unchanged && known(name)).or_else(|| index.current.clone()))
 }
 
-/// Makes the link say what CURRENT says.
-fn point_current(prefix: &Prefix, index: &Index) -> Result<()> {
-    let Some(name) = &index.current else { return Ok(()) };
-    let link = prefix.root().join(CURRENT);
-    match fs::symlink_metadata(&link) {
-        // A person's own file or directory of that name stays.
-        Ok(found) if !found.is_symlink() => return Ok(()),
-        _ => {}
+/// The last name that a link has; `None` where there is none, or something else of its name.
+fn target(link: &Path) -> Result<Option<Text>> {
+    match fs::read_link(link) {
+        Ok(target) => Ok(target.file_name().and_then(|name| Text::new(name.as_bytes()).ok())),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(None),
+        Err(e) => Err(PfsError::io(link, "readlink")(e)),
     }
-    let temporary = prefix.state("current.new");
-    remove_file(&temporary)?;
-    std::os::unix::fs::symlink(name.as_path(), &temporary).map_err(PfsError::io(&temporary, "symlink"))?;
-    rename(&temporary, &link)?;
+}
+
+/// Where the next link waits until the index is written.
+fn new_link(prefix: &Prefix) -> PathBuf {
+    prefix.state("current.new")
+}
+
+/// Makes the link that says what CURRENT says.
+fn make_link(prefix: &Prefix, index: &Index) -> Result<()> {
+    let link = new_link(prefix);
+    remove_file(&link)?;
+    let Some(name) = &index.current else { return Ok(()) };
+    std::os::unix::fs::symlink(name.as_path(), &link).map_err(PfsError::io(&link, "symlink"))
+}
+
+/// Puts the new link in the place of the former one. A person's own file or directory of that name stays.
+fn place_link(prefix: &Prefix) -> Result<()> {
+    let (new, link) = (new_link(prefix), prefix.root().join(CURRENT));
+    if fs::symlink_metadata(&link).is_ok_and(|found| !found.is_symlink()) {
+        return remove_file(&new);
+    }
+    rename(&new, &link)?;
     sync_parent(&link)
 }
 

@@ -111,6 +111,6 @@ pub struct PfsFailure {
 pub enum PfsCause {
     /// Nothing: the PFS does not serve, or what is there is beyond this version.
     Unavailable,
-    /// To `ReadCatalog`: the dataset's records are missing, torn, fail their CRC or say what cannot be.
+    /// To `ReadCatalog`: the dataset's records are torn or fail their CRC.
     Damaged,
 }

@@ -54,12 +54,14 @@ impl PfsError {
         Self::Unusable { path: path.to_owned(), reason: reason.into() }
     }
 
-    /// What should be there is not, or is not what was written.
+    /// Bytes were read, and they are not those that were written. Not a record that is missing or sound and says what
+    /// this version does not understand: another release may have written it so.
     pub(super) fn is_damage(&self) -> bool {
+        use FormatError::{Flags, Type, Version};
         match self {
-            Self::Record { source: RecordError::Format(FormatError::Version { .. }), .. } => false,
-            Self::Record { .. } | Self::Content { .. } => true,
-            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::Record { source: RecordError::Format(error), .. } => {
+                !matches!(error, Type { .. } | Version { .. } | Flags { .. })
+            }
             _ => false,
         }
     }
@@ -117,6 +119,14 @@ impl Prefix {
     /// The directory of dataset `name`.
     pub(super) fn dataset(&self, name: &[u8]) -> PathBuf {
         self.root.join(OsStr::from_bytes(name))
+    }
+
+    /// Fails where SCR has datasets in a layout that this version cannot read.
+    pub(super) fn is_ours(&self) -> Result<()> {
+        match scrfs::prefix::foreign_layout(&self.root).map_err(PfsError::io(&self.root, "look at"))? {
+            Some(layout) => Err(PfsError::unusable(&self.root, layout.to_string())),
+            None => Ok(()),
+        }
     }
 
     /// Makes `<prefix>/.scr`.

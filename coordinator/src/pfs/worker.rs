@@ -43,6 +43,7 @@ pub(super) fn cause(prefix: &Prefix, task: &PfsTask, error: &PfsError) -> PfsCau
 }
 
 pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
+    prefix.is_ours()?;
     Ok(match task {
         PfsTask::Survey => {
             match flush::recover(prefix) {

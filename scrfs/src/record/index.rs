@@ -14,6 +14,8 @@ record! {
     Index {
         /// The dataset that a restart presents.
         current: Option<Text> = ["CURRENT"],
+        /// The dataset that the link `scr.current` was pointed at last (scrfs).
+        linked: Option<Text> = ["LINKED"],
         /// 1; SCR 3 writes 2, which has no names below ids.
         version: Option<u64> = ["VERSION"],
         /// Ids of each name (`NAME` in 1.2 and later).
