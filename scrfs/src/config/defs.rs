@@ -83,7 +83,7 @@ const fn system(name: &'static str, kind: Kind, default: &'static str, doc: &'st
     Parameter { name, kind, default, who: Who::Administrator, doc }
 }
 
-/// The words of the schemes that this version makes ([`value::scheme`](super::value::scheme) reads them).
+/// The words of the schemes that this version makes.
 pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "XOR"];
 
 /// The words of SCR's other schemes. Messages say that this version does not make them.
