@@ -3,8 +3,9 @@
 //!
 //! `SCRFS_FAULTS` holds `point=action[@n]`, comma separated: at the n-th hit (default 1) of that point in this process
 //! `kill` ends the process as SIGKILL does, `error` makes the step fail with EIO, `full` with ENOSPC, `stop` freezes the
-//! process (SIGSTOP), `slow` makes every hit from the environment wait 2 ms (no `@n`). `SCRFS_FAULTS_FILE` names a file with the same text, read at every hit, so that a test can arm
-//! processes that already run. The one that fires deletes the file first: of all processes that share it exactly one
+//! process (SIGSTOP), `slow` makes every hit from the environment wait 2 ms (no `@n`). `SCRFS_FAULTS_FILE` names a file
+//! with the same text, read at every hit, so that a test can arm processes that already run; there `wait` holds the step
+//! up until the file is written again. The one that fires deletes the file first: of all processes that share it exactly one
 //! fires, once.
 //!
 //! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
@@ -70,6 +71,8 @@ mod armed {
     use parking_lot::Mutex;
 
     const SLOW: std::time::Duration = std::time::Duration::from_millis(2);
+    /// A test that has failed releases nobody.
+    const WAIT_MAX: std::time::Duration = std::time::Duration::from_mins(1);
 
     #[derive(Default)]
     struct Counters {
@@ -122,9 +125,22 @@ mod armed {
         Ok(())
     }
 
+    /// Until the file of faults is there again.
+    fn wait() {
+        let file = std::env::var_os("SCRFS_FAULTS_FILE").unwrap_or_default();
+        let until = std::time::Instant::now() + WAIT_MAX;
+        while !std::path::Path::new(&file).exists() && std::time::Instant::now() < until {
+            std::thread::sleep(SLOW);
+        }
+    }
+
     fn fire(point: &'static str, action: &str) -> io::Result<()> {
         tracing::warn!(point, action, "fault fires");
         let signal = match action {
+            "wait" => {
+                wait();
+                return Ok(());
+            }
             "kill" => nix::sys::signal::Signal::SIGKILL,
             "stop" => nix::sys::signal::Signal::SIGSTOP,
             "full" => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),

@@ -94,6 +94,32 @@ fn sealed_bytes_that_cannot_be_copied_stay_and_the_program_hears_of_it() {
 }
 
 #[test]
+fn a_flush_takes_the_sealed_bytes_while_a_program_changes_them() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "overflush").set("SCR_FLUSH", "1");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    job.on(0).run(&format!("mkdir {SCR}/ck && echo first > {SCR}/ck/a && echo second > {SCR}/ck/b")).must();
+    // The daemon has opened one file and has not read it; the other one it opens later.
+    job.arm_daemon("flush.block=wait");
+    mark(&job, 0, "ck");
+    wait::until_true("the flush to begin", SOON, || job.fired());
+    for (letter, file) in [("F", "a"), ("S", "b")] {
+        job.on(0).run(&format!("printf {letter} | dd of={SCR}/ck/{file} conv=notrunc status=none")).must();
+    }
+    job.arm_daemon("");
+    wait::until_true("the flush", SOON, || {
+        job.events(0).contains("bytes of this node are copied to the PFS")
+    });
+    let read = |file: &str| std::fs::read_to_string(job.host_prefix().join("ck").join(file)).ok();
+    let sealed = Some(("first\n".to_owned(), "second\n".to_owned()));
+    wait::until_true("the dataset on the PFS", SOON, || read("a").zip(read("b")) == sealed);
+    assert!(!job.events(0).contains("flush: "), "no try failed: {}", job.events(0));
+    assert_eq!(job.on(0).run(&format!("cat {SCR}/ck/a {SCR}/ck/b")).must().trim(), "First\nSecond");
+    run.stop();
+}
+
+#[test]
 fn two_directories_in_turn_always_leave_one() {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, "turns");

@@ -172,7 +172,12 @@ impl Flushes {
         if self.current.is_some() {
             return;
         }
+        let waited = self.waiting.len();
         self.waiting.retain(|waiting| cluster.datasets.get(waiting.id).is_some());
+        if self.waiting.len() < waited {
+            // What took the place of a dataset that was due is due instead.
+            self.choose(cluster);
+        }
         let due = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.due <= cluster.now);
         let next = due.min_by_key(|(_, waiting)| (waiting.due, waiting.id)).map(|(at, _)| at);
         let Some(Waiting { id, tries, .. }) = next.map(|at| self.waiting.swap_remove(at)) else { return };
@@ -386,6 +391,21 @@ mod tests {
         assert_eq!(bench.step(), ["flushed 3"], "a node that asks does not know");
         bench.flushes.wish(DatasetId(9));
         assert_eq!(bench.step(), ["failed 9 for good"]);
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_dataset_that_was_due_is_due() {
+        let mut bench = Bench::new();
+        bench.cluster.settings.flush_every = 2;
+        bench.flushes.wish(DatasetId(1));
+        assert_eq!(bench.step(), ["begin 1"]);
+        assert!(bench.step().is_empty() && bench.flushes.busy(DatasetId(2)), "2 is due, and waits");
+        assert!(!bench.flushes.busy(DatasetId(3)));
+        // Dataset 3 was the next generation of dataset 2.
+        bench.cluster.datasets.remove(DatasetId(2));
+        bench.end(1);
+        bench.flushes.begin(&mut bench.cluster);
+        assert!(bench.flushes.runs(DatasetId(3)));
     }
 
     #[test]

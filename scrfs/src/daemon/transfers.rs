@@ -84,14 +84,41 @@ impl Node {
         let (monitor, identity) = self.begin_transfer(id, "flushing", total).ok_or(gone)?;
         let text = |error: TransferError| error.to_string();
         let pfs = PfsDirectory::open(&identity, directory).map_err(text)?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(|error| error.to_string())?;
         for (entry, copy) in &files {
-            let local = beneath::open_file(home.as_fd(), &entry.path)
-                .map_err(|error| format!("{}: {error}", entry.path))?;
-            pfs.put(local, entry, copy, &monitor).map_err(text)?;
+            self.flush_file(id, &pfs, (entry, copy), &monitor)?;
         }
         pfs.sync_directories(files.iter().map(|(entry, _)| entry.path.clone()).collect()).map_err(text)?;
         Ok(total)
+    }
+
+    /// Copies one file. A program may begin the next generation meanwhile and change the file that was opened: then its
+    /// sealed bytes are in a copy, which is opened instead.
+    fn flush_file(
+        &self,
+        id: DatasetId,
+        pfs: &PfsDirectory,
+        (entry, copy): (&Entry, &FileCopy),
+        monitor: &Monitor,
+    ) -> Result<(), String> {
+        let open = || {
+            let dataset = self.dataset(id).map_err(|error| error.to_string())?;
+            let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(|error| error.to_string())?;
+            self.open_sealed(&dataset, &home, &entry.path)
+                .and_then(|local| Ok((rustix::fs::fstat(&local)?.st_ino, local)))
+                .map_err(|error| format!("{}: {error}", entry.path))
+        };
+        let (inode, local) = open()?;
+        match pfs.put(local, entry, copy, monitor) {
+            Ok(()) => Ok(()),
+            Err(mismatch @ TransferError::Mismatch { .. }) => {
+                let (again, local) = open()?;
+                if again == inode {
+                    return Err(mismatch.to_string());
+                }
+                pfs.put(local, entry, copy, monitor).map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     pub(super) fn verify(&self, id: DatasetId) {

@@ -117,7 +117,9 @@ impl FileSystem {
             let (parent, made) = (spot.parent, &*spot.name);
             let _change = fs.gates.change(parent);
             let (path, place) = fs.may_make(world, parent, made)?;
-            fs.may_link(world, inode, &place)?;
+            if !place.is_marker() {
+                fs.may_link(world, inode, &place)?;
+            }
             if spot.dataset().is_some() {
                 fs.announce_in(world, caller, &path, Grows::No)?;
             }
@@ -126,13 +128,9 @@ impl FileSystem {
             }
             let source = fs.table.get(inode)?.fd()?;
             let dir = fs.directory_of(parent, made)?;
-            if place.is_marker() && !is_regular(stat_of(&source)?.st_mode) {
-                return fail(libc::EPERM);
-            }
-            if !fs.has_made(caller.unique, &dir, made)? {
-                if place.is_marker() {
-                    remove_stale_marker(&dir, made)?;
-                }
+            if place.is_marker() {
+                fs.make_marker(caller, &source, &dir, made)?;
+            } else if !fs.has_made(caller.unique, &dir, made)? {
                 fs.will_make(caller.unique, &dir, made)?;
                 rustix::fs::linkat(CWD, proc_path(&source), &dir, made, AtFlags::SYMLINK_FOLLOW)?;
             }
@@ -146,20 +144,29 @@ impl FileSystem {
         let fs = Arc::clone(self);
         let finish = move |outcome: Result<(Entry, Option<Vec<u8>>), Errno>| match outcome {
             Ok((entry, Some(dataset))) => {
-                let after = Arc::clone(&fs);
-                let answer = Box::new(move |sealed: Result<(), Errno>| match sealed {
-                    Ok(()) => done(Ok(entry)),
-                    Err(error) => {
-                        after.untold(&entry);
-                        done(Err(error));
-                    }
-                });
-                fs.set_marker(&dataset, super::rename::HOLDS, caller, answer);
+                fs.set_marker_by_name(
+                    &dataset,
+                    super::rename::HOLDS,
+                    caller,
+                    Box::new(move |()| done(Ok(entry))),
+                );
             }
             Ok((entry, None)) => done(Ok(entry)),
             Err(error) => done(Err(error)),
         };
         self.attempt(caller, step, Box::new(finish));
+    }
+
+    /// The marker that link(2) makes is an empty file of its own: as another name of `source` it would be data.
+    fn make_marker(&self, caller: Caller, source: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+        let stat = stat_of(source)?;
+        if !is_regular(stat.st_mode) {
+            return fail(libc::EPERM);
+        }
+        if !self.has_made(caller.unique, dir, name)? {
+            remove_stale_marker(dir, name)?;
+        }
+        self.new_file(caller, dir, name, stat.st_mode & 0o777).map(drop)
     }
 
     /// An error is told in place of this entry: its lookup does not count.

@@ -55,14 +55,41 @@ impl FileSystem {
         }
     }
 
+    /// The marker of `dataset` was set by rename(2) or link(2). The name has changed, so the program's call succeeds
+    /// whatever becomes of the seal; `done` learns when the call may return.
+    pub(crate) fn set_marker_by_name(
+        self: &Arc<Self>,
+        dataset: &[u8],
+        marking: Marking,
+        caller: Caller,
+        done: Box<dyn FnOnce(()) + Send>,
+    ) {
+        let (fs, shown) = (Arc::clone(self), String::from_utf8_lossy(dataset).into_owned());
+        let answer = move |sealed: Result<(), Errno>| {
+            if let Err(Errno(errno)) = sealed {
+                let reason = std::io::Error::from_raw_os_error(errno);
+                fs.note(format!(
+                    "{shown}: its marker was set by rename or link, and the dataset is not sealed ({reason}): close .complete to try again"
+                ));
+            }
+            done(());
+        };
+        self.set_marker(dataset, marking, caller, Box::new(answer));
+    }
+
     /// A directory has got the name `to`: is that a marker?
-    pub(crate) fn renamed_to(&self, to: &RelPath, caller: Caller, done: Done<()>) {
+    pub(crate) fn renamed_to(
+        self: &Arc<Self>,
+        to: &RelPath,
+        caller: Caller,
+        done: Box<dyn FnOnce(()) + Send>,
+    ) {
         match self.names.place(to) {
             Place::Entry(dataset) if self.rules().commits(&dataset) => {
                 let marking = Marking { holds_directory: true, everywhere: true };
-                self.set_marker(&dataset, marking, caller, done);
+                self.set_marker_by_name(&dataset, marking, caller, done);
             }
-            _ => done(Ok(())),
+            _ => done(()),
         }
     }
 

@@ -112,6 +112,27 @@ fn the_marker() {
         try_out(&job, 0, &[(&format!("touch('{name}/m')"), "ok"), (step, "ok")]);
         wait::until_true("the seal", SOON, || HOSTS.iter().all(|node| job.is_sealed(*node, name)));
     }
+    // A marker made by link is a file of its own.
+    let own = "assert os.stat('c/.complete').st_size == 0 and not os.path.samefile('c/.complete', 'c/m')";
+    try_out(&job, 0, &[(own, "ok"), ("write('c/f0', 'new'); write('c/.complete', 'x')", "ok")]);
+    wait::until_true("the next seal", SOON, || HOSTS.iter().all(|node| job.is_sealed(*node, "c")));
+    try_out(&job, 0, &[("assert read('c/m') == '' and read('c/f0') == 'new'", "ok")]);
+    // A rename is done whatever becomes of the seal, and that is told.
+    save(&job, &HOSTS, "r");
+    try_out(
+        &job,
+        1,
+        &[
+            ("f = open('r/f1', 'r+'); touch('r/m')", "ok"),
+            ("os.rename('r/m', 'r/.complete')", "ok"),
+            ("assert eye('r', 'state') == 'open' and not os.path.exists('r/m')", "ok"),
+            ("f.write('A'); f.close()", "ok"),
+            ("touch('r/.complete')", "ok"),
+            ("assert eye('r', 'state') == 'protected'", "ok"),
+        ],
+    );
+    let told = "r: its marker was set by rename or link, and the dataset is not sealed";
+    assert!(job.events(1).contains(told), "{}", job.events(1));
     save(&job, &HOSTS, "k");
     try_out(
         &job,
