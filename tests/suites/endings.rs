@@ -64,6 +64,10 @@ fn what_is_newest_is_on_the_pfs_at_every_end() {
     std::fs::remove_file(job.host_prefix().join("asked")).unwrap();
     says(&ctl(&job, 2, "flush --wait"), true, "asked (dataset ");
     assert!(on_pfs(&job, "asked"));
+    says(&ctl(&job, 2, "wait asked"), true, "");
+    says(&ctl(&job, 2, "wait asked --flushed"), true, "");
+    says(&ctl(&job, 1, "wait loose --limit 1"), false, "loose is open after 1 s, and not protected");
+    says(&ctl(&job, 1, "wait nothing --flushed --limit 1"), false, "nothing is not there after 1 s");
 
     // TERM.
     write(&job, 0, "term", true);

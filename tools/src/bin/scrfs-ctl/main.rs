@@ -100,15 +100,23 @@ enum Verb {
         /// The file.
         file: PathBuf,
     },
-    /// Returns when nothing is being sealed or flushed any more.
+    /// Returns when nothing is being sealed or flushed any more, or when one dataset is protected.
     Wait {
         #[command(flatten)]
         at: AtMount,
+        /// Wait for this dataset alone; it may not have begun yet.
+        dataset: Option<OsString>,
+        /// Until it is protected (the default).
+        #[arg(long, requires = "dataset", conflicts_with = "flushed")]
+        protected: bool,
+        /// Until it is on the parallel file system.
+        #[arg(long, requires = "dataset")]
+        flushed: bool,
         /// Give up after this many seconds (exit code 1).
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         limit: u64,
         /// `SCR_FLUSH`: datasets whose flush is due are waited for, too [default: the job's].
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", conflicts_with = "dataset")]
         every: Option<u32>,
     },
     /// Has a dataset copied to the parallel file system, whatever SCR_FLUSH says.
@@ -176,7 +184,11 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Events { at, count } => events::events(&at.place()?, count),
         Verb::Records { at, switch } => at.node()?.record_io(switch == "on"),
         Verb::Print { file } => print::print(&file),
-        Verb::Wait { at, limit, every } => wait::wait(&at.node()?, limit, every),
+        Verb::Wait { at, dataset: Some(name), protected: _, flushed, limit, every: _ } => {
+            let until = if flushed { wait::Until::Flushed } else { wait::Until::Protected };
+            wait::wait_for(&at.node()?, &name, until, Duration::from_secs(limit))
+        }
+        Verb::Wait { at, limit, every, .. } => wait::wait(&at.node()?, limit, every),
         Verb::Flush { at, dataset, wait, limit, json } => {
             let wait = wait.then(|| Duration::from_secs(limit));
             flush::flush(&at.node()?, dataset.as_deref(), wait, json)

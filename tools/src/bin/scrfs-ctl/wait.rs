@@ -1,5 +1,6 @@
-//! `scrfs-ctl wait`: returns when nothing is being sealed or flushed. scrfs-run runs it before it stops coordinators.
+//! `scrfs-ctl wait`: returns when nothing is being sealed or flushed, or when one dataset is safe.
 
+use std::ffi::OsStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,77 @@ pub(crate) fn wait(node: &Node, limit: u64, every: Option<u32>) -> Outcome {
     }
 }
 
+/// What one dataset is waited for to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    Protected,
+    Flushed,
+}
+
+/// Returns when the newest dataset `name` is what is wished; it may not have begun yet.
+pub(crate) fn wait_for(node: &Node, name: &OsStr, until: Until, limit: Duration) -> Outcome {
+    let (begun, mut told) = (Instant::now(), Instant::now());
+    let name = name.to_string_lossy();
+    loop {
+        let status = node.status()?;
+        let state = match judge(&status.datasets, &name, until) {
+            Judged::Done => return Ok(()),
+            Judged::Never(failure) => return Err(failure),
+            Judged::NotYet(state) => state,
+        };
+        if told.elapsed() >= TELL {
+            output::talk(&format!("{name} is {state}"));
+            told = Instant::now();
+        }
+        if begun.elapsed() >= limit {
+            let wished = if until == Until::Flushed { "on the PFS" } else { "protected" };
+            let text = format!("{name} is {state} after {} s, and not {wished}", limit.as_secs());
+            return Err(Failure::new(text).hint("`scrfs-ctl events` may say why"));
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// What a status says of the wish.
+#[derive(Debug)]
+enum Judged {
+    Done,
+    /// Its state meanwhile.
+    NotYet(String),
+    Never(Failure),
+}
+
+fn judge(datasets: &[DatasetStatus], name: &str, until: Until) -> Judged {
+    let named = || datasets.iter().filter(|dataset| dataset.name == name);
+    // Of a dataset that is sealed anew there are two: what is being sealed has no id yet, or the higher one.
+    let busy = named().find(|dataset| matches!(dataset.state.as_str(), "sealing" | "encoding"));
+    let Some(dataset) = busy.or_else(|| named().max_by_key(|dataset| dataset.id)) else {
+        return Judged::NotYet("not there".to_owned());
+    };
+    let state = dataset.state.clone();
+    match (state.as_str(), until) {
+        ("failed", _) => {
+            let text = format!("{name} has failed: its bytes are lost, or wrong");
+            Judged::Never(Failure::new(text).hint("`scrfs-ctl events` says why"))
+        }
+        (_, Until::Flushed) if dataset.flushed => Judged::Done,
+        (_, Until::Flushed) => match &dataset.flush_failed {
+            Some(failed) if failed.given_up => Judged::Never(
+                Failure::new(format!("{name} could not be flushed: {}", failed.reason))
+                    .hint("mend what is named, then `scrfs-ctl flush --wait`"),
+            ),
+            _ => Judged::NotYet(state),
+        },
+        ("protected" | "flushing" | "flushed", Until::Protected) => Judged::Done,
+        (SEALED, Until::Protected) => {
+            let text =
+                format!("{name} is sealed, and nothing protects it: the loss of one node would take it");
+            Judged::Never(Failure::new(text).hint("`scrfs-ctl flush --wait` brings it to the PFS"))
+        }
+        _ => Judged::NotYet(state),
+    }
+}
+
 /// What runs now, in words.
 pub(crate) fn busy(status: &NodeStatus) -> Option<String> {
     let d =
@@ -76,8 +148,39 @@ fn not_flushed(status: &NodeStatus, every: u32) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::status::FlushFailure;
+
     use super::*;
     use crate::status::tests::{dataset, node};
+
+    #[test]
+    fn one_dataset_is_waited_for_by_name() {
+        let said = |datasets: &[DatasetStatus], until| match judge(datasets, "ck", until) {
+            Judged::Done => "done".to_owned(),
+            Judged::NotYet(state) => state,
+            Judged::Never(failure) => format!("never: {failure}"),
+        };
+        let ck = |id, state| dataset(id, "ck", state, &["a", "b"]);
+        let both =
+            |datasets: &[DatasetStatus]| (said(datasets, Until::Protected), said(datasets, Until::Flushed));
+        let pair = |one: &str, two: &str| (one.to_owned(), two.to_owned());
+        assert_eq!(both(&[dataset(3, "other", "flushed", &["a"])]), pair("not there", "not there"));
+        assert_eq!(both(&[ck(0, "open")]), pair("open", "open"));
+        assert_eq!(both(&[ck(2, "protected")]), pair("done", "protected"));
+        assert_eq!(both(&[ck(2, "flushing")]), pair("done", "flushing"));
+        assert_eq!(both(&[ck(2, "flushed")]), pair("done", "done"));
+        assert_eq!(both(&[ck(2, "flushed"), ck(0, "encoding")]).0, "encoding", "the next generation");
+        assert_eq!(both(&[ck(2, "flushed"), ck(3, "protected")]).1, "protected");
+        assert!(both(&[ck(2, SEALED)]).0.starts_with("never: ck is sealed, and nothing protects it"));
+        assert!(both(&[ck(2, "failed")]).1.starts_with("never: ck has failed"));
+        let mut given_up = ck(2, "protected");
+        given_up.flush_failed = Some(FlushFailure { reason: "full".to_owned(), given_up: true });
+        let (protected, flushed) = both(&[given_up]);
+        assert_eq!(
+            (protected.as_str(), flushed.starts_with("never: ck could not be flushed: full")),
+            ("done", true)
+        );
+    }
 
     #[test]
     fn what_is_waited_for() {
