@@ -285,6 +285,7 @@ fn status() -> NodeStatus {
         hosts: hosts(),
         flushed: false,
         flush_failed: None,
+        changed: None,
         current: true,
         progress: Some((1, 99)),
         survives: survives(&catalog().layout, false),

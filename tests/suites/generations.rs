@@ -3,7 +3,7 @@
 
 use scrfs_harness::Cluster;
 use scrfs_harness::job::{Job, SOON};
-use scrfs_harness::place::{CACHE, SCR};
+use scrfs_harness::place::{BIN, CACHE, SCR};
 use scrfs_harness::wait;
 
 /// Rank `rank`, on `node`, writes its file of dataset `name`, as step `step`.
@@ -43,6 +43,17 @@ fn one_directory_is_overwritten_in_place() {
     // The next step is half-written when a node goes.
     write(&job, 0, "ck", 0, 2);
     write(&job, 1, "ck", 1, 2);
+    let status = job.on(0).run(&format!("{BIN}/scrfs-ctl status --mount {SCR}"));
+    let lines = status.must();
+    assert!(lines.contains("ck: changed here since it was sealed") && lines.contains("1 files, "), "{lines}");
+    assert!(lines.contains("ck (what was changed since it was sealed)"), "{lines}");
+    let json = job.on(0).run(&format!("{BIN}/scrfs-ctl status --mount {SCR} --json"));
+    let json: serde_json::Value = serde_json::from_str(json.must()).unwrap();
+    let ck = json["datasets"].as_array().unwrap().iter().find(|dataset| dataset["name"] == "ck").unwrap();
+    let size = "rank 0 step 2\n".len() as u64 * 2002;
+    assert_eq!((ck["changed"]["files"].as_u64(), ck["changed"]["bytes"].as_u64()), (Some(1), Some(size)));
+    let state = job.on(0).run(&format!("getfattr --only-values -n user.scrfs.state {SCR}/ck"));
+    assert!(state.must().starts_with("protected; changed since "), "{state}");
     assert!(!job.on(0).run(&format!("ls -A {SCR}/ck")).must().contains(".complete"));
     run.stop();
     cluster.poweroff(1);

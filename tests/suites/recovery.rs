@@ -43,6 +43,11 @@ fn any_one_node_is_rebuilt_on_the_spare_or_after_its_reboot() {
         uneven(&job, &[1, 2, 3, 4], &steps.to_string());
     }
     assert_eq!(started_after(&job), [0, 2, 3, 4, 5], "{:?}", job.log());
+    let told = job.events(1);
+    assert!(
+        told.contains(") leaves the caches: SCR_CACHE_SIZE and SCRFS_CACHE_BYTES have room for the newest 2"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -62,8 +62,21 @@ impl Running {
         let (datasets, seals) = (&self.cluster.datasets, &self.seals);
         gone.retain(|id| !datasets.any(*id).is_some_and(|known| seals.needs(&known.catalog)));
         for id in gone {
+            if newest_first.iter().any(|evictable| evictable.id == id) {
+                self.tell_evicted(id, kept);
+            }
             self.let_go(id);
         }
+    }
+
+    /// An event names the dataset before it leaves for newer ones.
+    fn tell_evicted(&mut self, id: DatasetId, kept: usize) {
+        let Some(known) = self.cluster.datasets.any(id) else { return };
+        let name = String::from_utf8_lossy(&known.catalog.name).into_owned();
+        let place = if known.flushed { "it is on the PFS" } else { "it is nowhere else" };
+        self.cluster.note(format!(
+            "dataset {id} ({name}) leaves the caches: SCR_CACHE_SIZE and SCRFS_CACHE_BYTES have room for the newest {kept}; {place}"
+        ));
     }
 
     /// A node's cache has less room than is wanted there, as `short` says; false if none can be made. What is leaving

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use crate::control::{Advice, Event, HeldState};
 use crate::path::RelPath;
 use crate::status::people::hosts_for_people;
-use crate::status::show;
+use crate::status::{Changed, show};
 
 use super::boundary::{Caller, Errno, Eye};
 use super::node::Node;
 use super::report::state_word;
-use super::state::State;
+use super::state::{Home, State};
 
 mod metrics;
 
@@ -128,11 +128,12 @@ impl Node {
             let origin = moves.map_or(Some(path.clone()), |moves| moves.origin(path));
             (journal.has(&full), journal.rank_of(&full), origin)
         });
+        let since = if path.is_root() { self.changed_since(name) } else { String::new() };
         let state = self.state.lock();
         let sealed = state.base(name).filter(|dataset| dataset.listed && (path.is_root() || !changed));
         let mut facts = match sealed {
             Some(dataset) => {
-                vec![("id", dataset.id.to_string()), ("state", state_word(dataset).to_owned())]
+                vec![("id", dataset.id.to_string()), ("state", format!("{}{since}", state_word(dataset)))]
             }
             None => return unsealed(&state, name, path, &self.config.host, rank),
         };
@@ -148,6 +149,17 @@ impl Node {
             facts.push(("crc", format!("{:08x}", copy.crc)));
         }
         facts
+    }
+
+    /// What follows a sealed dataset's state while its next generation is made here; empty where none has begun.
+    fn changed_since(&self, name: &[u8]) -> String {
+        let open = self.state.lock().base(name).filter(|dataset| dataset.home == Home::Under).cloned();
+        let Some(Changed { since_us, files, bytes, .. }) = open.and_then(|dataset| self.changed(&dataset))
+        else {
+            return String::new();
+        };
+        let since = since_us.map(|since| format!(" since {}", since / 1_000_000)).unwrap_or_default();
+        format!("; changed{since}: {files} files, {bytes} bytes")
     }
 }
 

@@ -1,13 +1,19 @@
 //! What this node tells operators of itself.
 
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
 use crate::control::HeldState;
 use crate::ids::DatasetId;
+use crate::path::RelPath;
 use crate::status::last::VERSION;
-use crate::status::{CoordinatorStatus, DatasetStatus, NodeStatus, SEALED, is_protected, survives};
+use crate::status::{Changed, CoordinatorStatus, DatasetStatus, NodeStatus, SEALED, is_protected, survives};
+use crate::store::beneath;
 use crate::stores::PRIMARY;
 
+use super::members::size_of;
 use super::node::Node;
-use super::state::Dataset;
+use super::state::{Dataset, Home};
 
 /// Open datasets shown; each costs a walk of its directory.
 const OPEN_MAX: usize = 16;
@@ -17,6 +23,7 @@ impl Node {
         // The tree is asked without the state's lock: it may be asking us.
         let (mode, mode_reason) = self.tree.mode();
         let open = self.open_datasets();
+        let changed = self.changed_datasets();
         let stores = self.stores();
         let limit = self.bound.limit();
         let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
@@ -27,7 +34,10 @@ impl Node {
         let sealing = state.freezing.iter().map(|(id, freezing)| blank(id.0, &freezing.name, "sealing"));
         let mut datasets: Vec<DatasetStatus> = open;
         datasets.extend(sealing);
-        datasets.extend(sealed.into_iter().map(|dataset| self.describe_dataset(dataset, current)));
+        datasets.extend(sealed.into_iter().map(|dataset| DatasetStatus {
+            changed: changed.get(&dataset.id).cloned(),
+            ..self.describe_dataset(dataset, current)
+        }));
         let config = &self.config;
         NodeStatus {
             version: VERSION,
@@ -85,6 +95,33 @@ impl Node {
         status
     }
 
+    /// Of each dataset whose next generation has begun here: what that has.
+    fn changed_datasets(&self) -> HashMap<DatasetId, Changed> {
+        let open: Vec<Dataset> = {
+            let state = self.state.lock();
+            state.present().filter(|dataset| dataset.home == Home::Under).cloned().collect()
+        };
+        open.iter().filter_map(|dataset| Some((dataset.id, self.changed(dataset)?))).collect()
+    }
+
+    /// What programs have done on this node to a dataset since it was sealed.
+    pub(super) fn changed(&self, dataset: &Dataset) -> Option<Changed> {
+        let top = RelPath::new(dataset.name.as_slice()).ok()?;
+        let (files, removed, since_us) = {
+            let mut journal = self.journal.lock();
+            let since = journal.begun().into_iter().find(|(name, _)| *name == dataset.name);
+            let removed = journal.removed_of(&top, dataset.id).len() as u64;
+            (journal.files_of(&top), removed, since.map(|(_, since)| since).filter(|since| *since > 0))
+        };
+        if files.is_empty() && removed == 0 {
+            return None;
+        }
+        let tree = self.cache.tree(dataset.id, &dataset.name).ok()?;
+        let size = |path: &RelPath| size_of(&beneath::open_file(tree.as_fd(), path).ok()?).ok();
+        let bytes = files.iter().filter_map(size).sum();
+        Some(Changed { since_us, files: files.len() as u64, bytes, removed })
+    }
+
     /// Directories that have files here and are not sealed.
     fn open_datasets(&self) -> Vec<DatasetStatus> {
         let names = self.journal.lock().names();
@@ -118,6 +155,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
         hosts: Vec::new(),
         flushed: false,
         flush_failed: None,
+        changed: None,
         current: false,
         progress: None,
         survives: Vec::new(),

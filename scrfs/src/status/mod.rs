@@ -117,6 +117,8 @@ pub struct DatasetStatus {
     pub flushed: bool,
     /// Why the last try to flush it failed, while it is not on the PFS.
     pub flush_failed: Option<FlushFailure>,
+    /// What programs have changed on this node since it was sealed: nothing protects that until it is sealed again.
+    pub changed: Option<Changed>,
     /// What a restart now would present.
     pub current: bool,
     /// Bytes done and to do on this node of what runs (encode, flush, fetch), if anything does.
@@ -134,6 +136,19 @@ impl DatasetStatus {
 
 /// The state of a dataset that is complete, and that the loss of some node would take: "protected" is never said of it.
 pub const SEALED: &str = "sealed";
+
+/// The next generation of a sealed dataset, as far as it is on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// When it began, microseconds since 1970; `None` where that is not known.
+    pub since_us: Option<u64>,
+    /// Files that were made or changed.
+    pub files: u64,
+    /// Their bytes: what the loss of this node would take.
+    pub bytes: u64,
+    /// Sealed names that were removed.
+    pub removed: u64,
+}
 
 /// A try to flush a dataset that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::people::{bytes_for_people, hosts_for_people};
-use super::{DatasetStatus, NodeStatus, SEALED, StoreStatus};
+use super::{Changed, DatasetStatus, NodeStatus, SEALED, StoreStatus};
 
 /// The state of a complete dataset that the last restart did not present.
 const HIDDEN: &str = "hidden";
@@ -69,8 +70,23 @@ pub fn show(s: &NodeStatus) -> String {
         };
         let _ = writeln!(text, "{}: its flush {after}: {}", dataset.name, failure.reason);
     }
+    for (dataset, changed) in s.datasets.iter().filter_map(|d| Some((d, d.changed.as_ref()?))) {
+        let _ = writeln!(text, "{}: {}", dataset.name.escape_debug(), shown_change(changed));
+    }
     let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
     text
+}
+
+/// What nothing protects, in words.
+fn shown_change(changed: &Changed) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let age = changed.since_us.map(|since| format!(", for {} s", now.saturating_sub(since / 1_000_000)));
+    let age = age.unwrap_or_default();
+    let removed = if changed.removed > 0 { format!(", {} removed", changed.removed) } else { String::new() };
+    let (files, bytes) = (changed.files, bytes_for_people(changed.bytes));
+    format!(
+        "changed here since it was sealed{age}: {files} files, {bytes}{removed}; nothing protects that until it is sealed again"
+    )
 }
 
 fn shown_store(store: &StoreStatus) -> String {
@@ -154,6 +170,9 @@ fn cost(s: &NodeStatus, host: &str) -> (String, String) {
     let (mut presented, mut lost) = (None, Vec::new());
     // The last restart could not use the hidden ones, or a person chose against them.
     for d in s.datasets.iter().filter(|d| d.state != HIDDEN) {
+        if d.changed.is_some() && host == s.host {
+            lost.push(format!("{} (what was changed since it was sealed)", d.name.escape_debug()));
+        }
         if !d.is_complete() {
             lost.push(format!("{} (not sealed)", d.name.escape_debug()));
         } else if survives(d, host) {

@@ -44,6 +44,7 @@ pub(crate) mod tests {
             hosts: hosts.iter().map(|h| (*h).to_owned()).collect(),
             flushed: state == "flushed",
             flush_failed: None,
+            changed: None,
             current: false,
             progress: None,
             survives: if id == 0 {
