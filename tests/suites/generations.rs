@@ -100,6 +100,7 @@ fn sealed_bytes_that_cannot_be_copied_stay_and_the_program_hears_of_it() {
     let aside = job.on(0).run(&format!("cat {CACHE}/*/scr.*/dataset.1/aside/{file}"));
     assert_eq!(aside.must().trim(), "sealed");
     job.on(0).run(&append).must();
+    mark(&job, 0, "ck");
     assert_eq!(job.on(1).run(&format!("cat {SCR}/ck/{file}")).must().trim(), "sealed\nchanged");
     run.stop();
 }

@@ -156,6 +156,17 @@ impl FileSystem {
         requests.directory(request, told, caller, Box::new(answer));
     }
 
+    /// The names have changed. What comes with that can fail yet, and then the kernel would take them for what they were.
+    fn in_spite_of_errors(self: &Arc<Self>, done: Done<()>) -> Done<()> {
+        let fs = Arc::clone(self);
+        Box::new(move |outcome| {
+            if outcome.is_err() {
+                fs.changed();
+            }
+            done(outcome);
+        })
+    }
+
     /// Answers a removal when its room is free, as any file system does; should that take too long, without it.
     fn when_gone(self: &Arc<Self>, number: u64, caller: Caller, done: Done<()>) {
         let done = self.in_spite_of_errors(done);

@@ -85,17 +85,6 @@ impl FileSystem {
         self.attempt(caller, step, Box::new(finish));
     }
 
-    /// The names have changed. What comes with that can fail yet, and then the kernel would take them for what they were.
-    pub(crate) fn in_spite_of_errors(self: &Arc<Self>, done: Done<()>) -> Done<()> {
-        let fs = Arc::clone(self);
-        Box::new(move |outcome| {
-            if outcome.is_err() {
-                fs.changed();
-            }
-            done(outcome);
-        })
-    }
-
     /// Finds where both names are. Also tells the flat dataset that a file has left.
     fn rename_found(
         &self,
