@@ -106,6 +106,30 @@ fn sealed_bytes_that_cannot_be_copied_stay_and_the_program_hears_of_it() {
 }
 
 #[test]
+fn what_was_changed_since_it_was_sealed_is_not_moved_away_unprotected() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "moved");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    job.on(0).run(&format!("mkdir {SCR}/ck && echo one > {SCR}/ck/f")).must();
+    mark(&job, 0, "ck");
+    job.on(0).run(&format!("echo two >> {SCR}/ck/f")).must();
+    let moved = job.on(0).run(&format!("mv {SCR}/ck {SCR}/new"));
+    assert!(!moved.ok() && moved.err.contains("busy"), "{moved:?}");
+    assert!(
+        job.events(0).contains("ck: not renamed, for it was changed since it was sealed"),
+        "{}",
+        job.events(0)
+    );
+    assert_eq!(job.on(0).run(&format!("ls {SCR} && cat {SCR}/ck/f")).must(), "ck\none\ntwo");
+    mark(&job, 0, "ck");
+    job.on(0).run(&format!("mv {SCR}/ck {SCR}/new")).must();
+    wait::until_true("the seal of the copy", SOON, || job.is_sealed(1, "new"));
+    assert_eq!(job.on(1).run(&format!("ls {SCR} && cat {SCR}/new/f")).must(), "new\none\ntwo");
+    run.stop();
+}
+
+#[test]
 fn a_flush_takes_the_sealed_bytes_while_a_program_changes_them() {
     let cluster = Cluster::up(2);
     let job = Job::new(&cluster, "overflush").set("SCR_FLUSH", "1");

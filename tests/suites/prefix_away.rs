@@ -82,16 +82,17 @@ fn one_that_the_jobs_user_may_only_read_and_then_not_even_that() {
     mode(0o755);
 }
 
-/// Stops the FUSE server `pid` of `mount` at a moment when no request of a program is with the server. A process whose
-/// request a stopped server has read cannot be ended by any signal, which no restart can mend.
-fn stop_between_requests(pid: &str, mount: &str) -> String {
+/// Stops the processes `pids` of the FUSE server of `mount` at a moment when no request of a program is with them. A
+/// process whose request a stopped server has read cannot be ended by any signal, which no restart can mend.
+fn stop_between_requests(pids: &str, mount: &str) -> String {
     format!(
-        "set -e; pid={pid}; connection=$(mountpoint -d {mount} | cut -d: -f2); mount -t fusectl none /mnt
+        "set -e; pids=$({pids}); connection=$(mountpoint -d {mount} | cut -d: -f2); mount -t fusectl none /mnt
+        threads() {{ for pid in $pids; do cat /proc/$pid/task/*/status; done | grep ^State:; }}
         while :; do
-            kill -STOP $pid
-            while grep -L '^State:.T' /proc/$pid/task/*/status | grep -q .; do :; done
+            kill -STOP $pids
+            while threads | grep -qv 'T (stopped)'; do :; done
             test $(cat /mnt/$connection/waiting) -ne 0 || break
-            kill -CONT $pid; sleep 0.01
+            kill -CONT $pids; sleep 0.01
         done; umount /mnt"
     )
 }
@@ -108,7 +109,7 @@ fn one_that_does_not_answer() {
     let mut run = start(&job, &HOSTS, "8");
     run.await_line(&job, "sealed 4", SOON);
     job.on(0).run(&format!("test -e {}/.scr/epoch.1", job.prefix())).must();
-    job.on(0).run(&stop_between_requests("$(pgrep -f 'job-id pfsserve[r]')", job.prefix())).must();
+    job.on(0).run(&stop_between_requests("pgrep -f 'job-id pfsserve[r]'", &job.prefix())).must();
     cluster.poweroff(2);
     goes_on(&job, &mut run, 8);
     wait::until_true("coordinators to end", SOON, || !job.on(0).run("pgrep -x scrfs-coordinat").ok());

@@ -67,6 +67,26 @@ fn a_file_that_is_renamed_to_its_name_marks_what_it_is_part_of() {
 }
 
 #[test]
+fn what_is_written_elsewhere_right_after_a_marker_that_is_data_is_named() {
+    let cluster = Cluster::up(3);
+    let job = idle(&cluster, "early", &[("SCRFS_MARKER", ".metadata")], 3);
+    let mut run = job.idle(&[0, 1, 2]);
+    job.on(0).run(&format!("mkdir {SCR}/ck")).must();
+    part(&job, 0, "ck");
+    part(&job, 1, "ck");
+    job.on(0).run(&format!("echo all > {SCR}/ck/.metadata")).must();
+    await_seal(&job, &[0, 1, 2], "ck");
+    part(&job, 2, "ck");
+    job.on(1).run(&format!("echo more >> {SCR}/ck/p1")).must();
+    job.on(0).run(&format!("echo more >> {SCR}/ck/p0")).must();
+    for (node, named) in [(2, "p2: written here right after"), (1, "p1: written here right after")] {
+        assert!(job.events(node).contains(named), "{}", job.events(node));
+    }
+    assert!(!job.events(0).contains("written here right after"), "its own writer knows what it wrote");
+    run.stop();
+}
+
+#[test]
 fn the_marker_is_needed_on_every_node() {
     let cluster = Cluster::up(4);
     let settings = [("SCRFS_MARKER_SCOPE", "all"), ("SCRFS_SEAL_TIMEOUT", "4s")];

@@ -111,7 +111,7 @@ pub trait GlobalRequests: Send + Sync {
     fn keep_sealed(&self, id: DatasetId, path: &RelPath, done: Completion);
 
     /// As [`GlobalRequests::creating`], in the next generation of `id`: a file is about to be made, or a sealed one is
-    /// about to be changed. Who asks for a sealed one's path once has changed it.
+    /// about to be changed. A caller that asks once for the path of a sealed file has changed that file.
     fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
 
     /// A name of sealed dataset `id` is about to be removed here; its next generation will not have it.

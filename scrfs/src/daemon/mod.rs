@@ -35,6 +35,7 @@ mod eyes;
 mod filemap;
 mod generation;
 mod journal;
+mod late;
 mod links;
 mod listing;
 mod logs;

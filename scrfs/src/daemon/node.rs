@@ -213,6 +213,7 @@ impl Node {
             advice,
             askers: super::eyes::Askers::default(),
             shortage: super::room::Shortage::default(),
+            late: super::late::Late::default(),
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);

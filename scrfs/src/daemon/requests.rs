@@ -417,6 +417,7 @@ impl GlobalRequests for Node {
 
     fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
         self.may_grow()?;
+        self.tell_late(id, path);
         self.in_journal(id, path, |journal, path| journal.changing(path, program_rank))
     }
 

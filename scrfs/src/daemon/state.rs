@@ -17,6 +17,7 @@ use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
 use super::eyes::Askers;
+use super::late::Late;
 use super::room::Shortage;
 use super::waiting::Waiting;
 
@@ -257,6 +258,7 @@ pub(super) struct State {
     pub(super) advice: Option<Advice>,
     pub(super) askers: Askers,
     pub(super) shortage: Shortage,
+    pub(super) late: Late,
     pub(super) stopping: bool,
 }
 

@@ -192,10 +192,19 @@ impl FileSystem {
                 self.table.cut(from.0, &from.1);
                 return Ok(Step::Renamed);
             }
-            if matches!(from_place, Place::Entry(_)) {
-                // Its records name it by its directory.
-                return fail(libc::EXDEV);
+        }
+        if matches!(from_place, Place::Entry(_))
+            && let Some(sealed) = world.base(&from_place)
+        {
+            if sealed.is_open() || !sealed.shows_marker() {
+                // On EXDEV `mv` would copy all but the marker, which is not listed, and then remove what is protected.
+                self.note(format!(
+                    "{from_path}: not renamed, for it was changed since it was sealed: set its .complete again first"
+                ));
+                return fail(libc::EBUSY);
             }
+            // Its records name it by its directory.
+            return fail(libc::EXDEV);
         }
         if matches!(to_place, Place::Entry(_)) && world.base(&to_place).is_some() {
             return fail(if self.kind_at(from)? == FileType::Directory {

@@ -44,7 +44,7 @@ fn a_sealed_dataset_keeps_its_name_and_its_marker_may_change() {
     let a = bench.fs.lookup(ck, b"a").unwrap().attr.nodeid;
     let fs = &bench.fs;
     let moved = start(|done| fs.rename(me(), (ROOT, b"ck"), (ROOT, b"other"), 0, done));
-    assert_eq!(now(&moved), Err(Errno(libc::EXDEV)));
+    assert_eq!(now(&moved), Err(Errno(libc::EXDEV)), "mv makes a copy, and the marker last");
     assert_eq!(fs.setxattr(me(), a, b"user.x", b"1", 0), Err(Errno(libc::EROFS)), "it is on another node");
     let marker = fs.lookup(ck, b".complete").unwrap().attr;
     assert_eq!((marker.size, marker.perm), (0, 0o644));
