@@ -5,7 +5,7 @@
 //! characters but in names, which are escaped when they are shown.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,7 +32,8 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 pub struct LastStatus {
     /// Microseconds since 1970.
     pub written_us: u64,
-    /// The coordinators were asked to end after this; `false` too when they died.
+    /// The coordinators were asked to end after this, or scrfs-run has ended. `false` too when the coordinators died and
+    /// nobody has looked after them.
     pub ended: bool,
     /// The node's own status.
     #[serde(flatten)]
@@ -81,6 +82,22 @@ impl LastStatus {
         Self::parse(&bytes).map_err(|reason| LastError::Content { path, reason })
     }
 
+    /// Says that the job of `prefix` has ended, where its coordinators could not say so: they died, or the PFS was too slow
+    /// for their last word. The rest of the status stays. Waits for the PFS as long as that takes.
+    ///
+    /// # Errors
+    /// There is no status, it is not what scrfs writes, or it cannot be replaced.
+    pub fn end(prefix: &Path) -> Result<(), LastError> {
+        let path = status_path(prefix);
+        let last = Self::read(prefix)?;
+        if last.ended {
+            return Ok(());
+        }
+        let ended = serde_json::to_vec(&Self { ended: true, ..last });
+        let text = ended.map_err(|e| LastError::Content { path: path.clone(), reason: e.to_string() })?;
+        replace(&path, &text).map_err(|source| LastError::Io { path, source })
+    }
+
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes).map_err(|e| format!("no JSON object: {e}"))?;
         let version = value.get("version").and_then(Value::as_u64);
@@ -121,6 +138,18 @@ fn read_within(path: &Path, most: u64, tail: bool) -> Result<Vec<u8>, LastError>
         io::ErrorKind::NotFound => LastError::Absent(path.to_owned()),
         _ => LastError::Io { path: path.to_owned(), source },
     })
+}
+
+/// Replaces a small file: temporary, fsync, rename, fsync of the directory.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension(std::process::id().to_string());
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+    let written = file.write_all(text).and_then(|()| file.write_all(b"\n")).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| std::fs::rename(&temporary, path)) {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(error);
+    }
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 /// A regular file, and no link to one; of a longer one with `tail` the end.
@@ -184,6 +213,22 @@ mod tests {
         assert_eq!(read, last());
         assert_eq!(read.age(Duration::from_secs(9)), Duration::from_secs(4));
         assert_eq!(read.age(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_end_is_told_where_it_was_not() {
+        let (root, path) = with(&serde_json::to_string(&last()).unwrap());
+        for _ in 0..2 {
+            LastStatus::end(root.path()).unwrap();
+            assert_eq!(LastStatus::read(root.path()).unwrap(), LastStatus { ended: true, ..last() });
+        }
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary is left");
+        fs::write(&path, "not ours").unwrap();
+        assert!(matches!(LastStatus::end(root.path()), Err(LastError::Content { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "not ours");
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(LastStatus::end(root.path()), Err(LastError::Absent(_))));
+        assert!(!path.exists());
     }
 
     #[test]

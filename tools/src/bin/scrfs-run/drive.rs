@@ -89,6 +89,9 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
     let mut driver = Driver::new(job, queue);
     let code = driver.run(&events);
     driver.end_all();
+    if driver.starts > 0 {
+        prefix::tell_end(&driver.job.prefix);
+    }
     code
 }
 

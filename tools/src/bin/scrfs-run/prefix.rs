@@ -9,12 +9,15 @@ use rustix::fs::Access as Right;
 use scrfs::bounded;
 use scrfs::control::AdviceRules;
 use scrfs::halt::{self, Access, HaltFile};
+use scrfs::status::last::LastStatus;
 use scrfs_tools::{Outcome, output};
 
 /// A PFS that takes longer has a problem.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Tools hold the halt file's lock no longer.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
+/// How long the job's end waits for the PFS to be told of it.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Returns at once; the warning comes when it is known.
 pub(crate) fn look(prefix: &Path) -> Outcome {
@@ -41,6 +44,16 @@ pub(crate) fn halt(prefix: &Path) -> Option<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     // Of the allocation's end the supervisor knows itself.
     halt::due(&file.halt, &AdviceRules::default(), now, 0).map(|stop| stop.reason)
+}
+
+/// The coordinators are gone: the status in the prefix says so, if the lead could not. Without it the status only looks
+/// older than it should.
+pub(crate) fn tell_end(prefix: &Path) {
+    let prefix = prefix.to_owned();
+    let told = bounded::within(END_LIMIT, move || LastStatus::end(&prefix).map_err(io::Error::other));
+    if let Err(error) = told {
+        tracing::debug!(%error, "the end of the job is not in the prefix");
+    }
 }
 
 /// `<prefix>/.scr`, where coordinators keep their records.
