@@ -90,7 +90,7 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
     match client::ask(&directory, &Ask::Status, ASK_LIMIT)? {
         Answer::Status(status) => Ok(Found { directory, epoch: Epoch(status.epoch) }),
         Answer::Failed(reason) => Err(NodeError::Status(directory, reason)),
-        Answer::Events(_) | Answer::Done | Answer::Flush(_) | Answer::Stopping => {
+        Answer::Events(_) | Answer::Done | Answer::Reloading | Answer::Flush(_) | Answer::Stopping => {
             Err(NodeError::Status(directory, "wrong answer".to_owned()))
         }
     }

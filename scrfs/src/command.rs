@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use scrfs::config::{Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Order};
-use scrfs::mount::{MountError, Options, launch, service, worker};
+use scrfs::mount::{MountError, Options, checkpoint_path, launch, service, worker};
 use scrfs::path::RelPath;
 use scrfs::syslog::{self, Syslog};
 
@@ -153,8 +153,8 @@ enum CommandError {
     LogTo(OsString),
     #[error("--hosts {0:?}: {1}")]
     Hosts(String, String),
-    #[error("checkpoint path {0:?}: {1}")]
-    CheckpointPath(PathBuf, String),
+    #[error(transparent)]
+    CheckpointPath(#[from] checkpoint_path::Refused),
 }
 
 impl CommandError {
@@ -316,7 +316,8 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
     let mount_point = args.mount_point.unwrap_or(config.mount);
     let path = args.checkpoint_path.map(PathBuf::from).or(config.checkpoint_path);
     Ok(Options {
-        checkpoint_path: checkpoint_path(path.as_deref(), &mount_point)?,
+        checkpoint_path: path
+            .map_or(Ok(RelPath::root()), |path| checkpoint_path::relative(&path, &mount_point))?,
         mount_point,
         user: account.name,
         uid: account.uid,
@@ -332,22 +333,4 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         coordinator_wait: config.coordinator_wait,
         seal_timeout: config.seal_timeout,
     })
-}
-
-/// Relative to the mount's root; an absolute path must lie below the mount point.
-fn checkpoint_path(path: Option<&Path>, mount_point: &Path) -> Result<RelPath, CommandError> {
-    let Some(path) = path else { return Ok(RelPath::root()) };
-    let wrong = |reason: &str| CommandError::CheckpointPath(path.to_owned(), reason.to_owned());
-    let below = if path.is_absolute() {
-        path.strip_prefix(mount_point).map_err(|_| wrong("not below the mount point"))?
-    } else {
-        path
-    };
-    let trimmed = below.as_os_str().as_bytes();
-    let trimmed = trimmed.strip_suffix(b"/").unwrap_or(trimmed);
-    // The mount's own directory there: nothing can be made in it.
-    if trimmed == b".scrfs" || trimmed.starts_with(b".scrfs/") {
-        return Err(wrong("`.scrfs` is a reserved name"));
-    }
-    RelPath::new(trimmed).map_err(|e| wrong(&e.to_string()))
 }

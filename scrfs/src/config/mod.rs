@@ -253,6 +253,7 @@ impl Config {
             prefix: self.prefix.as_os_str().as_bytes().to_vec(),
             user: self.user.clone(),
             job_id: self.job_id.clone(),
+            checkpoint_path: self.checkpoint_path.as_ref().map(|path| path.as_os_str().as_bytes().to_vec()),
             coordinator_wait_ms: millis(self.coordinator_wait),
             seal_timeout_ms: millis(self.seal_timeout),
             cache_size: self.cache_size,

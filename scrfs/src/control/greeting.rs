@@ -6,7 +6,7 @@ use super::Settings;
 use crate::ids::{DatasetId, Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,6 +76,8 @@ pub enum Ask {
     RecordIo(bool),
     /// Have a dataset flushed; `None`: the newest protected one.
     Flush(Option<Vec<u8>>),
+    /// Datasets are in this directory, as `SCRFS_CHECKPOINT_PATH` says it; to be asked again while another worker takes over.
+    CheckpointPath(Vec<u8>),
     /// Unmount and end, as SIGTERM does.
     Stop,
 }
@@ -94,8 +96,10 @@ pub enum Answer {
     Status(Box<crate::status::NodeStatus>),
     /// To [`Ask::Events`], oldest first, a JSON line each.
     Events(Vec<String>),
-    /// To [`Ask::RecordIo`].
+    /// To [`Ask::RecordIo`] and [`Ask::CheckpointPath`].
     Done,
+    /// To [`Ask::CheckpointPath`]: another worker is about to take over, and serves by it.
+    Reloading,
     /// To [`Ask::Flush`].
     Flush(Flushable),
     /// To [`Ask::Stop`].

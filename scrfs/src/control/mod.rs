@@ -40,6 +40,7 @@ pub(crate) fn test_settings() -> Settings {
         prefix: b"/tmp".to_vec(),
         user: "tester".into(),
         job_id: "j1".into(),
+        checkpoint_path: None,
         coordinator_wait_ms: 300,
         seal_timeout_ms: 400,
         cache_size: 2,

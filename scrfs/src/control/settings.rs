@@ -13,6 +13,9 @@ pub struct Settings {
     pub user: String,
     /// `SCR_JOB_ID`.
     pub job_id: String,
+    /// `SCRFS_CHECKPOINT_PATH` as the job has set it; `None`: as the mount was made.
+    #[serde(default)]
+    pub checkpoint_path: Option<Vec<u8>>,
     /// `SCRFS_COORDINATOR_WAIT`, milliseconds.
     pub coordinator_wait_ms: u64,
     /// `SCRFS_SEAL_TIMEOUT`, milliseconds.

@@ -13,6 +13,8 @@ use crate::control::loose::{Age, LooseBase, LooseEntry, LooseKind, LooseOwner, L
 use crate::store::reserve::Reserve;
 use crate::store::{Store, StoreError, beneath};
 
+/// In the control directory.
+pub(super) const DIRECTORY: &str = "loose";
 const INDEX: &str = "index";
 /// Largest index, bytes.
 const INDEX_MAX: u64 = 64 << 20;
@@ -36,6 +38,15 @@ struct Index {
     began: BTreeMap<Age, u64>,
     /// Of versions that were bound to a dataset: whose they were before.
     bound: BTreeMap<LooseStamp, (Age, LooseOwner)>,
+}
+
+/// Forgets all versions that are kept in the control directory, before they are loaded.
+pub(super) fn forget_all(control: &Store) -> io::Result<()> {
+    let index = control.path().join(DIRECTORY).join(INDEX);
+    match std::fs::remove_file(&index) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// See the module.

@@ -15,6 +15,7 @@
 //!   did, `listing` what is in a directory.
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
+//! * `checkpoint_path`: the job's, where it is not the mount's.
 //! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
 //! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of the lead.
 
@@ -26,6 +27,7 @@ mod bound;
 mod cache;
 pub(crate) mod callers;
 mod changes;
+mod checkpoint_path;
 mod commands;
 mod copies;
 mod disk;

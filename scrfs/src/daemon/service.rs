@@ -32,6 +32,9 @@ impl Service for Node {
         if let Some(other) = self.of_another_run(&greeting.settings.restart.name) {
             return refuse(other);
         }
+        if let Some(other) = self.of_another_path(greeting.settings.checkpoint_path.as_deref()) {
+            return refuse(other);
+        }
         if epoch < highest {
             return refuse(format!("epoch {epoch} is older than {highest}"));
         }
@@ -154,6 +157,7 @@ impl Service for Node {
             Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
             Ask::RecordIo(on) => self.switch_records(on, peer.uid),
             Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
+            Ask::CheckpointPath(path) => self.choose_checkpoint_path(&path, peer.uid),
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
                 (self.config.on_stop)();

@@ -2,6 +2,7 @@
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
 //! * [`jobs`]: the same by the job's id, and what a job has left.
+//! * [`checkpoint_path`]: where datasets are in it.
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
 //! * [`service`]: what systemd is told.
@@ -15,6 +16,7 @@
 //! If workers die again and again, the supervisor unmounts lazily, mounts afresh and starts another: programs' open files
 //! are lost to them (ENOTCONN), names are not.
 
+pub mod checkpoint_path;
 pub mod device;
 pub mod jobs;
 pub mod launch;

@@ -127,6 +127,7 @@ fn settings(rng: &mut Rng) -> Settings {
         prefix: b"/pfs".to_vec(),
         user: "u".to_owned(),
         job_id: "j".to_owned(),
+        checkpoint_path: None,
         coordinator_wait_ms: 10_000,
         seal_timeout_ms: 30_000,
         cache_size: *rng.pick(&[1, 2, 2, 3]).expect("some"),

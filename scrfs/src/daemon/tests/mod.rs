@@ -4,6 +4,7 @@
 mod advice;
 mod background;
 mod bad;
+mod checkpoint_path;
 mod crash;
 mod generations;
 mod life;
@@ -37,7 +38,9 @@ use crate::control::{
 };
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
+use crate::mount::checkpoint_path::Chosen;
 use crate::path::RelPath;
+use crate::store::Store;
 use crate::stores::{Place, Stores};
 
 /// Longer than anything here takes.
@@ -232,6 +235,13 @@ struct Bench {
     node: Arc<Node>,
 }
 
+/// What a worker finds; the mount was made with its root.
+fn in_force(directory: &Path) -> Chosen {
+    let control = directory.join("cntl");
+    let chosen = Store::open(&control).ok().and_then(|store| Chosen::load(&store).unwrap());
+    chosen.unwrap_or(Chosen { path: RelPath::root(), former: None })
+}
+
 impl Bench {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -262,7 +272,7 @@ impl Bench {
         };
         NodeConfig {
             control_directory: directory.join("cntl"),
-            checkpoint_path: RelPath::root(),
+            checkpoint_path: in_force(directory),
             in_use: Arc::new(in_use),
             mount_point: "/scr".into(),
             job_user: "tester".into(),
@@ -274,6 +284,7 @@ impl Bench {
             cache_bytes: 0,
             stores: Vec::new(),
             on_stop: Arc::new(|| {}),
+            on_reload: Arc::new(|| true),
         }
     }
 

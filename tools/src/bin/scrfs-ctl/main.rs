@@ -160,6 +160,9 @@ enum Verb {
         /// End what carries this mark of a job.
         #[arg(long)]
         sweep: Option<String>,
+        /// Have datasets in this directory of the mount, as `SCRFS_CHECKPOINT_PATH` names it.
+        #[arg(long, value_name = "PATH")]
+        checkpoint_path: Option<OsString>,
         /// Do not look at the mount.
         #[arg(long)]
         unmounted: bool,
@@ -197,9 +200,9 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Save { at, limit, newest, every } => {
             save::save(&at.node()?, Duration::from_secs(limit), newest, every)
         }
-        Verb::Probe { at, sweep, unmounted } => {
+        Verb::Probe { at, sweep, checkpoint_path, unmounted } => {
             let point = (!unmounted).then(|| at.point()).transpose()?;
-            probe::probe(point.as_deref(), sweep.as_deref())
+            probe::probe(point.as_deref(), sweep.as_deref(), checkpoint_path.as_deref())
         }
     }
 }

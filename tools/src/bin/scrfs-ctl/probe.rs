@@ -1,6 +1,8 @@
 //! `scrfs-ctl probe`: see [`scrfs_tools::probe`]. Its exit code is 0 whenever there is an answer.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ use scrfs_tools::{Failure, Outcome, output};
 
 /// A daemon that takes longer is not fit. With [`SWEEP`] below what scrfs-run waits for the whole probe.
 const ANSWER: Duration = Duration::from_secs(4);
+/// A mount that is to serve by the job's checkpoint path has so long for it.
+const RELOAD: Duration = Duration::from_secs(2);
 /// How long processes may take to end after KILL.
 const SWEEP: Duration = Duration::from_secs(2);
 /// Looks for what was started while others were being ended.
@@ -23,7 +27,7 @@ const ROUNDS_MAX: u32 = 20;
 /// Processes named of each kind; more say nothing more.
 const NAMED_MAX: usize = 8;
 
-pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
+pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: Option<&OsStr>) -> Outcome {
     let host = nix::unistd::gethostname().map_err(|e| Failure::new(format!("host name: {e}")))?;
     let mut report = Report { host: host.to_string_lossy().into_owned(), ..Report::default() };
     let token = sweep.and_then(Token::parse);
@@ -34,7 +38,7 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
         }
         report.foreign = foreign(token);
     }
-    match mount.map(|dir| Node::at(dir)?.within(ANSWER).status()).transpose() {
+    match mount.map(|dir| status_of(dir, checkpoint_path)).transpose() {
         Ok(status) => {
             report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
             report.newest = status.as_ref().map(newest).unwrap_or_default();
@@ -55,6 +59,15 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
     report.foreign.truncate(NAMED_MAX);
     report.writers.truncate(NAMED_MAX);
     output::data(&report.line())
+}
+
+/// Of the mount at `dir`, once its datasets are where the job has them.
+fn status_of(dir: &Path, checkpoint_path: Option<&OsStr>) -> Outcome<NodeStatus> {
+    let node = Node::at(dir)?.within(ANSWER);
+    if let Some(path) = checkpoint_path {
+        node.choose_checkpoint_path(path.as_bytes(), RELOAD)?;
+    }
+    node.status()
 }
 
 /// The mount is another job's.

@@ -92,6 +92,8 @@ pub(crate) struct Job {
     pub(crate) excluded: Vec<String>,
     pub(crate) ranks_per_node: usize,
     pub(crate) mount: PathBuf,
+    /// `SCRFS_CHECKPOINT_PATH`, if it is set.
+    pub(crate) checkpoint_path: Option<PathBuf>,
     pub(crate) prefix: PathBuf,
     /// No dataset of earlier runs is presented.
     pub(crate) fresh: bool,
@@ -168,12 +170,21 @@ impl Arguments {
         let user_file = user_file.filter(|(name, _)| is_unset(&environment, name)).collect();
         let coordinator = self.coordinator.map(|path| absolute(&path)).transpose()?;
         let beside = beside_this_program()?;
+        let mount = self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?;
+        if let Some(path) = &config.checkpoint_path {
+            scrfs::mount::checkpoint_path::relative(path, &mount).map_err(|refused| {
+                Failure::new(format!("SCRFS_CHECKPOINT_PATH: {refused}"))
+                    .hint("name a directory of its own, relative to the mount point")
+                    .code(2)
+            })?;
+        }
         Ok(Job {
             enable: config.enable,
             plan,
             excluded: config.exclude_nodes,
             ranks_per_node,
-            mount: self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?,
+            mount,
+            checkpoint_path: config.checkpoint_path,
             prefix,
             fresh: self.fresh,
             flush_every: config.flush_every,

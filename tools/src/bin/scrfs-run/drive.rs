@@ -141,6 +141,7 @@ impl Driver {
             lines: job.lines.clone(),
             ctl: job.ctl.clone(),
             mount: job.mount.clone(),
+            checkpoint_path: job.checkpoint_path.clone(),
             token: job.token.to_string(),
         };
         let log = Log::at(job.prefix.join(".scr/scrfs-run.log"));

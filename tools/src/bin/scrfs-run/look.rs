@@ -35,6 +35,8 @@ pub(crate) struct Looker {
     pub(crate) lines: Lines,
     pub(crate) ctl: PathBuf,
     pub(crate) mount: PathBuf,
+    /// `SCRFS_CHECKPOINT_PATH`, if the job has set it.
+    pub(crate) checkpoint_path: Option<PathBuf>,
     pub(crate) token: String,
 }
 
@@ -151,6 +153,10 @@ impl Looker {
             vec![self.ctl.as_os_str(), "probe".as_ref(), "--mount".as_ref(), self.mount.as_os_str()];
         if sweep {
             command.extend([OsStr::new("--sweep"), OsStr::new(&self.token)]);
+            // While no program of the job runs.
+            if let Some(path) = &self.checkpoint_path {
+                command.extend([OsStr::new("--checkpoint-path"), path.as_os_str()]);
+            }
         }
         let launcher = self.lines.service.as_ref();
         match bounded(&self.lines.tool(hosts, &command), limit, true) {
