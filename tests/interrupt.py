@@ -60,7 +60,8 @@ def stand_ins():
     program("only", "cargo", ONLY)
     shutil.copytree(TOP / "deploy", WORK / "tree/deploy")
     (WORK / "tree/tests").mkdir()
-    shutil.copy(TOP / "tests/run", WORK / "tree/tests/run")
+    for name in ["run", "checks.sh", "timed"]:
+        shutil.copy(TOP / "tests" / name, WORK / "tree/tests" / name)
 
 
 def processes():

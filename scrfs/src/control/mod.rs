@@ -33,7 +33,7 @@ pub use held::{
 };
 pub use settings::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings, StoreRule};
 
-/// Settings for this crate's tests.
+/// Settings for this crate's tests. No wait of theirs ends while a test runs: a test of its end makes it short.
 #[cfg(test)]
 pub(crate) fn test_settings() -> Settings {
     Settings {
@@ -41,8 +41,8 @@ pub(crate) fn test_settings() -> Settings {
         user: "tester".into(),
         job_id: "j1".into(),
         checkpoint_path: None,
-        coordinator_wait_ms: 300,
-        seal_timeout_ms: 400,
+        coordinator_wait_ms: 60_000,
+        seal_timeout_ms: 60_000,
         cache_size: 2,
         cache_bytes: 0,
         scheme: crate::dataset::Scheme::Xor,
