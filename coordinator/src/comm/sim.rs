@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     fn wait(t: &mut SimTransport) -> Received {
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_mins(1);
         while Instant::now() < end {
             if let Some(message) = t.poll().unwrap() {
                 return message;

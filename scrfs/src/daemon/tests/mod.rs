@@ -44,7 +44,7 @@ use crate::store::Store;
 use crate::stores::{Place, Stores};
 
 /// Longer than anything here takes.
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_mins(1);
 
 fn path(text: &str) -> RelPath {
     RelPath::new(text).unwrap()
@@ -308,7 +308,7 @@ impl Bench {
             operators: None,
             job_id: "j1".into(),
             host: "n0".into(),
-            coordinator_wait: Duration::from_mins(1),
+            coordinator_wait: Duration::from_mins(10),
             cache_bytes: 0,
             stores: Vec::new(),
             on_stop: Arc::new(|| {}),
