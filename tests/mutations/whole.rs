@@ -313,6 +313,7 @@ fn status() -> NodeStatus {
         was_attached: true,
         epoch: 9,
         datasets: vec![dataset],
+        more_open: 0,
         waiting: 0,
         priority: scrfs::status::PriorityStatus::default(),
     }

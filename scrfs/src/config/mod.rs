@@ -7,7 +7,7 @@
 mod account;
 pub mod defs;
 mod descriptors;
-mod ending;
+pub mod ending;
 mod file;
 pub mod hosts;
 mod mount_point;
@@ -595,7 +595,7 @@ impl Layers {
                 overhead: self.small("SCR_CHECKPOINT_OVERHEAD")?.unwrap_or_default(),
                 halt_seconds: self.count("SCR_HALT_SECONDS")?.unwrap_or_default(),
                 end_time: self.count("SCRFS_END_TIME")?.unwrap_or_default(),
-                end_reserve: ending.reserve(),
+                end_reserve: ending.reserve().as_secs(),
             },
             ending,
             user_file: self.of_rank(Rank::User),

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use scrfs::status::NodeStatus;
+use scrfs::status::{Changed, NodeStatus};
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
-use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Unsealed};
+use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Stage, Unsealed};
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
@@ -42,7 +42,7 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
         Ok(status) => {
             report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
             report.newest = status.as_ref().map(newest).unwrap_or_default();
-            report.unsealed = status.as_ref().map(unsealed).unwrap_or_default();
+            (report.unsealed, report.more_unsealed) = status.as_ref().map(unsealed).unwrap_or_default();
             report.unsaved = status.as_ref().and_then(unsaved);
             let attached = status.and_then(|status| status.coordinator);
             let pid = attached.and_then(|attached| u32::try_from(attached.pid).ok());
@@ -82,10 +82,24 @@ fn newest(status: &NodeStatus) -> u64 {
     status.datasets.iter().filter(|d| d.is_complete()).map(|d| d.id).max().unwrap_or(0)
 }
 
-fn unsealed(status: &NodeStatus) -> Vec<Unsealed> {
-    let open = status.datasets.iter().filter(|dataset| dataset.state == "open" && dataset.files > 0);
-    let shown = open.map(|d| Unsealed { name: d.name.clone(), files: d.files, bytes: d.bytes });
-    shown.take(NAMED_MAX).collect()
+/// What of its datasets is not sealed, and how many others there are.
+fn unsealed(status: &NodeStatus) -> (Vec<Unsealed>, u64) {
+    let begun = status.datasets.iter().filter_map(|d| {
+        let stage = match d.state.as_str() {
+            "open" if d.files > 0 => Stage::Open,
+            "sealing" | "encoding" => Stage::Sealing,
+            _ => return None,
+        };
+        Some(Unsealed { name: d.name.clone(), stage, files: d.files, bytes: d.bytes })
+    });
+    let changed = status.datasets.iter().filter_map(|d| {
+        let Changed { files, bytes, .. } = *d.changed.as_ref()?;
+        Some(Unsealed { name: d.name.clone(), stage: Stage::Changed, files, bytes })
+    });
+    let mut all: Vec<Unsealed> = begun.chain(changed).collect();
+    let more = all.len().saturating_sub(NAMED_MAX) as u64 + status.more_open;
+    all.truncate(NAMED_MAX);
+    (all, more)
 }
 
 /// The newest protected dataset, in words, if it is not on the PFS.
@@ -251,6 +265,8 @@ fn device(path: &Path) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::status::DatasetStatus;
+
     use super::*;
 
     #[test]
@@ -349,6 +365,35 @@ mod tests {
         add_attached(&token, child.id(), &mut named);
         assert_eq!(named, [], "killed by its launcher, not yet ended");
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn all_that_is_not_sealed_is_told_or_counted() {
+        use crate::status::tests::{dataset, node};
+        let mut changed = dataset(3, "ck.3", "flushed", &["n1"]);
+        changed.changed = Some(Changed { since_us: None, files: 1, bytes: 9, removed: 2 });
+        let empty = DatasetStatus { files: 0, ..dataset(0, "made", "open", &["n1"]) };
+        let mut status = node(vec![
+            dataset(0, "ck.6", "open", &["n1"]),
+            empty,
+            dataset(5, "ck.5", "sealing", &["n1"]),
+            dataset(4, "ck.4", "encoding", &["n1"]),
+            changed,
+            dataset(2, "ck.2", "protected", &["n1"]),
+        ]);
+        let (found, more) = unsealed(&status);
+        let found: Vec<_> = found.iter().map(|u| (u.name.as_str(), u.stage)).collect();
+        let expected = [
+            ("ck.6", Stage::Open),
+            ("ck.5", Stage::Sealing),
+            ("ck.4", Stage::Sealing),
+            ("ck.3", Stage::Changed),
+        ];
+        assert_eq!((found.as_slice(), more), (expected.as_slice(), 0));
+        status.datasets = (0..20).map(|at| dataset(0, &format!("d{at}"), "open", &["n1"])).collect();
+        status.more_open = 7;
+        let (found, more) = unsealed(&status);
+        assert_eq!((found.len(), more), (NAMED_MAX, 20 - NAMED_MAX as u64 + 7));
     }
 
     #[test]

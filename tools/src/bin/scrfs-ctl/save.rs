@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use scrfs::status::{DatasetStatus, NodeStatus, SEALED};
 use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, bytes_for_people, hosts_for_people};
+use scrfs_tools::probe::NAMED;
 use scrfs_tools::{Failure, Outcome};
 
 use crate::wait::{DUE, PAUSE, TELL, busy, is_due};
@@ -85,7 +86,7 @@ fn unsaved(left: &[&DatasetStatus], limit: Duration) -> Failure {
             hosts_for_people(dataset.hosts.iter().map(String::as_str))
         )
     });
-    Failure::new(lines.collect::<Vec<_>>().join("\n")).hint(LATER)
+    Failure::new(lines.collect::<Vec<_>>().join("\n")).hint(LATER).code(NAMED)
 }
 
 #[cfg(test)]

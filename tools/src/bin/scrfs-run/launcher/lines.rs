@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{CommandLine, Kind, Launcher, Task};
+use super::{CommandLine, Cpus, Kind, Launcher, Task};
+use crate::layout;
 use crate::supervise::Start;
 
 /// Of Open MPI's parameters in the environment, those that say how to reach nodes; the others are the program's.
@@ -66,6 +67,7 @@ impl Lines {
             command: command.to_vec(),
             environment,
             kind: Kind::Program,
+            cpus: layout::cpus_per_task(&self.environment, ranks_per_node),
         })
     }
 
@@ -123,6 +125,7 @@ impl Lines {
             command: command.iter().map(|&word| word.to_owned()).collect(),
             environment,
             kind,
+            cpus: Cpus::Any,
         });
         CommandLine { directory: Some("/".into()), ..line }
     }
