@@ -11,10 +11,10 @@ use crossbeam_channel::{Sender, unbounded};
 use scrfs::control::client::{self, ClientError, DataConnection, Link};
 use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Role};
 use scrfs::ids::Epoch;
+use scrfs::prefix::status::Source;
 use scrfs::status::NodeStatus;
 
 use crate::jobs::link::{Connector, DataLink};
-use crate::pfs::status::Source;
 
 /// How long a mount may take to come up.
 pub const MOUNT_LIMIT: Duration = Duration::from_mins(1);

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use scrfs::control::{self, Command};
 use scrfs::halt::{self, Stop, When};
+use scrfs::prefix::PfsTask;
 use scrfs::record::Halt;
 
 use super::Running;
 use super::cluster::Cluster;
 use super::policy::MS;
-use crate::pfs::PfsTask;
 
 /// Between two looks at the halt file, microseconds.
 const LOOK: u64 = 10_000 * MS;

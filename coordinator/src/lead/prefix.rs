@@ -2,9 +2,9 @@
 
 use scrfs::control::Command;
 use scrfs::dataset::Catalog;
+use scrfs::prefix::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
 
 use super::{Phase, Running, Survey};
-use crate::pfs::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
 
 impl Running {
     pub(super) fn pfs(&mut self, outcome: PfsOutcome) {

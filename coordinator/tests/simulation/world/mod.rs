@@ -18,9 +18,9 @@ use scrfs::control::{
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
+use scrfs::prefix::{PfsCause, PfsTask};
 use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lead, Output};
-use scrfs_coordinator::pfs::{PfsCause, PfsTask};
 
 use self::jobs::Share;
 use crate::daemon::{Daemon, Dataset, Trouble};

@@ -8,9 +8,9 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use scrfs::ids::Epoch;
+use crate::ids::Epoch;
 
-use super::prefix::{PfsError, Prefix, Result, read_bounded};
+use super::directory::{PfsError, Prefix, Result, read_bounded};
 
 /// Tries against another that takes over the same stale lock.
 const TRIES: usize = 16;
@@ -46,7 +46,7 @@ impl Lock {
                 break;
             }
             tracing::warn!(holder, "the lock of an earlier start is taken over");
-            super::prefix::remove_file(&path)?;
+            super::directory::remove_file(&path)?;
         }
         Err(PfsError::Locked { path, holder })
     }

@@ -5,18 +5,18 @@ use std::io;
 
 use crossbeam_channel::{Sender, unbounded};
 
+use super::directory::{PfsError, Prefix, Result, exists};
 use super::lock::Lock;
-use super::prefix::{PfsError, Prefix, Result, exists};
 use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose};
-use crate::message::Opening;
 
 /// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its sender.
-pub fn start(opening: &Opening, done: impl Fn(PfsOutcome) + Send + 'static) -> io::Result<Sender<PfsTask>> {
-    let host = opening.hosts.first().map_or("", String::as_str);
-    let prefix = Prefix::new(&opening.settings.prefix, opening.epoch, host);
+///
+/// # Errors
+/// No thread can be had.
+pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::Result<Sender<PfsTask>> {
     let (tasks, waiting) = unbounded::<PfsTask>();
     let work = move || {
-        scrfs::priority::threads::be_nice();
+        crate::priority::threads::be_nice();
         for task in waiting {
             let outcome = carry_out(&prefix, &task).unwrap_or_else(|error| {
                 tracing::warn!(%error, "a task on the PFS failed");

@@ -8,14 +8,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use scrfs::control::loose::{Age, LooseKind, LooseSet, LooseStamp};
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::path::RelPath;
+use crate::control::loose::{Age, LooseKind, LooseSet, LooseStamp};
+use crate::ids::{DatasetId, Epoch};
+use crate::path::RelPath;
 
-use super::index;
-use super::prefix::{
+use super::directory::{
     PfsError, Prefix, Result, exists, read_bounded, remove_tree, rename, sync_directory, sync_parent,
 };
+use super::index;
 
 /// The bytes before the body of `versions`: CRC32 of the body, big-endian.
 const HEAD: usize = 4;
@@ -166,8 +166,8 @@ fn read_set(place: &Path, age: Age) -> Result<LooseSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scrfs::control::loose::{LooseEntry, LooseOwner, LooseVersion};
-    use scrfs::ids::RequestId;
+    use crate::control::loose::{LooseEntry, LooseOwner, LooseVersion};
+    use crate::ids::RequestId;
 
     fn set(age: Age, serial: u64, says: &str) -> LooseSet {
         let version = |serial, name: &str, kind, bytes: &str| LooseVersion {

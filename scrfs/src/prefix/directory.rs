@@ -6,10 +6,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use scrfs::hash::FormatError;
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::path::RelPath;
-use scrfs::record::{Record, RecordError};
+use crate::hash::FormatError;
+use crate::ids::{DatasetId, Epoch};
+use crate::path::RelPath;
+use crate::record::{Record, RecordError};
 
 /// A record on the PFS is at most this many bytes.
 pub(super) const RECORD_BYTES_MAX: u64 = 256 << 20;
@@ -71,7 +71,7 @@ pub(super) type Result<T> = std::result::Result<T, PfsError>;
 
 /// The job's directory on the PFS, as coordinators of one epoch use it.
 #[derive(Debug)]
-pub(super) struct Prefix {
+pub struct Prefix {
     root: PathBuf,
     pub(super) epoch: Epoch,
     /// For the lock file.
@@ -82,7 +82,8 @@ pub(super) struct Prefix {
 }
 
 impl Prefix {
-    pub(super) fn new(root: &[u8], epoch: Epoch, host: &str) -> Self {
+    /// The prefix at `root`, for coordinators of `epoch`; `host` is whom a lock of the index names.
+    pub fn new(root: &[u8], epoch: Epoch, host: &str) -> Self {
         Self {
             root: PathBuf::from(OsString::from_vec(root.to_vec())),
             epoch,
@@ -123,7 +124,7 @@ impl Prefix {
 
     /// Fails where SCR has datasets in a layout that this version cannot read.
     pub(super) fn is_ours(&self) -> Result<()> {
-        match scrfs::prefix::foreign_layout(&self.root).map_err(PfsError::io(&self.root, "look at"))? {
+        match super::foreign_layout(&self.root).map_err(PfsError::io(&self.root, "look at"))? {
             Some(layout) => Err(PfsError::unusable(&self.root, layout.to_string())),
             None => Ok(()),
         }
@@ -131,7 +132,7 @@ impl Prefix {
 
     /// Makes `<prefix>/.scr`.
     pub(super) fn make(&self) -> Result<()> {
-        scrfs::prefix::make(&self.root).map(drop).map_err(PfsError::io(&self.root, "mkdir"))
+        super::make(&self.root).map(drop).map_err(PfsError::io(&self.root, "mkdir"))
     }
 
     /// Fails when coordinators of a newer epoch have begun.
@@ -172,7 +173,7 @@ impl Prefix {
             }
             self.steps_left.set(left - 1);
         }
-        scrfs::faults::hit(point).map_err(PfsError::io(&self.root, point))
+        crate::faults::hit(point).map_err(PfsError::io(&self.root, point))
     }
 }
 

@@ -9,21 +9,21 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::dataset::{Catalog, Entry, EntryKind};
+use crate::ids::{DatasetId, Epoch};
+use crate::path::RelPath;
+use crate::record::Summary;
+use crate::store::beneath;
+use crate::transfer::pfs::restore_attributes;
 use rustix::fs::{Mode, OFlags};
-use scrfs::dataset::{Catalog, Entry, EntryKind};
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::path::RelPath;
-use scrfs::record::Summary;
-use scrfs::store::beneath;
-use scrfs::transfer::pfs::restore_attributes;
 
 use super::catalog::Published;
-use super::index;
-use super::lock::Lock;
-use super::prefix::{
+use super::directory::{
     PfsError, Prefix, Result, exists, is_name, read_record, remove_file, remove_tree, rename, replace,
     sync_directory,
 };
+use super::index;
+use super::lock::Lock;
 
 /// Makes the directory that daemons copy into, with the dataset's directories and links.
 pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
