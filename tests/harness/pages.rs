@@ -1,6 +1,6 @@
 //! What the pages for people say about commands, options and files, held against the real ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +12,27 @@ const TOOLS: [&str; 4] = ["scrfs", "scrfs-ctl", "scrfs-run", "scrfs-perf"];
 const WITH_VERBS: [&str; 2] = ["scrfs", "scrfs-ctl"];
 /// Where our own files are.
 const OURS: [&str; 2] = ["deploy/", "tests/"];
+/// Folders of ours, as pages that speak of the source name them.
+const FOLDERS: [&str; 5] = ["coordinator/", "deploy/", "scrfs/", "tests/", "tools/"];
+/// What happened and is over: files may be gone since.
+const HISTORY: &str = "CHANGELOG.md";
+/// Where the messages between coordinators, daemons and tools are: the variants of an enum, or a struct that is one.
+const MESSAGES: [(&str, &str); 12] = [
+    ("scrfs/src/control/command.rs", "Command"),
+    ("scrfs/src/control/event.rs", "Event"),
+    ("scrfs/src/control/data.rs", "DataRequest"),
+    ("scrfs/src/control/data.rs", "DataReply"),
+    ("scrfs/src/control/greeting.rs", "Role"),
+    ("scrfs/src/control/greeting.rs", "Welcome"),
+    ("scrfs/src/control/greeting.rs", "Ask"),
+    ("scrfs/src/control/greeting.rs", "Answer"),
+    ("scrfs/src/control/ready.rs", "Ready"),
+    ("scrfs/src/control/ready.rs", "HaltDue"),
+    ("scrfs/src/control/lost.rs", "Lost"),
+    ("coordinator/src/message.rs", "PeerMessage"),
+];
+/// The first column of a table of messages, and the number of its columns.
+const TABLE: (&str, usize) = ("| message |", 5);
 
 /// Links of all pages lead to files.
 pub fn links(top: &Path, sources: &[Source]) -> Vec<String> {
@@ -41,8 +62,110 @@ pub fn commands(top: &Path, bin: &Path, pages: &[&Source]) -> Vec<String> {
     broken
 }
 
+/// Source files that pages name are there. A name may lack what is in front, as long as one file only can be meant.
+pub fn files(top: &Path, pages: &[Source], sources: &[Source]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for page in pages.iter().filter(|s| is_page(s) && s.path != HISTORY) {
+        for name in spans(&page.text).filter(|span| !span.contains(char::is_whitespace)) {
+            let whole = FOLDERS.iter().any(|folder| name.starts_with(folder));
+            let ends = format!("/{name}");
+            let found = sources.iter().filter(|s| s.path == name || s.path.ends_with(&ends)).count();
+            if whole && !top.join(name).exists() || !whole && is_rust(name) && found == 0 {
+                broken.push(format!("{}: no such file: {name}", page.path));
+            } else if !whole && is_rust(name) && found > 1 {
+                broken.push(format!("{}: {found} files end so: {name}", page.path));
+            }
+        }
+    }
+    broken
+}
+
+/// The tables of `page` have a whole row for each message, and for nothing else; and what the page says of messages names
+/// things that the sources of the protocol have.
+pub fn messages(sources: &[Source], page: &Source) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in table(&page.text) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        if cells.len() != TABLE.1 || cells.iter().any(|cell| cell.is_empty()) {
+            broken.push(format!("{}: not {} cells: {row}", page.path, TABLE.1));
+        }
+        *rows.entry(cells[0].trim_matches('`')).or_default() += 1;
+    }
+    for (path, name) in MESSAGES {
+        let declared = kinds(sources, path, name);
+        if declared.is_empty() {
+            broken.push(format!("{path}: no {name}"));
+        }
+        for kind in declared {
+            match rows.remove(kind.as_str()) {
+                Some(1) => {}
+                Some(more) => broken.push(format!("{}: {more} rows for {kind}", page.path)),
+                None => broken.push(format!("{}: no row for {kind}", page.path)),
+            }
+        }
+    }
+    broken.extend(rows.into_keys().map(|row| format!("{}: no message: {row}", page.path)));
+    let beside = |source: &&Source| MESSAGES.iter().any(|(path, _)| folder(path) == folder(&source.path));
+    let known: BTreeSet<&str> = sources.iter().filter(beside).flat_map(|s| words(&s.text)).collect();
+    let named = spans(&page.text).filter(|span| is_type(span)).flat_map(|span| span.split("::"));
+    let unknown: BTreeSet<&str> = named.filter(|name| !known.contains(name)).collect();
+    broken.extend(unknown.into_iter().map(|name| format!("{}: nothing is called {name}", page.path)));
+    broken
+}
+
+/// Rows of the tables of messages.
+fn table(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    text.lines().filter(move |line| {
+        let begins = line.starts_with(TABLE.0);
+        inside = begins || inside && line.starts_with('|');
+        inside && !begins && !line.starts_with("|-")
+    })
+}
+
+/// The messages that `name` declares; none if it is not there.
+fn kinds(sources: &[Source], path: &str, name: &str) -> Vec<String> {
+    let Some(source) = sources.iter().find(|s| s.path == path) else { return Vec::new() };
+    if source.text.contains(&format!("\npub struct {name} {{\n")) {
+        return vec![name.to_owned()];
+    }
+    let begin = format!("\npub enum {name} {{\n");
+    let body = source.text.split_once(&begin).and_then(|(_, rest)| rest.split_once("\n}"));
+    let lines = body.map(|(body, _)| body).unwrap_or_default().lines();
+    let named = lines.filter_map(|line| line.strip_prefix("    ")).filter(|line| line.starts_with(is_upper));
+    named.filter_map(|line| words(line).next()).map(|variant| format!("{name}::{variant}")).collect()
+}
+
+/// `Event` and `Event::Marker`, and neither `EIO` nor `.complete`.
+fn is_type(span: &str) -> bool {
+    let part = |part: &str| part.starts_with(is_upper) && part.chars().all(char::is_alphanumeric);
+    span.split("::").all(part) && span.contains(|c: char| c.is_ascii_lowercase())
+}
+
+fn is_upper(c: char) -> bool {
+    c.is_ascii_uppercase()
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())
+}
+
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// What is between backquotes.
+fn spans(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
 fn is_page(source: &Source) -> bool {
     Path::new(&source.path).extension().is_some_and(|e| e == "md")
+}
+
+fn is_rust(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e == "rs")
 }
 
 /// Code of a page: indented lines without their comments, and what is between backquotes.
@@ -51,7 +174,7 @@ fn codes(text: &str) -> Vec<String> {
     for line in text.lines() {
         match line.strip_prefix("    ") {
             Some(code) => found.push(code.split(" #").next().unwrap_or_default().trim().to_owned()),
-            None => found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned)),
+            None => found.extend(spans(line).map(str::to_owned)),
         }
     }
     found

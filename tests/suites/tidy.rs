@@ -83,3 +83,36 @@ fn pages_name_what_is_there() {
     assert_eq!(pages::commands(&workspace(), &bin_dir(), &[&bad]).len(), 5);
     assert_eq!(pages::links(&workspace(), &[bad]).len(), 1);
 }
+
+#[test]
+fn pages_name_files_that_are_there() {
+    let sources = tidy::sources(&workspace()).expect("the sources");
+    let broken = pages::files(&workspace(), &sources, &sources);
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+    // It bites: two that are not there, and one that may be any of several.
+    let text = "`scrfs/src/gone.rs`, `fs/gone.rs`, `mod.rs`, `scrfs/src/fs/open.rs`, `fs/open.rs`, `scrfs/src/fs/`, `.scr/flush.rst`\n";
+    let bad = Source { path: "README.md".into(), text: text.into() };
+    assert_eq!(pages::files(&workspace(), &[bad], &sources).len(), 3);
+}
+
+#[test]
+fn the_page_of_the_protocol_has_every_message_once() {
+    let sources = tidy::sources(&workspace()).expect("the sources");
+    let page = sources.iter().find(|s| s.path == "scrfs/docs/protocol.md").expect("the page");
+    let broken = pages::messages(&sources, page);
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+    // It bites.
+    let row = page.text.lines().find(|line| line.starts_with("| `Command::Freeze` |")).expect("a row");
+    let row = format!("{row}\n");
+    let edits = [
+        (page.text.replace(&row, ""), 1),
+        (page.text.replace(&row, &row.repeat(2)), 1),
+        (page.text.replace(&row, &row.replace("Command::Freeze", "Command::Chill")), 3),
+        (page.text.replace(&row, "| `Command::Freeze` | lead |\n"), 1),
+        (format!("{}`Event::Thawed`\n", page.text), 1),
+    ];
+    for (text, wanted) in edits {
+        let broken = pages::messages(&sources, &Source { path: page.path.clone(), text });
+        assert_eq!(broken.len(), wanted, "{broken:?}");
+    }
+}
