@@ -218,6 +218,7 @@ fn settings() -> Settings {
         prefix: b"/pfs/job".to_vec(),
         user: "u".into(),
         job_id: "j".into(),
+        checkpoint_path: None,
         coordinator_wait_ms: 10_000,
         seal_timeout_ms: 30_000,
         cache_size: 2,
