@@ -13,6 +13,7 @@ use crate::scheduler;
 
 /// A scheduler that takes longer is not waited for.
 const LIMIT: Duration = Duration::from_secs(10);
+const AGAIN_LIMIT: Duration = Duration::from_secs(2);
 /// More hosts than any allocation has.
 const HOSTS_BYTES_MAX: usize = 1 << 20;
 
@@ -50,10 +51,15 @@ impl Question {
         Some(Self(command(&words, environment)))
     }
 
+    /// Asks again. What was known holds where no answer comes soon: a relaunch does not wait for a scheduler.
+    pub(crate) fn ask_again(&self) -> Result<Option<u64>, String> {
+        self.ask(AGAIN_LIMIT)
+    }
+
     /// When it ends, seconds since 1970; `None`: never.
-    pub(crate) fn ask(&self) -> Result<Option<u64>, String> {
+    fn ask(&self, limit: Duration) -> Result<Option<u64>, String> {
         let failed = || format!("{} failed", self.0.program.display());
-        let ended = look::bounded(&self.0, LIMIT, true).map_err(|e| format!("{}: {e}", failed()))?;
+        let ended = look::bounded(&self.0, limit, true).map_err(|e| format!("{}: {e}", failed()))?;
         let mut lines = ended.output.lines().map(str::trim).filter(|line| !line.is_empty());
         if ended.code != Some(0) {
             return Err(lines.next().map_or_else(failed, str::to_owned));
@@ -87,7 +93,7 @@ pub(crate) fn end(known: u64, environment: &BTreeMap<OsString, OsString>) -> End
         output::talk(&format!("scrfs-run: warning: {name} is {known}, which is past: it has no effect"));
     }
     let asked = match &question {
-        Some(question) => question.ask(),
+        Some(question) => question.ask(LIMIT),
         None if !is_users && set(environment, "PBS_JOBID").is_some() => {
             Err("PBS does not tell its jobs".to_owned())
         }

@@ -39,7 +39,7 @@ impl Driver {
         let question = self.job.end_question.clone().filter(|_| sweep && self.starts > 0);
         let started = spawn("look", move || {
             let (nodes, end) = std::thread::scope(|scope| {
-                let asking = question.map(|question| scope.spawn(move || question.ask()));
+                let asking = question.map(|question| scope.spawn(move || question.ask_again()));
                 let nodes = looker.look(&hosts, sweep, doubt);
                 (nodes, asking.and_then(|asking| asking.join().ok()))
             });
@@ -61,7 +61,7 @@ impl Driver {
         let (question, queue) = (self.job.end_question.clone(), self.queue.clone());
         let nobody = || Err("nobody can be asked".to_owned());
         let ask = move || {
-            let asked = question.map_or_else(nobody, |question| question.ask());
+            let asked = question.map_or_else(nobody, |question| question.ask_again());
             drop(queue.send(Event::AllocationEnds(asked)));
         };
         if let Err(failure) = spawn("end", ask) {

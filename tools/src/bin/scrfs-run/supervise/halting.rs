@@ -97,8 +97,8 @@ impl Supervisor {
                 None => "the allocation has no end now".to_owned(),
             }));
             // New ones know it.
-            let runs_on = self.phase == Phase::Running && self.stop_at().is_none_or(|at| at > now);
-            if runs_on && self.is_settled() {
+            let runs_on = self.phase == Phase::Running && self.halting.is_none();
+            if runs_on && self.stop_at().is_none_or(|at| at > now) && self.is_settled() {
                 out.push(Output::StopCoordinators);
             }
         } else if let Some(reason) = due.filter(|_| self.halting.is_none() && self.phase == Phase::Running) {
