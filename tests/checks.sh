@@ -19,8 +19,9 @@ check() {
     step "${@:2}" || fail "$1"
 }
 
-# end NAME: of what has begun before.
+# end NAME: of what was begun before.
 end() {
+    say "$1, begun before"
     finish "$1" || fail "$1"
 }
 
