@@ -43,6 +43,7 @@ impl Lead {
             prefix: control.join("prefix").into_os_string().into_encoded_bytes(),
             user: "root".into(),
             job_id: "t".into(),
+            checkpoint_path: None,
             coordinator_wait_ms: 600_000,
             seal_timeout_ms: 600_000,
             cache_size: 2,
