@@ -90,9 +90,12 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
     match client::ask(&directory, &Ask::Status, ASK_LIMIT)? {
         Answer::Status(status) => Ok(Found { directory, epoch: Epoch(status.epoch) }),
         Answer::Failed(reason) => Err(NodeError::Status(directory, reason)),
-        Answer::Events(_) | Answer::Done | Answer::Reloading | Answer::Flush(_) | Answer::Stopping => {
-            Err(NodeError::Status(directory, "wrong answer".to_owned()))
-        }
+        Answer::Events(_)
+        | Answer::Done
+        | Answer::Reloading
+        | Answer::Flush(_)
+        | Answer::Scavenged(_)
+        | Answer::Stopping => Err(NodeError::Status(directory, "wrong answer".to_owned())),
     }
 }
 

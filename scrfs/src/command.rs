@@ -47,6 +47,10 @@ enum Action {
         /// What is mounted for this job, wherever that is, and nothing else; when nothing is, that is no error.
         #[arg(long, value_name = "ID")]
         job_id: Option<OsString>,
+        /// First save this node's part of the job's newest protected dataset in the prefix, within so many seconds; when that
+        /// cannot be done nothing is unmounted or removed.
+        #[arg(long, value_name = "SECONDS", requires = "job_id")]
+        save: Option<u64>,
         /// Remove the job's caches and state on this node.
         #[arg(long, requires = "job_id")]
         purge: bool,
@@ -238,11 +242,12 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             let point = mount_point.map_or_else(|| load(bases, None).map(|config| config.mount), Ok)?;
             launch::unmount(&point, force)?;
         }
-        Action::Umount { force, job_id, purge, bases, mount_point } => {
+        Action::Umount { force, job_id, save, purge, bases, mount_point } => {
             let config = load(bases, job_id)?;
             let user = config.claim.is_made().then(|| Account::of_job(&config.claim)).transpose()?;
             let user = user.map(|account| account.name);
-            let order = Order { job_id: config.job_id, user, mount_point, purge, force };
+            let save = save.map(Duration::from_secs);
+            let order = Order { job_id: config.job_id, user, mount_point, save, purge, force };
             tell(&jobs::unmount(
                 &order,
                 &Bases { control: config.control_base, caches: config.cache_bases },

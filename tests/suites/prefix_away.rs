@@ -84,7 +84,7 @@ fn one_that_the_jobs_user_may_only_read_and_then_not_even_that() {
 
 /// Stops the processes `pids` of the FUSE server of `mount` at a moment when no request of a program is with them. A
 /// process whose request a stopped server has read cannot be ended by any signal, which no restart can mend.
-fn stop_between_requests(pids: &str, mount: &str) -> String {
+pub(crate) fn stop_between_requests(pids: &str, mount: &str) -> String {
     format!(
         "set -e; pids=$({pids}); connection=$(mountpoint -d {mount} | cut -d: -f2); mount -t fusectl none /mnt
         threads() {{ for pid in $pids; do cat /proc/$pid/task/*/status; done | grep ^State:; }}

@@ -80,6 +80,11 @@ pub enum Ask {
     CheckpointPath(Vec<u8>),
     /// Unmount and end, as SIGTERM does.
     Stop,
+    /// The job has ended: save this node's part of the newest dataset in the prefix, if it is not on the PFS.
+    Scavenge {
+        /// Give up after so many milliseconds.
+        limit_ms: u64,
+    },
 }
 
 impl Ask {
@@ -104,6 +109,8 @@ pub enum Answer {
     Flush(Flushable),
     /// To [`Ask::Stop`].
     Stopping,
+    /// To [`Ask::Scavenge`].
+    Scavenged(Scavenged),
     /// Not allowed or not possible.
     Failed(String),
 }
@@ -125,6 +132,17 @@ pub enum Flushable {
     Asked(Named),
     /// It is not on the PFS, and no coordinator serves.
     NoCoordinator(Named),
+}
+
+/// What became of the wish that this node's part of the newest dataset be saved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scavenged {
+    /// There is nothing to be saved here, for this reason.
+    Nothing(String),
+    /// A coordinator is attached: it flushes, nobody else.
+    Attached,
+    /// Each dataset that was to be saved, and how it stands; or why it is not saved.
+    Tried(Vec<(Named, Result<String, String>)>),
 }
 
 /// A dataset and its id.

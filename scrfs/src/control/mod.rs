@@ -26,7 +26,7 @@ pub mod stream;
 pub use command::Command;
 pub use data::{DataReply, DataRequest};
 pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
-pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Start, Welcome};
+pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Scavenged, Start, Welcome};
 pub use held::{
     Advice, CarriedFile, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory,
     MemberPart,

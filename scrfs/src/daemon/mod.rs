@@ -16,7 +16,8 @@
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
 //! * `checkpoint_path`: the job's, where it is not the mount's.
-//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
+//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing; `scavenge`: saving when a job
+//!   has ended without coordinators.
 //! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of the lead.
 
 pub mod boundary;
@@ -53,6 +54,7 @@ mod reserve;
 mod restart;
 mod room;
 mod rounds;
+mod scavenge;
 mod seal;
 mod service;
 mod state;

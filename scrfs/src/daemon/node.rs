@@ -50,6 +50,8 @@ pub struct NodeConfig {
     pub job_user: String,
     /// Who may speak on the socket, beside root.
     pub job_uid: u32,
+    /// That user's group.
+    pub job_gid: u32,
     /// The group of `SCRFS_OPERATOR_GROUP`.
     pub operators: Option<u32>,
     /// `SCR_JOB_ID`.
@@ -209,6 +211,7 @@ impl Node {
             table: loaded.table,
             attached: None,
             settings,
+            identity: None,
             local: false,
             lost_at: None,
             freezing: std::collections::HashMap::new(),

@@ -86,6 +86,7 @@ fn start_node(
         mount_point: options.mount_point.clone(),
         job_user: options.user.clone(),
         job_uid: places.uid,
+        job_gid: places.gid,
         job_id: options.job_id.clone(),
         host: host.to_string_lossy().into_owned(),
         coordinator_wait: options.coordinator_wait,

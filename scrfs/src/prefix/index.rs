@@ -161,9 +161,10 @@ fn from_summaries(prefix: &Prefix) -> Result<Index> {
     Ok(index)
 }
 
-fn write(prefix: &Prefix, _held: &Lock, index: &Index) -> Result<()> {
+fn write(prefix: &Prefix, lock: &Lock, index: &Index) -> Result<()> {
     prefix.newest()?;
     prefix.step("flush.index")?;
+    lock.is_held()?;
     replace(&prefix.state("index.scr"), &index.encode())
 }
 

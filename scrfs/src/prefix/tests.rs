@@ -1,6 +1,7 @@
 //! Flush, crash at each step, recovery, reading back.
 
 mod damage;
+mod scavenge;
 mod scr;
 
 use std::fs;
@@ -15,11 +16,17 @@ use crate::record::{Crc32, Rank2FileLeaf};
 use crate::record::{DatasetDescriptor, FileOnPfs, Index, IndexEntry, RankFiles, Record, Summary};
 
 use super::directory::{Prefix, is_name};
-use super::worker::carry_out;
+use super::worker;
 use super::{PfsOutcome, PfsTask, StoredDataset};
 
+fn carry_out(prefix: &Prefix, task: &PfsTask) -> super::directory::Result<PfsOutcome> {
+    worker::carry_out(prefix, task, &|_| {})
+}
+
 fn prefix(root: &Path, epoch: u64) -> Prefix {
-    Prefix::new(root.as_os_str().as_encoded_bytes(), Epoch(epoch), "node0")
+    let mut prefix = Prefix::new(root.as_os_str().as_encoded_bytes(), Epoch(epoch), "node0");
+    prefix.patience = std::time::Duration::from_millis(50);
+    prefix
 }
 
 fn bytes(id: u64, member: u32) -> Vec<u8> {

@@ -13,6 +13,7 @@ mod logs;
 mod loose;
 mod members;
 mod restarts;
+mod scavenge;
 mod stores;
 mod waits;
 
@@ -305,6 +306,7 @@ impl Bench {
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),
+            job_gid: rustix::process::getgid().as_raw(),
             operators: None,
             job_id: "j1".into(),
             host: "n0".into(),

@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::ids::{DatasetId, Member};
 use crate::record::{FileOnPfs, Rank2FileLeaf, RankFiles, Record, Summary};
 
-use super::{catalog, damage, flush, prefix, survey};
+use super::{carry_out, catalog, damage, flush, prefix, survey};
 use crate::prefix::directory::Prefix;
-use crate::prefix::worker::{carry_out, cause};
+use crate::prefix::worker::cause;
 use crate::prefix::{PfsCause, PfsTask, StoredDataset};
 
 /// What the failure to read a dataset's catalog says of it.

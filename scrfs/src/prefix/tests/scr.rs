@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::dataset::EntryKind;
 use crate::ids::{DatasetId, Epoch};
 
-use super::{catalog, prefix, read, survey};
-use crate::prefix::worker::{carry_out, cause};
+use super::{carry_out, catalog, prefix, read, survey};
+use crate::prefix::worker::cause;
 use crate::prefix::{PfsCause, PfsTask, StoredDataset};
 
 /// All files below `directory`, with their bytes.

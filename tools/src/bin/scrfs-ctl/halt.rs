@@ -77,10 +77,6 @@ enum Condition {
 
 pub(crate) fn halt(wish: &Wish) -> Outcome {
     let prefix = prefix(wish.prefix.as_ref())?;
-    if !prefix.join(".scr").is_dir() {
-        return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
-            .hint("name the job's directory on the parallel file system with --prefix or SCR_PREFIX"));
-    }
     let now = jiff::Zoned::now();
     let change = Change::of(wish, &now)?;
     let (itself, names) = living(&prefix)?;
@@ -137,14 +133,19 @@ fn no_named_run_reads_it(prefix: &Path, names: &[String]) -> Failure {
 }
 
 /// As scrfs-run finds it, but for that of a job that is not this process's.
-fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
+pub(crate) fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     environment.extend(named.map(|prefix| ("SCR_PREFIX".into(), prefix.into())));
     let sources =
         Sources::of_process(environment).map_err(|e| Failure::new(format!("working directory: {e}")))?;
     let config = Config::load(&sources, config::read_file)
         .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
-    Ok(config.prefix)
+    let prefix = config.prefix;
+    if !prefix.join(".scr").is_dir() {
+        return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
+            .hint("name the job's directory on the parallel file system with --prefix or SCR_PREFIX"));
+    }
+    Ok(prefix)
 }
 
 fn carry_out(path: &Path, change: &Change) -> Outcome<Halt> {

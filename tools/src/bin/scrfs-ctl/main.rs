@@ -9,6 +9,7 @@ mod place;
 mod print;
 mod probe;
 mod save;
+mod scavenge;
 mod status;
 mod time;
 mod wait;
@@ -137,6 +138,16 @@ enum Verb {
     },
     /// Stops a job at its next checkpoint, at a time, or at once; works without a mount, in the prefix.
     Halt(halt::Wish),
+    /// Publishes what nodes have saved in the prefix when a job ended without its coordinators, as the job's next start does:
+    /// members whose nodes are lost are rebuilt. What cannot be published is named (exit code 1).
+    Scavenge {
+        /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
+        #[arg(long, value_name = "DIR")]
+        prefix: Option<PathBuf>,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// For scrfs-run, at the end of a job: brings to the parallel file system what is to be there, or names it.
     #[command(hide = true)]
     Save {
@@ -197,6 +208,7 @@ fn carry_out(verb: Verb) -> Outcome {
             flush::flush(&at.node()?, dataset.as_deref(), wait, json)
         }
         Verb::Halt(wish) => halt::halt(&wish),
+        Verb::Scavenge { prefix, json } => scavenge::scavenge(prefix.as_ref(), json),
         Verb::Save { at, limit, newest, every } => {
             save::save(&at.node()?, Duration::from_secs(limit), newest, every)
         }
