@@ -69,7 +69,7 @@ fn where_there_is_nothing_to_save_that_is_said_at_once() {
     let _place = (place, prefix(&bench));
     lead.seal(1, "ck");
     kill(&bench, lead);
-    let with = |change: &dyn Fn(&mut crate::control::Settings), why: &str| {
+    let with = |change: &dyn Fn(&mut Settings), why: &str| {
         let former = bench.node.state.lock().settings.clone();
         change(bench.node.state.lock().settings.as_mut().unwrap());
         nothing(&bench, why);
