@@ -128,10 +128,10 @@ pub(crate) struct Supervisor {
     launched: Duration,
     /// Why the first launch failed, and when its launcher said so.
     refusal: Option<(Duration, Refusal)>,
-    /// The last run ended by itself, whatever its code.
-    by_itself: bool,
-    /// Coordinators of this supervisor have settled on the nodes in use.
-    settled_once: bool,
+    /// The exit code of the last run, if it ended by itself.
+    own_code: Option<u8>,
+    /// How coordinators start next on the nodes in use: once some have settled there, they attach.
+    start: Start,
     /// Newest protected datasets that are not on the PFS, in words, and the hosts that say so, by the last look.
     unsaved: BTreeMap<String, Vec<String>>,
     /// After so many runs.
@@ -178,8 +178,8 @@ impl Supervisor {
             named: Vec::new(),
             launched: Duration::ZERO,
             refusal: None,
-            by_itself: false,
-            settled_once: false,
+            own_code: None,
+            start: Start::Restart,
             unsaved: BTreeMap::new(),
             unsaved_at: 0,
             halting: None,
@@ -262,10 +262,10 @@ impl Supervisor {
         }
         self.coordinators = Coordinators::Settled(now);
         self.deadline = None;
-        let presents = !std::mem::replace(&mut self.settled_once, true);
+        let presents = std::mem::replace(&mut self.start, Start::Attach) == Start::Restart;
         match self.phase {
             Phase::Recovering => {
-                (self.launched, self.refusal, self.by_itself) = (now, None, false);
+                (self.launched, self.refusal, self.own_code) = (now, None, None);
                 self.recovery_failures = 0;
                 self.attach_failures = 0;
                 self.runs += 1;
@@ -352,7 +352,7 @@ impl Supervisor {
             Phase::Stopping(end) => self.save(now, end, out),
             Phase::Running => {
                 self.code = if code == 0 { 1 } else { code };
-                self.by_itself = !self.node_lost;
+                self.own_code = (!self.node_lost).then_some(self.code);
                 if self.is_refused(now) {
                     return self.check(out);
                 }

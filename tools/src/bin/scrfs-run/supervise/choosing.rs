@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{After, HALTED, Look, Output, Phase, Supervisor};
+use super::{After, HALTED, Look, Output, Phase, Start, Supervisor};
 
 /// Hints.
 const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
@@ -125,7 +125,7 @@ impl Supervisor {
             );
         }
         self.used = self.first_of(&live, nodes, out);
-        self.settled_once = false;
+        self.start = Start::Restart;
         let spares = live.len() - self.used.len();
         self.tell_unsealed(nodes, out);
         out.push(Output::Say(format!("run {} on {} (spares: {spares})", self.runs + 1, self.used.join(" "))));

@@ -97,9 +97,9 @@ impl Supervisor {
     /// them, what is missing is rebuilt.
     pub(super) fn attach_to_save(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
         if self.used.iter().any(|host| self.excluded.contains(host)) {
-            self.settled_once = false;
+            self.start = Start::Restart;
         }
-        if !self.settled_once {
+        if self.start == Start::Restart {
             self.used = self.savers();
         }
         if self.save_attaches >= ATTACHES_MAX || now >= end.by || self.used.is_empty() {
@@ -108,7 +108,7 @@ impl Supervisor {
         self.save_attaches += 1;
         self.deadline = Some(end.by.min(now + ATTACH_LIMIT));
         out.push(Output::Say("starting coordinators to save the newest dataset".to_owned()));
-        self.start_coordinators(if self.settled_once { Start::Attach } else { Start::Restart }, true, out);
+        self.start_coordinators(self.start, true, out);
     }
 
     /// Who has something unsaved, and others until they are as many as run the program.

@@ -158,7 +158,7 @@ impl Supervisor {
         let again = if self.runs == 0 { "" } else { " again" };
         out.push(Output::Say(format!("halted, because {reason}: the program is not started{again}")));
         out.push(Output::Hint(if halt::is_of_allocation(reason) { NEXT } else { REMOVE }));
-        let code = if self.by_itself { self.code } else { HALTED };
+        let code = self.own_code.unwrap_or(HALTED);
         self.end(now, code, false, out);
     }
 }

@@ -23,7 +23,7 @@ impl Supervisor {
         self.named.push(host.to_owned());
         match self.phase {
             Phase::Running | Phase::Recovering => {
-                (self.code, self.by_itself) = (1, false);
+                (self.code, self.own_code) = (1, None);
                 self.clear(now, After::Look, out);
             }
             Phase::Checking => self.lost_at_the_end(now, out),
@@ -46,7 +46,7 @@ impl Supervisor {
         if self.refusal.take().is_none() {
             out.push(Output::Say("exit 0, but a node was lost: this run does not count as done".to_owned()));
         }
-        (self.code, self.by_itself) = (1, false);
+        (self.code, self.own_code) = (1, None);
         self.clear(now, After::Look, out);
     }
 
