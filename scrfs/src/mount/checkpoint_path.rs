@@ -57,11 +57,11 @@ pub struct Chosen {
 impl Chosen {
     /// Reads the record; `None` where the job has set no path.
     pub fn load(store: &Store) -> Result<Option<Self>, MountError> {
-        let record = store.read(NAME, BYTES_MAX).map_err(|e| MountError::Node(e.to_string()))?;
+        let record = store.read(NAME, BYTES_MAX).map_err(|e| MountError::Start(e.to_string()))?;
         let decode = |bytes: Vec<u8>| {
             postcard::from_bytes(&bytes).map_err(|e| {
                 let path = store.path().join(NAME);
-                MountError::Node(format!("{}: {e}", path.display()))
+                MountError::Start(format!("{}: {e}", path.display()))
             })
         };
         record.map(decode).transpose()
