@@ -99,7 +99,7 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
     }
 }
 
-/// A stand-in for `squeue`: this version of the cluster has no scheduler.
+/// A stand-in for `squeue`: this cluster has no scheduler (the suites of `slurm` ask a real one).
 fn stand_in(cluster: &Cluster, job: &str, prefix: &str) -> String {
     let directory = cluster.pfs().join("stand-in");
     fs::create_dir_all(&directory).expect("the PFS can be written");
@@ -156,7 +156,7 @@ fn the_login_node_is_told_how_the_job_is() {
     assert_eq!(sealed, 1, "each event once: {events}");
     assert!(events.out.contains("\"host\":\"node0\""), "{events}");
 
-    // The scheduler finds it, by id and by itself; the nodes of this cluster have no slurmd, but refuse, so they live.
+    // The scheduler finds it, by id and by itself; nodes without a slurmd refuse, so they live.
     for arguments in ["--job 77", ""] {
         let ran = head(&format!("cd / && {squeue} {BIN}/scrfs-ctl status {arguments}"));
         assert!(ran.must().contains("the scheduler says of job 77 of root: RUNNING on node[0-1]"), "{ran}");

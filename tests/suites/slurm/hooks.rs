@@ -10,6 +10,8 @@ fn hooks_of_nodes_that_fail_and_of_jobs_that_are_ended() {
     other_jobs_pay_nothing(&cluster, &slurm);
     a_node_without_fuse_is_drained_and_comes_back(&cluster, &slurm);
     a_mount_that_fails_is_told_in_the_output(&cluster, &slurm);
+    a_mount_point_that_others_can_change(&cluster, &slurm);
+    names_that_look_like_answers(&cluster, &slurm);
     a_step_that_cannot_be_had(&slurm);
     a_job_that_is_cancelled_in_a_flush(&slurm);
     jobs_that_are_queued_again(&cluster, &slurm);
@@ -41,19 +43,61 @@ fn a_node_without_fuse_is_drained_and_comes_back(cluster: &Cluster, slurm: &Slur
     slurm.await_node(0, "idle");
 }
 
-/// Nobody's fault that Slurm should know of: the job hears of it, and scrfs-run goes without the node.
+/// Nobody's fault that Slurm should know of: the job hears of it, of every node, and scrfs-run goes without them.
 fn a_mount_that_fails_is_told_in_the_output(cluster: &Cluster, slurm: &Slurm<'_>) {
-    cluster.on(0).run(&format!("mount -o remount,ro {CACHE}")).must();
+    let remount = |how: &str| {
+        for node in [0, 2] {
+            cluster.on(node).run(&format!("mount -o remount,{how} {CACHE}")).must();
+        }
+    };
+    remount("ro");
     let job = Saver::new(slurm, "failing");
     let batch = job.submit("--nodes=6", "export SCR_FLUSH=0", "--nodes 4", "2 uneven");
     job.await_state(&batch, "COMPLETED");
     let output = job.output(&batch);
     assert!(output.contains("scrfs is not mounted on node0: "), "{output}");
     assert!(output.contains("the batch script has no `#SBATCH --no-kill`"), "{output}");
-    assert!(output.contains(CACHE) && output.contains("node0 is left out from now on"), "{output}");
-    cluster.on(0).run(&format!("mount -o remount,rw {CACHE}")).must();
+    for node in [0, 2] {
+        let told = format!("node{node} is left out from now on: ");
+        let line = output.lines().find_map(|line| line.split_once(&told)).map(|(_, why)| why);
+        let why = line.unwrap_or_default();
+        assert!(why.contains("is not an scrfs mount (") && why.contains(CACHE), "node{node}: {output}");
+    }
+    remount("rw");
     nothing_is_left(cluster, 0..6);
     slurm.await_node(0, "idle");
+}
+
+/// Root makes no directory where others could put a link in its place.
+fn a_mount_point_that_others_can_change(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let conf = |mount: &str| slurm.write("/etc/scrfs.conf", &format!("SCR_CACHE_BASE={CACHE}\n{mount}"));
+    let before = cluster.head().run("cat /etc/scrfs.conf").must().to_owned();
+    conf("SCRFS_MOUNT=/tmp/theirs/%j\n");
+    cluster.on(1).job().run("mkdir /tmp/theirs").must();
+    let batch =
+        slurm.submit(JOB_UID, "unsafe", "--constraint=scrfs -w node1", "ls -A /tmp/theirs; echo done");
+    slurm.await_state("unsafe", &batch, "COMPLETED", LIMIT);
+    let output = slurm.output("unsafe", &batch);
+    assert!(output.contains("scrfs is not mounted on node1: ") && output.contains("/tmp/theirs"), "{output}");
+    assert!(output.ends_with("\ndone\n") && !output.contains(&format!("\n{}\n", batch.0)), "{output}");
+    slurm.write("/etc/scrfs.conf", &before);
+    slurm.await_node(1, "idle");
+}
+
+/// Whatever a user calls a job, alone or one of an array or of a heterogeneous job, it is over when Slurm says so.
+fn names_that_look_like_answers(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let script = "ls -d $SCRFS_MOUNT";
+    for (name, options) in [
+        ("array", "--array=1-2 --job-name='x Restarts=9'"),
+        ("states", "--job-name='x JobState=RUNNING'"),
+        ("parts", "--comment=scrfs : --comment=scrfs"),
+    ] {
+        let batch = slurm.submit(JOB_UID, name, &format!("--constraint=scrfs {options}"), script);
+        slurm.await_state(name, &batch, "COMPLETED", LIMIT);
+        let told = wait::poll(SOON, || slurm.output(name, &batch).contains("/scr/").then_some(()));
+        assert!(told.is_some(), "{}", slurm.account(name, &batch));
+    }
+    nothing_is_left(cluster, 0..6);
 }
 
 /// Told at once, with what to do, and not tried again.
@@ -71,10 +115,13 @@ fn a_step_that_cannot_be_had(slurm: &Slurm<'_>) {
 fn jobs_that_are_queued_again(cluster: &Cluster, slurm: &Slurm<'_>) {
     let job = Saver::new(slurm, "queued");
     let hold = format!("2 uneven hold={PFS}/queued/go");
-    let batch = job.submit("--nodes=3 --requeue", "export SCR_FLUSH=1", "", &hold);
+    // A name with what hooks could look for.
+    let name = "--job-name='x JobState=RUNNING Restarts=9'";
+    let batch = job.submit(&format!("--nodes=3 --requeue {name}"), "export SCR_FLUSH=1", "", &hold);
     let cache = format!("ls -d {CACHE}/*/scr.{}", batch.0);
     let queue_again = |step: u64| {
         job.await_sealed(&batch, step);
+        wait::until_true("its flush", SOON, || job.current() == step);
         let of_nodes = slurm.field(&batch, "NodeList");
         slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
         wait::until_true("the job to wait", LIMIT, || slurm.node(0) == "idle" && slurm.node(2) == "idle");
@@ -110,8 +157,7 @@ fn a_job_that_is_cancelled_in_a_flush(slurm: &Slurm<'_>) {
     job.await_state(&batch, "CANCELLED");
     // Slurm says so before all has ended.
     slurm.await_node(0, "idle");
-    let current = std::fs::read_link(prefix.join("scr.current")).unwrap_or_default();
-    let step = current.to_string_lossy().strip_prefix("ck.").map_or(0, |n| n.parse().expect("a number"));
+    let step = job.current();
     let last = job.sealed() + 1;
     let again = job.submit("--nodes=4", "export SCR_FLUSH=0", "", &format!("{last} uneven bytes=30000000"));
     job.await_state(&again, "COMPLETED");
@@ -119,8 +165,9 @@ fn a_job_that_is_cancelled_in_a_flush(slurm: &Slurm<'_>) {
 }
 
 /// With `--no-kill` nothing runs in the allocation any more when its batch host is gone: the health check of those left
-/// puts it back into the queue, and it starts from the caches.
+/// puts it back into the queue, and it starts from the caches. One that a person holds has no batch host, and stays.
 fn the_batch_host_of_an_allocation_that_goes_on(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let held = Held::start(cluster, slurm, 6);
     let job = Saver::new(slurm, "headless");
     let batch =
         job.submit("--nodes=5 --no-kill --requeue", "export SCR_FLUSH=0", "--nodes 4", "8 uneven pause=500");
@@ -132,4 +179,34 @@ fn the_batch_host_of_an_allocation_that_goes_on(cluster: &Cluster, slurm: &Slurm
     job.await_state(&batch, "COMPLETED");
     let starts = job.started_after();
     assert!(starts.len() == 2 && starts[1] >= sealed, "{}", job.account(&batch));
+    // It has lost the same node, and the health checks that saw to the other one saw it too.
+    assert_eq!(slurm.state(&held.batch), "RUNNING", "{}", slurm.account("held", &held.batch));
+    assert_eq!(slurm.field(&held.batch, "NodeList"), "node[1-5]");
+    held.end(slurm);
+}
+
+/// An allocation on all nodes that a person asked for at a terminal, who does nothing in it yet.
+struct Held {
+    batch: Batch,
+    salloc: std::process::Child,
+}
+
+impl Held {
+    fn start(cluster: &Cluster, slurm: &Slurm<'_>, nodes: usize) -> Self {
+        let line = format!(
+            "export SLURM_CONF={}; salloc --job-name=held -N{nodes} --no-kill --constraint=scrfs sleep 300",
+            Slurm::CONF
+        );
+        let salloc = cluster.head().job().limit(LIMIT * 2).sh(&line).spawn().expect("salloc");
+        let id = wait::until("an allocation", SOON, || {
+            let told = slurm.client(0, "squeue -h -n held -t RUNNING -o %A").out;
+            Some(told.trim().to_owned()).filter(|id| !id.is_empty())
+        });
+        Self { batch: Batch(id), salloc }
+    }
+
+    fn end(mut self, slurm: &Slurm<'_>) {
+        slurm.cancel(&self.batch);
+        self.salloc.wait().expect("salloc's end");
+    }
 }

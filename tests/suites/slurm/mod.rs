@@ -5,6 +5,7 @@
 mod hooks;
 mod losses;
 mod neighbours;
+mod nodes;
 mod time_limit;
 
 use std::time::{Duration, Instant};
@@ -57,6 +58,13 @@ impl<'a> Saver<'a> {
         self.numbers("sealed ").last().copied().unwrap_or(0)
     }
 
+    /// The step that is current on the PFS; 0: none.
+    fn current(&self) -> u64 {
+        let link = self.slurm.directory(self.uid, self.name).join("scr.current");
+        let name = std::fs::read_link(link).unwrap_or_default().to_string_lossy().into_owned();
+        name.strip_prefix("ck.").and_then(|step| step.parse().ok()).unwrap_or(0)
+    }
+
     /// What each start of the program went on from.
     fn started_after(&self) -> Vec<u64> {
         self.numbers("start after ")
@@ -87,7 +95,8 @@ impl<'a> Saver<'a> {
 fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
     let look = format!(
         "ps -eo user,args | grep -E '^(job|mate) |scrf[s]( |-)' | grep -v -e simnode; grep 'fuse[.]scrfs' /proc/self/mountinfo; \
-         ls -d {CACHE}/*/* /dev/shm/*/scr.* /run/scrfs/*/* /run/scrfs-slurm/* /scr/* 2>/dev/null; true"
+         ls -d {CACHE}/*/* /dev/shm/*/scr.* /run/scrfs/*/* /scr/* 2>/dev/null; \
+         find /run/scrfs-slurm -type f ! -name .sweep 2>/dev/null; true"
     );
     for node in nodes {
         let mut left = String::new();

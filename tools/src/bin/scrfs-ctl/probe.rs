@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -24,6 +25,10 @@ const RELOAD: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(2);
 /// Looks for what was started while others were being ended.
 const ROUNDS_MAX: u32 = 20;
+/// Where Slurm's Prolog leaves what `scrfs mount` said (`deploy/slurm/hooks.sh`).
+const PROLOG_NOTES: &str = "/run/scrfs-slurm";
+/// Bytes of that; its first line is shorter.
+const SAID_MAX: u64 = 4 << 10;
 /// Processes named of each kind; more say nothing more.
 const NAMED_MAX: usize = 8;
 
@@ -50,7 +55,12 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
                 add_attached(token, pid, &mut report.foreign);
             }
         }
-        Err(failure) => report.problem = Some(failure.message),
+        Err(failure) => {
+            let job = std::env::var_os("SLURM_JOB_ID");
+            let said = job.and_then(|job| said_by_prolog(Path::new(PROLOG_NOTES), &job));
+            let reason = said.map(|said| format!(" ({said})")).unwrap_or_default();
+            report.problem = Some(failure.message + &reason);
+        }
     }
     // Last: what holds files open and is this job's was ended, or is named already.
     if let (Some(_), Some(mount), None) = (&token, mount, &report.problem) {
@@ -68,6 +78,19 @@ fn status_of(dir: &Path, checkpoint_path: Option<&OsStr>) -> Outcome<NodeStatus>
         node.choose_checkpoint_path(path.as_bytes(), RELOAD)?;
     }
     node.status()
+}
+
+/// Why the Prolog could not mount, in a line: the job's output has it of the batch host alone.
+fn said_by_prolog(notes: &Path, job: &OsStr) -> Option<String> {
+    let id = job.to_str().filter(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit()))?;
+    let mut bytes = Vec::new();
+    fs::File::open(notes.join(format!(".said.{id}"))).ok()?.take(SAID_MAX).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines = text.lines().map(str::trim);
+    // Warnings may come before it.
+    let line = lines.clone().find_map(|line| line.strip_prefix("scrfs: "));
+    let line = line.or_else(|| lines.find(|line| !line.is_empty()))?;
+    Some(line.chars().filter(|c| !c.is_control()).collect())
 }
 
 /// The mount is another job's.
@@ -394,6 +417,21 @@ mod tests {
         status.more_open = 7;
         let (found, more) = unsealed(&status);
         assert_eq!((found.len(), more), (NAMED_MAX, 20 - NAMED_MAX as u64 + 7));
+    }
+
+    #[test]
+    fn the_prologs_reason_is_one_line() {
+        let notes = tempfile::tempdir().unwrap();
+        let said = |job: &str| said_by_prolog(notes.path(), OsStr::new(job));
+        fs::write(notes.path().join(".said.7"), "WARN x\nscrfs: /cache: read-only\u{1b}[0m\nhint: x\n")
+            .unwrap();
+        fs::write(notes.path().join(".said.6"), "no mount after 60 s\n").unwrap();
+        fs::write(notes.path().join(".said.8"), "\n").unwrap();
+        assert_eq!(said("7").as_deref(), Some("/cache: read-only[0m"));
+        assert_eq!(said("6").as_deref(), Some("no mount after 60 s"));
+        for job in ["8", "9", "", "../7", "7/x"] {
+            assert_eq!(said(job), None, "{job}");
+        }
     }
 
     #[test]
