@@ -147,7 +147,7 @@ sweep() {
         answer=$(ask $jobs) || exit 0
         for job in $jobs; do
             [ "$(time_left)" -gt 0 ] || break
-            ! is_over "$job" "$answer" || finish "$job"
+            ! is_over "$job" "$answer" || finish "$job" $((SWEEP / 2))
         done
     ) 9>"$NOTES/.sweep"
 }
@@ -156,28 +156,53 @@ sweep() {
 note_caches() {
     bases=$(setting SCR_CACHE_BASE)
     printf '%s\n' "${bases:-/dev/shm}" | tr ',' '\n' | while read -r base; do
-        find "$base" -mindepth 2 -maxdepth 2 -type d -user root -name 'scr.[0-9]*' -printf '%f\n' 2>/dev/null
-    done | while read -r cache; do
+        find "$base" -mindepth 2 -maxdepth 2 -type d -user root -name 'scr.[0-9]*' -printf '%P\n' 2>/dev/null
+    done | while IFS=/ read -r user cache; do
         case ${cache#scr.} in *[!0-9]*) continue ;; esac
+        # Where a name was somebody else's already, it has digits.
+        user=$(printf '%s\n' "$user" | sed -E 's/\.[0-9a-f]{16}$//')
         # Not over a note that a Prolog writes at this moment.
-        (set -C && echo "state kept" >"$NOTES/${cache#scr.}") 2>/dev/null
+        (set -C && printf '%s\n' "user $user" "state kept" >"$NOTES/${cache#scr.}") 2>/dev/null
     done
 }
 
-# finish JOB: frees what a job that is over has on this node.
+# finish JOB SECONDS: saves on the PFS what a job that is over has on this node and nowhere else, within this time, and
+# frees all. What cannot be saved stays, and is tried again by the next sweep, until it has stayed for KEEP seconds.
 finish() {
+    note=$NOTES/$1
     # The next sweep begins with another.
-    touch -c "$NOTES/$1"
-    free "$1" --purge
+    touch -c "$note"
+    ! save_and_free "$@" || return 0
+    since=$(noted unsaved "$1") why=$said
+    if [ -z "$since" ]; then
+        echo "unsaved $(date +%s)" >>"$note"
+    elif [ $(($(date +%s) - since)) -ge "$KEEP" ] && free "$1" --purge; then
+        said="job $1: its caches are purged after $KEEP s, and what the PFS lacks of them is lost: $why"
+        printf 'scrfs: %s\n' "$said" >&2
+        logger -t scrfs -p daemon.err -- "$said" 2>/dev/null
+    fi
 }
 
-# free JOB [--purge]: ends a job's mount here, with --purge its caches too. The note goes when nothing is left to do.
+# A job that was cancelled while it waited to run again has no mount any more. Only a mount knows what is in its caches.
+save_and_free() {
+    if [ "$(noted state "$1")" = kept ] && ! mountpoint -q "$NOTES/.mount.$1"; then
+        if ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1); then
+            printf 'scrfs: job %s: its caches cannot be mounted to be saved: %s\n' "$1" "$said" >&2
+            return 1
+        fi
+    fi
+    free "$1" --purge --save "$2"
+}
+
+# free JOB [--purge [--save SECONDS]]: ends a job's mount here, with --purge its caches too. The note goes when nothing is
+# left to do.
 free() {
-    user=$(noted user "$1") point=$(noted mount "$1")
+    point=$(noted mount "$1")
     # The job that this hook runs for may be another user's. What no Prolog has mounted may be in use.
-    if ! said=$(within "$LIMIT" env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
-        ${point:+--force} ${user:+--user "$user"} --job-id "$@" 2>&1); then
-        printf 'scrfs: job %s: %s\n' "$1" "${said:-not unmounted in time}" >&2
+    if ! said=$(within $((2 * LIMIT)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
+        ${point:+--force} --user "$(noted user "$1")" --job-id "$@" 2>&1); then
+        said=${said:-not unmounted in time}
+        printf 'scrfs: job %s: %s\n' "$1" "$said" >&2
         return 1
     fi
     if [ "${2-}" = --purge ]; then

@@ -1,10 +1,9 @@
-//! What hooks do when something is wrong with a node, for jobs that end before their time, and for jobs that want nothing
-//! of scrfs.
+//! What hooks do when something is wrong with a node, whatever jobs are called, and for jobs that want nothing of scrfs.
 
 use super::*;
 
 #[test]
-fn hooks_of_nodes_that_fail_and_of_jobs_that_are_ended() {
+fn hooks_of_nodes_that_fail() {
     let cluster = Cluster::up(6);
     let slurm = Slurm::start(&cluster, SYSTEM);
     other_jobs_pay_nothing(&cluster, &slurm);
@@ -13,10 +12,7 @@ fn hooks_of_nodes_that_fail_and_of_jobs_that_are_ended() {
     a_mount_point_that_others_can_change(&cluster, &slurm);
     names_that_look_like_answers(&cluster, &slurm);
     a_step_that_cannot_be_had(&slurm);
-    a_job_that_is_cancelled_in_a_flush(&slurm);
-    jobs_that_are_queued_again(&cluster, &slurm);
-    the_batch_host_of_an_allocation_that_goes_on(&cluster, &slurm);
-    nothing_is_left(&cluster, 1..6);
+    nothing_is_left(&cluster, 0..6);
 }
 
 fn other_jobs_pay_nothing(cluster: &Cluster, slurm: &Slurm<'_>) {
@@ -108,105 +104,4 @@ fn a_step_that_cannot_be_had(slurm: &Slurm<'_>) {
     let output = job.output(&batch);
     assert!(output.contains("Unable to create step") && output.contains("hint: ask for no more"), "{output}");
     assert!(!output.contains("run 2 on"), "{output}");
-}
-
-/// The caches of a job that waits to run again stay, those of one that will not are freed; without them the job goes on
-/// from the PFS.
-fn jobs_that_are_queued_again(cluster: &Cluster, slurm: &Slurm<'_>) {
-    let job = Saver::new(slurm, "queued");
-    let hold = format!("2 uneven hold={PFS}/queued/go");
-    // A name with what hooks could look for.
-    let name = "--job-name='x JobState=RUNNING Restarts=9'";
-    let batch = job.submit(&format!("--nodes=3 --requeue {name}"), "export SCR_FLUSH=1", "", &hold);
-    let cache = format!("ls -d {CACHE}/*/scr.{}", batch.0);
-    let queue_again = |step: u64| {
-        job.await_sealed(&batch, step);
-        wait::until_true("its flush", SOON, || job.current() == step);
-        let of_nodes = slurm.field(&batch, "NodeList");
-        slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
-        wait::until_true("the job to wait", LIMIT, || slurm.node(0) == "idle" && slurm.node(2) == "idle");
-        assert_eq!(of_nodes, "node[0-2]");
-        (0..3).for_each(|node| drop(cluster.on(node).run(&cache).must().to_owned()));
-    };
-    queue_again(2);
-    for node in 0..3 {
-        let purge = format!("scrfs umount --job-id {} --user job --purge", batch.0);
-        cluster.on(node).run(&purge).must();
-        assert!(!cluster.on(node).run(&cache).ok(), "node{node}");
-    }
-    slurm.client(0, &format!("scontrol release {}", batch.0)).must();
-    let starts = wait::poll(LIMIT, || Some(job.started_after()).filter(|starts| starts.len() == 2));
-    assert_eq!(starts, Some(vec![0, 2]), "{}", job.account(&batch));
-    queue_again(2);
-    slurm.cancel(&batch);
-    nothing_is_left(cluster, 0..6);
-}
-
-/// Nothing half-done is taken for a checkpoint: the next job of the prefix starts from what that says is current.
-fn a_job_that_is_cancelled_in_a_flush(slurm: &Slurm<'_>) {
-    let job = Saver::new(slurm, "cancelled");
-    let prefix = slurm.directory(JOB_UID, "cancelled");
-    let flushes = || {
-        let names = std::fs::read_dir(prefix.join(".scr")).into_iter().flatten().flatten();
-        names.filter(|entry| entry.file_name().to_string_lossy().starts_with("flush.")).count() > 0
-    };
-    let batch = job.submit("--nodes=4", "export SCR_FLUSH=2", "", "40 uneven bytes=30000000 pause=300");
-    job.await_sealed(&batch, 2);
-    wait::until_true("a flush", SOON, flushes);
-    slurm.cancel(&batch);
-    job.await_state(&batch, "CANCELLED");
-    // Slurm says so before all has ended.
-    slurm.await_node(0, "idle");
-    let step = job.current();
-    let last = job.sealed() + 1;
-    let again = job.submit("--nodes=4", "export SCR_FLUSH=0", "", &format!("{last} uneven bytes=30000000"));
-    job.await_state(&again, "COMPLETED");
-    assert_eq!(job.started_after(), [0, step], "{}", job.account(&again));
-}
-
-/// With `--no-kill` nothing runs in the allocation any more when its batch host is gone: the health check of those left
-/// puts it back into the queue, and it starts from the caches. One that a person holds has no batch host, and stays.
-fn the_batch_host_of_an_allocation_that_goes_on(cluster: &Cluster, slurm: &Slurm<'_>) {
-    let held = Held::start(cluster, slurm, 6);
-    let job = Saver::new(slurm, "headless");
-    let batch =
-        job.submit("--nodes=5 --no-kill --requeue", "export SCR_FLUSH=0", "--nodes 4", "8 uneven pause=500");
-    job.await_sealed(&batch, 3);
-    let sealed = job.sealed();
-    assert_eq!(slurm.field(&batch, "BatchHost"), "node0");
-    cluster.poweroff(0);
-    job.await_sealed(&batch, 8);
-    job.await_state(&batch, "COMPLETED");
-    let starts = job.started_after();
-    assert!(starts.len() == 2 && starts[1] >= sealed, "{}", job.account(&batch));
-    // It has lost the same node, and the health checks that saw to the other one saw it too.
-    assert_eq!(slurm.state(&held.batch), "RUNNING", "{}", slurm.account("held", &held.batch));
-    assert_eq!(slurm.field(&held.batch, "NodeList"), "node[1-5]");
-    held.end(slurm);
-}
-
-/// An allocation on all nodes that a person asked for at a terminal, who does nothing in it yet.
-struct Held {
-    batch: Batch,
-    salloc: std::process::Child,
-}
-
-impl Held {
-    fn start(cluster: &Cluster, slurm: &Slurm<'_>, nodes: usize) -> Self {
-        let line = format!(
-            "export SLURM_CONF={}; salloc --job-name=held -N{nodes} --no-kill --constraint=scrfs sleep 300",
-            Slurm::CONF
-        );
-        let salloc = cluster.head().job().limit(LIMIT * 2).sh(&line).spawn().expect("salloc");
-        let id = wait::until("an allocation", SOON, || {
-            let told = slurm.client(0, "squeue -h -n held -t RUNNING -o %A").out;
-            Some(told.trim().to_owned()).filter(|id| !id.is_empty())
-        });
-        Self { batch: Batch(id), salloc }
-    }
-
-    fn end(mut self, slurm: &Slurm<'_>) {
-        slurm.cancel(&self.batch);
-        self.salloc.wait().expect("salloc's end");
-    }
 }

@@ -21,6 +21,7 @@ fn hooks_of_nodes_that_are_drained_that_boot_and_that_hang() {
         who_drained_a_node_takes_it_back(&cluster, &slurm);
         notes_that_cannot_be_made(&cluster, &slurm);
         hooks_may_run_twice(&cluster, &slurm);
+        what_cannot_be_saved_is_given_up_at_last(&cluster, &slurm);
     });
     a_mount_that_takes_too_long(&cluster, &slurm);
     caches_that_a_disk_has_kept(&cluster, &slurm);
@@ -166,6 +167,28 @@ fn hooks_may_run_twice(cluster: &Cluster, slurm: &Slurm<'_>) {
     nothing_is_left(cluster, [0]);
 }
 
+/// Nobody can have the node's memory for ever. What is lost is said.
+fn what_cannot_be_saved_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let (batch, variables) = job_on(slurm, 1);
+    let refuse = "case \"$*\" in *--save*) echo no room >&2; exit 1;; esac";
+    stand_in(cluster, 1, "scrfs", &format!("{refuse}\nexec {BIN}/scrfs \"$@\""));
+    stand_in(cluster, 1, "settings", "KEEP=0");
+    within_bound(slurm, 1, "prolog", &variables);
+    let there = format!(
+        "mountpoint /scr/{0} && ls {CACHE}/job/scr.{0} && grep unsaved /run/scrfs-slurm/{0}",
+        batch.0
+    );
+    let first = within_bound(slurm, 1, "epilog", &variables);
+    assert!(first.err.contains(&format!("scrfs: job {}: no room", batch.0)), "{first}");
+    cluster.on(1).run(&there).must();
+    let last = within_bound(slurm, 1, "epilog", &variables);
+    assert!(last.err.contains("what the PFS lacks of them is lost: no room"), "{last}");
+    assert!(!cluster.on(1).run(&format!("ls {CACHE}/job/scr.{0} || ls /run/scrfs-slurm/{0}", batch.0)).ok());
+    no_stand_ins(cluster, 1);
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, [1]);
+}
+
 /// The job runs, is told, and no node is drained for it.
 fn a_mount_that_takes_too_long(cluster: &Cluster, slurm: &Slurm<'_>) {
     stand_in(cluster, 1, "settings", "LIMIT=2");
@@ -197,4 +220,6 @@ fn caches_that_a_disk_has_kept(cluster: &Cluster, slurm: &Slurm<'_>) {
     }
     slurm.cancel(&batch);
     nothing_is_left(cluster, [0, 1]);
+    // Of the node that did not boot the part was saved, though nothing was mounted there; the other is rebuilt from it.
+    job.goes_on_from_newest("--nodes=2", "");
 }
