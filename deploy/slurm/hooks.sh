@@ -194,8 +194,8 @@ save_and_free() {
     free "$1" --purge --save "$2"
 }
 
-# free JOB [--purge [--save SECONDS]]: ends a job's mount here, with --purge its caches too. The note goes when nothing is
-# left to do.
+# free JOB [--purge [--save SECONDS]]: ends a job's mount here, with --purge its caches too. The note goes when nothing
+# is left to do.
 free() {
     point=$(noted mount "$1")
     # The job that this hook runs for may be another user's. What no Prolog has mounted may be in use.

@@ -127,7 +127,8 @@ struct Held {
 impl Held {
     fn start(cluster: &Cluster, slurm: &Slurm<'_>, nodes: usize) -> Self {
         let line = format!(
-            "export SLURM_CONF={}; salloc --kill-command --job-name=held -N{nodes} --no-kill --constraint=scrfs sleep 300",
+            "export SLURM_CONF={}; \
+             salloc --kill-command --job-name=held -N{nodes} --no-kill --constraint=scrfs sleep 300",
             Slurm::CONF
         );
         let salloc = cluster.head().job().limit(LIMIT * 2).sh(&line).spawn().expect("salloc");

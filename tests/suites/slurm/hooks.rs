@@ -1,4 +1,5 @@
-//! What hooks do when something is wrong with a node, whatever jobs are called, and for jobs that want nothing of scrfs.
+//! What hooks do when something is wrong with a node, whatever jobs are called, and for jobs that want nothing of
+//! scrfs.
 
 use super::*;
 

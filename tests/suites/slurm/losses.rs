@@ -48,8 +48,8 @@ fn the_batch_script_as_it_is(slurm: &Slurm<'_>) {
     assert!(job.log().iter().any(|line| line == "end"), "{}", job.account(&batch));
 }
 
-/// A login node is told how the job is; and what an administrator has planned for a node does not stop a healthy program,
-/// nor is it run again when it has ended.
+/// A login node is told how the job is; and what an administrator has planned for a node does not stop a healthy
+/// program, nor is it run again when it has ended.
 #[test]
 fn a_drained_node_changes_nothing() {
     let cluster = Cluster::up(3);
