@@ -233,9 +233,7 @@ fn a_pfs_that_hangs_and_a_dead_daemon_are_said_in_time() {
     job.on(3).run("kill -CONT $(pgrep -f 'job-id pfsserve[r]')").must();
     all_are(&job.end([3], &SAVE), true, "ck (dataset 1): saved");
 
-    let dead = job.on(2).run(&format!(
-        "kill -9 $(cat /run/scrfs/root/scr.hangs/supervisor.lock) $(cat /run/scrfs/root/scr.hangs/worker.lock)"
-    ));
+    let dead = job.on(2).run("kill -9 $(cat /run/scrfs/root/scr.hangs/supervisor.lock) $(cat /run/scrfs/root/scr.hangs/worker.lock)");
     dead.must();
     wait::until_true("the daemon's end", SOON, || job.status(2).is_none());
     all_are(&job.end([2], &SAVE), false, "its daemon does not answer");

@@ -15,6 +15,7 @@ use crate::store::{Store, StoreError};
 use super::journal::Journal;
 use super::loose_store;
 use super::node::{Node, NodeError};
+use super::state::Dataset;
 
 /// Brings the records of a worker that served by another path to the path that holds now. A worker that dies within
 /// begins again; what that costs is which rank made a file.
@@ -44,11 +45,11 @@ impl Node {
         if let Err(reason) = self.may_choose(now) {
             return Answer::Failed(format!("SCRFS_CHECKPOINT_PATH={wanted}: {reason}"));
         }
-        if let Err(error) = self.record_path(disk.store(), &wanted, Some(now)) {
+        if let Err(error) = record_path(disk.store(), &wanted, Some(now)) {
             return Answer::Failed(error.to_string());
         }
         if !(self.config.on_reload)() {
-            let undone = self.record_path(disk.store(), now, None);
+            let undone = record_path(disk.store(), now, None);
             let reason = "its supervisor is gone: unmount it and mount it again";
             return Answer::Failed(undone.map_or_else(|error| error.to_string(), |()| reason.into()));
         }
@@ -57,16 +58,12 @@ impl Node {
         Answer::Reloading
     }
 
-    fn record_path(&self, store: &Store, path: &RelPath, former: Option<&RelPath>) -> Result<(), StoreError> {
-        Chosen { path: path.clone(), former: former.cloned() }.commit(store)
-    }
-
     fn may_choose(&self, now: &RelPath) -> Result<(), String> {
         let state = self.state.lock();
         if state.attached.is_some() {
             return Err("coordinators are at work: it can be set before they start".into());
         }
-        let kept = state.table.datasets.values().map(|dataset| dataset.shown_name());
+        let kept = state.table.datasets.values().map(Dataset::shown_name);
         let kept =
             kept.chain(state.table.background.keys().map(|name| String::from_utf8_lossy(name).into_owned()));
         match kept.last() {
@@ -93,6 +90,10 @@ impl Node {
             Err(refused) => Some(refused.to_string()),
         }
     }
+}
+
+fn record_path(store: &Store, path: &RelPath, former: Option<&RelPath>) -> Result<(), StoreError> {
+    Chosen { path: path.clone(), former: former.cloned() }.commit(store)
 }
 
 /// For people.

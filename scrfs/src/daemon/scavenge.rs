@@ -227,8 +227,8 @@ impl Saving<'_> {
                 pointers.map_or(Ok(()), |set| collection.put_pointers(prefix, &set))
             })?;
         }
-        let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
-        recorded.map(|(member, part)| self.part(node, dataset, *member, part)).collect()
+        let mut recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
+        recorded.try_for_each(|(member, part)| self.part(node, dataset, *member, part))
     }
 
     fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), String> {

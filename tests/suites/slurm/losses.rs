@@ -83,7 +83,7 @@ fn the_login_node_is_told(slurm: &Slurm<'_>, batch: &Batch) {
         });
         assert!(seen.is_some() && told.out.contains(&says), "{told}");
         let shown = told.out.lines().find_map(|line| Some(&line[line.find("srun --jobid")?..]));
-        srun = shown.unwrap_or_else(|| panic!("no srun: {told}")).to_owned();
+        shown.unwrap_or_else(|| panic!("no srun: {told}")).clone_into(&mut srun);
     }
     let live = slurm.client(JOB_UID, &srun);
     assert!(live.must().contains(&format!("job {} of job", batch.0)), "{srun}: {live}");

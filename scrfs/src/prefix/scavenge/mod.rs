@@ -172,7 +172,7 @@ impl Collection {
         prefix.step("scavenge.member")?;
         let path = self.record_path(record.member);
         let tree = record.encode().map_err(|e| PfsError::content(&path, e.to_string()))?;
-        self.put(prefix, &path, &hash::encode(&tree))
+        put(prefix, &path, &hash::encode(&tree))
     }
 
     /// COMPLETE is recorded by the node that says so, with this catalog.
@@ -187,7 +187,7 @@ impl Collection {
         prefix.step("scavenge.catalog")?;
         let path = self.directory.join(CATALOG);
         let tree = catalog_file::encode(catalog).map_err(|e| PfsError::content(&path, e.to_string()))?;
-        self.put(prefix, &path, &hash::encode(&tree))
+        put(prefix, &path, &hash::encode(&tree))
     }
 
     /// Pointer files that it is presented with; of several nodes' those that know the newest version count.
@@ -199,11 +199,7 @@ impl Collection {
             return Ok(());
         }
         let path = self.directory.join(POINTERS);
-        self.put(prefix, &path, &loose::encode(set, &path)?)
-    }
-
-    fn put(&self, prefix: &Prefix, path: &Path, bytes: &[u8]) -> Result<()> {
-        replace_by(path, bytes, &prefix.token())
+        put(prefix, &path, &loose::encode(set, &path)?)
     }
 
     fn record_path(&self, member: Member) -> PathBuf {
@@ -365,4 +361,9 @@ impl MemberRecord {
             redundancy: tree.get("REDUNDANCY").map(redundancy).transpose()?,
         })
     }
+}
+
+/// Several nodes may write the same file at a time.
+fn put(prefix: &Prefix, path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_by(path, bytes, &prefix.token())
 }

@@ -56,7 +56,7 @@ pub(super) fn rebuild(
         survivors.push(Survivor::open(&place, set, at, &geometry, redundancy)?);
     }
     let lost_at = set.iter().position(|member| *member == lost).unwrap_or(0);
-    let mut target = Target::new(&place, lost, prefix.token());
+    let mut target = Target::new(&place, lost, &prefix.token());
     target.go_on()?;
     let mut own = Vec::new();
     for column in 0..geometry.members() {
@@ -212,7 +212,7 @@ struct Current<'a> {
 }
 
 impl<'a> Target<'a> {
-    fn new(place: &'a Place<'a>, lost: Member, token: String) -> Self {
+    fn new(place: &'a Place<'a>, lost: Member, token: &str) -> Self {
         let files = place.catalog.files_of(lost).collect();
         Self { place, files, next: 0, current: None, temporary: format!("copy.{lost}.{token}") }
     }
