@@ -415,7 +415,7 @@ fn fails(output: &Output, code: i32, text: &str) {
 }
 
 fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     while !happened() {
         assert!(Instant::now() < until, "{what}");
         std::thread::sleep(Duration::from_millis(10));
