@@ -45,7 +45,7 @@ fn a_job_cannot_fill_the_file_system_of_the_control_directory() {
         }
         bytes
     };
-    let told = || node.events.newest(100).join("\n").matches("SCRFS_CONTROL_BYTES").count();
+    let told = || node.events.newest(100).join("\n").matches("has reached what it may take").count();
     let mut lead = Lead::attach(&directory.path().join("cntl"), 1, Start::Attach, test_settings());
     lead.serve(&node);
     // Pointer files, version after version.
