@@ -7,28 +7,21 @@ TMPDIR=${TMPDIR:-/tmp}/scrfs-$$-$RANDOM
 mkdir -m 1777 "$TMPDIR"
 export TMPDIR
 
-# Ends all steps that run; they have 10 s.
-end_steps() {
-    local groups group tries=100
-    groups=$(jobs -p)
-    for group in $groups; do kill -TERM -- "-$group" 2>/dev/null || true; done
-    for group in $groups; do
-        while kill -0 -- "-$group" 2>/dev/null && ((tries-- > 0)); do sleep 0.1; done
-        kill -KILL -- "-$group" 2>/dev/null || true
-    done
-}
-
 leave() {
-    # Whoever reads our messages may be gone, too.
-    trap '' INT TERM HUP PIPE
-    end_steps
     rm -rf --one-file-system "$TMPDIR" || true
 }
 trap leave EXIT
 
 stop() {
+    local group
+    # Whoever reads our messages may be gone, too.
     trap '' INT TERM HUP PIPE
     echo "interrupted: clearing up" >&2 || true
+    for group in $(jobs -p); do
+        kill -TERM -- "-$group" 2>/dev/null || true
+        for _ in {1..100}; do kill -0 -- "-$group" 2>/dev/null || break; sleep 0.1; done
+        kill -KILL -- "-$group" 2>/dev/null || true
+    done
     exit $((128 + $1))
 }
 trap 'stop 2' INT
@@ -42,27 +35,5 @@ step() {
     "$@" </dev/null &
     set +m
     wait "$!" || code=$?
-    return "$code"
-}
-
-# begin NAME COMMAND...: a step that runs beside others. What it says is kept for finish NAME.
-declare -A beside=()
-begin() {
-    set -m
-    (
-        # Its steps end with it. (Who is given here calls it.)
-        # shellcheck disable=SC2317
-        step() { "$@"; }
-        "${@:2}"
-    ) </dev/null >"$TMPDIR/$1.out" 2>&1 &
-    set +m
-    beside[$1]=$!
-}
-
-# finish NAME: waits for a step that was begun; tells what it said, and gives its exit code.
-finish() {
-    local code=0
-    wait "${beside[$1]}" || code=$?
-    cat "$TMPDIR/$1.out"
     return "$code"
 }

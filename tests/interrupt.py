@@ -60,8 +60,7 @@ def stand_ins():
     program("only", "cargo", ONLY)
     shutil.copytree(TOP / "deploy", WORK / "tree/deploy")
     (WORK / "tree/tests").mkdir()
-    for name in ["run", "checks.sh", "timed"]:
-        shutil.copy(TOP / "tests" / name, WORK / "tree/tests" / name)
+    shutil.copy(TOP / "tests/run", WORK / "tree/tests/run")
 
 
 def processes():
