@@ -9,10 +9,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use scrfs::checkpoint_path;
 use scrfs::config::{Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Order};
-use scrfs::mount::{MountError, Options, checkpoint_path, is_shortage, launch, service, supervisor, worker};
+use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, worker};
 use scrfs::path::RelPath;
 use scrfs::syslog::{self, Syslog};
 

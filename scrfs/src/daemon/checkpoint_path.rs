@@ -7,8 +7,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::checkpoint_path::{Chosen, relative};
 use crate::control::Answer;
-use crate::mount::checkpoint_path::{Chosen, relative};
 use crate::path::RelPath;
 use crate::store::{Store, StoreError};
 

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::checkpoint_path::Chosen;
 use crate::control::HeldState;
 use crate::control::server::{Heard, Server, Service};
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
-use crate::mount::checkpoint_path::Chosen;
 use crate::store::{Store, StoreError};
 use crate::stores::{PRIMARY, Stores};
 

@@ -2,7 +2,6 @@
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
 //! * [`jobs`]: the same by the job's id, and what a job has left.
-//! * [`checkpoint_path`]: where datasets are in it.
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
 //! * [`service`]: what systemd is told.
@@ -17,7 +16,6 @@
 //! programs' open files are lost to them (ENOTCONN), names are not. Where the node is short of memory, processes,
 //! descriptors, room or inodes, it tries again until there are some: the mount stays, and programs wait.
 
-pub mod checkpoint_path;
 pub mod device;
 pub mod jobs;
 pub mod launch;

@@ -8,11 +8,11 @@ use caps::{CapSet, Capability};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
 
-use super::checkpoint_path::{self, Chosen};
 use super::lock::{Lock, WORKER_LOCK};
 use super::places::Places;
 use super::supervisor::{READY, TAKEN, say};
 use super::{MountError, Options, failed, limits, rights};
+use crate::checkpoint_path::{self, Chosen};
 use crate::daemon::boundary::Errno;
 use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;
@@ -42,7 +42,8 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     };
     // Numbers of descriptors are a predecessor's: nothing else is opened before they are taken.
     let keepers = Keepers::find(&keep).map_err(failed("cannot look for", "a keeper"))?;
-    let chosen = checkpoint_path::in_force(&places.control, &options.checkpoint_path)?;
+    let chosen = checkpoint_path::in_force(&places.control, &options.checkpoint_path)
+        .map_err(|e| MountError::Start(e.to_string()))?;
     let stores = super::stores::in_use(options, &places.control)?;
     let fs = FileSystem::with_stores(chosen.path.clone(), Arc::clone(&keep), Arc::clone(&stores))
         .map_err(failing("cannot open the tree"))?;

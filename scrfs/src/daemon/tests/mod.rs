@@ -32,6 +32,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::boundary::{Caller, Errno, Eye, Generation, GlobalRequests, Marking, MountedTree, Writer};
 use super::{Node, NodeConfig};
+use crate::checkpoint_path::Chosen;
 use crate::control::StoreRule;
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
@@ -40,7 +41,6 @@ use crate::control::{
 };
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
-use crate::mount::checkpoint_path::Chosen;
 use crate::path::RelPath;
 use crate::store::Store;
 use crate::stores::{Place, Stores};

@@ -391,7 +391,7 @@ fn size(n: u32) -> usize {
 /// `SCRFS_CHECKPOINT_PATH` names a directory of the mount.
 fn check_below(path: Option<&Path>, mount: &Path) -> Outcome {
     let Some(path) = path else { return Ok(()) };
-    scrfs::mount::checkpoint_path::relative(path, mount).map(drop).map_err(|refused| {
+    scrfs::checkpoint_path::relative(path, mount).map(drop).map_err(|refused| {
         Failure::new(format!("SCRFS_CHECKPOINT_PATH: {refused}"))
             .hint("name a directory of its own, relative to the mount point")
             .code(2)

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::MountError;
 use crate::path::RelPath;
 use crate::store::{Store, StoreError};
 
@@ -56,15 +55,17 @@ pub struct Chosen {
 
 impl Chosen {
     /// Reads the record; `None` where the job has set no path.
-    pub fn load(store: &Store) -> Result<Option<Self>, MountError> {
-        let record = store.read(NAME, BYTES_MAX).map_err(|e| MountError::Start(e.to_string()))?;
-        let decode = |bytes: Vec<u8>| {
-            postcard::from_bytes(&bytes).map_err(|e| {
-                let path = store.path().join(NAME);
-                MountError::Start(format!("{}: {e}", path.display()))
-            })
-        };
-        record.map(decode).transpose()
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged; both name the file.
+    pub fn load(store: &Store) -> Result<Option<Self>, StoreError> {
+        let Some(bytes) = store.read(NAME, BYTES_MAX)? else { return Ok(None) };
+        let decoded = postcard::from_bytes(&bytes).map_err(|error| StoreError::Failed {
+            path: store.path().join(NAME),
+            step: "decode",
+            source: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
+        });
+        decoded.map(Some)
     }
 
     /// Writes the record; when this returns, it is on storage.
@@ -75,8 +76,15 @@ impl Chosen {
 }
 
 /// The checkpoint path by which this worker serves: the job's, else the one that the mount was made with.
-pub(super) fn in_force(control: &Path, made_with: &RelPath) -> Result<Chosen, MountError> {
-    let store = Store::open(control).map_err(super::failed("cannot open", control))?;
+///
+/// # Errors
+/// Those of [`Chosen::load`]; the control directory cannot be opened.
+pub fn in_force(control: &Path, made_with: &RelPath) -> Result<Chosen, StoreError> {
+    let store = Store::open(control).map_err(|source| StoreError::Failed {
+        path: control.to_owned(),
+        step: "open",
+        source,
+    })?;
     let chosen = Chosen::load(&store)?;
     Ok(chosen.unwrap_or_else(|| Chosen { path: made_with.clone(), former: None }))
 }
