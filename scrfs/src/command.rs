@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use scrfs::config::{Account, Config, Sources, read_file};
+use scrfs::config::{self, Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Order};
 use scrfs::mount::{MountError, Options, launch, service, worker};
@@ -146,7 +146,7 @@ enum CommandError {
     #[error(transparent)]
     Trial(#[from] TrialError),
     #[error(transparent)]
-    Config(#[from] scrfs::config::ConfigError),
+    Config(#[from] config::ConfigError),
     #[error("cannot read this process's settings: {0}")]
     Process(#[from] std::io::Error),
     #[error("environment: SCRFS_LOG_TO={0:?}: expected file or syslog")]
@@ -158,17 +158,15 @@ enum CommandError {
 }
 
 impl CommandError {
-    fn hint(&self) -> Option<String> {
+    fn hint(&self) -> String {
         match self {
             Self::Mount(error) => error.hint(),
             Self::Trial(error) => error.hint(),
-            Self::CheckpointPath(..) => {
-                Some("name a directory of its own, relative to the mount point".into())
-            }
-            Self::Config(_) => Some("the parameters are in scrfs.conf(5)".into()),
-            Self::Hosts(..) => Some("name hosts such as node1,node[3-5]".into()),
-            Self::LogTo(_) => Some("set one of these, or unset it".into()),
-            Self::Process(_) => None,
+            Self::CheckpointPath(..) => "name a directory of its own, relative to the mount point".into(),
+            Self::Config(error) => error.hint(),
+            Self::Hosts(..) => config::HOSTS_HINT.into(),
+            Self::LogTo(_) => "set one of these, or unset it".into(),
+            Self::Process(_) => config::PROCESS_HINT.into(),
         }
     }
 
@@ -191,10 +189,7 @@ pub(super) fn main() -> ExitCode {
     match start_log(&line.action).and_then(|()| act(line.action)) {
         Ok(code) => code,
         Err(error) => {
-            let mut text = format!("scrfs: {error}\n");
-            if let Some(hint) = error.hint() {
-                text.extend(["hint: ", &hint, "\n"]);
-            }
+            let text = format!("scrfs: {error}\nhint: {}\n", error.hint());
             // Nobody reads it: the exit code stays.
             let _ = std::io::stderr().write_all(text.as_bytes());
             error.code()

@@ -66,7 +66,10 @@ impl Token {
     /// # Errors
     /// Another holds it.
     pub fn hold(&self) -> Outcome<Held> {
-        let no_lock = |e: &dyn fmt::Display| Failure::new(format!("the job's lock: {e}"));
+        let no_lock = |e: &dyn fmt::Display| {
+            Failure::new(format!("the job's lock: {e}"))
+                .hint("a directory of yours in /dev/shm or /tmp must be usable")
+        };
         // Names are short, job ids need not be.
         let mut hasher = DefaultHasher::new();
         self.job.hash(&mut hasher);

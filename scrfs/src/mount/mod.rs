@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use crate::control::StoreRule;
 use crate::path::RelPath;
+use crate::remedy;
 use crate::store::private::Problem;
 
 /// What a mount is made from; the same in all three processes.
@@ -247,9 +248,14 @@ pub enum MountError {
     /// The node could not be started.
     #[error("node: {0}")]
     Node(String),
-    /// The daemon did not come up; its own words.
-    #[error("{0}")]
-    Start(String),
+    /// The daemon did not come up.
+    #[error("{reason}")]
+    Start {
+        /// In its own words.
+        reason: String,
+        /// What to do about it.
+        hint: String,
+    },
     /// It took too long.
     #[error("{what} took longer than {seconds} s")]
     Timeout {
@@ -260,10 +266,28 @@ pub enum MountError {
     },
 }
 
+/// Between an error's text and its hint, on the standard output of a supervisor or worker.
+const HINT: char = '\u{1f}';
+
 impl MountError {
-    /// What a person can do about it, if that is known.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
+    /// For the process that started this one.
+    fn line(&self) -> String {
+        format!("{self}{HINT}{}", self.hint())
+    }
+
+    /// The other end of [`MountError::line`]. `nothing`: what it means that nothing was said; the log may say more.
+    fn told(line: &str, nothing: &str, log: &Path) -> Self {
+        let line = line.trim_end();
+        let (reason, hint) = match line.split_once(HINT) {
+            Some((reason, hint)) => (reason, hint.to_owned()),
+            None => (line, format!("its log may say why: {}", log.display())),
+        };
+        Self::Start { reason: if reason.is_empty() { nothing } else { reason }.to_owned(), hint }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(&self) -> String {
+        match self {
             Self::MountPoint { path, .. } => match path.symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     format!("make it: mkdir -p {}", path.display())
@@ -318,14 +342,19 @@ impl MountError {
                 io::ErrorKind::NotFound => "load the kernel module: modprobe fuse".into(),
                 _ => "/dev/fuse must be readable and writable for this user".into(),
             },
-            Self::Io { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => "see that the path is right".into(),
-                io::ErrorKind::PermissionDenied => "run this as root, or with a directory of your own".into(),
-                io::ErrorKind::StorageFull => "make room there, or name another directory".into(),
-                _ => return None,
-            },
-            _ => return None,
-        })
+            Self::Io { source, .. } => remedy::of(source).into(),
+            Self::NotYours { owner, .. } => format!("ask {owner}, or do it as root"),
+            Self::Left(_) => "end what uses these, see that they may be removed, and try again".into(),
+            Self::Name { what, .. } => {
+                format!("name another {what}: without `/`, not `.` or `..`, at most 255 bytes")
+            }
+            Self::Node(_) => "see that this node has a host name and room for small files; then try again".into(),
+            Self::Start { hint, .. } => hint.clone(),
+            Self::Timeout { .. } => {
+                "the node is very busy, or a file system does not answer: see `uptime` and `dmesg`, and try again"
+                    .into()
+            }
+        }
     }
 }
 

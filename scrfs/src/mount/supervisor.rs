@@ -154,7 +154,10 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
         drop(device);
         sweep(&options.mount_point);
         if afresh.replace(Instant::now()).is_some_and(|last| last.elapsed() < SHORT_LIFE * SHORT_LIVES_MAX) {
-            return Err(MountError::Start("workers keep dying; giving up".into()));
+            return Err(MountError::Start {
+                reason: "workers keep dying; giving up".into(),
+                hint: format!("the log says why: {}", places.log().display()),
+            });
         }
         // Requests in flight and open handles are lost to their programs; names and files are not.
         tracing::error!("no worker can take over: mounting afresh");
@@ -269,7 +272,7 @@ fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<St
     }
     let _ = child.kill();
     let _ = child.wait();
-    Err(MountError::Start(if said.trim().is_empty() { "the worker ended at its start".into() } else { said }))
+    Err(MountError::told(&said, "the worker ended at its start", &Places::of(options)?.log()))
 }
 
 fn pidfd_of(child: &Child) -> std::io::Result<OwnedFd> {

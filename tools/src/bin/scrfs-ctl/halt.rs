@@ -81,7 +81,7 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
     let path = halt::path(&prefix);
     let shown = path.display().to_string();
     let set = bounded::within(PFS_LIMIT, move || Ok(carry_out(&path, &change)))
-        .map_err(|e| Failure::new(format!("{shown}: {e}")))??;
+        .map_err(|e| Failure::system(shown, &e))??;
     let text = if wish.json { json(&set) } else { people(&set, &now) };
     output::data(&text)?;
     if !wish.list && !wish.json {
@@ -94,10 +94,11 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
 fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     environment.extend(named.map(|prefix| ("SCR_PREFIX".into(), prefix.into())));
-    let sources =
-        Sources::of_process(environment).map_err(|e| Failure::new(format!("working directory: {e}")))?;
-    let config = Config::load(&sources, config::read_file)
-        .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
+    let sources = Sources::of_process(environment).map_err(|e| {
+        Failure::new(format!("this process's user or working directory: {e}")).hint(config::PROCESS_HINT)
+    })?;
+    let config =
+        Config::load(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))?;
     Ok(config.prefix)
 }
 

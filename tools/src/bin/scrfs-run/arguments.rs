@@ -120,8 +120,7 @@ impl Arguments {
         }
         start_once(&environment)?;
         let mut sources = Sources::of_process(environment.clone()).map_err(|e| {
-            Failure::new(format!("this process's user or working directory: {e}"))
-                .hint("start it in a directory that exists")
+            Failure::new(format!("this process's user or working directory: {e}")).hint(config::PROCESS_HINT)
         })?;
         if let Some(prefix) = &self.prefix {
             sources.give("SCR_PREFIX", "--prefix", prefix.into());
@@ -129,8 +128,8 @@ impl Arguments {
         if let Some(hosts) = &self.hosts {
             sources.give("SCR_NODELIST", "--hosts", hosts.into());
         }
-        let config = Config::load(&sources, config::read_file)
-            .map_err(|e| Failure::new(e).hint("the parameters are in scrfs.conf(5)").code(2))?;
+        let config =
+            Config::load(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))?;
         for warning in &config.warnings {
             output::talk(&format!("scrfs-run: warning: {warning}"));
         }
@@ -295,7 +294,11 @@ fn make_prefix(prefix: &Path) {
 fn signal_number(name: &str) -> Outcome<u8> {
     let number =
         format!("SIG{name}").parse::<Signal>().ok().and_then(|signal| u8::try_from(signal as i32).ok());
-    number.ok_or_else(|| Failure::new(format!("SCRFS_HALT_SIGNAL: no signal {name}")).code(2))
+    number.ok_or_else(|| {
+        Failure::new(format!("SCRFS_HALT_SIGNAL: no signal {name}"))
+            .hint("name one such as TERM or USR1")
+            .code(2)
+    })
 }
 
 /// An empty value unsets.
@@ -305,7 +308,7 @@ fn is_unset(environment: &BTreeMap<OsString, OsString>, name: &OsString) -> bool
 
 /// What is started may have another working directory.
 fn absolute(path: &Path) -> Outcome<PathBuf> {
-    std::path::absolute(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))
+    std::path::absolute(path).map_err(|e| Failure::system(path.display(), &e))
 }
 
 /// One that is only a name is looked up in PATH.
@@ -320,7 +323,7 @@ fn start_stamp() -> u128 {
 }
 
 fn beside_this_program() -> Outcome<PathBuf> {
-    let exe = std::env::current_exe().map_err(|e| Failure::new(format!("own path: {e}")))?;
+    let exe = std::env::current_exe().map_err(|e| Failure::system("own path", &e))?;
     Ok(exe.parent().unwrap_or(Path::new("/")).to_owned())
 }
 

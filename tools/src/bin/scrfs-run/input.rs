@@ -56,7 +56,7 @@ impl Input {
 
     /// For one run.
     pub(crate) fn give(&self) -> Outcome<Stdio> {
-        let failed = |e: io::Error| Failure::new(format!("the program's standard input: {e}"));
+        let failed = |e: io::Error| Failure::system("the program's standard input", &e);
         match self {
             Self::None => Ok(Stdio::null()),
             Self::Same => Ok(Stdio::inherit()),
