@@ -4,6 +4,7 @@
 
 mod hooks;
 mod losses;
+mod manuals;
 mod neighbours;
 mod time_limit;
 
