@@ -159,6 +159,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     let opening = Opening {
         epoch,
         hosts: hosts(),
+        watch_secret: scrfs_coordinator::message::WatchSecret([7; 16]),
         watch_ports: vec![1, 2],
         start: Start::Attach,
         settings: settings(),
