@@ -20,6 +20,7 @@ use scrfs_tools::{Failure, Outcome, output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::announce::{self, Word};
+use crate::apart::Apart;
 use crate::arguments::Job;
 use crate::input;
 use crate::launcher::{CommandLine, Restart, Said};
@@ -68,7 +69,7 @@ struct Running {
 }
 
 /// Runs the job to its end; gives the exit code.
-pub(crate) fn supervised(job: Job) -> Outcome<u8> {
+pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     for binary in [&job.coordinator, &job.ctl] {
         if !binary.exists() {
             return Err(Failure::new(format!("{} is missing", binary.display())).hint(
@@ -82,6 +83,7 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
     }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
+    let _apart = Apart::choose(&mut job.lines.environment);
     prefix::look(&job.prefix)?;
     process::adopt_orphans().map_err(|e| Failure::new(format!("becoming a subreaper: {e}")))?;
     let (queue, events) = mpsc::channel();

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{CommandLine, Kind, Launcher, Task};
+use crate::apart::PLACES;
 use crate::supervise::Start;
 
-/// Of Open MPI's parameters in the environment, those that say how to reach nodes; the others are the program's.
-const REACH: [&str; 3] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_"];
+/// Of Open MPI's parameters in the environment, those that say how to reach nodes, and where it keeps its files there; the
+/// others are the program's.
+const REACH: [&str; 5] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_", PLACES[0], PLACES[1]];
 
 /// Prefixes of what MPI libraries and launchers put into the environment.
 const MPI: [&str; 5] = ["OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_"];

@@ -28,6 +28,7 @@ fn lines(launcher: Arc<dyn Launcher>) -> Lines {
         ("SCRATCH", "/tmp"),
         ("OMPI_MCA_btl", "self"),
         ("OMPI_MCA_plm_rsh_agent", "my rsh"),
+        ("OMPI_MCA_orte_tmpdir_base", "/tmp/own"),
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("PMIX_RANK", "3"),
         ("SLURM_CPUS_PER_TASK", "8"),
@@ -108,6 +109,7 @@ fn coordinators_get_a_clean_one() {
     );
     let kept = [
         "OMPI_ALLOW_RUN_AS_ROOT",
+        "OMPI_MCA_orte_tmpdir_base",
         "OMPI_MCA_plm_rsh_agent",
         "PATH",
         "SCRATCH",
