@@ -6,6 +6,7 @@ mod background;
 mod bad;
 mod crash;
 mod generations;
+mod guard;
 mod life;
 mod links;
 mod logs;
@@ -272,6 +273,7 @@ impl Bench {
             host: "n0".into(),
             coordinator_wait: Duration::from_millis(200),
             cache_bytes: 0,
+            control_bytes: 0,
             stores: Vec::new(),
             on_stop: Arc::new(|| {}),
         }
