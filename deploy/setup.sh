@@ -14,7 +14,7 @@ BASE_PACKAGES=(ca-certificates curl fuse3 gcc git iproute2 libc6-dev libclang-de
 PACKAGE_PACKAGES=(binutils dpkg-dev rpm)
 
 cannot() {
-    printf '%s\n' "cannot go on: $1" "  $2" >&2
+    printf '%s\n' "cannot go on: $1" "hint: $2" >&2
     exit 1
 }
 

@@ -1,7 +1,7 @@
 //! scrfs-coordinator: one MPI process per node, beside the program. In reading order:
 //!
 //! * [`service`], [`open`], [`run`]: the process, the opening of an epoch, the loop
-//! * [`lead`]: what rank 0 decides; [`job`], [`pfs`]: what it has done for it
+//! * [`lead`]: what rank 0 decides; [`job`], [`scrfs::prefix`]: what it has done for it
 //! * [`jobs`], [`comm`]: bytes between nodes; [`node`]: this node's daemon; [`watch`]: whether the others live
 
 pub mod comm;
@@ -12,7 +12,6 @@ pub mod lead;
 pub mod message;
 pub mod node;
 pub mod open;
-pub mod pfs;
 pub mod ready;
 pub mod run;
 pub mod service;

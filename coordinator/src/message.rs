@@ -1,6 +1,8 @@
 //! What coordinators say to one another, beside blocks ([`crate::jobs::block`]).
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
 
 use scrfs::control::{Command, Event, Settings, Start};
 use scrfs::ids::Epoch;
@@ -60,6 +62,25 @@ pub struct Greeting {
     pub by_hand: BTreeSet<String>,
 }
 
+/// What coordinators of one epoch know one another by.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WatchSecret(pub [u8; 16]);
+
+impl WatchSecret {
+    /// A new one.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl std::fmt::Debug for WatchSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WatchSecret")
+    }
+}
+
 /// How the epoch opens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
@@ -69,6 +90,8 @@ pub struct Opening {
     pub hosts: Vec<String>,
     /// Where each of them is watched.
     pub watch_ports: Vec<u16>,
+    /// What who watches says there first; strangers do not know it.
+    pub watch_secret: WatchSecret,
     /// How the coordinators start.
     pub start: Start,
     /// The lead's settings.

@@ -11,10 +11,10 @@ use crossbeam_channel::{Sender, unbounded};
 use scrfs::control::client::{self, ClientError, DataConnection, Link};
 use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Role};
 use scrfs::ids::Epoch;
+use scrfs::prefix::status::Source;
 use scrfs::status::NodeStatus;
 
 use crate::jobs::link::{Connector, DataLink};
-use crate::pfs::status::Source;
 
 /// How long a mount may take to come up.
 pub const MOUNT_LIMIT: Duration = Duration::from_mins(1);
@@ -90,9 +90,12 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
     match client::ask(&directory, &Ask::Status, ASK_LIMIT)? {
         Answer::Status(status) => Ok(Found { directory, epoch: Epoch(status.epoch) }),
         Answer::Failed(reason) => Err(NodeError::Status(directory, reason)),
-        Answer::Events(_) | Answer::Done | Answer::Flush(_) | Answer::Stopping => {
-            Err(NodeError::Status(directory, "wrong answer".to_owned()))
-        }
+        Answer::Events(_)
+        | Answer::Done
+        | Answer::Reloading
+        | Answer::Flush(_)
+        | Answer::Scavenged(_)
+        | Answer::Stopping => Err(NodeError::Status(directory, "wrong answer".to_owned())),
     }
 }
 

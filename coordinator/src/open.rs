@@ -11,7 +11,7 @@ use scrfs::control::{Settings, Start};
 use scrfs::ids::NodeRank;
 
 use crate::comm::{CommError, Lane, Received, Transport};
-use crate::message::{Greeting, Opening, PeerMessage};
+use crate::message::{Greeting, Opening, PeerMessage, WatchSecret};
 use crate::{epoch, settings};
 
 /// The others' mounts may be late by [`crate::node::MOUNT_LIMIT`]; starting them and making the epoch takes time too.
@@ -123,7 +123,12 @@ fn open(transport: &mut impl Transport, start: Start, early: &mut Early) -> Resu
     };
     let notes = problem.map(note).into_iter().collect();
     let watch_ports = greetings.values().map(|g| g.watch_port).collect();
-    Ok(Opening { epoch, hosts, watch_ports, start, settings, notes })
+    // Without one all the same: then whoever asks may watch.
+    let watch_secret = WatchSecret::random().unwrap_or_else(|error| {
+        tracing::warn!(%error, "no secret for those who watch one another");
+        WatchSecret::default()
+    });
+    Ok(Opening { epoch, hosts, watch_ports, watch_secret, start, settings, notes })
 }
 
 fn agreed_hosts(

@@ -11,6 +11,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use scrfs::control::ready::{HaltDue, Ready};
 use scrfs::control::{Command, Event, Settings, Severity};
 use scrfs::ids::NodeRank;
+use scrfs::prefix::status::Reporter;
+use scrfs::prefix::{PfsOutcome, PfsTask};
 
 use crate::comm::{CommError, Lane, Received, Transport};
 use crate::job::{Job, JobId};
@@ -21,8 +23,6 @@ use crate::lead::{Input, Lead, Output};
 use crate::message::{Opening, PeerMessage};
 use crate::node::{FromDaemon, Node};
 use crate::open::{self, Early, OpenError};
-use crate::pfs::status::Reporter;
-use crate::pfs::{PfsOutcome, PfsTask};
 use crate::ready;
 
 /// Between two polls of the transport when nothing happens.

@@ -9,6 +9,7 @@ use crossbeam_channel::{Sender, unbounded};
 use scrfs::config::{self, Config, ConfigError, Sources};
 use scrfs::control::{Role, Start};
 use scrfs::ids::NodeRank;
+use scrfs::prefix::{self, Prefix, status::Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -16,7 +17,6 @@ use crate::comm::Transport;
 use crate::message::Greeting;
 use crate::node::{self, NodeError};
 use crate::open::{self, OpenError};
-use crate::pfs::{self, status::Reporter};
 use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
 use crate::settings;
 use crate::watch::Watched;
@@ -115,15 +115,19 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Err(error) => return fail(&transport, &error),
     };
     let leads = transport.rank() == NodeRank(0);
+    let prefix = || {
+        let host = opening.hosts.first().map_or("", String::as_str);
+        Prefix::new(&opening.settings.prefix, opening.epoch, host)
+    };
     let worker = leads.then(|| {
         let wake = wake.clone();
-        pfs::start(&opening, move |outcome| drop(wake.send(Wake::Pfs(Box::new(outcome)))))
+        prefix::start(prefix(), move |outcome| drop(wake.send(Wake::Pfs(Box::new(outcome)))))
     });
     let pfs = match worker.transpose() {
         Ok(pfs) => pfs,
         Err(error) => return fail(&transport, &ServiceError::Thread("the PFS", error)),
     };
-    let reporter = leads.then(|| Reporter::start(&opening, questions)).transpose();
+    let reporter = leads.then(|| Reporter::start(prefix(), questions)).transpose();
     let reporter = match reporter {
         Ok(reporter) => reporter,
         Err(error) => return fail(&transport, &ServiceError::Thread("the last status", error)),

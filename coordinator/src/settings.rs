@@ -12,6 +12,9 @@ const ROWS: &[Row] = &[
     ("SCR_USER_NAME", |s| s.user.clone()),
     ("SCR_JOB_ID", |s| s.job_id.clone()),
     ("SCR_ENABLE", |s| u8::from(s.enable).to_string()),
+    ("SCRFS_CHECKPOINT_PATH", |s| {
+        String::from_utf8_lossy(s.checkpoint_path.as_deref().unwrap_or_default()).into_owned()
+    }),
     ("SCRFS_COORDINATOR_WAIT", |s| format!("{} ms", s.coordinator_wait_ms)),
     ("SCRFS_SEAL_TIMEOUT", |s| format!("{} ms", s.seal_timeout_ms)),
     ("SCRFS_MARKER", |s| {
@@ -84,6 +87,7 @@ pub(crate) mod tests {
             user: "me".to_owned(),
             job_id: "7".to_owned(),
             enable: true,
+            checkpoint_path: None,
             coordinator_wait_ms: 10_000,
             seal_timeout_ms: 30_000,
             cache_size: 2,

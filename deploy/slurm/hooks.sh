@@ -1,14 +1,20 @@
 # shellcheck shell=sh
 # What the hooks share; they are in one directory with it. To be sourced. A file `settings` beside it is an
-# administrator's: it may set PATH, and each of the words below.
+# administrator's: it may set PATH, WORD, LIMIT and KEEP.
 
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # The word in --constraint or --comment that asks for scrfs.
 WORD=scrfs
-# Seconds that one step of a hook may take. PrologEpilogTimeout should be three times as long.
+# Seconds that a mount, or saving what a job has left on a node, may take. PrologEpilogTimeout should be three times as
+# long.
 LIMIT=60
-# What the Prolog leaves for the other hooks, gone after a reboot: a file for each job with the lines `mount POINT`, `run N`,
-# `user NAME` and `state mounted|failed|kept`, which root alone may write; and what `scrfs mount` said, for the job's user.
+# Seconds that caches of a job that has ended stay when they cannot be saved on the PFS; then they are given up.
+KEEP=3600
+# Seconds that clearing up after other jobs may take in a hook.
+SWEEP=20
+# What the Prolog leaves for the other hooks and for `scrfs-ctl probe`, gone after a reboot. A file for each job, named
+# after its id, with lines that root alone may write: `mount POINT`, `run N`, `user NAME`, `state mounted|failed|kept`,
+# perhaps `unsaved TIME` and `headless`. In `.said.JOB`: what `scrfs mount` said, for the job's user.
 NOTES=/run/scrfs-slurm
 
 # shellcheck disable=SC1091
@@ -24,84 +30,181 @@ is_wanted() {
     esac
 }
 
-# limited COMMAND...: no hook waits for ever.
-limited() {
-    timeout -k 5 "$LIMIT" "$@"
+# deadline SECONDS: from now on, for all that follows together.
+deadline() {
+    DEADLINE=$(($(uptime_seconds) + $1))
+}
+
+# A clock that nobody sets.
+uptime_seconds() {
+    read -r now _ </proc/uptime && echo "${now%.*}"
+}
+
+time_left() {
+    echo $((DEADLINE - $(uptime_seconds)))
+}
+
+# within SECONDS COMMAND...: no longer, and not beyond the deadline.
+within() {
+    left=$(time_left)
+    [ "$1" -ge "$left" ] || left=$1
+    shift
+    [ "$left" -gt 0 ] || return 124
+    timeout -k 2 "$left" "$@"
+}
+
+# setting NAME: its value in /etc/scrfs.conf.
+setting() {
+    sed -n "s/^[[:blank:]]*$1=//p" /etc/scrfs.conf 2>/dev/null | tail -n 1
 }
 
 # mount_point USER JOB: what SCRFS_MOUNT in /etc/scrfs.conf stands for.
 mount_point() {
-    pattern=$(sed -n 's/^[[:blank:]]*SCRFS_MOUNT=//p' /etc/scrfs.conf 2>/dev/null | tail -n 1)
+    pattern=$(setting SCRFS_MOUNT)
     printf '%s\n' "${pattern:-/scr}" | sed "s/%u/$1/g; s/%j/$2/g"
-}
-
-# Keeps jobs off this node, with a reason for `sinfo -R`, until the health check finds the cause gone.
-drain() {
-    printf 'scrfs: %s\n' "$1" >&2
-    [ ! -e "$NOTES/.drained" ] || return 0
-    update_node State=DRAIN Reason="scrfs: $1" && : >"$NOTES/.drained"
-}
-
-update_node() {
-    timeout -k 2 10 scontrol update NodeName="${SLURMD_NODENAME:-$(hostname -s)}" "$@"
 }
 
 # What the node lacks; nothing if it can mount.
 node_problem() {
-    [ -c /dev/fuse ] || timeout -k 2 10 modprobe fuse 2>/dev/null
+    [ -c /dev/fuse ] || within 10 modprobe fuse 2>/dev/null
     [ -c /dev/fuse ] || { echo "/dev/fuse is missing (modprobe fuse)"; return; }
-    command -v scrfs >/dev/null || echo "no program scrfs in $PATH"
+    command -v scrfs >/dev/null || { echo "no program scrfs in $PATH"; return; }
+    mkdir -p "$NOTES" 2>/dev/null || echo "the directory $NOTES cannot be made"
 }
 
-# noted NAME NOTE: the value of one of a note's lines.
+NODE=${SLURMD_NODENAME:-$(hostname -s)}
+
+# Keeps jobs off this node, with a reason for `sinfo -R`, until the health check finds the cause gone. Who drained it
+# before, and why, stays.
+drain() {
+    printf 'scrfs: %s\n' "$1" >&2
+    said=$(show_node) || return
+    is_drained "$said" || within 10 scontrol update NodeName="$NODE" State=DRAIN Reason="scrfs: $1"
+}
+
+# Takes the node back that `drain` has drained, perhaps before a reboot. Fails when slurmctld does not answer.
+resume() {
+    said=$(show_node) || return
+    ! is_drained "$said" || case $said in
+        *" Reason=scrfs: "*) within 10 scontrol update NodeName="$NODE" State=RESUME ;;
+    esac
+}
+
+show_node() {
+    within 10 scontrol -o show node "$NODE"
+}
+
+# The first State= is Slurm's: what administrators write comes after it.
+is_drained() {
+    state=${1#* State=}
+    case ${state%% *} in *DRAIN*) return 0 ;; *) return 1 ;; esac
+}
+
+# noted NAME JOB: the value of one of a note's lines.
 noted() {
-    sed -n "s/^$1 //p" "$2" 2>/dev/null
+    sed -n "s/^$1 //p" "$NOTES/$2" 2>/dev/null
 }
 
-# The job as slurmctld knows it, in one line; fails when slurmctld does not answer or does not know it.
-show_job() {
-    timeout -k 2 10 scontrol -o show job "$1" 2>/dev/null
+# The jobs that have notes, those first that were longest not looked after.
+noted_jobs() {
+    find "$NOTES" -maxdepth 1 -type f ! -name '*[!0-9]*' -printf '%T@ %f\n' 2>/dev/null | sort -n | cut -d ' ' -f 2
 }
 
-# field NAME LINE: the value of NAME= in a line of scontrol's.
+# ask JOB...: a line for each of these jobs that slurmctld knows: id, state, restarts, whether it has a batch script and
+# where that runs; nothing that users write. Fails when slurmctld does not answer.
+ask() {
+    if ! answer=$(within 10 squeue -h -a -t all -j "$(echo "$*" | tr ' ' ,)" \
+        -O JobID:12,State:20,RestartCnt:8,BatchFlag:4,BatchHost:256 2>&1); then
+        case $answer in *"Invalid job id"*) return 0 ;; *) return 1 ;; esac
+    fi
+    printf '%s\n' "$answer"
+}
+
+# field N JOB ANSWER: of what `ask` has said.
 field() {
-    value=${2#*" $1="}
-    [ "$value" = "$2" ] || printf '%s\n' "${value%% *}"
+    printf '%s\n' "$3" | awk -v job="$2" -v field="$1" '$1 == job { print $field; exit }'
 }
 
-# Frees what jobs that have ended left here: an Epilog that did not run, a job that was cancelled while it waited to run
-# again. A job that slurmctld does not tell about is left alone, unless it says that there is none.
-sweep() {
-    for note in "$NOTES"/*; do
-        [ -f "$note" ] || continue
-        job=${note##*/}
-        # This hook's own job.
-        [ "$job" != "${SLURM_JOB_ID-}" ] || continue
-        is_over "$job" || continue
-        free "$job" --purge
-    done
-}
-
-# Is this job gone for good?
+# is_over JOB ANSWER: is it gone for good?
 is_over() {
-    said=$(timeout -k 2 10 scontrol -o show job "$1" 2>&1)
-    case $(field JobState " $said") in
-        '') case $said in *"Invalid job id"*) return 0 ;; *) return 1 ;; esac ;;
-        BOOT_FAIL | CANCELLED | COMPLETED | DEADLINE | FAILED | NODE_FAIL | OUT_OF_MEMORY | TIMEOUT) return 0 ;;
+    case $(field 2 "$1" "$2") in
+        '' | BOOT_FAIL | CANCELLED | COMPLETED | DEADLINE | FAILED | NODE_FAIL | OUT_OF_MEMORY | TIMEOUT) return 0 ;;
         *) return 1 ;;
     esac
 }
 
-# free JOB [--purge]: ends a job's mount here, with --purge its caches too. The note goes when nothing is left to do.
+# Ends what jobs that are over have left here: an Epilog that did not run or could not save, a job that was cancelled
+# while it waited to run again. One question for all; a job that slurmctld does not tell about is left alone, unless it
+# answers and does not know it.
+sweep() {
+    (
+        # Another hook is at it.
+        flock -n 9 || exit 0
+        deadline "$SWEEP"
+        note_caches
+        jobs=$(noted_jobs | grep -vxF "${SLURM_JOB_ID:--}") || exit 0
+        # shellcheck disable=SC2086
+        answer=$(ask $jobs) || exit 0
+        for job in $jobs; do
+            [ "$(time_left)" -gt 0 ] || break
+            ! is_over "$job" "$answer" || finish "$job" $((SWEEP / 2))
+        done
+    ) 9>"$NOTES/.sweep"
+}
+
+# Caches of which there is no note: a disk has kept them over a reboot.
+note_caches() {
+    bases=$(setting SCR_CACHE_BASE)
+    printf '%s\n' "${bases:-/dev/shm}" | tr ',' '\n' | while read -r base; do
+        find "$base" -mindepth 2 -maxdepth 2 -type d -user root -name 'scr.[0-9]*' -printf '%P\n' 2>/dev/null
+    done | while IFS=/ read -r user cache; do
+        case ${cache#scr.} in *[!0-9]*) continue ;; esac
+        # Where a name was somebody else's already, it has digits.
+        user=$(printf '%s\n' "$user" | sed -E 's/\.[0-9a-f]{16}$//')
+        # Not over a note that a Prolog writes at this moment.
+        (set -C && printf '%s\n' "user $user" "state kept" >"$NOTES/${cache#scr.}") 2>/dev/null
+    done
+}
+
+# finish JOB SECONDS: saves on the PFS what a job that is over has on this node and nowhere else, within this time, and
+# frees all. What cannot be saved stays, and is tried again by the next sweep, until it has stayed for KEEP seconds.
+finish() {
+    note=$NOTES/$1
+    # The next sweep begins with another.
+    touch -c "$note"
+    ! save_and_free "$@" || return 0
+    since=$(noted unsaved "$1") why=$said
+    if [ -z "$since" ]; then
+        echo "unsaved $(date +%s)" >>"$note"
+    elif [ $(($(date +%s) - since)) -ge "$KEEP" ] && free "$1" --purge; then
+        said="job $1: its caches are purged after $KEEP s, and what the PFS lacks of them is lost: $why"
+        printf 'scrfs: %s\n' "$said" >&2
+        logger -t scrfs -p daemon.err -- "$said" 2>/dev/null
+    fi
+}
+
+# A job that was cancelled while it waited to run again has no mount any more. Only a mount knows what is in its caches.
+save_and_free() {
+    if [ "$(noted state "$1")" = kept ] && ! mountpoint -q "$NOTES/.mount.$1"; then
+        if ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1); then
+            printf 'scrfs: job %s: its caches cannot be mounted to be saved: %s\n' "$1" "$said" >&2
+            return 1
+        fi
+    fi
+    free "$1" --purge --save "$2"
+}
+
+# free JOB [--purge [--save SECONDS]]: ends a job's mount here, with --purge its caches too. The note goes when nothing
+# is left to do.
 free() {
-    point=$(noted mount "$NOTES/$1") user=$(noted user "$NOTES/$1")
-    # The job that this hook runs for may be another user's.
-    if ! said=$(limited env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount --force --job-id "$@" \
-        --user "$user" 2>&1); then
-        printf '%s\n' "$said" >&2
+    point=$(noted mount "$1")
+    # The job that this hook runs for may be another user's. What no Prolog has mounted may be in use.
+    if ! said=$(within $((2 * LIMIT)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
+        ${point:+--force} --user "$(noted user "$1")" --job-id "$@" 2>&1); then
+        said=${said:-not unmounted in time}
+        printf 'scrfs: job %s: %s\n' "$1" "$said" >&2
         return 1
     fi
-    case $point in *"$1"*) rmdir "$point" 2>/dev/null ;; esac
     if [ "${2-}" = --purge ]; then
         rm -f "$NOTES/.said.$1" "$NOTES/$1"
     else

@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: (Apache-2.0 OR MIT)
-"""Spack recipe. In a repository of your own: packages/scrfs/package.py; then `spack install scrfs`."""
+"""Spack recipe, from a checkout of the sources: there is no archive of them to fetch.
+
+Put this file into a repository of your own, as packages/scrfs/package.py (`spack repo create`, `spack repo add`), then
+build what is in the checkout:
+
+    cd CHECKOUT && spack dev-build scrfs@0.1.0
+
+In an environment: `spack add scrfs@0.1.0`, `spack develop --path CHECKOUT scrfs@0.1.0`, `spack install`. A site that
+keeps an archive of its own adds a `url` and the archive's checksum below; then `spack install scrfs` works.
+"""
 
 import os
 
@@ -10,7 +19,7 @@ class Scrfs(Package):
     """Checkpoint file system: programs write checkpoints at node-local speed, and what is sealed survives the loss of
     nodes. SCR behind a file system instead of an API."""
 
-    # A checkout of the sources: spack dev-build scrfs@0.1.0, or `url` and a checksum of the site's own archive.
+    # No url: see above.
     version("0.1.0")
 
     depends_on("c", type="build")

@@ -4,12 +4,12 @@ mod doctor;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use scrfs::checkpoint_path;
 use scrfs::config::{Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Order};
@@ -48,6 +48,10 @@ enum Action {
         /// What is mounted for this job, wherever that is, and nothing else; when nothing is, that is no error.
         #[arg(long, value_name = "ID")]
         job_id: Option<OsString>,
+        /// First save this node's part of the job's newest protected dataset in the prefix, within so many seconds; when that
+        /// cannot be done nothing is unmounted or removed.
+        #[arg(long, value_name = "SECONDS", requires = "job_id")]
+        save: Option<u64>,
         /// Remove the job's caches and state on this node.
         #[arg(long, requires = "job_id")]
         purge: bool,
@@ -153,8 +157,8 @@ enum CommandError {
     LogTo(OsString),
     #[error("--hosts {0:?}: {1}")]
     Hosts(String, String),
-    #[error("checkpoint path {0:?}: {1}")]
-    CheckpointPath(PathBuf, String),
+    #[error(transparent)]
+    CheckpointPath(#[from] checkpoint_path::Refused),
 }
 
 impl CommandError {
@@ -239,11 +243,12 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             let point = mount_point.map_or_else(|| load(bases, None).map(|config| config.mount), Ok)?;
             launch::unmount(&point, force)?;
         }
-        Action::Umount { force, job_id, purge, bases, mount_point } => {
+        Action::Umount { force, job_id, save, purge, bases, mount_point } => {
             let config = load(bases, job_id)?;
             let user = config.claim.is_made().then(|| Account::of_job(&config.claim)).transpose()?;
             let user = user.map(|account| account.name);
-            let order = Order { job_id: config.job_id, user, mount_point, purge, force };
+            let save = save.map(Duration::from_secs);
+            let order = Order { job_id: config.job_id, user, mount_point, save, purge, force };
             tell(&jobs::unmount(
                 &order,
                 &Bases { control: config.control_base, caches: config.cache_bases },
@@ -316,7 +321,8 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
     let mount_point = args.mount_point.unwrap_or(config.mount);
     let path = args.checkpoint_path.map(PathBuf::from).or(config.checkpoint_path);
     Ok(Options {
-        checkpoint_path: checkpoint_path(path.as_deref(), &mount_point)?,
+        checkpoint_path: path
+            .map_or(Ok(RelPath::root()), |path| checkpoint_path::relative(&path, &mount_point))?,
         mount_point,
         user: account.name,
         uid: account.uid,
@@ -332,22 +338,4 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         coordinator_wait: config.coordinator_wait,
         seal_timeout: config.seal_timeout,
     })
-}
-
-/// Relative to the mount's root; an absolute path must lie below the mount point.
-fn checkpoint_path(path: Option<&Path>, mount_point: &Path) -> Result<RelPath, CommandError> {
-    let Some(path) = path else { return Ok(RelPath::root()) };
-    let wrong = |reason: &str| CommandError::CheckpointPath(path.to_owned(), reason.to_owned());
-    let below = if path.is_absolute() {
-        path.strip_prefix(mount_point).map_err(|_| wrong("not below the mount point"))?
-    } else {
-        path
-    };
-    let trimmed = below.as_os_str().as_bytes();
-    let trimmed = trimmed.strip_suffix(b"/").unwrap_or(trimmed);
-    // The mount's own directory there: nothing can be made in it.
-    if trimmed == b".scrfs" || trimmed.starts_with(b".scrfs/") {
-        return Err(wrong("`.scrfs` is a reserved name"));
-    }
-    RelPath::new(trimmed).map_err(|e| wrong(&e.to_string()))
 }

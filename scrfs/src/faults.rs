@@ -9,7 +9,7 @@
 //! fires, once.
 //!
 //! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
-//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`, `loose`.
+//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`, `loose`, `scavenge`.
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
@@ -22,6 +22,8 @@
 //! * pointer files: `loose.storing`, `loose.indexed`, `loose.placed`; `loose.bound`; `loose.shown`
 //! * rebuild: `rebuild.begun`, then as a seal's member; fetch: `fetch.block`, `fetch.staged`, `fetch.placed`
 //! * flush: `flush.block`, `flush.copied`; verify: `verify.block`
+//! * saving without coordinators: `scavenge.begun`, then as a flush's files, `scavenge.catalog`, `scavenge.copied`,
+//!   `scavenge.member`, `scavenge.saved`, then `scavenge.whole` and as in the prefix
 //! * restart: `present.begun`, `present.aside`, `present.listed`; eviction: `evict.begun`, `evict.removed`;
 //!   a program's removal: `remove.aside`, `remove.synced`
 //! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`; `store.remove`,
@@ -38,7 +40,8 @@
 //! * jobs: `encode.start`, `encode.block`, `encode.finish`, `rebuild.start`, `rebuild.block`, `rebuild.finish`,
 //!   `fetch.send`, `fetch.install`
 //! * rank 0 in the prefix: `flush.begin`, `flush.publish`, `flush.summary`, `flush.swap`, `flush.swapping`,
-//!   `flush.swapped`, `flush.index`, `flush.current`, `flush.cleanup`; `loose.put`,
+//!   `flush.swapped`, `flush.index`, `flush.current`, `flush.cleanup`; `scavenge.rebuilt`, `scavenge.whole`, `scavenge.swap`,
+//!   `scavenge.published`; `loose.put`,
 //!   `loose.written`, `loose.cleanup`
 
 use std::io;

@@ -22,6 +22,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The reason that SCR leaves when a program has ended well.
 const FINALIZED: &[u8] = b"SCR_FINALIZE_CALLED";
 
+/// How reasons begin that the allocation's end gives.
+const ALLOCATION: &str = "the allocation ends ";
+
+/// Whether a [`Stop::reason`] is the allocation's end: no halt file can take that back.
+pub fn is_of_allocation(reason: &str) -> bool {
+    reason.starts_with(ALLOCATION)
+}
+
 /// When a condition that holds ends the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
@@ -59,9 +67,7 @@ fn urgent(halt: &Halt, rules: &AdviceRules, now: i64, flush: u64) -> Option<Stri
     let end = i64::try_from(rules.end_time).unwrap_or(i64::MAX);
     let needed = i64::try_from(rules.end_reserve.saturating_add(flush)).unwrap_or(i64::MAX);
     let ends = rules.end_time > 0 && rules.end_reserve > 0 && end.saturating_sub(needed) <= now;
-    ends.then(|| {
-        format!("the allocation ends in {} s, and saving the newest dataset may take {needed} s", end - now)
-    })
+    ends.then(|| format!("{ALLOCATION}in {} s, and saving the newest dataset may take {needed} s", end - now))
 }
 
 fn at_seal(halt: &Halt, rules: &AdviceRules, now: i64) -> Option<String> {
@@ -81,7 +87,7 @@ fn at_seal(halt: &Halt, rules: &AdviceRules, now: i64) -> Option<String> {
     }
     let end = i64::try_from(rules.end_time).unwrap_or(i64::MAX);
     let ends = rules.end_time > 0 && early > 0 && end.saturating_sub(early) <= now;
-    ends.then(|| format!("the allocation ends within {early} s"))
+    ends.then(|| format!("{ALLOCATION}within {early} s"))
 }
 
 /// The reason that the file gives, if it is one to stop for.
@@ -261,18 +267,26 @@ mod tests {
         assert_eq!(at(&Halt { halt_seconds: Some(0), ..Halt::default() }, &early, 700), None);
         let stop = due(&Halt::default(), &rules(), 950, 10).unwrap();
         assert_eq!(stop.reason, "the allocation ends in 50 s, and saving the newest dataset may take 100 s");
+        assert!(
+            is_of_allocation(&stop.reason)
+                && is_of_allocation(&due(&Halt::default(), &early, 700, 0).unwrap().reason)
+        );
+        let word = Halt { exit_reason: Text::new(b"the allocation ends in 1 s").ok(), ..Halt::default() };
+        assert!(!is_of_allocation(&due(&word, &rules(), 0, 0).unwrap().reason));
     }
 
     #[test]
     fn the_file_is_changed_in_place_and_under_the_lock() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("halt.scr");
-        let open = |access| HaltFile::open(&path, access, Duration::from_millis(50));
+        // A child of another test that has not executed its program yet holds the lock, too.
+        let open = |access| HaltFile::open(&path, access, Duration::from_secs(10));
         assert!(open(Access::Read).unwrap().is_none() && open(Access::Write).unwrap().is_none());
         let mut held = open(Access::Create).unwrap().unwrap();
         held.halt.checkpoints_left = Some(3);
         held.store().unwrap();
-        assert!(open(Access::Read).unwrap_err().to_string().contains("halt.scr: lock: "));
+        let locked = HaltFile::open(&path, Access::Read, Duration::from_millis(50)).unwrap_err();
+        assert!(locked.to_string().contains("halt.scr: lock: "));
         drop(held);
         let mut again = open(Access::Write).unwrap().unwrap();
         assert_eq!(again.halt.checkpoints_left, Some(3));

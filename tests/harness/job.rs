@@ -22,7 +22,9 @@ const IDLE_LIMIT: Duration = Duration::from_mins(2);
 #[derive(Debug, Clone)]
 pub struct Job<'a> {
     cluster: &'a Cluster,
+    /// Names its prefix.
     name: String,
+    id: String,
     uid: u32,
     settings: Vec<(String, String)>,
     control_base: Option<&'static str>,
@@ -48,7 +50,8 @@ impl<'a> Job<'a> {
 
     fn of_user(cluster: &'a Cluster, name: &str, uid: u32) -> Self {
         let (settings, options) = (Vec::new(), Vec::new());
-        let job = Self { cluster, name: name.to_owned(), uid, settings, control_base: None, options };
+        let (name, id) = (name.to_owned(), name.to_owned());
+        let job = Self { cluster, name, id, uid, settings, control_base: None, options };
         for directory in [job.host_prefix(), job.host_desk()] {
             fs::create_dir_all(&directory).expect("the PFS can be written");
             std::os::unix::fs::chown(&directory, Some(uid), Some(uid)).expect("chown on the PFS");
@@ -62,6 +65,13 @@ impl<'a> Job<'a> {
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.retain(|(n, _)| n != name);
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same prefix, and another job id.
+    #[must_use]
+    pub fn with_id(mut self, id: &str) -> Self {
+        id.clone_into(&mut self.id);
         self
     }
 
@@ -158,12 +168,12 @@ impl<'a> Job<'a> {
         let user = if self.uid == 0 { "root" } else { "job" };
         let set = |wanted: &str| self.settings.iter().find(|(name, _)| name == wanted);
         let cache = set("SCR_CACHE_BASE").map_or(CACHE, |(_, stores)| stores);
-        command.args(["mount", "--user", user, "--job-id", &self.name, "--cache-base", cache, SCR]);
+        command.args(["mount", "--user", user, "--job-id", &self.id, "--cache-base", cache, SCR]);
         // The last argument is the mount point; options may follow it.
         command.args(self.control_base.into_iter().flat_map(|base| ["--control-base", base]));
         command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
         // The prolog's to say.
-        let prolog = ["SCRFS_CHECKPOINT_PATH", "SCRFS_CACHE_BYTES", "SCRFS_OPERATOR_GROUP"];
+        let prolog = ["SCRFS_CACHE_BYTES", "SCRFS_OPERATOR_GROUP"];
         command.envs(prolog.into_iter().filter_map(set).map(|(name, value)| (name, value)));
         command
     }
@@ -171,6 +181,37 @@ impl<'a> Job<'a> {
     /// Unmounts /scr on a node.
     pub fn unmount(&self, node: usize) -> Ran {
         self.cluster.on(node).run(&format!("{BIN}/scrfs umount {SCR}"))
+    }
+
+    /// `scrfs umount` for the job's id on these nodes at once, as an epilog calls it, with these words besides.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[track_caller]
+    pub fn end(&self, nodes: impl IntoIterator<Item = usize>, words: &[&str]) -> Vec<Ran> {
+        let children: Vec<_> =
+            nodes.into_iter().map(|node| (node, spawn(&mut self.end_command(node, words)))).collect();
+        let ended = children.into_iter().map(|(node, child)| {
+            let output = child.wait_with_output().expect("wait");
+            Ran::from_output(format!("umount on node{node}"), &output)
+        });
+        ended.collect()
+    }
+
+    fn end_command(&self, node: usize, words: &[&str]) -> Command {
+        let mut command = self.cluster.on(node).limit(Duration::from_mins(2)).cmd(&format!("{BIN}/scrfs"));
+        let user = if self.uid == 0 { "root" } else { "job" };
+        command.args(["umount", "--user", user, "--job-id", &self.id, "--cache-base", CACHE, "--force"]);
+        command.args(words);
+        command
+    }
+
+    /// Kills what runs of the job at once, whatever its end would be: launcher, coordinators, the program of [`Job::idle`].
+    pub fn kill_all(&self) {
+        let of = |pattern: &str| format!("$(pgrep {pattern})");
+        let all =
+            ["-x scrfs-run", "-x scrfs-coordinat", "-x mpirun", "-f '^/bin/sleep 600$'"].map(of).join(" ");
+        self.cluster.head().run(&format!("kill -9 {all}")).must();
     }
 
     /// `scrfs-run` with `used` nodes of `hosts`, `ranks` on each, and this program.
@@ -185,7 +226,7 @@ impl<'a> Job<'a> {
         for (name, value) in site_environment() {
             command.env(name, value);
         }
-        command.env("SCR_JOB_ID", &self.name);
+        command.env("SCR_JOB_ID", &self.id);
         command.envs(self.settings.iter().map(|(n, v)| (n, v)));
         command
     }

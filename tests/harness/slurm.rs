@@ -15,8 +15,11 @@ use crate::wait;
 
 /// Slurm's files, as all nodes see them.
 const HOME: &str = "/run/sim/slurm";
-/// The hooks, as an administrator installs them: a copy of the directory, and settings beside them.
-const HOOKS: [&str; 5] = ["hooks.sh", "prolog", "task-prolog", "epilog", "health"];
+/// What an administrator copies, and where to.
+const DEPLOYED: &str = "deploy/slurm";
+const INSTALLED: &str = "/etc/slurm/scrfs/";
+/// Where a test puts programs of one node that its hooks use in place of the real ones, and `settings` of its own.
+pub const STAND_INS: &str = "/run/stand-in";
 /// Nodes are up in a second; under load it takes longer.
 const UP: Duration = Duration::from_mins(1);
 
@@ -31,6 +34,9 @@ pub struct Slurm<'a> {
 pub struct Batch(pub String);
 
 impl<'a> Slurm<'a> {
+    /// For commands that [`Slurm::client`] does not run.
+    pub const CONF: &'static str = "/run/sim/slurm/slurm.conf";
+
     /// Starts it on all nodes of the cluster. `system` are lines of `/etc/scrfs.conf`, besides where caches are.
     ///
     /// # Panics
@@ -85,9 +91,16 @@ impl<'a> Slurm<'a> {
     /// When the controller refuses it.
     #[track_caller]
     pub fn submit(&self, uid: u32, name: &str, options: &str, script: &str) -> Batch {
-        let directory = self.directory(uid, name);
-        fs::write(directory.join("script"), format!("#!/bin/sh\n{script}\n"))
-            .expect("the PFS can be written");
+        self.submit_as_it_is(uid, name, options, &format!("#!/bin/sh\n{script}\n"))
+    }
+
+    /// The same of a whole script, with its own first line.
+    ///
+    /// # Panics
+    /// When the controller refuses it.
+    #[track_caller]
+    pub fn submit_as_it_is(&self, uid: u32, name: &str, options: &str, script: &str) -> Batch {
+        fs::write(self.directory(uid, name).join("script"), script).expect("the PFS can be written");
         let line = format!(
             "cd {PFS}/{name} && sbatch --parsable --job-name={name} --output={PFS}/{name}/out.%j \
              --open-mode=append {options} script"
@@ -119,7 +132,9 @@ impl<'a> Slurm<'a> {
     /// A field of what the controller knows of a job; empty if it does not know it.
     pub fn field(&self, job: &Batch, name: &str) -> String {
         let ran = self.client(0, &format!("scontrol -o show job {}", job.0));
-        let found = ran.out.split(' ').find_map(|word| word.strip_prefix(&format!("{name}=")));
+        // What comes before is the user's: the job's name.
+        let (_, fields) = ran.out.split_once(" UserId=").unwrap_or_default();
+        let found = fields.split(' ').find_map(|word| word.strip_prefix(&format!("{name}=")));
         found.unwrap_or_default().trim().to_owned()
     }
 
@@ -146,6 +161,12 @@ impl<'a> Slurm<'a> {
     /// A command of Slurm's, in the head.
     pub fn client(&self, uid: u32, line: &str) -> Ran {
         self.root().user(uid).run(&format!("export SLURM_CONF={HOME}/slurm.conf; {line}"))
+    }
+
+    /// Runs a hook on a node by hand, as slurmd does: root, with these variables for the job.
+    pub fn hook(&self, node: usize, name: &str, variables: &str) -> Ran {
+        let shell = self.cluster.on(node).limit(Duration::from_mins(3));
+        shell.run(&format!("cd / && env SLURMD_NODENAME=node{node} {variables} {HOME}/hooks/{name}"))
     }
 
     /// All there is to know about a job, for messages of tests that fail.
@@ -198,13 +219,15 @@ impl<'a> Slurm<'a> {
         let key: Vec<u8> = (0..32).flat_map(|_| uuid()).collect();
         fs::write(home.join("munge.key"), key).expect("munge's key");
         fs::set_permissions(home.join("munge.key"), fs::Permissions::from_mode(0o600)).expect("munge's key");
-        for hook in HOOKS {
-            fs::copy(workspace().join("deploy/slurm").join(hook), home.join("hooks").join(hook))
-                .expect("the hooks");
+        for hook in fs::read_dir(workspace().join(DEPLOYED)).expect("the hooks").flatten() {
+            fs::copy(hook.path(), home.join("hooks").join(hook.file_name())).expect("the hooks");
         }
         fs::write(
             home.join("hooks/settings"),
-            format!("PATH={BIN}:$PATH\nexport SLURM_CONF={HOME}/slurm.conf\n"),
+            format!(
+                "PATH={STAND_INS}:{BIN}:$PATH\nexport SLURM_CONF={HOME}/slurm.conf\n\
+                 [ ! -r {STAND_INS}/settings ] || . {STAND_INS}/settings\n"
+            ),
         )
         .expect("the hooks' settings");
         debug_assert!(HOME.starts_with(INSIDE));
@@ -214,8 +237,10 @@ impl<'a> Slurm<'a> {
     fn conf(&self) -> String {
         let last = self.cluster.size() - 1;
         let head = Place::Head.address();
+        let ours = deployed_lines();
         format!(
             "\
+{ours}
 ClusterName=sim
 SlurmctldHost=head({head})
 SlurmUser=root
@@ -238,7 +263,6 @@ AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
-SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0,batch_sched_delay=0,requeue_delay=1,nohold_on_prolog_fail
 MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
@@ -254,19 +278,32 @@ MinJobAge=600
 WaitTime=0
 KillOnBadExit=0
 JobRequeue=1
-PrologFlags=Alloc
-Prolog={HOME}/hooks/prolog
-Epilog={HOME}/hooks/epilog
-TaskProlog={HOME}/hooks/task-prolog
-HealthCheckProgram={HOME}/hooks/health
-HealthCheckInterval=10
-PrologEpilogTimeout=180
 NodeName=node[0-{last}] NodeAddr=10.77.0.[1-{}] CPUs=4 RealMemory=2000 Features=scrfs State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 ",
             last + 1
         )
     }
+}
+
+/// The lines of `deploy/slurm/slurm.conf`, with paths and intervals of this cluster.
+fn deployed_lines() -> String {
+    let path = workspace().join(DEPLOYED).join("slurm.conf");
+    let mut lines = fs::read_to_string(path).expect("the lines for slurm.conf");
+    let hooks = format!("{HOME}/hooks/");
+    for (theirs, ours) in [
+        (INSTALLED, hooks.as_str()),
+        ("HealthCheckInterval=300", "HealthCheckInterval=5"),
+        // Added to, as the page tells administrators.
+        (
+            "SchedulerParameters=",
+            "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0,batch_sched_delay=0,requeue_delay=1,",
+        ),
+    ] {
+        assert!(lines.contains(theirs), "{theirs} is not in {lines}");
+        lines = lines.replace(theirs, ours);
+    }
+    lines
 }
 
 fn uuid() -> [u8; 36] {

@@ -159,6 +159,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     let opening = Opening {
         epoch,
         hosts: hosts(),
+        watch_secret: scrfs_coordinator::message::WatchSecret([7; 16]),
         watch_ports: vec![1, 2],
         start: Start::Attach,
         settings: settings(),
@@ -218,6 +219,7 @@ fn settings() -> Settings {
         prefix: b"/pfs/job".to_vec(),
         user: "u".into(),
         job_id: "j".into(),
+        checkpoint_path: None,
         coordinator_wait_ms: 10_000,
         seal_timeout_ms: 30_000,
         cache_size: 2,
@@ -313,6 +315,7 @@ fn status() -> NodeStatus {
         was_attached: true,
         epoch: 9,
         datasets: vec![dataset],
+        more_open: 0,
         waiting: 0,
         priority: scrfs::status::PriorityStatus::default(),
     }

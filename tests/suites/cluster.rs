@@ -154,7 +154,8 @@ fn a_hung_mount_keeps_neither_a_node_nor_a_cluster_alive() {
     }
     let begun = Instant::now();
     cluster.kill(0);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // Without the daemon's death, which is this node's, the mount would hang for 999 s.
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     cluster.boot(0).expect("to boot");
     assert!(!cluster.on(0).run("grep fuse.hung /proc/mounts").ok());
     cluster.down();
@@ -183,8 +184,8 @@ fn mpi_runs_over_the_nodes_and_ends_when_one_dies() {
         Ran::of(cluster.mpirun(&[0, 1, 2], 3).job().cmd("sh").args(["-c", "echo $(id -u)@$(hostname)"]));
     assert_eq!(names(&job), all.iter().map(|n| format!("{JOB_UID}@{n}")).collect());
 
-    for (lose, limit) in [((|c, k| c.kill(k)) as fn(&Cluster, usize), 10), (|c, k| c.poweroff(k), 20)] {
-        let mut run = cluster.mpirun(&[0, 1, 2], 3).limit(Duration::from_mins(1)).cmd("sleep");
+    for lose in [(|c, k| c.kill(k)) as fn(&Cluster, usize), |c, k| c.poweroff(k)] {
+        let mut run = cluster.mpirun(&[0, 1, 2], 3).limit(Duration::from_mins(5)).cmd("sleep");
         let mut run = run.arg("600").stderr(Stdio::null()).spawn().expect("mpirun");
         for k in 0..3 {
             wait::until_true("the ranks", SOON, || cluster.on(k).run("pgrep -x sleep").ok());
@@ -193,7 +194,8 @@ fn mpi_runs_over_the_nodes_and_ends_when_one_dies() {
         lose(&cluster, 1);
         let status = run.wait().expect("its end");
         assert!(!status.success());
-        assert!(begun.elapsed() < Duration::from_secs(limit), "{:?}", begun.elapsed());
+        // Its own limit would have ended it in 5 minutes.
+        assert!(begun.elapsed() < Duration::from_mins(2), "{:?}", begun.elapsed());
         cluster.boot(1).expect("to boot");
     }
 }

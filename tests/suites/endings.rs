@@ -1,12 +1,13 @@
 //! The end of a job: what is newest is on the PFS, whichever end; halting; what a restart goes on from and what becomes of
 //! the rest (operations: "The end of a job", "Halting").
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use scrfs_harness::Cluster;
-use scrfs_harness::job::Job;
+use scrfs_harness::job::{Job, Running, SOON};
 use scrfs_harness::place::{BIN, SCR};
 use scrfs_harness::programs::program;
+use scrfs_harness::{Cluster, wait};
 
 const LIMIT: Duration = Duration::from_mins(2);
 const ALL: [usize; 3] = [0, 1, 2];
@@ -97,6 +98,71 @@ fn what_is_newest_is_on_the_pfs_at_every_end() {
     std::fs::remove_file(job.host_prefix().join("stuck")).unwrap();
 }
 
+/// scrfs-run is killed, or its host is lost: the caches have what it has not saved. No program is started any more, and none
+/// will be: it is saved all the same.
+#[test]
+fn what_a_killed_scrfs_run_left_is_saved_where_no_program_is_started() {
+    let cluster = Cluster::up(3);
+    let job = Job::new(&cluster, "left").set("SCRFS_END_GRACE", "60");
+    job.mount(ALL);
+    let halt = |arguments: &str| {
+        cluster.head().run(&format!("{BIN}/scrfs-ctl halt --prefix {} {arguments}", job.prefix())).must();
+    };
+    let kill = |run: &mut Running| {
+        let killed = cluster.head().run("kill -KILL $(pgrep -x scrfs-run)");
+        assert!(killed.ok(), "{killed}");
+        wait::until_true("its end", SOON, || run.try_code().is_some());
+    };
+    let mut first = job.idle(&ALL);
+    write(&job, 1, "left", true);
+    kill(&mut first);
+    assert!(!on_pfs(&job, "left"), "{}", first.output());
+    halt("");
+    let mut second = job.start(&ALL, 3, 1, &["/bin/true"]);
+    assert_eq!(second.wait(LIMIT), 75, "{}", second.output());
+    assert!(on_pfs(&job, "left"), "{}\n{}", second.output(), job.events(0));
+    assert!(
+        second.output().contains("starting coordinators to save the newest dataset"),
+        "{}",
+        second.output()
+    );
+    halt("--remove");
+
+    // Where it cannot be saved it is named: nothing is there that could be started.
+    let mut third = job.idle(&ALL);
+    write(&job, 2, "named", true);
+    kill(&mut third);
+    let mut fourth = job.clone().option("--coordinator=/bin/false").start(&ALL, 3, 1, &["/bin/true"]);
+    assert_eq!(fourth.wait(LIMIT), 1, "{}", fourth.output());
+    let text = fourth.output();
+    assert!(
+        text.contains("not on the PFS: named (dataset ")
+            && text.contains("in the caches of node0 node1 node2"),
+        "{text}"
+    );
+    assert!(!on_pfs(&job, "named"), "{text}");
+
+    // A second run whose program cannot be started any more ends as any other: with what the first has sealed.
+    for node in ALL {
+        let unmounted = job.unmount(node);
+        assert!(unmounted.ok(), "{unmounted}");
+    }
+    let alone = Job::new(&cluster, "once");
+    alone.mount([0]);
+    let desk = alone.prefix();
+    let path = alone.host_prefix().join("once");
+    let program =
+        "#!/bin/sh\nmkdir /scr/ck && echo ck > /scr/ck/f && touch /scr/ck/.complete && rm $0\nexit 4\n";
+    std::fs::write(&path, program).expect("the PFS can be written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let ran = alone.on(0).limit(LIMIT).run(&format!(
+        "SCRFS_END_GRACE=30 SCR_FLUSH=0 SCR_JOB_ID=once {BIN}/scrfs-run --launcher none --hosts node0 --prefix {desk} -- {desk}/once"
+    ));
+    assert_eq!(ran.code, 4, "{ran}");
+    assert!(ran.err.contains("giving up: ") && ran.err.contains("cannot be started"), "{ran}");
+    assert!(on_pfs(&alone, "ck"), "{ran}");
+}
+
 #[test]
 fn a_job_is_halted_and_begins_afresh() {
     let cluster = Cluster::up(3);
@@ -143,7 +209,7 @@ fn a_job_is_halted_and_begins_afresh() {
 
     // Before the allocation ends.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let ending = job.clone().set("SCRFS_END_TIME", &(now + 40).to_string());
+    let ending = job.clone().set("SCRFS_END_TIME", &(now + 60).to_string());
     let mut run = ending.start(&ALL, 3, 1, &["/bin/sleep", "600"]);
     assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
     assert!(run.output().contains("because the allocation ends in "), "{}", run.output());
@@ -177,6 +243,14 @@ fn a_job_is_halted_and_begins_afresh() {
     let mut two = right.idle(&[1, 2]);
     write(&names, 0, "same", true);
     write(&names, 1, "same", true);
+    // Nothing reads a halt file of the job itself; each has one of its own.
+    let halt = |prefix: String, arguments: &str| {
+        let ran = cluster.head().run(&format!("{BIN}/scrfs-ctl halt --prefix {prefix} {arguments}"));
+        (ran.ok(), ran.to_string())
+    };
+    says(&halt(names.prefix(), "--checkpoints 9"), false, "has names (left, right)");
+    says(&halt(names.prefix(), "--checkpoints 9"), false, "/left, --prefix ");
+    says(&halt(format!("{}/left", names.prefix()), "--checkpoints 9"), true, "the running job sees it");
     let mut third = right.start(&[2], 1, 1, &["/bin/true"]);
     assert_eq!(third.wait(LIMIT), 1, "{}", third.output());
     assert!(third.output().contains("another scrfs-run of job "), "{}", third.output());

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use scrfs_harness::Cluster;
 use scrfs_harness::cluster::{bin_dir, workspace};
 use scrfs_harness::shell::Ran;
 use serde_json::Value;
@@ -194,4 +195,168 @@ fn units_manuals_and_completions_are_sound() {
     let parse =
         format!("python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' {}", recipe.display());
     run(&parse).must();
+}
+
+/// What a module system does with the file; the package has no other use for it.
+const MODULE: &str = r#"
+set ModulesCurrentModulefile [lindex $argv 0]
+proc module-whatis {text} { puts "whatis $text" }
+proc conflict {name} { puts "conflict $name" }
+proc prepend-path {name value} { puts "prepend $name $value" }
+proc setenv {name value} { puts "set $name $value" }
+source $ModulesCurrentModulefile
+ModulesHelp
+"#;
+
+#[test]
+fn the_modulefile_finds_the_tree_that_it_is_in() {
+    let staged = &packages().staged;
+    let place = tempfile::tempdir().unwrap();
+    // Wherever a site has unpacked the package.
+    let tree = place.path().join("opt/scrfs");
+    let copy = format!("mkdir -p {0}; cp -a {1}/. {0}/", tree.display(), staged.join("usr").display());
+    run(&copy).must();
+    let modulefile = tree.join("share/modulefiles/scrfs").join(env!("CARGO_PKG_VERSION"));
+    let script = place.path().join("module.tcl");
+    std::fs::write(&script, MODULE).unwrap();
+    let ran = run(&format!("tclsh {} {}", script.display(), modulefile.display()));
+    let said: Vec<&str> = ran.must().lines().collect();
+    let tree = tree.display();
+    assert!(said[0].starts_with(&format!("whatis scrfs {}: ", env!("CARGO_PKG_VERSION"))), "{ran}");
+    let settings = [
+        "conflict scrfs".to_owned(),
+        format!("prepend PATH {tree}/bin"),
+        format!("prepend MANPATH {tree}/share/man"),
+        format!("set SCRFS_ROOT {tree}"),
+    ];
+    assert_eq!(said[1..], settings, "{ran}");
+    assert!(ran.err.contains("man scrfs") && !ran.err.contains('@'), "{ran}");
+    let found = format!(
+        "PATH={tree}/bin:$PATH; MANPATH={tree}/share/man; export MANPATH; scrfs --version; man -w scrfs-run"
+    );
+    let found = run(&found);
+    let expected = format!("{tree}/share/man/man1/scrfs-run.1.gz");
+    assert!(found.must().ends_with(&expected), "{found}");
+}
+
+/// Where there is no dpkg, or no rpmbuild, the other package is made; where there is neither, nothing is touched.
+#[test]
+fn each_package_needs_its_own_tools_alone() {
+    let is = |name: &str, kind: &str| Path::new(name).extension().is_some_and(|found| found == kind);
+    let place = tempfile::tempdir().unwrap();
+    let script = workspace().join("deploy/package");
+    // Everything that this machine has, but for these.
+    let make = |without: &str, name: &str| {
+        let (bin, out) = (place.path().join(format!("bin.{name}")), place.path().join(name));
+        let hide = format!("mkdir {0}; ln -s -t {0} /usr/bin/*; cd {0}; rm -f {without}", bin.display());
+        run(&hide).must();
+        let ran = Ran::of(
+            Command::new("timeout")
+                .args(["-k", "5", "120", "bash"])
+                .arg(&script)
+                .arg("--out")
+                .arg(&out)
+                .arg("--programs")
+                .arg(bin_dir())
+                .env("PATH", &bin)
+                .env("LC_ALL", "C"),
+        );
+        let entries = std::fs::read_dir(out).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut made: Vec<String> = names.filter(|name| name != "root").collect();
+        made.sort();
+        (ran, made)
+    };
+    let (ran, made) = make("dpkg* apt*", "rpm");
+    ran.must();
+    assert!(matches!(&made[..], [rpm] if is(rpm, "rpm")), "{made:?}");
+    let (ran, made) = make("rpmbuild apt*", "deb");
+    ran.must();
+    assert!(matches!(&made[..], [deb] if is(deb, "deb")), "{made:?}");
+    let (ran, made) = make("rpmbuild dpkg* apt*", "none");
+    assert!(ran.code == 1 && ran.err.contains("hint: install dpkg-dev or rpm-build"), "{ran}");
+    assert!(made.is_empty() && !place.path().join("none").exists(), "{made:?}");
+}
+
+/// What mount(8) calls, with what may stand in `/etc/fstab`.
+#[test]
+fn options_of_fstab_reach_the_mount() {
+    let cluster = Cluster::up(1);
+    let helper = workspace().join("deploy/layout/mount.fuse.scrfs");
+    let helper = helper.display();
+    let root = cluster.on(0);
+    let options = "rw,noauto,nofail,_netdev,user=ann,x-systemd.automount,comment=scrfs,job_user=job,job_id=9,\
+                   cache_base=/cache:/dev/shm,control_base=/tmp/control,checkpoint_path=a/b,no_passthrough";
+    root.run("mkdir -p -m 755 /tmp/control").must();
+    // As `mount -f` has it: everything but the mount.
+    root.run(&format!("{helper} scrfs /scr -f -o {options}")).must();
+    assert_eq!(root.run("findmnt -n -t fuse.scrfs").out, "");
+    root.run(&format!("{helper} scrfs /scr -n -s -v -t fuse.scrfs -o {options}")).must();
+    let user = root.clone().job();
+    let json = user.run("scrfs-ctl status --mount /scr --json").must().to_owned();
+    let status: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(status["job"], "job 9", "{json}");
+    assert_eq!(status["mode"], "plain", "{json}");
+    let stores = status["stores"].as_array().unwrap();
+    let bases: Vec<&str> = stores.iter().filter_map(|store| store["path"].as_str()).collect();
+    assert_eq!(bases, ["/cache", "/dev/shm"], "{json}");
+    assert_eq!(root.run("ls -d /tmp/control/job/scr.9").must(), "/tmp/control/job/scr.9");
+    user.run("mkdir -p /scr/a/b/ck.1 && echo x > /scr/a/b/ck.1/f").must();
+    let list = user.run("scrfs-ctl list --mount /scr");
+    assert!(list.must().ends_with("\tck.1"), "{list}");
+    // Its exit codes are mount(8)'s: 1, wrong usage; 32, the mount failed.
+    assert_eq!(root.run(&format!("{helper} scrfs /scr -o job_id=10")).code, 32);
+    assert_eq!(root.run(&format!("{helper} scrfs /mnt -o job_id=a/b")).code, 1);
+    assert_eq!(root.run(&format!("{helper} scrfs /mnt -o suid")).code, 1);
+    root.run("scrfs umount /scr").must();
+}
+
+/// Binds `/dev/log` in a `/dev` of its own, mounts, seals nothing, and prints what came.
+const SYSLOG: &str = r#"
+mkdir /run/dev
+mount --rbind /dev /run/dev
+mount -t tmpfs tmpfs /dev
+for name in null zero full random urandom tty fuse; do touch /dev/$name; mount --bind /run/dev/$name /dev/$name; done
+mkdir /dev/shm
+mount --bind /run/dev/shm /dev/shm
+cat >/tmp/listen.py <<'END'
+import socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+listener.bind("/dev/log")
+print("bound", flush=True)
+while True:
+    print(listener.recv(65536).decode(), flush=True)
+END
+python3 /tmp/listen.py >/tmp/syslog &
+listener=$!
+until grep -q bound /tmp/syslog; do sleep 0.05; done
+SCRFS_LOG_TO=syslog scrfs mount --job-id 7 /scr
+kill "$listener"
+wait "$listener" || true
+rm /dev/log
+# Nobody listens: the mount goes on, and what was lost is counted.
+touch /scr/a
+scrfs reload /scr
+python3 /tmp/listen.py >>/tmp/syslog &
+scrfs reload /scr
+scrfs umount /scr
+until grep -q 'log lines lost here' /tmp/syslog; do sleep 0.05; done
+kill %%
+cat /tmp/syslog
+echo end of syslog
+cat /run/scrfs/root/scr.7/daemon.log
+"#;
+
+#[test]
+fn a_daemons_log_goes_to_syslog() {
+    let cluster = Cluster::up(1);
+    let script = format!("cat >/tmp/session <<'SESSION'\nset -eum\n{SYSLOG}\nSESSION\n");
+    cluster.on(0).run(&script).must();
+    let ran = cluster.on(0).run("unshare --mount --propagation private bash /tmp/session");
+    let (syslog, file) = ran.must().split_once("end of syslog").unwrap();
+    // LOG_DAEMON, with the severity of informational messages, and no date or level of our own.
+    let first = syslog.lines().find(|line| line.starts_with('<')).unwrap_or_default();
+    assert!(first.starts_with("<30>scrfs["), "{ran}");
+    assert!(syslog.contains("log lines lost here: "), "{ran}");
+    assert_eq!(file.trim(), "", "{ran}");
 }

@@ -99,7 +99,7 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
     }
 }
 
-/// A stand-in for `squeue`: this version of the cluster has no scheduler.
+/// A stand-in for `squeue`: this cluster has no scheduler (the suites of `slurm` ask a real one).
 fn stand_in(cluster: &Cluster, job: &str, prefix: &str) -> String {
     let directory = cluster.pfs().join("stand-in");
     fs::create_dir_all(&directory).expect("the PFS can be written");
@@ -156,7 +156,7 @@ fn the_login_node_is_told_how_the_job_is() {
     assert_eq!(sealed, 1, "each event once: {events}");
     assert!(events.out.contains("\"host\":\"node0\""), "{events}");
 
-    // The scheduler finds it, by id and by itself; the nodes of this cluster have no slurmd, but refuse, so they live.
+    // The scheduler finds it, by id and by itself; nodes without a slurmd refuse, so they live.
     for arguments in ["--job 77", ""] {
         let ran = head(&format!("cd / && {squeue} {BIN}/scrfs-ctl status {arguments}"));
         assert!(ran.must().contains("the scheduler says of job 77 of root: RUNNING on node[0-1]"), "{ran}");
@@ -227,5 +227,48 @@ fn small_programs_of_the_page() {
     let _ = writer.wait();
     wait::until_true("the writer's end", SOON, || mark("touch").out.trim() == "exitstat 0");
     assert_eq!(state("f"), "protected");
+    run.stop();
+}
+
+/// What the page says of MPI-IO: with ROMIO the open of a file that ranks of two nodes share fails at once; Open MPI's own
+/// does not get on; and neither spoils what is there.
+#[test]
+fn a_file_that_nodes_share_by_mpi_io_is_refused() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "mpiio");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    let mpiio = program("mpiio");
+    let good = format!("mkdir {SCR}/ck.1 && echo good > {SCR}/ck.1/f && touch {SCR}/ck.1/.complete");
+    job.on(0).run(&good).must();
+    job.on(0).run(&format!("mkdir {SCR}/ck.2")).must();
+    let shared = |io: &str, seconds: u64, path: &str| {
+        let mut command =
+            cluster.mpirun(&[0, 1], 2).limit(std::time::Duration::from_secs(seconds)).cmd("env");
+        command.arg(format!("OMPI_MCA_io={io}")).arg(&mpiio).arg(path);
+        Ran::of(&mut command)
+    };
+    // The program is right: on the PFS both write it.
+    for io in ["romio321", "ompio"] {
+        let ran = shared(io, 60, &format!("{PFS}/mpiio.{io}"));
+        assert!(ran.must().contains("written 1"), "{ran}");
+    }
+    let romio = shared("romio321", 60, &format!("{SCR}/ck.2/romio"));
+    assert_eq!(romio.code, 3, "{romio}");
+    assert!(romio.err.contains(": open: ") && !romio.out.contains("opened"), "{romio}");
+    let ompio = shared("ompio", 10, &format!("{SCR}/ck.2/ompio"));
+    assert!(!ompio.ok() && !ompio.out.contains("written"), "{ompio}");
+
+    // A file of that name that two nodes wrote differently is no checkpoint, and the former one is whole.
+    for node in 0..2 {
+        job.on(node).run(&format!("echo {node} > {SCR}/ck.2/both")).must();
+    }
+    let marker = job.on(0).run(&format!("touch {SCR}/ck.2/.complete"));
+    assert!(!marker.ok(), "{marker}");
+    let events = job.events(0);
+    assert!(events.contains("ck.2") && events.contains("both"), "{events}");
+    assert_eq!(job.state(1, "ck.2"), "open");
+    assert_eq!(job.on(1).run(&format!("cat {SCR}/ck.1/f")).must(), "good");
+    assert_eq!(job.state(1, "ck.1"), "protected");
     run.stop();
 }

@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use scrfs_harness::Cluster;
 use scrfs_harness::job::{Job, SOON};
 use scrfs_harness::mpirun::site_environment;
-use scrfs_harness::place::PFS;
+use scrfs_harness::place::{BIN, PFS};
 use scrfs_harness::programs::program;
 use scrfs_harness::shell::Ran;
+use scrfs_harness::{Cluster, wait};
 
 const LIMIT: Duration = Duration::from_secs(150);
 
@@ -136,6 +136,14 @@ fn launch_errors(cluster: &Cluster) {
             "{ran}"
         );
     }
+    // A program that complains as a launcher does is a program that has failed: what it says goes on, and it is run again.
+    let argparse = "echo 'train.py: error: unrecognized arguments: --lr' >&2; test $SCRFS_RUN = 2";
+    let ran = Ran::of(&mut job.run_command(&[0, 1], 2, 1, &["/bin/sh", "-c", argparse]));
+    assert!(ran.ok() && ran.err.contains("run 2 on"), "{ran}");
+    assert!(
+        ran.err.contains("unrecognized arguments: --lr") && !ran.err.contains("was not started"),
+        "{ran}"
+    );
     let ran =
         Ran::of(&mut job.clone().set("OMPI_COMM_WORLD_SIZE", "2").run_command(&[0], 1, 1, &["/bin/true"]));
     assert_eq!(ran.code, 2, "{ran}");
@@ -151,6 +159,61 @@ fn launch_errors(cluster: &Cluster) {
         assert_eq!(ran.code, code, "{ran}");
         assert!(ran.err.contains(words) && ran.err.contains("hint: "), "{ran}");
     }
+}
+
+/// What a halt sends reaches every rank through mpirun, and a program that saves itself then does not count as done.
+#[test]
+fn the_signal_of_a_halt_reaches_every_rank() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "usr1").set("SCRFS_HALT_SIGNAL", "USR1").set("SCRFS_HALT_GRACE", "2");
+    job.mount(0..2);
+    let desk = job.prefix();
+    let line = format!(
+        "trap 'echo saved > {desk}/usr1.$OMPI_COMM_WORLD_RANK; exit 0' USR1
+         : > {desk}/ready.$OMPI_COMM_WORLD_RANK
+         while :; do sleep 0.2; done"
+    );
+    let mut run = job.start(&[0, 1], 2, 2, &["/bin/sh", "-c", &line]);
+    let has = |name: &str| job.host_prefix().join(name).exists();
+    wait::until_true("four ranks", SOON, || (0..4).all(|rank| has(&format!("ready.{rank}"))));
+    cluster.head().run(&format!("{BIN}/scrfs-ctl halt --prefix {desk} --immediate")).must();
+    assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
+    assert!((0..4).all(|rank| has(&format!("usr1.{rank}"))), "{}", run.output());
+    assert!(run.output().contains("sending it signal 10"), "{}", run.output());
+
+    for (signal, why) in [("KILL", "it would end the launcher alone"), ("INT", "srun does no more than")] {
+        let job = Job::new(&cluster, "usr1").set("SCRFS_HALT_SIGNAL", signal);
+        let ran = Ran::of(&mut job.run_command(&[0], 1, 1, &["/bin/true"]));
+        assert!(ran.code == 2 && ran.err.contains(why) && ran.err.contains("hint: "), "{ran}");
+    }
+}
+
+/// Coordinators that have not come up do not watch one another, and mpirun waits for the daemon of a frozen node for ever.
+#[test]
+fn a_node_that_hangs_while_coordinators_are_launched_is_found() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "launch");
+    job.mount(0..4);
+    // Between the look at the nodes and the launch.
+    let (desk, gate) = (job.prefix(), job.host_prefix().join("gate"));
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *scrfs-coordinator*) test -e {desk}/gate || {{ : > {desk}/gate
+         while test ! -e {desk}/go; do sleep 0.1; done; }} ;; esac\nexec mpirun \"$@\"\n"
+    );
+    let wrapper = job.host_prefix().join("mpirun.gate");
+    fs::write(&wrapper, script).expect("the PFS can be written");
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let job = job.option(&format!("--launcher-program={desk}/mpirun.gate")).option("--launcher=mpirun");
+    let mut run = job.start(&[0, 1, 2, 3], 3, 1, &["/bin/true"]);
+    wait::until_true("the launch", SOON, || gate.exists());
+    cluster.freeze(1);
+    fs::write(job.host_prefix().join("go"), b"").expect("the PFS can be written");
+    let code = run.wait(LIMIT);
+    let said = run.output();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("node1 is left out from now on: no answer"), "{said}");
+    assert!(said.contains("recovery waits for a node that is gone"), "{said}");
+    assert!(said.contains("run 1 on node0 node2 node3"), "{said}");
 }
 
 /// Its network answers, its processes do not; no launcher notices.

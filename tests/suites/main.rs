@@ -25,6 +25,7 @@ mod priority;
 mod programs;
 mod recovery;
 mod relaunch;
+mod scavenge;
 mod sealed_directories;
 mod security;
 mod semantics;

@@ -166,11 +166,12 @@ fn dead_coordinators_and_workers_lose_none() {
         points(&job, &[0, 1, 2], "ck.1");
     }
     // A program that has it open for writing keeps what it writes, and its close is the last word.
-    let mut writer =
-        job.on(1).sh(&format!("exec 3>{SCR}/inplace; sleep 4; echo ck.1 >&3; exec 3>&-")).spawn().unwrap();
+    let line = format!("exec 3>{SCR}/inplace; read go; echo ck.1 >&3; exec 3>&-");
+    let mut writer = job.on(1).sh(&line).stdin(std::process::Stdio::piped()).spawn().unwrap();
     wait::until_true("the writer", SOON, || job.on(1).run(&format!("test ! -s {SCR}/inplace")).ok());
     job.on(0).run(&format!("echo other > {SCR}/inplace")).must();
     assert_eq!(job.on(2).run(&format!("cat {SCR}/inplace")).must(), "other");
+    drop(writer.stdin.take());
     assert!(writer.wait().unwrap().success());
     points(&job, &[0, 1, 2], "ck.1");
     run.stop();

@@ -22,11 +22,10 @@ fn started_after(job: &Job<'_>) -> Vec<u64> {
     job.log().iter().filter_map(|l| l.strip_prefix("start after ")?.parse().ok()).collect()
 }
 
-/// The job ends well, on a second start that came after step 4 or a later one.
+/// The program ends well, on a second start that came after step 4 or a later one; `code` is that of scrfs-run.
 #[track_caller]
-fn goes_on(job: &Job<'_>, run: &mut Running, steps: u64) {
-    let code = run.wait(LIMIT);
-    assert_eq!(code, 0, "{}\n{}", run.output(), job.events(0));
+fn goes_on(job: &Job<'_>, run: &mut Running, steps: u64, code: i32) {
+    assert_eq!(run.wait(LIMIT), code, "{}\n{}", run.output(), job.events(0));
     let starts = started_after(job);
     assert!(starts.len() == 2 && starts[1] >= 4, "{starts:?}\n{}", run.output());
     assert_eq!(job.sealed().last(), Some(&steps));
@@ -48,8 +47,10 @@ fn a_file_in_its_place_and_the_user_file_gone_with_it() {
     fs::rename(&prefix, prefix.with_extension("gone")).unwrap();
     fs::write(&prefix, b"no directory").unwrap();
     cluster.poweroff(2);
-    goes_on(&job, &mut run, 7);
-    // What the user file had set still holds: besides 4, which may wait for its flush, only the newest is kept.
+    // The program has ended with 0, and what was due is not on the PFS.
+    goes_on(&job, &mut run, 7, 1);
+    assert!(run.output().contains("on the PFS: ck.4 (dataset 4, "), "{}", run.output());
+    // What the user file had set still holds: besides 4, which stays until its flush is given up, only the newest is kept.
     let kept = job.on(0).run("/run/sim/bin/scrfs-ctl list --mount /scr").must().to_owned();
     assert_eq!(kept.lines().filter(|line| !line.ends_with("\tck.4")).count(), 1, "{kept}");
 }
@@ -69,7 +70,7 @@ fn one_that_the_jobs_user_may_only_read_and_then_not_even_that() {
     run.await_line(&job, "sealed 4", SOON);
     mode(0o555);
     cluster.poweroff(2);
-    goes_on(&job, &mut run, 8);
+    goes_on(&job, &mut run, 8, 0);
 
     // A new scrfs-run does not need it either, and says so at once.
     mode(0);
@@ -84,7 +85,7 @@ fn one_that_the_jobs_user_may_only_read_and_then_not_even_that() {
 
 /// Stops the processes `pids` of the FUSE server of `mount` at a moment when no request of a program is with them. A
 /// process whose request a stopped server has read cannot be ended by any signal, which no restart can mend.
-fn stop_between_requests(pids: &str, mount: &str) -> String {
+pub(crate) fn stop_between_requests(pids: &str, mount: &str) -> String {
     format!(
         "set -e; pids=$({pids}); connection=$(mountpoint -d {mount} | cut -d: -f2); mount -t fusectl none /mnt
         threads() {{ for pid in $pids; do cat /proc/$pid/task/*/status; done | grep ^State:; }}
@@ -111,6 +112,6 @@ fn one_that_does_not_answer() {
     job.on(0).run(&format!("test -e {}/.scr/epoch.1", job.prefix())).must();
     job.on(0).run(&stop_between_requests("pgrep -f 'job-id pfsserve[r]'", &job.prefix())).must();
     cluster.poweroff(2);
-    goes_on(&job, &mut run, 8);
+    goes_on(&job, &mut run, 8, 0);
     wait::until_true("coordinators to end", SOON, || !job.on(0).run("pgrep -x scrfs-coordinat").ok());
 }

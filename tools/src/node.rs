@@ -1,7 +1,7 @@
 //! Asks the daemon of this node.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use scrfs::config::{self, Config, Sources};
 use scrfs::control::client::{self, ClientError};
@@ -25,6 +25,8 @@ pub fn mount_point(given: Option<PathBuf>) -> Outcome<PathBuf> {
 
 /// A daemon that does not answer in this time has a problem.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two questions to a daemon whose worker is being replaced.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// The daemon of one mount.
 #[derive(Debug, Clone)]
@@ -87,6 +89,31 @@ impl Node {
         match self.ask(&Ask::Flush(name.map(<[u8]>::to_vec)))? {
             Answer::Flush(what) => Ok(what),
             other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has datasets in the directory that `SCRFS_CHECKPOINT_PATH` names as `path`. A mount that was made with another one goes
+    /// on with a new worker; returns when that serves, at most after `limit`.
+    pub fn choose_checkpoint_path(&self, path: &[u8], limit: Duration) -> Outcome {
+        let begun = Instant::now();
+        let question = Ask::CheckpointPath(path.to_vec());
+        loop {
+            // Between two workers nobody answers; right after the end of a coordinator the daemon may not know of it.
+            let failure = match self.ask(&question) {
+                Ok(Answer::Done) => return Ok(()),
+                Ok(Answer::Reloading) => Failure::new(format!(
+                    "no new worker serves {} in {} s",
+                    self.mount.display(),
+                    limit.as_secs()
+                ))
+                .hint("its log is daemon.log in the control directory, which `scrfs-ctl status` names"),
+                Ok(other) => self.unexpected(&other),
+                Err(failure) => failure,
+            };
+            if begun.elapsed() >= limit {
+                return Err(failure);
+            }
+            std::thread::sleep(AGAIN);
         }
     }
 

@@ -13,6 +13,9 @@ const MARK: &str = "scrfs-probe ";
 /// The environment variable that everything scrfs-run starts carries, with a value of its own.
 pub const RUN_VARIABLE: &str = "SCRFS_RUN_TOKEN";
 
+/// The exit code of `scrfs-ctl save` when not all is on the PFS, and what is not was named.
+pub const NAMED: u8 = 3;
+
 /// A node's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -32,19 +35,37 @@ pub struct Report {
     pub writers: Vec<Living>,
     /// What a restart would remove there.
     pub unsealed: Vec<Unsealed>,
+    /// Of how many others the same is true.
+    #[serde(default)]
+    pub more_unsealed: u64,
     /// The newest protected dataset, in words, if it is not on the PFS.
     pub unsaved: Option<String>,
 }
 
-/// A directory with files that are not sealed.
+/// Something of a dataset that is not sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsealed {
-    /// Its name.
+    /// The dataset's name.
     pub name: String,
+    /// What became of it.
+    #[serde(default)]
+    pub stage: Stage,
     /// Files of it on that node.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+/// How far a dataset has come that is not sealed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Stage {
+    /// It was begun.
+    #[default]
+    Open,
+    /// It was being sealed. Whether that came to its end is known when all nodes are asked.
+    Sealing,
+    /// It was sealed; these files of it were made or changed since.
+    Changed,
 }
 
 /// A process that lives.

@@ -16,6 +16,9 @@ use scrfs::store::private;
 
 use crate::{Failure, Outcome};
 
+/// Where the lock of a job is, and where it is when there is no room there.
+const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
+
 /// A run's mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
@@ -66,19 +69,27 @@ impl Token {
     /// # Errors
     /// Another holds it.
     pub fn hold(&self) -> Outcome<Held> {
+        self.hold_in(BASES.map(Path::new))
+    }
+
+    fn hold_in(&self, bases: [&Path; 2]) -> Outcome<Held> {
         let no_lock = |e: &dyn fmt::Display| Failure::new(format!("the job's lock: {e}"));
         // Names are short, job ids need not be.
         let mut hasher = DefaultHasher::new();
         self.job.hash(&mut hasher);
         self.name.hash(&mut hasher);
-        let uid = rustix::process::getuid().as_raw();
-        let home = |base: &str| private::find_or_make(Path::new(base), &format!("scrfs-run.{uid}"));
-        let home = home("/dev/shm").or_else(|_| home("/tmp")).map_err(|e| no_lock(&e))?;
-        let path = home.join(format!("{:016x}.lock", hasher.finish()));
+        let name = format!("{:016x}.lock", hasher.finish());
+        let home = format!("scrfs-run.{}", rustix::process::getuid().as_raw());
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let (mut file, locked) = loop {
-            let file = options.open(&path).map_err(|e| no_lock(&e))?;
+        let open = |base: &Path| -> Result<(PathBuf, File), Box<dyn std::error::Error>> {
+            let path = private::find_or_make(base, &home)?.join(&name);
+            let file = options.open(&path)?;
+            Ok((path, file))
+        };
+        let (path, mut opened) = open(bases[0]).or_else(|_| open(bases[1])).map_err(|e| no_lock(&e))?;
+        let (file, locked) = loop {
+            let file = opened;
             let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
             // Its last holder may have removed it since it was opened.
             let is_there = fs::metadata(&path).is_ok_and(|there| {
@@ -87,6 +98,14 @@ impl Token {
             if is_there || locked.is_err() {
                 break (file, locked);
             }
+            opened = options.open(&path).map_err(|e| no_lock(&e))?;
+        };
+        // One that began when there was no room in the first has it in the second.
+        let others = bases.iter().filter_map(|base| private::find(base, &home)).map(|home| home.join(&name));
+        let other = others.filter(|other| *other != path).find_map(|other| held_by_another(&other));
+        let (mut file, locked) = match other {
+            Some(other) if locked.is_ok() => (other, Err(Errno::WOULDBLOCK)),
+            _ => (file, locked),
         };
         match locked {
             Ok(()) => {
@@ -110,6 +129,13 @@ impl Token {
             Err(error) => Err(no_lock(&error)),
         }
     }
+}
+
+/// A lock file, if somebody holds it.
+fn held_by_another(path: &Path) -> Option<File> {
+    let file = File::open(path).ok()?;
+    let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+    (locked == Err(Errno::WOULDBLOCK)).then_some(file)
 }
 
 /// The job's lock, held until this is dropped.
@@ -138,6 +164,28 @@ mod tests {
             job: job.into(),
             name: String::new(),
         }
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_the_lock_another_place_has_it_and_both_are_looked_at() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let bases = [first.path(), second.path()];
+        let one = token("ann/77");
+        let held = one.hold_in(bases).unwrap();
+        assert!(held.path.starts_with(first.path()));
+        let path = held.path.clone();
+        drop(held);
+        // It cannot be opened there, as if there were no room.
+        fs::create_dir(&path).unwrap();
+        let held = one.hold_in(bases).unwrap();
+        assert!(held.path.starts_with(second.path()));
+        assert!(one.hold_in(bases).is_err());
+        // Now there would be room, and the job has its run all the same.
+        fs::remove_dir(&path).unwrap();
+        let refused = one.hold_in(bases).unwrap_err().message;
+        assert!(refused.contains("is alive on"), "{refused}");
+        drop(held);
+        one.hold_in(bases).unwrap();
     }
 
     #[test]

@@ -28,6 +28,9 @@ struct Shared {
     /// The most that `flying` ever was, over all ranks.
     peak: AtomicUsize,
     killed: AtomicU32,
+    /// The rank that is killed by its next bulk message once it has sent so many bytes of them.
+    doomed: AtomicU32,
+    sent_at_death: AtomicUsize,
 }
 
 /// One simulated rank.
@@ -42,6 +45,8 @@ pub struct SimTransport {
     shared: Arc<Shared>,
     random: u64,
     max_delay: Duration,
+    /// Bulk bytes so far.
+    sent: usize,
 }
 
 /// Kills one rank of a world, and looks at it.
@@ -56,6 +61,12 @@ impl SimControl {
         self.shared.killed.store(rank.0, Ordering::SeqCst);
     }
 
+    /// Ends `rank` by itself with the bulk message after its first `bytes`: at the same step of its job in each run.
+    pub fn kill_when_sent(&self, rank: NodeRank, bytes: usize) {
+        self.shared.sent_at_death.store(bytes, Ordering::SeqCst);
+        self.shared.doomed.store(rank.0, Ordering::SeqCst);
+    }
+
     /// The most bulk bytes that one rank ever had on their way.
     pub fn peak_bytes(&self) -> usize {
         self.shared.peak.load(Ordering::SeqCst)
@@ -68,6 +79,8 @@ pub fn world(size: u32, seed: u64, max_delay: Duration) -> (Vec<SimTransport>, S
         flying: (0..size).map(|_| AtomicUsize::new(0)).collect(),
         peak: AtomicUsize::new(0),
         killed: AtomicU32::new(NONE),
+        doomed: AtomicU32::new(NONE),
+        sent_at_death: AtomicUsize::new(0),
     });
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..size).map(|_| unbounded()).unzip();
     let ranks = receivers
@@ -82,6 +95,7 @@ pub fn world(size: u32, seed: u64, max_delay: Duration) -> (Vec<SimTransport>, S
             shared: Arc::clone(&shared),
             random: (seed ^ (u64::from(rank) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             max_delay,
+            sent: 0,
         })
         .collect();
     (ranks, SimControl { shared })
@@ -105,6 +119,13 @@ impl SimTransport {
         }
     }
 
+    fn die_if_doomed(&self) {
+        let doomed = self.shared.doomed.load(Ordering::SeqCst) == self.rank.0;
+        if doomed && self.sent >= self.shared.sent_at_death.load(Ordering::SeqCst) {
+            self.shared.killed.store(self.rank.0, Ordering::SeqCst);
+        }
+    }
+
     fn sent_by(&self, rank: NodeRank) -> Option<&AtomicUsize> {
         self.shared.flying.get(rank.0 as usize)
     }
@@ -121,6 +142,10 @@ impl Transport for SimTransport {
 
     fn send(&mut self, to: NodeRank, lane: Lane, bytes: Vec<u8>) -> Result<(), CommError> {
         check(to, self.size(), bytes.len())?;
+        if lane == Lane::Bulk {
+            self.die_if_doomed();
+            self.sent += bytes.len();
+        }
         self.alive()?;
         let mut due = Instant::now() + self.delay();
         if let Some(last) = self.last_due.get(&(to, lane == Lane::Bulk)) {
@@ -173,7 +198,7 @@ mod tests {
     use super::*;
 
     fn wait(t: &mut SimTransport) -> Received {
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_mins(1);
         while Instant::now() < end {
             if let Some(message) = t.poll().unwrap() {
                 return message;

@@ -268,15 +268,9 @@ fn a_fault_in_one_share_ends_all_with_an_error() {
 #[test]
 fn a_dead_peer_ends_all_with_an_error() {
     let case = Case::new(files(4, 400_000), 512, 0);
-    let control = case.nodes.control.clone();
-    let killer = std::thread::spawn(move || {
-        while control.peak_bytes() < 2048 {
-            std::thread::yield_now();
-        }
-        control.kill(NodeRank(2));
-    });
+    // It has sent a small part of what it has to.
+    case.nodes.control.kill_when_sent(NodeRank(2), 2048);
     let results = case.nodes.run(1, &case.encode_job(Scheme::Xor), 0);
-    killer.join().unwrap();
     assert!(results.values().all(Result::is_err), "{results:?}");
 }
 

@@ -9,15 +9,17 @@ use std::collections::BTreeMap;
 
 use scrfs::control::{self, Command};
 use scrfs::halt::{self, Stop, When};
+use scrfs::prefix::PfsTask;
 use scrfs::record::Halt;
 
 use super::Running;
 use super::cluster::Cluster;
 use super::policy::MS;
-use crate::pfs::PfsTask;
 
 /// Between two looks at the halt file, microseconds.
 const LOOK: u64 = 10_000 * MS;
+/// The same after one that failed, when a dataset was sealed.
+const AGAIN: u64 = 1_000 * MS;
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
 /// Names whose markers wait, remembered for the time that seals take.
@@ -125,7 +127,9 @@ impl Advice {
         self.looking = false;
         self.next_look = now.saturating_add(LOOK);
         match self.seal {
-            Judged::Looking => self.seal = Judged::Looked,
+            Judged::Looking if halt.is_ok() => self.seal = Judged::Looked,
+            // A tool that changes it holds the lock: what it writes counts for that seal.
+            Judged::Looking => (self.seal, self.next_look) = (Judged::No, now.saturating_add(AGAIN)),
             // What was sealed meanwhile is to be looked at too.
             Judged::No => self.next_look = now,
             Judged::Yes | Judged::Looked => {}
@@ -388,6 +392,21 @@ mod tests {
         bench.advice.sealed(bench.cluster.now, b"ck");
         assert_eq!(bench.at(103), (Some((true, true)), Some(1)), "with this very seal");
         assert_eq!(bench.halted, ["no checkpoints are left by the halt file"]);
+    }
+
+    #[test]
+    fn a_halt_file_that_cannot_be_read_at_a_seal_is_read_again() {
+        let mut bench = Bench::new(AdviceRules { seconds: 1000, ..AdviceRules::default() });
+        bench.at(100);
+        bench.halt(Halt::default());
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        assert_eq!(bench.at(101).1, Some(1));
+        // Whoever changes it has the lock.
+        bench.advice.halt(bench.cluster.now, Err(1));
+        assert_eq!((bench.at(101).1, bench.at(102).1), (None, Some(1)));
+        bench.halt(Halt { exit_reason: Text::new(b"stop").ok(), ..Halt::default() });
+        bench.at(103);
+        assert_eq!(bench.halted, ["the halt file says stop"], "for that seal");
     }
 
     #[test]

@@ -4,11 +4,11 @@
 use scrfs::control::{Command, Settings, Severity};
 use scrfs::dataset::{Catalog, Layout};
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
+use scrfs::prefix::PfsTask;
 
 use super::Output;
 use super::datasets::Datasets;
 use crate::job::{Job, JobId};
-use crate::pfs::PfsTask;
 
 /// Shared by the lead's machines.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use scrfs::control::{Command, DirOp, FetchFailure, NoRoom, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
+use scrfs::prefix::{PfsTask, StoredDataset};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
@@ -17,7 +18,6 @@ use super::directories::{Hold, paths};
 use super::jobs::Share;
 use super::mend::{Mended, Mending, Mends, Missed};
 use crate::job::{Job, JobId, JobResult};
-use crate::pfs::{PfsTask, StoredDataset};
 
 /// Copies that run at once; others wait in order.
 const RUNNING_MAX: usize = 64;

@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 use rustix::io::Errno;
 use scrfs::control::Command;
 use scrfs::ids::{DatasetId, NodeRank};
+use scrfs::prefix::PfsTask;
 
 use super::answers::Answers;
 use super::cluster::Cluster;
 use super::policy::{MS, delay, flush_due};
-use crate::pfs::PfsTask;
 
 /// Tries for which a dataset stays in the caches.
 const TRIES: u32 = 6;

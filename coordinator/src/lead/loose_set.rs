@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use scrfs::control::loose::{Age, LooseSet, LooseStamp};
+use scrfs::prefix::{PfsTask, StoredDataset};
 
 use super::cluster::Cluster;
 use super::policy::{MS, delay};
 use super::versions::Versions;
-use crate::pfs::{PfsTask, StoredDataset};
 
 /// Tries to put one set.
 const TRIES: u32 = 6;

@@ -40,6 +40,7 @@ use scrfs::control::loose::Age;
 use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::path::RelPath;
+use scrfs::prefix::{PfsOutcome, PfsTask, StoredDataset};
 
 use self::advice::Advice;
 use self::cluster::Cluster;
@@ -54,7 +55,6 @@ use self::recover::Recover;
 use self::seal::Seals;
 use self::settle::Settle;
 use crate::job::{Job, JobId, JobResult};
-use crate::pfs::{PfsOutcome, PfsTask, StoredDataset};
 
 /// A PFS that does not say what it has keeps seals and restarts waiting no longer than this, microseconds.
 const SURVEY_LIMIT: u64 = 30_000 * MS;

@@ -2,9 +2,9 @@
 
 use scrfs::control::Command;
 use scrfs::dataset::Catalog;
+use scrfs::prefix::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
 
 use super::{Phase, Running, Survey};
-use crate::pfs::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
 
 impl Running {
     pub(super) fn pfs(&mut self, outcome: PfsOutcome) {
@@ -12,6 +12,15 @@ impl Running {
         let awaited = match outcome {
             PfsOutcome::Surveyed(stored) => {
                 self.surveyed(stored);
+                true
+            }
+            PfsOutcome::Busy(text) => {
+                if let Survey::Asked(limit) = &mut self.survey {
+                    *limit = None;
+                }
+                if let Some(text) = text {
+                    cluster.note(text);
+                }
                 true
             }
             PfsOutcome::FlushBegun(id, directory) => {
@@ -132,5 +141,66 @@ impl Running {
         if matches!(self.phase, Phase::Serving) {
             self.loose.refresh(&mut self.cluster);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::{Settings, Severity, Start};
+    use scrfs::ids::Epoch;
+
+    use super::super::policy::MS;
+    use super::super::{Input, Lead, Output, SURVEY_LIMIT};
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            prefix: b"/pfs".to_vec(),
+            user: "u".to_owned(),
+            job_id: "j".to_owned(),
+            checkpoint_path: None,
+            coordinator_wait_ms: 0,
+            seal_timeout_ms: 0,
+            cache_size: 2,
+            cache_bytes: 0,
+            scheme: scrfs::dataset::Scheme::Xor,
+            set_size: 8,
+            hop_distance: 1,
+            enable: true,
+            flush_every: 0,
+            fetch: true,
+            distribute: true,
+            list_max: 10,
+            block_bytes: 1,
+            sealing: scrfs::control::SealRules::default(),
+            loose: scrfs::control::LooseRules::default(),
+            restart: scrfs::control::RestartRules::default(),
+            advice: scrfs::control::AdviceRules::default(),
+            stores: Vec::new(),
+        }
+    }
+
+    /// A restart that did not wait would go on from an older dataset, or from nothing.
+    #[test]
+    fn a_survey_that_rebuilds_what_was_scavenged_is_waited_for_as_long_as_it_goes_on() {
+        let mut lead = Lead::new();
+        let (hosts, settings) = (vec!["n0".to_owned()], Box::new(settings()));
+        lead.step(Input::Begin { epoch: Epoch(2), hosts, start: Start::Restart, settings });
+        let unknown = |output: &Output| match output {
+            Output::Note(Severity::Warning, text) => text.contains("not known"),
+            _ => false,
+        };
+        let warned = |outputs: Vec<Output>| outputs.iter().any(unknown);
+        let mut now = 1;
+        for _ in 0..5 {
+            assert!(!warned(lead.step(Input::Now(now))));
+            now += SURVEY_LIMIT - MS;
+            assert!(!warned(lead.step(Input::Now(now))));
+            let said = lead.step(Input::Pfs(PfsOutcome::Busy(Some("member 1 is rebuilt".to_owned()))));
+            let to_daemons = |output: &&Output| matches!(output, Output::Command(_, Command::Note { .. }));
+            assert_eq!(said.iter().filter(to_daemons).count(), 1);
+        }
+        assert!(!warned(lead.step(Input::Now(now))));
+        assert!(warned(lead.step(Input::Now(now + SURVEY_LIMIT))));
     }
 }

@@ -381,6 +381,7 @@ mod tests {
             prefix: b"/pfs".to_vec(),
             user: "u".to_owned(),
             job_id: "j".to_owned(),
+            checkpoint_path: None,
             coordinator_wait_ms: 0,
             seal_timeout_ms: 0,
             cache_size: 2,

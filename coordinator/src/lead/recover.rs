@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use scrfs::control::{Command, Event};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
+use scrfs::prefix::StoredDataset;
 
 use super::answers::Answers;
 use super::cluster::Cluster;
@@ -14,7 +15,6 @@ use super::policy::{MS, delay};
 use super::rebuild::{Rebuild, Recovered};
 use super::refetch::Refetch;
 use super::settle::Held;
-use crate::pfs::StoredDataset;
 
 /// A dataset that may be presented: what caches have of it, and what the prefix has.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ use scrfs::control::{Command, FetchFailure, FrozenFile};
 use scrfs::dataset::{Catalog, Entry, EntryKind};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
+use scrfs::prefix::{PfsTask, StoredDataset};
 
 use super::answers::Answers;
 use super::catalog::{Making, check, within};
@@ -19,7 +20,6 @@ use super::policy::MS;
 use super::rebuild::Recovered;
 use super::settle::Held;
 use crate::job::About;
-use crate::pfs::{PfsTask, StoredDataset};
 
 /// A PFS that hangs must not keep what caches have from being presented.
 const READ_LIMIT: u64 = 60_000 * MS;

@@ -325,14 +325,7 @@ impl Versions {
 
 /// Of a branch that the restart of `base` gave up.
 pub(super) fn is_lost(base: Option<LooseBase>, version: &LooseVersion) -> bool {
-    base.is_some_and(|base| {
-        let later = match &version.owner {
-            // When nothing was presented, all that was before is given up.
-            LooseOwner::Sealed(age) => *age > base.shown || base.shown == Age::default(),
-            LooseOwner::Begun { .. } => true,
-        };
-        version.stamp.epoch < base.epoch && later
-    })
+    base.is_some_and(|base| base.gave_up(version))
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! The connections on which nodes watch one another, and the thread that serves them.
 //!
-//! A node listens on a port that the opening tells the others. Whoever connects is sent a byte every [`BEAT`]; nothing
-//! that it sends is read. The watcher's kernel asks a connection that is quiet whether it still has another end, and
+//! A node listens on a port that the opening tells the others, with a secret. Who connects and says that first is sent a
+//! byte every [`BEAT`]; nothing else that it sends is read. Who does not say it soon is cut off, so that strangers take
+//! nobody's place. The watcher's kernel asks a connection that is quiet whether it still has another end, and
 //! gives it up after [`UNANSWERED`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -16,15 +17,19 @@ use scrfs::control::lost::Lost;
 use scrfs::ids::NodeRank;
 
 use super::{BEAT, Noticed, Watch, watched_by};
-use crate::message::Opening;
+use crate::message::{Opening, WatchSecret};
 
 /// A network that is silent for so long is gone. Below what launchers allow, above what a busy switch takes.
 const UNANSWERED: Duration = Duration::from_secs(3);
 /// A node that has just been told to be there answers sooner.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Connections from one address, and in all: whoever needs more does not watch.
-const FROM_ONE_MAX: usize = 4;
-const FROM_ALL_MAX: usize = 64;
+/// So soon a watcher has said the secret.
+const SECRET_LIMIT: Duration = Duration::from_secs(2);
+/// Connections of watchers: whoever needs more does not watch. And of those that have not said it yet: the oldest makes room.
+const WATCHERS_MAX: usize = 64;
+const STRANGERS_MAX: usize = 64;
+/// Connections that are taken before something else is done.
+const TURN: usize = 256;
 /// More beats than can have come.
 const READ_BYTES: usize = 256;
 
@@ -57,16 +62,54 @@ impl Watched {
             let at = usize::try_from(rank).ok()?;
             Some((rank, opening.hosts.get(at)?.clone(), *opening.watch_ports.get(at)?))
         });
-        let others: Vec<_> = others.collect();
+        let (others, secret) = (others.collect::<Vec<_>>(), opening.watch_secret);
         let thread = std::thread::Builder::new().name("watch".to_owned());
-        thread.spawn(move || Links::new(self.listener, others, silence).run()).map(drop)
+        thread.spawn(move || Links::new(self.listener, others, secret, silence).run()).map(drop)
+    }
+}
+
+/// Who has connected, and what it has said.
+struct Stranger {
+    link: TcpStream,
+    since: Instant,
+    said: Vec<u8>,
+}
+
+/// What comes of a stranger.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Watcher,
+    /// Nothing yet, or a part.
+    More,
+    Nobody,
+}
+
+impl Stranger {
+    fn hear(&mut self, secret: WatchSecret, now: Instant) -> Heard {
+        let mut buffer = [0; size_of::<WatchSecret>()];
+        let Some(missing) = buffer.get_mut(self.said.len()..) else { return Heard::Nobody };
+        match self.link.read(missing) {
+            Ok(0) => return Heard::Nobody,
+            Ok(bytes) => self.said.extend_from_slice(&missing[..bytes]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => return Heard::Nobody,
+        }
+        if self.said.len() == secret.0.len() {
+            let differs =
+                self.said.iter().zip(secret.0).fold(0, |differs, (said, byte)| differs | (said ^ byte));
+            return if differs == 0 { Heard::Watcher } else { Heard::Nobody };
+        }
+        if now.saturating_duration_since(self.since) < SECRET_LIMIT { Heard::More } else { Heard::Nobody }
     }
 }
 
 struct Links {
     listener: TcpListener,
+    secret: WatchSecret,
     /// Those that watch this node.
-    watchers: Vec<(IpAddr, TcpStream)>,
+    watchers: Vec<TcpStream>,
+    /// Those that have yet to say the secret, oldest first.
+    strangers: VecDeque<Stranger>,
     /// Those that this node watches.
     watched: BTreeMap<u32, TcpStream>,
     hosts: BTreeMap<u32, String>,
@@ -76,19 +119,25 @@ struct Links {
 }
 
 impl Links {
-    fn new(listener: TcpListener, others: Vec<(u32, String, u16)>, silence: Duration) -> Self {
+    fn new(
+        listener: TcpListener,
+        others: Vec<(u32, String, u16)>,
+        secret: WatchSecret,
+        silence: Duration,
+    ) -> Self {
         let begun = Instant::now();
         let mut watched = BTreeMap::new();
         let mut hosts = BTreeMap::new();
         for (rank, host, port) in others {
-            match connect(&host, port) {
+            match connect(&host, port, secret) {
                 Ok(link) => drop(watched.insert(rank, link)),
                 Err(error) => tracing::warn!("{host} cannot be watched from here: {error}"),
             }
             hosts.insert(rank, host);
         }
         let watch = Watch::new(watched.keys().copied(), silence, begun.elapsed());
-        Self { listener, watchers: Vec::new(), watched, hosts, watch, begun, beaten: begun }
+        let (watchers, strangers) = (Vec::new(), VecDeque::new());
+        Self { listener, secret, watchers, strangers, watched, hosts, watch, begun, beaten: begun }
     }
 
     fn run(mut self) {
@@ -113,14 +162,15 @@ impl Links {
         {
             let mut wanted = vec![PollFd::new(&self.listener, PollFlags::IN)];
             wanted.extend(self.watched.values().map(|link| PollFd::new(link, PollFlags::IN)));
+            wanted.extend(self.strangers.iter().map(|stranger| PollFd::new(&stranger.link, PollFlags::IN)));
             if poll(&mut wanted, Some(&left)).is_err() {
                 std::thread::sleep(BEAT);
             }
         }
-        self.accept();
+        self.accept(Instant::now());
         if self.beaten.elapsed() >= BEAT {
             self.beaten = Instant::now();
-            self.watchers.retain_mut(|(_, watcher)| match watcher.write(b".") {
+            self.watchers.retain_mut(|watcher| match watcher.write(b".") {
                 Ok(_) => true,
                 Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             });
@@ -137,13 +187,35 @@ impl Links {
         noticed
     }
 
-    fn accept(&mut self) {
-        while let Ok((link, from)) = self.listener.accept() {
-            let same = self.watchers.iter().filter(|(ip, _)| *ip == from.ip()).count();
-            if same < FROM_ONE_MAX && self.watchers.len() < FROM_ALL_MAX && link.set_nonblocking(true).is_ok()
-            {
-                self.watchers.push((from.ip(), link));
+    /// Takes who has connected, and hears who has not said the secret yet.
+    fn accept(&mut self, now: Instant) {
+        for mut stranger in std::mem::take(&mut self.strangers) {
+            match stranger.hear(self.secret, now) {
+                Heard::More => self.strangers.push_back(stranger),
+                Heard::Watcher => self.begins(stranger),
+                Heard::Nobody => {}
             }
+        }
+        for _ in 0..TURN {
+            let Ok((link, _)) = self.listener.accept() else { break };
+            if link.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let mut stranger = Stranger { link, since: now, said: Vec::new() };
+            match stranger.hear(self.secret, now) {
+                Heard::More => self.strangers.push_back(stranger),
+                Heard::Watcher => self.begins(stranger),
+                Heard::Nobody => {}
+            }
+            if self.strangers.len() > STRANGERS_MAX {
+                self.strangers.pop_front();
+            }
+        }
+    }
+
+    fn begins(&mut self, watcher: Stranger) {
+        if self.watchers.len() < WATCHERS_MAX {
+            self.watchers.push(watcher.link);
         }
     }
 }
@@ -162,13 +234,15 @@ fn read(rank: u32, link: &mut TcpStream) -> Option<Noticed> {
     }
 }
 
-fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+fn connect(host: &str, port: u16, secret: WatchSecret) -> io::Result<TcpStream> {
     let mut last = io::Error::other("it has no port for it");
     let addresses = if port == 0 { Vec::new() } else { (host, port).to_socket_addrs()?.take(4).collect() };
     for address in addresses {
         match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(link) => {
+            Ok(mut link) => {
                 ask_when_quiet(&link)?;
+                // Few enough bytes for any socket's buffer.
+                link.write_all(&secret.0)?;
                 link.set_nonblocking(true)?;
                 return Ok(link);
             }
@@ -191,13 +265,16 @@ fn ask_when_quiet(link: &impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    const SECRET: WatchSecret = WatchSecret([7; 16]);
+    const SILENCE: Duration = Duration::from_secs(30);
+
     #[test]
     fn a_watched_process_beats_and_its_end_is_seen() {
         let watched = Watched::begin().unwrap();
         let port = watched.port();
-        let mut link = connect("127.0.0.1", port).unwrap();
+        let mut link = connect("127.0.0.1", port, SECRET).unwrap();
         link.set_nonblocking(false).unwrap();
-        let mut links = Links::new(watched.listener, Vec::new(), Duration::from_secs(30));
+        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE);
         let beating = std::thread::spawn(move || {
             for _ in 0..4 {
                 assert_eq!(links.wait(), []);
@@ -210,17 +287,39 @@ mod tests {
             last = read(1, &mut link);
         }
         assert_eq!(last, Some(Noticed::Closed(1)));
-        assert!(connect("127.0.0.1", port).is_err() && connect("127.0.0.1", 0).is_err());
+        assert!(connect("127.0.0.1", port, SECRET).is_err() && connect("127.0.0.1", 0, SECRET).is_err());
     }
 
     #[test]
-    fn strangers_cannot_take_all_places() {
+    fn strangers_take_nobodys_place() {
         let watched = Watched::begin().unwrap();
         let port = watched.port();
-        let mut links = Links::new(watched.listener, Vec::new(), Duration::from_secs(30));
-        let many: Vec<_> = (0..3 * FROM_ONE_MAX).map(|_| connect("127.0.0.1", port).unwrap()).collect();
-        links.accept();
-        assert_eq!(links.watchers.len(), FROM_ONE_MAX);
+        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE);
+        let now = Instant::now();
+        let mut many = Vec::new();
+        for nth in 0..3 * STRANGERS_MAX {
+            let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            match nth % 3 {
+                0 => {}
+                1 => stranger.write_all(b"half of it").unwrap(),
+                _ => stranger.write_all(&[8; 300]).unwrap(),
+            }
+            many.push(stranger);
+            links.accept(now);
+        }
+        assert!(links.strangers.len() <= STRANGERS_MAX && links.watchers.is_empty());
+        // From the same address, while they hold what they have.
+        let mut watcher = connect("127.0.0.1", port, SECRET).unwrap();
+        while links.watchers.is_empty() {
+            links.accept(now);
+        }
+        links.beaten = now.checked_sub(BEAT).unwrap();
+        assert_eq!(links.wait(), []);
+        watcher.set_nonblocking(false).unwrap();
+        assert_eq!(read(1, &mut watcher), Some(Noticed::Beat(1)));
+        // And they do not hold it for long.
+        links.accept(now + SECRET_LIMIT);
+        assert!(links.strangers.is_empty() && links.watchers.len() == 1);
         drop(many);
     }
 }

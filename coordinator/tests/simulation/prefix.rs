@@ -6,7 +6,7 @@ use scrfs::control::loose::{Age, LooseSet};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Epoch};
 use scrfs::path::RelPath;
-use scrfs_coordinator::pfs::{PfsCause, PfsFailure, PfsOutcome, PfsTask, StoredDataset};
+use scrfs::prefix::{PfsCause, PfsFailure, PfsOutcome, PfsTask, StoredDataset};
 
 /// Tries of a flush in one epoch.
 pub(crate) const TRIES: u32 = 6;

@@ -296,7 +296,7 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 /// `SCRFS_HALT_SIGNAL`.
-pub const SIGNALS: &[&str] = &["TERM", "INT", "HUP", "USR1", "USR2", "QUIT", "KILL"];
+pub const SIGNALS: &[&str] = &["TERM", "HUP", "USR1", "USR2"];
 
 /// The row of `name`.
 pub fn find(name: &str) -> Option<&'static Parameter> {

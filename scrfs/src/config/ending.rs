@@ -17,21 +17,70 @@ pub struct Ending {
     pub keep_unsealed: bool,
 }
 
+/// Between TERM and KILL for what does not end.
+pub const KILL: Duration = Duration::from_secs(4);
+/// For what comes after saving: what is not saved is named, coordinators end.
+pub const LAST: Duration = Duration::from_secs(8);
+
 impl Ending {
-    /// Seconds that stopping the program and saving may take of the allocation; 0: nothing is saved.
-    pub(super) fn reserve(&self) -> u64 {
-        if self.grace.is_zero() { 0 } else { (self.grace + self.halt_grace).as_secs().max(1) }
+    /// What stopping the program and saving may take of the allocation; zero: nothing is saved. A program that ignores all
+    /// that it is told has its grace twice, before the signal and after it, and is killed then.
+    pub fn reserve(&self) -> Duration {
+        if self.grace.is_zero() { Duration::ZERO } else { 2 * self.halt_grace + KILL + self.grace + LAST }
     }
 }
 
 impl Layers {
     pub(super) fn ending(&self) -> Result<Ending, ConfigError> {
-        let signal = self.read("SCRFS_HALT_SIGNAL", |text, _| value::word(text, defs::SIGNALS))?;
+        let signal = self.read("SCRFS_HALT_SIGNAL", |text, _| signal(text))?;
         Ok(Ending {
             grace: self.time("SCRFS_END_GRACE")?,
             signal: signal.unwrap_or(defs::SIGNALS[0]),
             halt_grace: self.time("SCRFS_HALT_GRACE")?,
             keep_unsealed: self.boolean("SCRFS_KEEP_UNSEALED")?,
         })
+    }
+}
+
+/// One that launchers pass on to the program's processes, or end them at.
+fn signal(text: &str) -> Result<&'static str, String> {
+    value::word(text, defs::SIGNALS).map_err(|expected| {
+        let why = match text.to_ascii_uppercase().as_str() {
+            "KILL" | "QUIT" => "it would end the launcher alone, and leave the program's processes behind",
+            "INT" => "at one of them srun does no more than say how its tasks are",
+            _ => return expected,
+        };
+        format!("{why}; {expected}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_would_not_reach_the_program_are_refused_with_the_reason() {
+        assert_eq!((signal("usr1"), signal("TERM")), (Ok("USR1"), Ok("TERM")));
+        for (text, why) in [
+            ("KILL", "it would end the launcher alone"),
+            ("quit", "it would end the launcher alone"),
+            ("INT", "srun does no more than say how its tasks are"),
+            ("STOP", "expected one of TERM, HUP, USR1, USR2"),
+        ] {
+            let wrong = signal(text).unwrap_err();
+            assert!(
+                wrong.contains(why) && wrong.ends_with("expected one of TERM, HUP, USR1, USR2"),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_worst_end_of_a_program_and_the_save_fit_into_what_is_kept_for_them() {
+        let secs = Duration::from_secs;
+        let ending = Ending { grace: secs(60), signal: "TERM", halt_grace: secs(30), keep_unsealed: false };
+        // Itself, the signal, TERM, KILL; then all of the grace; then what is left is named.
+        assert_eq!(ending.reserve(), secs(30 + 30) + KILL + secs(60) + LAST);
+        assert_eq!(Ending { grace: secs(0), ..ending }.reserve(), secs(0));
     }
 }

@@ -7,7 +7,7 @@
 mod account;
 pub mod defs;
 mod descriptors;
-mod ending;
+pub mod ending;
 mod file;
 pub mod hosts;
 mod mount_point;
@@ -253,6 +253,7 @@ impl Config {
             prefix: self.prefix.as_os_str().as_bytes().to_vec(),
             user: self.user.clone(),
             job_id: self.job_id.clone(),
+            checkpoint_path: self.checkpoint_path.as_ref().map(|path| path.as_os_str().as_bytes().to_vec()),
             coordinator_wait_ms: millis(self.coordinator_wait),
             seal_timeout_ms: millis(self.seal_timeout),
             cache_size: self.cache_size,
@@ -594,7 +595,7 @@ impl Layers {
                 overhead: self.small("SCR_CHECKPOINT_OVERHEAD")?.unwrap_or_default(),
                 halt_seconds: self.count("SCR_HALT_SECONDS")?.unwrap_or_default(),
                 end_time: self.count("SCRFS_END_TIME")?.unwrap_or_default(),
-                end_reserve: ending.reserve(),
+                end_reserve: ending.reserve().as_secs(),
             },
             ending,
             user_file: self.of_rank(Rank::User),

@@ -153,7 +153,7 @@ fn greet(directory: &Path, role: Role, timeout: Duration) -> Result<(Sender, Rec
 
 /// One question of a tool.
 pub fn ask(directory: &Path, question: &Ask, timeout: Duration) -> Result<Answer, ClientError> {
-    let (mut sender, mut receiver) = greet(directory, Role::Operator, timeout)?;
+    let (mut sender, mut receiver) = greet(directory, Role::Operator, timeout.min(GREETING_TIMEOUT))?;
     sender.send(question)?;
     Ok(receiver.receive(Some(timeout))?)
 }

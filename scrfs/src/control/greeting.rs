@@ -6,7 +6,7 @@ use super::Settings;
 use crate::ids::{DatasetId, Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,8 +76,15 @@ pub enum Ask {
     RecordIo(bool),
     /// Have a dataset flushed; `None`: the newest protected one.
     Flush(Option<Vec<u8>>),
+    /// Datasets are in this directory, as `SCRFS_CHECKPOINT_PATH` says it; to be asked again while another worker takes over.
+    CheckpointPath(Vec<u8>),
     /// Unmount and end, as SIGTERM does.
     Stop,
+    /// The job has ended: save this node's part of the newest dataset in the prefix, if it is not on the PFS.
+    Scavenge {
+        /// Give up after so many milliseconds.
+        limit_ms: u64,
+    },
 }
 
 impl Ask {
@@ -94,12 +101,16 @@ pub enum Answer {
     Status(Box<crate::status::NodeStatus>),
     /// To [`Ask::Events`], oldest first, a JSON line each.
     Events(Vec<String>),
-    /// To [`Ask::RecordIo`].
+    /// To [`Ask::RecordIo`] and [`Ask::CheckpointPath`].
     Done,
+    /// To [`Ask::CheckpointPath`]: another worker is about to take over, and serves by it.
+    Reloading,
     /// To [`Ask::Flush`].
     Flush(Flushable),
     /// To [`Ask::Stop`].
     Stopping,
+    /// To [`Ask::Scavenge`].
+    Scavenged(Scavenged),
     /// Not allowed or not possible.
     Failed(String),
 }
@@ -121,6 +132,17 @@ pub enum Flushable {
     Asked(Named),
     /// It is not on the PFS, and no coordinator serves.
     NoCoordinator(Named),
+}
+
+/// What became of the wish that this node's part of the newest dataset be saved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scavenged {
+    /// There is nothing to be saved here, for this reason.
+    Nothing(String),
+    /// A coordinator is attached: it flushes, nobody else.
+    Attached,
+    /// Each dataset that was to be saved, and how it stands; or why it is not saved.
+    Tried(Vec<(Named, Result<String, String>)>),
 }
 
 /// A dataset and its id.

@@ -162,6 +162,18 @@ pub struct LooseBase {
     pub shown: Age,
 }
 
+impl LooseBase {
+    /// The version is of a branch that this restart gave up.
+    pub fn gave_up(&self, version: &LooseVersion) -> bool {
+        let later = match &version.owner {
+            // When nothing was presented, all that was before is given up.
+            LooseOwner::Sealed(age) => *age > self.shown || self.shown == Age::default(),
+            LooseOwner::Begun { .. } => true,
+        };
+        version.stamp.epoch < self.epoch && later
+    }
+}
+
 /// What one daemon has of pointer files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LooseInventory {

@@ -26,22 +26,23 @@ pub mod stream;
 pub use command::Command;
 pub use data::{DataReply, DataRequest};
 pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
-pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Start, Welcome};
+pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Scavenged, Start, Welcome};
 pub use held::{
     Advice, CarriedFile, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory,
     MemberPart,
 };
 pub use settings::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings, StoreRule};
 
-/// Settings for this crate's tests.
+/// Settings for this crate's tests. No wait of theirs ends while a test runs: a test of its end makes it short.
 #[cfg(test)]
 pub(crate) fn test_settings() -> Settings {
     Settings {
         prefix: b"/tmp".to_vec(),
         user: "tester".into(),
         job_id: "j1".into(),
-        coordinator_wait_ms: 300,
-        seal_timeout_ms: 400,
+        checkpoint_path: None,
+        coordinator_wait_ms: 600_000,
+        seal_timeout_ms: 600_000,
         cache_size: 2,
         cache_bytes: 0,
         scheme: crate::dataset::Scheme::Xor,

@@ -514,7 +514,7 @@ mod tests {
         }
     }
 
-    const WAIT: Duration = Duration::from_secs(5);
+    const WAIT: Duration = Duration::from_mins(1);
 
     #[test]
     fn three_kinds_of_connections() {

@@ -13,6 +13,9 @@ pub struct Settings {
     pub user: String,
     /// `SCR_JOB_ID`.
     pub job_id: String,
+    /// `SCRFS_CHECKPOINT_PATH` as the job has set it; `None`: as the mount was made.
+    #[serde(default)]
+    pub checkpoint_path: Option<Vec<u8>>,
     /// `SCRFS_COORDINATOR_WAIT`, milliseconds.
     pub coordinator_wait_ms: u64,
     /// `SCRFS_SEAL_TIMEOUT`, milliseconds.
@@ -133,8 +136,8 @@ pub struct AdviceRules {
     pub halt_seconds: u64,
     /// `SCRFS_END_TIME`: when the allocation ends, seconds since 1970.
     pub end_time: u64,
-    /// `SCRFS_HALT_GRACE` and `SCRFS_END_GRACE` together, seconds: what ending the program and saving its newest dataset
-    /// take of the allocation, beside the flush itself. 0: nothing is saved at the end, and the job is not stopped for it.
+    /// Seconds that ending the program and saving its newest dataset may take of the allocation, beside the flush itself
+    /// ([`Ending::reserve`](crate::config::Ending::reserve)). 0: nothing is saved at the end, and the job is not stopped for it.
     #[serde(default)]
     pub end_reserve: u64,
 }

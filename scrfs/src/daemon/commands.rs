@@ -168,7 +168,7 @@ impl Node {
         self.tell_loose();
     }
 
-    fn mark_flushed(&self, id: DatasetId) {
+    pub(super) fn mark_flushed(&self, id: DatasetId) {
         let marked = self.disk.lock().change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.flushed = true;

@@ -248,6 +248,24 @@ impl Journal {
         self.add(Record::Forget(path.clone()))
     }
 
+    /// Makes entries that are relative to `former` relative to `now`, another checkpoint path. What is not below that is no
+    /// dataset's any more, and is forgotten. For a node that has no sealed dataset, so nothing else is entered.
+    pub(super) fn rebase(&mut self, former: &RelPath, now: &RelPath) -> Result<(), StoreError> {
+        let begun: BTreeMap<Vec<u8>, u64> = self.begun().into_iter().collect();
+        let mut since: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        for (path, rank) in std::mem::take(&mut self.files) {
+            let moved = former.concat(&path).ok().and_then(|whole| whole.strip(now));
+            let Some((name, inner)) = moved.as_ref().and_then(RelPath::split_first) else { continue };
+            if !inner.is_root() {
+                let before = path.split_first().and_then(|(name, _)| begun.get(name)).copied().unwrap_or(0);
+                since.entry(name.to_vec()).and_modify(|s| *s = before.min(*s)).or_insert(before);
+            }
+            self.files.extend(moved.map(|moved| (moved, rank)));
+        }
+        self.begun = since;
+        self.rewrite()
+    }
+
     /// Forgets files at or below `path`; removed names stay.
     pub(super) fn forget_files(&mut self, path: &RelPath) -> io::Result<()> {
         if self.below(path).next().is_none() {
@@ -287,26 +305,31 @@ impl Journal {
             self.log.append_surely(&Record::Since(begun, now))?;
         }
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
-            let since = self.begun();
-            let files = self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank));
-            let removed = self.removed.iter().map(|(path, id)| Record::Remove(path.clone(), *id));
-            let moves = self.moves.iter().flat_map(|(top, (id, moves))| {
-                moves.iter().filter_map(|(path, sealed)| {
-                    Some(Record::Stands(top.concat(path).ok()?, *id, sealed.cloned()))
-                })
-            });
-            let since = since.into_iter().map(|(top, since)| Record::Since(top, since));
-            let over = self.begun_over.iter().map(|(top, id)| Record::Begun(top.clone(), *id));
-            let moving = self.moving.iter().cloned().map(Record::Moving);
-            let records: Vec<Record> =
-                files.chain(since).chain(removed).chain(over).chain(moves).chain(moving).collect();
-            if let Err(error) = self.log.rewrite(records.iter()) {
+            if let Err(error) = self.rewrite() {
                 // The entry is there all the same; when it has grown again it is tried again.
                 tracing::warn!(%error, "the filemap's journal cannot be written anew");
             }
             self.compact = self.log.bytes();
         }
         Ok(())
+    }
+
+    /// Replaces the file by one that has what is current, and no more.
+    fn rewrite(&mut self) -> Result<(), StoreError> {
+        let since = self.begun();
+        let files = self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank));
+        let removed = self.removed.iter().map(|(path, id)| Record::Remove(path.clone(), *id));
+        let moves = self.moves.iter().flat_map(|(top, (id, moves))| {
+            moves.iter().filter_map(|(path, sealed)| {
+                Some(Record::Stands(top.concat(path).ok()?, *id, sealed.cloned()))
+            })
+        });
+        let since = since.into_iter().map(|(top, since)| Record::Since(top, since));
+        let over = self.begun_over.iter().map(|(top, id)| Record::Begun(top.clone(), *id));
+        let moving = self.moving.iter().cloned().map(Record::Moving);
+        let records: Vec<Record> =
+            files.chain(since).chain(removed).chain(over).chain(moves).chain(moving).collect();
+        self.log.rewrite(records.iter())
     }
 
     /// Gives the names in the root that begin with it, `now`.

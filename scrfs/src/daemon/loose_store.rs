@@ -9,10 +9,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::loose::{Age, LooseBase, LooseEntry, LooseKind, LooseOwner, LooseStamp, LooseVersion};
+use crate::control::loose::{
+    Age, LooseBase, LooseEntry, LooseKind, LooseOwner, LooseSet, LooseStamp, LooseVersion,
+};
 use crate::store::reserve::Reserve;
 use crate::store::{Store, StoreError, beneath};
 
+/// In the control directory.
+pub(super) const DIRECTORY: &str = "loose";
 const INDEX: &str = "index";
 /// Largest index, bytes.
 const INDEX_MAX: u64 = 64 << 20;
@@ -36,6 +40,15 @@ struct Index {
     began: BTreeMap<Age, u64>,
     /// Of versions that were bound to a dataset: whose they were before.
     bound: BTreeMap<LooseStamp, (Age, LooseOwner)>,
+}
+
+/// Forgets all versions that are kept in the control directory, before they are loaded.
+pub(super) fn forget_all(control: &Store) -> io::Result<()> {
+    let index = control.path().join(DIRECTORY).join(INDEX);
+    match std::fs::remove_file(&index) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// See the module.
@@ -117,6 +130,23 @@ impl LooseStore {
         self.index.versions.retain(|stamp, _| !stamps.contains(stamp));
         self.changed |= !stamps.is_empty();
         (self.index.versions.values().cloned().collect(), bad.into_iter().map(|(_, why)| why).collect())
+    }
+
+    /// What dataset `age`, which is presented or newer, is to be presented with: of each name that is something the newest
+    /// version that is not later.
+    pub(super) fn set_of(&self, age: Age) -> Result<LooseSet, String> {
+        let belongs = |version: &&LooseVersion| {
+            let lost = self.index.base.is_some_and(|base| base.gave_up(version));
+            !lost && matches!(version.owner, LooseOwner::Sealed(owner) if owner <= age)
+        };
+        let mut newest: BTreeMap<&[u8], &LooseVersion> = BTreeMap::new();
+        for version in self.index.versions.values().filter(belongs) {
+            newest.insert(&version.entry.name, version);
+        }
+        let shown = newest.into_values().filter(|version| !version.entry.is_gone());
+        let versions = shown.map(|version| self.read(version.stamp)).collect::<Result<_, _>>()?;
+        let as_of = self.index.versions.keys().next_back().copied().unwrap_or_default();
+        Ok(LooseSet { age, as_of, versions })
     }
 
     /// A version with its bytes, checked.

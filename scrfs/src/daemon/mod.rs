@@ -15,7 +15,9 @@
 //!   did, `listing` what is in a directory.
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
-//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing.
+//! * `checkpoint_path`: the job's, where it is not the mount's.
+//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing; `scavenge`: saving when a job
+//!   has ended without coordinators.
 //! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of the lead.
 
 pub mod boundary;
@@ -26,6 +28,7 @@ mod bound;
 mod cache;
 pub(crate) mod callers;
 mod changes;
+mod checkpoint_path;
 mod commands;
 mod copies;
 mod disk;
@@ -51,6 +54,7 @@ mod reserve;
 mod restart;
 mod room;
 mod rounds;
+mod scavenge;
 mod seal;
 mod service;
 mod state;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::checkpoint_path::Chosen;
 use crate::control::HeldState;
 use crate::control::server::{Heard, Server, Service};
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
-use crate::path::RelPath;
 use crate::store::{Store, StoreError};
 use crate::stores::{PRIMARY, Stores};
 
@@ -43,13 +43,15 @@ pub struct NodeConfig {
     /// Where the cache is; each `<cache_base>/<user>/scr.<jobid>` is made if it is not there.
     pub in_use: Arc<Stores>,
     /// Where datasets are, relative to the mount's root.
-    pub checkpoint_path: RelPath,
+    pub checkpoint_path: Chosen,
     /// Where the tree is mounted; for status.
     pub mount_point: PathBuf,
     /// The job's user.
     pub job_user: String,
     /// Who may speak on the socket, beside root.
     pub job_uid: u32,
+    /// That user's group.
+    pub job_gid: u32,
     /// The group of `SCRFS_OPERATOR_GROUP`.
     pub operators: Option<u32>,
     /// `SCR_JOB_ID`.
@@ -64,6 +66,9 @@ pub struct NodeConfig {
     pub stores: Vec<CacheStore>,
     /// Called for [`Ask::Stop`](crate::control::Ask::Stop): unmount and end. Must not block.
     pub on_stop: Arc<dyn Fn() + Send + Sync>,
+    /// Called when another worker is to take over, which serves by another checkpoint path; false where nobody can start
+    /// one. Must not block.
+    pub on_reload: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Why a node does not start.
@@ -146,7 +151,7 @@ impl Node {
         let opened = |path: &Path, source| NodeError::Directory { path: path.to_owned(), source };
         let store =
             Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
-        let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.clone())
+        let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.path.clone())
             .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
         let node = Self::load(config, tree, store, Arc::new(cache))?;
         node.watch_reserve(node.me.clone());
@@ -184,8 +189,9 @@ impl Node {
         let settings = disk.settings(&mut loaded.problems)?;
         let advice = disk.advice(&mut loaded.problems)?;
         let (rounds, torn_rounds) = Rounds::load(store)?;
-        let (journal, torn_journal) = Journal::load(store)?;
-        let place = store.path().join("loose");
+        let (mut journal, torn_journal) = Journal::load(store)?;
+        super::checkpoint_path::rebase(&mut journal, &config.checkpoint_path, store)?;
+        let place = store.path().join(super::loose_store::DIRECTORY);
         let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned())
             .map_err(|source| NodeError::Directory { path: place.clone(), source })?;
         let loose = Loose::new(loose);
@@ -205,6 +211,7 @@ impl Node {
             table: loaded.table,
             attached: None,
             settings,
+            identity: None,
             local: false,
             lost_at: None,
             freezing: std::collections::HashMap::new(),
@@ -257,6 +264,10 @@ impl Node {
     fn take_up(&self) {
         if let Some(settings) = self.state.lock().settings.clone() {
             self.tree.follow(&settings);
+        }
+        if self.config.checkpoint_path.former.is_some() {
+            // Directories may have been made, and other names are global now.
+            self.tree.names_changed();
         }
         self.tree.record_io(self.config.control_directory.join(super::service::RECORD_IO).exists());
         self.count_in_background();

@@ -22,7 +22,7 @@ impl Node {
     pub(super) fn status(&self) -> NodeStatus {
         // The tree is asked without the state's lock: it may be asking us.
         let (mode, mode_reason) = self.tree.mode();
-        let open = self.open_datasets();
+        let (open, more_open) = self.open_datasets();
         let changed = self.changed_datasets();
         let stores = self.stores();
         let limit = self.bound.limit();
@@ -62,6 +62,7 @@ impl Node {
             epoch: state.table.epoch.0,
             priority: self.priority_status(&state),
             datasets,
+            more_open,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }
     }
@@ -122,8 +123,8 @@ impl Node {
         Some(Changed { since_us, files: files.len() as u64, bytes, removed })
     }
 
-    /// Directories that have files here and are not sealed.
-    fn open_datasets(&self) -> Vec<DatasetStatus> {
+    /// Directories that have files here and are not sealed, the first of them, and how many others there are.
+    fn open_datasets(&self) -> (Vec<DatasetStatus>, u64) {
         let names = self.journal.lock().names();
         let known: Vec<Vec<u8>> = {
             let state = self.state.lock();
@@ -132,7 +133,9 @@ impl Node {
             sealed.chain(freezing).cloned().collect()
         };
         let mut open = Vec::new();
-        for name in names.iter().filter(|name| !known.contains(name)).take(OPEN_MAX) {
+        let begun: Vec<&Vec<u8>> = names.iter().filter(|name| !known.contains(name)).collect();
+        let more = begun.len().saturating_sub(OPEN_MAX) as u64;
+        for name in begun.into_iter().take(OPEN_MAX) {
             let Ok(files) = self.tree.files(name) else { continue };
             let mut status = blank(0, name, "open");
             status.files = files.len() as u64;
@@ -140,7 +143,7 @@ impl Node {
             status.hosts = vec![self.config.host.clone()];
             open.push(status);
         }
-        open
+        (open, more)
     }
 }
 

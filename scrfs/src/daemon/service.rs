@@ -1,7 +1,7 @@
 //! The node as coordinators and tools see it: takes one coordinator at a time, of the newest epoch, and answers questions.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::config::NO_JOB;
 use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Service};
@@ -30,6 +30,9 @@ impl Service for Node {
             return refuse(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"));
         }
         if let Some(other) = self.of_another_run(&greeting.settings.restart.name) {
+            return refuse(other);
+        }
+        if let Some(other) = self.of_another_path(greeting.settings.checkpoint_path.as_deref()) {
             return refuse(other);
         }
         if epoch < highest {
@@ -64,6 +67,7 @@ impl Service for Node {
             state.local = false;
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
+            state.identity = Some(Identity::of_peer(peer));
             self.tree.attached();
             if greeting.start == Start::Restart {
                 // What was advised and asked was the former program's.
@@ -153,7 +157,11 @@ impl Service for Node {
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Events(count) => Answer::Events(self.events.newest(count as usize)),
             Ask::RecordIo(on) => self.switch_records(on, peer.uid),
+            Ask::Scavenge { limit_ms } => {
+                Answer::Scavenged(self.scavenge(Duration::from_millis(limit_ms), peer.uid))
+            }
             Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
+            Ask::CheckpointPath(path) => self.choose_checkpoint_path(&path, peer.uid),
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
                 (self.config.on_stop)();

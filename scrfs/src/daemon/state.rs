@@ -245,6 +245,8 @@ pub(super) struct State {
     pub(super) attached: Option<Attached>,
     /// Of the last coordinator; kept after it is gone.
     pub(super) settings: Option<Settings>,
+    /// The same, as long as this worker lives.
+    pub(super) identity: Option<Identity>,
     pub(super) was_attached: bool,
     /// A request timed out without a coordinator: act locally at once until one attaches.
     pub(super) local: bool,

@@ -50,7 +50,7 @@ impl Node {
         Some((monitor, identity))
     }
 
-    fn end_transfer(&self, id: DatasetId) {
+    pub(super) fn end_transfer(&self, id: DatasetId) {
         if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
             dataset.transfer = None;
         }
@@ -85,37 +85,36 @@ impl Node {
         let text = |error: TransferError| error.to_string();
         let pfs = PfsDirectory::open(&identity, directory).map_err(text)?;
         for (entry, copy) in &files {
-            self.flush_file(id, &pfs, (entry, copy), &monitor)?;
+            self.copy_out(id, &entry.path, |local| pfs.put(local, entry, copy, &monitor))?;
         }
         pfs.sync_directories(files.iter().map(|(entry, _)| entry.path.clone()).collect()).map_err(text)?;
         Ok(total)
     }
 
-    /// Copies one file. A program may begin the next generation meanwhile and change the file that was opened: then its
-    /// sealed bytes are in a copy, which is opened instead.
-    fn flush_file(
+    /// Has `put` copy one file. A program may begin the next generation meanwhile and change the file that was opened: then
+    /// its sealed bytes are in a copy, which is opened instead.
+    pub(super) fn copy_out(
         &self,
         id: DatasetId,
-        pfs: &PfsDirectory,
-        (entry, copy): (&Entry, &FileCopy),
-        monitor: &Monitor,
+        path: &RelPath,
+        put: impl Fn(OwnedFd) -> Result<(), TransferError>,
     ) -> Result<(), String> {
         let open = || {
             let dataset = self.dataset(id).map_err(|error| error.to_string())?;
             let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(|error| error.to_string())?;
-            self.open_sealed(&dataset, &home, &entry.path)
+            self.open_sealed(&dataset, &home, path)
                 .and_then(|local| Ok((rustix::fs::fstat(&local)?.st_ino, local)))
-                .map_err(|error| format!("{}: {error}", entry.path))
+                .map_err(|error| format!("{path}: {error}"))
         };
         let (inode, local) = open()?;
-        match pfs.put(local, entry, copy, monitor) {
+        match put(local) {
             Ok(()) => Ok(()),
             Err(mismatch @ TransferError::Mismatch { .. }) => {
                 let (again, local) = open()?;
                 if again == inode {
                     return Err(mismatch.to_string());
                 }
-                pfs.put(local, entry, copy, monitor).map_err(|error| error.to_string())
+                put(local).map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
         }

@@ -216,8 +216,8 @@ mod tests {
         let (told, after) = std::sync::mpsc::channel();
         let number = doomed.delete(aside, move || told.send(()).unwrap());
         assert_eq!(number, 8);
-        after.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert!(doomed.is_gone(number) && doomed.wait(Duration::from_secs(10)));
+        after.recv_timeout(Duration::from_mins(1)).unwrap();
+        assert!(doomed.is_gone(number) && doomed.wait(Duration::from_mins(1)));
         assert_eq!(std::fs::read_dir(path(&doomed.shared.keeps[0])).unwrap().count(), 0);
     }
 
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(doomed.keep(0, &from, b"ck", "7").unwrap_err(), Errno(libc::ENOENT));
         drop(doomed);
         let next = Doomed::open(&[dir.path()]).unwrap();
-        assert!(next.wait(Duration::from_secs(10)));
+        assert!(next.wait(Duration::from_mins(1)));
         drop(next);
         assert_eq!(std::fs::read(dir.path().join(".scrfs/kept.7/ck/file")).unwrap(), b"x");
         assert!(!dir.path().join("ck").exists());

@@ -48,8 +48,12 @@ pub(crate) struct Pages {
 impl Pages {
     /// A handle of `inode` is closed, and all that was written through it went through the kernel's pages.
     pub(crate) fn closed(&self, inode: u64, file: impl AsFd) {
+        self.closed_at(now(), inode, file);
+    }
+
+    fn closed_at(&self, now: Stamp, inode: u64, file: impl AsFd) {
         let seen = stat_of(file).ok().map(|stat| Seen::of(&stat));
-        let settled = seen.filter(|seen| seen.ctime < before(TICK_MAX));
+        let settled = seen.filter(|seen| seen.ctime < before(TICK_MAX, now));
         let mut closed = self.closed.lock();
         match settled {
             Some(seen) => {
@@ -78,30 +82,32 @@ fn sets_access_time(file: impl AsFd, stat: &Stat) -> bool {
     }
     let [atime, mtime, ctime] = Stamp::times_of(stat);
     let relatime = mount.f_flag.contains(StatVfsMountFlags::RELATIME);
-    !relatime || atime <= mtime || atime <= ctime || atime <= before(RELATIME)
+    !relatime || atime <= mtime || atime <= ctime || atime <= before(RELATIME, now())
 }
 
-fn before(span: Duration) -> Stamp {
-    let now = now();
+fn before(span: Duration, now: Stamp) -> Stamp {
     let since = Duration::new(now.secs.unsigned_abs(), now.nsecs).saturating_sub(span);
     Stamp { secs: since.as_secs().cast_signed(), nsecs: since.subsec_nanos() }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Write;
+    use std::time::SystemTime;
 
     use super::*;
 
     fn set_times(file: &std::fs::File, accessed: u64, changed: u64) {
-        let ago = |seconds| std::time::SystemTime::now() - Duration::from_secs(seconds);
+        let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
         let times = std::fs::FileTimes::new().set_accessed(ago(accessed)).set_modified(ago(changed));
         file.set_times(times).unwrap();
     }
 
-    fn settle() {
-        // The time of the inode's last change cannot be set: it has to pass.
-        std::thread::sleep(TICK_MAX + Duration::from_millis(20));
+    /// So long after the inode of `file` was changed.
+    fn after(file: &std::fs::File, span: Duration) -> Stamp {
+        let [_, _, changed] = Stamp::times_of(&stat_of(file).unwrap());
+        let then = Duration::new(changed.secs.unsigned_abs(), changed.nsecs) + span;
+        Stamp { secs: then.as_secs().cast_signed(), nsecs: then.subsec_nanos() }
     }
 
     #[test]
@@ -109,16 +115,12 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let pages = Pages::default();
         file.write_all(b"one").unwrap();
-        pages.closed(1, &file);
+        // Where reads leave their time, one has been left after the last change.
+        file.set_times(std::fs::FileTimes::new().set_accessed(SystemTime::now() + RELATIME)).unwrap();
+        pages.closed_at(after(&file, TICK_MAX), 1, &file);
         assert!(!pages.may_stay(1, &file), "it was changed within the clock's tick");
-        settle();
-        pages.closed(1, &file);
-        // Where reads leave their time, one has to be left first.
-        let _ = (&file).read(&mut [0; 8]).unwrap();
-        if sets_access_time(&file, &stat_of(&file).unwrap()) {
-            std::io::Seek::rewind(&mut file).unwrap();
-            file.read_exact(&mut [0; 3]).unwrap();
-        }
+        let settled = TICK_MAX + Duration::from_nanos(1);
+        pages.closed_at(after(&file, settled), 1, &file);
         assert_eq!(pages.may_stay(1, &file), !sets_access_time(&file, &stat_of(&file).unwrap()));
         assert!(!pages.may_stay(2, &file), "another file's");
         file.write_all(b"two").unwrap();
@@ -139,9 +141,8 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let file = tempfile::tempfile().unwrap();
-        settle();
-        let pages = Pages::default();
-        (0..=FILES_MAX as u64).for_each(|inode| pages.closed(inode, &file));
+        let (pages, later) = (Pages::default(), after(&file, 2 * TICK_MAX));
+        (0..=FILES_MAX as u64).for_each(|inode| pages.closed_at(later, inode, &file));
         assert_eq!(pages.closed.lock().len(), 1);
     }
 }

@@ -53,7 +53,7 @@ impl Root {
     fn open(path: &Path, checkpoint: &RelPath) -> Result<Self, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let tree = rustix::fs::open(path, flags, Mode::empty())?;
-        std::fs::create_dir_all(path.join(checkpoint.as_path()))?;
+        make_below(&tree, checkpoint)?;
         let checkpoint = open_below(&tree, checkpoint, flags)?;
         Ok(Self { tree: Arc::new(tree), path: path.to_owned(), checkpoint: Arc::new(checkpoint) })
     }
@@ -134,6 +134,26 @@ impl Roots {
             None => rustix::fs::removexattr(other, DEFAULT_ACL),
         }?)
     }
+}
+
+/// Makes the directories of `path` that are missing in `tree`. They belong to the owner of the tree, the job's user.
+fn make_below(tree: &OwnedFd, path: &RelPath) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let owner = stat_of(tree)?;
+    let mut above = tree.try_clone()?;
+    for name in path.names() {
+        let is_new = match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755)) {
+            Err(rustix::io::Errno::EXIST) => false,
+            other => other.map(|()| true)?,
+        };
+        let directory = rustix::fs::openat(&above, name, flags, Mode::empty())?;
+        if is_new && rustix::process::geteuid().is_root() {
+            let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+            rustix::fs::chownat(&directory, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+        }
+        above = directory;
+    }
+    Ok(())
 }
 
 /// `None` where there is none, or where there can be none.

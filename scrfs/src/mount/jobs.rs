@@ -7,15 +7,21 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of};
 use super::places::{JOB_PREFIX, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, failed, launch, mount_point, stores};
+use crate::control::client::{self, ClientError};
+use crate::control::{Answer, Ask, Named, Scavenged};
 use crate::path::RelPath;
 use crate::store::{beneath, private};
 
 pub use super::sweep::{Alive, sweep};
+
+/// A daemon that has not answered so long after its limit does not.
+const ANSWER_BOUND: Duration = Duration::from_secs(5);
 
 /// Where jobs' directories are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +41,8 @@ pub struct Order {
     pub user: Option<String>,
     /// Only a mount there.
     pub mount_point: Option<PathBuf>,
+    /// First have this node's part of the newest dataset saved, within so long; if it is not, nothing is done.
+    pub save: Option<Duration>,
     /// Remove caches and control directory.
     pub purge: bool,
     /// Unmount even if it is in use.
@@ -116,6 +124,11 @@ pub fn unmount(order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> 
 pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
     let only = order.mount_point.as_ref().map(|point| mount_point::without_symlinks(point));
     let mut lines = Vec::new();
+    if let Some(limit) = order.save {
+        for control in served(job, only.as_ref(), bases)? {
+            lines.extend(save(job, &control, limit)?);
+        }
+    }
     for mount in table::all().map_err(failed("cannot read", TABLE))?.iter().filter(|mount| job.owns(mount)) {
         let point = &mount.mount_point;
         if only.as_ref().is_some_and(|only| only.as_ref().ok() != Some(point)) {
@@ -141,6 +154,54 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
         lines.extend(purge(job, bases)?);
     }
     Ok(lines)
+}
+
+/// Control directories of what is mounted for the job, in whatever mount namespace.
+fn served(
+    job: &Job,
+    only: Option<&std::io::Result<PathBuf>>,
+    bases: &Bases,
+) -> Result<BTreeSet<PathBuf>, MountError> {
+    let named = |mount: &Mounted| only.is_none_or(|only| only.as_ref().ok() == Some(&mount.mount_point));
+    let mounts = table::all().map_err(failed("cannot read", TABLE))?;
+    let mounts = mounts.iter().filter(|mount| job.owns(mount) && named(mount));
+    let mut controls: BTreeSet<PathBuf> = mounts.filter_map(Mounted::control_directory).collect();
+    let supervised = job.directory(&bases.control).filter(|control| supervisor_of(control).is_some());
+    controls.extend(supervised.filter(|_| only.is_none()));
+    Ok(controls)
+}
+
+/// Has the daemon of a control directory save what this node has of the newest dataset. Lines for people.
+fn save(job: &Job, control: &Path, limit: Duration) -> Result<Vec<String>, MountError> {
+    let not_saved = |why: String| MountError::NotSaved { job_id: job.id.clone(), why };
+    let question = Ask::Scavenge { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX) };
+    let answer = client::ask(control, &question, limit + ANSWER_BOUND).map_err(|error| {
+        not_saved(match error {
+            ClientError::Connect { source, .. } => format!("its daemon does not answer: {source}"),
+            other => other.to_string(),
+        })
+    })?;
+    let tried = match answer {
+        Answer::Scavenged(Scavenged::Nothing(why)) => {
+            return Ok(vec![format!("job {}: nothing is to be saved: {why}", job.id)]);
+        }
+        Answer::Scavenged(Scavenged::Attached) => {
+            return Err(not_saved("a coordinator is attached, and flushing is its work".to_owned()));
+        }
+        Answer::Scavenged(Scavenged::Tried(tried)) => tried,
+        Answer::Failed(reason) => return Err(not_saved(reason)),
+        _ => return Err(not_saved("its daemon is of another version".to_owned())),
+    };
+    let shown = |named: &Named| format!("{} (dataset {})", String::from_utf8_lossy(&named.name), named.id);
+    let failed: Vec<String> = tried
+        .iter()
+        .filter_map(|(named, saved)| saved.as_ref().err().map(|why| format!("{}: {why}", shown(named))))
+        .collect();
+    if !failed.is_empty() {
+        return Err(not_saved(failed.join("; ")));
+    }
+    let lines = tried.iter().filter_map(|(named, saved)| Some((shown(named), saved.as_ref().ok()?)));
+    Ok(lines.map(|(shown, how)| format!("job {}: {shown}: {how}", job.id)).collect())
 }
 
 /// Removes caches and control directory of `job`, of which nothing runs.
@@ -206,6 +267,7 @@ mod tests {
             job_id: "7".into(),
             user: user.map(str::to_owned),
             mount_point: None,
+            save: None,
             purge,
             force: false,
         };

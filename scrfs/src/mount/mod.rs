@@ -250,6 +250,14 @@ pub enum MountError {
     /// The daemon did not come up; its own words.
     #[error("{0}")]
     Start(String),
+    /// What was to be saved first is not, so the job's mount stays.
+    #[error("job {job_id}: not saved, so nothing is unmounted: {why}")]
+    NotSaved {
+        /// The job.
+        job_id: String,
+        /// What, and why.
+        why: String,
+    },
     /// It took too long.
     #[error("{what} took longer than {seconds} s")]
     Timeout {
@@ -296,6 +304,9 @@ impl MountError {
             }
             Self::NotMade { path, .. } => {
                 format!("make it: mkdir -p {}; or name one below a directory of root's", path.display())
+            }
+            Self::NotSaved { .. } => {
+                "mend what is named and run this again; without --save this node's part is given up".into()
             }
             Self::WhoseJob { .. } => "name one with --user".into(),
             Self::Scheduler(_) => "or say which jobs live: scrfs sweep --alive ID,ID".into(),

@@ -74,7 +74,7 @@ fn sweep_of(
             continue;
         }
         let (job_id, user) = (job.id.clone(), Some(job.user.clone()));
-        let order = Order { job_id, user, mount_point: None, purge: true, force: false };
+        let order = Order { job_id, user, mount_point: None, save: None, purge: true, force: false };
         match end(job, &order, bases) {
             Ok(done) => lines.extend(done),
             Err(error) => left.push(format!("job {} of {}: {error}", job.id, job.user)),

@@ -12,6 +12,7 @@ use super::lock::{Lock, WORKER_LOCK};
 use super::places::Places;
 use super::supervisor::{READY, TAKEN, say};
 use super::{MountError, Options, failed, limits, rights};
+use crate::checkpoint_path::{self, Chosen};
 use crate::daemon::boundary::Errno;
 use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;
@@ -40,9 +41,10 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     };
     // Numbers of descriptors are a predecessor's: nothing else is opened before they are taken.
     let keepers = Keepers::find(&keep).map_err(failed("cannot look for", "a keeper"))?;
-    let checkpoint = options.checkpoint_path.clone();
+    let chosen = checkpoint_path::in_force(&places.control, &options.checkpoint_path)
+        .map_err(|e| MountError::Start(e.to_string()))?;
     let stores = super::stores::in_use(options, &places.control)?;
-    let fs = FileSystem::with_stores(checkpoint, Arc::clone(&keep), Arc::clone(&stores))
+    let fs = FileSystem::with_stores(chosen.path.clone(), Arc::clone(&keep), Arc::clone(&stores))
         .map_err(failing("cannot open the tree"))?;
     fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
     // Much was needed for the records of many inodes.
@@ -58,7 +60,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let _lock = Lock::take(&places.control, WORKER_LOCK)?;
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
     fuse::remember_names(&fs, &connection);
-    let node = start_node(options, &places, &stores, &fs)?;
+    let node = start_node(options, &places, &stores, &fs, chosen)?;
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
     let adapter = fuse::Options { passthrough: options.passthrough };
@@ -73,6 +75,7 @@ fn start_node(
     places: &Places,
     stores: &Arc<Stores>,
     fs: &Arc<FileSystem>,
+    checkpoint_path: Chosen,
 ) -> Result<Arc<Node>, MountError> {
     let host = nix::unistd::gethostname().map_err(|e| MountError::Node(format!("no host name: {e}")))?;
     let mount_point = options.mount_point.clone();
@@ -80,10 +83,11 @@ fn start_node(
     let config = NodeConfig {
         control_directory: places.control.clone(),
         in_use: Arc::clone(stores),
-        checkpoint_path: options.checkpoint_path.clone(),
+        checkpoint_path,
         mount_point: options.mount_point.clone(),
         job_user: options.user.clone(),
         job_uid: places.uid,
+        job_gid: places.gid,
         job_id: options.job_id.clone(),
         host: host.to_string_lossy().into_owned(),
         coordinator_wait: options.coordinator_wait,
@@ -91,6 +95,7 @@ fn start_node(
         cache_bytes: options.cache_bytes,
         stores: super::stores::recorded(&places.control),
         on_stop: Arc::new(move || stop(supervisor, &mount_point)),
+        on_reload: Arc::new(move || reload(supervisor)),
     };
     Node::start(config, Arc::clone(fs) as _).map_err(|e| MountError::Node(e.to_string()))
 }
@@ -115,6 +120,12 @@ fn stop(supervisor: Option<Pid>, mount_point: &Path) {
             }
         }
     }
+}
+
+/// The supervisor replaces this worker. A worker that has lost its supervisor cannot be replaced.
+fn reload(supervisor: Option<Pid>) -> bool {
+    let reached = supervisor.filter(|pid| rustix::process::getppid() == supervisor && *pid != Pid::INIT);
+    reached.is_some_and(|pid| rustix::process::kill_process(pid, Signal::HUP).is_ok())
 }
 
 /// The device came as standard input, the one descriptor that a child gets without further agreement.

@@ -52,6 +52,9 @@ pub struct NodeStatus {
     pub flush_every: u32,
     /// Newest first.
     pub datasets: Vec<DatasetStatus>,
+    /// Open datasets of this node beyond those listed.
+    #[serde(default)]
+    pub more_open: u64,
     /// Requests of programs that wait now.
     #[serde(default)]
     pub waiting: u32,

@@ -182,6 +182,17 @@ pub fn find_or_make(base: &Path, name: &str) -> Result<PathBuf, Problem> {
     Err(Problem::io(&path)(io::ErrorKind::AlreadyExists.into()))
 }
 
+/// Makes a new one that only its owner can enter, under a name that nobody can know before: `<base>/<name>.<16 digits>`.
+///
+/// # Errors
+/// `base` cannot be relied upon, or nothing can be made there.
+pub fn make_new(base: &Path, name: &str) -> Result<PathBuf, Problem> {
+    safe(base)?;
+    let path = base.join(format!("{name}.{}", random().map_err(Problem::io(base))?));
+    DirBuilder::new().mode(0o700).create(&path).map_err(Problem::io(&path))?;
+    Ok(path)
+}
+
 fn random() -> io::Result<String> {
     let mut bytes = [0; DIGITS / 2];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

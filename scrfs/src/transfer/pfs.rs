@@ -29,7 +29,11 @@ impl PfsDirectory {
     /// Opens `path`, absolute.
     pub fn open(identity: &Identity, path: &[u8]) -> Result<Self, TransferError> {
         let failed = |source| TransferError::Identity { uid: identity.uid, source };
-        let user = UserThread::start(identity).map_err(failed)?;
+        Self::of_user(UserThread::start(identity).map_err(failed)?, path)
+    }
+
+    /// The same in a thread that has the user's rights.
+    pub fn of_user(user: UserThread, path: &[u8]) -> Result<Self, TransferError> {
         let path = PathBuf::from(OsString::from_vec(path.to_vec()));
         let opened = user
             .run(move || {
@@ -57,6 +61,33 @@ impl PfsDirectory {
         let (directory, entry, recorded) = (Arc::clone(&self.directory), entry.clone(), recorded.clone());
         let monitor = monitor.clone();
         self.in_thread(move || put(&directory, local, &entry, &recorded, &monitor))
+    }
+
+    /// The same where others may do so at the same time: it is written as `temporary` below the directory, and gets its place
+    /// there, `place`, when it is whole and on storage.
+    pub fn put_whole(
+        &self,
+        local: OwnedFd,
+        file: (&Entry, &FileCopy),
+        (temporary, place): (&RelPath, &RelPath),
+        monitor: &Monitor,
+    ) -> Result<(), TransferError> {
+        let entry = Entry { path: temporary.clone(), ..file.0.clone() };
+        let (recorded, place) = (file.1.clone(), place.clone());
+        let (directory, monitor) = (Arc::clone(&self.directory), monitor.clone());
+        self.in_thread(move || {
+            put(&directory, local, &entry, &recorded, &monitor)?;
+            beneath::put_in_place(directory.as_fd(), &entry.path, directory.as_fd(), &place)
+                .map_err(TransferError::io(&place, "rename on the PFS"))
+        })
+    }
+
+    /// Does other work with the user's rights.
+    pub fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, TransferError> {
+        self.user.run(work).map_err(TransferError::io(&RelPath::root(), "work on the PFS"))
     }
 
     /// Bytes that a file here takes, as far as the PFS tells; no more than its size, in whole pages.
@@ -162,7 +193,7 @@ pub fn compare(path: &RelPath, seen: Seen, recorded: &FileCopy) -> Result<(), Tr
 
 /// Owner, mode and times, as far as the user may: the PFS may not let them. Its owner can always read it, because it is
 /// checked and fetched with the owner's rights; the sealed mode is in the records.
-fn keep_attributes(to: &File, entry: &Entry) {
+pub(crate) fn keep_attributes(to: &File, entry: &Entry) {
     let uid = rustix::fs::Uid::from_raw(entry.uid);
     let gid = rustix::fs::Gid::from_raw(entry.gid);
     let _ = rustix::fs::fchown(to, Some(uid), Some(gid));

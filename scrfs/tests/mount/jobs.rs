@@ -6,6 +6,9 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::{Mounted, SCRFS, fails, has_ended, in_namespace, mode_of, wait_until};
 
 /// A job's user that this machine has no name for.
@@ -171,5 +174,28 @@ fn roots_daemon_has_given_up_what_it_does_not_need() {
             .unwrap();
         wait_until("a new worker", || fs::read(m.at("f")).is_ok() && m.pid("worker.lock") != former);
         assert_eq!(field(m.pid("worker.lock"), "CapEff:") & !worker, 0);
+    });
+}
+
+#[test]
+fn a_stale_mount_elsewhere_is_cleaned() {
+    in_namespace(&[], |m| {
+        let other = m.dir.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let mut command = Command::new(SCRFS);
+        command.args(["mount", "--user", "root", "--job-id", "other", "--control-base"]);
+        command.arg(m.dir.path().join("control")).arg("--cache-base").arg(m.dir.path().join("cache"));
+        assert!(command.arg(&other).status().unwrap().success());
+        let control = m.dir.path().join("control/root/scr.other");
+        for lock in ["supervisor.lock", "worker.lock"] {
+            let pid: i32 = fs::read_to_string(control.join(lock)).unwrap().trim().parse().unwrap();
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            wait_until("it ends", || has_ended(pid));
+        }
+        let table = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        assert!(table().contains("scr.other"));
+        assert!(m.unmount(&[]).status.success());
+        assert!(m.mount(&[]).status.success());
+        assert!(!table().contains("scr.other"), "the stale mount is there");
     });
 }

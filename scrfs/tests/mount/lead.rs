@@ -18,7 +18,7 @@ use scrfs::daemon::CacheStore;
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_mins(1);
 /// How long the steady lead waits before it looks what it is told.
 const TURN: Duration = Duration::from_millis(50);
 
@@ -43,8 +43,9 @@ impl Lead {
             prefix: control.join("prefix").into_os_string().into_encoded_bytes(),
             user: "root".into(),
             job_id: "t".into(),
-            coordinator_wait_ms: 10_000,
-            seal_timeout_ms: 10_000,
+            checkpoint_path: None,
+            coordinator_wait_ms: 20_000,
+            seal_timeout_ms: 20_000,
             cache_size: 2,
             cache_bytes: 0,
             scheme: Scheme::Xor,

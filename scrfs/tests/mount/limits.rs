@@ -86,6 +86,7 @@ fn more_files_than_descriptors() {
 /// Programs open more than there can be: they are told, all else goes on meanwhile, and all is well when they have closed
 /// some.
 fn more_open_files(m: &Mounted, options: &[&str], least: usize) {
+    let begun = std::time::Instant::now();
     limit(m, options);
     let supervisor = m.pid("supervisor.lock");
     fs::create_dir(m.at("t")).unwrap();
@@ -126,9 +127,10 @@ fn more_open_files(m: &Mounted, options: &[&str], least: usize) {
         for _ in 0..3 {
             assert!(ask(m).is_ok());
         }
-        let told = events(m);
-        let told = told.matches("further opens get EMFILE").count();
-        assert!((1..=3).contains(&told), "said {told} times");
+        let told = events(m).matches("further opens get EMFILE").count() as u64;
+        // Once a minute.
+        let most = 1 + begun.elapsed().as_secs() / 60;
+        assert!((1..=most).contains(&told), "said {told} times in {:?}", begun.elapsed());
         drop(open);
         for n in 0..FILES {
             assert_eq!(fs::read_to_string(at(m, &format!("idle{n}"))).unwrap(), "idle");

@@ -128,7 +128,7 @@ impl Mounted {
     /// A shell in the mount point, as this user.
     fn shell(&self, uid: u32, script: &str) {
         let output = Command::new("timeout")
-            .args(["-k", "2", "60", "bash", "-ec", script])
+            .args(["-k", "2", "300", "bash", "-ec", script])
             .current_dir(&self.mount_point)
             .env("HOME", self.dir.path())
             .uid(uid)
@@ -414,7 +414,7 @@ fn fails(output: &Output, code: i32, text: &str) {
 }
 
 fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_mins(1);
     while !happened() {
         assert!(Instant::now() < until, "{what}");
         std::thread::sleep(Duration::from_millis(10));

@@ -17,6 +17,12 @@ use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
 use super::lead::Steady;
 use super::{Mounted, SCRFS, SLOWLY, both_modes, fails, has_ended, in_namespace, scrfs, wait_until};
 
+/// Shorter than the supervisor waits for a word of a worker whose end it has not seen (30 s).
+const UNSEEN: Duration = Duration::from_secs(25);
+/// Longer than a successor takes to serve, however busy the machine is, and shorter than twice the supervisor's bound.
+const SUCCESSOR_MAX: Duration = Duration::from_secs(55);
+/// Windows of some milliseconds around each change, so that most deaths hit one.
+#[cfg(feature = "faults")]
 const SLOW: &str = "request.effect=slow,request.done=slow,request.answered=slow";
 
 /// Kills the worker; false when its successor has not shown yet.
@@ -351,7 +357,7 @@ fn mapper(m: &Mounted) -> Child {
         \x20   with open('mapped', 'rb') as g:\n\
         \x20       g.seek(at); assert g.read(8) == word\n";
     let mut command = Command::new("timeout");
-    command.args(["-k", "2", "500", "python3", "-c", program]).current_dir(&m.mount_point);
+    command.args(["-k", "2", "3600", "python3", "-c", program]).current_dir(&m.mount_point);
     command.stdin(Stdio::piped()).spawn().unwrap()
 }
 
@@ -360,7 +366,7 @@ fn waiting_marker(m: &Mounted) -> Child {
     fs::create_dir(m.at("ck")).unwrap();
     fs::write(m.at("ck/f"), pattern(1)).unwrap();
     let mut command = Command::new("timeout");
-    command.args(["-k", "2", "500", "touch", "ck/.complete"]).current_dir(&m.mount_point);
+    command.args(["-k", "2", "3600", "touch", "ck/.complete"]).current_dir(&m.mount_point);
     command.spawn().unwrap()
 }
 
@@ -374,6 +380,12 @@ fn start_load(m: &Mounted) -> Load {
     load
 }
 
+/// All that the daemon has said, also before its log was full.
+fn logs(m: &Mounted) -> String {
+    let read = |name: &str| fs::read_to_string(m.control().join(name));
+    read("daemon.log.1").unwrap_or_default() + &read("daemon.log").unwrap()
+}
+
 /// `count` deaths under load, while a marker waits and, with a lead, directories are made in rounds.
 pub(crate) fn torture(m: &Mounted, count: u32, led: bool) {
     let lead = led.then(|| Steady::start(&m.control()));
@@ -381,13 +393,16 @@ pub(crate) fn torture(m: &Mounted, count: u32, led: bool) {
     let load = start_load(m);
     let mut mapper = mapper(m);
     let (mut last, mut kills, mut seed) = (0, 0, 0x2545_f491_4f6c_dd1d_u64);
-    let bound = Instant::now() + Duration::from_secs(400);
-    while kills < count && Instant::now() < bound && !load.failed() {
+    let mut killed = Instant::now();
+    while kills < count && killed.elapsed() < SUCCESSOR_MAX && !load.failed() {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
         std::thread::sleep(Duration::from_millis(10 + seed % 290));
-        kills += u32::from(kill_worker(m, &mut last));
+        if kill_worker(m, &mut last) {
+            kills += 1;
+            killed = Instant::now();
+        }
     }
     let turns = load.done.load(Ordering::Relaxed);
     load.end();
@@ -405,7 +420,7 @@ pub(crate) fn torture(m: &Mounted, count: u32, led: bool) {
     drop(mapper.stdin.take());
     assert!(mapper.wait().unwrap().success(), "the mapping saw an error");
     assert_eq!(kills, count, "workers do not come back in time; {turns} turns");
-    let log = fs::read_to_string(m.control().join("daemon.log")).unwrap();
+    let log = logs(m);
     assert!(!log.contains("mounting afresh"), "{log}");
     assert!(turns > u64::from(count), "{turns} turns");
     assert!(keepers(m).len() == 1, "{:?}", keepers(m));
@@ -430,17 +445,17 @@ fn deaths_under_load_without_a_lead() {
     both_modes(|m| torture(m, deaths() / 4, false));
 }
 
+#[cfg(feature = "faults")]
 #[test]
 fn deaths_between_effect_and_answer() {
     for options in [&[][..], &["--no-passthrough"]] {
-        // Windows of some milliseconds around each change, so that most deaths hit one.
         let thread = std::thread::spawn(move || {
             SLOWLY.set(SLOW);
             let m = Mounted::new(options);
             torture(&m, deaths() / 2, false);
-            let log = fs::read_to_string(m.control().join("daemon.log")).unwrap();
+            let log = logs(&m);
             let decided = |done| log.matches(&format!("done={done}")).count();
-            assert!(!cfg!(feature = "faults") || decided(true) > 3, "{} {}", decided(true), decided(false));
+            assert!(decided(true) > 3, "{} {}", decided(true), decided(false));
         });
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
@@ -469,8 +484,7 @@ fn a_worker_that_dies_by_its_own_fault_is_given_up_at_last() {
     in_namespace(&[], |m| {
         fs::write(m.at("kept"), b"kept").unwrap();
         let open = File::open(m.at("kept")).unwrap();
-        let afresh =
-            || fs::read_to_string(m.control().join("daemon.log")).unwrap().contains("mounting afresh");
+        let afresh = || logs(m).contains("mounting afresh");
         for _ in 0..5 {
             assert!(!afresh());
             let worker = m.pid("worker.lock");
@@ -488,17 +502,19 @@ fn workers_die_before_they_serve() {
     in_namespace(&[], |m| {
         fs::write(m.at("kept"), b"kept").unwrap();
         let open = File::open(m.at("kept")).unwrap();
-        let begun = Instant::now();
         // As soon as there is one, wherever it is in its start.
-        let (mut last, mut kills) = (0, 0);
+        let (mut last, mut kills, mut killed) = (0, 0, Instant::now());
         while kills < 40 {
-            kills += u32::from(kill_worker(m, &mut last));
+            if kill_worker(m, &mut last) {
+                kills += 1;
+                killed = Instant::now();
+            }
+            assert!(killed.elapsed() < UNSEEN, "the end of the {kills}th was not seen");
             std::thread::yield_now();
         }
         wait_until("a worker", || open.metadata().is_ok());
-        let took = begun.elapsed();
-        assert!(took < Duration::from_secs(25), "{took:?}: the end of one was not seen");
-        let log = fs::read_to_string(m.control().join("daemon.log")).unwrap();
+        assert!(killed.elapsed() < UNSEEN, "the end of the last was not seen");
+        let log = logs(m);
         assert!(!log.contains("mounting afresh"), "{log}");
     });
 }
@@ -515,28 +531,5 @@ fn unmounting_while_there_is_no_worker() {
         kill(Pid::from_raw(supervisor), Signal::SIGCONT).unwrap();
         wait_until("the supervisor ends", || has_ended(supervisor));
         fails(&m.unmount(&[]), 1, "not an scrfs mount");
-    });
-}
-
-#[test]
-fn a_stale_mount_elsewhere_is_cleaned() {
-    in_namespace(&[], |m| {
-        let other = m.dir.path().join("other");
-        fs::create_dir(&other).unwrap();
-        let mut command = Command::new(SCRFS);
-        command.args(["mount", "--user", "root", "--job-id", "other", "--control-base"]);
-        command.arg(m.dir.path().join("control")).arg("--cache-base").arg(m.dir.path().join("cache"));
-        assert!(command.arg(&other).status().unwrap().success());
-        let control = m.dir.path().join("control/root/scr.other");
-        for lock in ["supervisor.lock", "worker.lock"] {
-            let pid: i32 = fs::read_to_string(control.join(lock)).unwrap().trim().parse().unwrap();
-            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-            wait_until("it ends", || has_ended(pid));
-        }
-        let table = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
-        assert!(table().contains("scr.other"));
-        assert!(m.unmount(&[]).status.success());
-        assert!(m.mount(&[]).status.success());
-        assert!(!table().contains("scr.other"), "the stale mount is there");
     });
 }

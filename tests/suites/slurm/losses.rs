@@ -1,9 +1,14 @@
 //! Nodes are lost under a job: it goes on on a spare, or is queued again and goes on from the caches.
 
 use std::io::Write;
-use std::time::Instant;
+use std::os::unix::fs::PermissionsExt;
+
+use scrfs_harness::cluster::workspace;
 
 use super::*;
+
+/// From the power-off of a node to the dataset that the program restarts from.
+const PRESENTED: Duration = Duration::from_secs(10);
 
 /// What is paid for, from the power-off to the first checkpoint after it.
 const PARTS: [(&str, &str); 5] = [
@@ -18,11 +23,76 @@ const PARTS: [(&str, &str); 5] = [
 fn a_job_outlives_its_nodes() {
     let cluster = Cluster::up(6);
     let slurm = Slurm::start(&cluster, SYSTEM);
+    the_batch_script_as_it_is(&slurm);
     a_spare_takes_over(&cluster, &slurm, "mpirun");
     a_spare_takes_over(&cluster, &slurm, "srun");
     caches_of_a_requeued_job(&cluster, &slurm);
     a_new_job_starts_from_the_prefix(&slurm);
     nothing_is_left(&cluster, [1, 2, 3, 4, 5]);
+}
+
+/// As a person submits it, with a program of its own.
+fn the_batch_script_as_it_is(slurm: &Slurm<'_>) {
+    let job = Saver::new(slurm, "script");
+    let directory = slurm.directory(JOB_UID, job.name);
+    let simulate = directory.join("simulate");
+    let line = format!("#!/bin/sh\nexec {} \"$SCRFS_MOUNT\" {PFS}/{}/log 2\n", program("ckpt"), job.name);
+    std::fs::write(&simulate, line).expect("the PFS can be written");
+    std::fs::set_permissions(simulate, std::fs::Permissions::from_mode(0o755)).expect("chmod on the PFS");
+    let script = std::fs::read_to_string(workspace().join("deploy/slurm/job.sh")).expect("the script");
+    let batch = slurm.submit_as_it_is(JOB_UID, job.name, "", &script);
+    job.await_state(&batch, "COMPLETED");
+    let output = job.output(&batch);
+    assert!(output.contains("(spares: 1)") && !output.contains("warning"), "{output}");
+    assert_eq!((job.current(), job.started_after()), (2, vec![0]), "{}", job.account(&batch));
+    assert!(job.log().iter().any(|line| line == "end"), "{}", job.account(&batch));
+}
+
+/// A login node is told how the job is; and what an administrator has planned for a node does not stop a healthy
+/// program, nor is it run again when it has ended.
+#[test]
+fn a_drained_node_changes_nothing() {
+    let cluster = Cluster::up(3);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let job = Saver::new(&slurm, "planned");
+    let hold = format!("6 uneven pause=300 hold={PFS}/planned/go");
+    let batch = job.submit("--nodes=3 --no-kill", "export SCR_FLUSH=0", "--nodes 2", &hold);
+    job.await_sealed(&batch, 1);
+    slurm.client(0, "scontrol update NodeName=node1 State=DRAIN Reason=later").must();
+    the_login_node_is_told(&slurm, &batch);
+    job.await_sealed(&batch, 6);
+    std::fs::write(slurm.directory(JOB_UID, job.name).join("go"), "").expect("the PFS can be written");
+    job.await_state(&batch, "COMPLETED");
+    assert_eq!(job.started_after(), [0], "{}", job.account(&batch));
+    slurm.client(0, "scontrol update NodeName=node1 State=RESUME").must();
+    slurm.await_node(1, "idle");
+    nothing_is_left(&cluster, 0..3);
+}
+
+/// By the job's user, where there is no mount.
+fn the_login_node_is_told(slurm: &Slurm<'_>, batch: &Batch) {
+    let ask = |line: &str| slurm.client(JOB_UID, &format!("cd / && scrfs-ctl {line}"));
+    let says = format!("the scheduler says of job {} of job: RUNNING on node[0-2]", batch.0);
+    let mut srun = String::new();
+    for line in ["status".to_owned(), format!("status --job {}", batch.0)] {
+        let mut told = ask(&line);
+        // Coordinators write there now and then.
+        let seen = wait::poll(SOON, || {
+            told = ask(&line);
+            (told.ok() && told.out.contains(" ck.")).then_some(())
+        });
+        assert!(seen.is_some() && told.out.contains(&says), "{told}");
+        let shown = told.out.lines().find_map(|line| Some(&line[line.find("srun --jobid")?..]));
+        shown.unwrap_or_else(|| panic!("no srun: {told}")).clone_into(&mut srun);
+    }
+    let live = slurm.client(JOB_UID, &srun);
+    assert!(live.must().contains(&format!("job {} of job", batch.0)), "{srun}: {live}");
+    let jobs = ask("jobs --json");
+    let rows: serde_json::Value = serde_json::from_str(jobs.must()).expect("JSON");
+    let row = rows.as_array().and_then(|rows| rows.iter().find(|row| row["job"] == batch.0.as_str()));
+    let row = row.unwrap_or_else(|| panic!("{jobs}"));
+    assert!(row["user"] == "job" && row["mount"].is_null(), "{jobs}");
+    assert!(row["current"].as_str().is_some_and(|name| name.starts_with("ck.")), "{jobs}");
 }
 
 /// Nobody touches it: the node dies, the program goes on on the spare.
@@ -45,6 +115,7 @@ fn a_spare_takes_over(cluster: &Cluster, slurm: &Slurm<'_>, launcher: &'static s
     }));
     assert_eq!(seen.len(), marks.len(), "{}", job.account(&batch));
     report(launcher, &seen);
+    assert!(seen[2] <= PRESENTED, "{:?}: {}", seen[2], job.account(&batch));
     job.await_state(&batch, "COMPLETED");
     let starts = job.started_after();
     assert!(starts.len() == 2 && starts[1] >= sealed, "{}", job.account(&batch));

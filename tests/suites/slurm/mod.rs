@@ -2,9 +2,11 @@
 //!
 //! Each test has one cluster and many jobs on it: what is waited for is mostly Slurm.
 
+mod ended;
 mod hooks;
 mod losses;
 mod neighbours;
+mod nodes;
 mod time_limit;
 
 use std::time::{Duration, Instant};
@@ -57,6 +59,33 @@ impl<'a> Saver<'a> {
         self.numbers("sealed ").last().copied().unwrap_or(0)
     }
 
+    /// The step that is current on the PFS; 0: none.
+    fn current(&self) -> u64 {
+        let link = self.slurm.directory(self.uid, self.name).join("scr.current");
+        let name = std::fs::read_link(link).unwrap_or_default().to_string_lossy().into_owned();
+        name.strip_prefix("ck.").and_then(|step| step.parse().ok()).unwrap_or(0)
+    }
+
+    /// What the prefix has of work that is under way, or was.
+    fn unfinished(&self) -> Vec<String> {
+        let names = std::fs::read_dir(self.slurm.directory(self.uid, self.name).join(".scr"));
+        let names = names.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let names = names.filter_map(|name| name.into_string().ok());
+        names.filter(|name| ["flush.", "scavenge."].iter().any(|begin| name.starts_with(begin))).collect()
+    }
+
+    /// A new job of the prefix starts from the newest sealed step, whose job has ended, and takes one step more.
+    #[track_caller]
+    fn goes_on_from_newest(&self, options: &str, words: &str) {
+        let (sealed, before) = (self.sealed(), self.started_after().len());
+        let again = self.submit(options, "export SCR_FLUSH=1", "", &format!("{} uneven {words}", sealed + 1));
+        self.await_state(&again, "COMPLETED");
+        let starts = self.started_after();
+        // It may have been sealed, and its program killed before it could say so.
+        let newest = starts.get(before).is_some_and(|start| [sealed, sealed + 1].contains(start));
+        assert!(newest && starts.len() == before + 1, "{starts:?}: {}", self.account(&again));
+    }
+
     /// What each start of the program went on from.
     fn started_after(&self) -> Vec<u64> {
         self.numbers("start after ")
@@ -87,7 +116,8 @@ impl<'a> Saver<'a> {
 fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
     let look = format!(
         "ps -eo user,args | grep -E '^(job|mate) |scrf[s]( |-)' | grep -v -e simnode; grep 'fuse[.]scrfs' /proc/self/mountinfo; \
-         ls -d {CACHE}/*/* /dev/shm/*/scr.* /run/scrfs/*/* /run/scrfs-slurm/* /scr/* 2>/dev/null; true"
+         ls -d {CACHE}/*/* /dev/shm/*/scr.* /run/scrfs/*/* /scr/* 2>/dev/null; \
+         find /run/scrfs-slurm -type f ! -name .sweep 2>/dev/null; true"
     );
     for node in nodes {
         let mut left = String::new();

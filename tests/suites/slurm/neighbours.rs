@@ -47,8 +47,39 @@ fn two_users_share_nodes() {
     go(&ours);
     ours.await_state(our_batch, "COMPLETED");
     assert_eq!(ours.started_after(), [0], "{}", ours.account(our_batch));
+    // The one after the other, and from their own prefixes.
+    let again = ours.submit("--nodes=3", "", "", "3 uneven");
+    ours.await_state(&again, "COMPLETED");
+    assert_eq!(ours.started_after(), [0, 2], "{}", ours.account(&again));
     nothing_is_left(&cluster, 0..3);
     for node in 0..3 {
         slurm.await_node(node, "idle");
     }
+}
+
+/// All jobs are mounted at one place, one after the other: what waits there to run again stays its user's.
+#[test]
+fn users_take_turns_at_one_mount_point() {
+    let cluster = Cluster::up(3);
+    let slurm = Slurm::start(&cluster, "");
+    let [ours, theirs] = ["ours", "theirs"].map(|name| Saver::new(&slurm, name));
+    let theirs = Saver { uid: USERS[1].1, ..theirs };
+    let hold = format!("2 uneven hold={PFS}/ours/go");
+    let batch = ours.submit("--nodes=3 --requeue", "export SCR_FLUSH=0", "", &hold);
+    ours.await_sealed(&batch, 2);
+    slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
+    (0..3).for_each(|node| slurm.await_node(node, "idle"));
+    let other = theirs.submit("--nodes=3", "test $SCRFS_MOUNT = /scr || exit 9", "", "2 uneven");
+    theirs.await_state(&other, "COMPLETED");
+    assert_eq!(theirs.started_after(), [0], "{}", theirs.account(&other));
+    (0..3).for_each(|node| slurm.await_node(node, "idle"));
+    for node in 0..3 {
+        let caches = cluster.on(node).run(&format!("cd {CACHE} && ls -d */*")).must().to_owned();
+        assert_eq!(caches, format!("job/scr.{}", batch.0), "node{node}");
+    }
+    std::fs::write(slurm.directory(ours.uid, ours.name).join("go"), "").expect("the PFS can be written");
+    slurm.client(0, &format!("scontrol release {}", batch.0)).must();
+    ours.await_state(&batch, "COMPLETED");
+    assert_eq!(ours.started_after(), [0, 2], "{}", ours.account(&batch));
+    nothing_is_left(&cluster, 0..3);
 }

@@ -35,10 +35,7 @@ fn jobs_at_their_time_limit() {
         slurm.await_node(node, "idle");
     }
     for (job, batch, ..) in &ways {
-        let current = std::fs::read_link(slurm.directory(job.uid, job.name).join("scr.current"));
-        let current = current.unwrap_or_default().to_string_lossy().into_owned();
-        let step = current.strip_prefix("ck.").and_then(|step| step.parse::<u64>().ok());
-        assert!(step >= Some(job.sealed()), "{current} is on the PFS: {}", job.account(batch));
+        assert!(job.current() >= job.sealed(), "{} is on the PFS: {}", job.current(), job.account(batch));
     }
     nothing_is_left(&cluster, 0..4);
 }

@@ -6,7 +6,7 @@ use scrfs::control::{Advice, Command, DirOp, HeldState, MarkerScope, Start};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, RequestId};
 use scrfs::path::RelPath;
-use scrfs_coordinator::pfs::PfsTask;
+use scrfs::prefix::PfsTask;
 
 use super::{World, room};
 use crate::daemon::{Answered, Daemon, Dataset, EEXIST, rename, size_of, top_of};

@@ -18,9 +18,9 @@ use scrfs::control::{
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
+use scrfs::prefix::{PfsCause, PfsTask};
 use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lead, Output};
-use scrfs_coordinator::pfs::{PfsCause, PfsTask};
 
 use self::jobs::Share;
 use crate::daemon::{Daemon, Dataset, Trouble};
@@ -127,6 +127,7 @@ fn settings(rng: &mut Rng) -> Settings {
         prefix: b"/pfs".to_vec(),
         user: "u".to_owned(),
         job_id: "j".to_owned(),
+        checkpoint_path: None,
         coordinator_wait_ms: 10_000,
         seal_timeout_ms: 30_000,
         cache_size: *rng.pick(&[1, 2, 2, 3]).expect("some"),

@@ -75,7 +75,7 @@ fn a_failure_is_told_and_thaws() {
 
 #[test]
 fn without_a_successor_it_is_given_up() {
-    let bench = Bench::new();
+    let bench = Bench::hasty();
     let mut lead = bench.serving(1);
     let _waits = promised(&bench, &mut lead);
     drop(lead);

@@ -116,10 +116,9 @@ fn a_failed_seal_drops_the_copy() {
     assert_eq!(bench.copies(2), 0);
     // One whose release is on its way is waited for too.
     bench.node.state.lock().settings.as_mut().unwrap().seal_timeout_ms = 3_600_000;
-    bench.tree.set_writers(vec![Writer { closing: true, ..appending("log") }]);
-    lead.send(Command::Freeze { id: DatasetId(3), name: b"ck".to_vec(), member: Member(0), base: None });
-    std::thread::sleep(Duration::from_millis(50));
     bench.tree.set_writers(Vec::new());
+    bench.tree.set_passing_writers(vec![Writer { closing: true, ..appending("log") }]);
+    lead.send(Command::Freeze { id: DatasetId(3), name: b"ck".to_vec(), member: Member(0), base: None });
     assert!(matches!(lead.next(), Event::Frozen { result: Ok(part), .. } if part.files[0].size == 8));
     assert_eq!(bench.copies(3), 0);
 }

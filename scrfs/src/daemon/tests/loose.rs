@@ -36,7 +36,7 @@ impl Real {
     }
 
     fn lead(&self, epoch: u64, start: Start) -> Lead {
-        let mut lead = Lead::attach(&self.directory.path().join("cntl"), epoch, start);
+        let mut lead = Lead::attach(&self.directory.path().join("cntl"), epoch, start, test_settings());
         lead.inventory();
         lead
     }

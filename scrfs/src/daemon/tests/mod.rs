@@ -4,6 +4,7 @@
 mod advice;
 mod background;
 mod bad;
+mod checkpoint_path;
 mod crash;
 mod generations;
 mod life;
@@ -12,6 +13,7 @@ mod logs;
 mod loose;
 mod members;
 mod restarts;
+mod scavenge;
 mod stores;
 mod waits;
 
@@ -29,19 +31,21 @@ use rustix::fs::{Mode, OFlags};
 
 use super::boundary::{Caller, Errno, Eye, Generation, GlobalRequests, Marking, MountedTree, Writer};
 use super::{Node, NodeConfig};
+use crate::checkpoint_path::Chosen;
 use crate::control::StoreRule;
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
     Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, Inventory, MemberPart,
-    Role, Start, test_settings,
+    Role, Settings, Start, test_settings,
 };
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
 use crate::path::RelPath;
+use crate::store::Store;
 use crate::stores::{Place, Stores};
 
 /// Longer than anything here takes.
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_mins(1);
 
 fn path(text: &str) -> RelPath {
     RelPath::new(text).unwrap()
@@ -67,6 +71,10 @@ struct Inner {
     sealed: BTreeMap<Vec<u8>, Arc<CatalogIndex>>,
     generations: BTreeMap<DatasetId, Generation>,
     writers: Vec<Writer>,
+    /// Who writes for one look.
+    passing: Option<Vec<Writer>>,
+    /// A seal has asked who writes.
+    looked: bool,
     wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -95,6 +103,16 @@ impl FakeTree {
         for wake in wakers {
             wake();
         }
+    }
+
+    /// Who writes until they have been seen once.
+    fn set_passing_writers(&self, writers: Vec<Writer>) {
+        self.inner.lock().passing = Some(writers);
+    }
+
+    /// Who writes has been seen.
+    fn has_looked(&self) -> bool {
+        self.inner.lock().looked
     }
 }
 
@@ -158,7 +176,9 @@ impl MountedTree for FakeTree {
     }
 
     fn writers(&self, _: &[u8]) -> Result<Vec<Writer>, Errno> {
-        Ok(self.inner.lock().writers.clone())
+        let mut inner = self.inner.lock();
+        inner.looked = true;
+        Ok(inner.passing.take().unwrap_or_else(|| inner.writers.clone()))
     }
 
     fn on_release(&self, _: &[u8], wake: Arc<dyn Fn() + Send + Sync>) {
@@ -230,13 +250,32 @@ struct Bench {
     directory: tempfile::TempDir,
     tree: Arc<FakeTree>,
     node: Arc<Node>,
+    /// What its leads give it.
+    settings: Settings,
+}
+
+/// What a worker finds; the mount was made with its root.
+fn in_force(directory: &Path) -> Chosen {
+    let control = directory.join("cntl");
+    let chosen = Store::open(&control).ok().and_then(|store| Chosen::load(&store).unwrap());
+    chosen.unwrap_or(Chosen { path: RelPath::root(), former: None })
 }
 
 impl Bench {
+    /// On which no wait for a successor ends while the test runs, nor one for writers.
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::over(tempfile::tempdir().unwrap(), test_settings())
+    }
+
+    /// On which both soon end.
+    fn hasty() -> Self {
+        let settings = Settings { coordinator_wait_ms: 300, seal_timeout_ms: 400, ..test_settings() };
+        Self::over(tempfile::tempdir().unwrap(), settings)
+    }
+
+    fn over(directory: tempfile::TempDir, settings: Settings) -> Self {
         let (tree, node) = Self::start(directory.path());
-        Self { directory, tree, node }
+        Self { directory, tree, node, settings }
     }
 
     fn start(directory: &Path) -> (Arc<FakeTree>, Arc<Node>) {
@@ -262,18 +301,20 @@ impl Bench {
         };
         NodeConfig {
             control_directory: directory.join("cntl"),
-            checkpoint_path: RelPath::root(),
+            checkpoint_path: in_force(directory),
             in_use: Arc::new(in_use),
             mount_point: "/scr".into(),
             job_user: "tester".into(),
             job_uid: rustix::process::getuid().as_raw(),
+            job_gid: rustix::process::getgid().as_raw(),
             operators: None,
             job_id: "j1".into(),
             host: "n0".into(),
-            coordinator_wait: Duration::from_millis(200),
+            coordinator_wait: Duration::from_mins(10),
             cache_bytes: 0,
             stores: Vec::new(),
             on_stop: Arc::new(|| {}),
+            on_reload: Arc::new(|| true),
         }
     }
 
@@ -320,7 +361,7 @@ impl Bench {
     }
 
     fn lead(&self, epoch: u64, start: Start) -> Lead {
-        Lead::attach(&self.control(), epoch, start)
+        Lead::attach(&self.control(), epoch, start, self.settings.clone())
     }
 
     /// Attached, asked and serving.
@@ -355,13 +396,13 @@ struct Lead {
 }
 
 impl Lead {
-    fn attach(directory: &Path, epoch: u64, start: Start) -> Self {
+    fn attach(directory: &Path, epoch: u64, start: Start, settings: Settings) -> Self {
         let role = Role::Coordinator {
             epoch: Epoch(epoch),
             rank: NodeRank(0),
             hosts: vec!["n0".into(), "n1".into()],
             start,
-            settings: Box::new(test_settings()),
+            settings: Box::new(settings),
         };
         Self { link: Link::connect(directory, role, WAIT).unwrap(), epoch, directory: directory.to_owned() }
     }

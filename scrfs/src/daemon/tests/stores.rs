@@ -10,8 +10,7 @@ fn bench() -> (Bench, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     std::os::unix::fs::symlink(other.path(), directory.path().join("other")).unwrap();
-    let (tree, node) = Bench::start(directory.path());
-    (Bench { directory, tree, node }, other)
+    (Bench::over(directory, test_settings()), other)
 }
 
 /// As the mount does: the directory is made where the next dataset goes.

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use super::*;
-use crate::control::Settings;
 use crate::control::client::ClientError;
 
 #[test]
@@ -18,17 +17,16 @@ fn a_node_that_never_had_a_coordinator_acts_alone_at_once() {
 
 #[test]
 fn after_a_loss_requests_wait_once_and_then_act_alone() {
-    let bench = Bench::new();
+    let bench = Bench::hasty();
     let lead = bench.serving(1);
     drop(lead);
     until("the loss", || bench.events().contains("is gone"));
     let begun = Instant::now();
     assert_eq!(bench.directory_op(make("a")).recv_timeout(WAIT).unwrap(), Ok(()));
-    // The job's setting, 300 ms.
-    assert!(begun.elapsed() >= Duration::from_millis(290));
-    let begun = Instant::now();
+    assert!(begun.elapsed() >= Duration::from_millis(bench.settings.coordinator_wait_ms));
+    // From now on at once: whoever waited would wait for an hour.
+    bench.node.state.lock().settings.as_mut().unwrap().coordinator_wait_ms = 3_600_000;
     assert_eq!(bench.directory_op(make("b")).recv_timeout(WAIT).unwrap(), Ok(()));
-    assert!(begun.elapsed() < Duration::from_millis(250));
     assert!(bench.events().contains("act on this node alone"));
     // Until one attaches.
     let mut lead = bench.serving(2);
@@ -71,8 +69,11 @@ fn a_successor_that_takes_its_time_is_asked_for_the_file_again() {
     assert!(matches!(asked, Event::Fetch { .. }));
     drop(lead);
     until("the loss", || bench.events().contains("is gone"));
-    // The watching thread has looked at who waits, several times; the bound, 300 ms, is not over.
-    std::thread::sleep(Duration::from_millis(120));
+    // The watching thread has looked at who waits, several times: each time it lets go one who is dying.
+    for _ in 0..3 {
+        let dying = bench.marker("other", Caller { tid: u32::MAX / 4, ..Caller::default() });
+        assert_eq!(dying.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EINTR)));
+    }
     let mut lead = bench.serving(2);
     assert_eq!(lead.next(), asked, "the same request");
     let Event::Fetch { request, .. } = asked else { panic!() };
@@ -82,7 +83,7 @@ fn a_successor_that_takes_its_time_is_asked_for_the_file_again() {
 
 #[test]
 fn held_names_are_free_again_when_no_successor_comes() {
-    let bench = Bench::new();
+    let bench = Bench::hasty();
     let mut lead = bench.serving(1);
     let waiting = bench.directory_op(make("a"));
     let Event::DirRequest { request, op } = lead.next() else { panic!() };
@@ -119,7 +120,7 @@ fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
 
 #[test]
 fn a_seal_that_nobody_can_have_voted_for_ends_with_its_coordinator() {
-    let bench = Bench::new();
+    let bench = Bench::hasty();
     bench.write("ck/f", b"x");
     let mut lead = bench.serving(1);
     let marker = bench.marker("ck", Caller::default());
@@ -133,7 +134,7 @@ fn a_seal_that_nobody_can_have_voted_for_ends_with_its_coordinator() {
 
 #[test]
 fn a_recorded_seal_stays_frozen_until_a_successor_decides() {
-    let bench = Bench::new();
+    let bench = Bench::hasty();
     bench.write("ck/f", b"x");
     let mut lead = bench.serving(1);
     let marker = bench.marker("ck", Caller::default());
@@ -268,12 +269,13 @@ fn writers_are_waited_for_and_named() {
     // One that goes.
     bench.tree.set_writers(vec![writer(999_999)]);
     lead.send(Command::Freeze { id: DatasetId(1), name: b"ck".to_vec(), member: Member(0), base: None });
-    std::thread::sleep(Duration::from_millis(50));
+    until("a look at who writes", || bench.tree.has_looked());
     bench.tree.set_writers(Vec::new());
     assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
     lead.send(Command::Drop { id: DatasetId(1), reason: "again".into() });
     lead.next();
     // One that stays.
+    bench.node.state.lock().settings.as_mut().unwrap().seal_timeout_ms = 50;
     bench.tree.set_writers(vec![writer(999_999)]);
     let error = lead.freeze(2, "ck").unwrap_err();
     assert!(error.contains("f by prog (pid 999999)"), "{error}");

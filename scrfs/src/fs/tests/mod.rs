@@ -115,7 +115,7 @@ fn start<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Receiver<Result<
 }
 
 fn now<T>(outcome: &Receiver<Result<T, Errno>>) -> Result<T, Errno> {
-    outcome.recv_timeout(Duration::from_secs(10)).expect("an answer")
+    outcome.recv_timeout(Duration::from_mins(1)).expect("an answer")
 }
 
 fn waits<T>(outcome: &Receiver<Result<T, Errno>>) -> bool {

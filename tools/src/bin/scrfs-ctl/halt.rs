@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use scrfs::bounded;
@@ -12,6 +12,7 @@ use scrfs::config::{self, Config, Sources};
 use scrfs::halt::{self, Access, HaltFile};
 use scrfs::hash::Text;
 use scrfs::record::Halt;
+use scrfs::status::last::{self, LastStatus};
 use scrfs_tools::{Failure, Outcome, output};
 
 use crate::time;
@@ -21,6 +22,10 @@ const HALTED: &[u8] = b"JOB_HALTED";
 /// A tool that holds the lock for longer has a problem, as has a PFS that takes longer.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 const PFS_LIMIT: Duration = Duration::from_secs(20);
+/// Coordinators that live write the status at least every minute.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(150);
+/// Names in a prefix that are looked at.
+const ENTRIES_MAX: usize = 100_000;
 
 /// Without a condition the job stops at its next checkpoint. Conditions add to those that are set.
 #[derive(Debug, Clone, Args)]
@@ -72,12 +77,12 @@ enum Condition {
 
 pub(crate) fn halt(wish: &Wish) -> Outcome {
     let prefix = prefix(wish.prefix.as_ref())?;
-    if !prefix.join(".scr").is_dir() {
-        return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
-            .hint("name the job's directory on the parallel file system with --prefix or SCR_PREFIX"));
-    }
     let now = jiff::Zoned::now();
     let change = Change::of(wish, &now)?;
+    let (itself, names) = living(&prefix)?;
+    if matches!(change, Change::Set { .. }) && !itself && !names.is_empty() {
+        return Err(no_named_run_reads_it(&prefix, &names));
+    }
     let path = halt::path(&prefix);
     let shown = path.display().to_string();
     let set = bounded::within(PFS_LIMIT, move || Ok(carry_out(&path, &change)))
@@ -85,23 +90,65 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
     let text = if wish.json { json(&set) } else { people(&set, &now) };
     output::data(&text)?;
     if !wish.list && !wish.json {
-        output::talk("a running job sees it at its next marker, or within 10 seconds");
+        output::talk(if itself {
+            "the running job sees it at its next marker, or within 10 seconds"
+        } else {
+            "no job is known to run with this prefix: one that begins sees it"
+        });
+        if !names.is_empty() {
+            output::talk(&format!("runs with a name have halt files of their own: {}", names.join(", ")));
+        }
     }
     Ok(())
 }
 
+/// Whether a job with this prefix lives, and which runs of it that have a `--name`, by the status that each keeps in its own
+/// prefix. What cannot be read does not live.
+fn living(prefix: &Path) -> Outcome<(bool, Vec<String>)> {
+    let lives = |prefix: &Path| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        LastStatus::read(prefix).is_ok_and(|last| !last.ended && last.age(now) < SIGN_OF_LIFE)
+    };
+    let (shown, prefix) = (prefix.display().to_string(), prefix.to_owned());
+    let look = move || {
+        let entries = std::fs::read_dir(&prefix)?.take(ENTRIES_MAX).flatten();
+        let named =
+            entries.filter(|entry| last::status_path(&entry.path()).is_file() && lives(&entry.path()));
+        let mut names: Vec<String> = named.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        Ok((lives(&prefix), names))
+    };
+    bounded::within(PFS_LIMIT, look).map_err(|e| Failure::new(format!("{shown}: {e}")))
+}
+
+fn no_named_run_reads_it(prefix: &Path, names: &[String]) -> Failure {
+    let each: Vec<String> =
+        names.iter().map(|name| format!("--prefix {}", prefix.join(name).display())).collect();
+    Failure::new(format!(
+        "nothing would read it: what runs in {} has names ({}), and halt files of its own",
+        prefix.display(),
+        names.join(", ")
+    ))
+    .hint(format!("halt each: {}", each.join(", ")))
+}
+
 /// As scrfs-run finds it, but for that of a job that is not this process's.
-fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
+pub(crate) fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     environment.extend(named.map(|prefix| ("SCR_PREFIX".into(), prefix.into())));
     let sources =
         Sources::of_process(environment).map_err(|e| Failure::new(format!("working directory: {e}")))?;
     let config = Config::load(&sources, config::read_file)
         .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
-    Ok(config.prefix)
+    let prefix = config.prefix;
+    if !prefix.join(".scr").is_dir() {
+        return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
+            .hint("name the job's directory on the parallel file system with --prefix or SCR_PREFIX"));
+    }
+    Ok(prefix)
 }
 
-fn carry_out(path: &std::path::Path, change: &Change) -> Outcome<Halt> {
+fn carry_out(path: &Path, change: &Change) -> Outcome<Halt> {
     let access = match change {
         Change::None => Access::Read,
         Change::Remove => Access::Write,
@@ -290,6 +337,30 @@ mod tests {
         for bad in [&["--checkpoints", "-1"][..], &["--list", "--remove"], &["--unset", "all"]] {
             assert!(Line::try_parse_from(std::iter::once(&"halt").chain(bad)).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn named_runs_are_found_and_a_dataset_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let status = |name: &str, ended: bool, age: u64| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+            let written_us = u64::try_from(now).unwrap() - age * 1_000_000;
+            let status = crate::status::tests::node(Vec::new());
+            let last = LastStatus { written_us, ended, status };
+            std::fs::create_dir_all(place.path().join(name).join(".scr")).unwrap();
+            let path = last::status_path(&place.path().join(name));
+            std::fs::write(path, serde_json::to_vec(&last).unwrap()).unwrap();
+        };
+        status("right", false, 20);
+        status("left", false, 3);
+        status("done", true, 3);
+        status("dead", false, 600);
+        std::fs::create_dir_all(place.path().join("ck.7/.scr")).unwrap();
+        assert_eq!(living(place.path()).unwrap(), (false, vec!["left".to_owned(), "right".to_owned()]));
+        let refused = no_named_run_reads_it(Path::new("/pfs/job"), &["left".to_owned()]);
+        assert_eq!(refused.hint.as_deref(), Some("halt each: --prefix /pfs/job/left"));
+        status("", false, 3);
+        assert!(living(place.path()).unwrap().0);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod place;
 mod print;
 mod probe;
 mod save;
+mod scavenge;
 mod status;
 mod time;
 mod wait;
@@ -137,6 +138,16 @@ enum Verb {
     },
     /// Stops a job at its next checkpoint, at a time, or at once; works without a mount, in the prefix.
     Halt(halt::Wish),
+    /// Publishes what nodes have saved in the prefix when a job ended without its coordinators, as the job's next start does:
+    /// members whose nodes are lost are rebuilt. What cannot be published is named (exit code 1).
+    Scavenge {
+        /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
+        #[arg(long, value_name = "DIR")]
+        prefix: Option<PathBuf>,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// For scrfs-run, at the end of a job: brings to the parallel file system what is to be there, or names it.
     #[command(hide = true)]
     Save {
@@ -160,6 +171,9 @@ enum Verb {
         /// End what carries this mark of a job.
         #[arg(long)]
         sweep: Option<String>,
+        /// Have datasets in this directory of the mount, as `SCRFS_CHECKPOINT_PATH` names it.
+        #[arg(long, value_name = "PATH")]
+        checkpoint_path: Option<OsString>,
         /// Do not look at the mount.
         #[arg(long)]
         unmounted: bool,
@@ -194,12 +208,13 @@ fn carry_out(verb: Verb) -> Outcome {
             flush::flush(&at.node()?, dataset.as_deref(), wait, json)
         }
         Verb::Halt(wish) => halt::halt(&wish),
+        Verb::Scavenge { prefix, json } => scavenge::scavenge(prefix.as_ref(), json),
         Verb::Save { at, limit, newest, every } => {
             save::save(&at.node()?, Duration::from_secs(limit), newest, every)
         }
-        Verb::Probe { at, sweep, unmounted } => {
+        Verb::Probe { at, sweep, checkpoint_path, unmounted } => {
             let point = (!unmounted).then(|| at.point()).transpose()?;
-            probe::probe(point.as_deref(), sweep.as_deref())
+            probe::probe(point.as_deref(), sweep.as_deref(), checkpoint_path.as_deref())
         }
     }
 }

@@ -1,29 +1,38 @@
 //! `scrfs-ctl probe`: see [`scrfs_tools::probe`]. Its exit code is 0 whenever there is an answer.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use scrfs::status::NodeStatus;
+use scrfs::status::{Changed, NodeStatus};
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
-use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Unsealed};
+use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Stage, Unsealed};
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
 /// A daemon that takes longer is not fit. With [`SWEEP`] below what scrfs-run waits for the whole probe.
 const ANSWER: Duration = Duration::from_secs(4);
+/// A mount that is to serve by the job's checkpoint path has so long for it.
+const RELOAD: Duration = Duration::from_secs(2);
 /// How long processes may take to end after KILL.
 const SWEEP: Duration = Duration::from_secs(2);
 /// Looks for what was started while others were being ended.
 const ROUNDS_MAX: u32 = 20;
+/// Where Slurm's Prolog leaves what `scrfs mount` said (`deploy/slurm/hooks.sh`).
+const PROLOG_NOTES: &str = "/run/scrfs-slurm";
+/// Bytes of that; its first line is shorter.
+const SAID_MAX: u64 = 4 << 10;
 /// Processes named of each kind; more say nothing more.
 const NAMED_MAX: usize = 8;
 
-pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
+pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: Option<&OsStr>) -> Outcome {
     let host = nix::unistd::gethostname().map_err(|e| Failure::new(format!("host name: {e}")))?;
     let mut report = Report { host: host.to_string_lossy().into_owned(), ..Report::default() };
     let token = sweep.and_then(Token::parse);
@@ -34,11 +43,11 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
         }
         report.foreign = foreign(token);
     }
-    match mount.map(|dir| Node::at(dir)?.within(ANSWER).status()).transpose() {
+    match mount.map(|dir| status_of(dir, checkpoint_path)).transpose() {
         Ok(status) => {
             report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
             report.newest = status.as_ref().map(newest).unwrap_or_default();
-            report.unsealed = status.as_ref().map(unsealed).unwrap_or_default();
+            (report.unsealed, report.more_unsealed) = status.as_ref().map(unsealed).unwrap_or_default();
             report.unsaved = status.as_ref().and_then(unsaved);
             let attached = status.and_then(|status| status.coordinator);
             let pid = attached.and_then(|attached| u32::try_from(attached.pid).ok());
@@ -46,7 +55,12 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
                 add_attached(token, pid, &mut report.foreign);
             }
         }
-        Err(failure) => report.problem = Some(failure.message),
+        Err(failure) => {
+            let job = std::env::var_os("SLURM_JOB_ID");
+            let said = job.and_then(|job| said_by_prolog(Path::new(PROLOG_NOTES), &job));
+            let reason = said.map(|said| format!(" ({said})")).unwrap_or_default();
+            report.problem = Some(failure.message + &reason);
+        }
     }
     // Last: what holds files open and is this job's was ended, or is named already.
     if let (Some(_), Some(mount), None) = (&token, mount, &report.problem) {
@@ -55,6 +69,28 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>) -> Outcome {
     report.foreign.truncate(NAMED_MAX);
     report.writers.truncate(NAMED_MAX);
     output::data(&report.line())
+}
+
+/// Of the mount at `dir`, once its datasets are where the job has them.
+fn status_of(dir: &Path, checkpoint_path: Option<&OsStr>) -> Outcome<NodeStatus> {
+    let node = Node::at(dir)?.within(ANSWER);
+    if let Some(path) = checkpoint_path {
+        node.choose_checkpoint_path(path.as_bytes(), RELOAD)?;
+    }
+    node.status()
+}
+
+/// Why the Prolog could not mount, in a line: the job's output has it of the batch host alone.
+fn said_by_prolog(notes: &Path, job: &OsStr) -> Option<String> {
+    let id = job.to_str().filter(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit()))?;
+    let mut bytes = Vec::new();
+    fs::File::open(notes.join(format!(".said.{id}"))).ok()?.take(SAID_MAX).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines = text.lines().map(str::trim);
+    // Warnings may come before it.
+    let line = lines.clone().find_map(|line| line.strip_prefix("scrfs: "));
+    let line = line.or_else(|| lines.find(|line| !line.is_empty()))?;
+    Some(line.chars().filter(|c| !c.is_control()).collect())
 }
 
 /// The mount is another job's.
@@ -69,10 +105,24 @@ fn newest(status: &NodeStatus) -> u64 {
     status.datasets.iter().filter(|d| d.is_complete()).map(|d| d.id).max().unwrap_or(0)
 }
 
-fn unsealed(status: &NodeStatus) -> Vec<Unsealed> {
-    let open = status.datasets.iter().filter(|dataset| dataset.state == "open" && dataset.files > 0);
-    let shown = open.map(|d| Unsealed { name: d.name.clone(), files: d.files, bytes: d.bytes });
-    shown.take(NAMED_MAX).collect()
+/// What of its datasets is not sealed, and how many others there are.
+fn unsealed(status: &NodeStatus) -> (Vec<Unsealed>, u64) {
+    let begun = status.datasets.iter().filter_map(|d| {
+        let stage = match d.state.as_str() {
+            "open" if d.files > 0 => Stage::Open,
+            "sealing" | "encoding" => Stage::Sealing,
+            _ => return None,
+        };
+        Some(Unsealed { name: d.name.clone(), stage, files: d.files, bytes: d.bytes })
+    });
+    let changed = status.datasets.iter().filter_map(|d| {
+        let Changed { files, bytes, .. } = *d.changed.as_ref()?;
+        Some(Unsealed { name: d.name.clone(), stage: Stage::Changed, files, bytes })
+    });
+    let mut all: Vec<Unsealed> = begun.chain(changed).collect();
+    let more = all.len().saturating_sub(NAMED_MAX) as u64 + status.more_open;
+    all.truncate(NAMED_MAX);
+    (all, more)
 }
 
 /// The newest protected dataset, in words, if it is not on the PFS.
@@ -238,6 +288,8 @@ fn device(path: &Path) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::status::DatasetStatus;
+
     use super::*;
 
     #[test]
@@ -336,6 +388,50 @@ mod tests {
         add_attached(&token, child.id(), &mut named);
         assert_eq!(named, [], "killed by its launcher, not yet ended");
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn all_that_is_not_sealed_is_told_or_counted() {
+        use crate::status::tests::{dataset, node};
+        let mut changed = dataset(3, "ck.3", "flushed", &["n1"]);
+        changed.changed = Some(Changed { since_us: None, files: 1, bytes: 9, removed: 2 });
+        let empty = DatasetStatus { files: 0, ..dataset(0, "made", "open", &["n1"]) };
+        let mut status = node(vec![
+            dataset(0, "ck.6", "open", &["n1"]),
+            empty,
+            dataset(5, "ck.5", "sealing", &["n1"]),
+            dataset(4, "ck.4", "encoding", &["n1"]),
+            changed,
+            dataset(2, "ck.2", "protected", &["n1"]),
+        ]);
+        let (found, more) = unsealed(&status);
+        let found: Vec<_> = found.iter().map(|u| (u.name.as_str(), u.stage)).collect();
+        let expected = [
+            ("ck.6", Stage::Open),
+            ("ck.5", Stage::Sealing),
+            ("ck.4", Stage::Sealing),
+            ("ck.3", Stage::Changed),
+        ];
+        assert_eq!((found.as_slice(), more), (expected.as_slice(), 0));
+        status.datasets = (0..20).map(|at| dataset(0, &format!("d{at}"), "open", &["n1"])).collect();
+        status.more_open = 7;
+        let (found, more) = unsealed(&status);
+        assert_eq!((found.len(), more), (NAMED_MAX, 20 - NAMED_MAX as u64 + 7));
+    }
+
+    #[test]
+    fn the_prologs_reason_is_one_line() {
+        let notes = tempfile::tempdir().unwrap();
+        let said = |job: &str| said_by_prolog(notes.path(), OsStr::new(job));
+        fs::write(notes.path().join(".said.7"), "WARN x\nscrfs: /cache: read-only\u{1b}[0m\nhint: x\n")
+            .unwrap();
+        fs::write(notes.path().join(".said.6"), "no mount after 60 s\n").unwrap();
+        fs::write(notes.path().join(".said.8"), "\n").unwrap();
+        assert_eq!(said("7").as_deref(), Some("/cache: read-only[0m"));
+        assert_eq!(said("6").as_deref(), Some("no mount after 60 s"));
+        for job in ["8", "9", "", "../7", "7/x"] {
+            assert_eq!(said(job), None, "{job}");
+        }
     }
 
     #[test]

@@ -10,11 +10,12 @@ use clap::Parser;
 use nix::sys::signal::Signal;
 use scrfs::bounded;
 use scrfs::config::{self, Config, Sources};
+use scrfs::control::AdviceRules;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
-use crate::allocation;
+use crate::allocation::{self, Question};
 use crate::launcher::{Asked, Launcher, Lines, Surroundings, choose};
 use crate::layout;
 use crate::look::same_host;
@@ -88,13 +89,20 @@ pub(crate) struct Job {
     /// `SCR_ENABLE`.
     pub(crate) enable: bool,
     pub(crate) plan: Plan,
+    /// What keeps a program from being started, beside the halt file: seconds before the allocation's end. For what saving
+    /// needs before it the plan provides.
+    pub(crate) halt_rules: AdviceRules,
     /// `SCR_EXCLUDE_NODES`.
     pub(crate) excluded: Vec<String>,
     pub(crate) ranks_per_node: usize,
     pub(crate) mount: PathBuf,
+    /// `SCRFS_CHECKPOINT_PATH`, if it is set.
+    pub(crate) checkpoint_path: Option<PathBuf>,
     pub(crate) prefix: PathBuf,
     /// No dataset of earlier runs is presented.
     pub(crate) fresh: bool,
+    /// Who knows when the allocation ends, now.
+    pub(crate) end_question: Option<Question>,
     pub(crate) flush_every: u32,
     pub(crate) program: Vec<OsString>,
     pub(crate) lines: Lines,
@@ -129,18 +137,34 @@ impl Arguments {
         if let Some(hosts) = &self.hosts {
             sources.give("SCR_NODELIST", "--hosts", hosts.into());
         }
-        let config = Config::load(&sources, config::read_file)
-            .map_err(|e| Failure::new(e).hint("the parameters are in scrfs.conf(5)").code(2))?;
+        let load = |sources: &Sources| {
+            Config::load(sources, config::read_file)
+                .map_err(|e| Failure::new(e).hint("the parameters are in scrfs.conf(5)").code(2))
+        };
+        let mut config = load(&sources)?;
+        // Nobody has named hosts; this one alone is no guess where a scheduler has given others.
+        if config.nodes == [sources.host.clone()]
+            && is_unset(&environment, &"SCR_NODELIST".into())
+            && let Some(hosts) = allocation::hosts(self.launcher, &environment)?
+        {
+            sources.give("SCR_NODELIST", "--launcher", hosts.clone().into());
+            environment.insert("SCR_NODELIST".into(), hosts.into());
+            config = load(&sources)?;
+        }
         for warning in &config.warnings {
             output::talk(&format!("scrfs-run: warning: {warning}"));
         }
-        let end_time = allocation::end_time(config.advice.end_time, &environment);
-        let plan = self.plan(&config, end_time)?;
+        let end = allocation::end(config.advice.end_time, &environment);
+        let end_time = end.at;
+        let plan = self.plan(&config, &end)?;
         if plan.hosts.len() > plan.min_nodes.unwrap_or(plan.nodes) {
             allocation::look_for_no_kill(&environment);
         }
-        let ranks_per_node = self.ranks_per_node(&environment, plan.nodes)?;
         let (launcher, service) = self.launchers(&config, &environment, &sources.host)?;
+        let ranks_per_node = match launcher.name() {
+            "none" | "pernode" => 1,
+            _ => self.ranks_per_node(&environment, plan.nodes)?,
+        };
         warn_of_launcher(&self.program, launcher.name());
         let prefix =
             self.name.as_ref().map_or_else(|| config.prefix.clone(), |name| config.prefix.join(name));
@@ -166,16 +190,27 @@ impl Arguments {
         environment.remove(OsStr::new(RUN_VARIABLE));
         let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));
         let user_file = user_file.filter(|(name, _)| is_unset(&environment, name)).collect();
+        let fresh = self.fresh && !is_requeued(&environment);
         let coordinator = self.coordinator.map(|path| absolute(&path)).transpose()?;
         let beside = beside_this_program()?;
+        let mount = self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?;
+        check_below(config.checkpoint_path.as_deref(), &mount)?;
+        let halt_rules = AdviceRules {
+            halt_seconds: config.advice.halt_seconds,
+            end_time: end_time.unwrap_or_default(),
+            ..AdviceRules::default()
+        };
         Ok(Job {
             enable: config.enable,
             plan,
+            halt_rules,
             excluded: config.exclude_nodes,
             ranks_per_node,
-            mount: self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?,
+            mount,
+            checkpoint_path: config.checkpoint_path,
             prefix,
-            fresh: self.fresh,
+            fresh,
+            end_question: end.question,
             flush_every: config.flush_every,
             program: self.program,
             lines: Lines { launcher, service, environment, user_file },
@@ -213,6 +248,14 @@ impl Arguments {
             slurm,
             here_alone: config.nodes.len() == 1 && same_host(&config.nodes[0], host),
         };
+        let takes_none = asked == Asked::None || asked == Asked::Pernode && around.here_alone;
+        if takes_none && (around.program.is_some() || !around.extra.is_empty()) {
+            return Err(Failure::new(
+                "--launcher-program and --launcher-arg are for a launcher, and there is none here",
+            )
+            .hint("leave them out, or name a launcher with --launcher")
+            .code(2));
+        }
         let choice = choose(asked, &around).map_err(|wrong| {
             Failure::new(format!("--launcher: {wrong}"))
                 .hint("`--launcher auto` chooses; --hosts names the hosts")
@@ -224,7 +267,7 @@ impl Arguments {
         Ok((choice.launcher, choice.service))
     }
 
-    fn plan(&self, config: &Config, end_time: Option<u64>) -> Outcome<Plan> {
+    fn plan(&self, config: &Config, allocation: &allocation::End) -> Outcome<Plan> {
         let usable = config.nodes.iter().filter(|h| !config.exclude_nodes.contains(h)).count();
         let nodes = self.nodes.map_or(usable, size);
         if nodes > usable || usable == 0 {
@@ -243,7 +286,10 @@ impl Arguments {
                 grace: config.ending.grace,
                 signal: signal_number(config.ending.signal)?,
                 halt_grace: config.ending.halt_grace,
-                left: end_time.map(|end| Duration::from_secs(end.saturating_sub(allocation::now()))),
+                left: allocation.at.map(|end| Duration::from_secs(end.saturating_sub(allocation::now()))),
+                asks: allocation.question.is_some(),
+                reserve: config.ending.reserve(),
+                early: Duration::from_secs(config.advice.halt_seconds),
                 keep_unsealed: config.ending.keep_unsealed,
             },
         })
@@ -275,6 +321,20 @@ fn warn_of_launcher(program: &[OsString], driver: &str) {
         ));
         output::talk("hint: name what it would start; --launcher and --launcher-arg say how that is started");
     }
+}
+
+/// A batch script that is run again says the same again: what its job has protected meanwhile is what it is to go on from.
+fn is_requeued(environment: &BTreeMap<OsString, OsString>) -> bool {
+    let count = environment
+        .get(OsStr::new("SLURM_RESTART_COUNT"))
+        .and_then(|text| text.to_str()?.parse::<u64>().ok());
+    let again = count.is_some_and(|count| count > 0);
+    if again {
+        output::talk(
+            "scrfs-run: --fresh has no effect: this job was queued again (SLURM_RESTART_COUNT), and goes on from what it has",
+        );
+    }
+    again
 }
 
 /// A directory in the prefix, and a part of the run's mark.
@@ -328,6 +388,16 @@ fn size(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
+/// `SCRFS_CHECKPOINT_PATH` names a directory of the mount.
+fn check_below(path: Option<&Path>, mount: &Path) -> Outcome {
+    let Some(path) = path else { return Ok(()) };
+    scrfs::checkpoint_path::relative(path, mount).map(drop).map_err(|refused| {
+        Failure::new(format!("SCRFS_CHECKPOINT_PATH: {refused}"))
+            .hint("name a directory of its own, relative to the mount point")
+            .code(2)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,6 +424,10 @@ mod tests {
             assert!(run_name(bad).is_err(), "{bad}");
         }
         assert_eq!(run_name("left.2_a-b").unwrap(), "left.2_a-b");
+        let restarts = |count: &str| [("SLURM_RESTART_COUNT".into(), count.into())].into();
+        assert!(
+            is_requeued(&restarts("1")) && !is_requeued(&restarts("0")) && !is_requeued(&BTreeMap::new())
+        );
         for name in config::defs::SIGNALS {
             assert!(signal_number(name).unwrap() > 0, "{name}");
         }

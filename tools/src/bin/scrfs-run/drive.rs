@@ -1,13 +1,14 @@
 //! Carries out what [`Supervisor`] decides, and tells it what happens.
 //!
 //! One thread owns everything and waits for one queue; small threads wait for one thing each and put it there.
+//!
+//! - `parts`: how the program, coordinators and questions are started, heard and ended
+
+mod parts;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::process::ChildStderr;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -15,36 +16,27 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use scrfs::control::lost::{Lost, Why};
 use scrfs::control::ready::{HaltDue, Ready};
-use scrfs_tools::probe::RUN_VARIABLE;
+use scrfs_tools::probe::NAMED;
 use scrfs_tools::{Failure, Outcome, output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::announce::{self, Word};
+use crate::allocation;
+use crate::announce::Word;
+use crate::apart::Apart;
 use crate::arguments::Job;
 use crate::input;
-use crate::launcher::{CommandLine, Restart, Said};
+use crate::launcher::CommandLine;
 use crate::look::{Looker, same_host};
 use crate::prefix;
-use crate::process::{self, GRACE, Group, Streams};
-use crate::supervise::{Input, Output, Start, Supervisor};
+use crate::process::{self, GRACE, Group};
+use crate::supervise::{Input, Output, Part, SaveError, Supervisor};
 use crate::talk::{self, Log};
 
 /// Between TERM and KILL for what may wait for a node that is lost.
 const HURRY: Duration = Duration::from_millis(500);
-/// How long the end of a launcher's words is waited for after its own.
-const LAST_WORDS: Duration = Duration::from_millis(500);
 /// More than this says nothing more.
 const FOLDED_BYTES_MAX: usize = 64 << 10;
 const BY_LAUNCHER: &str = "is lost (the launcher says so)";
-
-/// What is started and watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
-    Program,
-    Coordinators,
-    /// `scrfs-ctl save` on a node.
-    Save,
-}
 
 /// What comes through the queue.
 enum Event {
@@ -56,6 +48,8 @@ enum Event {
     Lost(String, &'static str),
     /// What a launcher said about something that has gone wrong.
     Folded(Vec<u8>),
+    /// When the allocation ends, seconds since 1970; `None` within: never.
+    AllocationEnds(Result<Option<u64>, String>),
 }
 
 /// A part that runs.
@@ -68,7 +62,7 @@ struct Running {
 }
 
 /// Runs the job to its end; gives the exit code.
-pub(crate) fn supervised(job: Job) -> Outcome<u8> {
+pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     for binary in [&job.coordinator, &job.ctl] {
         if !binary.exists() {
             return Err(Failure::new(format!("{} is missing", binary.display())).hint(
@@ -76,12 +70,13 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
             ));
         }
     }
-    look_for_launchers(&job)?;
+    look_for_programs(&job)?;
     if !job.enable {
         output::talk("scrfs-run: SCR_ENABLE=0: markers succeed at once, and nothing is protected");
     }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
+    let _apart = Apart::choose(&mut job.lines.environment);
     prefix::look(&job.prefix)?;
     process::adopt_orphans().map_err(|e| Failure::new(format!("becoming a subreaper: {e}")))?;
     let (queue, events) = mpsc::channel();
@@ -92,35 +87,41 @@ pub(crate) fn supervised(job: Job) -> Outcome<u8> {
     if driver.starts > 0 {
         prefix::tell_end(&driver.job.prefix);
     }
-    code
+    Ok(code)
 }
 
-/// A launcher that is missing would look like nodes that are.
-fn look_for_launchers(job: &Job) -> Outcome {
+/// A launcher that is missing would look like nodes that are; without a launcher the program itself is looked for.
+fn look_for_programs(job: &Job) -> Outcome {
+    const PROGRAM: &str =
+        "name a program that is there: it is looked for in PATH, a path with a slash is taken as it is";
     let hosts = job.plan.hosts.get(..1).unwrap_or_default();
     let lines = [job.lines.tool(hosts, &["true".as_ref()]), job.lines.program(hosts, 1, &job.program, &[])];
     let path = std::env::var_os("PATH").unwrap_or_default();
     for CommandLine { program, .. } in lines {
         let is_path = program.as_encoded_bytes().contains(&b'/');
+        let is_own = job.program.first().is_some_and(|own| *own == program);
         if is_path && !std::path::Path::new(&program).is_file() {
-            return Err(Failure::new(format!("there is no {}", program.display()))
-                .hint("--launcher-program says where the launcher is"));
+            return Err(Failure::new(format!("there is no {}", program.display())).hint(if is_own {
+                PROGRAM
+            } else {
+                "--launcher-program says where the launcher is"
+            }));
         }
         if !is_path && !std::env::split_paths(&path).any(|dir| dir.join(&program).is_file()) {
-            return Err(Failure::new(format!("there is no {} in PATH", program.display()))
-                .hint("--launcher names another launcher, --launcher-program says where it is"));
+            return Err(Failure::new(format!("there is no {} in PATH", program.display())).hint(if is_own {
+                PROGRAM
+            } else {
+                "--launcher names another launcher, --launcher-program says where it is"
+            }));
         }
     }
     Ok(())
 }
 
-fn cannot_start(line: &CommandLine, error: &io::Error) -> Failure {
-    Failure::new(format!("{}: {error}", line.program.display()))
-        .hint("--launcher names another, --launcher-program where it is")
-}
-
 struct Driver {
     job: Job,
+    /// The supervisor's clock begins here.
+    begun: Instant,
     looker: Looker,
     queue: Sender<Event>,
     running: BTreeMap<Part, Running>,
@@ -141,12 +142,14 @@ impl Driver {
             lines: job.lines.clone(),
             ctl: job.ctl.clone(),
             mount: job.mount.clone(),
+            checkpoint_path: job.checkpoint_path.clone(),
             token: job.token.to_string(),
         };
         let log = Log::at(job.prefix.join(".scr/scrfs-run.log"));
         let floor = job.fresh.then_some(u64::MAX);
         Self {
             job,
+            begun: Instant::now(),
             looker,
             queue,
             running: BTreeMap::new(),
@@ -159,16 +162,16 @@ impl Driver {
         }
     }
 
-    fn run(&mut self, events: &Receiver<Event>) -> Outcome<u8> {
-        let begun = Instant::now();
+    fn run(&mut self, events: &Receiver<Event>) -> u8 {
+        let begun = self.begun;
         let mut supervisor = Supervisor::new(self.job.plan.clone(), self.job.excluded.clone());
         let mut input = Some(Input::Begin);
         loop {
             if let Some(input) = input.take() {
                 self.wake_at = None;
                 for wanted in supervisor.step(begun.elapsed(), input) {
-                    if let Some(code) = self.carry_out(wanted)? {
-                        return Ok(code);
+                    if let Some(code) = self.carry_out(wanted) {
+                        return code;
                     }
                 }
             }
@@ -200,7 +203,7 @@ impl Driver {
                 if let Input::Looked { nodes, .. } = &input {
                     self.folded.is_explained |= nodes.iter().any(|node| node.problem.is_some());
                 }
-                self.folded.is_explained |= matches!(input, Input::Refused(_) | Input::Signal(_));
+                self.folded.is_explained |= matches!(input, Input::Signal(_));
                 Some(input)
             }
             Event::Lost(name, how) => self.lost(&name, how),
@@ -208,6 +211,7 @@ impl Driver {
                 self.folded.add(&bytes);
                 None
             }
+            Event::AllocationEnds(asked) => Some(Input::AllocationEnds(self.allocation_ends(asked))),
             Event::Said(started, word) => {
                 tracing::debug!(started, ?word, "the coordinators say");
                 self.said(started, word)
@@ -218,10 +222,33 @@ impl Driver {
                     Part::Program => Input::ProgramEnded(code),
                     Part::Coordinators => Input::CoordinatorsEnded(code),
                     Part::Save if code == 0 => Input::Saved(Ok(())),
-                    Part::Save => Input::Saved(Err("the lines above say what".to_owned())),
+                    Part::Save if code == NAMED => Input::Saved(Err(SaveError::Named)),
+                    Part::Save => {
+                        let why = format!("whoever was to save it ended with exit code {code}");
+                        Input::Saved(Err(SaveError::Failed(why)))
+                    }
                 })
             }
         }
+    }
+
+    /// By the supervisor's clock. What is started from now on goes by it.
+    fn allocation_ends(&mut self, asked: Result<Option<u64>, String>) -> Option<Duration> {
+        let at = match asked {
+            Ok(at) => at,
+            Err(why) => {
+                tracing::debug!(why, "when the allocation ends");
+                return None;
+            }
+        };
+        self.job.halt_rules.end_time = at.unwrap_or_default();
+        let environment = &mut self.job.lines.environment;
+        let Some(at) = at else {
+            environment.remove(OsStr::new("SCRFS_END_TIME"));
+            return Some(Duration::MAX);
+        };
+        environment.insert("SCRFS_END_TIME".into(), at.to_string().into());
+        Some(self.begun.elapsed() + Duration::from_secs(at.saturating_sub(allocation::now())))
     }
 
     /// Coordinators of this start.
@@ -268,37 +295,24 @@ impl Driver {
         Some(code)
     }
 
-    fn carry_out(&mut self, wanted: Output) -> Outcome<Option<u8>> {
+    /// The exit code, at the end.
+    fn carry_out(&mut self, wanted: Output) -> Option<u8> {
         match wanted {
-            Output::Look { serial, hosts, sweep, doubt } => {
-                let (looker, queue) = (self.looker.clone(), self.queue.clone());
-                let prefix = self.job.prefix.clone();
-                spawn("look", move || {
-                    let nodes = looker.look(&hosts, sweep, doubt);
-                    let halt = prefix::halt(&prefix);
-                    drop(queue.send(Event::Tell(Input::Looked { serial, nodes, halt })));
-                })?;
-            }
+            Output::Look { serial, hosts, sweep, doubt } => self.look(serial, hosts, sweep, doubt),
             Output::StartCoordinators { hosts, start, keep } => {
-                self.start_coordinators(&hosts, start, keep)?;
+                let started = self.start_coordinators(&hosts, start, keep);
+                self.tell_failed(Part::Coordinators, started);
             }
             Output::StartProgram { hosts, current, run } => {
-                let set = [
-                    ("SCRFS_CURRENT", current.unwrap_or_default()),
-                    ("SCRFS_MOUNT", self.job.mount.clone().into()),
-                    ("SCRFS_HOSTS", hosts.join(",").into()),
-                    ("SCRFS_RUN", run.to_string().into()),
-                    self.mark(),
-                ];
-                let line = self.job.lines.program(&hosts, self.job.ranks_per_node, &self.job.program, &set);
-                let streams = Streams::Program { input: self.input.give()?, errors: true };
-                self.start(Part::Program, &line, streams).map_err(|e| cannot_start(&line, &e))?;
+                let started = self.start_program(&hosts, current, run);
+                self.tell_failed(Part::Program, started);
             }
             Output::SignalProgram(signal) => {
                 // What its launcher says about that.
                 self.folded.is_explained = true;
                 self.signal_program(signal);
             }
+            Output::AskEnd => self.ask_end(),
             Output::StopProgram => self.stop(Part::Program),
             Output::StopCoordinators => self.stop(Part::Coordinators),
             Output::Hurry => {
@@ -307,139 +321,22 @@ impl Driver {
                     part.kill_at = part.kill_at.map(|former| former.min(at));
                 }
             }
-            Output::Save { host, limit, due, newest } => self.save(host, limit, due, newest)?,
+            Output::Save { host, limit, due, newest } => {
+                let started = self.save(host, limit, due, newest);
+                self.tell_failed(Part::Save, started);
+            }
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
             Output::Say(line) => output::talk(&format!("scrfs-run: {line}")),
             Output::Hint(line) => output::talk(&format!("hint: {line}")),
+            Output::Explained => self.folded.is_explained = true,
             Output::Finish(code) => {
                 if code != 0 {
                     self.folded.end();
                 }
-                return Ok(Some(code));
+                return Some(code);
             }
         }
-        Ok(None)
-    }
-
-    fn mark(&self) -> (&'static str, OsString) {
-        (RUN_VARIABLE, self.job.token.to_string().into())
-    }
-
-    fn start(&mut self, part: Part, line: &CommandLine, streams: Streams) -> io::Result<()> {
-        tracing::debug!(?part, ?line.program, ?line.arguments, "starting");
-        let mut group = Group::start(line, streams)?;
-        let (pid, queue) = (group.id(), self.queue.clone());
-        let heard = group.take_errors().map(|errors| self.listen(part, pid, errors)).transpose()?;
-        self.running.insert(part, Running { group, stopped: false, kill_at: None });
-        std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
-            drop(process::await_end(pid));
-            // What it said belongs before its end; but what it has left behind may keep the pipe open.
-            if let Some(heard) = heard {
-                let _ = heard.recv_timeout(LAST_WORDS);
-            }
-            drop(queue.send(Event::Ended(part, pid)));
-        })?;
-        Ok(())
-    }
-
-    /// Understands what a launcher says, and passes on the rest. The answer comes when it has ended.
-    fn listen(&self, part: Part, pid: Pid, errors: ChildStderr) -> io::Result<Receiver<()>> {
-        let lines = &self.job.lines;
-        let launcher = if part == Part::Program { &lines.launcher } else { &lines.service };
-        let (launcher, queue, log) = (Arc::clone(launcher), self.queue.clone(), self.log.clone());
-        let (wait, raw) = (part == Part::Program, self.job.raw_launcher_output);
-        let (tell, told) = mpsc::channel();
-        let pid = pid.as_raw().unsigned_abs();
-        std::thread::Builder::new().name("errors".to_owned()).spawn(move || {
-            let said = |said: Said, bytes: &[u8]| {
-                if raw {
-                    talk::pass_on(bytes, wait);
-                } else {
-                    log.add(bytes);
-                }
-                match said {
-                    Said::Lost(hosts) => {
-                        for host in hosts {
-                            drop(queue.send(Event::Lost(host, BY_LAUNCHER)));
-                        }
-                    }
-                    Said::Refused(refusal) => drop(queue.send(Event::Tell(Input::Refused(refusal)))),
-                    Said::Noise if raw => {}
-                    Said::Noise => drop(queue.send(Event::Folded(bytes.to_vec()))),
-                }
-            };
-            talk::listen(errors, launcher, pid, |bytes| talk::pass_on(bytes, wait), said);
-            let _ = tell.send(());
-        })?;
-        Ok(told)
-    }
-
-    /// Its launcher passes it on to the ranks.
-    fn signal_program(&self, signal: u8) {
-        if let (Some(running), Ok(signal)) =
-            (self.running.get(&Part::Program), Signal::try_from(i32::from(signal)))
-        {
-            process::signal_leader(running.group.id(), signal);
-        }
-    }
-
-    fn stop(&mut self, part: Part) {
-        if let Some(running) = self.running.get_mut(&part) {
-            let asks = match part {
-                Part::Coordinators => self.job.lines.service.stop_signal(),
-                _ => Signal::SIGTERM,
-            };
-            match asks {
-                // A second wish to stop does not wait.
-                _ if running.stopped => process::signal(running.group.id(), Signal::SIGKILL),
-                Signal::SIGTERM => process::signal(running.group.id(), asks),
-                _ => process::signal_leader(running.group.id(), asks),
-            }
-            running.stopped = true;
-            running.kill_at.get_or_insert(Instant::now() + GRACE);
-        }
-    }
-
-    fn start_coordinators(&mut self, hosts: &[String], start: Start, keep: bool) -> Outcome {
-        self.starts += 1;
-        if start == Start::Restart {
-            self.folded.end();
-        }
-        let job = &self.job;
-        let mut set = vec![self.mark()];
-        if keep {
-            set.push(("SCRFS_KEEP_UNSEALED", "1".into()));
-        }
-        let restart = Restart { not_before: self.floor.unwrap_or(0), name: job.token.name.clone() };
-        let line = job.lines.coordinators(hosts, &job.coordinator, start, &job.mount, &restart, &set);
-        self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
-        let (started, queue) = (self.starts, self.queue.clone());
-        match self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output()) {
-            Some(output) => spawn("coordinators", move || {
-                announce::listen(output, |word| drop(queue.send(Event::Said(started, word))));
-            }),
-            None => Ok(()),
-        }
-    }
-
-    fn save(&mut self, host: String, limit: Duration, due: bool, newest: bool) -> Outcome {
-        if let Some(former) = self.running.remove(&Part::Save) {
-            process::signal(former.group.id(), Signal::SIGKILL);
-            former.group.reap();
-        }
-        let (limit, every) = (limit.as_secs().to_string(), self.job.flush_every.to_string());
-        let mount = self.job.mount.as_os_str();
-        let mut command: Vec<&OsStr> =
-            vec![self.job.ctl.as_os_str(), "save".as_ref(), "--mount".as_ref(), mount, "--limit".as_ref()];
-        command.push(limit.as_ref());
-        if newest {
-            command.push("--newest".as_ref());
-        }
-        if due {
-            command.extend([OsStr::new("--every"), every.as_ref()]);
-        }
-        let line = self.job.lines.tool(&[host], &command);
-        self.start(Part::Save, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
+        None
     }
 
     /// Nothing that was started outlives this program.

@@ -12,11 +12,14 @@ use std::process::Stdio;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FileType;
-use scrfs_tools::{Failure, Outcome};
+
+use crate::launcher::Refusal;
 
 /// Bytes of a pipe that are kept.
 const KEPT_MAX: u64 = 256 << 20;
 const READ_BYTES: usize = 64 << 10;
+/// What to do where it cannot be given.
+const AS_A_FILE: &str = "give it as a file: scrfs-run ... -- PROGRAM < FILE";
 
 /// Where each run's input comes from.
 #[derive(Debug)]
@@ -55,23 +58,25 @@ impl Input {
     }
 
     /// For one run.
-    pub(crate) fn give(&self) -> Outcome<Stdio> {
-        let failed = |e: io::Error| Failure::new(format!("the program's standard input: {e}"));
+    pub(crate) fn give(&self) -> Result<Stdio, Refusal> {
+        let failed =
+            |e: io::Error| Refusal { what: format!("the program's standard input: {e}"), hint: AS_A_FILE };
         match self {
             Self::None => Ok(Stdio::null()),
             Self::Same => Ok(Stdio::inherit()),
             Self::File(from) => reopen(*from).map(Stdio::from).map_err(failed),
             Self::Pipe(spool) => {
                 if spool.is_used_up() {
-                    return Err(Failure::new(format!(
+                    let what = format!(
                         "the program's standard input was longer than {} MiB, and cannot be given to it again",
                         KEPT_MAX >> 20
-                    ))
-                    .hint("give it as a file: scrfs-run ... -- PROGRAM < FILE"));
+                    );
+                    return Err(Refusal { what, hint: AS_A_FILE });
                 }
                 let (reader, writer) = io::pipe().map_err(failed)?;
                 let spool = Arc::clone(spool);
-                crate::drive::spawn("input", move || spool.feed(writer))?;
+                crate::drive::spawn("input", move || spool.feed(writer))
+                    .map_err(|failure| Refusal { what: failure.message, hint: AS_A_FILE })?;
                 Ok(reader.into())
             }
         }

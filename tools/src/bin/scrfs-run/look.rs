@@ -16,7 +16,7 @@ use scrfs_tools::probe::Report;
 use crate::launcher::{CommandLine, Lines};
 use crate::process::{self, Group, Streams};
 use crate::reach;
-use crate::scheduler;
+use crate::scheduler::{self, Standing};
 use crate::supervise::Look;
 use crate::talk;
 
@@ -24,7 +24,7 @@ use crate::talk;
 const LIMIT: Duration = Duration::from_secs(8);
 /// The same for one that does not answer a connection, though others do.
 const SILENT_LIMIT: Duration = Duration::from_secs(3);
-/// Nodes that are asked at the same time, each by a launcher of its own.
+/// Launchers that ask at the same time.
 const AT_ONCE: usize = 16;
 /// An answer and what launchers add to it are not longer.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
@@ -35,35 +35,43 @@ pub(crate) struct Looker {
     pub(crate) lines: Lines,
     pub(crate) ctl: PathBuf,
     pub(crate) mount: PathBuf,
+    /// `SCRFS_CHECKPOINT_PATH`, if the job has set it.
+    pub(crate) checkpoint_path: Option<PathBuf>,
     pub(crate) token: String,
 }
 
 impl Looker {
     /// All of `hosts`, in their order. Those that answer a connection are asked all at once: that is quick when all are
-    /// there, and tells nothing when one is not; so with `doubt` each is asked by itself, as are those that do not answer
-    /// one. Whom the scheduler names is not asked.
+    /// there, and tells nothing when one is not; so with `doubt` they are asked in groups. Who does not answer a connection,
+    /// or whose group did not answer, is asked by itself. Whom the scheduler names is not asked.
     pub(crate) fn look(&self, hosts: &[String], sweep: bool, doubt: bool) -> Vec<Look> {
-        let (unfit, silent) = std::thread::scope(|scope| {
-            let unfit = scope.spawn(|| scheduler::unfit(hosts));
+        let (standings, silent) = std::thread::scope(|scope| {
+            let standings = scope.spawn(|| scheduler::standings(hosts));
             let silent = reach::silent(hosts);
-            (unfit.join().unwrap_or_default(), silent)
+            (standings.join().unwrap_or_default(), silent)
         });
         let mut found: Vec<Option<Report>> = hosts.iter().map(|_| None).collect();
         let mut reasons = vec![String::new(); hosts.len()];
+        let mut leaving: Vec<Option<String>> = vec![None; hosts.len()];
         let mut asked: Vec<usize> = Vec::new();
         for (at, host) in hosts.iter().enumerate() {
-            match unfit.iter().find(|(name, _)| same_host(host, name)) {
-                Some((_, state)) => reasons[at] = format!("the scheduler says that it is {state}"),
+            match standings.iter().find(|(name, _)| same_host(host, name)).map(|(_, standing)| standing) {
+                Some(Standing::Lost(state)) => reasons[at] = format!("the scheduler says that it is {state}"),
+                Some(Standing::Leaving(state)) => {
+                    leaving[at] = Some(state.clone());
+                    asked.push(at);
+                }
                 None => asked.push(at),
             }
         }
-        let (alone, together): (Vec<_>, Vec<_>) =
-            asked.into_iter().partition(|at| doubt || silent.contains(at));
+        let (alone, together): (Vec<_>, Vec<_>) = asked.into_iter().partition(|at| silent.contains(at));
         let answers = std::thread::scope(|scope| {
-            let together = &together;
-            let all = scope.spawn(move || self.ask_together(hosts, together, sweep));
+            let groups: Vec<_> = groups(&together, if doubt { AT_ONCE } else { 1 })
+                .map(|group| scope.spawn(move || self.ask_together(hosts, group, sweep)))
+                .collect();
             let each = self.ask_each(hosts, &alone, &silent, sweep);
-            all.join().unwrap_or_default().into_iter().chain(each).collect::<Vec<_>>()
+            let all = groups.into_iter().flat_map(|group| group.join().unwrap_or_default());
+            all.chain(each).collect::<Vec<_>>()
         });
         let missing: Vec<usize> = together
             .iter()
@@ -78,16 +86,18 @@ impl Looker {
         }
         hosts
             .iter()
-            .zip(found.into_iter().zip(reasons))
-            .map(|(host, (report, reason))| match report {
+            .zip(found.into_iter().zip(reasons).zip(leaving))
+            .map(|(host, ((report, reason), leaving))| match report {
                 Some(r) => Look {
                     host: host.clone(),
                     problem: r.problem,
+                    leaving,
                     newest: r.newest,
                     orphans: r.orphans,
                     foreign: r.foreign,
                     writers: r.writers,
                     unsealed: r.unsealed,
+                    more_unsealed: r.more_unsealed,
                     unsaved: r.unsaved,
                 },
                 None => Look { host: host.clone(), problem: Some(reason), ..Look::default() },
@@ -151,14 +161,18 @@ impl Looker {
             vec![self.ctl.as_os_str(), "probe".as_ref(), "--mount".as_ref(), self.mount.as_os_str()];
         if sweep {
             command.extend([OsStr::new("--sweep"), OsStr::new(&self.token)]);
+            // While no program of the job runs.
+            if let Some(path) = &self.checkpoint_path {
+                command.extend([OsStr::new("--checkpoint-path"), path.as_os_str()]);
+            }
         }
         let launcher = self.lines.service.as_ref();
         match bounded(&self.lines.tool(hosts, &command), limit, true) {
             Ok(Ended { output, code }) => {
                 let said = talk::refusal_in(&self.lines.service, &output);
                 let silence = match (code, said) {
-                    (None, _) => Silence::TooSlow(limit),
-                    (Some(_), Some(said)) => Silence::Refused(said),
+                    (_, Some(said)) => Silence::Refused(said),
+                    (None, None) => Silence::TooSlow(limit),
                     (Some(code), None) => Silence::Unreachable(launcher.name(), code),
                 };
                 (Report::find_all(&output), silence)
@@ -166,6 +180,11 @@ impl Looker {
             Err(error) => (Vec::new(), Silence::Refused(format!("{}: {error}", launcher.name()))),
         }
     }
+}
+
+/// At most so many groups, all but the last of one size.
+fn groups(all: &[usize], most: usize) -> impl Iterator<Item = &[usize]> {
+    all.chunks(all.len().div_ceil(most).max(1))
 }
 
 /// Why a node did not answer.
@@ -217,6 +236,23 @@ pub(crate) fn bounded(line: &CommandLine, limit: Duration, errors: bool) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One launcher for each of a thousand would take minutes after every crash.
+    #[test]
+    fn doubt_takes_a_bounded_number_of_launchers() {
+        let all: Vec<usize> = (0..1000).collect();
+        for (hosts, most, sizes) in [
+            (1000, 1, vec![1000]),
+            (1000, AT_ONCE, [vec![63; 15], vec![55]].concat()),
+            (16, AT_ONCE, vec![1; 16]),
+            (3, AT_ONCE, vec![1; 3]),
+            (0, AT_ONCE, vec![]),
+        ] {
+            let got: Vec<usize> = groups(&all[..hosts], most).map(<[usize]>::len).collect();
+            assert_eq!(got, sizes, "{hosts} {most}");
+            assert_eq!(groups(&all[..hosts], most).flatten().copied().collect::<Vec<_>>(), all[..hosts]);
+        }
+    }
 
     #[test]
     fn hosts_with_and_without_domain() {

@@ -15,6 +15,7 @@
 
 mod allocation;
 mod announce;
+mod apart;
 mod arguments;
 mod drive;
 mod forgotten;

@@ -36,14 +36,14 @@ pub(crate) fn look(prefix: &Path) -> Outcome {
     })
 }
 
-/// Why the job is to be halted, if its halt file says so; what cannot be read says nothing.
-pub(crate) fn halt(prefix: &Path) -> Option<String> {
+/// Why no program is to be started, by the halt file and by `rules`; what cannot be read says nothing.
+pub(crate) fn halt(prefix: &Path, rules: &AdviceRules) -> Option<String> {
     let path = halt::path(prefix);
     let read = move || HaltFile::open(&path, Access::Read, LOCK_LIMIT).map_err(io::Error::other);
-    let file = bounded::within(LIMIT, read).ok().flatten()?;
+    let file = bounded::within(LIMIT, read).ok().flatten();
+    let halt = file.map(|file| file.halt.clone()).unwrap_or_default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    // Of the allocation's end the supervisor knows itself.
-    halt::due(&file.halt, &AdviceRules::default(), now, 0).map(|stop| stop.reason)
+    halt::due(&halt, rules, now, 0).map(|stop| stop.reason)
 }
 
 /// The coordinators are gone: the status in the prefix says so, if the lead could not. Without it the status only looks
@@ -71,6 +71,7 @@ mod tests {
     #[test]
     fn the_halt_file_says_whether_a_program_is_started() {
         let place = tempfile::tempdir().unwrap();
+        let halt = |prefix| halt(prefix, &AdviceRules::default());
         assert_eq!(halt(place.path()), None);
         let records = scrfs::prefix::make(place.path()).unwrap();
         let mut file =
@@ -81,6 +82,27 @@ mod tests {
         assert_eq!(halt(place.path()).as_deref(), Some("no checkpoints are left by the halt file"));
         fs::write(records.join("halt.scr"), b"junk").unwrap();
         assert_eq!(halt(place.path()), None);
+    }
+
+    #[test]
+    fn seconds_before_the_allocations_end_count_before_each_start() {
+        let place = tempfile::tempdir().unwrap();
+        let end_time = crate::allocation::now() + 300;
+        let rules = |halt_seconds| AdviceRules { end_time, halt_seconds, ..AdviceRules::default() };
+        assert_eq!(halt(place.path(), &rules(0)), None);
+        assert_eq!(halt(place.path(), &rules(100)), None);
+        assert_eq!(halt(place.path(), &rules(600)).as_deref(), Some("the allocation ends within 600 s"));
+        let records = scrfs::prefix::make(place.path()).unwrap();
+        let mut file =
+            HaltFile::open(&records.join("halt.scr"), Access::Create, LOCK_LIMIT).unwrap().unwrap();
+        file.halt.halt_seconds = Some(400);
+        file.store().unwrap();
+        drop(file);
+        assert_eq!(
+            halt(place.path(), &rules(0)).as_deref(),
+            Some("the allocation ends within 400 s"),
+            "scrfs-ctl halt --seconds"
+        );
     }
 
     #[test]

@@ -17,12 +17,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::Pid;
+use scrfs::config::ending;
 use scrfs_tools::ended;
 
 use crate::launcher::CommandLine;
 
 /// Between TERM and KILL.
-pub(crate) const GRACE: Duration = Duration::from_secs(4);
+pub(crate) const GRACE: Duration = ending::KILL;
 
 /// A started command and the group that it leads.
 #[derive(Debug)]

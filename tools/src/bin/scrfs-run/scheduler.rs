@@ -17,8 +17,17 @@ pub(crate) fn mpi_plugins() -> Option<String> {
     ask("srun", &["--mpi=list".to_owned()], PLUGINS_LIMIT)
 }
 
-/// Nodes of `hosts` that Slurm says not to use, each with its state. Empty outside of an allocation.
-pub(crate) fn unfit(hosts: &[String]) -> BTreeMap<String, String> {
+/// What Slurm says of a node that is not simply in use, with its word for the state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is gone: what ran there does not run any more.
+    Lost(String),
+    /// New jobs are not to use it; those that have it go on.
+    Leaving(String),
+}
+
+/// The standing of those of `hosts` that have one. Empty outside of an allocation.
+pub(crate) fn standings(hosts: &[String]) -> BTreeMap<String, Standing> {
     if std::env::var_os("SLURM_JOB_ID").is_none_or(|id| id.is_empty()) {
         return BTreeMap::new();
     }
@@ -53,17 +62,23 @@ fn ask(program: &str, arguments: &[String], limit: Duration) -> Option<String> {
     bounded(&line, limit, true).ok().filter(|ended| ended.code.is_some()).map(|ended| ended.output)
 }
 
-/// States that say that a node is lost or is not to be used any more. One that merely does not answer (`*`) is asked by
-/// us.
-fn read_states(answer: &str) -> BTreeMap<String, String> {
-    const UNFIT: [&str; 7] = ["down", "drain", "drained", "draining", "fail", "failing", "powered_down"];
+/// One that merely does not answer (`*`) is asked by us. `failing` is `fail` while a job runs there. A node that was drained
+/// and then lost is `drained` too: whether it answers is ours to find out.
+fn read_states(answer: &str) -> BTreeMap<String, Standing> {
+    const LOST: [&str; 4] = ["down", "fail", "powered_down", "powering_down"];
+    const LEAVING: [&str; 5] = ["drain", "drained", "draining", "failing", "power_down"];
     let rows = answer.lines().filter_map(|line| line.split_once(' '));
-    rows.map(|(host, state)| (host, state.trim()))
-        .filter(|(_, state)| {
-            UNFIT.contains(&state.trim_end_matches(['*', '~', '#', '!', '%', '$', '@', '^', '-']))
-        })
-        .map(|(host, state)| (host.to_owned(), state.to_owned()))
-        .collect()
+    rows.filter_map(|(host, state)| {
+        let state = state.trim();
+        let plain = state.trim_end_matches(['*', '~', '#', '!', '%', '$', '@', '^', '-']);
+        let standing = match plain {
+            _ if LOST.contains(&plain) => Standing::Lost(state.to_owned()),
+            _ if LEAVING.contains(&plain) => Standing::Leaving(state.to_owned()),
+            _ => return None,
+        };
+        Some((host.to_owned(), standing))
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -87,10 +102,26 @@ mod tests {
     /// Recorded from Slurm 22.05.
     #[test]
     fn states_as_sinfo_writes_them() {
-        let answer =
-            "node0 allocated\nnode1 down*\nnode2 drained\nnode3 mixed\nnode4 allocated*\nnode5 draining\n";
-        let unfit: Vec<_> = read_states(answer).into_iter().map(|(h, s)| format!("{h} {s}")).collect();
-        assert_eq!(unfit, ["node1 down*", "node2 drained", "node5 draining"]);
+        let answer = "node0 allocated\nnode1 down*\nnode2 drained\nnode3 mixed\nnode4 allocated*\nnode5 draining\n\
+             node6 powering_down\nnode7 failing\nnode8 fail\n";
+        let states: Vec<_> = read_states(answer)
+            .into_iter()
+            .map(|(host, standing)| match standing {
+                Standing::Lost(state) => format!("{host} lost: {state}"),
+                Standing::Leaving(state) => format!("{host} leaving: {state}"),
+            })
+            .collect();
+        assert_eq!(
+            states,
+            [
+                "node1 lost: down*",
+                "node2 leaving: drained",
+                "node5 leaving: draining",
+                "node6 lost: powering_down",
+                "node7 leaving: failing",
+                "node8 lost: fail"
+            ]
+        );
         assert!(read_states("").is_empty() && read_states("sinfo: error: x\n").is_empty());
     }
 }

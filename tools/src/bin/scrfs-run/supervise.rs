@@ -4,30 +4,25 @@
 //! One turn of a job's life: *look* at all nodes, *recover* (coordinators choose and rebuild a dataset), *run* the
 //! program; when it ends, either *save* what is to be on the PFS and be done, or *clear* what is left and look again.
 
+mod choosing;
 mod ending;
 mod halting;
 mod losing;
 mod message;
 #[cfg(test)]
 mod tests;
+mod unsealed;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Duration;
 
 use self::ending::End;
 use self::halting::Halting;
-pub(crate) use self::message::{EndPlan, Input, Look, Output, Plan, Start};
+pub(crate) use self::message::{EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
 use crate::launcher::Refusal;
 
-/// Hints.
-const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
-/// What a node without a mount says.
-const NO_MOUNT: &str = "is not an scrfs mount";
-const ASK_FOR_IT: &str = "a job gets its mounts from the scheduler's prolog when it asks for them (sbatch --constraint=scrfs or \
-                          --comment=scrfs), or root runs `scrfs mount` on each node; --mount says where they are";
-const END_THEM: &str =
-    "let these end, or end them, and start again; a restart would remove the files that they write";
+/// A hint.
 const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
@@ -45,6 +40,10 @@ const ATTACH_PAUSES: [Duration; 4] =
 const ATTACHED_WELL: Duration = Duration::from_secs(5);
 /// Whatever does not end in this time after KILL is left to the nodes' sweep.
 const CLEAR_LIMIT: Duration = Duration::from_secs(15);
+/// Coordinators that are not ready by then may hang at a node before they watch one another: nodes are looked at meanwhile,
+/// and again after a longer time.
+const DOUBT: Duration = Duration::from_secs(25);
+const DOUBT_AGAIN: Duration = Duration::from_mins(1);
 /// How often it is said that recovery goes on.
 const TELL: Duration = Duration::from_secs(10);
 
@@ -54,11 +53,14 @@ enum Phase {
     Idle,
     /// All nodes are looked at, to choose those of the next run.
     Looking,
+    /// The same; when that is done the job ends.
+    LookingToEnd(End),
     /// Coordinators recover; no program runs.
     Recovering,
     /// The program runs.
     Running,
-    /// The program ended with 0; its nodes are looked at, for a launcher's 0 alone proves nothing.
+    /// The program ended with 0, or its launcher says that it was not started. Its nodes are looked at, for neither proves
+    /// anything.
     Checking,
     /// The program is being ended, the coordinators live on.
     Stopping(End),
@@ -122,9 +124,27 @@ pub(crate) struct Supervisor {
     node_lost: bool,
     /// Nodes of this run were named as lost: the others need not be doubted.
     named: Vec<String>,
-    /// Why the first launch failed, if its launcher says so.
-    refusal: Option<Refusal>,
+    /// When the program was started last.
+    launched: Duration,
+    /// Why the first launch failed, and when its launcher said so.
+    refusal: Option<(Duration, Refusal)>,
+    /// The exit code of the last run, if it ended by itself.
+    own_code: Option<u8>,
+    /// How coordinators start next on the nodes in use: once some have settled there, they attach.
+    start: Start,
+    /// Newest protected datasets that are not on the PFS, in words, and the hosts that say so, by the last look.
+    unsaved: BTreeMap<String, Vec<String>>,
+    /// After so many runs.
+    unsaved_at: u32,
     halting: Option<Halting>,
+    /// When the allocation ends, if that is known.
+    left: Option<Duration>,
+    /// How often it was asked for since it moved last.
+    asked: u8,
+    /// A halt for its sake that coordinators want, until it is known whether it has moved.
+    due: Option<String>,
+    /// When nodes are looked at although recovery goes on: its launcher may hang.
+    doubt_at: Option<Duration>,
     /// The last signal came then.
     signalled: Option<Duration>,
     code: u8,
@@ -133,6 +153,10 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     pub(crate) fn new(plan: Plan, excluded: impl IntoIterator<Item = String>) -> Self {
         Self {
+            left: plan.end.left,
+            asked: 0,
+            due: None,
+            doubt_at: None,
             plan,
             phase: Phase::Idle,
             excluded: excluded.into_iter().collect(),
@@ -152,7 +176,12 @@ impl Supervisor {
             run_to_judge: false,
             node_lost: false,
             named: Vec::new(),
+            launched: Duration::ZERO,
             refusal: None,
+            own_code: None,
+            start: Start::Restart,
+            unsaved: BTreeMap::new(),
+            unsaved_at: 0,
             halting: None,
             signalled: None,
             code: 1,
@@ -174,133 +203,25 @@ impl Supervisor {
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
             Input::Saved(result) => self.saved(now, result, &mut out),
+            Input::AllocationEnds(at) => self.allocation_ends(now, at, &mut out),
             Input::HaltDue(reason) => self.halt_due(now, reason, &mut out),
             Input::Signal(signal) => self.signal(now, signal, &mut out),
             Input::Lost { host, how } => self.lost(now, &host, how, &mut out),
-            Input::Refused(refusal) => self.refused(refusal),
+            Input::Refused(refusal) => self.refused(now, refusal),
+            Input::CannotStart(part, why) => self.cannot_start(now, part, &why, &mut out),
+            Input::CannotLook(why) => self.cannot_look(now, &why, &mut out),
             // An answer to a question of earlier; or only time has passed.
             Input::Looked { .. } | Input::Tick => {}
         }
         self.on_time(now, &mut out);
-        if let Some(next) =
-            [self.deadline, self.attach_at, self.tell_at, self.halt_at()].into_iter().flatten().min()
+        if let Some(next) = [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.halt_at()]
+            .into_iter()
+            .flatten()
+            .min()
         {
             out.push(Output::Wake(next.saturating_sub(now)));
         }
         out
-    }
-
-    fn look(&mut self, doubt: bool, out: &mut Vec<Output>) {
-        self.phase = Phase::Looking;
-        self.deadline = None;
-        let hosts = self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
-        self.ask(hosts, true, doubt, out);
-    }
-
-    fn ask(&mut self, hosts: Vec<String>, sweep: bool, doubt: bool, out: &mut Vec<Output>) {
-        self.serial += 1;
-        out.push(Output::Look { serial: self.serial, hosts, sweep, doubt });
-    }
-
-    fn looked(&mut self, now: Duration, nodes: &[Look], halt: Option<String>, out: &mut Vec<Output>) {
-        let mut lost_used = false;
-        for node in nodes {
-            if let Some(problem) = &node.problem
-                && self.excluded.insert(node.host.clone())
-            {
-                out.push(Output::Say(format!("{} is left out from now on: {problem}", node.host)));
-                lost_used |= self.used.contains(&node.host);
-            }
-        }
-        match self.phase {
-            Phase::Looking => self.choose(now, nodes, halt, out),
-            Phase::Naming(end) => self.name_unsaved(now, end, nodes, out),
-            // The coordinators keep dying: is it because of a node?
-            Phase::Running if lost_used => {
-                self.node_lost = true;
-                out.push(Output::Say("a node of the program is gone: ending the program".to_owned()));
-                out.push(Output::StopProgram);
-            }
-            Phase::Checking if lost_used => self.lost_at_the_end(now, out),
-            Phase::Checking => {
-                self.tell_left(nodes, out);
-                self.end(now, 0, true, out);
-            }
-            _ => {}
-        }
-    }
-
-    /// All nodes are known: start the next run, or give up.
-    fn choose(&mut self, now: Duration, nodes: &[Look], halt: Option<String>, out: &mut Vec<Output>) {
-        if self.is_beneath_a_program(nodes, out) {
-            self.run_to_judge = false;
-            out.push(Output::Say("giving up: nothing is restarted beneath a living program".to_owned()));
-            out.push(Output::Hint(END_THEM));
-            return self.finish(self.code, out);
-        }
-        let newest = nodes.iter().filter(|n| n.problem.is_none()).map(|n| n.newest).max().unwrap_or(0);
-        if std::mem::take(&mut self.run_to_judge) {
-            self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
-        }
-        self.newest = self.newest.max(newest);
-        if let Some(reason) = self.halted(now, halt) {
-            return self.stay_halted(now, &reason, out);
-        }
-        if self.runs > 0 {
-            if self.plan.runs.is_some_and(|most| self.runs >= most) {
-                return self.give_up(
-                    now,
-                    &format!("{} runs were allowed (SCR_RUNS)", self.runs),
-                    SEE_PROGRAM,
-                    out,
-                );
-            }
-            if self.plan.runs.is_none() && self.fruitless >= 2 {
-                return self.give_up(now, "two runs in a row protected nothing new", SEE_PROGRAM, out);
-            }
-        }
-        let live: Vec<String> =
-            self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
-        let last = if self.used.is_empty() { self.plan.nodes } else { self.used.len() };
-        let least = self.plan.min_nodes.unwrap_or(last).max(1);
-        if live.len() < least {
-            return self.give_up(
-                now,
-                &format!("{} nodes are left and {least} are needed (SCR_MIN_NODES)", live.len()),
-                if nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(NO_MOUNT))) {
-                    ASK_FOR_IT
-                } else {
-                    "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES"
-                },
-                out,
-            );
-        }
-        self.used = live.iter().take(self.plan.nodes.max(1)).cloned().collect();
-        let spares = live.len() - self.used.len();
-        self.tell_unsealed(nodes, out);
-        out.push(Output::Say(format!("run {} on {} (spares: {spares})", self.runs + 1, self.used.join(" "))));
-        self.recover(now, out);
-    }
-
-    /// Something of the job lives that is not this run's. Who merely writes in the mount counts at the first start: later
-    /// on it is known that the program has ended, and a stray writer must not keep it from coming back.
-    fn is_beneath_a_program(&self, nodes: &[Look], out: &mut Vec<Output>) -> bool {
-        let mut found = false;
-        for node in nodes {
-            if node.orphans > 0 {
-                out.push(Output::Say(format!(
-                    "{}: ended {} processes that a former scrfs-run of this job, which is dead, had left",
-                    node.host, node.orphans
-                )));
-            }
-            let writers = node.writers.iter().filter(|_| self.runs == 0);
-            let living: Vec<String> = node.foreign.iter().chain(writers).map(ToString::to_string).collect();
-            if !living.is_empty() {
-                out.push(Output::Say(format!("alive on {}: {}", node.host, living.join(", "))));
-                found = true;
-            }
-        }
-        found
     }
 
     fn give_up(&mut self, now: Duration, why: &str, hint: &'static str, out: &mut Vec<Output>) {
@@ -315,14 +236,17 @@ impl Supervisor {
         self.tell_at = None;
         self.attach_at = None;
         self.halting = None;
+        self.doubt_at = None;
         out.push(Output::Finish(code));
     }
 
     fn recover(&mut self, now: Duration, out: &mut Vec<Output>) {
         self.named.clear();
+        self.refusal = None;
         self.phase = Phase::Recovering;
         self.deadline = Some(now + self.plan.ready_limit);
         self.tell_at = Some(now + TELL);
+        self.doubt_at = Some(now + DOUBT);
         self.start_coordinators(Start::Restart, false, out);
     }
 
@@ -338,8 +262,10 @@ impl Supervisor {
         }
         self.coordinators = Coordinators::Settled(now);
         self.deadline = None;
+        let presents = std::mem::replace(&mut self.start, Start::Attach) == Start::Restart;
         match self.phase {
             Phase::Recovering => {
+                (self.launched, self.refusal, self.own_code) = (now, None, None);
                 self.recovery_failures = 0;
                 self.attach_failures = 0;
                 self.runs += 1;
@@ -354,6 +280,7 @@ impl Supervisor {
                 out.push(Output::StartProgram { hosts: self.used.clone(), current, run: self.runs });
             }
             Phase::Running => out.push(Output::Say("coordinators are back".to_owned())),
+            Phase::Saving(end) if presents => self.presented(now, end, current.as_deref(), out),
             Phase::Saving(end) => self.await_saved(now, end, out),
             _ => {}
         }
@@ -370,7 +297,8 @@ impl Supervisor {
             }
             Phase::Recovering if self.refusal.is_some() => {
                 let refusal = self.refusal.take();
-                let Some(Refusal { what, hint }) = refusal else { return };
+                let Some((_, Refusal { what, hint })) = refusal else { return };
+                out.push(Output::Explained);
                 self.give_up(now, &format!("the coordinators were not started: {what}"), hint, out);
             }
             Phase::Recovering => {
@@ -414,9 +342,8 @@ impl Supervisor {
         self.attach_at = None;
         match self.phase {
             Phase::Running if code == 0 && !self.node_lost => {
-                self.phase = Phase::Checking;
-                self.deadline = None;
-                self.ask(self.used.clone(), false, false, out);
+                self.refusal = None;
+                self.check(out);
             }
             Phase::Running if self.was_signalled() => {
                 out.push(Output::Say(format!("the program was halted (exit code {code})")));
@@ -424,16 +351,29 @@ impl Supervisor {
             }
             Phase::Stopping(end) => self.save(now, end, out),
             Phase::Running => {
-                if self.not_launched(now, out) {
-                    return;
-                }
                 self.code = if code == 0 { 1 } else { code };
-                out.push(Output::Say(format!("the program ended with exit code {code}")));
-                self.clear(now, After::Look, out);
+                self.own_code = (!self.node_lost).then_some(self.code);
+                if self.is_refused(now) {
+                    return self.check(out);
+                }
+                self.failed(now, code, out);
             }
             Phase::Clearing(after) => self.cleared(now, after, out),
             _ => {}
         }
+    }
+
+    fn check(&mut self, out: &mut Vec<Output>) {
+        self.phase = Phase::Checking;
+        self.deadline = None;
+        self.ask(self.used.clone(), false, false, out);
+    }
+
+    /// The program has ended, and not well.
+    fn failed(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
+        self.refusal = None;
+        out.push(Output::Say(format!("the program ended with exit code {code}")));
+        self.clear(now, After::Look, out);
     }
 
     /// Ends what runs; then `after`.
@@ -471,7 +411,10 @@ impl Supervisor {
             self.start_coordinators(Start::Attach, false, out);
         }
         if self.phase != Phase::Recovering {
-            self.tell_at = None;
+            (self.tell_at, self.doubt_at) = (None, None);
+        } else if self.doubt_at.is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
+            self.doubt_at = Some(now + DOUBT_AGAIN);
+            self.ask(self.used.clone(), false, true, out);
         } else if self.tell_at.is_some_and(|at| at <= now) {
             self.tell_at = Some(now + TELL);
             out.push(Output::Say("still waiting for the mounts to present their dataset".to_owned()));
@@ -487,10 +430,10 @@ impl Supervisor {
                 out.push(Output::StopCoordinators);
             }
             Phase::Saving(_) if self.is_settled() => {
-                self.saved(now, Err("it takes too long".to_owned()), out);
+                self.saved(now, Err(SaveError::Failed("it takes too long".to_owned())), out);
             }
             Phase::Saving(end) if now >= end.by => self.cannot_save(now, end, out),
-            Phase::Naming(end) => self.clear(now, After::Finish(ending::failed(end.code)), out),
+            Phase::Naming(end) => self.name_from_memory(now, end, out),
             Phase::Stopping(end) => {
                 out.push(Output::Say("the program does not end: going on without it".to_owned()));
                 self.program_up = false;

@@ -151,14 +151,16 @@ impl Sieve {
     }
 }
 
-/// What a launcher that has ended says about why it could not launch.
+/// What a launcher says about why it could not launch, or what it waits for.
 pub(crate) fn refusal_in(launcher: &Arc<dyn Launcher>, output: &str) -> Option<String> {
     let mut sieve = Sieve::new(Arc::clone(launcher), 0);
     let mut found = None;
-    let mut to = |piece: Piece<'_>| {
-        if let Piece::Said(Said::Refused(refusal), _) = piece {
-            found.get_or_insert(refusal.what);
+    let mut to = |piece: Piece<'_>| match piece {
+        Piece::Said(Said::Refused(refusal), _) => drop(found.get_or_insert(refusal.what)),
+        Piece::Said(Said::Waits, text) => {
+            found.get_or_insert_with(|| String::from_utf8_lossy(text).trim_end().to_owned());
         }
+        Piece::Said(..) | Piece::Pass(_) => {}
     };
     sieve.feed(output.as_bytes(), &mut to);
     sieve.end(&mut to);

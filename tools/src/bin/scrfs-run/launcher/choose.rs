@@ -2,7 +2,8 @@
 //!
 //! `auto`: inside a Slurm allocation whose srun has the pmix plugin, srun; else mpirun. A launcher that is named is taken.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Launcher;
@@ -57,11 +58,15 @@ pub(crate) struct Choice {
     pub(crate) why: Option<&'static str>,
 }
 
+const OUTSIDE: &str = "srun is for a job script of Slurm, and SLURM_JOB_ID is not set";
+
 /// Chooses; an error says what does not fit.
 pub(crate) fn choose(asked: Asked, around: &Surroundings) -> Result<Choice, &'static str> {
     let pmix = around.srun.as_deref().is_some_and(has_pmix);
-    let slurm = matches!(asked, Asked::Auto | Asked::Pernode) && pmix;
+    let named = around.program.as_deref().and_then(kind_of);
+    let slurm = matches!(asked, Asked::Auto | Asked::Pernode) && named.unwrap_or(pmix);
     let why = (asked == Asked::Auto).then_some(match (around.slurm, around.srun.is_some(), pmix) {
+        _ if named.is_some() => "as --launcher-program says",
         (true, _, true) => "srun, as this is a Slurm allocation and its srun has pmix",
         (true, true, _) => "mpirun, as this allocation's srun has no pmix",
         (true, ..) => "mpirun, as there is no srun in this Slurm allocation",
@@ -78,10 +83,11 @@ pub(crate) fn choose(asked: Asked, around: &Surroundings) -> Result<Choice, &'st
     };
     let one = |launcher: Arc<dyn Launcher>| Choice { service: Arc::clone(&launcher), launcher, why };
     Ok(match asked {
+        Asked::Auto if slurm && !around.slurm => return Err(OUTSIDE),
         Asked::Auto if slurm => one(Arc::new(srun())),
         Asked::Auto | Asked::Mpirun => one(Arc::new(mpirun(&[]))),
         Asked::Srun if !around.slurm => {
-            return Err("srun is for a job script of Slurm, and SLURM_JOB_ID is not set");
+            return Err(OUTSIDE);
         }
         Asked::Srun => one(Arc::new(srun())),
         Asked::None if !around.here_alone => {
@@ -104,6 +110,13 @@ pub(crate) fn choose(asked: Asked, around: &Surroundings) -> Result<Choice, &'st
             one(Arc::new(Flux { program, extra: around.extra.clone() }))
         }
     })
+}
+
+/// Whether a program is srun (true) or a kind of mpirun (false), by its name.
+fn kind_of(program: &OsStr) -> Option<bool> {
+    let name = Path::new(program).file_name()?.to_str()?;
+    let is_mpirun = ["mpirun", "mpiexec", "orterun", "prterun"].iter().any(|known| name.starts_with(known));
+    if is_mpirun { Some(false) } else { name.starts_with("srun").then_some(true) }
 }
 
 /// In the answer to `srun --mpi=list`.

@@ -21,7 +21,7 @@ impl Launcher for Flux {
     }
 
     fn line(&self, task: Task) -> CommandLine {
-        let Task { hosts, per_node, command, environment, kind } = task;
+        let Task { hosts, per_node, command, environment, kind, cpus: _ } = task;
         let mut arguments: Vec<OsString> = [
             "run".to_owned(),
             format!("--requires=hosts:{}", hosts.join(",")),
@@ -42,6 +42,9 @@ impl Launcher for Flux {
 
     fn understand(&self, text: &str, _: u32) -> Option<Said> {
         let text = text.trim_end();
+        if !is_own(text) {
+            return None;
+        }
         // "3.105s: job.exception type=node-failure severity=0 lost contact with node2 (shell rank 1)"
         if text.contains("job.exception") && (text.contains("node-failure") || text.contains("lost contact"))
         {
@@ -63,4 +66,10 @@ impl Launcher for Flux {
         }
         (text.contains("flux-shell[") || text.contains("job.exception")).then_some(Said::Noise)
     }
+}
+
+/// Flux begins its lines with the name of its part, or with the seconds since the job began.
+fn is_own(text: &str) -> bool {
+    let is_time = |word: &str| word.strip_suffix('s').is_some_and(|number| number.parse::<f64>().is_ok());
+    text.starts_with("flux-") || text.split_once(": ").is_some_and(|(first, _)| is_time(first))
 }

@@ -5,11 +5,14 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{CommandLine, Kind, Launcher, Task};
+use super::{CommandLine, Cpus, Kind, Launcher, Task};
+use crate::apart::PLACES;
+use crate::layout;
 use crate::supervise::Start;
 
-/// Of Open MPI's parameters in the environment, those that say how to reach nodes; the others are the program's.
-const REACH: [&str; 3] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_"];
+/// Of Open MPI's parameters in the environment, those that say how to reach nodes, and where it keeps its files there; the
+/// others are the program's.
+const REACH: [&str; 5] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_", PLACES[0], PLACES[1]];
 
 /// Prefixes of what MPI libraries and launchers put into the environment.
 const MPI: [&str; 5] = ["OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_"];
@@ -66,6 +69,7 @@ impl Lines {
             command: command.to_vec(),
             environment,
             kind: Kind::Program,
+            cpus: layout::cpus_per_task(&self.environment, ranks_per_node),
         })
     }
 
@@ -123,6 +127,7 @@ impl Lines {
             command: command.iter().map(|&word| word.to_owned()).collect(),
             environment,
             kind,
+            cpus: Cpus::Any,
         });
         CommandLine { directory: Some("/".into()), ..line }
     }

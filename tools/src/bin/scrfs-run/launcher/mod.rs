@@ -46,6 +46,19 @@ pub(crate) struct Task {
     /// All of it.
     pub(crate) environment: BTreeMap<OsString, OsString>,
     pub(crate) kind: Kind,
+    pub(crate) cpus: Cpus,
+}
+
+/// What each process of a program has of its node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Cpus {
+    /// What its launcher gives it.
+    #[default]
+    Any,
+    /// So many, for threads.
+    Each(usize),
+    /// It starts others: whatever there is.
+    All,
 }
 
 /// Whose.
@@ -64,6 +77,8 @@ pub(crate) enum Kind {
 pub(crate) enum Said {
     /// It has lost these nodes.
     Lost(Vec<String>),
+    /// It waits for something that others have.
+    Waits,
     /// It could not start what was to run; to try the same again is of no use.
     Refused(Refusal),
     /// What it says when something else has gone wrong; of interest only when nothing else explains the end.

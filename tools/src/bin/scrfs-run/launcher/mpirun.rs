@@ -1,11 +1,14 @@
 //! Open MPI's mpirun (4 and 5).
 //!
 //! Options that every mpirun gets here have one reason: without keepalive it never notices that a node lost its power.
+//!
+//! By itself it binds each of one or two ranks to one core, whatever threads they have. `PE=n` would count cores where a
+//! scheduler may count hardware threads, and be refused then: ranks with several CPUs are not bound.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::{CommandLine, Kind, Launcher, Refusal, Said, Task, word_after};
+use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task, word_after};
 
 /// A silent node is given up after four seconds.
 pub(super) const KEEPALIVE: [&str; 9] = [
@@ -41,7 +44,7 @@ impl Launcher for Mpirun {
     }
 
     fn line(&self, task: Task) -> CommandLine {
-        let Task { hosts, per_node, command, mut environment, kind } = task;
+        let Task { hosts, per_node, command, mut environment, kind, cpus } = task;
         // Under Slurm it starts its daemons with srun, which else waits for ever for cores that the batch script's other
         // steps have.
         environment.insert("SLURM_OVERLAP".into(), "1".into());
@@ -52,6 +55,9 @@ impl Launcher for Mpirun {
         arguments.extend(KEEPALIVE.map(OsString::from));
         arguments.extend(self.reach.iter().map(OsString::from));
         arguments.extend(forwarded(&environment));
+        if kind == Kind::Program && cpus != Cpus::Any && !self.binds() {
+            arguments.extend(["--bind-to", "none"].map(OsString::from));
+        }
         if kind == Kind::Program {
             arguments.extend(self.extra.iter().cloned());
         }
@@ -60,12 +66,14 @@ impl Launcher for Mpirun {
     }
 
     fn understand(&self, text: &str, pid: u32) -> Option<Said> {
-        if text.contains("lost communication with a remote daemon") {
+        // A line alone may be a rank's.
+        let is_block = text.starts_with(FENCE);
+        if is_block && text.contains("lost communication with a remote daemon") {
             // The block's first node is where mpirun is.
             let remote = &text[text.find("Remote daemon").unwrap_or(0)..];
             return Some(Said::Lost(word_after(remote, "on node ").map(str::to_owned).into_iter().collect()));
         }
-        if let Some(refusal) = refusal(text) {
+        if let Some(refusal) = if is_block { refusal(text) } else { wrong_option(text) } {
             return Some(Said::Refused(refusal));
         }
         let own = [format!(":{pid}] "), format!(":{pid:05}] ")].iter().any(|mark| text.contains(mark))
@@ -75,6 +83,15 @@ impl Launcher for Mpirun {
 
     fn fence(&self) -> Option<&'static str> {
         Some(FENCE)
+    }
+}
+
+impl Mpirun {
+    /// The user says where ranks run.
+    fn binds(&self) -> bool {
+        const BINDING: [&str; 5] = ["bind-to", "map-by", "cpus-per", "cpu-set", "rankfile"];
+        let says = |argument: &OsString| BINDING.iter().any(|word| argument.to_string_lossy().contains(word));
+        self.extra.iter().any(says)
     }
 }
 
@@ -107,6 +124,17 @@ const NOISE: [&str; 17] = [
     "more process has sent help message",
 ];
 
+const OPTIONS: &str = "`mpirun --help` lists its options; those of --launcher-arg go to it as they are";
+
+/// The line that it begins with its own name.
+fn wrong_option(text: &str) -> Option<Refusal> {
+    let (name, what) = text.split_once(": Error: ")?;
+    let own = ["mpirun", "mpiexec", "orterun", "prterun"].iter().any(|own| name.starts_with(own));
+    (own && what.starts_with("unknown option"))
+        .then(|| Refusal { what: format!("mpirun: {}", what.trim_end()), hint: OPTIONS })
+}
+
+/// Of a block between fences.
 fn refusal(text: &str) -> Option<Refusal> {
     let executable = || word_after(text, "Executable:").unwrap_or("the program");
     let node = || word_after(text, "Node:").unwrap_or("a node");
@@ -138,11 +166,12 @@ fn refusal(text: &str) -> Option<Refusal> {
             hint: "name a program of this kind of machine, or a script whose first line names one",
         });
     }
-    if text.contains("could not be executed") || text.contains("unrecognized argument") {
-        return Some(Refusal {
-            what: text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" "),
-            hint: "`mpirun --help` lists its options; those of --launcher-arg go to it as they are",
-        });
+    if ["could not be executed", "unrecognized argument", "policy is not recognized"]
+        .iter()
+        .any(|phrase| text.contains(phrase))
+    {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(FENCE));
+        return Some(Refusal { what: lines.collect::<Vec<_>>().join(" "), hint: OPTIONS });
     }
     None
 }

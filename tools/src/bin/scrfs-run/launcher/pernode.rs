@@ -5,13 +5,21 @@
 
 use std::ffi::OsString;
 
-use super::{CommandLine, Kind, Launcher, Refusal, Said, Task};
+use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task};
 
-/// In the place of the command: finds the node's number, forgets the launcher, becomes the command.
+/// In the place of the command: finds the node's number, forgets the launcher, becomes the command. The first argument has
+/// the names that stay.
 const WRAP: &str = r#"SCRFS_NODE_RANK=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${FLUX_TASK_RANK:-${SLURM_PROCID:-0}}}}
 export SCRFS_NODE_RANK
-for name in $(env | sed -n 's/^\(OMPI_[A-Z_]*\|PMIX_[A-Za-z0-9_]*\|PMI_[A-Z_]*\|SLURM_PROCID\|SLURM_LOCALID\)=.*/\1/p'); do unset "$name"; done
+keep=" $1 "
+shift
+for name in $(env | sed -n 's/^\(OMPI_[A-Za-z0-9_]*\|PMIX_[A-Za-z0-9_]*\|PMI_[A-Z_]*\|SLURM_PROCID\|SLURM_LOCALID\)=.*/\1/p'); do
+    case $keep in *" $name "*) ;; *) unset "$name" ;; esac
+done
 exec "$@""#;
+
+/// What the shell that does this calls itself: no program's own shell begins a line so.
+const SHELL: &str = "scrfs-pernode";
 
 /// Over another launcher.
 #[derive(Debug)]
@@ -27,17 +35,22 @@ impl Launcher for PerNode {
     fn line(&self, mut task: Task) -> CommandLine {
         if task.kind == Kind::Program {
             task.per_node = 1;
+            task.cpus = Cpus::All;
             let nodes = task.hosts.len().to_string();
             task.environment.insert("SCRFS_NODES".into(), nodes.into());
-            let wrap = ["/bin/sh", "-c", WRAP, "sh"].map(OsString::from);
+            // mpirun sets parameters of Open MPI for its ranks; those that are set already are the user's.
+            let set = task.environment.keys().filter_map(|name| name.to_str());
+            let keep = set.filter(|name| name.starts_with("OMPI_MCA_")).collect::<Vec<_>>().join(" ");
+            let wrap = ["/bin/sh", "-c", WRAP, SHELL, &keep].map(OsString::from);
             task.command = wrap.into_iter().chain(task.command).collect();
         }
         self.by.line(task)
     }
 
     fn understand(&self, text: &str, pid: u32) -> Option<Said> {
-        // The shell that becomes the command: "sh: 4: exec: ./x: not found", "sh: line 4: exec: ./x: not found".
-        if let Some((_, what)) = text.strip_prefix("sh: ").and_then(|rest| rest.split_once(": exec: ")) {
+        // "scrfs-pernode: 4: exec: ./x: not found", "scrfs-pernode: line 4: exec: ./x: not found".
+        let shell = text.strip_prefix(SHELL).and_then(|rest| rest.strip_prefix(": "));
+        if let Some((_, what)) = shell.and_then(|rest| rest.split_once(": exec: ")) {
             return Some(Said::Refused(Refusal {
                 what: format!("the program cannot be run: {}", what.trim_end()),
                 hint: "name a program that is there on every node and may be executed",

@@ -1,10 +1,10 @@
 //! Slurm's srun, as a step of the allocation that this program is in.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use nix::sys::signal::Signal;
 
-use super::{CommandLine, Kind, Launcher, Refusal, Said, Task, mpirun};
+use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task, mpirun};
 
 /// Settings of the batch script's steps that are not those of our own programs. (Options that are given here beat the
 /// rest.)
@@ -49,7 +49,7 @@ impl Launcher for Srun {
     /// The step shares the nodes with others (`--overlap`: else it waits for their end), ends when a node fails
     /// (`--no-kill=off`: the allocation's own `--no-kill` would hold for it too), and when a rank fails.
     fn line(&self, task: Task) -> CommandLine {
-        let Task { hosts, per_node, command, mut environment, kind } = task;
+        let Task { hosts, per_node, command, mut environment, kind, cpus } = task;
         environment.insert("SLURM_OVERLAP".into(), "1".into());
         let total = hosts.len().saturating_mul(per_node);
         let mut arguments: Vec<OsString> = [
@@ -67,7 +67,15 @@ impl Launcher for Srun {
         .to_vec();
         match kind {
             // As mpirun does: the first rank alone reads.
-            Kind::Program => arguments.push("--input=0".into()),
+            Kind::Program => {
+                arguments.push("--input=0".into());
+                // Since 22.05 it does not take this from its allocation.
+                if let Cpus::Each(cpus) = cpus
+                    && !environment.contains_key(OsStr::new("SRUN_CPUS_PER_TASK"))
+                {
+                    arguments.push(format!("--cpus-per-task={cpus}").into());
+                }
+            }
             Kind::Service | Kind::Tool => {
                 environment.retain(|name, _| PLACEMENT.iter().all(|placement| name != placement));
                 environment.insert("OMPI_MCA_mpi_yield_when_idle".into(), "1".into());
@@ -97,6 +105,11 @@ impl Launcher for Srun {
                 what: format!("the program cannot be run: {what}"),
                 hint: "name a program that is there on every node and may be executed",
             }));
+        }
+        if text.contains(" step creation temporarily disabled")
+            || text.contains(" step creation still disabled")
+        {
+            return Some(Said::Waits);
         }
         for wrong in ["Unable to create step", "Only allocated", "unrecognized option", "Invalid node name"] {
             if text.contains(wrong) {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::mpirun::{KEEPALIVE, Mpirun, SERVICE};
+use super::mpirun::{FENCE, KEEPALIVE, Mpirun, SERVICE};
 use super::srun::Srun;
 use super::*;
 use crate::supervise::Start;
@@ -28,6 +28,7 @@ fn lines(launcher: Arc<dyn Launcher>) -> Lines {
         ("SCRATCH", "/tmp"),
         ("OMPI_MCA_btl", "self"),
         ("OMPI_MCA_plm_rsh_agent", "my rsh"),
+        ("OMPI_MCA_orte_tmpdir_base", "/tmp/own"),
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("PMIX_RANK", "3"),
         ("SLURM_CPUS_PER_TASK", "8"),
@@ -90,10 +91,30 @@ fn the_program_gets_the_users_environment_and_arguments() {
     assert_eq!(
         words(&line),
         "--mpi=pmix --overlap --no-kill=off --kill-on-bad-exit=1 --export=ALL --nodes=2 --nodelist=n1,n2 --ntasks=6 \
-         --ntasks-per-node=3 --input=0 --bind-to core lmp -in x y"
+         --ntasks-per-node=3 --input=0 --cpus-per-task=8 --bind-to core lmp -in x y"
     );
     assert_eq!(line.environment[OsStr::new("SLURM_CPUS_PER_TASK")], "8");
     assert_eq!(line.environment[OsStr::new("OMPI_MCA_btl")], "self");
+}
+
+#[test]
+fn ranks_with_several_cpus_are_not_bound_to_one() {
+    // The allocation gives eight to each task; and the user may say where they run.
+    let plain = words(&program(Arc::new(Mpirun { extra: Vec::new(), ..mpirun() })));
+    assert!(plain.contains(" -x SCR_PREFIX --bind-to none lmp "), "{plain}");
+    for own in [["--bind-to", "core"], ["--map-by", "ppr:3:node:PE=8"]] {
+        let own = words(&program(Arc::new(Mpirun { extra: own.map(OsString::from).to_vec(), ..mpirun() })));
+        assert!(!own.contains("--bind-to none"), "{own}");
+    }
+    // srun is told, unless the user tells it; one process for each node starts others, and has all of them.
+    let srun = || Srun { extra: Vec::new(), ..srun() };
+    let mut lines = lines(Arc::new(srun()));
+    let said = |lines: &Lines| words(&lines.program(&hosts(), 3, &["lmp".into()], &[]));
+    assert!(said(&lines).contains(" --cpus-per-task=8 lmp"), "{}", said(&lines));
+    lines.environment.insert("SRUN_CPUS_PER_TASK".into(), "2".into());
+    assert!(!said(&lines).contains("--cpus-per-task"), "{}", said(&lines));
+    let said = words(&program(Arc::new(pernode::PerNode { by: Box::new(srun()) })));
+    assert!(!said.contains("--cpus-per-task"), "{said}");
 }
 
 #[test]
@@ -108,6 +129,7 @@ fn coordinators_get_a_clean_one() {
     );
     let kept = [
         "OMPI_ALLOW_RUN_AS_ROOT",
+        "OMPI_MCA_orte_tmpdir_base",
         "OMPI_MCA_plm_rsh_agent",
         "PATH",
         "SCRATCH",
@@ -145,7 +167,12 @@ fn one_process_or_one_for_each_node() {
     assert_eq!((line.program.to_str(), words(&line).as_str()), (Some("lmp"), "-in x y"));
     let line = program(Arc::new(pernode::PerNode { by: Box::new(mpirun()) }));
     let said = words(&line);
-    assert!(said.starts_with("--host n1:1,n2:1 -np 2 ") && said.ends_with(" sh lmp -in x y"), "{said}");
+    assert!(said.starts_with("--host n1:1,n2:1 -np 2 "), "{said}");
+    assert!(said.ends_with(" scrfs-pernode OMPI_MCA_btl OMPI_MCA_plm_rsh_agent lmp -in x y"), "{said}");
+    // It is to have its node, not one core of it.
+    let unbound = Mpirun { extra: Vec::new(), ..mpirun() };
+    let said = words(&program(Arc::new(pernode::PerNode { by: Box::new(unbound) })));
+    assert!(said.contains(" --bind-to none /bin/sh -c "), "{said}");
     assert_eq!(line.environment[OsStr::new("SCRFS_NODES")], "2");
     // Ours are what they are.
     let line = coordinators(Arc::new(pernode::PerNode { by: Box::new(mpirun()) }));
@@ -163,14 +190,18 @@ fn a_process_of_a_node_knows_its_number_and_forgets_the_launcher() {
             ("PATH", "/usr/bin:/bin"),
             ("OMPI_COMM_WORLD_RANK", "3"),
             ("PMIX_ID", "a b\nPMIX_X=1"),
+            ("OMPI_MCA_btl", "self,tcp"),
             ("KEEP", "1"),
         ]
         .into_iter()
         .map(|(n, v)| (n.into(), v.into()))
         .collect(),
         kind: Kind::Program,
+        cpus: Cpus::Any,
     };
-    let line = pernode::PerNode { by: Box::new(none::Alone) }.line(task);
+    let mut line = pernode::PerNode { by: Box::new(none::Alone) }.line(task);
+    // mpirun's own.
+    line.environment.insert("OMPI_MCA_orte_ess_num_procs".into(), "2".into());
     let output = std::process::Command::new(line.program)
         .args(line.arguments)
         .env_clear()
@@ -180,6 +211,8 @@ fn a_process_of_a_node_knows_its_number_and_forgets_the_launcher() {
     let text = String::from_utf8(output.stdout).unwrap();
     let has = |entry: &str| text.lines().any(|line| line == entry);
     assert!(has("SCRFS_NODE_RANK=3") && has("KEEP=1") && has("SCRFS_NODES=1"), "{text}{:?}", output.stderr);
+    assert!(has("OMPI_MCA_btl=self,tcp"), "the user's: {text}");
+    let text = text.replace("OMPI_MCA_btl=", "");
     assert!(!text.contains("OMPI_") && !text.contains("PMIX_ID"), "{text}");
 }
 
@@ -204,6 +237,7 @@ fn the_choice_is_made_by_a_plain_rule() {
         "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n";
     let outside = Surroundings::default;
     let slurm = |list: Option<&str>| Surroundings { slurm: true, srun: list.map(str::to_owned), ..outside() };
+    let with = |program: &str| Surroundings { program: Some(program.into()), ..slurm(Some(LIST)) };
     let here = || Surroundings { here_alone: true, ..outside() };
     for (asked, around, expected) in [
         (Asked::Auto, outside(), "mpirun mpirun"),
@@ -211,6 +245,11 @@ fn the_choice_is_made_by_a_plain_rule() {
         (Asked::Auto, slurm(Some("MPI plugin types are... none pmi2")), "mpirun mpirun"),
         (Asked::Auto, slurm(None), "mpirun mpirun"),
         (Asked::Mpirun, slurm(Some(LIST)), "mpirun mpirun"),
+        // The options are those of the program that is named.
+        (Asked::Auto, with("/opt/mpi/bin/mpirun.openmpi"), "mpirun mpirun"),
+        (Asked::Auto, with("srun"), "srun srun"),
+        (Asked::Auto, with("my-launcher"), "srun srun"),
+        (Asked::Pernode, with("mpiexec"), "pernode mpirun"),
         (Asked::Srun, slurm(None), "srun srun"),
         (Asked::Srun, outside(), "srun is for a job script of Slurm, and SLURM_JOB_ID is not set"),
         (Asked::None, here(), "none none"),
@@ -240,7 +279,13 @@ fn the_choice_is_made_by_a_plain_rule() {
 fn what_the_shell_on_a_node_says() {
     let pernode = pernode::PerNode { by: Box::new(none::Alone) };
     for (text, expected) in [
-        ("sh: 4: exec: /nope: not found\n", "refused: the program cannot be run: /nope: not found"),
+        (
+            "scrfs-pernode: 4: exec: /nope: not found\n",
+            "refused: the program cannot be run: /nope: not found",
+        ),
+        ("scrfs-pernode: line 4: exec: /x: not found\n", "refused: the program cannot be run: /x: not found"),
+        // The program's own shell.
+        ("sh: 4: exec: /nope: not found\n", "passed on"),
         ("step 3: exec: 1\n", "passed on"),
     ] {
         assert_eq!(shown(pernode.understand(text, 1).as_ref()), expected, "{text}");
@@ -251,6 +296,7 @@ fn shown(said: Option<&Said>) -> String {
     match said {
         None => "passed on".to_owned(),
         Some(Said::Noise) => "noise".to_owned(),
+        Some(Said::Waits) => "waits".to_owned(),
         Some(Said::Lost(hosts)) => format!("lost {}", hosts.join(" ")),
         Some(Said::Refused(refusal)) => format!("refused: {}", refusal.what),
     }
@@ -259,6 +305,7 @@ fn shown(said: Option<&Said>) -> String {
 /// Recorded from Open MPI 4.1.4.
 #[test]
 fn what_mpirun_says() {
+    let said = |text: &str| shown(mpirun().understand(text, 4711).as_ref());
     for (text, expected) in [
         (
             "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[24055,0],0] on node node0\n  Remote \
@@ -285,9 +332,24 @@ fn what_mpirun_says() {
              Working dir:       /\n  Application name:  /pfs/x\n  Error:             Exec format error\n",
             "refused: /pfs/x cannot be run on node0: Exec format error",
         ),
+        (
+            "The specified mapping policy is not recognized:\n\n  Policy: bogus\n\nPlease check for a typo.\n",
+            "refused: The specified mapping policy is not recognized: Policy: bogus Please check for a typo.",
+        ),
+        ("ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n", "noise"),
+        ("MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 17.\n", "passed on"),
+    ] {
+        let block = format!("{FENCE}--------------\n{text}{FENCE}--------------\n");
+        assert_eq!(said(&block), expected, "{text}");
+        // Without its fence it is a rank's.
+        if !expected.starts_with("noise") {
+            assert_eq!(said(text), "passed on", "{text}");
+        }
+    }
+    for (text, expected) in [
+        ("mpirun: Error: unknown option \"--foo\"\n", "refused: mpirun: unknown option \"--foo\""),
         ("[head:04711] *** Process received signal ***\n", "noise"),
         ("mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate\n", "noise"),
-        ("ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n", "noise"),
         ("2 total processes failed to start\n", "noise"),
         ("[head:4711] 3 more processes have sent help message help-mpi-btl-tcp.txt / x\n", "noise"),
         // A rank's own, and mpirun's word on ranks: why the program ended.
@@ -296,10 +358,14 @@ fn what_mpirun_says() {
             "mpirun noticed that process rank 2 with PID 0 on node node2 exited on signal 9 (Killed).\n",
             "passed on",
         ),
-        ("MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 17.\n", "passed on"),
+        // Words of programs that look like a launcher's.
+        ("train.py: error: unrecognized arguments: --lr\n", "passed on"),
+        ("solver: Error: unknown option \"--foo\"\n", "passed on"),
+        ("hook.sh could not be executed\n", "passed on"),
+        ("retry: we have lost communication with a remote daemon, on node node1\n", "passed on"),
         ("step 7 of 9\n", "passed on"),
     ] {
-        assert_eq!(shown(mpirun().understand(text, 4711).as_ref()), expected, "{text}");
+        assert_eq!(said(text), expected, "{text}");
     }
 }
 
@@ -328,6 +394,9 @@ fn what_srun_says() {
             "srun: error: Only allocated 3 nodes asked for 9\n",
             "refused: srun: Only allocated 3 nodes asked for 9",
         ),
+        // In the words of the library of 22.05.
+        ("srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n", "waits"),
+        ("srun: Job 7 step creation still disabled, retrying (Requested nodes are busy)\n", "waits"),
         // Shown when nothing else explains the end.
         ("srun: error: node0: task 0: Exited with exit code 3\n", "noise"),
         ("srun: error: node1: task 1: Killed\n", "noise"),
@@ -353,6 +422,8 @@ fn what_flux_says() {
             "refused: flux: 0.1s: job.exception type=alloc severity=0 unsatisfiable request\n",
         ),
         ("step 3\n", "passed on"),
+        // A program's own.
+        ("my.sh: flux-shell: No such file or directory\n", "passed on"),
     ] {
         assert_eq!(shown(flux.understand(text, 1).as_ref()).trim_end(), expected.trim_end(), "{text}");
     }

@@ -1,10 +1,15 @@
 //! The end of a job, whichever: done, given up, asked to end, halted. The newest protected dataset is brought to the PFS
 //! while coordinators live; where they do not, new ones are started for it. What could not be saved is named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::time::Duration;
 
-use super::{ATTACH_LIMIT, After, CLEAR_LIMIT, Coordinators, Look, Output, Phase, Start, Supervisor};
+use scrfs::config::ending::LAST;
+
+use super::{
+    ATTACH_LIMIT, After, CLEAR_LIMIT, Coordinators, Look, Output, Phase, SaveError, Start, Supervisor,
+};
 
 /// What saves keeps to its limit by itself; its launcher gets this much more.
 const LAUNCH: Duration = Duration::from_secs(15);
@@ -12,6 +17,10 @@ const LAUNCH: Duration = Duration::from_secs(15);
 const ATTACHES_MAX: u32 = 3;
 /// For the nodes to say what they have.
 const NAMING_LIMIT: Duration = Duration::from_secs(30);
+/// Of the allocation's last seconds ([`LAST`]), those that are kept for naming what is not saved when saving itself hangs,
+/// and those in which no node is asked any more.
+const NAMING: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(1);
 /// Signals that come so soon after one another are one asking: timeout(1), terminals and schedulers send one to a process and
 /// to its group.
 const ONE_ASKING: Duration = Duration::from_secs(1);
@@ -39,17 +48,29 @@ impl Supervisor {
     /// No program runs, and none will: saves what there is, and ends.
     pub(super) fn end(&mut self, now: Duration, code: u8, done: bool, out: &mut Vec<Output>) {
         let end = self.end_of(now, code, done);
-        // Without a run nothing is newer than what the last scrfs-run left.
-        if self.runs == 0 || (!done && self.plan.end.grace.is_zero()) {
+        if !self.has_to_save(done) {
             return self.clear(now, After::Finish(code), out);
         }
         self.save(now, end, out);
     }
 
+    /// Without a run nothing is newer than what the last scrfs-run left; that may not be saved either.
+    fn has_to_save(&self, done: bool) -> bool {
+        (self.runs > 0 || !self.unsaved.is_empty()) && (done || !self.plan.end.grace.is_zero())
+    }
+
     fn end_of(&self, now: Duration, code: u8, done: bool) -> End {
         let grace = self.plan.end.grace;
         let limit = if done { self.plan.flush_limit.max(grace) } else { grace };
-        End { code, done, by: now + limit }
+        End { code, done, by: self.in_allocation(now, limit, LAST) }
+    }
+
+    /// So much time from now, or until so much before the allocation ends, if that is earlier. One that has not ended when it
+    /// should have is of no account.
+    fn in_allocation(&self, now: Duration, limit: Duration, before: Duration) -> Duration {
+        let at = now + limit;
+        let left = self.left.filter(|left| *left > now);
+        left.map_or(at, |left| at.min(left.saturating_sub(before)).max(now))
     }
 
     pub(super) fn save(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
@@ -66,18 +87,20 @@ impl Supervisor {
         let Some(host) = self.used.first().cloned() else { return };
         let limit = end.by.saturating_sub(now).max(Duration::from_secs(1));
         let newest = !self.plan.end.grace.is_zero();
-        self.deadline = Some(now + limit + LAUNCH);
+        self.deadline = Some(self.in_allocation(now, limit + LAUNCH, NAMING));
         let what = if newest { "saving the newest dataset" } else { "waiting for what is being flushed" };
         out.push(Output::Say(format!("no program runs any more: {what}, for at most {} s", limit.as_secs())));
         out.push(Output::Save { host, limit, due: end.done, newest });
     }
 
-    /// With all nodes of the last run programs' places are as they were; where one is lost, its part is rebuilt.
+    /// With all nodes of the last run programs' places are as they were; where one is lost, or no coordinators have been on
+    /// them, what is missing is rebuilt.
     pub(super) fn attach_to_save(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
-        let lost = self.used.iter().any(|host| self.excluded.contains(host));
-        if lost {
-            let live = self.plan.hosts.iter().filter(|host| !self.excluded.contains(*host));
-            self.used = live.take(self.plan.nodes.max(1)).cloned().collect();
+        if self.used.iter().any(|host| self.excluded.contains(host)) {
+            self.start = Start::Restart;
+        }
+        if self.start == Start::Restart {
+            self.used = self.savers();
         }
         if self.save_attaches >= ATTACHES_MAX || now >= end.by || self.used.is_empty() {
             return self.cannot_save(now, end, out);
@@ -85,20 +108,60 @@ impl Supervisor {
         self.save_attaches += 1;
         self.deadline = Some(end.by.min(now + ATTACH_LIMIT));
         out.push(Output::Say("starting coordinators to save the newest dataset".to_owned()));
-        self.start_coordinators(if lost { Start::Restart } else { Start::Attach }, true, out);
+        self.start_coordinators(self.start, true, out);
     }
 
-    pub(super) fn saved(&mut self, now: Duration, result: Result<(), String>, out: &mut Vec<Output>) {
+    /// Who has something unsaved, and others until they are as many as run the program.
+    fn savers(&self) -> Vec<String> {
+        let has = |host: &&String| self.unsaved.values().any(|hosts| hosts.contains(*host));
+        let live = || self.plan.hosts.iter().filter(|host| !self.excluded.contains(*host));
+        let holders = live().filter(has).count();
+        let others = live().filter(|host| !has(host));
+        let chosen: BTreeSet<&String> =
+            live().filter(has).chain(others).take(self.plan.nodes.max(holders).max(1)).collect();
+        live().filter(|host| chosen.contains(host)).cloned().collect()
+    }
+
+    /// Coordinators that were started to save have presented a dataset: is it what is to be saved?
+    pub(super) fn presented(
+        &mut self,
+        now: Duration,
+        end: End,
+        current: Option<&OsStr>,
+        out: &mut Vec<Output>,
+    ) {
+        let current = current.unwrap_or_default().to_string_lossy();
+        let is_it = |what: &String| what.strip_prefix(&*current).is_some_and(|rest| rest.starts_with(" ("));
+        // What a later run has protected is not known here.
+        let is_stale = self.unsaved_at < self.runs;
+        let end = if is_stale || self.unsaved.is_empty() || self.unsaved.keys().any(is_it) {
+            end
+        } else {
+            out.push(Output::Say("what is not saved could not be rebuilt".to_owned()));
+            self.tell_memory(out);
+            End { code: failed(end.code), ..end }
+        };
+        self.phase = Phase::Saving(end);
+        self.await_saved(now, end, out);
+    }
+
+    pub(super) fn saved(&mut self, now: Duration, result: Result<(), SaveError>, out: &mut Vec<Output>) {
         let Phase::Saving(end) = self.phase else { return };
         // Coordinators that died meanwhile are on their way back; their `ready` asks again.
         if !self.is_settled() {
             return;
         }
-        let code = result.as_ref().map_or_else(|_| failed(end.code), |()| end.code);
-        if let Err(why) = result {
-            out.push(Output::Say(format!("not all is saved: {why}")));
+        match result {
+            Ok(()) => self.clear(now, After::Finish(end.code), out),
+            Err(SaveError::Named) => {
+                out.push(Output::Say("not all is saved: the lines above say what".to_owned()));
+                self.clear(now, After::Finish(failed(end.code)), out);
+            }
+            Err(SaveError::Failed(why)) => {
+                out.push(Output::Say(format!("not all is saved: {why}")));
+                self.ask_what_is_unsaved(now, End { code: failed(end.code), ..end }, out);
+            }
         }
-        self.clear(now, After::Finish(code), out);
     }
 
     /// There are no coordinators to do it: the nodes tell what they have.
@@ -107,33 +170,55 @@ impl Supervisor {
         if self.coordinators != Coordinators::Down {
             out.push(Output::StopCoordinators);
         }
-        let hosts: Vec<String> =
-            self.used.iter().filter(|host| !self.excluded.contains(*host)).cloned().collect();
-        if hosts.is_empty() {
-            return self.clear(now, After::Finish(end.code), out);
-        }
+        self.ask_what_is_unsaved(now, end, out);
+    }
+
+    fn ask_what_is_unsaved(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
+        let live = |host: &&String| !self.excluded.contains(*host);
+        let hosts: Vec<String> = self.used.iter().filter(live).cloned().collect();
         self.phase = Phase::Naming(end);
-        self.deadline = Some(now + NAMING_LIMIT);
+        self.deadline = Some(self.in_allocation(now, NAMING_LIMIT, SILENCE));
+        if hosts.is_empty() || self.deadline.is_some_and(|at| at <= now) {
+            return self.name_from_memory(now, end, out);
+        }
         self.ask(hosts, false, true, out);
     }
 
     pub(super) fn name_unsaved(&mut self, now: Duration, end: End, nodes: &[Look], out: &mut Vec<Output>) {
-        let mut unsaved: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for node in nodes {
-            if let Some(what) = &node.unsaved {
-                unsaved.entry(what).or_default().push(&node.host);
-            }
+        let unsaved = unsaved_of(nodes.iter());
+        // Who has nothing of it may not know of it.
+        let is_silent = |host: &String| nodes.iter().all(|node| node.host != *host || node.problem.is_some());
+        let unheard = !self.unsaved.is_empty() && self.unsaved.values().flatten().all(is_silent);
+        if nodes.iter().all(|node| node.problem.is_some()) || unsaved.is_empty() && unheard {
+            return self.name_from_memory(now, end, out);
         }
-        for (what, hosts) in &unsaved {
-            let hosts = hosts.join(" ");
-            out.push(Output::Say(format!("not on the PFS: {what}; it is in the caches of {hosts}")));
-        }
-        let mut code = end.code;
-        if !unsaved.is_empty() {
-            out.push(Output::Hint(LATER));
-            code = failed(code);
-        }
+        tell_unsaved(&unsaved, "not on the PFS", out);
+        let code = if unsaved.is_empty() { end.code } else { failed(end.code) };
         self.clear(now, After::Finish(code), out);
+    }
+
+    /// No node can be asked any more.
+    pub(super) fn name_from_memory(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
+        if self.unsaved.is_empty() {
+            out.push(Output::Say("what is not on the PFS is not known: no node says so in time".to_owned()));
+            out.push(Output::Hint(LATER));
+        }
+        self.tell_memory(out);
+        self.clear(now, After::Finish(failed(end.code)), out);
+    }
+
+    /// What the nodes said last.
+    pub(super) fn tell_memory(&self, out: &mut Vec<Output>) {
+        tell_unsaved(&self.unsaved, "not on the PFS when the nodes were looked at last", out);
+    }
+
+    /// What a look tells of what is not saved. A node that was away may have an older dataset: that is no loss.
+    pub(super) fn remember(&mut self, nodes: &[Look]) {
+        let answered = || nodes.iter().filter(|node| node.problem.is_none());
+        if let Some(newest) = answered().map(|node| node.newest).max() {
+            self.unsaved = unsaved_of(answered().filter(|node| node.newest == newest));
+            self.unsaved_at = self.runs;
+        }
     }
 
     /// A person or the scheduler wants the end; a second time, at once.
@@ -147,19 +232,23 @@ impl Supervisor {
             Phase::Stopping(_)
                 | Phase::Saving(_)
                 | Phase::Naming(_)
+                | Phase::LookingToEnd(_)
                 | Phase::Clearing(After::Finish(_) | After::Save(_))
         );
-        let saves = self.runs > 0 && !self.plan.end.grace.is_zero();
+        // While nodes are looked at it is not known whether anything is to be saved.
+        let looks = self.phase == Phase::Looking && !self.plan.end.grace.is_zero();
         out.push(Output::Say(format!(
             "signal {signal}: ending the job{}",
             if ends { " at once" } else { "" }
         )));
-        if ends || !saves {
+        if ends || !(looks || self.has_to_save(false)) {
             return self.clear(now, After::Finish(code), out);
         }
         let end = self.end_of(now, code, false);
         self.attach_at = None;
-        if self.phase == Phase::Clearing(After::Look) {
+        if self.phase == Phase::Looking {
+            self.phase = Phase::LookingToEnd(end);
+        } else if self.phase == Phase::Clearing(After::Look) {
             self.phase = Phase::Clearing(After::Save(end));
         } else if self.program_up {
             self.phase = Phase::Stopping(end);
@@ -170,45 +259,32 @@ impl Supervisor {
         }
     }
 
-    /// What a restart removes, before it does.
-    pub(super) fn tell_unsealed(&self, nodes: &[Look], out: &mut Vec<Output>) {
-        let what = if self.plan.end.keep_unsealed { "moves aside" } else { "removes" };
-        let some = self.name_unsealed(nodes, &format!("this restart {what}"), out);
-        if some && !self.plan.end.keep_unsealed {
-            out.push(Output::Hint("--keep-unsealed has them moved aside"));
+    /// The look that was under way when the end was asked for is over, and with it what it was to end on the nodes.
+    pub(super) fn looked_to_end(&mut self, now: Duration, end: End, nodes: &[Look], out: &mut Vec<Output>) {
+        if self.is_beneath_a_program(nodes, out) || !self.has_to_save(false) {
+            self.tell_memory(out);
+            return self.finish(end.code, out);
+        }
+        self.save(now, end, out);
+    }
+}
+
+fn unsaved_of<'a>(nodes: impl Iterator<Item = &'a Look>) -> BTreeMap<String, Vec<String>> {
+    let mut unsaved: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for node in nodes {
+        if let Some(what) = &node.unsaved {
+            unsaved.entry(what.clone()).or_default().push(node.host.clone());
         }
     }
+    unsaved
+}
 
-    /// What a program that is done leaves unsealed.
-    pub(super) fn tell_left(&self, nodes: &[Look], out: &mut Vec<Output>) {
-        let some = self.name_unsealed(nodes, "nothing saves", out);
-        let none = !some && nodes.iter().all(|node| node.newest == 0);
-        if none {
-            out.push(Output::Say("nothing was sealed: there is no checkpoint to save".to_owned()));
-        }
-        if some || none {
-            out.push(Output::Hint(
-                "`touch DIR/.complete` seals a directory; SCRFS_DATASET_PATTERN is for files beside directories",
-            ));
-        }
+fn tell_unsaved(unsaved: &BTreeMap<String, Vec<String>>, how: &str, out: &mut Vec<Output>) {
+    for (what, hosts) in unsaved {
+        let hosts = hosts.join(" ");
+        out.push(Output::Say(format!("{how}: {what}; it is in the caches of {hosts}")));
     }
-
-    fn name_unsealed(&self, nodes: &[Look], fate: &str, out: &mut Vec<Output>) -> bool {
-        let mut all: BTreeMap<&str, (u64, u64, Vec<&str>)> = BTreeMap::new();
-        for node in nodes.iter().filter(|node| self.used.contains(&node.host)) {
-            for unsealed in &node.unsealed {
-                let (files, bytes, hosts) = all.entry(&unsealed.name).or_default();
-                *files = files.saturating_add(unsealed.files);
-                *bytes = bytes.saturating_add(unsealed.bytes);
-                hosts.push(&node.host);
-            }
-        }
-        for (name, (files, bytes, hosts)) in &all {
-            let (bytes, hosts) = (scrfs_tools::output::bytes_for_people(*bytes), hosts.join(" "));
-            out.push(Output::Say(format!(
-                "{name} is not sealed: {fate} its {files} files ({bytes}) on {hosts}"
-            )));
-        }
-        !all.is_empty()
+    if !unsaved.is_empty() {
+        out.push(Output::Hint(LATER));
     }
 }

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use super::{After, Coordinators, Output, Phase, Supervisor};
+use super::{After, Coordinators, Look, Output, Part, Phase, SaveError, Supervisor};
 use crate::launcher::Refusal;
+
+/// A launcher that cannot launch says so within this time. What says so later is none.
+const LAUNCH_LIMIT: Duration = Duration::from_mins(1);
+/// And it ends within this time.
+const REFUSED_ENDS: Duration = Duration::from_secs(10);
 
 impl Supervisor {
     /// Somebody says that this node is lost: it is not asked, and nothing waits for it.
@@ -18,7 +23,7 @@ impl Supervisor {
         self.named.push(host.to_owned());
         match self.phase {
             Phase::Running | Phase::Recovering => {
-                self.code = 1;
+                (self.code, self.own_code) = (1, None);
                 self.clear(now, After::Look, out);
             }
             Phase::Checking => self.lost_at_the_end(now, out),
@@ -31,36 +36,85 @@ impl Supervisor {
                 }
             }
             Phase::Naming(_) | Phase::Clearing(_) => {}
-            Phase::Idle | Phase::Looking | Phase::Finished => return,
+            Phase::Idle | Phase::Looking | Phase::LookingToEnd(_) | Phase::Finished => return,
         }
         out.push(Output::Hurry);
     }
 
     pub(super) fn lost_at_the_end(&mut self, now: Duration, out: &mut Vec<Output>) {
-        out.push(Output::Say("exit 0, but a node was lost: this run does not count as done".to_owned()));
-        self.code = 1;
+        // A launcher that has lost a node may say anything.
+        if self.refusal.take().is_none() {
+            out.push(Output::Say("exit 0, but a node was lost: this run does not count as done".to_owned()));
+        }
+        (self.code, self.own_code) = (1, None);
         self.clear(now, After::Look, out);
     }
 
     /// Before anything has run, a launch error is one of the command line's; later on a node's death may look so too.
-    pub(super) fn refused(&mut self, refusal: Refusal) {
+    pub(super) fn refused(&mut self, now: Duration, refusal: Refusal) {
         let first = match self.phase {
             Phase::Recovering => self.runs == 0,
-            Phase::Running => self.runs == 1 && !self.node_lost,
+            Phase::Running => {
+                self.runs == 1 && !self.node_lost && now.saturating_sub(self.launched) <= LAUNCH_LIMIT
+            }
             _ => false,
         };
         if first {
-            self.refusal.get_or_insert(refusal);
+            self.refusal.get_or_insert((now, refusal));
         }
     }
 
-    /// The program's first launch has failed: told, and not tried again.
-    pub(super) fn not_launched(&mut self, now: Duration, out: &mut Vec<Output>) -> bool {
-        let Some(Refusal { what, hint }) = self.refusal.take() else { return false };
+    /// The program has ended: was that because it could not be started? A launcher that says so ends soon.
+    pub(super) fn is_refused(&mut self, now: Duration) -> bool {
+        self.refusal.take_if(|(at, _)| now.saturating_sub(*at) > REFUSED_ENDS);
+        self.refusal.is_some()
+    }
+
+    /// The program's first launch has failed: told, and not tried again. Unless something was protected meanwhile: then it
+    /// has run.
+    pub(super) fn not_launched(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
+        let Some((_, Refusal { what, hint })) = self.refusal.take() else { return };
+        if nodes.iter().any(|node| node.newest > self.newest) {
+            return self.failed(now, self.code, out);
+        }
+        out.push(Output::Explained);
         out.push(Output::Say(format!("the program was not started: {what}")));
         out.push(Output::Hint(hint));
         self.code = 1;
-        self.clear(now, After::Finish(1), out);
-        true
+        if self.unsaved.is_empty() {
+            return self.clear(now, After::Finish(1), out);
+        }
+        self.end(now, 1, false, out);
+    }
+
+    /// Something that has nothing to do with a node keeps a part from being started.
+    pub(super) fn cannot_start(&mut self, now: Duration, part: Part, why: &Refusal, out: &mut Vec<Output>) {
+        match (part, self.phase) {
+            (Part::Program, Phase::Running) => {
+                self.program_up = false;
+                self.give_up(now, &why.what, why.hint, out);
+            }
+            (Part::Program, _) => self.program_ended(now, 1, out),
+            (Part::Coordinators, Phase::Recovering) => {
+                self.coordinators = Coordinators::Down;
+                self.give_up(now, &why.what, why.hint, out);
+            }
+            (Part::Coordinators, _) => {
+                out.push(Output::Say(why.what.clone()));
+                out.push(Output::Hint(why.hint));
+                self.coordinators_ended(now, 1, out);
+            }
+            (Part::Save, _) => self.saved(now, Err(SaveError::Failed(why.what.clone())), out),
+        }
+    }
+
+    pub(super) fn cannot_look(&mut self, now: Duration, why: &Refusal, out: &mut Vec<Output>) {
+        match self.phase {
+            Phase::Looking => self.give_up(now, &why.what, why.hint, out),
+            Phase::LookingToEnd(end) => self.save(now, end, out),
+            Phase::Checking => self.end(now, 1, true, out),
+            Phase::Naming(end) => self.name_from_memory(now, end, out),
+            _ => {}
+        }
     }
 }

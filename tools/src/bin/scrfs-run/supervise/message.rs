@@ -37,8 +37,32 @@ pub(crate) struct EndPlan {
     pub(crate) halt_grace: Duration,
     /// What is left of the allocation when the supervisor begins, if that is known.
     pub(crate) left: Option<Duration>,
+    /// Somebody can be asked for that again.
+    pub(crate) asks: bool,
+    /// What ending the program and saving may take of it.
+    pub(crate) reserve: Duration,
+    /// `SCR_HALT_SECONDS`: coordinators stop the program so long before its end.
+    pub(crate) early: Duration,
     /// A restart moves aside what is not sealed.
     pub(crate) keep_unsealed: bool,
+}
+
+/// What is started and watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Program,
+    Coordinators,
+    /// `scrfs-ctl save` on a node.
+    Save,
+}
+
+/// Why not all is saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SaveError {
+    /// What is not on the PFS was named, with the reason.
+    Named,
+    /// Whoever was to save it has failed: nothing was named.
+    Failed(String),
 }
 
 /// How coordinators start (DESIGN 3).
@@ -57,6 +81,8 @@ pub(crate) struct Look {
     pub(crate) host: String,
     /// Why it cannot be used, if so.
     pub(crate) problem: Option<String>,
+    /// The scheduler's word, if no new job is to use it; this one still may.
+    pub(crate) leaving: Option<String>,
     /// The highest id that is protected there.
     pub(crate) newest: u64,
     /// Processes that a former scrfs-run of this job, now dead, had left there, and that were ended.
@@ -67,6 +93,8 @@ pub(crate) struct Look {
     pub(crate) writers: Vec<Living>,
     /// What a restart would remove.
     pub(crate) unsealed: Vec<Unsealed>,
+    /// Of how many others the same is true.
+    pub(crate) more_unsealed: u64,
     /// The newest protected dataset, in words, if it is not on the PFS.
     pub(crate) unsaved: Option<String>,
 }
@@ -85,6 +113,9 @@ pub(crate) enum Input {
         /// Why the job is to be halted, if the halt file says so.
         halt: Option<String>,
     },
+    /// Answers [`Output::AskEnd`], and comes with each look that precedes a run: when the allocation ends, by the
+    /// supervisor's clock. `None`: nobody says. [`Duration::MAX`]: never.
+    AllocationEnds(Option<Duration>),
     /// The coordinators say that a halt is due.
     HaltDue(String),
     /// The coordinators have settled; the dataset that they present, if any (restart only).
@@ -94,7 +125,11 @@ pub(crate) enum Input {
     /// The program's job ended with this exit code (128 + signal when one ended it).
     ProgramEnded(u8),
     /// Answers [`Output::Save`]: all is where it is to be, or why not.
-    Saved(Result<(), String>),
+    Saved(Result<(), SaveError>),
+    /// This machine or its configuration keeps a part from being started at all.
+    CannotStart(Part, Refusal),
+    /// The same of the answer to [`Output::Look`].
+    CannotLook(Refusal),
     /// A person or the scheduler wants the end.
     Signal(u8),
     /// The launcher, the scheduler or other nodes name a node as lost.
@@ -142,6 +177,8 @@ pub(crate) enum Output {
         /// `SCRFS_RUN`, from 1.
         run: u32,
     },
+    /// Ask when the allocation ends: somebody may have moved that.
+    AskEnd,
     /// Send it this signal.
     SignalProgram(u8),
     /// End it; [`Input::ProgramEnded`] follows.
@@ -167,6 +204,8 @@ pub(crate) enum Output {
     Say(String),
     /// For people: what to do about what was said last.
     Hint(&'static str),
+    /// What launchers say about the failure is told in words of our own.
+    Explained,
     /// The end, with this exit code.
     Finish(u8),
 }

@@ -1,4 +1,5 @@
 mod ending;
+mod losing;
 
 use scrfs_tools::probe::Living;
 
@@ -27,6 +28,9 @@ fn plan() -> Plan {
             signal: 10,
             halt_grace: Duration::from_secs(30),
             left: None,
+            asks: false,
+            reserve: Duration::from_secs(132),
+            early: Duration::ZERO,
             keep_unsealed: false,
         },
     }
@@ -70,6 +74,11 @@ impl Story {
         self.tell(Input::Looked { serial, nodes, halt: None })
     }
 
+    fn looked_as(&mut self, nodes: Vec<Look>) -> &mut Self {
+        let serial = self.serial;
+        self.tell(Input::Looked { serial, nodes, halt: None })
+    }
+
     fn ready(&mut self, current: &str) -> &mut Self {
         let current = (!current.is_empty()).then(|| current.into());
         self.tell(Input::Ready(current))
@@ -77,6 +86,15 @@ impl Story {
 
     fn coordinators_end(&mut self) -> &mut Self {
         self.tell(Input::CoordinatorsEnded(75))
+    }
+
+    fn said(&self) -> String {
+        format!("{:?}", self.out)
+    }
+
+    /// In how many seconds it is to be told the time.
+    fn wakes(&self) -> Option<u64> {
+        self.out.iter().find_map(|o| if let Output::Wake(after) = o { Some(after.as_secs()) } else { None })
     }
 
     /// What was decided, without talk and timers.
@@ -99,12 +117,13 @@ impl Story {
                 Output::StopProgram => Some("stop program".to_owned()),
                 Output::StopCoordinators => Some("stop coordinators".to_owned()),
                 Output::Hurry => Some("hurry".to_owned()),
+                Output::AskEnd => Some("ask for the end".to_owned()),
                 Output::SignalProgram(signal) => Some(format!("signal {signal}")),
                 Output::Save { host, limit, due, .. } => {
                     Some(format!("save {host} {}{}", limit.as_secs(), if *due { " due" } else { "" }))
                 }
                 Output::Finish(code) => Some(format!("finish {code}")),
-                Output::Wake(_) | Output::Say(_) | Output::Hint(_) => None,
+                Output::Wake(_) | Output::Say(_) | Output::Hint(_) | Output::Explained => None,
             })
             .collect();
         assert_eq!(got, expected, "{:?}", self.out);
@@ -119,6 +138,10 @@ impl Story {
         story.ready("").expect(&["program n0 n1 n2 n3 from -"]);
         story
     }
+}
+
+fn lost(host: &str) -> Input {
+    Input::Lost { host: host.to_owned(), how: "has lost its power (says a test)" }
 }
 
 #[test]
@@ -195,6 +218,39 @@ fn exit_0_counts_only_when_the_nodes_are_there() {
     s.looked(&[], 4).expect(&["Restart n0 n2 n3 n4"]);
 }
 
+fn unsaved(host: &str) -> Look {
+    Look { host: host.to_owned(), newest: 5, unsaved: Some("ck.5 (dataset 5)".to_owned()), ..Look::default() }
+}
+
+fn leaving(host: &str) -> Look {
+    Look { host: host.to_owned(), newest: 4, leaving: Some("draining".to_owned()), ..Look::default() }
+}
+
+#[test]
+fn a_node_that_is_drained_disturbs_no_program() {
+    // Its program has done its work there.
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(vec![leaving("n1")]).expect(&["save n0 600 due"]);
+    // Nor is it to blame when coordinators die twice.
+    let mut s = Story::running(plan());
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(vec![leaving("n1")]).expect(&[]);
+}
+
+#[test]
+fn a_node_that_is_drained_is_used_last() {
+    let mut s = Story::of(plan());
+    s.looked_as(vec![leaving("n1")]).expect(&["Restart n0 n2 n3 n4"]);
+    assert!(format!("{:?}", s.out).contains("n1 is used last: the scheduler says that it is draining"));
+    // In its place, and not left out for good.
+    s.ready("").tell(lost("n4")).tell(Input::ProgramEnded(137));
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3"]);
+    s.looked_as(vec![leaving("n1")]).expect(&["Restart n0 n1 n2 n3"]);
+    assert!(format!("{:?}", s.out).contains("n1 is used all the same"), "{:?}", s.out);
+}
+
 #[test]
 fn two_fruitless_runs_are_enough() {
     let mut s = Story::running(plan());
@@ -234,6 +290,27 @@ fn broken_recoveries_are_bounded() {
     s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
     s.after(900).tell(Input::Tick).expect(&["stop coordinators"]);
     s.coordinators_end().expect(&["finish 1"]);
+}
+
+#[test]
+fn a_launch_that_hangs_is_doubted_long_before_it_is_given_up() {
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    s.after(10).tell(Input::Tick).expect(&[]);
+    s.after(10).tell(Input::Tick).expect(&[]);
+    assert_eq!(s.wakes(), Some(5));
+    s.after(5).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    // All are there: a rebuild may take its time, and they are asked again.
+    s.looked(&[], 0).expect(&[]);
+    s.after(60).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&["n2"], 0).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: false, .. }), "{}", s.said());
+    s.looked(&[], 0).expect(&["Restart n0 n1 n3 n4"]);
+    // Once they are ready nobody doubts.
+    s.after(20).ready("");
+    s.after(30).tell(Input::Tick).expect(&[]);
 }
 
 #[test]
@@ -277,11 +354,13 @@ fn coordinators_that_die_during_the_last_flush_are_replaced() {
 }
 
 #[test]
-fn a_flush_that_does_not_end_is_left() {
+fn a_flush_that_does_not_end_is_left_and_named() {
     let mut s = Story::running(plan());
     s.tell(Input::ProgramEnded(0));
     s.looked(&[], 5).expect(&["save n0 600 due"]);
-    s.after(700).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.after(700).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(vec![unsaved("n1")]).expect(&["stop coordinators"]);
+    assert!(s.said().contains("not on the PFS: ck.5 (dataset 5); it is in the caches of n1"), "{}", s.said());
     s.coordinators_end().expect(&["finish 1"]);
 }
 
@@ -326,65 +405,4 @@ fn orphans_that_were_ended_are_told_and_stop_nothing() {
     let nodes = vec![Look { host: "n3".to_owned(), orphans: 2, ..Look::default() }];
     s.tell(Input::Looked { serial, nodes, halt: None }).expect(&["Restart n0 n1 n2 n3"]);
     assert!(format!("{:?}", s.out).contains("n3: ended 2 processes"), "{:?}", s.out);
-}
-
-fn lost(host: &str) -> Input {
-    Input::Lost { host: host.to_owned(), how: "has lost its power (says a test)" }
-}
-
-#[test]
-fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
-    let mut s = Story::running(plan());
-    s.tell(lost("n2")).expect(&["stop program", "stop coordinators", "hurry"]);
-    // Once; and whoever is no node of this job does not count.
-    s.tell(lost("n2")).expect(&[]);
-    s.tell(lost("elsewhere")).expect(&[]);
-    s.tell(Input::ProgramEnded(137)).expect(&[]);
-    s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
-    assert!(matches!(s.out[0], Output::Look { doubt: false, .. }), "{:?}", s.out);
-    s.looked(&[], 7).expect(&["Restart n0 n1 n3 n4"]);
-    // A second one, in the midst of recovery.
-    s.tell(lost("n0")).expect(&["stop coordinators", "hurry"]);
-    s.coordinators_end().expect(&["look+sweep n1 n3 n4"]);
-    s.looked(&[], 7).expect(&["finish 1"]);
-}
-
-#[test]
-fn a_spare_that_is_lost_disturbs_nobody() {
-    let mut s = Story::running(plan());
-    s.tell(lost("n4")).expect(&[]);
-    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
-    s.looked(&[], 5).expect(&["save n0 600 due"]);
-}
-
-#[test]
-fn a_node_lost_while_others_end_hurries_them_and_one_lost_at_the_end_counts() {
-    let mut s = Story::running(plan());
-    s.tell(Input::ProgramEnded(205)).expect(&["stop coordinators"]);
-    s.tell(lost("n1")).expect(&["hurry"]);
-    s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
-    let mut s = Story::running(plan());
-    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
-    s.tell(lost("n1")).expect(&["stop coordinators", "hurry"]);
-}
-
-#[test]
-fn a_first_launch_that_fails_is_told_and_not_tried_again() {
-    let refusal = || Refusal { what: "there is no program x".to_owned(), hint: "look" };
-    let mut s = Story::running(plan());
-    s.tell(Input::Refused(refusal())).expect(&[]);
-    s.tell(Input::ProgramEnded(134)).expect(&["stop coordinators"]);
-    assert!(s.out.contains(&Output::Hint("look")), "{:?}", s.out);
-    s.coordinators_end().expect(&["finish 1"]);
-    // The coordinators' own.
-    let mut s = Story::of(plan());
-    s.looked(&[], 0).tell(Input::Refused(refusal()));
-    s.coordinators_end().expect(&["finish 1"]);
-    // Later on it may be a node's death that looks so.
-    let mut s = Story::running(plan());
-    s.tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
-    s.coordinators_end();
-    s.looked(&[], 1).ready("x");
-    s.tell(Input::Refused(refusal())).tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
-    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
 }

@@ -1,6 +1,6 @@
 //! The end of a job, and halting.
 
-use scrfs_tools::probe::Unsealed;
+use scrfs_tools::probe::{Stage, Unsealed};
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn what_is_done_is_saved() {
     let mut s = Story::running(saving());
     s.after(5).tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
     s.looked(&[], 5).expect(&["save n0 600 due"]);
-    s.tell(Input::Saved(Err("x".to_owned()))).expect(&["stop coordinators"]);
+    s.tell(Input::Saved(Err(SaveError::Named))).expect(&["stop coordinators"]);
     s.coordinators_end().expect(&["finish 1"]);
 
     // Whoever forgot the marker hears of it.
@@ -62,7 +62,7 @@ fn a_node_that_is_lost_while_the_job_ends_has_its_part_rebuilt_too() {
     s.looked(&[], 5).expect(&["save n0 600 due"]);
     s.after(2).tell(lost("n0")).expect(&["stop coordinators", "hurry"]);
     // Its daemon was asked; that it does not answer tells nothing.
-    s.tell(Input::Saved(Err("no answer".to_owned()))).expect(&[]);
+    s.tell(Input::Saved(Err(SaveError::Failed("no answer".to_owned())))).expect(&[]);
     s.coordinators_end().expect(&["Restart n1 n2 n3 n4"]);
     assert!(s.out.iter().any(|o| matches!(o, Output::StartCoordinators { keep: true, .. })), "{:?}", s.out);
     s.ready("ck.5").expect(&["save n1 598 due"]);
@@ -91,7 +91,7 @@ fn a_halted_program_that_loses_a_node_is_not_started_again() {
     s.tell(Input::ProgramEnded(137)).coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
     s.looked(&[], 5).expect(&["Restart n0 n2 n3 n4"]);
     s.ready("ck.5").expect(&["save n0 60"]);
-    s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 1"]);
+    s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 75"]);
 }
 
 #[test]
@@ -168,6 +168,13 @@ fn a_program_that_does_not_end_gets_the_signal_and_is_ended() {
     s.after(10).tell(Input::ProgramEnded(138)).expect(&["save n0 60"]);
     s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 75"]);
 
+    // One that saves itself at the signal, and ends well.
+    let mut s = Story::running(saving());
+    halt(&mut s).after(30).tell(Input::Tick).expect(&["signal 10"]);
+    s.after(10).tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
+    s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 75"]);
+
     let mut s = Story::running(saving());
     halt(&mut s).after(30).tell(Input::Tick).expect(&["signal 10"]);
     s.after(30).tell(Input::Tick).expect(&["stop program"]);
@@ -193,32 +200,102 @@ fn the_halt_file_keeps_a_program_from_being_started() {
     s.expect(&["Attach n0 n1 n2 n3"]);
 }
 
+fn ends_in(seconds: u64) -> Plan {
+    Plan { end: EndPlan { left: Some(Duration::from_secs(seconds)), ..saving().end }, ..saving() }
+}
+
 #[test]
 fn before_the_allocation_ends_the_program_does() {
-    let end = EndPlan { left: Some(Duration::from_mins(10)), ..saving().end };
-    let mut s = Story::running(Plan { end, ..saving() });
-    assert_eq!(
-        s.out.iter().find_map(|o| if let Output::Wake(at) = o { Some(at.as_secs()) } else { None }),
-        Some(510)
-    );
-    s.after(509).tell(Input::Tick).expect(&[]);
+    let mut s = Story::running(ends_in(600));
+    assert_eq!(s.wakes(), Some(468));
+    s.after(467).tell(Input::Tick).expect(&[]);
     s.after(1).tell(Input::Tick).expect(&[]);
-    assert!(format!("{:?}", s.out).contains("halting, because the allocation ends in 90 s"), "{:?}", s.out);
+    assert!(s.said().contains("halting, because the allocation ends in 132 s"), "{}", s.said());
     s.after(30).tell(Input::Tick).expect(&["signal 10"]);
-    s.after(5).tell(Input::ProgramEnded(9)).expect(&["save n0 60"]);
+    // One that ignores all is killed, and the newest dataset has all of its time even then.
+    s.after(30).tell(Input::Tick).expect(&["stop program"]);
+    s.after(4).tell(Input::ProgramEnded(137)).expect(&["save n0 60"]);
     // Too late to begin.
-    let mut s = Story::of(Plan { end, ..saving() });
-    s.after(510).looked(&[], 0).expect(&["finish 75"]);
+    let mut s = Story::of(ends_in(600));
+    s.after(468).looked(&[], 0).expect(&["finish 75"]);
     // Nothing is to be saved: the scheduler ends it.
-    let end = EndPlan { grace: Duration::ZERO, ..end };
+    let end = EndPlan { grace: Duration::ZERO, ..ends_in(600).end };
     let mut s = Story::running(Plan { end, ..saving() });
     s.after(599).tell(Input::Tick).expect(&[]);
     assert!(s.out.is_empty(), "{:?}", s.out);
 }
 
 #[test]
+fn an_end_that_was_moved_is_asked_for_before_the_program_is_stopped() {
+    let asking = || Plan { end: EndPlan { asks: true, ..ends_in(600).end }, ..saving() };
+    let ends = |at: u64| Input::AllocationEnds(Some(Duration::from_secs(at)));
+    let mut s = Story::running(asking());
+    assert_eq!(s.wakes(), Some(408));
+    s.after(408).tell(Input::Tick).expect(&["ask for the end"]);
+    // A second more or less is none.
+    s.tell(ends(601)).expect(&[]);
+    assert_eq!(s.wakes(), Some(45));
+    s.after(45).tell(Input::Tick).expect(&["ask for the end"]);
+    // Moved: new coordinators know it.
+    s.tell(ends(1200)).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.ready("").after(200).tell(Input::Tick).expect(&[]);
+    s.after(355).tell(Input::Tick).expect(&["ask for the end"]);
+    // No answer: what is known holds.
+    s.tell(Input::AllocationEnds(None)).after(45).tell(Input::Tick).expect(&["ask for the end"]);
+    s.tell(Input::AllocationEnds(None)).after(15).tell(Input::Tick).expect(&[]);
+    assert!(s.said().contains("halting, because the allocation ends in 132 s"), "{}", s.said());
+
+    // Coordinators that go by the former end.
+    let due = || Input::HaltDue("the allocation ends in 140 s, and saving may take 140 s".to_owned());
+    let mut s = Story::running(asking());
+    s.after(300).tell(due()).expect(&["ask for the end"]);
+    s.tell(ends(1200)).expect(&["stop coordinators"]);
+    assert!(!s.said().contains("halting"), "{}", s.said());
+    let mut s = Story::running(asking());
+    s.after(300).tell(due()).tell(ends(600)).expect(&[]);
+    assert!(s.said().contains("halting, because the allocation ends in 140 s"), "{}", s.said());
+    // It has none any more.
+    let mut s = Story::running(asking());
+    s.after(408)
+        .tell(Input::Tick)
+        .tell(Input::AllocationEnds(Some(Duration::MAX)))
+        .expect(&["stop coordinators"]);
+    assert_eq!(s.wakes(), None);
+    // Between two runs: less than there was.
+    let mut s = Story::running(asking());
+    s.after(9).tell(Input::ProgramEnded(9)).coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    s.tell(ends(100)).expect(&[]);
+    s.looked(&[], 5).expect(&["Attach n0 n1 n2 n3"]);
+    assert!(s.said().contains("halted, because the allocation ends in 91 s"), "{}", s.said());
+    assert!(
+        s.said().contains("the next job with this prefix") && !s.said().contains("--remove"),
+        "{}",
+        s.said()
+    );
+}
+
+#[test]
+fn nothing_waits_longer_than_the_allocation_lasts() {
+    // A program that is done in its last minutes: ten more for its flushes are more than there is.
+    let mut s = Story::running(ends_in(600));
+    s.after(460).tell(Input::ProgramEnded(0));
+    s.looked(&[], 5).expect(&["save n0 132 due"]);
+    // Whoever saves hangs: what is there is named before the end.
+    assert_eq!(s.wakes(), Some(135));
+    s.after(135).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    assert_eq!(s.wakes(), Some(4));
+    s.after(4).tell(Input::Tick).expect(&["stop coordinators"]);
+    assert!(s.said().contains("what is not on the PFS is not known"), "{}", s.said());
+    // One that has not ended when it should have is not counted on.
+    let mut s = Story::running(ends_in(600));
+    s.after(700).tell(Input::ProgramEnded(0));
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
+}
+
+#[test]
 fn what_a_restart_removes_is_named_before() {
-    let unsealed = |bytes| vec![Unsealed { name: "ck.9".to_owned(), files: 2, bytes }];
+    let unsealed = |bytes| vec![Unsealed { name: "ck.9".to_owned(), stage: Stage::Open, files: 2, bytes }];
     let nodes: Vec<Look> = [("n0", 1024), ("n2", 2048), ("n4", 99)]
         .map(|(host, bytes)| Look { host: host.to_owned(), unsealed: unsealed(bytes), ..Look::default() })
         .to_vec();
@@ -232,4 +309,154 @@ fn what_a_restart_removes_is_named_before() {
         assert!(said.contains(&line), "{said}");
         assert_eq!(said.contains("--keep-unsealed"), !keep, "{said}");
     }
+}
+
+#[test]
+fn what_was_being_sealed_or_was_changed_since_is_named_too_and_nothing_is_cut_in_silence() {
+    let unsealed = |stage| Unsealed { name: "ck.9".to_owned(), stage, files: 2, bytes: 1024 };
+    let unsealed = [Stage::Sealing, Stage::Changed].map(unsealed).to_vec();
+    let nodes = |more| {
+        let look = Look { host: "n0".to_owned(), newest: 9, unsealed: unsealed.clone(), ..Look::default() };
+        vec![Look { more_unsealed: more, ..look.clone() }, Look { host: "n1".to_owned(), ..look }]
+    };
+    let mut s = Story::of(plan());
+    s.looked_as(nodes(5)).expect(&["Restart n0 n1 n2 n3"]);
+    for line in [
+        "ck.9 was being sealed: unless that is done, this restart removes its files on n0 n1",
+        "ck.9 was changed since it was sealed: this restart removes 4 changed files (2.0 KiB) on n0 n1",
+        "and this restart removes 5 more on n0",
+    ] {
+        assert!(s.said().contains(line), "{line}: {}", s.said());
+    }
+    // At its end a program's seals are waited for.
+    s.ready("ck.9").tell(Input::ProgramEnded(0));
+    s.looked_as(nodes(0));
+    assert!(
+        s.said().contains("nothing saves 4 changed files") && !s.said().contains("being sealed"),
+        "{}",
+        s.said()
+    );
+}
+
+/// After a requeue: what the caches have, and the PFS has not.
+fn left_by_the_last(s: &mut Story) -> &mut Story {
+    s.looked_as(vec![unsaved("n0"), unsaved("n2"), unsaved("n4")])
+}
+
+#[test]
+fn what_the_last_scrfs_run_left_is_saved_where_no_program_is_started() {
+    // A halt file.
+    let mut s = Story::of(saving());
+    let nodes =
+        vec![unsaved("n0"), unsaved("n2"), unsaved("n4"), Look { host: "n1".into(), ..Look::default() }];
+    let serial = s.serial;
+    let halted = || Some("the halt file says stop".to_owned());
+    s.tell(Input::Looked { serial, nodes, halt: halted() });
+    // Those that have it, and others until they are enough.
+    s.expect(&["Restart n0 n1 n2 n4"]);
+    assert!(s.out.iter().any(|o| matches!(o, Output::StartCoordinators { keep: true, .. })), "{}", s.said());
+    s.ready("ck.5").expect(&["save n0 60"]);
+    s.tell(Input::Saved(Ok(()))).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["finish 75"]);
+    // Nothing is unsaved: nothing is started. A node that was away, and has less, is no reason.
+    let mut s = Story::of(saving());
+    let nodes = vec![unsaved("n0"), Look { host: "n1".into(), newest: 9, ..Look::default() }];
+    let serial = s.serial;
+    s.tell(Input::Looked { serial, nodes, halt: halted() }).expect(&["finish 75"]);
+
+    // Too little time; too few nodes.
+    let mut s = Story::of(ends_in(100));
+    left_by_the_last(&mut s).expect(&["Restart n0 n1 n2 n4"]);
+    s.ready("ck.5").expect(&["save n0 60"]);
+    let mut s = Story::of(Plan { min_nodes: Some(6), ..saving() });
+    left_by_the_last(&mut s).expect(&["Restart n0 n1 n2 n4"]);
+    // With SCRFS_END_GRACE=0 it stays where it is.
+    let mut s = Story::of(Plan { min_nodes: Some(6), ..plan() });
+    left_by_the_last(&mut s).expect(&["finish 1"]);
+}
+
+#[test]
+fn what_the_last_scrfs_run_left_is_saved_or_named_when_recovery_fails() {
+    let mut s = Story::of(saving());
+    left_by_the_last(&mut s).expect(&["Restart n0 n1 n2 n3"]);
+    for _ in 1..RECOVERIES_MAX {
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        left_by_the_last(&mut s).expect(&["Restart n0 n1 n2 n3"]);
+    }
+    s.coordinators_end().expect(&["Restart n0 n1 n2 n4"]);
+    for _ in 1..3 {
+        s.coordinators_end().expect(&["Restart n0 n1 n2 n4"]);
+    }
+    s.coordinators_end().expect(&["look n0 n1 n2 n4"]);
+    // One is left, that has nothing of it.
+    s.looked(&["n0", "n2", "n4"], 0).expect(&["finish 1"]);
+    let line = "not on the PFS when the nodes were looked at last: ck.5 (dataset 5); it is in the caches of n0 n2 n4";
+    assert!(s.said().contains(line), "{}", s.said());
+
+    // TERM while it recovers.
+    let mut s = Story::of(saving());
+    left_by_the_last(&mut s).tell(Input::Signal(15)).expect(&[]);
+    s.ready("ck.5").expect(&["save n0 60"]);
+    let mut s = Story::of(saving());
+    left_by_the_last(&mut s).tell(Input::Signal(15)).expect(&[]);
+    s.coordinators_end().expect(&["Restart n0 n1 n2 n4"]);
+
+    // What is presented is not it.
+    let mut s = Story::of(saving());
+    left_by_the_last(&mut s).tell(Input::Signal(15));
+    s.ready("ck").expect(&["save n0 60"]);
+    assert!(s.said().contains("looked at last: ck.5 (dataset 5)"), "{}", s.said());
+    s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 143"]);
+
+    // Another program lives: nothing is started, and it is named.
+    let mut s = Story::of(saving());
+    let foreign = vec![Living { pid: 71, what: "lmp".to_owned() }];
+    s.looked_as(vec![Look { foreign, ..unsaved("n0") }]).expect(&["finish 1"]);
+    assert!(s.said().contains("looked at last: ck.5 (dataset 5)"), "{}", s.said());
+}
+
+#[test]
+fn a_signal_in_the_midst_of_a_look_waits_for_its_answer() {
+    // The look ends what is left of this run: what saves must not be among it.
+    let mut s = Story::running(saving());
+    s.tell(Input::ProgramEnded(9)).coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    s.tell(Input::Signal(15)).expect(&[]);
+    s.after(2).looked(&[], 1).expect(&["Attach n0 n1 n2 n3"]);
+    s.tell(Input::Ready(None)).expect(&["save n0 58"]);
+    // The first look tells whether there is anything to save.
+    let mut s = Story::of(saving());
+    s.tell(Input::Signal(15)).expect(&[]);
+    s.looked(&[], 1).expect(&["finish 143"]);
+    let mut s = Story::of(saving());
+    s.tell(Input::Signal(15)).expect(&[]);
+    left_by_the_last(&mut s).expect(&["Restart n0 n1 n2 n4"]);
+    // A second signal waits for nothing.
+    let mut s = Story::of(saving());
+    s.tell(Input::Signal(15)).after(2).tell(Input::Signal(15)).expect(&["finish 143"]);
+}
+
+#[test]
+fn a_save_that_fails_without_a_word_is_named_by_the_nodes() {
+    let mut s = Story::running(saving());
+    s.tell(Input::ProgramEnded(0));
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
+    let why = "ended with exit code 255".to_owned();
+    s.tell(Input::Saved(Err(SaveError::Failed(why)))).expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(vec![unsaved("n2")]).expect(&["stop coordinators"]);
+    assert!(s.said().contains("not on the PFS: ck.5 (dataset 5); it is in the caches of n2"), "{}", s.said());
+    s.coordinators_end().expect(&["finish 1"]);
+    // Whatever they say: that it failed is certain.
+    let mut s = Story::running(saving());
+    s.tell(Input::ProgramEnded(0));
+    s.looked(&[], 5).tell(Input::Saved(Err(SaveError::Failed("x".to_owned()))));
+    s.looked(&[], 5).coordinators_end().expect(&["finish 1"]);
+    // No node is left to ask: 0 would be a lie.
+    let mut s = Story::running(saving());
+    s.tell(Input::ProgramEnded(0));
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
+    for host in HOSTS {
+        s.tell(lost(host));
+    }
+    s.coordinators_end().expect(&["finish 1"]);
+    assert!(s.said().contains("what is not on the PFS is not known"), "{}", s.said());
 }

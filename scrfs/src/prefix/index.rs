@@ -6,15 +6,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use scrfs::hash::Text;
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Summary, Words};
+use crate::hash::Text;
+use crate::ids::{DatasetId, Epoch};
+use crate::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Summary, Words};
 
 use super::StoredDataset;
-use super::lock::Lock;
-use super::prefix::{
+use super::directory::{
     PfsError, Prefix, Result, exists, is_name, read_record, remove_file, rename, replace, sync_parent,
 };
+use super::lock::Lock;
 
 /// The link that a person may change.
 const CURRENT: &str = "scr.current";
@@ -161,9 +161,10 @@ fn from_summaries(prefix: &Prefix) -> Result<Index> {
     Ok(index)
 }
 
-fn write(prefix: &Prefix, _held: &Lock, index: &Index) -> Result<()> {
+fn write(prefix: &Prefix, lock: &Lock, index: &Index) -> Result<()> {
     prefix.newest()?;
     prefix.step("flush.index")?;
+    lock.is_held()?;
     replace(&prefix.state("index.scr"), &index.encode())
 }
 

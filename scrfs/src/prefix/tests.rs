@@ -1,25 +1,32 @@
 //! Flush, crash at each step, recovery, reading back.
 
 mod damage;
+mod scavenge;
 mod scr;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
-use scrfs::hash::Text;
-use scrfs::ids::{DatasetId, Epoch, Member};
-use scrfs::path::RelPath;
-use scrfs::record::{Crc32, Rank2FileLeaf};
-use scrfs::record::{DatasetDescriptor, FileOnPfs, Index, IndexEntry, RankFiles, Record, Summary};
+use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use crate::hash::Text;
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::path::RelPath;
+use crate::record::{Crc32, Rank2FileLeaf};
+use crate::record::{DatasetDescriptor, FileOnPfs, Index, IndexEntry, RankFiles, Record, Summary};
 
-use super::prefix::{Prefix, is_name};
-use super::worker::carry_out;
+use super::directory::{Prefix, is_name};
+use super::worker;
 use super::{PfsOutcome, PfsTask, StoredDataset};
 
+fn carry_out(prefix: &Prefix, task: &PfsTask) -> super::directory::Result<PfsOutcome> {
+    worker::carry_out(prefix, task, &|_| {})
+}
+
 fn prefix(root: &Path, epoch: u64) -> Prefix {
-    Prefix::new(root.as_os_str().as_encoded_bytes(), Epoch(epoch), "node0")
+    let mut prefix = Prefix::new(root.as_os_str().as_encoded_bytes(), Epoch(epoch), "node0");
+    prefix.patience = std::time::Duration::from_millis(50);
+    prefix
 }
 
 fn bytes(id: u64, member: u32) -> Vec<u8> {
@@ -461,11 +468,11 @@ fn what_scr_wrote_is_read() {
         leaf.by_member.set_last(Member(member), files);
         leaf
     };
-    let (bytes_of_leaves, offsets) = scrfs::record::Rank2File::concatenate(&[leaf(0), leaf(1)]);
+    let (bytes_of_leaves, offsets) = crate::record::Rank2File::concatenate(&[leaf(0), leaf(1)]);
     fs::write(directory.join(".scr/rank2file.0.0.scr"), bytes_of_leaves).unwrap();
-    let mut node = scrfs::record::Rank2FileNode { level: Some(1), ranks: Some(2), ..Default::default() };
+    let mut node = crate::record::Rank2FileNode { level: Some(1), ranks: Some(2), ..Default::default() };
     for (member, offset) in (0..).zip(offsets) {
-        let place = scrfs::record::RecordPlace {
+        let place = crate::record::RecordPlace {
             offset: Some(offset),
             file: Some(".scr/rank2file.0.0.scr".into()),
             ..Default::default()

@@ -4,10 +4,10 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use scrfs::halt::{Access, HaltError, HaltFile};
-use scrfs::record::Halt;
+use crate::halt::{Access, HaltError, HaltFile};
+use crate::record::Halt;
 
-use super::prefix::{PfsError, Prefix, Result};
+use super::directory::{PfsError, Prefix, Result};
 
 /// A file of messages that is longer becomes `messages.1`.
 const MESSAGES_MAX: u64 = 16 << 20;
@@ -15,7 +15,7 @@ const MESSAGES_MAX: u64 = 16 << 20;
 /// Reads the halt file, and counts `sealed` checkpoints in it where it counts them. SCR's tools change it in place under
 /// a lock, and so does this.
 pub(super) fn count(prefix: &Prefix, sealed: u32) -> Result<Halt> {
-    let path = scrfs::halt::path(prefix.root());
+    let path = crate::halt::path(prefix.root());
     let access = if sealed > 0 { Access::Write } else { Access::Read };
     // The lock is not waited for: a tool that was stopped with it must not hold up what else is to be done on the PFS.
     let Some(mut file) = HaltFile::open(&path, access, Duration::ZERO)? else { return Ok(Halt::default()) };
@@ -41,7 +41,7 @@ pub(super) fn post(prefix: &Prefix, host: &str, text: &str) -> Result<()> {
     prefix.make()?;
     let path = prefix.state("messages");
     if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > MESSAGES_MAX) {
-        super::prefix::rename(&path, &prefix.state("messages.1"))?;
+        super::directory::rename(&path, &prefix.state("messages.1"))?;
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let line = serde_json::json!({ "time_us": u64::try_from(since.as_micros()).unwrap_or(u64::MAX), "host": host, "text": text });
@@ -52,8 +52,8 @@ pub(super) fn post(prefix: &Prefix, host: &str, text: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::ids::Epoch;
-    use scrfs::record::Record;
+    use crate::ids::Epoch;
+    use crate::record::Record;
 
     use super::*;
 

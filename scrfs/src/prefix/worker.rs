@@ -1,24 +1,30 @@
 //! The thread of rank 0 that works in the prefix, one task at a time. A PFS that hangs holds up this thread and
 //! no other; the lead waits for none of its outcomes without a limit.
 
+use std::cell::Cell;
 use std::io;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 
+use super::directory::{PfsError, Prefix, Result, exists};
 use super::lock::Lock;
-use super::prefix::{PfsError, Prefix, Result, exists};
+use super::scavenge::{self, Progress};
 use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose};
-use crate::message::Opening;
+
+/// Between two signs of life of a task that takes long.
+const ALIVE: Duration = Duration::from_secs(1);
 
 /// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its sender.
-pub fn start(opening: &Opening, done: impl Fn(PfsOutcome) + Send + 'static) -> io::Result<Sender<PfsTask>> {
-    let host = opening.hosts.first().map_or("", String::as_str);
-    let prefix = Prefix::new(&opening.settings.prefix, opening.epoch, host);
+///
+/// # Errors
+/// No thread can be had.
+pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::Result<Sender<PfsTask>> {
     let (tasks, waiting) = unbounded::<PfsTask>();
     let work = move || {
-        scrfs::priority::threads::be_nice();
+        crate::priority::threads::be_nice();
         for task in waiting {
-            let outcome = carry_out(&prefix, &task).unwrap_or_else(|error| {
+            let outcome = carry_out(&prefix, &task, &done).unwrap_or_else(|error| {
                 tracing::warn!(%error, "a task on the PFS failed");
                 let cause = cause(&prefix, &task, &error);
                 PfsOutcome::Failed(task, PfsFailure { cause, reason: error.to_string() })
@@ -42,7 +48,8 @@ pub(super) fn cause(prefix: &Prefix, task: &PfsTask, error: &PfsError) -> PfsCau
     }
 }
 
-pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
+/// Does one task; `busy` is told while it takes long.
+pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask, busy: &dyn Fn(PfsOutcome)) -> Result<PfsOutcome> {
     prefix.is_ours()?;
     Ok(match task {
         PfsTask::Survey => {
@@ -52,6 +59,7 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
                 Err(error) => tracing::warn!(%error, "what a crash left in the prefix stays for now"),
                 Ok(()) => {}
             }
+            adopt(prefix, busy)?;
             PfsOutcome::Surveyed(index::survey(prefix)?)
         }
         PfsTask::BeginFlush(catalog) => PfsOutcome::FlushBegun(catalog.id, flush::begin(prefix, catalog)?),
@@ -79,4 +87,33 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask) -> Result<PfsOutcome> {
         }
         PfsTask::ReadLoose(age) => PfsOutcome::Loose(*age, loose::read(prefix, *age)?.map(Box::new)),
     })
+}
+
+/// What nodes have saved when a former job ended without its coordinators.
+fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<()> {
+    let said = Cell::new(Instant::now());
+    let tell = |progress: Progress<'_>| match progress {
+        Progress::Said(text) => {
+            tracing::info!("{text}");
+            busy(PfsOutcome::Busy(Some(text.to_owned())));
+        }
+        Progress::Goes if said.get().elapsed() < ALIVE => {}
+        Progress::Goes => {
+            said.set(Instant::now());
+            busy(PfsOutcome::Busy(None));
+        }
+    };
+    match scavenge::adopt_all(prefix, &tell) {
+        Ok(adoptions) => {
+            for adoption in adoptions {
+                tell(Progress::Said(&format!("scavenged: {adoption}")));
+            }
+            Ok(())
+        }
+        Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "what nodes have saved stays for now");
+            Ok(())
+        }
+    }
 }

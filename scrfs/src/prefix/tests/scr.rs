@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use scrfs::dataset::EntryKind;
-use scrfs::ids::{DatasetId, Epoch};
+use crate::dataset::EntryKind;
+use crate::ids::{DatasetId, Epoch};
 
-use super::{catalog, prefix, read, survey};
-use crate::pfs::worker::{carry_out, cause};
-use crate::pfs::{PfsCause, PfsTask, StoredDataset};
+use super::{carry_out, catalog, prefix, read, survey};
+use crate::prefix::worker::cause;
+use crate::prefix::{PfsCause, PfsTask, StoredDataset};
 
 /// All files below `directory`, with their bytes.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {

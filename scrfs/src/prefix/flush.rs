@@ -9,21 +9,21 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::dataset::{Catalog, Entry, EntryKind};
+use crate::ids::{DatasetId, Epoch};
+use crate::path::RelPath;
+use crate::record::Summary;
+use crate::store::beneath;
+use crate::transfer::pfs::restore_attributes;
 use rustix::fs::{Mode, OFlags};
-use scrfs::dataset::{Catalog, Entry, EntryKind};
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::path::RelPath;
-use scrfs::record::Summary;
-use scrfs::store::beneath;
-use scrfs::transfer::pfs::restore_attributes;
 
 use super::catalog::Published;
+use super::directory::{
+    PfsError, Prefix, Result, exists, is_name, read_record, remove_file, remove_tree, rename, replace,
+    sync_directory, sync_parent,
+};
 use super::index;
 use super::lock::Lock;
-use super::prefix::{
-    PfsError, Prefix, Result, exists, is_name, read_record, remove_file, remove_tree, rename, replace,
-    sync_directory,
-};
 
 /// Makes the directory that daemons copy into, with the dataset's directories and links.
 pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
@@ -34,7 +34,13 @@ pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
     let directory = prefix.flush(catalog.id);
     remove_tree(&directory)?;
     fs::create_dir(&directory).map_err(PfsError::io(&directory, "mkdir"))?;
-    let top = open(&directory)?;
+    make_names(&directory, catalog)?;
+    Ok(directory.as_os_str().as_bytes().to_vec())
+}
+
+/// Makes the dataset's directories and links in `directory`, as far as they are missing.
+pub(super) fn make_names(directory: &Path, catalog: &Catalog) -> Result<()> {
+    let top = open(directory)?;
     for entry in &catalog.entries {
         let made = match &entry.kind {
             EntryKind::Directory => beneath::make_directories(top.as_fd(), &entry.path).map(drop),
@@ -43,51 +49,97 @@ pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
         };
         made.map_err(PfsError::io(&directory.join(entry.path.as_path()), "make"))?;
     }
-    Ok(directory.as_os_str().as_bytes().to_vec())
+    Ok(())
 }
 
 fn link(top: std::os::fd::BorrowedFd<'_>, path: &RelPath, target: &[u8]) -> io::Result<()> {
     let (parent, name) = beneath::parent_of(top, path, true)?;
-    Ok(rustix::fs::symlinkat(target, &parent, name.as_path())?)
+    match rustix::fs::symlinkat(target, &parent, name.as_path()) {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 /// All members have copied: gives the dataset its name and its index entry. Again after a crash: finishes what is left.
 pub(super) fn publish(prefix: &Prefix, catalog: &Catalog) -> Result<()> {
     let copied = prefix.flush(catalog.id);
     if exists(&copied)? {
-        check_copies(&copied, catalog)?;
-        write_records(prefix, &copied, catalog)?;
-        put_on_storage(&copied, catalog)?;
+        finish_copy(prefix, &copied, catalog)?;
     }
     let lock = Lock::take(prefix)?;
+    announce(prefix, catalog)?;
+    finish_swap(prefix, &lock, catalog.id)
+}
+
+/// All files are in `copied`: checks that, and adds the records.
+pub(super) fn finish_copy(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> Result<()> {
+    check_copies(copied, catalog)?;
+    write_records(prefix, copied, catalog)?;
+    put_on_storage(copied, catalog)
+}
+
+/// The link that stands until the index entry is written.
+fn announce(prefix: &Prefix, catalog: &Catalog) -> Result<()> {
     let swap = prefix.swap(catalog.id);
     if !exists(&swap)? {
         let name = Path::new(std::ffi::OsStr::from_bytes(&catalog.name));
         std::os::unix::fs::symlink(name, &swap).map_err(PfsError::io(&swap, "symlink"))?;
         sync_directory(&prefix.state(""))?;
     }
-    finish_swap(prefix, &lock, catalog.id)
+    Ok(())
+}
+
+/// Publishes the dataset that is whole, with its records, in `from`, a directory of `.scr`. A flush of it that nobody
+/// finishes goes.
+pub(super) fn swap_in(prefix: &Prefix, lock: &Lock, catalog: &Catalog, from: &Path) -> Result<()> {
+    if !exists(from)? {
+        return Err(PfsError::io(from, "open")(io::ErrorKind::NotFound.into()));
+    }
+    prefix.newest()?;
+    settle_swap(prefix, lock, catalog.id)?;
+    let copied = prefix.flush(catalog.id);
+    remove_tree(&copied)?;
+    announce(prefix, catalog)?;
+    prefix.step("scavenge.swap")?;
+    rename(from, &copied)?;
+    sync_parent(from)?;
+    sync_directory(&prefix.state(""))?;
+    finish_swap(prefix, lock, catalog.id)
+}
+
+/// Finishes or undoes the swap of dataset `id`, if a crash has left it half done.
+pub(super) fn settle(prefix: &Prefix, id: DatasetId) -> Result<()> {
+    if !exists(&prefix.swap(id))? {
+        return Ok(());
+    }
+    let lock = Lock::take(prefix)?;
+    settle_swap(prefix, &lock, id)
+}
+
+fn settle_swap(prefix: &Prefix, lock: &Lock, id: DatasetId) -> Result<()> {
+    if !exists(&prefix.swap(id))? {
+        return Ok(());
+    }
+    match finish_swap(prefix, lock, id) {
+        Err(error @ (PfsError::Dataset { .. } | PfsError::Content { .. } | PfsError::Unusable { .. })) => {
+            tracing::warn!(dataset = id.0, %error, "a half-done swap cannot be finished");
+            remove_file(&prefix.swap(id))
+        }
+        other => other,
+    }
 }
 
 /// Finishes or undoes the swaps that a crash left half done, and removes copies that were never finished.
 pub(super) fn recover(prefix: &Prefix) -> Result<()> {
-    let left = ["swap.", "flush.", "old."].map(|word| prefix.numbered(word));
-    let [swaps, flushes, olds] = left;
-    let (swaps, flushes, olds) = (swaps?, flushes?, olds?);
+    // A dataset that is swapped in has its link before its copy: a copy of which there was no link afterwards is none.
+    let [flushes, olds, swaps] = ["flush.", "old.", "swap."].map(|word| prefix.numbered(word));
+    let (flushes, olds, swaps) = (flushes?, olds?, swaps?);
     if swaps.is_empty() && flushes.is_empty() && olds.is_empty() {
         return Ok(());
     }
     let lock = Lock::take(prefix)?;
-    for id in swaps.iter().copied().map(DatasetId) {
-        match finish_swap(prefix, &lock, id) {
-            Err(
-                error @ (PfsError::Dataset { .. } | PfsError::Content { .. } | PfsError::Unusable { .. }),
-            ) => {
-                tracing::warn!(dataset = id.0, %error, "a half-done swap cannot be finished");
-                remove_file(&prefix.swap(id))?;
-            }
-            other => other?,
-        }
+    for id in swaps.into_iter().map(DatasetId) {
+        settle_swap(prefix, &lock, id)?;
     }
     for id in flushes.into_iter().map(DatasetId) {
         remove_tree(&prefix.flush(id))?;

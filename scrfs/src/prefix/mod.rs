@@ -1,26 +1,32 @@
-//! Work of the lead on the PFS, in the prefix: done with the job user's rights, in a worker thread of rank 0.
+//! The job's directory on the PFS, the prefix: its layout, and the work of the lead there, which is done with the job
+//! user's rights, in a worker thread of rank 0.
 //!
-//! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries them out. In reading order:
-//! `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the records), `halt`, `loose` (pointer files), `prefix` (paths and small
-//! files). Beside the worker, `status` keeps the last status.
+//! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries them out. In reading
+//! order: `layout` (what all parts agree on), `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the
+//! records), `halt`, `loose` (pointer files), `directory` (paths and small files). [`scavenge`] is what nodes do
+//! without coordinators. Beside the worker, `status` keeps the last status.
 
 mod catalog;
+mod directory;
 mod flush;
 mod halt;
 mod index;
+mod layout;
 mod lock;
 mod loose;
-mod prefix;
+pub mod scavenge;
 pub mod status;
 #[cfg(test)]
 mod tests;
 mod worker;
 
-use scrfs::control::loose::{Age, LooseSet};
-use scrfs::dataset::Catalog;
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::record::Halt;
+use crate::control::loose::{Age, LooseSet};
+use crate::dataset::Catalog;
+use crate::ids::{DatasetId, Epoch};
+use crate::record::Halt;
 
+pub use self::directory::{PfsError, Prefix};
+pub use self::layout::{ForeignLayout, foreign_layout, make};
 pub use self::worker::start;
 
 /// What the lead wants done in the prefix.
@@ -93,6 +99,8 @@ pub enum PfsOutcome {
     LoosePut(Age),
     /// To `ReadLoose`: `None` where there are none.
     Loose(Age, Option<Box<LooseSet>>),
+    /// The task in hand takes long and goes on; with something to say, now and then.
+    Busy(Option<String>),
     /// The task failed.
     Failed(PfsTask, PfsFailure),
 }

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use scrfs::ids::{DatasetId, Member};
-use scrfs::record::{FileOnPfs, Rank2FileLeaf, RankFiles, Record, Summary};
+use crate::ids::{DatasetId, Member};
+use crate::record::{FileOnPfs, Rank2FileLeaf, RankFiles, Record, Summary};
 
-use super::{catalog, damage, flush, prefix, survey};
-use crate::pfs::prefix::Prefix;
-use crate::pfs::worker::{carry_out, cause};
-use crate::pfs::{PfsCause, PfsTask, StoredDataset};
+use super::{carry_out, catalog, damage, flush, prefix, survey};
+use crate::prefix::directory::Prefix;
+use crate::prefix::worker::cause;
+use crate::prefix::{PfsCause, PfsTask, StoredDataset};
 
 /// What the failure to read a dataset's catalog says of it.
 fn blames(prefix: &Prefix, stored: &StoredDataset) -> PfsCause {

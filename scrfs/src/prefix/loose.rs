@@ -8,14 +8,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use scrfs::control::loose::{Age, LooseKind, LooseSet, LooseStamp};
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::path::RelPath;
+use crate::control::loose::{Age, LooseKind, LooseSet, LooseStamp};
+use crate::ids::{DatasetId, Epoch};
+use crate::path::RelPath;
 
-use super::index;
-use super::prefix::{
+use super::directory::{
     PfsError, Prefix, Result, exists, read_bounded, remove_tree, rename, sync_directory, sync_parent,
 };
+use super::index;
 
 /// The bytes before the body of `versions`: CRC32 of the body, big-endian.
 const HEAD: usize = 4;
@@ -102,12 +102,36 @@ fn write(fresh: &Path, set: &LooseSet) -> Result<()> {
         }
     }
     let path = fresh.join(RECORD);
-    let body = postcard::to_stdvec(&record).map_err(|error| PfsError::content(&path, error.to_string()))?;
-    let mut bytes = crc32fast::hash(&body).to_be_bytes().to_vec();
-    bytes.extend(body);
-    write_file(&path, &bytes, 0o644)?;
+    write_file(&path, &encode(&record, &path)?, 0o644)?;
     sync_directory(&files)?;
     sync_parent(&path)
+}
+
+/// A set as the bytes of one file, `path`.
+pub(super) fn encode(set: &LooseSet, path: &Path) -> Result<Vec<u8>> {
+    let body = postcard::to_stdvec(set).map_err(|error| PfsError::content(path, error.to_string()))?;
+    let mut bytes = crc32fast::hash(&body).to_be_bytes().to_vec();
+    bytes.extend(body);
+    Ok(bytes)
+}
+
+/// The set of dataset `age` in the bytes of `path`; its files have the bytes that they came with.
+pub(super) fn decode(bytes: &[u8], path: &Path, age: Age) -> Result<LooseSet> {
+    let (crc, body) =
+        bytes.split_first_chunk::<HEAD>().ok_or_else(|| PfsError::content(path, "is too short"))?;
+    if u32::from_be_bytes(*crc) != crc32fast::hash(body) {
+        return Err(PfsError::content(path, "has a wrong CRC"));
+    }
+    let set: LooseSet =
+        postcard::from_bytes(body).map_err(|error| PfsError::content(path, error.to_string()))?;
+    if set.age != age {
+        return Err(PfsError::content(path, "is of another dataset"));
+    }
+    let is_name = |name: &[u8]| RelPath::new(name).is_ok_and(|name| name.names().count() == 1);
+    if set.versions.iter().any(|version| !is_name(&version.entry.name)) {
+        return Err(PfsError::content(path, "has a name that is none"));
+    }
+    Ok(set)
 }
 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
@@ -136,21 +160,9 @@ pub(super) fn read(prefix: &Prefix, age: Age) -> Result<Option<LooseSet>> {
 fn read_set(place: &Path, age: Age) -> Result<LooseSet> {
     let path = place.join(RECORD);
     let bytes = read_bounded(&path)?.ok_or_else(|| PfsError::content(&path, "is missing"))?;
-    let (crc, body) =
-        bytes.split_first_chunk::<HEAD>().ok_or_else(|| PfsError::content(&path, "is too short"))?;
-    if u32::from_be_bytes(*crc) != crc32fast::hash(body) {
-        return Err(PfsError::content(&path, "has a wrong CRC"));
-    }
-    let mut set: LooseSet =
-        postcard::from_bytes(body).map_err(|error| PfsError::content(&path, error.to_string()))?;
-    if set.age != age {
-        return Err(PfsError::content(&path, "is of another dataset"));
-    }
+    let mut set = decode(&bytes, &path, age)?;
     for version in &mut set.versions {
         let entry = &mut version.entry;
-        if !RelPath::new(entry.name.clone()).is_ok_and(|name| name.names().count() == 1) {
-            return Err(PfsError::content(&path, "has a name that is none"));
-        }
         let name = std::ffi::OsString::from_vec(entry.name.clone());
         let file = place.join(FILES).join(name);
         if matches!(entry.kind, LooseKind::File { .. }) {
@@ -166,8 +178,8 @@ fn read_set(place: &Path, age: Age) -> Result<LooseSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scrfs::control::loose::{LooseEntry, LooseOwner, LooseVersion};
-    use scrfs::ids::RequestId;
+    use crate::control::loose::{LooseEntry, LooseOwner, LooseVersion};
+    use crate::ids::RequestId;
 
     fn set(age: Age, serial: u64, says: &str) -> LooseSet {
         let version = |serial, name: &str, kind, bytes: &str| LooseVersion {

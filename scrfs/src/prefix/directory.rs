@@ -5,39 +5,76 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use scrfs::hash::FormatError;
-use scrfs::ids::{DatasetId, Epoch};
-use scrfs::path::RelPath;
-use scrfs::record::{Record, RecordError};
+use crate::hash::FormatError;
+use crate::ids::{DatasetId, Epoch};
+use crate::path::RelPath;
+use crate::record::{Record, RecordError};
 
+/// A worker changes the index in less: one that holds its lock for longer is dead.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A record on the PFS is at most this many bytes.
 pub(super) const RECORD_BYTES_MAX: u64 = 256 << 20;
 
 /// Why a task in the prefix failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PfsError {
+pub enum PfsError {
     /// A system call.
     #[error("{}: {step}: {source}", path.display())]
-    Io { path: PathBuf, step: &'static str, source: io::Error },
+    Io {
+        /// On what.
+        path: PathBuf,
+        /// What was done.
+        step: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
     /// A file is not the record that it should be.
     #[error("{}: {source}", path.display())]
-    Record { path: PathBuf, source: RecordError },
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: RecordError,
+    },
     /// It is, but says something that cannot be.
     #[error("{}: {reason}", path.display())]
-    Content { path: PathBuf, reason: String },
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// Sound for all that is known, but this version cannot use it.
     #[error("{}: {reason}", path.display())]
-    Unusable { path: PathBuf, reason: String },
+    Unusable {
+        /// File or directory.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The dataset cannot be put there.
     #[error("dataset {id} ({}): {reason}", String::from_utf8_lossy(name))]
-    Dataset { id: DatasetId, name: Vec<u8>, reason: String },
+    Dataset {
+        /// Its id.
+        id: DatasetId,
+        /// Its name.
+        name: Vec<u8>,
+        /// Why not.
+        reason: String,
+    },
     /// Newer coordinators are at work.
     #[error("epoch {0} has begun; this one, {1}, changes nothing any more")]
     Superseded(Epoch, Epoch),
     /// Another holds the lock.
     #[error("{}: held by {holder}", path.display())]
-    Locked { path: PathBuf, holder: String },
+    Locked {
+        /// The lock.
+        path: PathBuf,
+        /// What it says of its holder.
+        holder: String,
+    },
 }
 
 impl PfsError {
@@ -67,38 +104,68 @@ impl PfsError {
     }
 }
 
-pub(super) type Result<T> = std::result::Result<T, PfsError>;
+pub(crate) type Result<T> = std::result::Result<T, PfsError>;
 
 /// The job's directory on the PFS, as coordinators of one epoch use it.
 #[derive(Debug)]
-pub(super) struct Prefix {
+pub struct Prefix {
     root: PathBuf,
     pub(super) epoch: Epoch,
     /// For the lock file.
     pub(super) host: String,
+    /// How long a lock of another worker of this epoch is waited for.
+    pub(super) patience: Duration,
     /// Steps until the work ends as by a crash.
     #[cfg(test)]
     pub(super) steps_left: std::cell::Cell<u64>,
 }
 
 impl Prefix {
-    pub(super) fn new(root: &[u8], epoch: Epoch, host: &str) -> Self {
+    /// The prefix at `root`, for coordinators of `epoch`; `host` is whom a lock of the index names.
+    pub fn new(root: &[u8], epoch: Epoch, host: &str) -> Self {
         Self {
             root: PathBuf::from(OsString::from_vec(root.to_vec())),
             epoch,
             host: host.to_owned(),
+            patience: PATIENCE,
             #[cfg(test)]
             steps_left: std::cell::Cell::new(u64::MAX),
         }
     }
 
-    pub(super) fn root(&self) -> &Path {
+    /// The same for whoever works there without coordinators: of the newest epoch that has begun, or of `epoch` if that
+    /// is newer.
+    ///
+    /// # Errors
+    /// `.scr` cannot be listed.
+    pub fn of_newest(root: &[u8], epoch: Epoch, host: &str) -> Result<Self> {
+        let mut prefix = Self::new(root, epoch, host);
+        let begun = prefix.numbered("epoch.")?.last().copied().unwrap_or(0);
+        prefix.epoch = epoch.max(Epoch(begun));
+        Ok(prefix)
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Names this process among all that work in the prefix.
+    pub(super) fn token(&self) -> String {
+        format!("{}.{}", self.host, std::process::id())
     }
 
     /// `<prefix>/.scr/<name>`.
     pub(super) fn state(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.root.join(".scr").join(name.as_ref())
+    }
+
+    /// A flush of dataset `id` has begun and is not over, or was left half-done.
+    ///
+    /// # Errors
+    /// The prefix cannot be read.
+    pub fn is_flushing(&self, id: DatasetId) -> Result<bool> {
+        exists(&self.flush(id))
     }
 
     /// Where a dataset is copied to before it gets its name.
@@ -123,7 +190,7 @@ impl Prefix {
 
     /// Fails where SCR has datasets in a layout that this version cannot read.
     pub(super) fn is_ours(&self) -> Result<()> {
-        match scrfs::prefix::foreign_layout(&self.root).map_err(PfsError::io(&self.root, "look at"))? {
+        match super::foreign_layout(&self.root).map_err(PfsError::io(&self.root, "look at"))? {
             Some(layout) => Err(PfsError::unusable(&self.root, layout.to_string())),
             None => Ok(()),
         }
@@ -131,7 +198,7 @@ impl Prefix {
 
     /// Makes `<prefix>/.scr`.
     pub(super) fn make(&self) -> Result<()> {
-        scrfs::prefix::make(&self.root).map(drop).map_err(PfsError::io(&self.root, "mkdir"))
+        super::make(&self.root).map(drop).map_err(PfsError::io(&self.root, "mkdir"))
     }
 
     /// Fails when coordinators of a newer epoch have begun.
@@ -147,19 +214,23 @@ impl Prefix {
 
     /// The numbers of `<prefix>/.scr/<word><number>`, lowest first.
     pub(super) fn numbered(&self, word: &str) -> Result<Vec<u64>> {
+        self.named(word, |number| number.parse().ok())
+    }
+
+    /// What `parse` makes of the rest of each name of `.scr` that begins with `word`, lowest first.
+    pub(super) fn named<T: Ord>(&self, word: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
         let path = self.root.join(".scr");
         let names = match fs::read_dir(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other.map_err(PfsError::io(&path, "list"))?,
         };
-        let mut numbers = Vec::new();
+        let mut found = Vec::new();
         for name in names {
             let name = name.map_err(PfsError::io(&path, "list"))?.file_name();
-            numbers
-                .extend(name.to_str().and_then(|n| n.strip_prefix(word)).and_then(|n| n.parse::<u64>().ok()));
+            found.extend(name.to_str().and_then(|name| name.strip_prefix(word)).and_then(&parse));
         }
-        numbers.sort_unstable();
-        Ok(numbers)
+        found.sort_unstable();
+        Ok(found)
     }
 
     /// Passes a fault point; tests end the work here.
@@ -172,7 +243,7 @@ impl Prefix {
             }
             self.steps_left.set(left - 1);
         }
-        scrfs::faults::hit(point).map_err(PfsError::io(&self.root, point))
+        crate::faults::hit(point).map_err(PfsError::io(&self.root, point))
     }
 }
 
@@ -199,8 +270,14 @@ pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
 
 /// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as SCR's files are.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_by(path, bytes, "new")
+}
+
+/// The same where others may do so at the same time: `token` names this process in the temporary file's name.
+pub(super) fn replace_by(path: &Path, bytes: &[u8], token: &str) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
+    temporary.push(".");
+    temporary.push(token);
     let temporary = PathBuf::from(temporary);
     let mut file = OpenOptions::new()
         .write(true)

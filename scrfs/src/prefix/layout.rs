@@ -1,4 +1,4 @@
-//! The job's directory on the PFS, as far as all parts must agree on it.
+//! What of the prefix all parts must agree on.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -1,5 +1,5 @@
 //! The last status and the events of the lead's node, kept in the prefix for those who have no mount
-//! ([`scrfs::status::last`]). In a thread of its own: a PFS that hangs holds up nothing else.
+//! ([`crate::status::last`]). In a thread of its own: a PFS that hangs holds up nothing else.
 //!
 //! The thread asks the daemon when the lead has told it something that changes a dataset, and every `PERIOD`. What
 //! changed in a dataset's life is written at once, figures at most once a period.
@@ -8,14 +8,13 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::control::Command;
+use crate::status::NodeStatus;
+use crate::status::last::{self, LastStatus};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use scrfs::control::Command;
-use scrfs::status::NodeStatus;
-use scrfs::status::last::{self, LastStatus};
 use serde_json::Value;
 
-use super::prefix::{PfsError, Prefix, Result, rename, replace};
-use crate::message::Opening;
+use super::directory::{PfsError, Prefix, Result, rename, replace};
 
 /// Between two looks at the daemon while nothing is told to it.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -49,10 +48,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts the thread for the job that `opening` begins.
-    pub fn start(opening: &Opening, daemon: impl Source) -> std::io::Result<Self> {
-        let host = opening.hosts.first().map_or("", String::as_str);
-        let prefix = Prefix::new(&opening.settings.prefix, opening.epoch, host);
+    /// Starts the thread for the coordinators that work in `prefix`.
+    ///
+    /// # Errors
+    /// No thread can be had.
+    pub fn start(prefix: Prefix, daemon: impl Source) -> std::io::Result<Self> {
         let (nudge, nudges) = bounded(16);
         let (tell_end, ended) = bounded(1);
         let work = move || {
@@ -220,8 +220,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
+    use crate::ids::Epoch;
     use parking_lot::Mutex;
-    use scrfs::ids::Epoch;
 
     use super::*;
 
@@ -296,7 +296,7 @@ mod tests {
     fn who_was_superseded_writes_nothing_more() {
         let root = tempfile::tempdir().unwrap();
         let told = Arc::new(Mutex::new((status("protected"), Vec::new())));
-        scrfs::prefix::make(root.path()).unwrap();
+        crate::prefix::make(root.path()).unwrap();
         std::fs::write(root.path().join(".scr/epoch.4"), b"").unwrap();
         assert!(desk(root.path(), &told).keep(false).unwrap_err().contains("epoch 4 has begun"));
         assert!(LastStatus::read(root.path()).is_err());

@@ -8,18 +8,18 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use crate::hash::{NulInText, Text};
+use crate::ids::{Epoch, Member};
+use crate::path::RelPath;
+use crate::record::rank2file::{Rank2FileBody, RecordPlace};
+use crate::record::summary::{FileOnPfs, NameOnPfs, RankFiles, SUMMARY_VERSION, Summary};
+use crate::record::{Attributes, Crc32, DatasetDescriptor, Rank2File, Rank2FileLeaf, Rank2FileNode, Record};
+use crate::store::beneath;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
-use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
-use scrfs::hash::{NulInText, Text};
-use scrfs::ids::{Epoch, Member};
-use scrfs::path::RelPath;
-use scrfs::record::rank2file::{Rank2FileBody, RecordPlace};
-use scrfs::record::summary::{FileOnPfs, NameOnPfs, RankFiles, SUMMARY_VERSION, Summary};
-use scrfs::record::{Attributes, Crc32, DatasetDescriptor, Rank2File, Rank2FileLeaf, Rank2FileNode, Record};
-use scrfs::store::beneath;
 
 use super::StoredDataset;
-use super::prefix::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded};
+use super::directory::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded};
 
 /// Stands for the dataset's own directory.
 const OWN: &str = ".";
@@ -142,7 +142,7 @@ impl Reader<'_> {
     /// The first of `names` that is there.
     fn record<R: Record>(&self, names: &[&str]) -> Result<Option<R>> {
         for name in names {
-            if let Some(record) = super::prefix::read_record(&self.directory.join(name))? {
+            if let Some(record) = super::directory::read_record(&self.directory.join(name))? {
                 return Ok(Some(record));
             }
         }

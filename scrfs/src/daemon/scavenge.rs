@@ -1,0 +1,287 @@
+//! The job has ended without its coordinators, which would have flushed: this node saves its part of the newest dataset
+//! in the prefix ([`crate::prefix::scavenge`]), with the job user's rights, before its cache is removed.
+//!
+//! It works in the transfers' thread, which no program waits for; who asks is answered in time whatever the PFS does.
+//!
+//! Fault points: those of a flush's files, `scavenge.copied`, `scavenge.saved`.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::control::loose::Age;
+use crate::control::{HeldState, Named, Scavenged};
+use crate::dataset::{Entry, EntryKind, FileCopy, Stamp};
+use crate::faults;
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::path::RelPath;
+use crate::prefix::scavenge::{
+    Begun, By, Collection, DATASET, MemberRecord, Outcome, RedundancyCopy, adopt, digest,
+};
+use crate::prefix::{PfsError, Prefix};
+use crate::store::beneath;
+use crate::transfer::Monitor;
+use crate::transfer::pfs::PfsDirectory;
+use crate::transfer::user::{Identity, UserThread};
+
+use super::members::file_name;
+use super::node::Node;
+use super::state::{Dataset, Part, State};
+
+/// A coordinator that was killed is not gone at once: its socket is closed when its last process is.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
+
+/// The job's prefix, and with whose rights work is done there.
+#[derive(Clone)]
+struct Place {
+    root: Vec<u8>,
+    epoch: Epoch,
+    host: String,
+    identity: Identity,
+}
+
+impl Place {
+    fn prefix(&self) -> Prefix {
+        Prefix::new(&self.root, self.epoch, &self.host)
+    }
+}
+
+/// The datasets of which this node is to save its part, or why there are none.
+fn wanted(state: &State) -> Result<Vec<Named>, String> {
+    let settings = state.settings.as_ref().ok_or("no coordinator was ever here, so nothing is protected")?;
+    if !settings.enable {
+        return Err("SCR_ENABLE=0: nothing is protected".to_owned());
+    }
+    if settings.advice.end_reserve == 0 {
+        return Err("SCRFS_END_GRACE=0: nothing is saved at the end of the job".to_owned());
+    }
+    let newest = state.current_now().and_then(|id| state.table.datasets.get(&id));
+    let age = |dataset: &Dataset| (dataset.epoch, dataset.id);
+    // Voted for here, and perhaps complete elsewhere.
+    let in_doubt = |dataset: &&Dataset| {
+        let newer = newest.is_none_or(|newest| age(dataset) > age(newest));
+        newer && dataset.state() == HeldState::Recorded && dataset.failed.is_none()
+    };
+    let unsaved = newest.filter(|newest| !newest.flushed).into_iter();
+    let named = |dataset: &Dataset| Named { id: dataset.id, name: dataset.name.clone() };
+    let wanted: Vec<Named> = unsaved.chain(state.present().filter(in_doubt)).map(named).collect();
+    match newest {
+        _ if !wanted.is_empty() => Ok(wanted),
+        Some(newest) => Err(format!("{} (dataset {}) is on the PFS", newest.shown_name(), newest.id)),
+        None => Err("no dataset is protected here".to_owned()),
+    }
+}
+
+impl Node {
+    /// Saves this node's part within `limit`; answers by then.
+    pub(super) fn scavenge(&self, limit: Duration, uid: u32) -> Scavenged {
+        let begun = Instant::now();
+        let until = begun.checked_add(limit).unwrap_or(begun);
+        let wanted = {
+            let mut state = self.state.lock();
+            let gone = until.min(begun + GONE_WITHIN);
+            while state.attached.is_some() && Instant::now() < gone {
+                self.wake.wait_until(&mut state, gone);
+            }
+            if state.attached.is_some() {
+                return Scavenged::Attached;
+            }
+            wanted(&state)
+        };
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(why) => return Scavenged::Nothing(why),
+        };
+        let monitor = Monitor::default();
+        let (give, done) = crossbeam_channel::unbounded();
+        for named in &wanted {
+            self.events.info(Some(named.id), &format!("user {uid} asked for this node's part to be saved"));
+            let (me, monitor, give, id) = (self.me.clone(), monitor.clone(), give.clone(), named.id);
+            self.lanes.transfers.run(move || {
+                if let Some(node) = me.upgrade().filter(|_| !monitor.is_cancelled()) {
+                    let saved = node.save(id, &monitor);
+                    node.end_transfer(id);
+                    node.tell_saved(id, &saved);
+                    let _ = give.send(saved);
+                }
+            });
+        }
+        drop(give);
+        let late = || Err(format!("not done in {} s", limit.as_secs()));
+        let tried = wanted.into_iter().map(|named| {
+            let saved = done.recv_deadline(until).unwrap_or_else(|_| {
+                monitor.cancel();
+                late()
+            });
+            (named, saved)
+        });
+        Scavenged::Tried(tried.collect())
+    }
+
+    fn tell_saved(&self, id: DatasetId, saved: &Result<String, String>) {
+        match saved {
+            Ok(how) => self.events.info(Some(id), how),
+            Err(reason) => self.events.error(Some(id), &format!("this node's part is not saved: {reason}")),
+        }
+    }
+
+    /// Says how it stands, if this node's part is safe.
+    fn save(&self, id: DatasetId, monitor: &Monitor) -> Result<String, String> {
+        let dataset = self.dataset(id).map_err(|error| error.to_string())?;
+        let place = {
+            let mut state = self.state.lock();
+            let settings = state.settings.as_ref().ok_or("no coordinator was ever here")?;
+            let root = settings.prefix.clone();
+            let (uid, gid) = (self.config.job_uid, self.config.job_gid);
+            let identity = state.identity.clone().unwrap_or_else(|| Identity::of(uid, gid));
+            let (epoch, host) = (state.table.epoch, self.config.host.clone());
+            if let Some(dataset) = state.table.datasets.get_mut(&id) {
+                dataset.transfer = Some(("scavenging", monitor.clone()));
+            }
+            Place { root, epoch, host, identity }
+        };
+        let age = Age { epoch: dataset.epoch, id };
+        let user = UserThread::start(&place.identity)
+            .map_err(|e| format!("the rights of user {} cannot be had: {e}", place.identity.uid))?;
+        let begin = |place: Place| move || Collection::begin(&place.prefix(), age);
+        let collection = match flat(user.run(begin(place.clone())))? {
+            Begun::Collect(collection) => collection,
+            settled => return self.settled(id, &settled),
+        };
+        let path = collection.path().as_os_str().as_encoded_bytes().to_vec();
+        let pfs = PfsDirectory::of_user(user, &path).map_err(|error| error.to_string())?;
+        let saved =
+            Saving { place: &place, collection: &collection, pfs: &pfs, monitor }.parts(self, &dataset);
+        if let Err(reason) = saved {
+            // Others may have published it meanwhile, from what they have saved.
+            let again = pfs.run(begin(place)).map_err(|error| error.to_string())?;
+            return match again {
+                Ok(settled @ (Begun::Stored | Begun::Newer(_))) => self.settled(id, &settled),
+                Ok(Begun::Collect(_)) | Err(_) => Err(reason),
+            };
+        }
+        faults::hit("scavenge.saved").map_err(|error| error.to_string())?;
+        let published = pfs.run(move || adopt(&place.prefix(), age, By::Node));
+        match published.map_err(|error| error.to_string())? {
+            Ok(adoption) => match adoption.outcome {
+                Outcome::Published(_) | Outcome::Stored => self.settled(id, &Begun::Stored),
+                outcome => Ok(format!("saved, and {outcome}")),
+            },
+            // Whoever looks next publishes it.
+            Err(error) => Ok(format!("saved, and not published yet: {error}")),
+        }
+    }
+
+    /// There is nothing more to be saved.
+    fn settled(&self, id: DatasetId, begun: &Begun) -> Result<String, String> {
+        match begun {
+            Begun::Stored => {
+                self.mark_flushed(id);
+                Ok("saved: it is on the PFS".to_owned())
+            }
+            Begun::Newer(newer) => {
+                let name = String::from_utf8_lossy(&newer.name);
+                Ok(format!("not needed: {name} (dataset {}), which is newer, is on the PFS", newer.id))
+            }
+            Begun::Collect(_) => Err("it is not on the PFS".to_owned()),
+        }
+    }
+}
+
+fn flat<T>(done: std::io::Result<Result<T, PfsError>>) -> Result<T, String> {
+    done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// What is needed to save one dataset's members.
+struct Saving<'a> {
+    place: &'a Place,
+    collection: &'a Collection,
+    pfs: &'a PfsDirectory,
+    monitor: &'a Monitor,
+}
+
+impl Saving<'_> {
+    /// Work on the PFS in the user's thread.
+    fn there<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Collection, &Prefix) -> Result<T, PfsError> + Send + 'static,
+    ) -> Result<T, String> {
+        let (collection, place) = (self.collection.clone(), self.place.clone());
+        let done = self.pfs.run(move || work(&collection, &place.prefix()));
+        done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+
+    fn parts(&self, node: &Node, dataset: &Dataset) -> Result<(), String> {
+        if let Some(index) = dataset.catalog.clone() {
+            let age = Age { epoch: dataset.epoch, id: dataset.id };
+            let pointers = node.loose.lock().store.set_of(age);
+            let pointers = pointers
+                .map_err(|reason| {
+                    node.events
+                        .warning(Some(dataset.id), &format!("its pointer files are not saved: {reason}"));
+                })
+                .ok()
+                .filter(|set| !set.versions.is_empty());
+            self.there(move |collection, prefix| {
+                collection.put_catalog(prefix, index.catalog())?;
+                pointers.map_or(Ok(()), |set| collection.put_pointers(prefix, &set))
+            })?;
+        }
+        let mut recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
+        recorded.try_for_each(|(member, part)| self.part(node, dataset, *member, part))
+    }
+
+    fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), String> {
+        let id = dataset.id;
+        let digest = digest(part.files.iter().map(|(entry, copy)| (&entry.path, copy)));
+        if self.there(move |collection, _| collection.has(member, digest))? {
+            return Ok(());
+        }
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let temporary = format!("copy.{member}.{}.{}", self.place.host, std::process::id());
+        let temporary = RelPath::new(temporary).map_err(|e| text(&e))?;
+        let mut there = Vec::new();
+        for (entry, copy) in &part.files {
+            if node.state.lock().attached.is_some() {
+                return Err("coordinators have come: the flush is theirs".to_owned());
+            }
+            let to = RelPath::new(DATASET).and_then(|top| top.concat(&entry.path)).map_err(|e| text(&e))?;
+            node.copy_out(id, &entry.path, |local| {
+                self.pfs.put_whole(local, (entry, copy), (&temporary, &to), self.monitor)
+            })?;
+            there.push(to);
+        }
+        let redundancy = part.redundancy.as_ref().map(|file| {
+            let name = file_name(id, &file.name).map_err(|e| text(&e))?;
+            let own = node.cache.own(id).map_err(|e| text(&e))?;
+            let local = beneath::open_file(own.as_fd(), &name).map_err(|e| format!("{name}: {e}"))?;
+            let copy = FileCopy { size: file.size, crc: file.crc, member, program_rank: None };
+            let entry = plain(&name, &copy, &self.place.identity);
+            let put = self.pfs.put_whole(local, (&entry, &copy), (&temporary, &name), self.monitor);
+            put.map_err(|e| text(&e))?;
+            there.push(name.clone());
+            Ok::<_, String>(RedundancyCopy { name, size: file.size, crc: file.crc })
+        });
+        let redundancy = redundancy.transpose()?;
+        self.pfs.sync_directories(there).map_err(|e| text(&e))?;
+        faults::hit("scavenge.copied").map_err(|e| text(&e))?;
+        let age = Age { epoch: dataset.epoch, id };
+        let record = MemberRecord { age, member, host: self.place.host.clone(), digest, redundancy };
+        self.there(move |collection, prefix| collection.record(prefix, &record))
+    }
+}
+
+/// The entry of a file that no program has made.
+fn plain(path: &RelPath, copy: &FileCopy, owner: &Identity) -> Entry {
+    let (uid, gid) = (owner.uid, owner.gid);
+    let time = Stamp::default();
+    Entry {
+        path: path.clone(),
+        kind: EntryKind::File(copy.clone()),
+        mode: 0o600,
+        uid,
+        gid,
+        atime: time,
+        mtime: time,
+    }
+}

@@ -1,0 +1,342 @@
+//! What nodes have saved becomes a dataset of the prefix, if it is whole or can be made so.
+//!
+//! Each node looks when it has saved its part; the one that finds all parts publishes. What is left then, because a
+//! node is lost, or the one that published died, is taken up by the next start's coordinators and by `scrfs-ctl
+//! scavenge`: they rebuild members as well. What is not whole is never published; it stays, and is named.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+
+use crate::control::loose::Age;
+use crate::dataset::Catalog;
+use crate::ids::Member;
+
+use super::super::directory::{
+    PfsError, Prefix, Result, is_name, read_bounded, remove_file, remove_tree, replace_by,
+};
+use super::super::lock::Lock;
+use super::super::{StoredDataset, flush, index, loose};
+use super::{Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, rebuild, standing};
+
+/// Who looks.
+#[derive(Clone, Copy)]
+pub enum By<'a> {
+    /// A node that has saved its part: publishes what is whole, if no other node is about to.
+    Node,
+    /// Coordinators that start, or a person: whoever was about to publish, and rebuilding what is lost.
+    Anyone(&'a dyn Fn(Progress<'_>)),
+}
+
+/// How it goes on: rebuilding may take long.
+#[derive(Debug, Clone, Copy)]
+pub enum Progress<'a> {
+    /// For people.
+    Said(&'a str),
+    /// Another block is done.
+    Goes,
+}
+
+/// What became of one dataset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adoption {
+    /// Which it is.
+    pub age: Age,
+    /// Its name; empty if that is not known.
+    pub name: Vec<u8>,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// See [`Adoption`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is in the prefix now; these members and their hosts were rebuilt.
+    Published(Vec<(Member, String)>),
+    /// It was in the prefix.
+    Stored,
+    /// A newer dataset is in the prefix, and this one was not whole, or has its name.
+    Superseded,
+    /// It stays as it is.
+    Waits {
+        /// Members that are not there, and their hosts.
+        missing: Vec<(Member, String)>,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for Adoption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.name[..] {
+            [] => write!(f, "dataset {} of epoch {}: ", self.age.id, self.age.epoch)?,
+            name => write!(f, "{} (dataset {}): ", String::from_utf8_lossy(name), self.age.id)?,
+        }
+        self.outcome.fmt(f)
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Published(rebuilt) if rebuilt.is_empty() => write!(f, "published"),
+            Self::Published(rebuilt) => write!(f, "published; rebuilt: {}", shown(rebuilt)),
+            Self::Stored => write!(f, "on the PFS already"),
+            Self::Superseded => write!(f, "removed: a newer dataset is on the PFS"),
+            Self::Waits { missing, reason } if missing.is_empty() => write!(f, "not published: {reason}"),
+            Self::Waits { missing, reason } => {
+                write!(f, "not published: {} missing: {reason}", shown(missing))
+            }
+        }
+    }
+}
+
+/// `member 1 (node1), member 3 (node3)`.
+fn shown(members: &[(Member, String)]) -> String {
+    let shown = members.iter().map(|(member, host)| match &host[..] {
+        "" => format!("member {member}"),
+        host => format!("member {member} ({host})"),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// All that nodes have saved, newest first.
+///
+/// # Errors
+/// Newer coordinators are at work, or somebody else changes the index. Other failures are told, and concern one
+/// dataset.
+pub fn adopt_all(prefix: &Prefix, tell: &dyn Fn(Progress<'_>)) -> Result<Vec<Adoption>> {
+    let mut adoptions = Vec::new();
+    for age in ages(prefix)? {
+        match adopt(prefix, age, By::Anyone(tell)) {
+            Ok(adoption) => adoptions.push(adoption),
+            Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
+            Err(error) => adoptions.push(waits(age, Vec::new(), Vec::new(), error.to_string())),
+        }
+    }
+    Ok(adoptions)
+}
+
+/// One of them.
+///
+/// # Errors
+/// Of the PFS, or newer coordinators are at work. What is in the way with the dataset itself is an [`Outcome::Waits`].
+pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
+    let collection = Collection::of(prefix, age);
+    let mut name = Vec::new();
+    let adopted = collection.adopt(prefix, by, &mut name);
+    // Others may have published meanwhile, so that files were gone under our hands.
+    let outcome = match adopted {
+        Ok(outcome) => outcome,
+        Err(error) if is_stored(prefix, age) => {
+            tracing::info!(%error, "published by another");
+            Outcome::Stored
+        }
+        Err(
+            error @ (PfsError::Dataset { .. }
+            | PfsError::Content { .. }
+            | PfsError::Record { .. }
+            | PfsError::Unusable { .. }),
+        ) => Outcome::Waits { missing: Vec::new(), reason: error.to_string() },
+        Err(error) => return Err(error),
+    };
+    Ok(Adoption { age, name, outcome })
+}
+
+fn waits(age: Age, name: Vec<u8>, missing: Vec<(Member, String)>, reason: String) -> Adoption {
+    Adoption { age, name, outcome: Outcome::Waits { missing, reason } }
+}
+
+fn is_stored(prefix: &Prefix, age: Age) -> bool {
+    index::survey(prefix).is_ok_and(|stored| matches!(standing(&stored, age), Standing::Stored))
+}
+
+impl Collection {
+    fn adopt(&self, prefix: &Prefix, by: By<'_>, name: &mut Vec<u8>) -> Result<Outcome> {
+        prefix.is_ours()?;
+        flush::settle(prefix, self.age.id)?;
+        let stored = index::survey(prefix)?;
+        let newer = match standing(&stored, self.age) {
+            Standing::Stored => {
+                self.finish(prefix);
+                return Ok(Outcome::Stored);
+            }
+            Standing::Older(_) => true,
+            Standing::Newest => false,
+        };
+        let Some(catalog) = self.catalog()? else {
+            if newer {
+                return self.give_up();
+            }
+            let reason = "no node that has recorded it as complete has saved its part".to_owned();
+            return Ok(Outcome::Waits { missing: Vec::new(), reason });
+        };
+        name.clone_from(&catalog.name);
+        if !is_name(name) {
+            let reason = "this name cannot be used in the prefix".to_owned();
+            return Ok(Outcome::Waits { missing: Vec::new(), reason });
+        }
+        let records = self.members(&catalog)?;
+        let missing = missing(&catalog, &records);
+        if is_replaced(&stored, self.age, name) || newer && !missing.is_empty() {
+            return self.give_up();
+        }
+        if let Some(reason) = in_the_way(&catalog, &records, by) {
+            return Ok(Outcome::Waits { missing, reason });
+        }
+        if let Some(other) = self.claim(prefix, by)? {
+            return Ok(Outcome::Waits { missing, reason: format!("{other} is about to publish it") });
+        }
+        let published =
+            self.complete(prefix, &catalog, &records, by).and_then(|()| self.publish(prefix, &catalog));
+        if let (Err(_), By::Node) = (&published, by) {
+            // Whoever tries next may.
+            remove_file(&self.directory.join(PUBLISHER))?;
+        }
+        published?;
+        Ok(Outcome::Published(missing))
+    }
+
+    /// True to nobody: a newer one is in the prefix.
+    fn give_up(&self) -> Result<Outcome> {
+        remove_tree(&self.directory)?;
+        Ok(Outcome::Superseded)
+    }
+
+    /// The node that is about to publish, if it is another one.
+    fn claim(&self, prefix: &Prefix, by: By<'_>) -> Result<Option<String>> {
+        let path = self.directory.join(PUBLISHER);
+        let content = format!("{}\n{}\n", prefix.host, std::process::id());
+        let By::Node = by else {
+            replace_by(&path, content.as_bytes(), &prefix.token())?;
+            return Ok(None);
+        };
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(mut file) => {
+                file.write_all(content.as_bytes()).map_err(PfsError::io(&path, "write"))?;
+                Ok(None)
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let bytes = read_bounded(&path)?.unwrap_or_default();
+                let text = String::from_utf8_lossy(&bytes);
+                let host = text.lines().next().unwrap_or_default();
+                // A node has one daemon of the job: the one before is dead.
+                Ok((host != prefix.host)
+                    .then(|| if host.is_empty() { "another node" } else { host }.to_owned()))
+            }
+            Err(e) => Err(PfsError::io(&path, "create")(e)),
+        }
+    }
+
+    /// Rebuilds what is missing.
+    fn complete(
+        &self,
+        prefix: &Prefix,
+        catalog: &Catalog,
+        records: &[Option<MemberRecord>],
+        by: By<'_>,
+    ) -> Result<()> {
+        let By::Anyone(tell) = by else { return Ok(()) };
+        for (member, host) in missing(catalog, records) {
+            let (name, lost) = (String::from_utf8_lossy(&catalog.name), shown(&[(member, host)]));
+            let from = "is rebuilt from what the other nodes of its set have saved";
+            tell(Progress::Said(&format!("{name} (dataset {}): {lost} {from}", self.age.id)));
+            rebuild::rebuild(prefix, self, catalog, records, member, &|| tell(Progress::Goes))?;
+            prefix.step("scavenge.rebuilt")?;
+            let of = super::digest(catalog.files_of(member).map(|(entry, copy)| (&entry.path, copy)));
+            let record = MemberRecord {
+                age: self.age,
+                member,
+                host: prefix.host.clone(),
+                digest: of,
+                redundancy: None,
+            };
+            self.record(prefix, &record)?;
+        }
+        Ok(())
+    }
+
+    /// All members are there.
+    fn publish(&self, prefix: &Prefix, catalog: &Catalog) -> Result<()> {
+        let dataset = self.directory.join(DATASET);
+        flush::make_names(&dataset, catalog)?;
+        flush::finish_copy(prefix, &dataset, catalog)?;
+        prefix.step("scavenge.whole")?;
+        let lock = Lock::take(prefix)?;
+        // Others may have published meanwhile, this one or a newer one.
+        let stored = index::survey(prefix)?;
+        if matches!(standing(&stored, self.age), Standing::Stored) {
+            return Ok(());
+        }
+        if is_replaced(&stored, self.age, &catalog.name) {
+            return Err(PfsError::content(
+                &self.directory,
+                "a newer dataset of this name is in the prefix now",
+            ));
+        }
+        flush::swap_in(prefix, &lock, catalog, &dataset)?;
+        drop(lock);
+        prefix.step("scavenge.published")?;
+        self.finish(prefix);
+        Ok(())
+    }
+
+    /// It is in the index: its pointer files go with it, and nothing of this directory is needed any more. What fails is
+    /// left to the next who looks.
+    fn finish(&self, prefix: &Prefix) {
+        let put = self.pointers().and_then(|set| match set {
+            None => Ok(()),
+            Some(set) => match loose::read(prefix, self.age)? {
+                Some(there) if there.as_of >= set.as_of => Ok(()),
+                _ => loose::put(prefix, &set),
+            },
+        });
+        let unreadable = matches!(put, Err(PfsError::Content { .. }));
+        if let Err(error) = &put {
+            tracing::warn!(%error, "pointer files of a dataset that was scavenged are not in the prefix");
+        }
+        if (put.is_ok() || unreadable)
+            && let Err(error) = remove_tree(&self.directory)
+        {
+            tracing::warn!(%error, "what was scavenged and is published could not be removed");
+        }
+    }
+}
+
+/// Members that are not there, and where they were.
+fn missing(catalog: &Catalog, records: &[Option<MemberRecord>]) -> Vec<(Member, String)> {
+    let places = (0..).zip(catalog.layout.members.iter().zip(records));
+    places
+        .filter(|(_, (_, record))| record.is_none())
+        .map(|(number, (place, _))| (Member(number), place.host.clone()))
+        .collect()
+}
+
+/// The prefix has a newer dataset of this name, which this one would take the place of.
+fn is_replaced(stored: &[StoredDataset], age: Age, name: &[u8]) -> bool {
+    let newer = |dataset: &StoredDataset| (dataset.epoch, dataset.id) > (age.epoch, age.id);
+    stored.iter().any(|dataset| dataset.usable && dataset.name == name && newer(dataset))
+}
+
+/// Why it cannot be published as things are.
+fn in_the_way(catalog: &Catalog, records: &[Option<MemberRecord>], by: By<'_>) -> Option<String> {
+    let record = |member: &Member| records.get(member.0 as usize).and_then(Option::as_ref);
+    for set in &catalog.layout.sets {
+        let lost: Vec<usize> = (0..set.len()).filter(|at| record(&set[*at]).is_none()).collect();
+        if lost.is_empty() {
+            continue;
+        }
+        if matches!(by, By::Node) {
+            return Some("the other nodes have not saved their parts yet".to_owned());
+        }
+        if !catalog.layout.scheme.survives(set.len(), &lost) {
+            return Some(match catalog.layout.scheme.losses(set.len()) {
+                0 => "nothing protects them".to_owned(),
+                most => format!("their redundancy set can give back {most} of its members"),
+            });
+        }
+        if set.iter().filter_map(record).any(|record| record.redundancy.is_none()) {
+            return Some("redundancy data of their set is not there".to_owned());
+        }
+    }
+    None
+}

@@ -1,0 +1,369 @@
+//! What nodes save of a dataset when their job has ended without its coordinators:
+//! `<prefix>/.scr/scavenge.<epoch>.<id>/`. In reading order: this file (what is in it, and a node's part), `adopt` (it
+//! becomes a dataset of the prefix), `rebuild` (members whose nodes are lost).
+//!
+//! | name | what |
+//! |---|---|
+//! | `dataset/` | files under the names that the program gave them; it becomes `<prefix>/<dataset name>` |
+//! | `<m>_of_<n>_in_<g>.xor` | redundancy files |
+//! | `catalog` | COMPLETE and the catalog, in the daemon's form |
+//! | `pointers` | the pointer files that it is presented with |
+//! | `member.<m>` | [`MemberRecord`]: what belongs to this member is here, whole and checked |
+//! | `publisher` | the node that is about to publish it |
+//! | `copy.*` | on its way |
+//!
+//! Everything is written under a name of its own and gets its place by a rename once it is whole and on storage. So
+//! nodes and publishers may work side by side: what is in place is never written again. A node that is late finds no
+//! `dataset/` any more when others have published, so it changes nothing in the prefix.
+//!
+//! Fault points: `scavenge.begun`, `scavenge.catalog`, `scavenge.member`, `scavenge.rebuilt`, `scavenge.whole`,
+//! `scavenge.swap`, `scavenge.published`, and those of a flush.
+
+mod adopt;
+mod rebuild;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::control::loose::{Age, LooseSet};
+use crate::daemon::catalog_file;
+use crate::dataset::{Catalog, FileCopy};
+use crate::hash::{self, FieldError, FieldProblem, Hash, NulInText, Text};
+use crate::ids::{DatasetId, Epoch, Member};
+use crate::path::RelPath;
+use crate::record::{RecordError, XorFileName};
+use crate::store::beneath;
+
+use super::directory::{PfsError, Prefix, Result, exists, read_bounded, replace_by};
+use super::{StoredDataset, index, loose};
+
+pub use self::adopt::{Adoption, By, Outcome, Progress, adopt, adopt_all};
+
+/// Begins the directory's name.
+pub(super) const WORD: &str = "scavenge.";
+/// The dataset itself, below the directory.
+pub const DATASET: &str = "dataset";
+const CATALOG: &str = "catalog";
+const POINTERS: &str = "pointers";
+const PUBLISHER: &str = "publisher";
+
+/// Where the nodes put their parts of one dataset.
+#[derive(Debug, Clone)]
+pub struct Collection {
+    age: Age,
+    directory: PathBuf,
+}
+
+/// Whether a node has to save its part.
+#[derive(Debug, Clone)]
+pub enum Begun {
+    /// There.
+    Collect(Collection),
+    /// The dataset is on the PFS.
+    Stored,
+    /// A newer dataset is: nobody goes on from this one.
+    Newer(StoredDataset),
+}
+
+/// A member's redundancy file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedundancyCopy {
+    /// `<m>_of_<n>_in_<g>.xor`.
+    pub name: RelPath,
+    /// Bytes.
+    pub size: u64,
+    /// CRC32 of them.
+    pub crc: u32,
+}
+
+/// `member.<m>`: what this member has of the dataset is in the directory, whole and checked. A hash file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberRecord {
+    /// Of which dataset.
+    pub age: Age,
+    /// Which member.
+    pub member: Member,
+    /// The node that saved it, or rebuilt it.
+    pub host: String,
+    /// [`digest`] of its files.
+    pub digest: u32,
+    /// Its redundancy file, unless the member is alone in its set, or was rebuilt.
+    pub redundancy: Option<RedundancyCopy>,
+}
+
+/// What names, sizes and CRCs of a member's files are told apart by: the CRC32 of all of them, in the order of the
+/// paths.
+pub fn digest<'a>(files: impl Iterator<Item = (&'a RelPath, &'a FileCopy)>) -> u32 {
+    let mut files: Vec<_> = files.collect();
+    files.sort_by_key(|(path, _)| *path);
+    let mut crc = crc32fast::Hasher::new();
+    for (path, copy) in files {
+        crc.update(path.as_bytes());
+        crc.update(&[0]);
+        crc.update(&copy.size.to_be_bytes());
+        crc.update(&copy.crc.to_be_bytes());
+    }
+    crc.finalize()
+}
+
+/// Datasets that nodes have saved, or begun to, newest first.
+///
+/// # Errors
+/// `.scr` cannot be listed.
+pub fn ages(prefix: &Prefix) -> Result<Vec<Age>> {
+    let mut ages = prefix.named(WORD, |rest| {
+        let (epoch, id) = rest.split_once('.')?;
+        Some(Age { epoch: Epoch(epoch.parse().ok()?), id: DatasetId(id.parse().ok()?) })
+    })?;
+    ages.reverse();
+    Ok(ages)
+}
+
+impl Collection {
+    pub(super) fn of(prefix: &Prefix, age: Age) -> Self {
+        Self { age, directory: prefix.state(format!("{WORD}{age}")) }
+    }
+
+    /// Makes the directory, unless there is nothing to be saved in it.
+    ///
+    /// # Errors
+    /// The prefix cannot be read or written.
+    pub fn begin(prefix: &Prefix, age: Age) -> Result<Begun> {
+        prefix.is_ours()?;
+        prefix.make()?;
+        match standing(&index::survey(prefix)?, age) {
+            Standing::Stored => return Ok(Begun::Stored),
+            Standing::Older(newer) => return Ok(Begun::Newer(newer)),
+            Standing::Newest => {}
+        }
+        let this = Self::of(prefix, age);
+        for directory in [&this.directory, &this.directory.join(DATASET)] {
+            match fs::create_dir(directory) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(PfsError::io(directory, "mkdir")(e));
+                }
+                _ => {}
+            }
+        }
+        prefix.step("scavenge.begun")?;
+        Ok(Begun::Collect(this))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether the member's part is there already.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn has(&self, member: Member, digest: u32) -> Result<bool> {
+        Ok(self.record_of(member)?.is_some_and(|record| record.digest == digest))
+    }
+
+    /// The member's part is there, and on storage.
+    ///
+    /// # Errors
+    /// This cannot be recorded.
+    pub fn record(&self, prefix: &Prefix, record: &MemberRecord) -> Result<()> {
+        prefix.step("scavenge.member")?;
+        let path = self.record_path(record.member);
+        let tree = record.encode().map_err(|e| PfsError::content(&path, e.to_string()))?;
+        put(prefix, &path, &hash::encode(&tree))
+    }
+
+    /// COMPLETE is recorded by the node that says so, with this catalog.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn put_catalog(&self, prefix: &Prefix, catalog: &Catalog) -> Result<()> {
+        // One that is damaged is replaced.
+        if matches!(self.catalog(), Ok(Some(_))) {
+            return Ok(());
+        }
+        prefix.step("scavenge.catalog")?;
+        let path = self.directory.join(CATALOG);
+        let tree = catalog_file::encode(catalog).map_err(|e| PfsError::content(&path, e.to_string()))?;
+        put(prefix, &path, &hash::encode(&tree))
+    }
+
+    /// Pointer files that it is presented with; of several nodes' those that know the newest version count.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn put_pointers(&self, prefix: &Prefix, set: &LooseSet) -> Result<()> {
+        if matches!(self.pointers(), Ok(Some(there)) if there.as_of >= set.as_of) {
+            return Ok(());
+        }
+        let path = self.directory.join(POINTERS);
+        put(prefix, &path, &loose::encode(set, &path)?)
+    }
+
+    fn record_path(&self, member: Member) -> PathBuf {
+        self.directory.join(format!("member.{member}"))
+    }
+
+    /// The catalog, if one of this dataset is there.
+    fn catalog(&self) -> Result<Option<Catalog>> {
+        let path = self.directory.join(CATALOG);
+        let Some(tree) = read_tree(&path)? else { return Ok(None) };
+        let catalog = catalog_file::decode(&tree).map_err(|e| PfsError::content(&path, e.to_string()))?;
+        if (catalog.epoch, catalog.id) != (self.age.epoch, self.age.id) {
+            return Err(PfsError::content(&path, "is of another dataset"));
+        }
+        Ok(Some(catalog))
+    }
+
+    fn pointers(&self) -> Result<Option<LooseSet>> {
+        let path = self.directory.join(POINTERS);
+        let Some(bytes) = read_bounded(&path)? else { return Ok(None) };
+        loose::decode(&bytes, &path, self.age).map(Some)
+    }
+
+    /// `None` where there is none that is sound, so that it is made anew.
+    fn record_of(&self, member: Member) -> Result<Option<MemberRecord>> {
+        let path = self.record_path(member);
+        let read = read_tree(&path).and_then(|tree| {
+            let decode = |tree: Hash| MemberRecord::decode(&tree);
+            tree.map(decode).transpose().map_err(|e| PfsError::content(&path, e.to_string()))
+        });
+        match read {
+            Ok(record) => Ok(record.filter(|found| found.age == self.age && found.member == member)),
+            Err(error @ (PfsError::Record { .. } | PfsError::Content { .. })) => {
+                tracing::warn!(%error, "a member's record does not count");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For each member its record, if its files are there with their sizes.
+    fn members(&self, catalog: &Catalog) -> Result<Vec<Option<MemberRecord>>> {
+        let numbers = (0..).zip(&catalog.layout.members).map(|(number, _)| Member(number));
+        let dataset = self.directory.join(DATASET);
+        if !exists(&dataset)? {
+            return Ok(numbers.map(|_| None).collect());
+        }
+        let top = open(&dataset)?;
+        let whole = |member: Member| {
+            let of = digest(catalog.files_of(member).map(|(entry, copy)| (&entry.path, copy)));
+            let Some(record) = self.record_of(member)?.filter(|record| record.digest == of) else {
+                return Ok(None);
+            };
+            for (entry, copy) in catalog.files_of(member) {
+                let path = || dataset.join(entry.path.as_path());
+                match size_of(&top, &entry.path) {
+                    Ok(size) if size == copy.size => {}
+                    Ok(_) => return Ok(None),
+                    Err(e) if is_not_there(&e) => return Ok(None),
+                    Err(e) => return Err(PfsError::io(&path(), "open")(e)),
+                }
+            }
+            Ok(Some(record))
+        };
+        numbers.map(whole).collect()
+    }
+}
+
+/// What the index says of a dataset.
+enum Standing {
+    /// It is in the prefix.
+    Stored,
+    /// It is not, and the newest that is is newer.
+    Older(StoredDataset),
+    Newest,
+}
+
+fn standing(stored: &[StoredDataset], age: Age) -> Standing {
+    let of = |dataset: &StoredDataset| Age { epoch: dataset.epoch, id: dataset.id };
+    let usable = || stored.iter().filter(|dataset| dataset.usable);
+    if usable().any(|dataset| of(dataset) == age) {
+        return Standing::Stored;
+    }
+    match usable().find(|dataset| of(dataset) > age) {
+        Some(newer) => Standing::Older(newer.clone()),
+        None => Standing::Newest,
+    }
+}
+
+fn read_tree(path: &Path) -> Result<Option<Hash>> {
+    let Some(bytes) = read_bounded(path)? else { return Ok(None) };
+    let decoded = hash::decode_file(&bytes);
+    decoded
+        .map(Some)
+        .map_err(|error| PfsError::Record { path: path.to_owned(), source: RecordError::Format(error) })
+}
+
+/// Not there as a file.
+fn is_not_there(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | IsADirectory | InvalidInput)
+}
+
+fn size_of(top: &OwnedFd, path: &RelPath) -> io::Result<u64> {
+    let file = beneath::open_file(top.as_fd(), path)?;
+    Ok(rustix::fs::fstat(&file)?.st_size.cast_unsigned())
+}
+
+fn open(directory: &Path) -> Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(rustix::fs::CWD, directory, flags, Mode::empty())
+        .map_err(|e| PfsError::io(directory, "open")(e.into()))
+}
+
+impl MemberRecord {
+    fn encode(&self) -> std::result::Result<Hash, NulInText> {
+        let mut tree = Hash::new();
+        tree.set_value("EPOCH", self.age.epoch.0);
+        tree.set_value("ID", self.age.id.0);
+        tree.set_value("MEMBER", self.member.0);
+        tree.set_value("HOST", Text::new(self.host.clone())?);
+        tree.set_value("DIGEST", self.digest);
+        if let Some(redundancy) = &self.redundancy {
+            let below = tree.child("REDUNDANCY");
+            below.set_value("NAME", Text::from(&redundancy.name));
+            below.set_value("SIZE", redundancy.size);
+            below.set_value("CRC", redundancy.crc);
+        }
+        Ok(tree)
+    }
+
+    fn decode(tree: &Hash) -> std::result::Result<Self, FieldError> {
+        fn need<T>(
+            found: std::result::Result<Option<T>, FieldError>,
+            key: &'static str,
+        ) -> std::result::Result<T, FieldError> {
+            found?.ok_or_else(|| FieldError::at(key, FieldProblem::Missing))
+        }
+        let redundancy = |below: &Hash| {
+            let name = need(below.text("NAME"), "NAME")?;
+            let wrong = || FieldError::at("NAME", FieldProblem::Other("is no name of a redundancy file"));
+            XorFileName::parse(name.as_bytes()).ok_or_else(wrong)?;
+            Ok(RedundancyCopy {
+                name: RelPath::new(name.as_bytes()).map_err(|_| wrong())?,
+                size: need(below.number("SIZE"), "SIZE")?,
+                crc: need(below.number("CRC"), "CRC")?,
+            })
+        };
+        let host = need(tree.text("HOST"), "HOST")?;
+        Ok(Self {
+            age: Age {
+                epoch: Epoch(need(tree.number("EPOCH"), "EPOCH")?),
+                id: DatasetId(need(tree.number("ID"), "ID")?),
+            },
+            member: Member(need(tree.number("MEMBER"), "MEMBER")?),
+            host: String::from_utf8_lossy(host.as_bytes()).into_owned(),
+            digest: need(tree.number("DIGEST"), "DIGEST")?,
+            redundancy: tree.get("REDUNDANCY").map(redundancy).transpose()?,
+        })
+    }
+}
+
+/// Several nodes may write the same file at a time.
+fn put(prefix: &Prefix, path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_by(path, bytes, &prefix.token())
+}

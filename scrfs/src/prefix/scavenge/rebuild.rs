@@ -1,0 +1,288 @@
+//! The files of a member whose node is lost, from what the other members of its set have saved: the algebra of
+//! [`crate::redundancy`], carried out by one process over files, a block at a time.
+//!
+//! The lost member's pieces come in the order of its logical file, so that each file is written from its start to its
+//! end, and its CRC is taken on the way. It gets its name only if that is the one in the catalog. Its redundancy file is
+//! not made: what is published needs none.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::OFlags;
+
+use crate::dataset::{Catalog, Entry, FileCopy};
+use crate::hash::file::HEADER_BYTES;
+use crate::hash::record_size;
+use crate::ids::Member;
+use crate::path::RelPath;
+use crate::record::{Record, XorHeader};
+use crate::redundancy::kernel::xor_into;
+use crate::redundancy::xor::{Geometry, LogicalFile, Part, Segment, blocks};
+use crate::store::beneath;
+use crate::transfer::pfs::keep_attributes;
+use crate::transfer::sparse;
+
+use super::super::directory::{PfsError, Prefix, Result};
+use super::{Collection, DATASET, MemberRecord, RedundancyCopy, open};
+
+/// Bytes of one block.
+const BLOCK: u64 = 1 << 20;
+/// A redundancy file's header lists the files of two members.
+const HEADER_MAX: u64 = 256 << 20;
+
+/// Rebuilds the files of `lost`, whose set has lost no other member; `goes` is told of each block.
+pub(super) fn rebuild(
+    prefix: &Prefix,
+    collection: &Collection,
+    catalog: &Catalog,
+    records: &[Option<MemberRecord>],
+    lost: Member,
+    goes: &dyn Fn(),
+) -> Result<()> {
+    let place = Place { collection, catalog, top: open(&collection.directory)? };
+    let Some(set) = catalog.layout.sets.iter().find(|set| set.contains(&lost)) else {
+        return Err(place.wrong(format!("member {lost} is in no set")));
+    };
+    let lengths: Vec<u64> = set.iter().map(|member| place.length(*member)).collect();
+    let geometry = Geometry::new(&lengths).map_err(|e| place.wrong(e.to_string()))?;
+    let mut survivors = Vec::new();
+    for (at, member) in set.iter().enumerate().filter(|(_, member)| **member != lost) {
+        let record = records.get(member.0 as usize).and_then(Option::as_ref);
+        let Some(redundancy) = record.and_then(|record| record.redundancy.as_ref()) else {
+            return Err(place.wrong(format!("member {member} has no redundancy data there")));
+        };
+        survivors.push(Survivor::open(&place, set, at, &geometry, redundancy)?);
+    }
+    let lost_at = set.iter().position(|member| *member == lost).unwrap_or(0);
+    let mut target = Target::new(&place, lost, &prefix.token());
+    target.go_on()?;
+    let mut own = Vec::new();
+    for column in 0..geometry.members() {
+        if geometry.part(lost_at, column) == Part::Parity {
+            continue;
+        }
+        for range in blocks(geometry.chunk(), BLOCK) {
+            let length = usize::try_from(range.end - range.start).map_err(|e| place.wrong(e.to_string()))?;
+            let mut block = vec![0; length];
+            for survivor in &mut survivors {
+                own.clear();
+                own.resize(length, 0);
+                survivor.read(&place, geometry.part(survivor.at, column), &range, &mut own)?;
+                xor_into(&mut block, &own);
+            }
+            target.write(&block)?;
+            goes();
+        }
+    }
+    target.end()
+}
+
+/// Where files are.
+struct Place<'a> {
+    collection: &'a Collection,
+    catalog: &'a Catalog,
+    top: OwnedFd,
+}
+
+impl Place<'_> {
+    fn wrong(&self, reason: String) -> PfsError {
+        PfsError::content(&self.collection.directory, reason)
+    }
+
+    fn length(&self, member: Member) -> u64 {
+        self.catalog.files_of(member).map(|(_, copy)| copy.size).fold(0, u64::saturating_add)
+    }
+
+    fn in_dataset(&self, path: &RelPath) -> Result<RelPath> {
+        let below = RelPath::new(DATASET).and_then(|dataset| dataset.concat(path));
+        below.map_err(|e| self.wrong(e.to_string()))
+    }
+
+    fn io(&self, path: &RelPath, step: &'static str) -> impl FnOnce(std::io::Error) -> PfsError + use<> {
+        let path = self.collection.directory.join(path.as_path());
+        move |source| PfsError::Io { path, step, source }
+    }
+}
+
+/// A member that is there.
+struct Survivor {
+    /// Its position in the set.
+    at: usize,
+    files: Vec<RelPath>,
+    logical: LogicalFile,
+    /// The file that was read last.
+    opened: Option<(usize, File)>,
+    redundancy: (RelPath, File),
+    /// Where the parity begins in it.
+    payload: u64,
+}
+
+impl Survivor {
+    fn open(
+        place: &Place<'_>,
+        set: &[Member],
+        at: usize,
+        geometry: &Geometry,
+        redundancy: &RedundancyCopy,
+    ) -> Result<Self> {
+        let name = &redundancy.name;
+        let file = beneath::open_file(place.top.as_fd(), name).map_err(place.io(name, "open"))?;
+        let file = File::from(file);
+        let size = file.metadata().map_err(place.io(name, "stat"))?.len();
+        let sizes: Vec<u64> = place.catalog.files_of(set[at]).map(|(_, copy)| copy.size).collect();
+        let payload = header(&file, size)
+            .and_then(|(header, length)| {
+                let says = header.current.as_ref().and_then(|files| files.sizes().ok());
+                let group = header.group.as_ref().and_then(|group| group.in_order().ok());
+                let of = header.dataset.as_ref().and_then(|dataset| dataset.id);
+                let fits = header.chunk == Some(geometry.chunk())
+                    && says.as_ref() == Some(&sizes)
+                    && group.as_deref() == Some(set)
+                    && of == Some(place.catalog.id);
+                if !fits {
+                    return Err("its header is of another set".to_owned());
+                }
+                if size != length.saturating_add(geometry.chunk()) || size != redundancy.size {
+                    return Err(format!("it has {size} bytes"));
+                }
+                Ok(length)
+            })
+            .map_err(|reason| PfsError::content(&place.collection.directory.join(name.as_path()), reason))?;
+        let logical = LogicalFile::new(sizes).map_err(|e| place.wrong(e.to_string()))?;
+        let files = place.catalog.files_of(set[at]).map(|(entry, _)| entry.path.clone()).collect();
+        Ok(Self { at, files, logical, opened: None, redundancy: (name.clone(), file), payload })
+    }
+
+    /// Its part of a block; `out` is zero before.
+    fn read(&mut self, place: &Place<'_>, part: Part, block: &Range<u64>, out: &mut [u8]) -> Result<()> {
+        let Some(range) = part.data_range(block) else {
+            let (name, file) = &self.redundancy;
+            return file.read_exact_at(out, self.payload + block.start).map_err(place.io(name, "read"));
+        };
+        let mut rest = out;
+        for segment in self.logical.segments(range) {
+            let length = usize::try_from(segment.len()).unwrap_or(usize::MAX).min(rest.len());
+            let (here, after) = rest.split_at_mut(length);
+            rest = after;
+            let Segment::File { index, offset, .. } = segment else { continue };
+            let path = place.in_dataset(&self.files[index])?;
+            let file = match &self.opened {
+                Some((opened, file)) if *opened == index => file,
+                _ => {
+                    let file =
+                        beneath::open_file(place.top.as_fd(), &path).map_err(place.io(&path, "open"))?;
+                    &self.opened.insert((index, File::from(file))).1
+                }
+            };
+            file.read_exact_at(here, offset).map_err(place.io(&path, "read"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The header at the start of a redundancy file of `size` bytes, and its length.
+fn header(file: &File, size: u64) -> std::result::Result<(XorHeader, u64), String> {
+    let mut start = [0; HEADER_BYTES];
+    file.read_exact_at(&mut start, 0).map_err(|e| e.to_string())?;
+    let length = record_size(&start, size.min(HEADER_MAX)).map_err(|e| e.to_string())?;
+    let mut bytes = vec![0; usize::try_from(length).map_err(|e| e.to_string())?];
+    file.read_exact_at(&mut bytes, 0).map_err(|e| e.to_string())?;
+    let header = XorHeader::decode(&bytes).map_err(|e| e.to_string())?;
+    Ok((header, length))
+}
+
+/// The lost member's files, written one after the other.
+struct Target<'a> {
+    place: &'a Place<'a>,
+    files: Vec<(&'a Entry, &'a FileCopy)>,
+    /// The next one to be begun.
+    next: usize,
+    current: Option<Current<'a>>,
+    temporary: String,
+}
+
+struct Current<'a> {
+    entry: &'a Entry,
+    copy: &'a FileCopy,
+    file: File,
+    at: u64,
+    crc: crc32fast::Hasher,
+}
+
+impl<'a> Target<'a> {
+    fn new(place: &'a Place<'a>, lost: Member, token: &str) -> Self {
+        let files = place.catalog.files_of(lost).collect();
+        Self { place, files, next: 0, current: None, temporary: format!("copy.{lost}.{token}") }
+    }
+
+    fn temporary(&self) -> Result<RelPath> {
+        RelPath::new(self.temporary.as_bytes()).map_err(|e| self.place.wrong(e.to_string()))
+    }
+
+    /// Begins the next file; those without bytes are done at once.
+    fn go_on(&mut self) -> Result<()> {
+        while self.current.is_none()
+            && let Some((entry, copy)) = self.files.get(self.next).copied()
+        {
+            self.next += 1;
+            let path = self.temporary()?;
+            let file = beneath::create_file(self.place.top.as_fd(), &path, OFlags::WRONLY)
+                .map_err(self.place.io(&path, "create"))?;
+            let (file, crc) = (File::from(file), crc32fast::Hasher::new());
+            self.current = Some(Current { entry, copy, file, at: 0, crc });
+            if copy.size == 0 {
+                self.close()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        // Behind the last file there are zeros.
+        while !bytes.is_empty()
+            && let Some(current) = &mut self.current
+        {
+            let left = usize::try_from(current.copy.size - current.at).unwrap_or(usize::MAX);
+            let (here, rest) = bytes.split_at(left.min(bytes.len()));
+            bytes = rest;
+            sparse::write_at(&current.file, here, current.at)
+                .map_err(self.place.io(&current.entry.path, "write"))?;
+            current.crc.update(here);
+            current.at += here.len() as u64;
+            if current.at == current.copy.size {
+                self.close()?;
+                self.go_on()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All bytes of a file are written: it gets its place if they are the right ones.
+    fn close(&mut self) -> Result<()> {
+        let Some(Current { entry, copy, file, crc, .. }) = self.current.take() else { return Ok(()) };
+        let found = crc.finalize();
+        if found != copy.crc {
+            let text = format!("{}: rebuilt with CRC {found:#x}, sealed with {:#x}", entry.path, copy.crc);
+            return Err(self.place.wrong(format!("{text}: something that was saved of its set is damaged")));
+        }
+        sparse::end(&file, copy.size).map_err(self.place.io(&entry.path, "write"))?;
+        keep_attributes(&file, entry);
+        file.sync_all().map_err(self.place.io(&entry.path, "fsync"))?;
+        let (from, to) = (self.temporary()?, self.place.in_dataset(&entry.path)?);
+        let top = self.place.top.as_fd();
+        beneath::put_in_place(top, &from, top, &to).map_err(self.place.io(&to, "rename"))?;
+        let (parent, _) = beneath::parent_of(top, &to, false).map_err(self.place.io(&to, "open"))?;
+        rustix::fs::fsync(&parent).map_err(|e| self.place.io(&to, "fsync")(e.into()))
+    }
+
+    /// All of them are there.
+    fn end(mut self) -> Result<()> {
+        self.go_on()?;
+        match self.current {
+            None => Ok(()),
+            Some(current) => Err(self.place.wrong(format!("{} is not whole", current.entry.path))),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Jobs that end without their coordinators: nodes save the newest protected dataset before their caches go, and a job
+//! with another id on other nodes goes on from it (operations: "When the coordinators are gone").
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use scrfs_harness::job::{Job, SOON};
+use scrfs_harness::place::{BIN, CACHE, SCR};
+use scrfs_harness::shell::Ran;
+use scrfs_harness::{Cluster, wait};
+
+use crate::prefix_away::stop_between_requests;
+
+const LIMIT: Duration = Duration::from_mins(2);
+const SAVE: [&str; 3] = ["--save", "60", "--purge"];
+const NODES: [usize; 4] = [0, 1, 2, 3];
+
+fn job<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
+    Job::new(cluster, name).set("SCRFS_END_GRACE", "60")
+}
+
+/// Every node writes two files of its own into a dataset, and it is sealed: the sums of all of them.
+fn seal(job: &Job<'_>, name: &str) -> String {
+    let at = format!("{SCR}/{name}");
+    job.on(0).run(&format!("mkdir -p {at}/sub")).must();
+    for node in NODES {
+        let line = format!(
+            "cd {at} && head -c {}00001 /dev/urandom > big.{node} && head -c 5000 /dev/urandom > sub/small.{node}",
+            node + 1
+        );
+        job.on(node).run(&line).must();
+    }
+    job.on(2).run(&format!("touch {at}/.complete")).must();
+    sums(job, 1, name)
+}
+
+fn sums(job: &Job<'_>, node: usize, name: &str) -> String {
+    job.on(node).run(&sums_line(&format!("{SCR}/{name}"))).must().to_owned()
+}
+
+fn sums_line(at: &str) -> String {
+    format!("cd {at} && md5sum big.? sub/small.?")
+}
+
+/// Mounts, seals datasets, and kills all of the job but its daemons: the sums of the last dataset.
+fn killed_after(job: &Job<'_>, names: &[&str]) -> String {
+    job.mount(NODES);
+    let run = job.idle(&NODES);
+    let mut last = String::new();
+    for name in names {
+        last = seal(job, name);
+        job.on(3).run(&format!("echo {name} > {SCR}/latest")).must();
+    }
+    job.kill_all();
+    drop(run);
+    last
+}
+
+/// A job with another id goes on from `name`: what its program sees of it.
+fn goes_on(job: &Job<'_>, nodes: &[usize], name: &str) -> String {
+    let next = job.clone().with_id("next");
+    next.mount(nodes.iter().copied());
+    let line = format!(
+        "test \"$SCRFS_CURRENT\" = {name} && test \"$(cat {SCR}/latest)\" = {name} && {}",
+        sums_line(&format!("{SCR}/{name}"))
+    );
+    let mut run = next.start(nodes, 1, 1, &["/bin/sh", "-c", &line]);
+    assert_eq!(run.wait(LIMIT), 0, "{}\n{}", run.output(), next.events(nodes[0]));
+    let text = run.output();
+    let is_sum = |line: &&str| line.len() > 34 && line.bytes().take(32).all(|byte| byte.is_ascii_hexdigit());
+    text.lines().filter(is_sum).collect::<Vec<_>>().join("\n")
+}
+
+#[track_caller]
+fn all_are(ended: &[Ran], ok: bool, text: &str) {
+    for ran in ended {
+        assert!(ran.ok() == ok && ran.err.contains(text), "{text:?}: {ran}");
+    }
+}
+
+fn purged(cluster: &Cluster, job: &str, nodes: impl IntoIterator<Item = usize>) {
+    for node in nodes {
+        cluster
+            .on(node)
+            .run(&format!("test ! -e {CACHE}/root/scr.{job} && test ! -e {SCR}/.scrfs/status"))
+            .must();
+    }
+}
+
+fn ctl(cluster: &Cluster, job: &Job<'_>, words: &str) -> Ran {
+    cluster.head().run(&format!("{BIN}/scrfs-ctl scavenge --prefix {} {words}", job.prefix()))
+}
+
+#[test]
+fn a_job_that_was_killed_goes_on_elsewhere_from_its_newest_dataset() {
+    let cluster = Cluster::up(5);
+    let job = job(&cluster, "whole");
+    let sealed = killed_after(&job, &["old", "new"]);
+    let ended = job.end(NODES, &SAVE);
+    all_are(&ended, true, "new (dataset ");
+    purged(&cluster, "whole", NODES);
+    let published = ended.iter().filter(|ran| ran.err.contains("saved: it is on the PFS")).count();
+    assert!(published >= 1, "{ended:?}");
+    assert!(job.host_prefix().join("new/.scr/summary.scr").exists());
+    assert!(ctl(&cluster, &job, "").ok(), "nothing is left to be published");
+    assert_eq!(goes_on(&job, &[1, 2, 3, 4], "new"), sealed);
+    // Where nothing is, nothing is to be done.
+    all_are(&job.end([0], &SAVE), true, "nothing is here");
+    for node in [1, 2, 3, 4] {
+        let unmounted = job.clone().with_id("next").end([node], &SAVE);
+        all_are(&unmounted, true, "new (dataset ");
+    }
+}
+
+#[test]
+fn a_lost_nodes_part_is_rebuilt_and_what_cannot_be_is_named() {
+    let cluster = Cluster::up(6);
+    let one = job(&cluster, "one");
+    let sealed = killed_after(&one, &["old", "new"]);
+    cluster.poweroff(2);
+    all_are(&one.end([0, 1, 3], &SAVE), true, "member 2 (node2) missing");
+    purged(&cluster, "one", [0, 1, 3]);
+    assert!(!one.host_prefix().join("new").exists());
+    assert_eq!(goes_on(&one, &[0, 1, 3, 4], "new"), sealed);
+    let told = one.clone().with_id("next").events(0);
+    assert!(told.contains("member 2 (node2) is rebuilt from what the other nodes"), "{told}");
+    for node in [0, 1, 3, 4] {
+        assert!(one.clone().with_id("next").end([node], &["--purge"])[0].ok());
+    }
+
+    cluster.boot(2).unwrap();
+    let two = job(&cluster, "two");
+    two.mount(NODES);
+    let run = two.idle(&NODES);
+    let older = seal(&two, "old");
+    two.on(0).run(&format!("echo old > {SCR}/latest")).must();
+    two.on(0).run(&format!("{BIN}/scrfs-ctl flush old --wait")).must();
+    seal(&two, "new");
+    two.kill_all();
+    drop(run);
+    cluster.poweroff(0);
+    cluster.poweroff(2);
+    all_are(&two.end([1, 3], &SAVE), true, "member 0 (node0), member 2 (node2) missing");
+    let told = ctl(&cluster, &two, "");
+    assert!(
+        !told.ok() && told.out.contains("new (dataset 2): not published: member 0 (node0), member 2 (node2)"),
+        "{told}"
+    );
+    let json = ctl(&cluster, &two, "--json");
+    let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!(value["datasets"][0]["state"], "incomplete", "{json}");
+    assert_eq!(value["datasets"][0]["members"][1]["host"], "node2", "{json}");
+    assert_eq!(goes_on(&two, &[1, 3, 4, 5], "old"), older);
+}
+
+#[test]
+fn what_cannot_be_saved_keeps_its_mount_and_is_saved_later() {
+    let cluster = Cluster::up(4);
+    let job = Job::unprivileged(&cluster, "later").set("SCRFS_END_GRACE", "60");
+    let sealed = killed_after(&job, &["ck"]);
+    let still_there = |why: &str| {
+        all_are(&job.end(NODES, &SAVE), false, why);
+        for node in NODES {
+            assert_eq!(sums_here(&job, node), sums_of(&sealed, node), "node{node}");
+        }
+    };
+    // Others have nothing to say in it.
+    let mate = cluster
+        .on(1)
+        .user(1001)
+        .run(&format!("{BIN}/scrfs umount --user job --job-id later --save 5 --purge --force"));
+    assert!(!mate.err.contains("saved"), "{mate}");
+    // Read-only.
+    let mode = |mode: u32| {
+        let records = job.host_prefix().join(".scr");
+        std::fs::set_permissions(records, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o555);
+    still_there("not saved, so nothing is unmounted: ck (dataset 1): ");
+    mode(0o755);
+    // Full, on one node.
+    job.arm_daemon("flush.copied=full");
+    let ended = job.end([0], &SAVE);
+    all_are(&ended, false, "No space left on device");
+    // A daemon that dies half-way has a successor, which goes on.
+    for fault in ["flush.copied", "scavenge.copied", "scavenge.member"] {
+        job.arm_daemon(&format!("{fault}=kill"));
+        all_are(&job.end([1], &SAVE), false, "not saved");
+        assert!(job.fired(), "{fault}");
+        wait::until_true("the successor", SOON, || job.status(1).is_some());
+    }
+    // The one that publishes dies in the middle of that.
+    all_are(&job.end([0, 2, 3], &SAVE), true, "saved");
+    job.arm_daemon("flush.swapped=kill");
+    all_are(&job.end([1], &SAVE), false, "not saved");
+    assert!(job.fired());
+    wait::until_true("the successor", SOON, || job.status(1).is_some());
+    all_are(&job.end([1], &SAVE), true, "ck (dataset 1)");
+    let copied = cluster.head().run(&sums_line(&format!("{}/ck", job.prefix())));
+    assert_eq!(copied.must(), sealed);
+    assert!(ctl(&cluster, &job, "").ok());
+    let owner = cluster.head().run(&format!("find {} ! -user job", job.prefix()));
+    assert_eq!(owner.must(), "", "everything is the job's user's");
+}
+
+/// What a node has of its own, without coordinators.
+fn sums_here(job: &Job<'_>, node: usize) -> String {
+    job.on(node).run(&format!("cd {SCR}/ck && md5sum big.{node} sub/small.{node}")).must().to_owned()
+}
+
+fn sums_of(all: &str, node: usize) -> String {
+    let own = |line: &&str| line.ends_with(&format!(".{node}"));
+    all.lines().filter(own).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_pfs_that_hangs_and_a_dead_daemon_are_said_in_time() {
+    let cluster = Cluster::up(4);
+    let job = job(&cluster, "hangs");
+    job.mount(NODES);
+    // On node 3 the prefix is a file system of its own, whose server will be stopped.
+    let server = "--job-id pfsserver --cache-base /cache --control-base /dev/shm --checkpoint-path data";
+    job.on(3).run(&format!("{BIN}/scrfs mount {server} {}", job.prefix())).must();
+    let run = job.idle(&NODES);
+    seal(&job, "ck");
+    job.kill_all();
+    drop(run);
+    job.on(3).run(&stop_between_requests("pgrep -f 'job-id pfsserve[r]'", &job.prefix())).must();
+    let begun = std::time::Instant::now();
+    all_are(&job.end([3], &["--save", "3", "--purge"]), false, "ck (dataset 1): not done in 3 s");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(job.on(3).run(&format!("md5sum {SCR}/ck/big.3")).ok(), "programs go on");
+    job.on(3).run("kill -CONT $(pgrep -f 'job-id pfsserve[r]')").must();
+    all_are(&job.end([3], &SAVE), true, "ck (dataset 1): saved");
+
+    let dead = job.on(2).run("kill -9 $(cat /run/scrfs/root/scr.hangs/supervisor.lock) $(cat /run/scrfs/root/scr.hangs/worker.lock)");
+    dead.must();
+    wait::until_true("the daemon's end", SOON, || job.status(2).is_none());
+    all_are(&job.end([2], &SAVE), false, "its daemon does not answer");
+    job.on(2).run(&format!("test -e {CACHE}/root/scr.hangs/tree/ck/big.2")).must();
+    all_are(&job.end([2], &["--purge"]), true, "is removed");
+    assert!(!job.on(2).run(&format!("test -e {CACHE}/root/scr.hangs")).ok());
+}

@@ -1,0 +1,225 @@
+//! Hooks by hand, on nodes that are drained, that boot, that hang, and with a slurmctld that says nothing.
+
+use scrfs_harness::Config;
+use scrfs_harness::place::BIN;
+use scrfs_harness::shell::Ran;
+use scrfs_harness::slurm::STAND_INS;
+
+use super::*;
+
+/// PrologEpilogTimeout is three times as long, and Slurm kills a health check after a minute.
+const BOUND: Duration = Duration::from_secs(50);
+
+#[test]
+fn hooks_of_nodes_that_are_drained_that_boot_and_that_hang() {
+    let config = Config { keep_cache: true, ..Config::new(4) };
+    let cluster = Cluster::start(&config).expect("a cluster");
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    std::thread::scope(|scope| {
+        scope.spawn(|| leftovers_do_not_hold_up_other_jobs(&cluster, &slurm, 2));
+        scope.spawn(|| a_silent_controller_holds_up_nobody(&cluster, &slurm, 3));
+        who_drained_a_node_takes_it_back(&cluster, &slurm);
+        notes_that_cannot_be_made(&cluster, &slurm);
+        hooks_may_run_twice(&cluster, &slurm);
+        what_cannot_be_saved_is_given_up_at_last(&cluster, &slurm);
+    });
+    a_mount_that_takes_too_long(&cluster, &slurm);
+    caches_that_a_disk_has_kept(&cluster, &slurm);
+    nothing_is_left(&cluster, 0..4);
+}
+
+/// Stands for a program in the hooks of one node.
+fn stand_in(cluster: &Cluster, node: usize, name: &str, lines: &str) {
+    let path = format!("{STAND_INS}/{name}");
+    let write = format!(
+        "mkdir -p {STAND_INS} && printf '%s\\n' '#!/bin/sh' '{lines}' >{path}.new && chmod 755 {path}.new && \
+         mv {path}.new {path}"
+    );
+    cluster.on(node).run(&write).must();
+}
+
+fn no_stand_ins(cluster: &Cluster, node: usize) {
+    cluster.on(node).run(&format!("rm -rf {STAND_INS}")).must();
+}
+
+/// Runs a hook that must not fail, and not take long.
+#[track_caller]
+fn within_bound(slurm: &Slurm<'_>, node: usize, hook: &str, variables: &str) -> Ran {
+    let begun = Instant::now();
+    let ran = slurm.hook(node, hook, variables);
+    assert!(ran.ok() && begun.elapsed() < BOUND, "{hook} on node{node}: {:?}\n{ran}", begun.elapsed());
+    ran
+}
+
+/// A job without scrfs on this node, for hooks that are run by hand: its id, and their variables.
+fn job_on(slurm: &Slurm<'_>, node: usize) -> (Batch, String) {
+    let name = ["hand0", "hand1", "hand2", "hand3"][node];
+    let batch = slurm.submit(JOB_UID, name, &format!("-w node{node}"), "exec sleep 600");
+    slurm.await_state(name, &batch, "RUNNING", LIMIT);
+    let variables = format!(
+        "SLURM_JOB_ID={} SLURM_JOB_USER=job SLURM_JOB_UID={JOB_UID} SLURM_JOB_GID={JOB_UID} \
+         SLURM_JOB_CONSTRAINTS=scrfs",
+        batch.0
+    );
+    (batch, variables)
+}
+
+/// Notes of jobs that nobody knows.
+fn old_notes(cluster: &Cluster, node: usize) {
+    let write = "mkdir -p /run/scrfs-slurm; for job in $(seq 900001 900020); do printf '%s\\n' \"mount /scr/$job\" \
+                 'run 0' 'user job' 'state mounted' >/run/scrfs-slurm/$job; done";
+    cluster.on(node).run(write).must();
+}
+
+fn leftovers_do_not_hold_up_other_jobs(cluster: &Cluster, slurm: &Slurm<'_>, node: usize) {
+    let (batch, variables) = job_on(slurm, node);
+    stand_in(
+        cluster,
+        node,
+        "scrfs",
+        &format!("[ \"$1\" != umount ] || exec sleep 600\nexec {BIN}/scrfs \"$@\""),
+    );
+    old_notes(cluster, node);
+    within_bound(slurm, node, "prolog", &variables);
+    cluster.on(node).run(&format!("mountpoint /scr/{}", batch.0)).must();
+    within_bound(slurm, node, "health", "");
+    no_stand_ins(cluster, node);
+    within_bound(slurm, node, "epilog", &variables);
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, [node]);
+}
+
+fn a_silent_controller_holds_up_nobody(cluster: &Cluster, slurm: &Slurm<'_>, node: usize) {
+    let (batch, variables) = job_on(slurm, node);
+    for name in ["squeue", "scontrol"] {
+        stand_in(cluster, node, name, "exec sleep 600");
+    }
+    old_notes(cluster, node);
+    within_bound(slurm, node, "prolog", &variables);
+    let cache = format!("ls -d {CACHE}/job/scr.{}", batch.0);
+    cluster.on(node).run(&cache).must();
+    within_bound(slurm, node, "health", "");
+    // Whether the job runs again nobody says: its caches stay until somebody does.
+    within_bound(slurm, node, "epilog", &variables);
+    cluster.on(node).run(&format!("{cache} && ! mountpoint /scr/{}", batch.0)).must();
+    no_stand_ins(cluster, node);
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, [node]);
+}
+
+/// What the hooks have drained they take back, also after a reboot; what an administrator has drained they leave alone.
+fn who_drained_a_node_takes_it_back(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let no_fuse = "touch /tmp/none && mount --bind /tmp/none /dev/fuse";
+    let reason =
+        |node: usize| slurm.client(0, &format!("sinfo -h -N -n node{node} -o %E")).out.trim().to_owned();
+    slurm.client(0, "scontrol update NodeName=node0 State=DRAIN Reason='bad DIMM'").must();
+    for node in [0, 1] {
+        cluster.on(node).run(no_fuse).must();
+        let ran = slurm.hook(node, "health", "");
+        assert!(ran.ok() && ran.err.contains("scrfs: /dev/fuse is missing"), "{ran}");
+    }
+    assert_eq!((reason(0), slurm.node(0)), ("bad DIMM".to_owned(), "drained".to_owned()));
+    assert_eq!(
+        (reason(1), slurm.node(1)),
+        ("scrfs: /dev/fuse is missing (modprobe fuse)".into(), "drained".into())
+    );
+    cluster.on(0).run("umount /dev/fuse").must();
+    cluster.poweroff(1);
+    cluster.boot(1).expect("node1 boots");
+    slurm.start_node(1);
+    slurm.await_node(1, "idle");
+    assert!(slurm.hook(0, "health", "").ok());
+    assert_eq!((reason(0), slurm.node(0)), ("bad DIMM".to_owned(), "drained".to_owned()));
+    slurm.client(0, "scontrol update NodeName=node0 State=RESUME").must();
+    slurm.await_node(0, "idle");
+}
+
+/// The node's fault too.
+fn notes_that_cannot_be_made(cluster: &Cluster, slurm: &Slurm<'_>) {
+    cluster.on(1).run("rm -rf /run/scrfs-slurm && touch /run/scrfs-slurm").must();
+    let ran = slurm.hook(1, "prolog", "SLURM_JOB_ID=900100 SLURM_JOB_USER=job SLURM_JOB_COMMENT=scrfs");
+    assert!(
+        ran.code == 1 && ran.err.contains("scrfs: the directory /run/scrfs-slurm cannot be made"),
+        "{ran}"
+    );
+    assert_eq!(slurm.node(1), "drained");
+    cluster.on(1).run("rm /run/scrfs-slurm").must();
+    slurm.await_node(1, "idle");
+}
+
+fn hooks_may_run_twice(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let (batch, variables) = job_on(slurm, 0);
+    let mounted = format!("cat /run/scrfs-slurm/{0}; grep ' /scr/{0} ' /proc/self/mountinfo", batch.0);
+    within_bound(slurm, 0, "prolog", &variables);
+    let first = cluster.on(0).run(&mounted).must().to_owned();
+    within_bound(slurm, 0, "prolog", &variables);
+    assert_eq!(cluster.on(0).run(&mounted).must(), first, "the same mount");
+    let told = slurm.hook(0, "task-prolog", &variables);
+    assert_eq!(told.must(), format!("export SCRFS_MOUNT=/scr/{}", batch.0));
+    within_bound(slurm, 0, "epilog", &variables);
+    let gone = format!(
+        "! grep ' /scr/{0} ' /proc/self/mountinfo && ! ls /run/scrfs-slurm/{0} {CACHE}/job/scr.{0}",
+        batch.0
+    );
+    cluster.on(0).run(&gone).must();
+    within_bound(slurm, 0, "epilog", &variables);
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, [0]);
+}
+
+/// Nobody can have the node's memory for ever. What is lost is said.
+fn what_cannot_be_saved_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let (batch, variables) = job_on(slurm, 1);
+    let refuse = "case \"$*\" in *--save*) echo no room >&2; exit 1;; esac";
+    stand_in(cluster, 1, "scrfs", &format!("{refuse}\nexec {BIN}/scrfs \"$@\""));
+    stand_in(cluster, 1, "settings", "KEEP=0");
+    within_bound(slurm, 1, "prolog", &variables);
+    let there = format!(
+        "mountpoint /scr/{0} && ls {CACHE}/job/scr.{0} && grep unsaved /run/scrfs-slurm/{0}",
+        batch.0
+    );
+    let first = within_bound(slurm, 1, "epilog", &variables);
+    assert!(first.err.contains(&format!("scrfs: job {}: no room", batch.0)), "{first}");
+    cluster.on(1).run(&there).must();
+    let last = within_bound(slurm, 1, "epilog", &variables);
+    assert!(last.err.contains("what the PFS lacks of them is lost: no room"), "{last}");
+    assert!(!cluster.on(1).run(&format!("ls {CACHE}/job/scr.{0} || ls /run/scrfs-slurm/{0}", batch.0)).ok());
+    no_stand_ins(cluster, 1);
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, [1]);
+}
+
+/// The job runs, is told, and no node is drained for it.
+fn a_mount_that_takes_too_long(cluster: &Cluster, slurm: &Slurm<'_>) {
+    stand_in(cluster, 1, "settings", "LIMIT=2");
+    stand_in(cluster, 1, "scrfs", &format!("[ \"$1\" != mount ] || exec sleep 600\nexec {BIN}/scrfs \"$@\""));
+    let batch = slurm.submit(JOB_UID, "late", "--comment=scrfs -w node1", "echo done");
+    slurm.await_state("late", &batch, "COMPLETED", LIMIT);
+    let output = slurm.output("late", &batch);
+    assert_eq!(output, "scrfs is not mounted on node1: no mount after 2 s\ndone\n");
+    no_stand_ins(cluster, 1);
+    slurm.await_node(1, "idle");
+}
+
+/// A job waits to run again while its node boots; when it is cancelled nothing on the node remembers it but its caches.
+fn caches_that_a_disk_has_kept(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let job = Saver::new(slurm, "kept");
+    let hold = format!("1 uneven hold={PFS}/kept/go");
+    let batch = job.submit("-w node[0-1] --nodes=2 --requeue", "export SCR_FLUSH=0", "", &hold);
+    let cache = format!("ls -d {CACHE}/job/scr.{}", batch.0);
+    job.await_sealed(&batch, 1);
+    slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
+    wait::until_true("the job to wait", LIMIT, || slurm.node(0) == "idle" && slurm.node(1) == "idle");
+    cluster.poweroff(1);
+    cluster.boot(1).expect("node1 boots");
+    slurm.start_node(1);
+    slurm.await_node(1, "idle");
+    within_bound(slurm, 1, "health", "");
+    for node in [0, 1] {
+        cluster.on(node).run(&cache).must();
+    }
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, [0, 1]);
+    // Of the node that did not boot the part was saved, though nothing was mounted there; the other is rebuilt from it.
+    job.goes_on_from_newest("--nodes=2", "");
+}

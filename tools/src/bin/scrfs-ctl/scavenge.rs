@@ -1,0 +1,108 @@
+//! `scrfs-ctl scavenge`: what nodes have saved in the prefix when a job ended without its coordinators becomes datasets
+//! of the prefix. Works without a job, and without a mount.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use scrfs::ids::{Epoch, Member};
+use scrfs::prefix::scavenge::{Adoption, By, Outcome as Became, Progress, adopt, ages};
+use scrfs::prefix::{PfsError, Prefix};
+use scrfs::status::last::{LastStatus, RENEWED};
+use scrfs::transfer::user::{Identity, UserThread};
+use scrfs_tools::{Failure, Outcome, output};
+
+use crate::halt;
+
+/// What to do about what stays.
+const LATER: &str = "save the parts that are missing on their nodes (`scrfs umount --job-id ID --save SECONDS`) and \
+                     run this again; \
+                     or go on from the newest dataset that is on the PFS";
+
+pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
+    let prefix = halt::prefix(named)?;
+    let adoptions = with_owners_rights(&prefix)?;
+    if json {
+        let datasets: Vec<_> = adoptions.iter().map(describe).collect();
+        output::data(&format!("{}\n", serde_json::json!({ "datasets": datasets })))?;
+    } else {
+        for adoption in &adoptions {
+            output::data(&format!("{adoption}\n"))?;
+        }
+        if adoptions.is_empty() {
+            output::talk(&format!("{}: nothing is there that nodes have saved", prefix.display()));
+        }
+    }
+    let waiting = adoptions.iter().filter(|adoption| matches!(adoption.outcome, Became::Waits { .. }));
+    match waiting.count() {
+        0 => Ok(()),
+        count => Err(Failure::new(format!("{count} of {} not published", adoptions.len())).hint(LATER)),
+    }
+}
+
+/// Root works with the rights of whose prefix it is: that user may have put links anywhere in it.
+fn with_owners_rights(prefix: &Path) -> Outcome<Vec<Adoption>> {
+    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", prefix.display()));
+    let meta = std::fs::metadata(prefix).map_err(failed)?;
+    if !rustix::process::geteuid().is_root() || meta.uid() == 0 {
+        return publish(prefix);
+    }
+    let user = UserThread::start(&Identity::of(meta.uid(), meta.gid())).map_err(failed)?;
+    let path = prefix.to_owned();
+    user.run(move || publish(&path)).map_err(failed)?
+}
+
+fn publish(root: &Path) -> Outcome<Vec<Adoption>> {
+    let told = |error: PfsError| {
+        Failure::new(error).hint("what was saved stays; run this again when that is mended")
+    };
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let prefix =
+        Prefix::of_newest(root.as_os_str().as_bytes(), Epoch(0), &host.to_string_lossy()).map_err(told)?;
+    let found = ages(&prefix).map_err(told)?;
+    let mut adoptions = Vec::new();
+    for age in found {
+        if prefix.is_flushing(age.id).map_err(told)? && has_coordinators(root) {
+            return Err(Failure::new(format!(
+                "coordinators have begun to flush dataset {} of this prefix",
+                age.id
+            ))
+            .hint("if they were killed, run this again two minutes later"));
+        }
+        let tell = |progress: Progress<'_>| {
+            if let Progress::Said(text) = progress {
+                output::talk(text);
+            }
+        };
+        adoptions.push(adopt(&prefix, age, By::Anyone(&tell)).map_err(told)?);
+    }
+    Ok(adoptions)
+}
+
+/// They have not said that they end, and not been silent for long.
+fn has_coordinators(prefix: &Path) -> bool {
+    let now: Duration = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    LastStatus::read(prefix).is_ok_and(|last| !last.ended && last.age(now) < 2 * RENEWED)
+}
+
+fn describe(adoption: &Adoption) -> serde_json::Value {
+    let members = |members: &[(Member, String)]| {
+        let listed = members.iter().map(|(m, host)| serde_json::json!({ "member": m.0, "host": host }));
+        listed.collect::<Vec<_>>()
+    };
+    let (state, listed, reason) = match &adoption.outcome {
+        Became::Published(rebuilt) => ("published", members(rebuilt), None),
+        Became::Stored => ("flushed", Vec::new(), None),
+        Became::Superseded => ("superseded", Vec::new(), None),
+        Became::Waits { missing, reason } => ("incomplete", members(missing), Some(reason)),
+    };
+    serde_json::json!({
+        "id": adoption.age.id.0,
+        "epoch": adoption.age.epoch.0,
+        "name": String::from_utf8_lossy(&adoption.name),
+        "state": state,
+        "members": listed,
+        "reason": reason,
+    })
+}

@@ -1,0 +1,253 @@
+//! The parts of a job: started, listened to, ended. What keeps one from being started is an event like others.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::process::ChildStderr;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use scrfs_tools::probe::RUN_VARIABLE;
+use scrfs_tools::{Failure, output};
+
+use super::{BY_LAUNCHER, Driver, Event, Running, spawn};
+use crate::announce;
+use crate::launcher::{CommandLine, Refusal, Restart, Said};
+use crate::prefix;
+use crate::process::{self, GRACE, Group, Streams};
+use crate::supervise::{Input, Part, Start};
+use crate::talk;
+
+/// How long the end of a launcher's words is waited for after its own.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+const WAITS: &str = "hint: other steps of this job have what it needs, to themselves (srun --exclusive, --exact): it begins when \
+                     they end; `squeue --steps` names them";
+
+impl Driver {
+    pub(super) fn tell_failed(&self, part: Part, started: Result<(), Refusal>) {
+        if let Err(why) = started {
+            drop(self.queue.send(Event::Tell(Input::CannotStart(part, why))));
+        }
+    }
+
+    pub(super) fn look(&self, serial: u64, hosts: Vec<String>, sweep: bool, doubt: bool) {
+        let (looker, queue) = (self.looker.clone(), self.queue.clone());
+        let (prefix, mut rules) = (self.job.prefix.clone(), self.job.halt_rules);
+        // Before the first run it has just been asked.
+        let question = self.job.end_question.clone().filter(|_| sweep && self.starts > 0);
+        let started = spawn("look", move || {
+            let (nodes, end) = std::thread::scope(|scope| {
+                let asking = question.map(|question| scope.spawn(move || question.ask_again()));
+                let nodes = looker.look(&hosts, sweep, doubt);
+                (nodes, asking.and_then(|asking| asking.join().ok()))
+            });
+            if let Some(end) = end {
+                if let Ok(at) = end {
+                    rules.end_time = at.unwrap_or_default();
+                }
+                drop(queue.send(Event::AllocationEnds(end)));
+            }
+            let halt = prefix::halt(&prefix, &rules);
+            drop(queue.send(Event::Tell(Input::Looked { serial, nodes, halt })));
+        });
+        if let Err(failure) = started {
+            drop(self.queue.send(Event::Tell(Input::CannotLook(of_this_host(failure)))));
+        }
+    }
+
+    pub(super) fn ask_end(&self) {
+        let (question, queue) = (self.job.end_question.clone(), self.queue.clone());
+        let nobody = || Err("nobody can be asked".to_owned());
+        let ask = move || {
+            let asked = question.map_or_else(nobody, |question| question.ask_again());
+            drop(queue.send(Event::AllocationEnds(asked)));
+        };
+        if let Err(failure) = spawn("end", ask) {
+            drop(self.queue.send(Event::AllocationEnds(Err(failure.message))));
+        }
+    }
+
+    pub(super) fn start_program(
+        &mut self,
+        hosts: &[String],
+        current: Option<OsString>,
+        run: u32,
+    ) -> Result<(), Refusal> {
+        let set = [
+            ("SCRFS_CURRENT", current.unwrap_or_default()),
+            ("SCRFS_MOUNT", self.job.mount.clone().into()),
+            ("SCRFS_HOSTS", hosts.join(",").into()),
+            ("SCRFS_RUN", run.to_string().into()),
+            self.mark(),
+        ];
+        let line = self.job.lines.program(hosts, self.job.ranks_per_node, &self.job.program, &set);
+        let streams = Streams::Program { input: self.input.give()?, errors: true };
+        self.start(Part::Program, &line, streams).map_err(|e| cannot_start(&line, &e))
+    }
+
+    fn mark(&self) -> (&'static str, OsString) {
+        (RUN_VARIABLE, self.job.token.to_string().into())
+    }
+
+    fn start(&mut self, part: Part, line: &CommandLine, streams: Streams) -> io::Result<()> {
+        tracing::debug!(?part, ?line.program, ?line.arguments, "starting");
+        let mut group = Group::start(line, streams)?;
+        let (pid, queue) = (group.id(), self.queue.clone());
+        let watched =
+            group.take_errors().map(|errors| self.listen(part, pid, errors)).transpose().and_then(|heard| {
+                std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
+                    drop(process::await_end(pid));
+                    // What it said belongs before its end; but what it has left behind may keep the pipe open.
+                    if let Some(heard) = heard {
+                        let _ = heard.recv_timeout(LAST_WORDS);
+                    }
+                    drop(queue.send(Event::Ended(part, pid)));
+                })
+            });
+        match watched {
+            Ok(_) => drop(self.running.insert(part, Running { group, stopped: false, kill_at: None })),
+            Err(error) => {
+                process::signal(pid, Signal::SIGKILL);
+                group.reap();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Understands what a launcher says, and passes on the rest. The answer comes when it has ended.
+    fn listen(&self, part: Part, pid: Pid, errors: ChildStderr) -> io::Result<Receiver<()>> {
+        let lines = &self.job.lines;
+        let launcher = if part == Part::Program { &lines.launcher } else { &lines.service };
+        let (launcher, queue, log) = (Arc::clone(launcher), self.queue.clone(), self.log.clone());
+        let (wait, raw) = (part == Part::Program, self.job.raw_launcher_output);
+        let (tell, told) = mpsc::channel();
+        let pid = pid.as_raw().unsigned_abs();
+        std::thread::Builder::new().name("errors".to_owned()).spawn(move || {
+            let mut waits = false;
+            let said = |said: Said, bytes: &[u8]| {
+                if raw {
+                    talk::pass_on(bytes, wait);
+                } else {
+                    log.add(bytes);
+                    if matches!(said, Said::Refused(_) | Said::Noise) {
+                        drop(queue.send(Event::Folded(bytes.to_vec())));
+                    }
+                }
+                match said {
+                    Said::Lost(hosts) => {
+                        for host in hosts {
+                            drop(queue.send(Event::Lost(host, BY_LAUNCHER)));
+                        }
+                    }
+                    Said::Refused(refusal) => drop(queue.send(Event::Tell(Input::Refused(refusal)))),
+                    // It says so again and again.
+                    Said::Waits if !std::mem::replace(&mut waits, true) => {
+                        output::talk(String::from_utf8_lossy(bytes).trim_end());
+                        output::talk(WAITS);
+                    }
+                    Said::Noise | Said::Waits => {}
+                }
+            };
+            talk::listen(errors, launcher, pid, |bytes| talk::pass_on(bytes, wait), said);
+            let _ = tell.send(());
+        })?;
+        Ok(told)
+    }
+
+    /// Its launcher passes it on to the ranks.
+    pub(super) fn signal_program(&self, signal: u8) {
+        if let (Some(running), Ok(signal)) =
+            (self.running.get(&Part::Program), Signal::try_from(i32::from(signal)))
+        {
+            process::signal_leader(running.group.id(), signal);
+        }
+    }
+
+    pub(super) fn stop(&mut self, part: Part) {
+        if let Some(running) = self.running.get_mut(&part) {
+            let asks = match part {
+                Part::Coordinators => self.job.lines.service.stop_signal(),
+                _ => Signal::SIGTERM,
+            };
+            match asks {
+                // A second wish to stop does not wait.
+                _ if running.stopped => process::signal(running.group.id(), Signal::SIGKILL),
+                Signal::SIGTERM => process::signal(running.group.id(), asks),
+                _ => process::signal_leader(running.group.id(), asks),
+            }
+            running.stopped = true;
+            running.kill_at.get_or_insert(Instant::now() + GRACE);
+        }
+    }
+
+    pub(super) fn start_coordinators(
+        &mut self,
+        hosts: &[String],
+        start: Start,
+        keep: bool,
+    ) -> Result<(), Refusal> {
+        self.starts += 1;
+        if start == Start::Restart {
+            self.folded.end();
+        }
+        let job = &self.job;
+        let mut set = vec![self.mark()];
+        if keep {
+            set.push(("SCRFS_KEEP_UNSEALED", "1".into()));
+        }
+        let restart = Restart { not_before: self.floor.unwrap_or(0), name: job.token.name.clone() };
+        let line = job.lines.coordinators(hosts, &job.coordinator, start, &job.mount, &restart, &set);
+        self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
+        let (started, queue) = (self.starts, self.queue.clone());
+        let output = self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output());
+        let Some(output) = output else { return Ok(()) };
+        let listening = spawn("coordinators", move || {
+            announce::listen(output, |word| drop(queue.send(Event::Said(started, word))));
+        });
+        // Nobody would hear of them; their end follows.
+        if listening.is_err() {
+            self.stop(Part::Coordinators);
+        }
+        Ok(())
+    }
+
+    pub(super) fn save(
+        &mut self,
+        host: String,
+        limit: Duration,
+        due: bool,
+        newest: bool,
+    ) -> Result<(), Refusal> {
+        if let Some(former) = self.running.remove(&Part::Save) {
+            process::signal(former.group.id(), Signal::SIGKILL);
+            former.group.reap();
+        }
+        let (limit, every) = (limit.as_secs().to_string(), self.job.flush_every.to_string());
+        let mount = self.job.mount.as_os_str();
+        let mut command: Vec<&OsStr> =
+            vec![self.job.ctl.as_os_str(), "save".as_ref(), "--mount".as_ref(), mount, "--limit".as_ref()];
+        command.push(limit.as_ref());
+        if newest {
+            command.push("--newest".as_ref());
+        }
+        if due {
+            command.extend([OsStr::new("--every"), every.as_ref()]);
+        }
+        let line = self.job.lines.tool(&[host], &command);
+        self.start(Part::Save, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
+    }
+}
+
+fn cannot_start(line: &CommandLine, error: &io::Error) -> Refusal {
+    Refusal {
+        what: format!("{} cannot be started: {error}", line.program.display()),
+        hint: "--launcher names another launcher, --launcher-program says where it is; `ulimit -a` shows what this host allows",
+    }
+}
+
+fn of_this_host(failure: Failure) -> Refusal {
+    Refusal { what: failure.message, hint: "`ulimit -a` shows what this host allows" }
+}

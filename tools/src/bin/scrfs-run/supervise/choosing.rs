@@ -1,0 +1,174 @@
+//! What looks at the nodes tell: which of them run the program next, whether it runs at all, and whether one that it runs on
+//! is gone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{After, HALTED, Look, Output, Phase, Start, Supervisor};
+
+/// Hints.
+const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
+/// What a node without a mount says.
+const NO_MOUNT: &str = "is not an scrfs mount";
+const ASK_FOR_IT: &str = "a job gets its mounts from the scheduler's prolog when it asks for them (sbatch --constraint=scrfs or \
+                          --comment=scrfs), or root runs `scrfs mount` on each node; --mount says where they are";
+const END_THEM: &str =
+    "let these end, or end them, and start again; a restart would remove the files that they write";
+
+impl Supervisor {
+    pub(super) fn look(&mut self, doubt: bool, out: &mut Vec<Output>) {
+        self.phase = Phase::Looking;
+        self.deadline = None;
+        let hosts = self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
+        self.ask(hosts, true, doubt, out);
+    }
+
+    pub(super) fn ask(&mut self, hosts: Vec<String>, sweep: bool, doubt: bool, out: &mut Vec<Output>) {
+        self.serial += 1;
+        out.push(Output::Look { serial: self.serial, hosts, sweep, doubt });
+    }
+
+    pub(super) fn looked(
+        &mut self,
+        now: Duration,
+        nodes: &[Look],
+        halt: Option<String>,
+        out: &mut Vec<Output>,
+    ) {
+        let mut lost_used = false;
+        for node in nodes {
+            if let Some(problem) = &node.problem
+                && self.excluded.insert(node.host.clone())
+            {
+                out.push(Output::Say(format!("{} is left out from now on: {problem}", node.host)));
+                lost_used |= self.used.contains(&node.host);
+            }
+        }
+        if matches!(self.phase, Phase::Looking | Phase::LookingToEnd(_) | Phase::Checking) {
+            self.remember(nodes);
+        }
+        match self.phase {
+            Phase::Looking => self.choose(now, nodes, halt, out),
+            Phase::LookingToEnd(end) => self.looked_to_end(now, end, nodes, out),
+            Phase::Naming(end) => self.name_unsaved(now, end, nodes, out),
+            // The coordinators keep dying: is it because of a node?
+            Phase::Running if lost_used => {
+                self.node_lost = true;
+                out.push(Output::Say("a node of the program is gone: ending the program".to_owned()));
+                out.push(Output::StopProgram);
+            }
+            // They may hang because of it, and never come to watch one another.
+            Phase::Recovering if lost_used => {
+                out.push(Output::Say(
+                    "recovery waits for a node that is gone: once more without it".to_owned(),
+                ));
+                self.named.extend(self.used.iter().filter(|host| self.excluded.contains(*host)).cloned());
+                self.clear(now, After::Look, out);
+                out.push(Output::Hurry);
+            }
+            Phase::Checking if lost_used => self.lost_at_the_end(now, out),
+            Phase::Checking if self.refusal.is_some() => self.not_launched(now, nodes, out),
+            Phase::Checking => {
+                self.tell_left(nodes, out);
+                // It did what its signal told it, and has not done all of its work.
+                let code = if self.was_signalled() { HALTED } else { 0 };
+                self.end(now, code, true, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// All nodes are known: start the next run, or give up.
+    fn choose(&mut self, now: Duration, nodes: &[Look], halt: Option<String>, out: &mut Vec<Output>) {
+        if self.is_beneath_a_program(nodes, out) {
+            self.run_to_judge = false;
+            out.push(Output::Say("giving up: nothing is restarted beneath a living program".to_owned()));
+            out.push(Output::Hint(END_THEM));
+            self.tell_memory(out);
+            return self.finish(self.code, out);
+        }
+        let newest = nodes.iter().filter(|n| n.problem.is_none()).map(|n| n.newest).max().unwrap_or(0);
+        if std::mem::take(&mut self.run_to_judge) {
+            self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
+        }
+        self.newest = self.newest.max(newest);
+        if let Some(reason) = self.halted(now, halt) {
+            return self.stay_halted(now, &reason, out);
+        }
+        if self.runs > 0 {
+            if self.plan.runs.is_some_and(|most| self.runs >= most) {
+                return self.give_up(
+                    now,
+                    &format!("{} runs were allowed (SCR_RUNS)", self.runs),
+                    SEE_PROGRAM,
+                    out,
+                );
+            }
+            if self.plan.runs.is_none() && self.fruitless >= 2 {
+                return self.give_up(now, "two runs in a row protected nothing new", SEE_PROGRAM, out);
+            }
+        }
+        let live: Vec<String> =
+            self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
+        let last = if self.used.is_empty() { self.plan.nodes } else { self.used.len() };
+        let least = self.plan.min_nodes.unwrap_or(last).max(1);
+        if live.len() < least {
+            return self.give_up(
+                now,
+                &format!("{} nodes are left and {least} are needed (SCR_MIN_NODES)", live.len()),
+                if nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(NO_MOUNT))) {
+                    ASK_FOR_IT
+                } else {
+                    "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES"
+                },
+                out,
+            );
+        }
+        self.used = self.first_of(&live, nodes, out);
+        self.start = Start::Restart;
+        let spares = live.len() - self.used.len();
+        self.tell_unsealed(nodes, out);
+        out.push(Output::Say(format!("run {} on {} (spares: {spares})", self.runs + 1, self.used.join(" "))));
+        self.recover(now, out);
+    }
+
+    /// As many of `live` as run the program, in their order. Those that the scheduler takes out of use come last.
+    fn first_of(&self, live: &[String], nodes: &[Look], out: &mut Vec<Output>) -> Vec<String> {
+        let leaving = |host: &String| nodes.iter().find(|n| n.host == *host).and_then(|n| n.leaving.as_ref());
+        let (last, first): (Vec<&String>, Vec<&String>) =
+            live.iter().partition(|host| leaving(host).is_some());
+        let chosen: BTreeSet<&String> =
+            first.into_iter().chain(last.iter().copied()).take(self.plan.nodes.max(1)).collect();
+        for host in last {
+            let state = leaving(host).map_or("", String::as_str);
+            let how = if chosen.contains(host) {
+                "is used all the same, for want of others"
+            } else {
+                "is used last"
+            };
+            out.push(Output::Say(format!("{host} {how}: the scheduler says that it is {state}")));
+        }
+        live.iter().filter(|host| chosen.contains(host)).cloned().collect()
+    }
+
+    /// Something of the job lives that is not this run's. Who merely writes in the mount counts at the first start: later
+    /// on it is known that the program has ended, and a stray writer must not keep it from coming back.
+    pub(super) fn is_beneath_a_program(&self, nodes: &[Look], out: &mut Vec<Output>) -> bool {
+        let mut found = false;
+        for node in nodes {
+            if node.orphans > 0 {
+                out.push(Output::Say(format!(
+                    "{}: ended {} processes that a former scrfs-run of this job, which is dead, had left",
+                    node.host, node.orphans
+                )));
+            }
+            let writers = node.writers.iter().filter(|_| self.runs == 0);
+            let living: Vec<String> = node.foreign.iter().chain(writers).map(ToString::to_string).collect();
+            if !living.is_empty() {
+                out.push(Output::Say(format!("alive on {}: {}", node.host, living.join(", "))));
+                found = true;
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,114 @@
+//! Nodes that are named as lost, and what cannot be started.
+
+use super::*;
+
+#[test]
+fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
+    let mut s = Story::running(plan());
+    s.tell(lost("n2")).expect(&["stop program", "stop coordinators", "hurry"]);
+    // Once; and whoever is no node of this job does not count.
+    s.tell(lost("n2")).expect(&[]);
+    s.tell(lost("elsewhere")).expect(&[]);
+    s.tell(Input::ProgramEnded(137)).expect(&[]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: false, .. }), "{:?}", s.out);
+    s.looked(&[], 7).expect(&["Restart n0 n1 n3 n4"]);
+    // A second one, in the midst of recovery.
+    s.tell(lost("n0")).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().expect(&["look+sweep n1 n3 n4"]);
+    s.looked(&[], 7).expect(&["finish 1"]);
+}
+
+#[test]
+fn a_spare_that_is_lost_disturbs_nobody() {
+    let mut s = Story::running(plan());
+    s.tell(lost("n4")).expect(&[]);
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 5).expect(&["save n0 600 due"]);
+}
+
+#[test]
+fn a_node_lost_while_others_end_hurries_them_and_one_lost_at_the_end_counts() {
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(205)).expect(&["stop coordinators"]);
+    s.tell(lost("n1")).expect(&["hurry"]);
+    s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+    s.tell(lost("n1")).expect(&["stop coordinators", "hurry"]);
+}
+
+fn refusal() -> Input {
+    Input::Refused(Refusal { what: "there is no program x".to_owned(), hint: "look" })
+}
+
+#[test]
+fn a_first_launch_that_fails_is_told_and_not_tried_again() {
+    let mut s = Story::running(plan());
+    s.tell(refusal()).expect(&[]);
+    s.tell(Input::ProgramEnded(134)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 0).expect(&["stop coordinators"]);
+    assert!(s.out.contains(&Output::Hint("look")) && s.out.contains(&Output::Explained), "{}", s.said());
+    s.coordinators_end().expect(&["finish 1"]);
+    // The coordinators' own.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(refusal());
+    s.coordinators_end().expect(&["finish 1"]);
+    // Later on it may be a node's death that looks so.
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
+    s.coordinators_end();
+    s.looked(&[], 1).ready("x");
+    s.tell(refusal()).tell(Input::ProgramEnded(1)).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+}
+
+#[test]
+fn a_program_that_has_run_was_started_whatever_its_launcher_says() {
+    let goes_on = |s: &mut Story| {
+        s.expect(&["stop coordinators"]);
+        assert!(!s.said().contains("was not started") && !s.out.contains(&Output::Explained), "{}", s.said());
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    };
+    // It goes on for hours, and then crashes.
+    let mut s = Story::running(plan());
+    s.tell(refusal()).after(7200).tell(Input::ProgramEnded(139));
+    goes_on(&mut s);
+    // What is said in the midst of its life is no launch error.
+    let mut s = Story::running(plan());
+    s.after(300).tell(refusal()).after(1).tell(Input::ProgramEnded(139));
+    goes_on(&mut s);
+    // Soon, and something is protected.
+    let mut s = Story::running(plan());
+    s.tell(refusal()).after(1).tell(Input::ProgramEnded(139)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 1);
+    goes_on(&mut s);
+    // Soon, and a node is lost.
+    let mut s = Story::running(plan());
+    s.tell(refusal()).after(1).tell(Input::ProgramEnded(139));
+    s.looked(&["n1"], 0).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
+}
+
+#[test]
+fn what_this_host_refuses_ends_the_job_as_any_other_end() {
+    let why = || Refusal { what: "the input was too long".to_owned(), hint: "give a file" };
+    let end = EndPlan { grace: Duration::from_mins(1), ..plan().end };
+    let mut s = Story::running(Plan { end, ..plan() });
+    s.tell(Input::ProgramEnded(9)).expect(&["stop coordinators"]);
+    s.coordinators_end();
+    s.looked(&[], 3).expect(&["Restart n0 n1 n2 n3"]);
+    s.ready("ck.3").expect(&["program n0 n1 n2 n3 from ck.3"]);
+    s.tell(Input::CannotStart(Part::Program, why())).expect(&["save n0 60"]);
+    assert!(s.said().contains("giving up: the input was too long") && s.said().contains("give a file"));
+    s.tell(Input::Saved(Ok(()))).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["finish 9"]);
+    // Coordinators that cannot be started, while the program lives: tried again.
+    let mut s = Story::running(plan());
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.tell(Input::CannotStart(Part::Coordinators, why())).expect(&["look n0 n1 n2 n3"]);
+    s.after(1).tell(Input::Tick).expect(&["Attach n0 n1 n2 n3"]);
+    // No question can be asked.
+    let mut s = Story::of(plan());
+    s.tell(Input::CannotLook(why())).expect(&["finish 1"]);
+}
