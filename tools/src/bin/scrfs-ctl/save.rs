@@ -161,7 +161,9 @@ mod tests {
         assert_eq!(seen().gone(&node(vec![old.clone()])).count(), 0);
         assert_eq!(
             seen().gone(&node(Vec::new())).collect::<Vec<_>>(),
-            ["not known to be on the PFS: ck.4 (dataset 4, 3.0 MiB): /pfs: full; it has left the caches since"]
+            [
+                "not known to be on the PFS: ck.4 (dataset 4, 3.0 MiB): /pfs: full; it has left the caches since"
+            ]
         );
     }
 }
