@@ -170,8 +170,7 @@ fn roots_daemon_has_given_up_what_it_does_not_need() {
         // So has the next one, which goes on serving.
         fs::write(m.at("f"), "f").unwrap();
         let former = m.pid("worker.lock");
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(former), nix::sys::signal::Signal::SIGKILL)
-            .unwrap();
+        kill(Pid::from_raw(former), Signal::SIGKILL).unwrap();
         wait_until("a new worker", || fs::read(m.at("f")).is_ok() && m.pid("worker.lock") != former);
         assert_eq!(field(m.pid("worker.lock"), "CapEff:") & !worker, 0);
     });

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
 
 use super::lead::Steady;
-use super::{Mounted, SCRFS, SLOWLY, both_modes, fails, has_ended, in_namespace, scrfs, wait_until};
+use super::{Mounted, SLOWLY, both_modes, fails, has_ended, in_namespace, scrfs, wait_until};
 
 /// Shorter than the supervisor waits for a word of a worker whose end it has not seen (30 s).
 const UNSEEN: Duration = Duration::from_secs(25);
