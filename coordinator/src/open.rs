@@ -54,10 +54,14 @@ pub enum OpenError {
 /// What came out of turn and belongs to the loop.
 pub type Early = Vec<Received>;
 
-/// Encodes a control message.
+/// Encodes a control message of rank `me`.
+pub fn encode(me: NodeRank, message: &PeerMessage) -> Result<Vec<u8>, OpenError> {
+    postcard::to_stdvec(message).map_err(|e| OpenError::Message(me, e.to_string()))
+}
+
+/// Encodes and sends a control message.
 pub fn send(transport: &mut impl Transport, to: NodeRank, message: &PeerMessage) -> Result<(), OpenError> {
-    let bytes =
-        postcard::to_stdvec(message).map_err(|e| OpenError::Message(transport.rank(), e.to_string()))?;
+    let bytes = encode(transport.rank(), message)?;
     Ok(transport.send(to, Lane::Control, bytes)?)
 }
 

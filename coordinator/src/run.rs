@@ -5,6 +5,7 @@
 //! unchanged and in order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -15,7 +16,6 @@ use scrfs::prefix::status::Reporter;
 use scrfs::prefix::{PfsOutcome, PfsTask};
 
 use crate::comm::{CommError, Lane, Received, Transport};
-use crate::job::{Job, JobId};
 use crate::jobs::Jobs;
 use crate::jobs::block::{Block, Outgoing, Stream};
 use crate::jobs::link::Connector;
@@ -148,7 +148,7 @@ impl<T: Transport> Coordinator<T> {
         let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, reporter } = parts;
         let Opening { epoch, hosts, start, settings, .. } = opening;
         let Settings { block_bytes, .. } = settings;
-        let emit = std::sync::Arc::new(move |out| drop(wake.send(Wake::Job(out))));
+        let emit = Arc::new(move |out| drop(wake.send(Wake::Job(out))));
         let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit);
         let lead = pfs.map(|pfs| LeadSide {
             lead: Lead::new(),
@@ -169,12 +169,11 @@ impl<T: Transport> Coordinator<T> {
         if self.lead.is_none() {
             return Ok(());
         }
+        let nodes: Vec<NodeRank> = (0..self.transport.size()).map(NodeRank).collect();
         for text in notes {
             tracing::warn!("{text}");
-            for node in (0..self.transport.size()).map(NodeRank) {
-                let note = Command::Note { severity: Severity::Warning, text: text.clone() };
-                self.say(node, PeerMessage::Relay(note))?;
-            }
+            let note = Command::Note { severity: Severity::Warning, text };
+            self.say_to(&nodes, PeerMessage::Relay(note))?;
         }
         Ok(())
     }
@@ -319,6 +318,21 @@ impl<T: Transport> Coordinator<T> {
         Ok(open::send(&mut self.transport, to, &message)?)
     }
 
+    /// Says the same to each of `nodes`, which differ: the message is encoded once, and its bytes are shared.
+    fn say_to(&mut self, nodes: &[NodeRank], message: PeerMessage) -> Result<(), RunError> {
+        let me = self.transport.rank();
+        let (here, others): (Vec<NodeRank>, Vec<NodeRank>) = nodes.iter().partition(|node| **node == me);
+        let bytes = if others.is_empty() { Vec::new() } else { open::encode(me, &message)? };
+        if !here.is_empty() {
+            self.heard(me, message)?;
+        }
+        let bytes = Arc::new(bytes);
+        for node in others {
+            self.transport.send(node, Lane::Control, Arc::clone(&bytes))?;
+        }
+        Ok(())
+    }
+
     fn relay(&mut self, command: Command) -> Result<(), RunError> {
         passes(point_of_command(&command))?;
         if let Some(reporter) = self.lead.as_ref().and_then(|side| side.reporter.as_ref()) {
@@ -355,8 +369,13 @@ impl<T: Transport> Coordinator<T> {
 
     fn carry_out(&mut self, output: Output) -> Result<(), RunError> {
         match output {
-            Output::Command(node, command) => self.say(node, PeerMessage::Relay(command)),
-            Output::Start(id, job) => self.start_job(id, &job),
+            Output::Command(nodes, command) => self.say_to(&nodes, PeerMessage::Relay(command)),
+            Output::Start(id, job) => {
+                let mut nodes = job.nodes();
+                nodes.sort_unstable();
+                nodes.dedup();
+                self.say_to(&nodes, PeerMessage::StartJob(id, Box::new(job)))
+            }
             Output::Pfs(task) => {
                 passes(point_of_task(&task))?;
                 if let Some(side) = &self.lead {
@@ -391,15 +410,6 @@ impl<T: Transport> Coordinator<T> {
                 Ok(())
             }
         }
-    }
-
-    fn start_job(&mut self, id: JobId, job: &Job) -> Result<(), RunError> {
-        let mut nodes = job.nodes();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-            .into_iter()
-            .try_for_each(|node| self.say(node, PeerMessage::StartJob(id, Box::new(job.clone()))))
     }
 }
 

@@ -11,6 +11,8 @@
 pub mod mpi;
 pub mod sim;
 
+use std::sync::Arc;
+
 use scrfs::ids::NodeRank;
 
 /// Longest message in bytes. MPI counts are 32-bit; a catalog of [`scrfs::control::Settings::list_max`] names stays far
@@ -77,8 +79,8 @@ pub trait Transport {
     /// How many ranks there are.
     fn size(&self) -> u32;
 
-    /// Takes `bytes` and sends them in the background. Sending to oneself works.
-    fn send(&mut self, to: NodeRank, lane: Lane, bytes: Vec<u8>) -> Result<(), CommError>;
+    /// Takes `bytes`, which may be on their way to others too, and sends them in the background. Sending to oneself works.
+    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Arc<Vec<u8>>>) -> Result<(), CommError>;
 
     /// Moves sends on and returns a message that has come, control before bulk.
     fn poll(&mut self) -> Result<Option<Received>, CommError>;

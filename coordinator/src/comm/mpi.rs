@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mpi::Threading;
@@ -34,8 +35,9 @@ const EXIT_PANIC: c_int = 70;
 /// A send that MPI still reads from.
 struct Pending {
     request: ffi::MPI_Request,
-    /// MPI holds a pointer into it: neither changed nor freed before the request is done.
-    buffer: Vec<u8>,
+    /// MPI holds a pointer into it: neither changed nor freed before the request is done. Shared by the sends of one
+    /// message to many.
+    buffer: Arc<Vec<u8>>,
     bulk: bool,
 }
 
@@ -141,14 +143,16 @@ impl Transport for MpiTransport {
         self.size
     }
 
-    fn send(&mut self, to: NodeRank, lane: Lane, bytes: Vec<u8>) -> Result<(), CommError> {
+    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Arc<Vec<u8>>>) -> Result<(), CommError> {
+        let bytes: Arc<Vec<u8>> = bytes.into();
         check(to, self.size, bytes.len())?;
         let (Ok(rank), Ok(count)) = (c_int::try_from(to.0), c_int::try_from(bytes.len())) else {
             return Err(CommError::TooLong(bytes.len(), to));
         };
         let mut request = MaybeUninit::<ffi::MPI_Request>::uninit();
         // SAFETY: pointer and count are those of a vector whose heap block stays as it is until MPI_Test reports the
-        // request done: it moves into `pending` unchanged, and Drop leaks what is not done. Rank and tag are valid,
+        // request done: nobody changes what is behind an `Arc`, `pending` has a part in it, and Drop leaks what is not
+        // done. Rank and tag are valid,
         // checked above. This is MPI's thread, as the type is not Send.
         let code = unsafe {
             ffi::MPI_Isend(

@@ -140,7 +140,8 @@ impl Transport for SimTransport {
         u32::try_from(self.to.len()).unwrap_or(u32::MAX)
     }
 
-    fn send(&mut self, to: NodeRank, lane: Lane, bytes: Vec<u8>) -> Result<(), CommError> {
+    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Arc<Vec<u8>>>) -> Result<(), CommError> {
+        let bytes = Arc::unwrap_or_clone(bytes.into());
         check(to, self.size(), bytes.len())?;
         if lane == Lane::Bulk {
             self.die_if_doomed();

@@ -172,7 +172,7 @@ impl Advice {
             cluster.note(format!("programs are advised to end: {reason}"));
         }
         (self.said, self.told) = ((need, exit), true);
-        cluster.send_all(&Command::Advise(control::Advice {
+        cluster.send_all(Command::Advise(control::Advice {
             need_checkpoint: need,
             should_exit: exit,
             begun_us: self.begun,

@@ -69,13 +69,16 @@ impl Cluster {
     }
 
     pub(super) fn send(&mut self, node: NodeRank, command: Command) {
-        self.out.push(Output::Command(node, command));
+        self.send_to(vec![node], command);
     }
 
-    pub(super) fn send_all(&mut self, command: &Command) {
-        for node in self.nodes() {
-            self.send(node, command.clone());
-        }
+    pub(super) fn send_all(&mut self, command: Command) {
+        self.send_to(self.nodes().collect(), command);
+    }
+
+    /// One command for all of `nodes`, however many: it may be as long as a catalog.
+    pub(super) fn send_to(&mut self, nodes: Vec<NodeRank>, command: Command) {
+        self.out.push(Output::Command(nodes, command));
     }
 
     pub(super) fn start(&mut self, job: Job) -> JobId {
@@ -135,7 +138,7 @@ impl Cluster {
     }
 
     fn tell(&mut self, severity: Severity, text: String) {
-        self.send_all(&Command::Note { severity, text: text.clone() });
+        self.send_all(Command::Note { severity, text: text.clone() });
         self.out.push(Output::Note(severity, text));
     }
 

@@ -44,9 +44,7 @@ impl Committing {
         decided: bool,
     ) -> Self {
         let nodes: BTreeMap<_, _> = nodes.into_iter().map(|node| (node, (At::Sent, 0))).collect();
-        for &node in nodes.keys() {
-            cluster.send(node, Command::Commit(catalog.clone()));
-        }
+        cluster.send_to(nodes.keys().copied().collect(), Command::Commit(catalog.clone()));
         Self { catalog, nodes, decided }
     }
 
@@ -92,11 +90,16 @@ impl Committing {
 
     /// Sends again where it is time.
     pub(super) fn tick(&mut self, cluster: &mut Cluster) {
-        for (&node, (at, _)) in &mut self.nodes {
-            if matches!(at, At::Again(when) if *when <= cluster.now) {
+        let is_due = |at: &At| matches!(at, At::Again(when) if *when <= cluster.now);
+        let due = self.nodes.iter_mut().filter(|(_, (at, _))| is_due(at));
+        let again: Vec<NodeRank> = due
+            .map(|(&node, (at, _))| {
                 *at = At::Sent;
-                cluster.send(node, Command::Commit(self.catalog.clone()));
-            }
+                node
+            })
+            .collect();
+        if !again.is_empty() {
+            cluster.send_to(again, Command::Commit(self.catalog.clone()));
         }
     }
 }

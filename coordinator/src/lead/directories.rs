@@ -100,7 +100,7 @@ impl Directories {
         }
         let number = cluster.next_round();
         let ops = lots.iter().map(|lot| (lot.id, lot.op.clone())).collect();
-        cluster.send_all(&Command::DirPrepare { round: number, ops });
+        cluster.send_all(Command::DirPrepare { round: number, ops });
         let step = Step::Preparing(Answers::of(cluster.nodes()));
         self.round = Some(Round { number, lots, step });
     }
@@ -144,7 +144,7 @@ impl Directories {
         }
         if answers.all() {
             let verdicts = outcome(answers, running.lots.len());
-            cluster.send_all(&Command::DirApply { round, verdicts: verdicts.clone() });
+            cluster.send_all(Command::DirApply { round, verdicts: verdicts.clone() });
             running.step = Step::Applying { verdicts, applied: Answers::of(cluster.nodes()) };
         }
         true
@@ -191,7 +191,7 @@ impl Directories {
 
     fn finish(&mut self, cluster: &mut Cluster, results: Vec<(RequestId, i32)>) {
         self.requests.close(&results);
-        cluster.send_all(&Command::DirFinish { results });
+        cluster.send_all(Command::DirFinish { results });
     }
 }
 

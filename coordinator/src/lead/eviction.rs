@@ -174,7 +174,7 @@ impl Running {
         self.flushes.removed(id);
         self.overwritten.remove(&id);
         self.leaving.0.insert(id, self.cluster.nodes().collect());
-        self.cluster.send_all(&Command::Evict(id));
+        self.cluster.send_all(Command::Evict(id));
         self.vacated(known);
     }
 

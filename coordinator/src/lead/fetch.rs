@@ -242,7 +242,7 @@ impl Fetches {
         if fetch.missed.iter().all(|missed| missed.bad) && cluster.datasets.fail(id) {
             let reason = format!("no source has the right bytes of {path}: {reasons}");
             cluster.log(format!("dataset {id} has failed: {reason}"));
-            cluster.send_all(&Command::MarkFailed { id, reason });
+            cluster.send_all(Command::MarkFailed { id, reason });
         }
         self.answer(cluster, key, Errno::EIO as i32, &reasons);
     }

@@ -99,7 +99,7 @@ impl Flushes {
         for id in std::mem::take(&mut self.wished) {
             match cluster.datasets.get(id).map(|known| known.flushed) {
                 // Some node did not know.
-                Some(true) => cluster.send_all(&Command::MarkFlushed(id)),
+                Some(true) => cluster.send_all(Command::MarkFlushed(id)),
                 Some(false) => {
                     self.waiting.retain(|waiting| waiting.id != id);
                     if !self.runs(id) {
@@ -109,7 +109,7 @@ impl Flushes {
                 None => {
                     let reason = "it is not complete on all nodes, or has failed".to_owned();
                     cluster.warn(format!("dataset {id} is not flushed: {reason}"));
-                    cluster.send_all(&Command::FlushFailed { id, reason, given_up: true });
+                    cluster.send_all(Command::FlushFailed { id, reason, given_up: true });
                 }
             }
         }
@@ -197,7 +197,7 @@ impl Flushes {
         }
         flush.step = Step::Copying(Answers::of(cluster.nodes()));
         flush.heard = cluster.now;
-        cluster.send_all(&Command::FlushMember { id, directory: directory.to_vec() });
+        cluster.send_all(Command::FlushMember { id, directory: directory.to_vec() });
         true
     }
 
@@ -255,7 +255,7 @@ impl Flushes {
     pub(super) fn published(&mut self, cluster: &mut Cluster, id: DatasetId) {
         cluster.datasets.flushed(id);
         if cluster.datasets.get(id).is_some() {
-            cluster.send_all(&Command::MarkFlushed(id));
+            cluster.send_all(Command::MarkFlushed(id));
         }
         if let Some(flush) = self.current.take_if(|flush| flush.id == id) {
             self.longest = self.longest.max(cluster.now.saturating_sub(flush.begun));
@@ -270,7 +270,7 @@ impl Flushes {
         let wait = if given_up { NOW_AND_THEN } else { delay(tries, 1_000 * MS, 60_000 * MS) };
         self.waiting.push(Waiting { id, tries, due: cluster.now + wait });
         let reason = format!("{reason}{}", remedy(reason));
-        cluster.send_all(&Command::FlushFailed { id, reason: reason.clone(), given_up });
+        cluster.send_all(Command::FlushFailed { id, reason: reason.clone(), given_up });
         cluster.warn(if given_up {
             let minutes = NOW_AND_THEN / (60_000 * MS);
             format!(

@@ -92,7 +92,7 @@ impl Loose {
         let datasets: Vec<Age> = self.sealed.keys().filter(|age| !kept.contains(age)).copied().collect();
         self.sealed.retain(|age, _| kept.contains(age));
         if !datasets.is_empty() {
-            cluster.send_all(&Command::LooseForget { versions: Vec::new(), datasets });
+            cluster.send_all(Command::LooseForget { versions: Vec::new(), datasets });
         }
     }
 
@@ -152,7 +152,7 @@ impl Loose {
         // First: a dataset that a node knows has all its versions there.
         self.forget_datasets(cluster, &kept);
         if !versions.is_empty() {
-            cluster.send_all(&Command::LooseForget { versions, datasets: Vec::new() });
+            cluster.send_all(Command::LooseForget { versions, datasets: Vec::new() });
         }
     }
 
@@ -176,7 +176,7 @@ impl Loose {
         self.newest = self.newest.max(age);
         let bound = self.versions.bind(&catalog.name, begun, age);
         let began = vec![(age, begun)];
-        cluster.at_front(|cluster| cluster.send_all(&Command::LooseBind { bound, began }));
+        cluster.at_front(|cluster| cluster.send_all(Command::LooseBind { bound, began }));
     }
 
     /// It is complete everywhere.
@@ -195,7 +195,7 @@ impl Loose {
             bound.extend(self.versions.bind(b"", *began, *age));
         }
         if !bound.is_empty() {
-            cluster.send_all(&Command::LooseBind { bound, began: Vec::new() });
+            cluster.send_all(Command::LooseBind { bound, began: Vec::new() });
         }
     }
 
@@ -211,7 +211,7 @@ impl Loose {
         }
         let bound = self.versions.renamed(from, to, exchange);
         if !bound.is_empty() {
-            cluster.send_all(&Command::LooseBind { bound, began: Vec::new() });
+            cluster.send_all(Command::LooseBind { bound, began: Vec::new() });
         }
     }
 

@@ -72,7 +72,7 @@ impl Markers {
         for node in cluster.nodes() {
             *told.1.entry(node).or_insert(0) += 1;
         }
-        cluster.send_all(&Command::Sealed(id));
+        cluster.send_all(Command::Sealed(id));
     }
 
     /// A node has heard of it; false when that is not awaited.

@@ -86,8 +86,8 @@ pub enum Input {
 /// What the lead wants.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
-    /// To one node's daemon.
-    Command(NodeRank, Command),
+    /// To the daemons of these nodes, which differ.
+    Command(Vec<NodeRank>, Command),
     /// To every node that [`Job::nodes`] names, once to each.
     Start(JobId, Job),
     /// To the PFS worker; one at a time, in order.
@@ -523,7 +523,7 @@ impl Running {
     }
 
     fn serve(&mut self, current: Option<Vec<u8>>) {
-        self.cluster.send_all(&Command::Serve);
+        self.cluster.send_all(Command::Serve);
         self.advise();
         self.cluster.ready(current);
         self.mark_flushed();

@@ -135,7 +135,7 @@ impl Running {
             let known = self.cluster.datasets.any(dataset.id);
             if known.is_some_and(|known| !known.flushed && known.catalog.epoch == dataset.epoch) {
                 self.cluster.datasets.flushed(dataset.id);
-                self.cluster.send_all(&Command::MarkFlushed(dataset.id));
+                self.cluster.send_all(Command::MarkFlushed(dataset.id));
             }
         }
         if matches!(self.phase, Phase::Serving) {

@@ -95,7 +95,7 @@ impl Recover {
     pub(super) fn hand_over(self, cluster: &mut Cluster) {
         for (catalog, flushed) in self.chosen {
             if flushed {
-                cluster.send_all(&Command::MarkFlushed(catalog.id));
+                cluster.send_all(Command::MarkFlushed(catalog.id));
             }
             cluster.note_unprotected(&catalog);
             cluster.datasets.insert(catalog, flushed);
@@ -219,7 +219,7 @@ impl Recover {
             cluster.note("no complete dataset was found in the caches or the prefix".to_owned());
         }
         let datasets = self.chosen.iter().map(|(catalog, _)| catalog.id).collect();
-        cluster.send_all(&Command::Present { datasets });
+        cluster.send_all(Command::Present { datasets });
         self.step = Step::Presenting { answers: Answers::of(cluster.nodes()), tries };
     }
 

@@ -225,7 +225,7 @@ impl Refetch {
         if corrupt {
             cluster.pfs(PfsTask::MarkFailed(self.stored.clone()));
         }
-        cluster.send_all(&Command::Drop { id: self.id(), reason: reason.clone() });
+        cluster.send_all(Command::Drop { id: self.id(), reason: reason.clone() });
         self.step = Step::Dropping(Answers::of(cluster.nodes()), reason);
         Recovered::Running
     }

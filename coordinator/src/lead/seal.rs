@@ -217,7 +217,7 @@ impl Seals {
         let Some(seal) = &mut self.current else { return false };
         if matches!(seal.step, Step::Holding) && !round_touches(&seal.name) {
             if let Some(id) = cluster.datasets.named(&seal.name) {
-                cluster.send_all(&Command::AskChanges(id));
+                cluster.send_all(Command::AskChanges(id));
                 seal.step = Step::Asking(id, Answers::of(cluster.nodes()));
             } else if self.markers.is_set(cluster, &seal.name) {
                 self.markers.taken(&seal.name);
@@ -376,7 +376,7 @@ impl Seals {
                 bytes: 0,
             };
             let making = Making { id, epoch: cluster.epoch, revision: 0, about };
-            cluster.send_all(&Command::AllFrozen(id));
+            cluster.send_all(Command::AllFrozen(id));
             *step = Step::Encoding(id, Box::new(Encoding::start(cluster, making, &frozen)));
         }
     }
@@ -450,7 +450,7 @@ impl Seals {
         let text = format!("seal of {} failed: {reason}", String::from_utf8_lossy(&seal.name));
         cluster.log(text);
         self.markers.end(&seal.name);
-        cluster.send_all(&Command::Drop { id, reason: reason.to_owned() });
+        cluster.send_all(Command::Drop { id, reason: reason.to_owned() });
         seal.step = Step::Dropping(id, Answers::of(cluster.nodes()));
     }
 
@@ -464,7 +464,7 @@ impl Seals {
         }
         if answers.all() {
             // Not before: a marker that a program sets because it heard of the failure is a new try on whatever node.
-            cluster.send_all(&Command::NotSealed(id));
+            cluster.send_all(Command::NotSealed(id));
             self.current = None;
         }
         true

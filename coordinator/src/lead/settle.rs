@@ -103,7 +103,7 @@ pub(super) struct Settle {
 
 impl Settle {
     pub(super) fn begin(cluster: &mut Cluster, start: Start) -> Self {
-        cluster.send_all(&Command::Inventory);
+        cluster.send_all(Command::Inventory);
         Self {
             start,
             step: Step::Asking(Answers::of(cluster.nodes())),
@@ -161,13 +161,13 @@ impl Settle {
         }
         if self.start == Start::Restart {
             let results = unfinished.into_keys().map(|id| (id, 0)).collect();
-            cluster.send_all(&Command::DirFinish { results });
+            cluster.send_all(Command::DirFinish { results });
             self.drop_undecided(cluster);
             return;
         }
         let ops: Vec<_> = unfinished.into_iter().collect();
         let round = cluster.next_round();
-        cluster.send_all(&Command::DirReplay { round, ops: ops.clone() });
+        cluster.send_all(Command::DirReplay { round, ops: ops.clone() });
         self.step = Step::Replaying { round, ops, answers: Answers::of(cluster.nodes()) };
     }
 
@@ -188,10 +188,10 @@ impl Settle {
                 errnos.into_iter().find(|errno| *errno != 0).unwrap_or(0)
             };
             let results = ops.iter().enumerate().map(|(at, (id, _))| (*id, result(at))).collect();
-            cluster.send_all(&Command::DirFinish { results });
+            cluster.send_all(Command::DirFinish { results });
             // What the replay changed, removed datasets among it, is asked rather than computed.
             self.replayed = true;
-            cluster.send_all(&Command::Inventory);
+            cluster.send_all(Command::Inventory);
             self.step = Step::Asking(Answers::of(cluster.nodes()));
         }
         true
@@ -299,7 +299,7 @@ impl Settle {
         if directories.is_empty() {
             self.step = Step::Done;
         } else {
-            cluster.send_all(&Command::DirUnite { directories });
+            cluster.send_all(Command::DirUnite { directories });
             self.step = Step::Uniting(Answers::of(cluster.nodes()));
         }
     }
@@ -345,7 +345,7 @@ impl Settle {
                 cluster.datasets.insert(catalog, held.flushed());
             } else if !kept.clone().takes(&catalog.layout, &cluster.settings) || held.failed() {
                 // Enough newer ones are complete everywhere, or it has failed: its eviction had begun.
-                cluster.send_all(&Command::Evict(id));
+                cluster.send_all(Command::Evict(id));
             } else {
                 if !held.has_members(&catalog) {
                     // An eviction that had begun, and since then newer ones were removed; or a loss.

@@ -16,7 +16,7 @@ use super::{Loose, Now, age_of};
 
 impl Loose {
     pub(in crate::lead) fn begin_epoch(cluster: &mut Cluster) -> Self {
-        cluster.send_all(&Command::LooseInventory);
+        cluster.send_all(Command::LooseInventory);
         Self { telling: Some(Answers::of(cluster.nodes())), ..Self::default() }
     }
 
@@ -175,8 +175,8 @@ impl Loose {
             versions.extend(self.versions.shown(shown).into_iter().filter(there).map(|v| v.stamp));
         }
         let began = self.sealed.iter().map(|(age, began)| (*age, *began)).collect();
-        cluster.send_all(&Command::LooseBind { bound: Vec::new(), began });
-        cluster.send_all(&Command::LooseShow { versions, shown });
+        cluster.send_all(Command::LooseBind { bound: Vec::new(), began });
+        cluster.send_all(Command::LooseShow { versions, shown });
         true
     }
 

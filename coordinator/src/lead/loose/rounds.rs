@@ -95,7 +95,7 @@ impl Loose {
         }
         let requests = self.rounds.take_next();
         let number = cluster.next_round();
-        cluster.send_all(&Command::LooseAsk { round: number });
+        cluster.send_all(Command::LooseAsk { round: number });
         self.rounds.running =
             Some(Round { number, requests, step: Step::Asking(Answers::of(cluster.nodes())) });
     }
@@ -158,7 +158,7 @@ impl Loose {
             return self.finish(cluster, 0);
         }
         let stamps = versions.iter().map(|version| version.stamp).collect();
-        cluster.send_all(&Command::LooseStore { round: round.number, versions, place: true });
+        cluster.send_all(Command::LooseStore { round: round.number, versions, place: true });
         round.step = Step::Storing(Answers::of(cluster.nodes()), stamps);
     }
 
@@ -203,7 +203,7 @@ impl Loose {
         self.rounds.requests.close(&results);
         // Before anybody hears of it.
         self.sets.changed(cluster, &self.versions);
-        cluster.send_all(&Command::LooseFinish { results });
+        cluster.send_all(Command::LooseFinish { results });
         self.prune(cluster);
     }
 }

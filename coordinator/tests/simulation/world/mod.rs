@@ -317,36 +317,8 @@ impl World {
 
     fn output(&mut self, output: Output) {
         match output {
-            Output::Command(node, command) => {
-                match &command {
-                    Command::DirFinish { results } => self.finished(results),
-                    Command::Commit(catalog) => self.committing(catalog),
-                    Command::Evict(id) => self.evicting(*id),
-                    Command::Freeze { name, .. } => self.freezing(name),
-                    Command::AllFrozen(id) => {
-                        // One of an earlier epoch that is complete somewhere is decided; others may have to get it yet.
-                        let here = |node: &Daemon| node.datasets.contains_key(id);
-                        let decided = |node: &Daemon| {
-                            node.datasets.get(id).is_some_and(|dataset| dataset.state == HeldState::Complete)
-                        };
-                        let may = self.nodes.iter().all(here) || self.nodes.iter().any(decided);
-                        assert!(may, "{id} is not frozen everywhere");
-                    }
-                    // Also before a program hears of it: its predecessor may go from now on.
-                    Command::Sealed(id) => {
-                        if self.wishes && node.0 == 0 {
-                            self.wish(*id);
-                        }
-                        self.sealed_at.entry(self.now).or_default().insert(*id);
-                        let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());
-                        let sealed = self.nodes.iter().find_map(|node| node.datasets.get(id).map(key));
-                        self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
-                    }
-                    Command::MarkFailed { id, .. } => self.marked_failed(*id),
-                    Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
-                    _ => {}
-                }
-                self.down[node.0 as usize].push_back(command);
+            Output::Command(nodes, command) => {
+                nodes.into_iter().for_each(|node| self.command(node, command.clone()));
             }
             Output::Start(id, job) => {
                 let failing = self.injects() && self.rng.rarely(self.trouble * 3);
@@ -371,6 +343,38 @@ impl World {
                 }
             }
         }
+    }
+
+    fn command(&mut self, node: NodeRank, command: Command) {
+        match &command {
+            Command::DirFinish { results } => self.finished(results),
+            Command::Commit(catalog) => self.committing(catalog),
+            Command::Evict(id) => self.evicting(*id),
+            Command::Freeze { name, .. } => self.freezing(name),
+            Command::AllFrozen(id) => {
+                // One of an earlier epoch that is complete somewhere is decided; others may have to get it yet.
+                let here = |node: &Daemon| node.datasets.contains_key(id);
+                let decided = |node: &Daemon| {
+                    node.datasets.get(id).is_some_and(|dataset| dataset.state == HeldState::Complete)
+                };
+                let may = self.nodes.iter().all(here) || self.nodes.iter().any(decided);
+                assert!(may, "{id} is not frozen everywhere");
+            }
+            // Also before a program hears of it: its predecessor may go from now on.
+            Command::Sealed(id) => {
+                if self.wishes && node.0 == 0 {
+                    self.wish(*id);
+                }
+                self.sealed_at.entry(self.now).or_default().insert(*id);
+                let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());
+                let sealed = self.nodes.iter().find_map(|node| node.datasets.get(id).map(key));
+                self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
+            }
+            Command::MarkFailed { id, .. } => self.marked_failed(*id),
+            Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
+            _ => {}
+        }
+        self.down[node.0 as usize].push_back(command);
     }
 
     fn injects(&self) -> bool {
