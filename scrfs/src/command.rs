@@ -13,7 +13,7 @@ use scrfs::checkpoint_path;
 use scrfs::config::{Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Order};
-use scrfs::mount::{MountError, Options, launch, service, worker};
+use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, worker};
 use scrfs::path::RelPath;
 use scrfs::syslog::{self, Syslog};
 
@@ -176,6 +176,13 @@ impl CommandError {
         }
     }
 
+    fn is_shortage(&self) -> bool {
+        match self {
+            Self::Mount(error) => error.is_shortage(),
+            other => is_shortage(other),
+        }
+    }
+
     /// Wrong usage and refused parameters are 2, as scrfs-run's are.
     fn code(&self) -> ExitCode {
         match self {
@@ -192,6 +199,7 @@ pub(super) fn main() -> ExitCode {
         return written;
     }
     let line = CommandLine::parse();
+    let is_worker = matches!(line.action, Action::Worker { .. });
     match start_log(&line.action).and_then(|()| act(line.action)) {
         Ok(code) => code,
         Err(error) => {
@@ -201,7 +209,7 @@ pub(super) fn main() -> ExitCode {
             }
             // Nobody reads it: the exit code stays.
             let _ = std::io::stderr().write_all(text.as_bytes());
-            error.code()
+            if is_worker && error.is_shortage() { ExitCode::from(supervisor::SHORTAGE) } else { error.code() }
         }
     }
 }
@@ -334,6 +342,7 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         store_rules,
         cache_bases: config.cache_bases,
         cache_bytes: config.cache_bytes,
+        control_bytes: config.control_bytes,
         passthrough: !args.no_passthrough,
         coordinator_wait: config.coordinator_wait,
         seal_timeout: config.seal_timeout,

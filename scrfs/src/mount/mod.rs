@@ -12,13 +12,15 @@
 //!
 //! When a worker dies the supervisor starts another on the same connection. It takes over what [`crate::keep`] has, and
 //! programs see nothing but a pause. `scrfs reload` is the same step on purpose, with the program file that is there then.
-//! If workers die again and again, the supervisor unmounts lazily, mounts afresh and starts another: programs' open files
-//! are lost to them (ENOTCONN), names are not.
+//! If workers die again and again by their own fault, the supervisor unmounts lazily, mounts afresh and starts another:
+//! programs' open files are lost to them (ENOTCONN), names are not. Where the node is short of memory, processes,
+//! descriptors, room or inodes, it tries again until there are some: the mount stays, and programs wait.
 
 pub mod device;
 pub mod jobs;
 pub mod launch;
 mod limits;
+mod lives;
 pub(crate) mod lock;
 mod mount_point;
 pub mod places;
@@ -64,6 +66,8 @@ pub struct Options {
     pub store_rules: Vec<StoreRule>,
     /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
     pub cache_bytes: u64,
+    /// `SCRFS_CONTROL_BYTES`; 0: as the control directory's file system is.
+    pub control_bytes: u64,
     /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
     pub checkpoint_path: RelPath,
     /// Use kernel passthrough where it can be had.
@@ -246,7 +250,10 @@ pub enum MountError {
     },
     /// The node could not be started.
     #[error("node: {0}")]
-    Node(String),
+    Node(#[source] crate::daemon::NodeError),
+    /// A worker could not start; it has logged what is missing.
+    #[error("the node is short of memory, processes, descriptors, room or inodes; see the lines before")]
+    Short,
     /// The daemon did not come up; its own words.
     #[error("{0}")]
     Start(String),
@@ -268,7 +275,25 @@ pub enum MountError {
     },
 }
 
+/// What passes when others give something back.
+const SHORTAGES: [i32; 6] =
+    [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOSPC, libc::EDQUOT];
+
+/// A call failed as the node, or this process, is short of memory, processes, descriptors, room or inodes.
+pub fn is_shortage(error: &(dyn std::error::Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| {
+        cause.raw_os_error().is_some_and(|errno| SHORTAGES.contains(&errno))
+            || cause.kind() == io::ErrorKind::OutOfMemory
+    })
+}
+
 impl MountError {
+    /// It may pass by itself: a shortage, or a node that is slow.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::Short | Self::Timeout { .. }) || is_shortage(self)
+    }
+
     /// What a person can do about it, if that is known.
     pub fn hint(&self) -> Option<String> {
         Some(match self {

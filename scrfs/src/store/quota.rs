@@ -1,0 +1,216 @@
+//! How much of its file system a control directory may take (`SCRFS_CONTROL_BYTES`).
+//!
+//! What programs make has records there, and pointer files are there as a whole: how many and how large they are is the
+//! job's user's choice. What is kept back there ([`super::reserve`]) is bounded by itself. The file system is root's `/run`, or one that all jobs share. So what is there is counted: by a walk
+//! over the directory, and between two walks by what is added. Near the bound what would add more for a program is refused
+//! (ENOSPC); what is left above that is for the records of what has been made already.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::reserve;
+
+/// Without a setting: this part of the file system, in bytes and in inodes, and at least so much, but never more than half.
+const PART: u64 = 8;
+const LEAST_BYTES: u64 = 64 << 20;
+const LEAST_FILES: u64 = 4096;
+/// This part of the bound is for records of what has been made.
+const RECORDS: u64 = 8;
+/// Between two walks.
+const WALK_PAUSE: Duration = Duration::from_secs(1);
+/// Between two events: large and small things may be refused and granted by turns.
+const TELL_PAUSE: Duration = Duration::from_mins(1);
+/// What a file takes beside its bytes, and the least that it takes.
+const BLOCK: u64 = 4096;
+/// Directories below one another; there are two.
+const DEPTH_MAX: u32 = 4;
+
+/// Bytes and files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Amount {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files.
+    pub files: u64,
+}
+
+impl Amount {
+    fn plus(self, other: Self) -> Self {
+        Self { bytes: self.bytes.saturating_add(other.bytes), files: self.files.saturating_add(other.files) }
+    }
+
+    fn fits(self, limit: Self) -> bool {
+        self.bytes <= limit.bytes && self.files <= limit.files
+    }
+
+    fn part(self, part: u64) -> Self {
+        Self { bytes: self.bytes / part, files: self.files / part }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    /// At the last walk, and what was added since.
+    taken: Amount,
+    at: Option<Instant>,
+    /// Something was refused since something was granted.
+    refusing: bool,
+    /// And that has not been told.
+    news: bool,
+    /// When it was, or was to be, for the last time.
+    told: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Quota {
+    path: PathBuf,
+    limit: Amount,
+    counted: Mutex<Counted>,
+}
+
+impl Quota {
+    /// For the control directory `path`; `bytes`: the administrator's, 0: as the file system is.
+    pub fn new(path: &Path, bytes: u64) -> io::Result<Self> {
+        let room = rustix::fs::statvfs(path)?;
+        let whole = Amount { bytes: room.f_blocks.saturating_mul(room.f_frsize), files: room.f_files };
+        let quota = Self { path: path.to_owned(), limit: limit(whole, bytes), counted: Mutex::default() };
+        quota.walk(&mut quota.counted.lock());
+        Ok(quota)
+    }
+
+    /// The bound.
+    pub fn limit(&self) -> Amount {
+        self.limit
+    }
+
+    /// Counts what was written whatever the bound says, in place of so many `former` bytes.
+    pub(super) fn count(&self, former: u64, bytes: u64) {
+        let mut counted = self.counted.lock();
+        counted.taken.bytes = counted.taken.bytes.saturating_add(bytes).saturating_sub(former);
+    }
+
+    /// A program's doing is about to take so many bytes, which count from now on: ENOSPC when that is too much.
+    pub(super) fn take(&self, bytes: u64) -> io::Result<()> {
+        let more = Amount { bytes, files: 0 };
+        self.grant(more, self.for_programs(), more)
+    }
+
+    /// The same of a file, whose bytes count when they have been written.
+    pub(super) fn take_file(&self, bytes: u64) -> io::Result<()> {
+        self.grant(Amount { bytes, files: 1 }, self.for_programs(), Amount { bytes: 0, files: 1 })
+    }
+
+    fn for_programs(&self) -> Amount {
+        let records = self.limit.part(RECORDS);
+        Amount { bytes: self.limit.bytes - records.bytes, files: self.limit.files - records.files }
+    }
+
+    /// Records of what has been made are about to be written: ENOSPC when there is no room for them either.
+    pub fn may_record(&self) -> io::Result<()> {
+        self.grant(Amount::default(), self.limit, Amount::default())
+    }
+
+    fn grant(&self, more: Amount, limit: Amount, counts: Amount) -> io::Result<()> {
+        let mut counted = self.counted.lock();
+        if !counted.taken.plus(more).fits(limit) && counted.at.is_none_or(|at| at.elapsed() >= WALK_PAUSE) {
+            self.walk(&mut counted);
+        }
+        if counted.taken.plus(more).fits(limit) {
+            counted.taken = counted.taken.plus(counts);
+            counted.refusing = false;
+            return Ok(());
+        }
+        let begins = !std::mem::replace(&mut counted.refusing, true);
+        if begins && counted.told.is_none_or(|told| told.elapsed() >= TELL_PAUSE) {
+            (counted.news, counted.told) = (true, Some(Instant::now()));
+        }
+        Err(io::Error::from_raw_os_error(libc::ENOSPC))
+    }
+
+    /// For the events, when it begins to refuse, and not too often.
+    pub fn news(&self) -> Option<String> {
+        if !std::mem::take(&mut self.counted.lock().news) {
+            return None;
+        }
+        let (at, Amount { bytes, files }) = (self.path.display(), self.limit);
+        Some(format!(
+            "the control directory {at} has reached what it may take ({bytes} bytes, {files} files; SCRFS_CONTROL_BYTES): \
+             what needs more records is refused; remove files, datasets or pointer files, lower SCR_CACHE_SIZE or \
+             SCRFS_LOOSE_MAX, or have the administrator raise SCRFS_CONTROL_BYTES"
+        ))
+    }
+
+    fn walk(&self, counted: &mut Counted) {
+        counted.taken = amount(&self.path, 0);
+        counted.at = Some(Instant::now());
+    }
+}
+
+/// What is below a directory. What cannot be seen goes, or is not ours.
+fn amount(directory: &Path, depth: u32) -> Amount {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(_) if reserve::is_name_of_it(&entry.file_name()) => Amount::default(),
+        Ok(meta) if meta.is_dir() && depth < DEPTH_MAX => amount(&entry.path(), depth + 1),
+        Ok(meta) => Amount { bytes: (meta.blocks() * 512).max(BLOCK), files: 1 },
+        Err(_) => Amount::default(),
+    };
+    entries.map(of).fold(Amount::default(), Amount::plus)
+}
+
+/// What a control directory may take in a file system of this size.
+fn limit(whole: Amount, given: u64) -> Amount {
+    let own = |whole: u64, least: u64| (whole / PART).max(least).min(whole / 2);
+    let bytes = if given > 0 { given } else { own(whole.bytes, LEAST_BYTES) };
+    let files = if whole.files > 0 { own(whole.files, LEAST_FILES) } else { u64::MAX };
+    Amount { bytes, files }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_much_it_may_take() {
+        let (mib, gib) = (1 << 20, 1 << 30);
+        for (bytes, files, given, expected) in [
+            (32 * gib, 800_000, 0, (4 * gib, 100_000)),
+            (400 * mib, 100_000, 0, (64 * mib, 12_500)),
+            (64 * mib, 500, 0, (32 * mib, 250)),
+            (32 * gib, 0, 0, (4 * gib, u64::MAX)),
+            (32 * gib, 800_000, 9 * gib, (9 * gib, 100_000)),
+        ] {
+            let limit = limit(Amount { bytes, files }, given);
+            assert_eq!((limit.bytes, limit.files), expected, "{bytes} {files} {given}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_and_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("loose")).unwrap();
+        std::fs::write(dir.path().join("loose/1.1"), vec![1; 1 << 20]).unwrap();
+        let quota = Quota::new(dir.path(), 8 << 20).unwrap();
+        // No walk before the test wants one, however slow the machine is.
+        quota.counted.lock().at = Some(Instant::now() + Duration::from_hours(1));
+        let full = |granted: io::Result<()>| granted.unwrap_err().raw_os_error() == Some(libc::ENOSPC);
+        // A part is for records.
+        assert!(full(quota.take(7 << 20)));
+        quota.take(5 << 20).unwrap();
+        assert!(quota.news().is_some_and(|text| text.contains("SCRFS_CONTROL_BYTES")));
+        assert!(full(quota.take(2 << 20)) && full(quota.take(2 << 20)));
+        assert!(quota.news().is_none(), "it was said a moment ago");
+        quota.may_record().unwrap();
+        quota.count(1 << 20, 4 << 20);
+        assert!(full(quota.may_record()));
+        // What was never written, or has gone, counts no more at the next look.
+        quota.counted.lock().at = None;
+        quota.may_record().unwrap();
+        quota.take(5 << 20).unwrap();
+    }
+}
