@@ -19,7 +19,7 @@ fn the_administrators_bound_outlives_a_job_that_sets_none_and_a_worker() {
     for epoch in 1..3 {
         let node = node(directory.path(), 1 << 30, 0);
         assert_eq!(node.bound.limit(), 1 << 30, "epoch {epoch}: at the worker's start");
-        let lead = Lead::attach(&directory.path().join("cntl"), epoch, Start::Attach);
+        let lead = Lead::attach(&directory.path().join("cntl"), epoch, Start::Attach, test_settings());
         assert_eq!(node.bound.limit(), 1 << 30, "epoch {epoch}: the job sets none");
         node.stop();
         drop(lead);
@@ -45,8 +45,8 @@ fn a_job_cannot_fill_the_file_system_of_the_control_directory() {
         }
         bytes
     };
-    let told = || node.events.newest(100).join("\n").matches("SCRFS_CONTROL_BYTES").count();
-    let mut lead = Lead::attach(&directory.path().join("cntl"), 1, Start::Attach);
+    let told = || node.events.newest(100).join("\n").matches("has reached what it may take").count();
+    let mut lead = Lead::attach(&directory.path().join("cntl"), 1, Start::Attach, test_settings());
     lead.serve(&node);
     // Pointer files, version after version.
     let mut store = |serial: u64| {
