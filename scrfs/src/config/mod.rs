@@ -9,6 +9,7 @@ pub mod defs;
 mod descriptors;
 pub mod ending;
 mod file;
+mod hint;
 pub mod hosts;
 mod mount_point;
 mod process;
@@ -24,6 +25,7 @@ use std::time::Duration;
 pub use account::{Account, Claim};
 pub use descriptors::CheckpointDescriptor;
 pub use ending::Ending;
+pub use hint::{HOSTS_HINT, PROCESS_HINT};
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 

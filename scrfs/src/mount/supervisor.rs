@@ -155,7 +155,10 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
             Next::GiveUp => {
                 drop(device);
                 sweep(&options.mount_point);
-                return Err(MountError::Start("no worker has lived for minutes; giving up".into()));
+                return Err(MountError::Start {
+                    reason: "no worker has lived for minutes; giving up".into(),
+                    hint: format!("the log says why: {}", places.log().display()),
+                });
             }
             Next::Worker(pause) | Next::Afresh(pause) => {
                 drop(device);
@@ -189,7 +192,7 @@ fn serve(
     (signals, programs): (&Signals, &Programs),
     serves: impl FnOnce(),
 ) -> Result<Ended, MountError> {
-    let worker = match start_worker(device, options, programs.next())? {
+    let worker = match start_worker(device, options, places, programs.next())? {
         Started::Serves(worker) => worker,
         Started::Killed(status) => return Ok(Ended::Early(status)),
     };
@@ -313,7 +316,12 @@ enum Started {
 }
 
 /// Starts a worker and waits until it serves. Its standard input is the device.
-fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<Started, MountError> {
+fn start_worker(
+    device: &Device,
+    options: &Options,
+    places: &Places,
+    program: &Path,
+) -> Result<Started, MountError> {
     let io = |doing| failed(doing, program);
     let keepers = device.keep.keepers();
     crate::faults::hit("worker.spawn").map_err(io("cannot start"))?;
@@ -355,8 +363,7 @@ fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<St
         None if said.trim().is_empty() => {
             Err(MountError::Timeout { what: "the start of a worker", seconds: WORKER_BOUND.as_secs() })
         }
-        _ if said.trim().is_empty() => Err(MountError::Start("the worker ended at its start".into())),
-        _ => Err(MountError::Start(said)),
+        _ => Err(MountError::told(&said, "the worker ended at its start", &places.log())),
     }
 }
 

@@ -43,7 +43,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     // Numbers of descriptors are a predecessor's: nothing else is opened before they are taken.
     let keepers = Keepers::find(&keep).map_err(failed("cannot look for", "a keeper"))?;
     let chosen = checkpoint_path::in_force(&places.control, &options.checkpoint_path)
-        .map_err(|e| MountError::Start(e.to_string()))?;
+        .map_err(|e| MountError::Node(e.into()))?;
     let stores = super::stores::in_use(options, &places.control)?;
     let fs = FileSystem::with_stores(chosen.path.clone(), Arc::clone(&keep), Arc::clone(&stores))
         .map_err(failing("cannot open the tree"))?;
@@ -81,7 +81,10 @@ fn start_node(
     fs: &Arc<FileSystem>,
     checkpoint_path: Chosen,
 ) -> Result<Arc<Node>, MountError> {
-    let host = nix::unistd::gethostname().map_err(|e| MountError::Start(format!("no host name: {e}")))?;
+    let host = nix::unistd::gethostname().map_err(|e| MountError::Start {
+        reason: format!("no host name: {e}"),
+        hint: "see that this node has one, in UTF-8: hostname".into(),
+    })?;
     let mount_point = options.mount_point.clone();
     let supervisor = rustix::process::getppid();
     let config = NodeConfig {

@@ -276,6 +276,20 @@ impl Threads {
     }
 }
 
+/// How a process of this user's may be preferred, tried on a thread that ends with the trial.
+///
+/// # Errors
+/// The kernel refuses both means.
+pub fn possible() -> io::Result<Means> {
+    let trial = || {
+        set(0, Attributes::of(Means::RoundRobin))
+            .map(|()| Means::RoundRobin)
+            .or_else(|_| set(0, Attributes::of(Means::Nice)).map(|()| Means::Nice))
+    };
+    let thread = std::thread::Builder::new().name("priority".to_owned()).spawn(trial)?;
+    thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
         self.give_back();
