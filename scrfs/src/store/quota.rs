@@ -1,11 +1,13 @@
 //! How much of its file system a control directory may take (`SCRFS_CONTROL_BYTES`).
 //!
 //! What programs make has records there, and pointer files are there as a whole: how many and how large they are is the
-//! job's user's choice. What is kept back there ([`super::reserve`]) is bounded by itself. The file system is root's `/run`, or one that all jobs share. So what is there is counted: by a walk
+//! job's user's choice. What is kept back there ([`super::reserve`]) is bounded by itself, and so are the logs. The file system is root's `/run`, or one that all jobs share. So what is there is counted: by a walk
 //! over the directory, and between two walks by what is added. Near the bound what would add more for a program is refused
 //! (ENOSPC); what is left above that is for the records of what has been made already.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,8 +17,8 @@ use parking_lot::Mutex;
 use super::reserve;
 
 /// Without a setting: this part of the file system, in bytes and in inodes, and at least so much, but never more than half.
-const PART: u64 = 8;
-const LEAST_BYTES: u64 = 64 << 20;
+const PART: u64 = 4;
+const LEAST_BYTES: u64 = 256 << 20;
 const LEAST_FILES: u64 = 4096;
 /// This part of the bound is for records of what has been made.
 const RECORDS: u64 = 8;
@@ -28,6 +30,8 @@ const TELL_PAUSE: Duration = Duration::from_mins(1);
 const BLOCK: u64 = 4096;
 /// Directories below one another; there are two.
 const DEPTH_MAX: u32 = 4;
+/// Of the daemon's logs; others append to one, too (`scrfs-coordinator --log`).
+const LOG: &[u8] = b"daemon.log";
 
 /// Bytes and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -155,12 +159,17 @@ impl Quota {
 fn amount(directory: &Path, depth: u32) -> Amount {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let of = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(_) if reserve::is_name_of_it(&entry.file_name()) => Amount::default(),
+        Ok(_) if is_bounded(&entry.file_name()) => Amount::default(),
         Ok(meta) if meta.is_dir() && depth < DEPTH_MAX => amount(&entry.path(), depth + 1),
         Ok(meta) => Amount { bytes: (meta.blocks() * 512).max(BLOCK), files: 1 },
         Err(_) => Amount::default(),
     };
     entries.map(of).fold(Amount::default(), Amount::plus)
+}
+
+/// Has a bound of its own.
+fn is_bounded(name: &OsStr) -> bool {
+    reserve::is_name_of_it(name) || name.as_bytes().starts_with(LOG)
 }
 
 /// What a control directory may take in a file system of this size.
@@ -179,11 +188,11 @@ mod tests {
     fn how_much_it_may_take() {
         let (mib, gib) = (1 << 20, 1 << 30);
         for (bytes, files, given, expected) in [
-            (32 * gib, 800_000, 0, (4 * gib, 100_000)),
-            (400 * mib, 100_000, 0, (64 * mib, 12_500)),
+            (32 * gib, 800_000, 0, (8 * gib, 200_000)),
+            (800 * mib, 100_000, 0, (256 * mib, 25_000)),
             (64 * mib, 500, 0, (32 * mib, 250)),
-            (32 * gib, 0, 0, (4 * gib, u64::MAX)),
-            (32 * gib, 800_000, 9 * gib, (9 * gib, 100_000)),
+            (32 * gib, 0, 0, (8 * gib, u64::MAX)),
+            (32 * gib, 800_000, 9 * gib, (9 * gib, 200_000)),
         ] {
             let limit = limit(Amount { bytes, files }, given);
             assert_eq!((limit.bytes, limit.files), expected, "{bytes} {files} {given}");
@@ -195,6 +204,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("loose")).unwrap();
         std::fs::write(dir.path().join("loose/1.1"), vec![1; 1 << 20]).unwrap();
+        std::fs::write(dir.path().join("daemon.log.1"), vec![1; 8 << 20]).unwrap();
         let quota = Quota::new(dir.path(), 8 << 20).unwrap();
         // No walk before the test wants one, however slow the machine is.
         quota.counted.lock().at = Some(Instant::now() + Duration::from_hours(1));
