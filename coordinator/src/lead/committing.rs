@@ -103,3 +103,58 @@ impl Committing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use scrfs::dataset::{Layout, Scheme};
+    use scrfs::ids::{DatasetId, Epoch};
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::settings::tests::settings;
+
+    /// The nodes of each command, which all are the catalog's.
+    fn sent(cluster: &mut Cluster) -> Vec<Vec<u32>> {
+        let outputs = cluster.take_outputs().into_iter();
+        let commands = outputs.filter_map(|output| match output {
+            Output::Command(nodes, command) => {
+                assert!(matches!(command, Command::Commit(_)), "{command:?}");
+                Some(nodes.into_iter().map(|node| node.0).collect())
+            }
+            _ => None,
+        });
+        commands.collect()
+    }
+
+    #[test]
+    fn a_catalog_is_one_command_for_all_who_need_it() {
+        let hosts = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let mut cluster = Cluster::new(Epoch(1), hosts, settings(), 100);
+        let catalog = Catalog {
+            id: DatasetId(1),
+            epoch: Epoch(1),
+            revision: 0,
+            name: b"ck".to_vec(),
+            created_us: 0,
+            user: String::new(),
+            job_id: String::new(),
+            layout: Layout { scheme: Scheme::Single, members: Vec::new(), sets: Vec::new() },
+            entries: Vec::new(),
+        };
+        let nodes = cluster.nodes();
+        let mut committing = Committing::start(&mut cluster, Box::new(catalog), nodes, false);
+        assert_eq!(sent(&mut cluster), [[0, 1, 2, 3]]);
+        let full = || Err("full".to_owned());
+        for (node, result) in [(0, Ok(())), (1, full()), (2, Ok(())), (3, full())] {
+            let state = committing.committed(&mut cluster, NodeRank(node), result);
+            assert_eq!(state, Some(Committed::Running));
+        }
+        committing.tick(&mut cluster);
+        assert!(sent(&mut cluster).is_empty(), "it is too early");
+        cluster.now += 10_000 * MS;
+        committing.tick(&mut cluster);
+        assert_eq!(sent(&mut cluster), [[1, 3]]);
+        committing.committed(&mut cluster, NodeRank(3), Ok(()));
+        assert_eq!(committing.committed(&mut cluster, NodeRank(1), Ok(())), Some(Committed::Done));
+    }
+}
