@@ -93,6 +93,9 @@ impl ServiceError {
         Some(match self {
             Self::Config(error) => error.hint(),
             Self::Process(_) => config::PROCESS_HINT.to_owned(),
+            Self::Node(NodeError::Absent { source, .. }) if node::is_closed(source) => {
+                "it is another user's: name the one of this job with --mount or SCRFS_MOUNT".to_owned()
+            }
             Self::Node(NodeError::Absent { mount, .. }) => {
                 format!(
                     "mount it: scrfs mount {}; or name another with --mount or SCRFS_MOUNT",

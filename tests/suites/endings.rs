@@ -248,7 +248,10 @@ fn a_job_is_halted_and_begins_afresh() {
         let ran = cluster.head().run(&format!("{BIN}/scrfs-ctl halt --prefix {prefix} {arguments}"));
         (ran.ok(), ran.to_string())
     };
-    says(&halt(names.prefix(), "--checkpoints 9"), false, "has names (left, right)");
+    // Each keeps its status in its prefix, a moment after its start.
+    wait::until_true("both names", SOON, || {
+        halt(names.prefix(), "--checkpoints 9").1.contains("has names (left, right)")
+    });
     says(&halt(names.prefix(), "--checkpoints 9"), false, "/left, --prefix ");
     says(&halt(format!("{}/left", names.prefix()), "--checkpoints 9"), true, "the running job sees it");
     let mut third = right.start(&[2], 1, 1, &["/bin/true"]);

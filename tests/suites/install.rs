@@ -327,9 +327,11 @@ print("bound", flush=True)
 while True:
     print(listener.recv(65536).decode(), flush=True)
 END
+trap 'kill $(jobs -p)' EXIT
+await() { for _ in {1..400}; do grep -q "$1" "$2" && return; sleep 0.05; done; cat "$2"; echo "no $1"; exit 1; }
 python3 /tmp/listen.py >/tmp/syslog &
 listener=$!
-until grep -q bound /tmp/syslog; do sleep 0.05; done
+await bound /tmp/syslog
 SCRFS_LOG_TO=syslog scrfs mount --job-id 7 /scr
 kill "$listener"
 wait "$listener" || true
@@ -337,12 +339,12 @@ rm /dev/log
 # Nobody listens: the mount goes on, and what was lost is counted.
 touch /scr/a
 scrfs reload /scr
-python3 /tmp/listen.py >>/tmp/syslog &
+python3 /tmp/listen.py >/tmp/syslog.2 &
+await bound /tmp/syslog.2
 scrfs reload /scr
 scrfs umount /scr
-until grep -q 'log lines lost here' /tmp/syslog; do sleep 0.05; done
-kill %%
-cat /tmp/syslog
+await 'log lines lost here' /tmp/syslog.2
+cat /tmp/syslog /tmp/syslog.2
 echo end of syslog
 cat /run/scrfs/root/scr.7/daemon.log
 "#;

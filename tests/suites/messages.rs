@@ -49,7 +49,7 @@ fn of_coordinator(page: &str) -> String {
     for line in page.lines() {
         if line.starts_with("-----") {
             is_mpi = !is_mpi;
-        } else if !is_mpi {
+        } else if !is_mpi && !line.contains("ORTE_ERROR_LOG") {
             let words: Vec<&str> =
                 line.split(' ').filter(|word| !word.ends_with('Z') || !word.starts_with("20")).collect();
             kept += &words.join(" ");
@@ -301,7 +301,7 @@ mod doctor {
             ],
             version: "0.1.0",
             prefix: Some(Prefix {
-                path: "/home/ann".into(),
+                path: "/work/ann".into(),
                 user: "ann".into(),
                 kind: Ok(Kind::Local("ext4")),
                 write: Err("Permission denied (os error 13)".into()),

@@ -166,12 +166,14 @@ fn dead_coordinators_and_workers_lose_none() {
         points(&job, &[0, 1, 2], "ck.1");
     }
     // A program that has it open for writing keeps what it writes, and its close is the last word.
-    let line = format!("exec 3>{SCR}/inplace; read go; echo ck.1 >&3; exec 3>&-");
-    let mut writer = job.on(1).sh(&line).stdin(std::process::Stdio::piped()).spawn().unwrap();
-    wait::until_true("the writer", SOON, || job.on(1).run(&format!("test ! -s {SCR}/inplace")).ok());
+    let line = format!(
+        "exec 3>{SCR}/inplace; touch /tmp/open; until test -e /tmp/go; do sleep 0.1; done; echo ck.1 >&3; exec 3>&-"
+    );
+    let mut writer = job.on(1).sh(&line).spawn().unwrap();
+    wait::until_true("the writer", SOON, || job.on(1).run("test -e /tmp/open").ok());
     job.on(0).run(&format!("echo other > {SCR}/inplace")).must();
     assert_eq!(job.on(2).run(&format!("cat {SCR}/inplace")).must(), "other");
-    drop(writer.stdin.take());
+    job.on(1).run("touch /tmp/go").must();
     assert!(writer.wait().unwrap().success());
     points(&job, &[0, 1, 2], "ck.1");
     run.stop();

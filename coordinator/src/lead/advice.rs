@@ -260,9 +260,9 @@ mod tests {
             let outputs = self.cluster.take_outputs();
             let told: Vec<_> = outputs
                 .iter()
-                .filter_map(|output| match output {
-                    Output::Command(_, Command::Advise(told)) => Some(*told),
-                    _ => None,
+                .flat_map(|output| match output {
+                    Output::Command(nodes, Command::Advise(told)) => vec![*told; nodes.len()],
+                    _ => Vec::new(),
                 })
                 .collect();
             assert!(told.is_empty() || told.len() == 2 && told[0] == told[1], "{told:?}");

@@ -155,7 +155,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCRFS_CONTROL_BYTES",
         Kind::Bytes(0, 1 << 60),
         "0",
-        "bytes that a job's control directory may take; 0: a quarter of its file system, and at least 256 MiB",
+        "bytes that a job's control directory may take; 0: no limit",
     ),
     row("SCRFS_CACHE_BYTES", Kind::Bytes(0, 1 << 60), "0", "bytes that a node's cache may take; 0: no limit"),
     row(

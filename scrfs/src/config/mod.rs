@@ -164,7 +164,7 @@ pub struct Config {
     pub cache_size: u32,
     /// `SCRFS_CACHE_BYTES`; 0: no limit.
     pub cache_bytes: u64,
-    /// `SCRFS_CONTROL_BYTES`; 0: as the control directory's file system is.
+    /// `SCRFS_CONTROL_BYTES`; 0: no bound.
     pub control_bytes: u64,
     /// `SCR_COPY_TYPE`.
     pub scheme: Scheme,

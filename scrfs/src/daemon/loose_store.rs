@@ -175,7 +175,12 @@ impl LooseStore {
             let file = file_of(&version.stamp);
             let refused =
                 |source| StoreError::Failed { path: self.store.path().join(&file), step: "make", source };
-            self.store.take_file(version.entry.bytes.len() + version.entry.name.len()).map_err(refused)?;
+            // What goes makes room.
+            if !version.entry.is_gone() {
+                self.store
+                    .take_file(version.entry.bytes.len() + version.entry.name.len())
+                    .map_err(refused)?;
+            }
         }
         if matches!(version.entry.kind, LooseKind::File { .. }) {
             self.store.commit(&file_of(&version.stamp), &version.entry.bytes)?;

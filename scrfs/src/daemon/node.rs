@@ -62,7 +62,7 @@ pub struct NodeConfig {
     pub coordinator_wait: Duration,
     /// `SCRFS_CACHE_BYTES` of the mount, which a job may lower; 0: no limit.
     pub cache_bytes: u64,
-    /// `SCRFS_CONTROL_BYTES`: what the control directory may take; 0: as its file system is.
+    /// `SCRFS_CONTROL_BYTES`: what the control directory may take; 0: no bound.
     pub control_bytes: u64,
     /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,

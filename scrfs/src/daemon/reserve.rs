@@ -12,6 +12,7 @@ use crate::store::Store;
 use crate::store::quota::Quota;
 use crate::store::reserve::{Level, Reserve, Use};
 
+use super::loose_store;
 use super::node::Node;
 
 /// So long there must have been room before it is said that there is.
@@ -57,9 +58,10 @@ pub(super) struct KeptBack {
 }
 
 impl KeptBack {
-    /// For `store`, which draws on it from now on, and may take at most so many bytes; 0: as its file system is.
+    /// For `store`, which draws on it from now on, and may take at most so many bytes; 0: it is not bounded.
     pub(super) fn of(store: Store, most: u64) -> (Store, Self) {
-        let quota = Quota::new(store.path(), most).map(Arc::new).ok();
+        let bounded = || Quota::new(store.path(), &[loose_store::DIRECTORY], most).map(Arc::new).ok();
+        let quota = if most > 0 { bounded() } else { None };
         let (reserve, refused) = match Reserve::open(&store) {
             Ok(reserve) => (Some(Arc::new(reserve)), None),
             Err(error) => (None, Some(error)),

@@ -69,7 +69,7 @@ pub struct Options {
     pub store_rules: Vec<StoreRule>,
     /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
     pub cache_bytes: u64,
-    /// `SCRFS_CONTROL_BYTES`; 0: as the control directory's file system is.
+    /// `SCRFS_CONTROL_BYTES`; 0: no bound.
     pub control_bytes: u64,
     /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
     pub checkpoint_path: RelPath,
@@ -342,7 +342,9 @@ impl MountError {
             Self::StoreLeft { base, cache } => {
                 format!("list {} too; or give the files up: rm -r {}", base.display(), cache.display())
             }
-            Self::Record { path, .. } => damaged(path),
+            Self::Record { path, .. } | Self::Node(NodeError::Store(StoreError::TooLarge { path, .. })) => {
+                damaged(path)
+            }
             Self::Elsewhere { pid, .. } => {
                 format!("end the programs of that namespace; or end the daemon under them: kill {pid}")
             }
@@ -377,22 +379,21 @@ impl MountError {
                 io::ErrorKind::NotFound => "load the kernel module: modprobe fuse".into(),
                 _ => "/dev/fuse must be readable and writable for this user".into(),
             },
-            Self::Io { source, .. } => remedy::of(source).into(),
+            Self::Io { source, .. }
+            | Self::Node(
+                NodeError::Directory { source, .. }
+                | NodeError::Start(source)
+                | NodeError::Store(StoreError::InDoubt { source, .. }),
+            ) => remedy::of(source).into(),
             Self::NotYours { owner, .. } => format!("ask {owner}, or do it as root"),
             Self::Left(_) => "end what uses these, see that they may be removed, and try again".into(),
             Self::Name { what, .. } => {
                 format!("name another {what}: without `/`, not `.` or `..`, at most 255 bytes")
             }
-            Self::Node(
-                NodeError::Directory { source, .. }
-                | NodeError::Start(source)
-                | NodeError::Store(StoreError::InDoubt { source, .. }),
-            ) => remedy::of(source).into(),
             Self::Node(NodeError::Store(StoreError::Failed { path, source, .. })) => match source.kind() {
                 io::ErrorKind::InvalidData => damaged(path),
                 _ => remedy::of(source).into(),
             },
-            Self::Node(NodeError::Store(StoreError::TooLarge { path, .. })) => damaged(path),
             Self::Short => {
                 "see what is short: free, df, df -i, ulimit -a; make some of it free, and try again".into()
             }

@@ -51,13 +51,19 @@ pub(super) fn find(path: &Path) -> Result<PathBuf, MountError> {
 
 /// Nothing of ours is mounted there, and a mount would hide nothing.
 pub(super) fn check(point: &Path) -> Result<(), MountError> {
-    if !point.is_dir() {
-        return Err(MountError::MountPoint { path: point.to_owned(), reason: "not a directory".into() });
-    }
     let mounted = table::mounted_at(point).map_err(failed("cannot read", TABLE))?;
     if let Some(mount) = mounted.filter(|mount| mount.fs_type == table::FS_TYPE) {
         let source_name = mount.source.to_string_lossy().into_owned();
         return Err(MountError::Mounted { path: point.to_owned(), source_name });
+    }
+    let no_directory = match point.metadata() {
+        Ok(found) if found.is_dir() => None,
+        Ok(_) => Some("not a directory".to_owned()),
+        // One that another user's mount hides from this one, for example.
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(reason) = no_directory {
+        return Err(MountError::MountPoint { path: point.to_owned(), reason });
     }
     let mut names = fs::read_dir(point).map_err(failed("cannot list", point))?;
     if names.next().is_some() {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use self::quota::Quota;
+use self::quota::{Quota, in_blocks};
 use self::reserve::{Reserve, Use};
 use crate::faults;
 
@@ -161,7 +161,7 @@ impl Store {
         let former = self.quota.as_ref().map_or(0, |_| self.size(name));
         let committed = self.with_room(bytes.len(), StoreError::errno, || self.replace(name, bytes));
         if matches!(committed, Ok(()) | Err(StoreError::InDoubt { .. })) {
-            self.count(former, bytes.len() as u64);
+            self.count(in_blocks(former), in_blocks(bytes.len() as u64));
         }
         committed
     }
@@ -196,7 +196,7 @@ impl Store {
             .and_then(|()| Ok(rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?));
         match removed {
             Ok(()) => {
-                self.count(former, 0);
+                self.count(in_blocks(former), 0);
                 self.sync_directory(name)
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {

@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 
 use super::reserve;
 
-/// Without a setting: this part of the file system, in bytes and in inodes, and at least so much, but never more than half.
+/// A control directory that is bounded may take this part of its file system's inodes, and at least so many, but never more
+/// than half.
 const PART: u64 = 4;
-const LEAST_BYTES: u64 = 256 << 20;
 const LEAST_FILES: u64 = 4096;
 /// This part of the bound is for records of what has been made.
 const RECORDS: u64 = 8;
@@ -28,8 +28,6 @@ const WALK_PAUSE: Duration = Duration::from_secs(1);
 const TELL_PAUSE: Duration = Duration::from_mins(1);
 /// What a file takes beside its bytes, and the least that it takes.
 const BLOCK: u64 = 4096;
-/// Directories below one another; there are two.
-const DEPTH_MAX: u32 = 4;
 /// Of the daemon's logs; others append to one, too (`scrfs-coordinator --log`).
 const LOG: &[u8] = b"daemon.log";
 
@@ -73,16 +71,19 @@ struct Counted {
 #[derive(Debug)]
 pub struct Quota {
     path: PathBuf,
+    /// Directories in it that count. The cache may be in others.
+    below: &'static [&'static str],
     limit: Amount,
     counted: Mutex<Counted>,
 }
 
 impl Quota {
-    /// For the control directory `path`; `bytes`: the administrator's, 0: as the file system is.
-    pub fn new(path: &Path, bytes: u64) -> io::Result<Self> {
+    /// For the control directory `path`, of which files in `below` count too; `bytes`: the administrator's
+    /// bound.
+    pub fn new(path: &Path, below: &'static [&'static str], bytes: u64) -> io::Result<Self> {
         let room = rustix::fs::statvfs(path)?;
-        let whole = Amount { bytes: room.f_blocks.saturating_mul(room.f_frsize), files: room.f_files };
-        let quota = Self { path: path.to_owned(), limit: limit(whole, bytes), counted: Mutex::default() };
+        let (path, limit) = (path.to_owned(), limit(room.f_files, bytes));
+        let quota = Self { path, below, limit, counted: Mutex::default() };
         quota.walk(&mut quota.counted.lock());
         Ok(quota)
     }
@@ -106,7 +107,8 @@ impl Quota {
 
     /// The same of a file, whose bytes count when they have been written.
     pub(super) fn take_file(&self, bytes: u64) -> io::Result<()> {
-        self.grant(Amount { bytes, files: 1 }, self.for_programs(), Amount { bytes: 0, files: 1 })
+        let more = Amount { bytes: in_blocks(bytes.max(1)), files: 1 };
+        self.grant(more, self.for_programs(), Amount { bytes: 0, files: 1 })
     }
 
     fn for_programs(&self) -> Amount {
@@ -150,21 +152,27 @@ impl Quota {
     }
 
     fn walk(&self, counted: &mut Counted) {
-        counted.taken = amount(&self.path, 0);
+        let below = self.below.iter().map(|name| amount(&self.path.join(name)));
+        counted.taken = below.fold(amount(&self.path), Amount::plus);
         counted.at = Some(Instant::now());
     }
 }
 
-/// What is below a directory. What cannot be seen goes, or is not ours.
-fn amount(directory: &Path, depth: u32) -> Amount {
+/// The files of a directory. What cannot be seen goes, or is not ours.
+fn amount(directory: &Path) -> Amount {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let of = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(_) if is_bounded(&entry.file_name()) => Amount::default(),
-        Ok(meta) if meta.is_dir() && depth < DEPTH_MAX => amount(&entry.path(), depth + 1),
+        Ok(meta) if meta.is_dir() => Amount::default(),
         Ok(meta) => Amount { bytes: (meta.blocks() * 512).max(BLOCK), files: 1 },
         Err(_) => Amount::default(),
     };
     entries.map(of).fold(Amount::default(), Amount::plus)
+}
+
+/// What so many bytes of a file take.
+pub(super) fn in_blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
 }
 
 /// Has a bound of its own.
@@ -172,12 +180,10 @@ fn is_bounded(name: &OsStr) -> bool {
     reserve::is_name_of_it(name) || name.as_bytes().starts_with(LOG)
 }
 
-/// What a control directory may take in a file system of this size.
-fn limit(whole: Amount, given: u64) -> Amount {
-    let own = |whole: u64, least: u64| (whole / PART).max(least).min(whole / 2);
-    let bytes = if given > 0 { given } else { own(whole.bytes, LEAST_BYTES) };
-    let files = if whole.files > 0 { own(whole.files, LEAST_FILES) } else { u64::MAX };
-    Amount { bytes, files }
+/// What a control directory may take in a file system with so many inodes (0: as many as there is room for).
+fn limit(files: u64, bytes: u64) -> Amount {
+    let part = |whole: u64| (whole / PART).max(LEAST_FILES).min(whole / 2);
+    Amount { bytes, files: if files > 0 { part(files) } else { u64::MAX } }
 }
 
 #[cfg(test)]
@@ -186,16 +192,8 @@ mod tests {
 
     #[test]
     fn how_much_it_may_take() {
-        let (mib, gib) = (1 << 20, 1 << 30);
-        for (bytes, files, given, expected) in [
-            (32 * gib, 800_000, 0, (8 * gib, 200_000)),
-            (800 * mib, 100_000, 0, (256 * mib, 25_000)),
-            (64 * mib, 500, 0, (32 * mib, 250)),
-            (32 * gib, 0, 0, (8 * gib, u64::MAX)),
-            (32 * gib, 800_000, 9 * gib, (9 * gib, 200_000)),
-        ] {
-            let limit = limit(Amount { bytes, files }, given);
-            assert_eq!((limit.bytes, limit.files), expected, "{bytes} {files} {given}");
+        for (files, expected) in [(800_000, 200_000), (10_000, 4096), (500, 250), (0, u64::MAX)] {
+            assert_eq!(limit(files, 9), Amount { bytes: 9, files: expected }, "{files}");
         }
     }
 
@@ -205,7 +203,10 @@ mod tests {
         std::fs::create_dir(dir.path().join("loose")).unwrap();
         std::fs::write(dir.path().join("loose/1.1"), vec![1; 1 << 20]).unwrap();
         std::fs::write(dir.path().join("daemon.log.1"), vec![1; 8 << 20]).unwrap();
-        let quota = Quota::new(dir.path(), 8 << 20).unwrap();
+        // The cache.
+        std::fs::create_dir(dir.path().join("tree")).unwrap();
+        std::fs::write(dir.path().join("tree/f"), vec![1; 8 << 20]).unwrap();
+        let quota = Quota::new(dir.path(), &["loose"], 8 << 20).unwrap();
         // No walk before the test wants one, however slow the machine is.
         quota.counted.lock().at = Some(Instant::now() + Duration::from_hours(1));
         let full = |granted: io::Result<()>| granted.unwrap_err().raw_os_error() == Some(libc::ENOSPC);
@@ -218,6 +219,11 @@ mod tests {
         quota.may_record().unwrap();
         quota.count(1 << 20, 4 << 20);
         assert!(full(quota.may_record()));
+        // Small files take a block each.
+        quota.counted.lock().taken = Amount::default();
+        let granted =
+            (0..2000).filter(|_| quota.take_file(2).map(|()| quota.count(0, BLOCK)).is_ok()).count();
+        assert_eq!(granted as u64, (7 << 20) / BLOCK);
         // What was never written, or has gone, counts no more at the next look.
         quota.counted.lock().at = None;
         quota.may_record().unwrap();

@@ -36,11 +36,11 @@ impl Answers {
         Input::Begin { epoch, hosts, start: Start::Restart, settings: Box::new(settings()) }
     }
 
-    pub(crate) fn marker(&self, name: &str) -> Event {
+    pub(crate) fn marker(name: &str) -> Event {
         Event::Marker { name: name.as_bytes().to_vec(), everywhere: false }
     }
 
-    pub(crate) fn of_pfs(&self, task: &PfsTask) -> Option<PfsOutcome> {
+    pub(crate) fn of_pfs(task: &PfsTask) -> Option<PfsOutcome> {
         match task {
             PfsTask::Survey => Some(PfsOutcome::Surveyed(Vec::new())),
             PfsTask::Halt { .. } => Some(PfsOutcome::Halt(Box::default())),

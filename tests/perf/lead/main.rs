@@ -64,12 +64,12 @@ fn main() -> ExitCode {
         Ok((time, bytes)) => {
             let holds = time <= TIME_MAX && bytes <= MEMORY_MAX;
             println!(
-                "seal of {} nodes with {} files each, on rank 0: {:.3} s (gate {:.1}), {:.0} MiB (gate {})",
+                "seal of {} nodes with {} files each, on rank 0: {:.3} s (gate {:.1}), {} MiB (gate {})",
                 arguments.nodes,
                 arguments.files,
                 time.as_secs_f64(),
                 TIME_MAX.as_secs_f64(),
-                bytes as f64 / f64::from(1 << 20),
+                bytes >> 20,
                 MEMORY_MAX >> 20
             );
             if holds { ExitCode::SUCCESS } else { ExitCode::from(1) }
@@ -100,7 +100,7 @@ fn measure(arguments: &Arguments) -> Result<(Duration, u64), String> {
         rank0.sending.clear();
         let before = memory("VmRSS:")?;
         std::fs::write("/proc/self/clear_refs", "5").map_err(|e| format!("/proc/self/clear_refs: {e}"))?;
-        let marker = rank0.answers.marker(&format!("ck.{seal}"));
+        let marker = Answers::marker(&format!("ck.{seal}"));
         rank0.arriving.push_back(Arriving::Message(LEAD, encoded(LEAD, &PeerMessage::Report(marker))?));
         rank0.settle()?;
         if rank0.answers.sealed() != seal + 1 {
@@ -140,13 +140,13 @@ impl Rank0 {
         self.busy += begun.elapsed();
         for output in outputs {
             match output {
-                Output::Command(nodes, command) => self.send(&nodes, PeerMessage::Relay(command))?,
+                Output::Command(nodes, command) => self.send(&nodes, &PeerMessage::Relay(command))?,
                 Output::Start(id, job) => {
                     let nodes = job.nodes();
-                    self.send(&nodes, PeerMessage::StartJob(id, Box::new(job)))?;
+                    self.send(&nodes, &PeerMessage::StartJob(id, Box::new(job)))?;
                 }
                 Output::Pfs(task) => {
-                    self.arriving.extend(self.answers.of_pfs(&task).map(|o| Arriving::Here(Input::Pfs(o))));
+                    self.arriving.extend(Answers::of_pfs(&task).map(|o| Arriving::Here(Input::Pfs(o))));
                 }
                 Output::Ready(_) | Output::Halt(_) | Output::Note(..) => {}
             }
@@ -155,13 +155,13 @@ impl Rank0 {
     }
 
     /// As the loop of a coordinator does it; then the nodes answer, which costs rank 0 nothing.
-    fn send(&mut self, nodes: &[NodeRank], message: PeerMessage) -> Result<(), String> {
+    fn send(&mut self, nodes: &[NodeRank], message: &PeerMessage) -> Result<(), String> {
         let begun = Instant::now();
-        let bytes = Arc::new(encoded(LEAD, &message)?);
+        let bytes = Arc::new(encoded(LEAD, message)?);
         self.sending.extend(nodes.iter().map(|node| (*node, Arc::clone(&bytes))));
         self.busy += begun.elapsed();
         for node in nodes {
-            if let Some(answer) = self.answers.of_node(*node, &message) {
+            if let Some(answer) = self.answers.of_node(*node, message) {
                 self.arriving.push_back(Arriving::Message(*node, encoded(*node, &answer)?));
             }
         }

@@ -151,7 +151,7 @@ pub(super) const PROC: &[Attack] = &[
     ("through one of them", "cat /proc/$WORKER/fd/0"),
     ("its root", "ls /proc/$WORKER/root/"),
     ("its directory", "ls /proc/$WORKER/cwd/"),
-    ("its program", "readlink /proc/$WORKER/exe"),
+    ("its program", "readlink -v /proc/$WORKER/exe"),
     ("its stack", "cat /proc/$WORKER/stack"),
     ("its files in memory", "ls /proc/$WORKER/map_files"),
     ("its I/O", "cat /proc/$WORKER/io"),
@@ -203,12 +203,12 @@ pub(super) const MOUNT: &[Attack] = &[
     ),
     ("a sweep", "scrfs sweep --alive none --cache-base /cache && ! test -d $CONTROL"),
     ("reload", "scrfs reload /scr"),
-    ("mounting over it", "scrfs mount --job-id evil /scr"),
+    ("mounting over it", "mount -t tmpfs none /scr"),
     ("mounting below it", "scrfs mount --job-id evil /scr/ck.1"),
     ("mounting as its user", "mkdir -p /tmp/m && scrfs mount --user job --job-id victim /tmp/m"),
     ("a bind of it", "mount --bind /scr /mnt"),
     ("in a user namespace", "unshare -Urm sh -c 'ls /scr || umount /scr'"),
-    ("aborting its connection", "echo 1 | tee /sys/fs/fuse/connections/*/abort"),
+    ("aborting its connection", "for c in /sys/fs/fuse/connections/*; do echo 1 > $c/abort; done"),
     ("scrfs-ctl status", "scrfs-ctl status --mount /scr"),
     ("scrfs-ctl records", "scrfs-ctl records --mount /scr on"),
 ];
@@ -314,11 +314,11 @@ pub(super) const NEIGHBOURS: &[Attack] = &[
 
 /// By a job's own user, with all that others of the node share: each gets ENOSPC in time.
 pub(super) const FILLING: &[Attack] = &[
-    ("large pointer files", "cd /scr && for i in {1..50}; do head -c 2M /dev/zero > p$i || exit 1; done"),
-    ("many small ones", "cd /scr && for i in {1..4900}; do echo x > p$i || exit 1; done"),
+    ("large pointer files", "cd /scr && for i in $(seq 50); do head -c 1M /dev/zero > p$i || exit 1; done"),
+    ("many small ones", "cd /scr && for i in $(seq 4900); do /bin/echo x > p$i || exit 1; done"),
     (
         "one after the other under one name",
-        "cd /scr && mkdir -p many && for i in {1..60}; do mkdir -p many$i; echo x > many$i/f; head -c 4M /dev/urandom > p || exit 1; done",
+        "cd /scr && mkdir -p many && for i in $(seq 60); do mkdir -p many$i; echo x > many$i/f; head -c 1M /dev/urandom > p || exit 1; done",
     ),
     (
         "names of files",

@@ -318,7 +318,9 @@ impl World {
     fn output(&mut self, output: Output) {
         match output {
             Output::Command(nodes, command) => {
-                nodes.into_iter().for_each(|node| self.command(node, command.clone()));
+                for node in nodes {
+                    self.command(node, command.clone());
+                }
             }
             Output::Start(id, job) => {
                 let failing = self.injects() && self.rng.rarely(self.trouble * 3);

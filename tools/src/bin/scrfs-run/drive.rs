@@ -78,7 +78,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     let _only = job.token.hold()?;
     let _apart = Apart::choose(&mut job.lines.environment);
     prefix::look(&job.prefix)?;
-    process::adopt_orphans().map_err(|e| Failure::system("becoming a subreaper", &e.into()))?;
+    process::adopt_orphans().map_err(|e| Failure::system("becoming a subreaper", &e))?;
     let (queue, events) = mpsc::channel();
     watch_signals(&queue)?;
     let mut driver = Driver::new(job, queue);

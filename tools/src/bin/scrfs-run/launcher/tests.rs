@@ -168,7 +168,12 @@ fn one_process_or_one_for_each_node() {
     let line = program(Arc::new(pernode::PerNode { by: Box::new(mpirun()) }));
     let said = words(&line);
     assert!(said.starts_with("--host n1:1,n2:1 -np 2 "), "{said}");
-    assert!(said.ends_with(" scrfs-pernode OMPI_MCA_btl OMPI_MCA_plm_rsh_agent lmp -in x y"), "{said}");
+    assert!(
+        said.ends_with(
+            " scrfs-pernode OMPI_MCA_btl OMPI_MCA_orte_tmpdir_base OMPI_MCA_plm_rsh_agent lmp -in x y"
+        ),
+        "{said}"
+    );
     // It is to have its node, not one core of it.
     let unbound = Mpirun { extra: Vec::new(), ..mpirun() };
     let said = words(&program(Arc::new(pernode::PerNode { by: Box::new(unbound) })));
