@@ -67,18 +67,20 @@ pub struct Found {
     pub epoch: Epoch,
 }
 
-/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`]; where another user's is mounted, [`CLOSED_LIMIT`].
+/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`]; where another user's is mounted, 5 s.
 pub fn find(mount: &Path) -> Result<Found, NodeError> {
     let begun = Instant::now();
+    let mut closed: Option<Instant> = None;
     loop {
         let error = match try_find(mount) {
             Ok(found) => return Ok(found),
             Err(NodeError::Client(error)) => error,
             Err(other) => return Err(other),
         };
-        let limit = if is_closed(&error) { CLOSED_LIMIT } else { MOUNT_LIMIT };
-        if begun.elapsed() >= limit {
-            let (mount, limit) = (mount.to_owned(), limit.as_secs());
+        closed = is_closed(&error).then(|| closed.unwrap_or_else(Instant::now));
+        let stays_closed = closed.is_some_and(|since| since.elapsed() >= CLOSED_LIMIT);
+        if stays_closed || begun.elapsed() >= MOUNT_LIMIT {
+            let (mount, limit) = (mount.to_owned(), begun.elapsed().as_secs());
             return Err(NodeError::Absent { mount, limit, source: error });
         }
         std::thread::sleep(MOUNT_RETRY);

@@ -20,6 +20,8 @@ use crate::keep::{Keep, Mode, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
 const WORKER_BOUND: Duration = Duration::from_secs(30);
+/// Between the end of a worker's output and its own end.
+const PIPE_BOUND: Duration = Duration::from_secs(1);
 const END_BOUND: Duration = Duration::from_secs(5);
 /// Until it is tried again to wait for a worker.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
@@ -136,6 +138,10 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
             }
             Err(error) if error.is_shortage() => {
                 tracing::error!(%error, "the worker cannot start, as the node is short of something; tried again");
+                // Or a new program hangs at its start.
+                if matches!(error, MountError::Timeout { .. }) {
+                    programs.fall_back();
+                }
                 Life::Shortage
             }
             Err(error) => {
@@ -354,6 +360,8 @@ fn start_worker(
     if said.trim() == READY {
         return Ok(Started::Serves(Worker { child, pidfd }));
     }
+    // Its pipe closes a moment before it has ended.
+    let _ = readable(pidfd.as_fd(), until.min(Instant::now() + PIPE_BOUND));
     let ended = child.try_wait().ok().flatten();
     let _ = child.kill();
     let _ = child.wait();

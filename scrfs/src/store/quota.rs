@@ -28,8 +28,8 @@ const WALK_PAUSE: Duration = Duration::from_secs(1);
 const TELL_PAUSE: Duration = Duration::from_mins(1);
 /// What a file takes beside its bytes, and the least that it takes.
 const BLOCK: u64 = 4096;
-/// Of the daemon's logs; others append to one, too (`scrfs-coordinator --log`).
-const LOG: &[u8] = b"daemon.log";
+/// Logs, as their names begin; some are not the daemon's alone.
+const LOGS: [&[u8]; 3] = [b"daemon.log", b"coordinator.log", b"events"];
 
 /// Bytes and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -177,7 +177,7 @@ pub(super) fn in_blocks(bytes: u64) -> u64 {
 
 /// Has a bound of its own.
 fn is_bounded(name: &OsStr) -> bool {
-    reserve::is_name_of_it(name) || name.as_bytes().starts_with(LOG)
+    reserve::is_name_of_it(name) || LOGS.iter().any(|log| name.as_bytes().starts_with(log))
 }
 
 /// What a control directory may take in a file system with so many inodes (0: as many as there is room for).

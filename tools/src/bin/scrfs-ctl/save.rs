@@ -26,7 +26,7 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
     loop {
         let status = node.status()?;
         let left = left(&status, newest, every);
-        failed.look(&left);
+        failed.look(&status.datasets, &left);
         let working = busy(&status);
         if working.is_some() {
             busy_last = Instant::now();
@@ -81,7 +81,10 @@ fn given_up(dataset: &DatasetStatus) -> bool {
 struct Failed(BTreeMap<u64, String>);
 
 impl Failed {
-    fn look(&mut self, left: &[&DatasetStatus]) {
+    fn look(&mut self, all: &[DatasetStatus], left: &[&DatasetStatus]) {
+        for dataset in all.iter().filter(|dataset| dataset.flushed) {
+            self.0.remove(&dataset.id);
+        }
         for dataset in left {
             if let Some(failure) = &dataset.flush_failed {
                 let line = format!(
@@ -155,7 +158,7 @@ mod tests {
         let newest = dataset(5, "ck.5", "protected", &["n1"]);
         let seen = || {
             let mut failed = Failed::default();
-            failed.look(&[&old, &newest]);
+            failed.look(&[], &[&old, &newest]);
             failed
         };
         assert_eq!(seen().gone(&node(vec![old.clone()])).count(), 0);
@@ -165,5 +168,9 @@ mod tests {
                 "not known to be on the PFS: ck.4 (dataset 4, 3.0 MiB): /pfs: full; it has left the caches since"
             ]
         );
+        let mut failed = seen();
+        old.flushed = true;
+        failed.look(&[old.clone()], &[]);
+        assert_eq!(failed.gone(&node(Vec::new())).count(), 0, "it was seen on the PFS");
     }
 }
