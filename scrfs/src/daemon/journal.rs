@@ -82,8 +82,6 @@ pub(super) struct Journal {
     begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
-    /// Since then some entries have ceased to be current.
-    wasted: bool,
 }
 
 impl Journal {
@@ -92,8 +90,7 @@ impl Journal {
         let (log, records, torn) = Log::open(store, NAME)?;
         let (files, removed, begun) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (moves, moving, begun_over) = (BTreeMap::new(), None, BTreeMap::new());
-        let mut journal =
-            Self { log, files, removed, moves, moving, begun_over, begun, compact: 0, wasted: true };
+        let mut journal = Self { log, files, removed, moves, moving, begun_over, begun, compact: 0 };
         for record in records {
             journal.follow(record, 0);
         }
@@ -301,34 +298,20 @@ impl Journal {
     }
 
     fn add_by(&mut self, append: Append, record: Record) -> io::Result<()> {
-        if let Err(error) = append(&mut self.log, &record) {
-            // Where there is no room, what is not current need not take any.
-            if !self.wasted || error.raw_os_error() != Some(libc::ENOSPC) {
-                return Err(error);
-            }
-            self.write_anew();
-            append(&mut self.log, &record)?;
-        }
-        self.wasted |= !matches!(record, Record::Create(..));
+        append(&mut self.log, &record)?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         for begun in self.follow(record, now) {
             self.log.append_surely(&Record::Since(begun, now))?;
         }
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
-            self.write_anew();
+            if let Err(error) = self.rewrite() {
+                // The entry is there all the same; when it has grown again it is tried again.
+                tracing::warn!(%error, "the filemap's journal cannot be written anew");
+            }
+            self.compact = self.log.bytes();
         }
         Ok(())
-    }
-
-    /// With what is current only.
-    fn write_anew(&mut self) {
-        if let Err(error) = self.rewrite() {
-            // The entry is there all the same; when it has grown again it is tried again.
-            tracing::warn!(%error, "the filemap's journal cannot be written anew");
-        }
-        self.compact = self.log.bytes();
-        self.wasted = false;
     }
 
     /// Replaces the file by one that has what is current, and no more.

@@ -8,7 +8,7 @@
 pub mod checks;
 pub mod facts;
 pub mod gather;
-pub mod skew;
+mod skew;
 
 use serde::Serialize;
 

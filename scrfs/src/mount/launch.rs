@@ -24,6 +24,8 @@ const START_SECONDS: u64 = 60;
 const END_SECONDS: u64 = 20;
 /// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
 const COPY_SECONDS: u64 = 3;
+/// Between an error's text and its hint, on the supervisor's standard output.
+const HINT: char = '\u{1f}';
 
 /// Mounts, and returns when the mount answers; with `foreground` when it is gone again, and that runs when it answers.
 pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result<(), MountError> {
@@ -110,14 +112,14 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
             let _ = child.wait();
             let log = places.log();
             Err(if ended {
-                MountError::told("", "the daemon ended at its start", &log)
+                MountError::Start(format!("the daemon ended at its start; see {}", log.display()))
             } else {
                 MountError::Timeout { what: "the start of the daemon", seconds: START_SECONDS }
             })
         }
         reason => {
             let _ = child.wait();
-            Err(MountError::told(reason, "", &places.log()))
+            Err(MountError::Start(reason.replace(HINT, "\nhint: ")))
         }
     }
 }
@@ -141,7 +143,8 @@ pub fn supervise(options: &Options) -> Result<(), MountError> {
         })
     })();
     if let Err(error) = &started {
-        say(&error.line());
+        let hint = error.hint().map(|hint| format!("{HINT}{hint}")).unwrap_or_default();
+        say(&format!("{error}{hint}"));
     }
     started
 }
@@ -219,10 +222,7 @@ fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
 /// Has the supervisor replace its worker by one from the program file that is there now; returns when that answers.
 pub fn reload(mount_point: &Path) -> Result<(), MountError> {
     let (point, control) = mounted(mount_point)?;
-    let nobody = || MountError::Start {
-        reason: "its supervisor is gone".into(),
-        hint: format!("unmount it and mount it again: scrfs umount --force {}", point.display()),
-    };
+    let nobody = || MountError::Start("its supervisor is gone; unmount it and mount it again".into());
     let supervisor = supervisor_of(&control).and_then(open_process).ok_or_else(nobody)?;
     let worker = holder(&control, WORKER_LOCK).and_then(open_process);
     rustix::process::pidfd_send_signal(&supervisor, Signal::HUP)

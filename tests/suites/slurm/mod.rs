@@ -5,7 +5,6 @@
 mod ended;
 mod hooks;
 mod losses;
-mod manuals;
 mod neighbours;
 mod nodes;
 mod time_limit;
