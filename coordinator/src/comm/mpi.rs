@@ -151,9 +151,8 @@ impl Transport for MpiTransport {
         };
         let mut request = MaybeUninit::<ffi::MPI_Request>::uninit();
         // SAFETY: pointer and count are those of a vector whose heap block stays as it is until MPI_Test reports the
-        // request done: nobody changes what is behind an `Arc`, `pending` has a part in it, and Drop leaks what is not
-        // done. Rank and tag are valid,
-        // checked above. This is MPI's thread, as the type is not Send.
+        // request done: nobody changes what is behind an `Arc`, `pending` holds it, and Drop leaks what is not done. Rank
+        // and tag are valid, checked above. This is MPI's thread, as the type is not Send.
         let code = unsafe {
             ffi::MPI_Isend(
                 bytes.as_ptr().cast(),

@@ -106,11 +106,11 @@ impl Committing {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::dataset::{Layout, Scheme};
-    use scrfs::ids::{DatasetId, Epoch};
+    use scrfs::ids::Epoch;
 
     use super::*;
     use crate::lead::Output;
+    use crate::lead::flush::tests::catalog;
     use crate::settings::tests::settings;
 
     /// The nodes of each command, which all are the catalog's.
@@ -130,19 +130,8 @@ mod tests {
     fn a_catalog_is_one_command_for_all_who_need_it() {
         let hosts = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let mut cluster = Cluster::new(Epoch(1), hosts, settings(), 100);
-        let catalog = Catalog {
-            id: DatasetId(1),
-            epoch: Epoch(1),
-            revision: 0,
-            name: b"ck".to_vec(),
-            created_us: 0,
-            user: String::new(),
-            job_id: String::new(),
-            layout: Layout { scheme: Scheme::Single, members: Vec::new(), sets: Vec::new() },
-            entries: Vec::new(),
-        };
         let nodes = cluster.nodes();
-        let mut committing = Committing::start(&mut cluster, Box::new(catalog), nodes, false);
+        let mut committing = Committing::start(&mut cluster, Box::new(catalog(1)), nodes, false);
         assert_eq!(sent(&mut cluster), [[0, 1, 2, 3]]);
         let full = || Err("full".to_owned());
         for (node, result) in [(0, Ok(())), (1, full()), (2, Ok(())), (3, full())] {

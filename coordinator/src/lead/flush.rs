@@ -297,7 +297,7 @@ fn remedy(reason: &str) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use scrfs::dataset::{Catalog, Layout, Scheme};
     use scrfs::ids::Epoch;
 
@@ -305,7 +305,7 @@ mod tests {
     use crate::lead::Output;
     use crate::settings::tests::settings;
 
-    fn catalog(id: u64) -> Catalog {
+    pub(in crate::lead) fn catalog(id: u64) -> Catalog {
         Catalog {
             id: DatasetId(id),
             epoch: Epoch(1),

@@ -1,11 +1,11 @@
 //! What nodes without programs or storage answer: yes to everything, each with as many files.
 
 use scrfs::control::loose::LooseInventory;
-use scrfs::control::{
-    AdviceRules, Command, Event, FrozenFile, FrozenPart, Inventory, LooseRules, MemberPart, RestartRules,
-    SealRules, Settings, Start,
-};
-use scrfs::dataset::{Entry, EntryKind, FileCopy, Scheme, Stamp};
+use std::collections::BTreeMap;
+
+use scrfs::config::{Config, Sources};
+use scrfs::control::{Command, Event, FrozenFile, FrozenPart, Inventory, MemberPart, Settings, Start};
+use scrfs::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use scrfs::ids::{Epoch, Member, NodeRank};
 use scrfs::path::RelPath;
 use scrfs::prefix::{PfsOutcome, PfsTask};
@@ -31,9 +31,9 @@ impl Answers {
         self.sealed
     }
 
-    pub(crate) fn begin(&self, epoch: Epoch) -> Input {
+    pub(crate) fn begin(&self, epoch: Epoch) -> Result<Input, String> {
         let hosts = (0..self.nodes).map(|node| format!("node{node:05}")).collect();
-        Input::Begin { epoch, hosts, start: Start::Restart, settings: Box::new(settings()) }
+        Ok(Input::Begin { epoch, hosts, start: Start::Restart, settings: Box::new(settings()?) })
     }
 
     pub(crate) fn marker(name: &str) -> Event {
@@ -127,29 +127,17 @@ fn loose_inventory() -> LooseInventory {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
-        prefix: b"/pfs".to_vec(),
+/// Those of a job that sets nothing but that nothing is flushed.
+fn settings() -> Result<Settings, String> {
+    let sources = Sources {
+        environment: [("SCR_FLUSH".to_owned(), "0".into())].into(),
+        options: BTreeMap::new(),
+        working_directory: "/pfs".into(),
         user: "user".to_owned(),
-        job_id: "1".to_owned(),
-        checkpoint_path: None,
-        coordinator_wait_ms: 60_000,
-        seal_timeout_ms: 600_000,
-        cache_size: 2,
-        cache_bytes: 0,
-        scheme: Scheme::Xor,
-        set_size: 8,
-        hop_distance: 1,
-        enable: true,
-        flush_every: 0,
-        fetch: true,
-        distribute: true,
-        list_max: 1 << 20,
-        block_bytes: 1 << 17,
-        sealing: SealRules::default(),
-        loose: LooseRules::default(),
-        restart: RestartRules::default(),
-        advice: AdviceRules::default(),
-        stores: Vec::new(),
-    }
+        host: "node00000".to_owned(),
+        administrator: false,
+        reads_user_file: false,
+    };
+    let config = Config::load(&sources, |_| Ok(None)).map_err(|error| error.to_string())?;
+    Ok(config.settings())
 }

@@ -91,7 +91,8 @@ fn measure(arguments: &Arguments) -> Result<(Duration, u64), String> {
         busy: Duration::ZERO,
         answers,
     };
-    rank0.step(rank0.answers.begin(Epoch(1)))?;
+    let begin = rank0.answers.begin(Epoch(1))?;
+    rank0.step(begin)?;
     rank0.settle()?;
     let mut times = Vec::new();
     let mut most = 0;
