@@ -19,6 +19,8 @@ const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
 const STATUS_BYTES_MAX: u64 = 64 * 1024;
 /// What most texts of /proc fit in. Each read makes the kernel write the text anew: one read is all it should take.
 const TEXT_BYTES: usize = 8 * 1024;
+/// Of the text about a descriptor: position, flags, mount and inode come first.
+const INFO_BYTES: usize = 512;
 /// More than the kernel keeps of a command's name.
 const COMMAND_BYTES_MAX: usize = 64;
 /// Threads remembered, each with a descriptor, before the memory is emptied.
@@ -165,68 +167,101 @@ pub(crate) fn fatal_signal_pending(caller: Caller) -> bool {
 
 /// The calling thread is being ended by a signal.
 pub(crate) fn dying_by_signal(caller: Caller) -> bool {
-    if caller.tid == 0 {
-        return false;
+    caller.tid != 0 && (ended_by_signal(caller.tid) || is_dying(caller.tid))
+}
+
+/// A thread that ends has given up its memory before it closes files. One that has memory may be in execve(2), where its
+/// stat waits, as the links do (see [`Sought::is_held_by`]).
+fn ended_by_signal(tid: u32) -> bool {
+    let status = text_of(tid, "status", STATUS_BYTES_MAX).unwrap_or_default();
+    let has_memory = status_field(&String::from_utf8_lossy(&status), "VmSize").is_some();
+    !has_memory
+        && TaskStat::read(tid).is_some_and(|stat| stat.flags & EXITING != 0 && stat.exit_code & 0x7f != 0)
+}
+
+/// A file of this mount that is looked for among the descriptors of processes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sought<'a> {
+    /// Inode number in the mount.
+    pub(crate) number: u64,
+    /// What its name begins with, for kernels that do not tell inode numbers.
+    pub(crate) name: &'a [u8],
+    /// Device of the mount, `MAJOR:MINOR`, where that is known.
+    pub(crate) device: Option<&'a str>,
+}
+
+impl Sought<'_> {
+    /// The calling process has another descriptor of it.
+    ///
+    /// execve(2) holds a process's `exec_update_lock` while it closes what is close-on-exec, and so while the kernel
+    /// waits for this daemon's answer to FUSE_FLUSH. Newer kernels (found on 6.18.44) let the links below /proc/PID and
+    /// /proc/PID/stat wait for that lock: a daemon that reads them then waits for itself. fdinfo and status do not wait.
+    pub(crate) fn is_held_by(self, caller: Caller) -> bool {
+        self.is_found_in(caller.tid, |_| true)
     }
-    let ending = TaskStat::read(caller.tid)
-        .is_some_and(|stat| stat.flags & EXITING != 0 && stat.exit_code & 0x7f != 0);
-    ending || fatal_signal_pending(caller)
+
+    /// Some process has it open for writing: `pid`, which opened it, or one that got the descriptor from there.
+    pub(crate) fn is_written_by_anybody(self, pid: u32) -> bool {
+        self.is_found_in(pid, writes) || self.is_written_by_others(Caller::default())
+    }
+
+    /// Some other process has it open for writing.
+    pub(crate) fn is_written_by_others(self, caller: Caller) -> bool {
+        let me = process_id(caller.tid);
+        let Ok(processes) = fs::read_dir("/proc") else { return false };
+        let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        numbers.into_iter().any(|pid| Some(pid) != me && self.is_found_in(pid, writes))
+    }
+
+    /// Process `tid` has a descriptor of it, whose fdinfo is as wanted.
+    fn is_found_in(self, tid: u32, wanted: impl Fn(&str) -> bool) -> bool {
+        let Ok(entries) = fs::read_dir(format!("/proc/{tid}/fdinfo")) else { return false };
+        entries.flatten().any(|entry| {
+            let Some(info) = info_of(&entry.path()) else { return false };
+            let is = match status_field(&info, "ino") {
+                Some(number) => number.parse() == Ok(self.number),
+                // Kernels before 5.14: there links do not wait.
+                None => self.has_link(tid, &entry.file_name()),
+            };
+            is && wanted(&info)
+                && status_field(&info, "mnt_id").is_none_or(|mount| self.may_be_on(tid, &mount))
+        })
+    }
+
+    fn has_link(self, tid: u32, number: &std::ffi::OsStr) -> bool {
+        let target = fs::read_link(format!("/proc/{tid}/fd/{}", number.display()));
+        target.is_ok_and(|target| {
+            target.file_name().is_some_and(|found| found.as_encoded_bytes().starts_with(self.name))
+        })
+    }
+
+    /// Mount number `mount` is this one: a file elsewhere can have the same number, as that below it has.
+    fn may_be_on(self, tid: u32, mount: &str) -> bool {
+        let Ok(table) = fs::read(format!("/proc/{tid}/mountinfo")) else { return true };
+        let mut lines = table.split(|&b| b == b'\n').map(|line| line.split(|&b| b == b' '));
+        let Some(mut fields) =
+            lines.find_map(|mut fields| (fields.next() == Some(mount.as_bytes())).then_some(fields))
+        else {
+            return true;
+        };
+        if let Some(device) = self.device {
+            return fields.nth(1).is_none_or(|found| found == device.as_bytes());
+        }
+        // Optional fields end with a lone hyphen; the type follows.
+        fields.skip_while(|field| *field != b"-").nth(1).is_none_or(|kind| kind.starts_with(b"fuse"))
+    }
 }
 
-/// The calling process has another descriptor of the file with that inode number, whose name begins so.
-pub(crate) fn has_descriptor(caller: Caller, nodeid: u64, name: &[u8]) -> bool {
-    find_descriptor(caller.tid, nodeid, name, |_| true)
-}
-
-/// Some process has it open for writing: `pid`, which opened it, or one that got the descriptor from there.
-pub(crate) fn has_anybody(pid: u32, nodeid: u64, name: &[u8]) -> bool {
-    find_descriptor(pid, nodeid, name, writes) || is_written_by_others(Caller::default(), nodeid, name)
+/// The beginning of a descriptor's fdinfo, which has all that is looked for here.
+fn info_of(path: &std::path::Path) -> Option<String> {
+    let mut text = [0; INFO_BYTES];
+    let length = fs::File::open(path).ok()?.read(&mut text).ok()?;
+    Some(String::from_utf8_lossy(text.get(..length)?).into_owned())
 }
 
 fn writes(info: &str) -> bool {
     let flags = status_field(info, "flags").and_then(|text| i32::from_str_radix(&text, 8).ok());
     flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
-}
-
-/// Some other process has it open for writing.
-pub(crate) fn is_written_by_others(caller: Caller, nodeid: u64, name: &[u8]) -> bool {
-    let me = process_id(caller.tid);
-    let Ok(processes) = fs::read_dir("/proc") else { return false };
-    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbers.into_iter().any(|pid| Some(pid) != me && find_descriptor(pid, nodeid, name, writes))
-}
-
-/// Process `tid` has a descriptor of the file, whose fdinfo is as wanted.
-///
-/// Links and fdinfo are text that the kernel makes from what it has in memory; following one would call the daemon.
-fn find_descriptor(tid: u32, nodeid: u64, name: &[u8], wanted: impl Fn(&str) -> bool) -> bool {
-    let Ok(entries) = fs::read_dir(format!("/proc/{tid}/fd")) else { return false };
-    entries.flatten().any(|entry| {
-        let Ok(target) = fs::read_link(entry.path()) else { return false };
-        if target.file_name().is_none_or(|found| !found.as_encoded_bytes().starts_with(name)) {
-            return false;
-        }
-        let info = entry.file_name();
-        let Ok(info) = fs::read_to_string(format!("/proc/{tid}/fdinfo/{}", info.display())) else {
-            return false;
-        };
-        // Kernels before 5.14 have no such line: there the name alone decides.
-        let is = status_field(&info, "ino").is_none_or(|ino| ino.parse() == Ok(nodeid));
-        is && wanted(&info) && status_field(&info, "mnt_id").is_none_or(|mount| may_be_ours(tid, &mount))
-    })
-}
-
-/// Mount number `mount` is of FUSE: a file elsewhere can have the marker's name and number too, as that below it has.
-fn may_be_ours(tid: u32, mount: &str) -> bool {
-    let Ok(table) = fs::read(format!("/proc/{tid}/mountinfo")) else { return true };
-    let mut lines = table.split(|&b| b == b'\n').map(|line| line.split(|&b| b == b' '));
-    let Some(fields) =
-        lines.find_map(|mut fields| (fields.next() == Some(mount.as_bytes())).then_some(fields))
-    else {
-        return true;
-    };
-    // Optional fields end with a lone hyphen; the type follows.
-    fields.skip_while(|field| *field != b"-").nth(1).is_none_or(|kind| kind.starts_with(b"fuse"))
 }
 
 /// Some process runs the program with that inode number.
@@ -294,8 +329,10 @@ mod tests {
         let file = fs::File::create(dir.path().join(".complete")).unwrap();
         let number = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
         let me = Caller { tid: std::process::id(), ..Caller::default() };
-        assert!(!has_descriptor(me, number, MARKER));
-        assert!(may_be_ours(me.tid, "no such mount"));
+        let sought = Sought { number, name: MARKER, device: None };
+        assert!(!sought.is_held_by(me));
+        assert!(!Sought { device: Some("0:0"), ..sought }.is_held_by(me));
+        assert!(sought.may_be_on(me.tid, "no such mount"));
     }
 
     #[test]

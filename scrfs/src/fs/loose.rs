@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 
 use super::attr::stat_of;
-use super::caller::{dying_by_signal, has_descriptor};
+use super::caller::dying_by_signal;
 use super::errno::fail;
 use super::place::Place;
 use super::wait::Done;
@@ -59,7 +59,7 @@ impl FileSystem {
     /// A descriptor of a writable handle of loose file `name` was closed. What a process that dies by a signal leaves is
     /// not its last word, nor is what it closes while it has another descriptor (`echo > latest` does).
     pub(crate) fn loose_closed(&self, name: Vec<u8>, nodeid: u64, caller: Caller, done: Done<()>) {
-        if has_descriptor(caller, nodeid, &name) || dying_by_signal(caller) {
+        if self.sought(nodeid, &name).is_held_by(caller) || dying_by_signal(caller) {
             return done(Ok(()));
         }
         match self.requests() {

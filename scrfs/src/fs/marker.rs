@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::FileSystem;
-use super::caller::{dying_by_signal, has_descriptor, is_written_by_others};
+use super::caller::dying_by_signal;
 use super::handles::Handle;
 use super::place::Place;
 use super::wait::Done;
@@ -26,14 +26,15 @@ impl FileSystem {
     /// A descriptor of a writable handle of the marker at `place` was closed.
     pub(crate) fn marker_closed(&self, place: &Place, handle: &Arc<Handle>, caller: Caller, done: Done<()>) {
         let Place::Inside { dataset, inner } = place else { return done(Ok(())) };
-        let (inode, name) = (handle.inode.id, inner.as_bytes());
-        if has_descriptor(caller, inode, name) || dying_by_signal(caller) {
+        let inode = handle.inode.id;
+        let sought = self.sought(inode, inner.as_bytes());
+        if sought.is_held_by(caller) || dying_by_signal(caller) {
             return done(Ok(()));
         }
         if place.is_marker() {
             return self.set_marker(dataset, Marking::default(), caller, done);
         }
-        if is_written_by_others(caller, inode, name) {
+        if sought.is_written_by_others(caller) {
             return done(Ok(()));
         }
         handle.marking.fetch_add(1, Ordering::AcqRel);

@@ -119,6 +119,8 @@ pub struct FileSystem {
     wait_bound: RwLock<Duration>,
     rules: RwLock<Arc<rules::Rules>>,
     processes: caller::Processes,
+    /// The mount's, `MAJOR:MINOR`.
+    device: OnceLock<String>,
     requests: OnceLock<Arc<dyn GlobalRequests>>,
     passthrough: AtomicBool,
     mode_reason: RwLock<String>,
@@ -194,6 +196,7 @@ impl FileSystem {
             wait_bound: RwLock::new(WAIT_BOUND),
             rules: RwLock::default(),
             processes: caller::Processes::default(),
+            device: OnceLock::new(),
             requests: OnceLock::new(),
             passthrough: AtomicBool::new(false),
             mode_reason: RwLock::new("not mounted yet".into()),
@@ -231,6 +234,16 @@ impl FileSystem {
     /// Bounds waits for a seal or a directory round, for operations that wait here.
     pub fn set_wait_bound(&self, bound: Duration) {
         *self.wait_bound.write() = bound;
+    }
+
+    /// Tells the device of the mount, `MAJOR:MINOR`, by which descriptors of its files are known from others; once.
+    pub fn set_device(&self, device: String) {
+        let _ = self.device.set(device);
+    }
+
+    /// The file with inode number `number` and this name, among the descriptors of processes.
+    fn sought<'a>(&'a self, number: u64, name: &'a [u8]) -> caller::Sought<'a> {
+        caller::Sought { number, name, device: self.device.get().map(String::as_str) }
     }
 
     /// The job's rules for names, as they are now.

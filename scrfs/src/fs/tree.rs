@@ -9,7 +9,6 @@ use std::time::Duration;
 use rustix::fs::{FileType, OFlags};
 
 use super::attr::{key_of, stat_of};
-use super::caller::has_anybody;
 use super::errno::fail;
 use super::handles::Handle;
 use super::inode::Key;
@@ -121,7 +120,7 @@ impl MountedTree for FileSystem {
                     closing: false,
                 });
             } else {
-                found.extend(others.into_iter().map(|handle| writer(&inner, handle)));
+                found.extend(others.into_iter().map(|handle| self.writer(&inner, handle)));
             }
         }
         Ok(found)
@@ -378,6 +377,21 @@ impl FileSystem {
         found
     }
 
+    /// The file at `inner` is open for writing.
+    fn writer(&self, inner: &RelPath, handle: &Handle) -> Writer {
+        let appends = handle.appends();
+        let name = inner.split_last().map_or(&[][..], |(_, name)| name);
+        let process = &handle.process;
+        let held = || self.sought(handle.inode.id, name).is_written_by_anybody(process.pid);
+        Writer {
+            path: inner.clone(),
+            pid: process.pid,
+            command: process.command.clone(),
+            appends,
+            closing: appends && !held(),
+        }
+    }
+
     fn take_sealed(&self, catalog: Arc<CatalogIndex>, generation: Option<Generation>) {
         let name = catalog.catalog().name.clone();
         {
@@ -397,18 +411,5 @@ impl FileSystem {
         }
         self.end_wakes(&name);
         self.changed();
-    }
-}
-
-/// The file at `inner` is open for writing.
-fn writer(inner: &RelPath, handle: &Handle) -> Writer {
-    let appends = handle.appends();
-    let name = inner.split_last().map_or(&[][..], |(_, name)| name);
-    Writer {
-        path: inner.clone(),
-        pid: handle.process.pid,
-        command: handle.process.command.clone(),
-        appends,
-        closing: appends && !has_anybody(handle.process.pid, handle.inode.id, name),
     }
 }

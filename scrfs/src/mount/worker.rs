@@ -58,6 +58,9 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     drop(keepers);
     fs.begin().map_err(failing("cannot begin with the tree"))?;
     let _lock = Lock::take(&places.control, WORKER_LOCK)?;
+    if let Ok(Some(mount)) = super::table::mounted_at(&options.mount_point) {
+        fs.set_device(mount.device);
+    }
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
     fuse::remember_names(&fs, &connection);
     let node = start_node(options, &places, &stores, &fs, chosen)?;
