@@ -13,8 +13,10 @@ use scrfs_coordinator::service::{self, Options};
 /// What the manual says beside the command line.
 const PAGE: Page = Page { name: "scrfs-coordinator", section: 8, text: include_str!("scrfs-coordinator.8") };
 
-/// One per node, started by mpirun; `scrfs-run` does that. When programs may start, the first one prints a line that
-/// begins with `scrfs-ready` on standard output.
+/// Protects, rebuilds and flushes checkpoints, one on each node of a job
+///
+/// `scrfs-run` starts them, as one MPI job. When programs may start, the first one prints a line that begins with
+/// `scrfs-ready` on standard output.
 #[derive(Debug, Parser)]
 #[command(name = "scrfs-coordinator", version)]
 #[command(group(clap::ArgGroup::new("start").required(true).args(["attach", "restart"])))]
@@ -43,6 +45,9 @@ struct Arguments {
     /// Which of several scrfs-runs of the job, on different nodes, this belongs to.
     #[arg(long, default_value = "")]
     name: String,
+    /// The file that standard error is: it is kept small.
+    #[arg(long, hide = true, value_name = "FILE")]
+    log: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -50,6 +55,9 @@ fn main() -> ExitCode {
         return written;
     }
     let arguments = Arguments::parse();
+    if let Some(log) = &arguments.log {
+        scrfs::log::keep_bounded(log);
+    }
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
     let Arguments { mount, prefix, job_id, program_hosts, not_before, name, .. } = arguments;
     let options = Options { mount, start, prefix, job_id, program_hosts, not_before, name };

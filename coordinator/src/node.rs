@@ -18,6 +18,8 @@ use crate::jobs::link::{Connector, DataLink};
 
 /// How long a mount may take to come up.
 pub const MOUNT_LIMIT: Duration = Duration::from_mins(1);
+/// How long a mount may be closed to the job's user while it comes up.
+const CLOSED_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at a mount that is coming up: nothing tells of it.
 const MOUNT_RETRY: Duration = Duration::from_millis(50);
 /// One question or the greeting.
@@ -65,24 +67,29 @@ pub struct Found {
     pub epoch: Epoch,
 }
 
-/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`].
+/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`]; where another user's is mounted, 5 s.
 pub fn find(mount: &Path) -> Result<Found, NodeError> {
-    let end = Instant::now() + MOUNT_LIMIT;
+    let begun = Instant::now();
+    let mut closed: Option<Instant> = None;
     loop {
         let error = match try_find(mount) {
             Ok(found) => return Ok(found),
             Err(NodeError::Client(error)) => error,
             Err(other) => return Err(other),
         };
-        if Instant::now() >= end {
-            return Err(NodeError::Absent {
-                mount: mount.to_owned(),
-                limit: MOUNT_LIMIT.as_secs(),
-                source: error,
-            });
+        closed = is_closed(&error).then(|| closed.unwrap_or_else(Instant::now));
+        let stays_closed = closed.is_some_and(|since| since.elapsed() >= CLOSED_LIMIT);
+        if stays_closed || begun.elapsed() >= MOUNT_LIMIT {
+            let (mount, limit) = (mount.to_owned(), begun.elapsed().as_secs());
+            return Err(NodeError::Absent { mount, limit, source: error });
         }
         std::thread::sleep(MOUNT_RETRY);
     }
+}
+
+/// This user may not speak to the daemon.
+pub fn is_closed(error: &ClientError) -> bool {
+    matches!(error, ClientError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 fn try_find(mount: &Path) -> Result<Found, NodeError> {

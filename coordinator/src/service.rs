@@ -80,11 +80,36 @@ enum ServiceError {
     Run(#[from] RunError),
     #[error(
         "{found} of {wanted} coordinators have found one another: the launcher and the MPI library of scrfs-coordinator do \
-         not go together; `scrfs-run --launcher` names another"
+         not go together"
     )]
     Apart { found: u32, wanted: usize },
     #[error("no thread for {0}: {1}")]
     Thread(&'static str, io::Error),
+}
+
+impl ServiceError {
+    /// What a person can do about it; of what is not theirs to mend, nothing: scrfs-run starts coordinators again.
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Config(error) => error.hint(),
+            Self::Process(_) => config::PROCESS_HINT.to_owned(),
+            Self::Node(NodeError::Absent { source, .. }) if node::is_closed(source) => {
+                "it is another user's: name the one of this job with --mount or SCRFS_MOUNT".to_owned()
+            }
+            Self::Node(NodeError::Absent { mount, .. }) => {
+                format!(
+                    "mount it: scrfs mount {}; or name another with --mount or SCRFS_MOUNT",
+                    mount.display()
+                )
+            }
+            Self::Open(OpenError::Settings(_)) => {
+                "set it in the job script or in the prefix's .scrconf, which all nodes see".to_owned()
+            }
+            Self::Open(OpenError::SameHost(_)) => "name each host once".to_owned(),
+            Self::Apart { .. } => "`scrfs-run --launcher` names another launcher".to_owned(),
+            Self::Node(_) | Self::Open(_) | Self::Run(_) | Self::Thread(..) => return None,
+        })
+    }
 }
 
 /// Serves until a signal or an error.
@@ -213,6 +238,9 @@ fn leave(transport: impl Leave) -> ExitCode {
 /// This coordinator cannot go on, so none can.
 fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
     tracing::error!("{error}");
+    if let Some(hint) = error.hint() {
+        tracing::error!("hint: {hint}");
+    }
     step_back();
     end_at_the_latest();
     let settings = matches!(

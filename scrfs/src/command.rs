@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use scrfs::checkpoint_path;
-use scrfs::config::{Account, Config, Sources, read_file};
+use scrfs::config::{self, Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Order};
-use scrfs::mount::{MountError, Options, launch, service, worker};
+use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, worker};
 use scrfs::path::RelPath;
 use scrfs::syslog::{self, Syslog};
 
@@ -150,7 +150,7 @@ enum CommandError {
     #[error(transparent)]
     Trial(#[from] TrialError),
     #[error(transparent)]
-    Config(#[from] scrfs::config::ConfigError),
+    Config(#[from] config::ConfigError),
     #[error("cannot read this process's settings: {0}")]
     Process(#[from] std::io::Error),
     #[error("environment: SCRFS_LOG_TO={0:?}: expected file or syslog")]
@@ -162,17 +162,22 @@ enum CommandError {
 }
 
 impl CommandError {
-    fn hint(&self) -> Option<String> {
+    fn hint(&self) -> String {
         match self {
             Self::Mount(error) => error.hint(),
             Self::Trial(error) => error.hint(),
-            Self::CheckpointPath(..) => {
-                Some("name a directory of its own, relative to the mount point".into())
-            }
-            Self::Config(_) => Some("the parameters are in scrfs.conf(5)".into()),
-            Self::Hosts(..) => Some("name hosts such as node1,node[3-5]".into()),
-            Self::LogTo(_) => Some("set one of these, or unset it".into()),
-            Self::Process(_) => None,
+            Self::CheckpointPath(..) => "name a directory of its own, relative to the mount point".into(),
+            Self::Config(error) => error.hint(),
+            Self::Hosts(..) => config::HOSTS_HINT.into(),
+            Self::LogTo(_) => "set one of these, or unset it".into(),
+            Self::Process(_) => config::PROCESS_HINT.into(),
+        }
+    }
+
+    fn is_shortage(&self) -> bool {
+        match self {
+            Self::Mount(error) => error.is_shortage(),
+            other => is_shortage(other),
         }
     }
 
@@ -192,16 +197,14 @@ pub(super) fn main() -> ExitCode {
         return written;
     }
     let line = CommandLine::parse();
+    let is_worker = matches!(line.action, Action::Worker { .. });
     match start_log(&line.action).and_then(|()| act(line.action)) {
         Ok(code) => code,
         Err(error) => {
-            let mut text = format!("scrfs: {error}\n");
-            if let Some(hint) = error.hint() {
-                text.extend(["hint: ", &hint, "\n"]);
-            }
+            let text = format!("scrfs: {error}\nhint: {}\n", error.hint());
             // Nobody reads it: the exit code stays.
             let _ = std::io::stderr().write_all(text.as_bytes());
-            error.code()
+            if is_worker && error.is_shortage() { ExitCode::from(supervisor::SHORTAGE) } else { error.code() }
         }
     }
 }
@@ -214,7 +217,8 @@ fn start_log(action: &Action) -> Result<(), CommandError> {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,scrfs=info"));
     let is_daemon = matches!(action, Action::Supervise(_) | Action::Worker { .. });
     if to == "syslog" && is_daemon {
-        let log = Syslog::new("scrfs", Path::new(syslog::SOCKET))?;
+        let failed = |source| MountError::Io { doing: "no socket for", path: syslog::SOCKET.into(), source };
+        let log = Syslog::new("scrfs", Path::new(syslog::SOCKET)).map_err(failed)?;
         let lines = tracing_subscriber::fmt()
             .log_internal_errors(false)
             .without_time()
@@ -334,6 +338,7 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         store_rules,
         cache_bases: config.cache_bases,
         cache_bytes: config.cache_bytes,
+        control_bytes: config.control_bytes,
         passthrough: !args.no_passthrough,
         coordinator_wait: config.coordinator_wait,
         seal_timeout: config.seal_timeout,

@@ -9,7 +9,7 @@
 //! fires, once.
 //!
 //! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
-//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`, `loose`, `scavenge`.
+//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`, `loose`, `scavenge`, `worker`.
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
@@ -29,6 +29,7 @@
 //! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`; `store.remove`,
 //!   `store.append`
 //!
+//! * a mount's processes: `worker.spawn` in the supervisor, before it starts one; `worker.start` in the worker
 //! * requests of programs: `request.effect` between a change and its answer, `request.done` before the answer,
 //!   `request.answered` after it; `passthrough.unused` when no handle uses a backing file any more, before it is given up
 //!

@@ -3,6 +3,7 @@
 //!
 //! This crate is everything of one node: formats, mount, daemon. In reading order:
 
+pub mod allocation;
 pub mod bounded;
 pub mod checkpoint_path;
 pub mod config;
@@ -30,6 +31,7 @@ pub mod prefix;
 pub mod priority;
 pub mod record;
 pub mod redundancy;
+pub mod remedy;
 pub mod status;
 pub mod store;
 pub mod stores;

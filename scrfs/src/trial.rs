@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -15,6 +16,7 @@ use scrfs::bounded;
 use scrfs::control::client::{self, ClientError};
 use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
 use scrfs::control::{Answer, Ask};
+use scrfs::remedy;
 use scrfs::status::NodeStatus;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,6 +25,8 @@ use signal_hook::iterator::Signals;
 const JOB: &str = "try.";
 /// What runs on each node of a job.
 const COORDINATOR: &str = "scrfs-coordinator";
+/// What is being done when the directory cannot be had.
+const MAKE: &str = "cannot make";
 /// MPI and the coordinator are up within this time.
 const START: Duration = Duration::from_mins(1);
 /// The coordinator and the daemon answer and end within this time.
@@ -37,8 +41,13 @@ pub(super) enum TrialError {
     #[error("there is no {COORDINATOR}, neither beside this program nor in PATH")]
     NoCoordinator,
     /// A command of ours failed; its own words.
-    #[error("{0}")]
-    Command(String),
+    #[error("{reason}")]
+    Command {
+        /// What is wrong.
+        reason: String,
+        /// What to do about it.
+        hint: String,
+    },
     /// The coordinator ended, or did not begin to serve.
     #[error("{COORDINATOR} did not come up: {reason}{log}")]
     Coordinator {
@@ -69,17 +78,25 @@ pub(super) enum TrialError {
 }
 
 impl TrialError {
-    pub(super) fn hint(&self) -> Option<String> {
-        Some(match self {
+    pub(super) fn hint(&self) -> String {
+        match self {
             Self::NoCoordinator => {
                 "install it beside `scrfs`; it needs Open MPI (Debian: libopenmpi3). `scrfs mount DIR` works without it"
                     .to_owned()
             }
             Self::NoTrial(path) => format!("unmount it with `scrfs umount {}`", path.display()),
             Self::Client(ClientError::NotMounted(_)) => "see what is mounted: scrfs-ctl jobs".to_owned(),
-            Self::Coordinator { .. } => "does an MPI program run here when it is started alone?".to_owned(),
-            _ => return None,
-        })
+            Self::Client(_) => "end it by force: scrfs umount --force DIR; its log, daemon.log, may say why".to_owned(),
+            Self::Coordinator { .. } => {
+                "an MPI program must run here when it is started alone; `scrfs doctor` may say what is missing".to_owned()
+            }
+            Self::Command { hint, .. } => hint.clone(),
+            Self::Ended => "begin again: scrfs try DIR; `scrfs doctor` may say what is missing".to_owned(),
+            Self::Io { doing: MAKE, source, .. } if source.kind() != io::ErrorKind::StorageFull => {
+                "name a directory that you may make, or an empty one of your own: scrfs try ~/scr".to_owned()
+            }
+            Self::Io { source, .. } => remedy::of(source).to_owned(),
+        }
     }
 }
 
@@ -97,7 +114,7 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
     end_on_signal(tell.clone()).map_err(failed("no thread for", Path::new("signals")))?;
     match fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(failed("cannot make", directory)(error));
+            return Err(failed(MAKE, directory)(error));
         }
         _ => {}
     }
@@ -229,14 +246,19 @@ fn scrfs_itself(arguments: &[&str], directory: &Path) -> Outcome {
     }
     let words = String::from_utf8_lossy(&output.stderr);
     let words = words.trim_end();
-    Err(TrialError::Command(words.strip_prefix("scrfs: ").unwrap_or(words).to_owned()))
+    let (reason, hint) =
+        words.rsplit_once("\nhint: ").unwrap_or((words, "`scrfs doctor` may say what is missing"));
+    let reason = reason.strip_prefix("scrfs: ").unwrap_or(reason).to_owned();
+    Err(TrialError::Command { reason, hint: hint.to_owned() })
 }
 
 /// Starts the coordinator, and waits until the mount is served.
 fn serve(program: &Path, directory: &Path, job: &str) -> Outcome<Child> {
     let control = client::find_control_directory(directory)?;
     let log = control.join("coordinator.log");
-    let file = File::create(&log).map_err(failed("cannot make", &log))?;
+    // Appended to, as the coordinator keeps it small.
+    let file = File::options().append(true).create_new(true).mode(0o600).open(&log);
+    let file = file.map_err(failed("cannot make", &log))?;
     let mut command = Command::new(program);
     // What another launcher has told this shell is about other programs.
     for (name, _) in std::env::vars_os() {
@@ -250,6 +272,8 @@ fn serve(program: &Path, directory: &Path, job: &str) -> Outcome<Child> {
         .arg(directory)
         .arg("--prefix")
         .arg(control.join("prefix"))
+        .arg("--log")
+        .arg(&log)
         .env("OMPI_MCA_ess_singleton_isolated", "1")
         .current_dir("/")
         // The terminal's signals are for who started this.

@@ -7,6 +7,7 @@ use scrfs_harness::Cluster;
 use scrfs_harness::cluster::Config;
 use scrfs_harness::job::{Job, SOON};
 use scrfs_harness::place::{CACHE, SCR};
+use scrfs_harness::programs::program;
 use scrfs_harness::wait;
 
 const NODES: [usize; 3] = [0, 1, 2];
@@ -149,7 +150,12 @@ fn a_full_cache_harms_nothing() {
     // Neither can it be sealed, as there is no room for its protection; the program is told, and keeps its files.
     let refused = job.on(0).run(&format!("touch {SCR}/b/.complete"));
     assert!(!refused.ok() && refused.err.contains("Input/output error"), "{refused}");
-    wait::until_true("the reason", SOON, || job.events(0).contains("No space left on device"));
+    // With the node on which there was none, and what to do there.
+    wait::until_true("the reason", SOON, || {
+        let remedy = "; make room on the node that is named: remove files or datasets";
+        let words = ["not sealed", "No space left on device", "node0", remedy];
+        job.events(0).lines().any(|line| words.iter().all(|word| line.contains(word)))
+    });
     assert_eq!(job.on(0).run(&format!("stat -c %s {SCR}/b/zero")).must(), size.to_string());
     is_whole(&job, &[1, 2], "a", 12);
     // The files that other nodes have of it have no room here; nothing else is wrong with them.
@@ -348,4 +354,28 @@ fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
     for node in [0, 2, 3] {
         assert_eq!(pid(node, "supervisor.lock"), supervisors[node]);
     }
+}
+
+/// As it is where nobody has set anything: the cache is in /dev/shm, with the segments of Open MPI's ranks, two on each node.
+/// It is full to the last byte when the job is started again on the nodes that are left.
+#[test]
+fn a_job_starts_again_while_the_default_store_is_full() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "shm").set("SCR_CACHE_BASE", "/dev/shm").set("SCR_FLUSH", "0");
+    job.mount(0..4);
+    let program = program("ckpt");
+    let run = |hosts: &[usize]| {
+        let mut run = job.start(hosts, 3, 2, &[&program, "/scr", &job.log_path(), "2", "uneven"]);
+        assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    };
+    run(&[0, 1, 2, 3]);
+    assert_eq!(job.sealed(), [1, 2]);
+    cluster.poweroff(1);
+    for node in [0, 2] {
+        let full = cluster.on(node).run("cat /dev/zero > /dev/shm/others");
+        assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
+    }
+    run(&[0, 2, 3]);
+    assert!(job.log().iter().any(|line| line == "start after 2"), "{:?}", job.log());
+    assert_eq!(job.sealed(), [1, 2], "nothing had to be written again");
 }

@@ -55,6 +55,14 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
     let other = cluster.on(0).user(JOB_UID + 1).run("scrfs try --stop /tmp/scr");
     assert!(other.code == 1 && other.err.contains("was mounted by job"), "{other}");
 
+    // The coordinator's log does not grow for ever: it is on a store of memory.
+    let log = user.run("ls /dev/shm/*/scr.try.*/coordinator.log").must().to_owned();
+    user.run(&format!("head -c 3m /dev/zero >> {log}")).must();
+    user.run("mkdir ~/scr/c && echo x > ~/scr/c/f && touch ~/scr/c/.complete && rm -r ~/scr/c").must();
+    let small = || user.run(&format!("find {log} -size -64k")).must() == log;
+    wait::until_true("the full log to be put by", SOON, small);
+    user.run(&format!("rm {log}.1")).must();
+
     // A mount in use is not ended under its users, and goes on; a coordinator that died is told of.
     let busy = user.run("cd ~/scr && scrfs try --stop ~/scr");
     assert!(busy.code == 1 && busy.err.contains("is in use"), "{busy}");

@@ -5,11 +5,13 @@
 use std::fmt::Write as _;
 
 use scrfs_harness::Cluster;
+use scrfs_harness::cluster::workspace;
 use scrfs_harness::place::JOB_UID;
 use scrfs_harness::shell::Ran;
 
-/// Exit codes that the manual knows; what a program of the user's gives is its own.
-const CODES: [i32; 3] = [0, 1, 2];
+/// Exit codes that the manual knows; what a program of the user's gives is its own. 32 is mount(8)'s; 75 and 78 are the
+/// coordinators', which only scrfs-run sees.
+const CODES: [i32; 6] = [0, 1, 2, 32, 75, 78];
 
 /// Commands, as root where the line begins with `#` and as the job's user where it begins with `$`.
 fn page(cluster: &Cluster, lines: &[&str], broken: &mut Vec<String>) -> String {
@@ -18,6 +20,7 @@ fn page(cluster: &Cluster, lines: &[&str], broken: &mut Vec<String>) -> String {
         let (who, command) = line.split_once(' ').expect("who and what");
         let uid = if who == "#" { 0 } else { JOB_UID };
         let ran = cluster.on(0).user(uid).run(&format!("cd /tmp/bad; {command}"));
+        let line = told(line);
         let _ = write!(page, "{line}\n{}{}[exit {}]\n\n", told(&ran.out), told(&ran.err), ran.code);
         broken.extend(problem(&ran).map(|problem| format!("{line}: {problem}: {ran}")));
     }
@@ -26,7 +29,34 @@ fn page(cluster: &Cluster, lines: &[&str], broken: &mut Vec<String>) -> String {
 
 /// Nothing that differs from run to run.
 fn told(text: &str) -> String {
-    text.replace(env!("CARGO_PKG_VERSION"), "[VERSION]")
+    let top = workspace().display().to_string();
+    let mut text = text.replace(env!("CARGO_PKG_VERSION"), "[VERSION]").replace(&top, "[TOP]");
+    for before in ["process ", "kill "] {
+        let parts = text.split(before).enumerate();
+        let without = parts.map(|(nth, part)| match part.trim_start_matches(|c: char| c.is_ascii_digit()) {
+            rest if nth > 0 && rest.len() < part.len() => format!("[PID]{rest}"),
+            _ => part.to_owned(),
+        });
+        text = without.collect::<Vec<_>>().join(before);
+    }
+    text
+}
+
+/// Of what a coordinator that was started alone says: without times, and without what its MPI adds.
+fn of_coordinator(page: &str) -> String {
+    let mut is_mpi = false;
+    let mut kept = String::new();
+    for line in page.lines() {
+        if line.starts_with("-----") {
+            is_mpi = !is_mpi;
+        } else if !is_mpi && !line.contains("ORTE_ERROR_LOG") {
+            let words: Vec<&str> =
+                line.split(' ').filter(|word| !word.ends_with('Z') || !word.starts_with("20")).collect();
+            kept += &words.join(" ");
+            kept.push('\n');
+        }
+    }
+    kept
 }
 
 /// What breaks the rule that holds for all of them.
@@ -34,15 +64,18 @@ fn problem(ran: &Ran) -> Option<&'static str> {
     let remedies = ["hint: ", "For more information, try '--help'.", "Usage: "];
     if !CODES.contains(&ran.code) {
         return Some("an exit code that is not documented");
-    } else if ran.code == 0 {
-        return Some("it was not refused");
+    } else if ran.code == 0 && !ran.err.contains("hint: ") {
+        return Some("it was not refused, and nothing was said");
     } else if ran.err.contains("panicked") {
         return Some("a panic");
     } else if !remedies.iter().any(|word| ran.err.contains(word)) {
         return Some("no remedy");
     }
-    // Clap's own have several lines, ours have two.
-    (ran.err.contains("hint: ") && ran.err.lines().count() > 2).then_some("not one clear line and a remedy")
+    // Clap's own have several lines, ours have two, and before them what scrfs-run has to say by the way.
+    let by_the_way = ["scrfs-run: launcher: ", "scrfs-run: warning: ", " is left out from now on: "];
+    let said = of_coordinator(&ran.err);
+    let lines = said.lines().filter(|line| !by_the_way.iter().any(|words| line.contains(words)));
+    (ran.err.contains("hint: ") && lines.count() > 2).then_some("not one clear line and a remedy")
 }
 
 /// A node with files that are wrong.
@@ -54,6 +87,11 @@ fn node() -> Cluster {
                 printf 'SCR_COPY_TYPE=RAID\\n' > word.conf && printf 'SCR_CACHE_BASE=/dev/shm\\nCKPT=0 STORE=/nvme\\n' \
                 > store.conf && head -c 2000000 /dev/zero > long.conf && printf 'no hash file' > junk.scr";
     cluster.on(0).run(make).must();
+    // What a job that is gone has left; a scheduler that does not answer.
+    let more = "mkdir -p -m 700 /run/scrfs/root/scr.9 && mkdir -p /tmp/bad/away && cd /tmp/bad && \
+                printf '#!/bin/sh\necho squeue: error: Unable to contact slurm controller >&2\nexit 1\n' > away/squeue && \
+                chmod 755 away/squeue && mkdir -p alone job/.scr && cp -L /run/sim/bin/scrfs-run alone/ && chown -R 1000 job";
+    cluster.on(0).run(more).must();
     cluster
 }
 
@@ -96,6 +134,15 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "# SCRFS_LOG_TO=printer scrfs umount /scr",
             "# scrfs doctor --hosts 'n['",
             "# scrfs doctor --jsn",
+            "# scrfs umount --purge /scr",
+            "$ scrfs try /proc/x",
+            "$ scrfs try full",
+            "$ scrfs try --stop mine",
+            "$ scrfs try --stop --foreground mine",
+            "# PATH=/run/sim/bin scrfs sweep",
+            "# PATH=/tmp/bad/away:$PATH scrfs sweep",
+            "# scrfs sweep --alive 1 --scheduler",
+            "# scrfs sweep --limit soon",
         ],
         &mut broken,
     );
@@ -113,6 +160,18 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ SCR_CONF_FILE=number.conf scrfs-run -- true",
             "$ SCR_CONF_FILE=closed/x scrfs-run -- true",
             "$ SCR_RUNS=many scrfs-run -- true",
+            "$ scrfs-run true",
+            "$ scrfs-run --nodes 1 ./simulate --steps 3",
+            "$ scrfs-run --launcher x -- true",
+            "$ scrfs-run --name a/b -- true",
+            "$ SCRFS_HALT_SIGNAL=x scrfs-run -- true",
+            "$ SLURM_STEP_NUM_TASKS=4 scrfs-run -- true",
+            "$ /tmp/bad/alone/scrfs-run -- true",
+            "$ scrfs-run --launcher mpirun --launcher-program /no/such/mpirun -- true",
+            "$ PATH=/run/sim/bin scrfs-run --launcher mpirun -- true",
+            "$ cd mine; scrfs-run --hosts node0 -- true",
+            "$ cd mine; scrfs-run --hosts node0,node7 -- true",
+            "$ cd mine; SCRFS_END_TIME=5 scrfs-run --hosts node0 -- true",
         ],
         &mut broken,
     );
@@ -131,6 +190,27 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs-ctl print junk.scr",
             "$ scrfs-ctl print none.scr",
             "$ scrfs-ctl print closed/x.scr",
+            "$ scrfs-ctl halt --prefix plain",
+            "$ scrfs-ctl halt --prefix full",
+            "$ scrfs-ctl halt --prefix job --before soon",
+            "$ scrfs-ctl halt --prefix job --checkpoints few",
+            "$ scrfs-ctl halt --prefix job --unset all",
+            "$ SCR_CONF_FILE=number.conf scrfs-ctl halt --prefix job",
+            "$ scrfs-ctl scavenge --prefix full",
+            "$ scrfs-ctl flush --mount plain",
+            "# scrfs-ctl flush --mount /scr",
+            "# scrfs-ctl flush ck.1 --mount /scr",
+            "# scrfs-ctl flush --limit 3",
+            "$ scrfs-ctl wait ck.1 --mount plain",
+            "# scrfs-ctl wait ck.1 --limit 0 --mount /scr",
+            "# scrfs-ctl wait --flushed",
+            "$ PATH=/tmp/bad/away:$PATH scrfs-ctl jobs",
+            "$ scrfs-ctl jobs --mount /scr",
+            "$ scrfs-ctl events --prefix job",
+            "$ scrfs-ctl events --prefix closed",
+            "$ scrfs-ctl events -n some",
+            "$ scrfs-ctl status --job 'a b'",
+            "$ PATH=/tmp/bad/away:$PATH scrfs-ctl status --job 7",
         ],
         &mut broken,
     );
@@ -141,9 +221,125 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs-coordinator",
             "$ scrfs-coordinator --attach --restart",
             "$ scrfs-coordinator --attach --frobnicate",
+            "# SCR_FLUSH=often scrfs-coordinator --restart",
+            "# SCR_CONF_FILE=none.conf scrfs-coordinator --restart",
+            "# scrfs-coordinator --restart --program-hosts node0,node1",
         ],
         &mut broken,
     );
-    insta::assert_snapshot!("scrfs-coordinator", coordinator);
+    insta::assert_snapshot!("scrfs-coordinator", of_coordinator(&coordinator));
+    let mounted = page(
+        &cluster,
+        &[
+            "$ scrfs umount /scr",
+            "$ scrfs reload /scr",
+            "# scrfs mount --job-id 8 /scr",
+            "# scrfs mount /mnt",
+            "# cd /scr; scrfs umount /scr",
+            "# scrfs try --stop /scr",
+        ],
+        &mut broken,
+    );
+    insta::assert_snapshot!("scrfs-mounted", mounted);
+    let helper = workspace().join("deploy/layout/mount.fuse.scrfs").display().to_string();
+    let helped = [
+        "scrfs",
+        "scrfs /mnt -o frobnicate=1",
+        "scrfs /mnt -o ro",
+        "scrfs /mnt -N /proc/1/ns/mnt",
+        "scrfs /mnt -x",
+        "scrfs /mnt -o job_user=nobody-here",
+        "scrfs /scr -o job_id=8",
+    ]
+    .map(|arguments| format!("# {helper} {arguments}"));
+    let helped = page(&cluster, &helped.each_ref().map(String::as_str), &mut broken);
+    insta::assert_snapshot!("mount-fuse-scrfs", helped);
+    let script = workspace().join("deploy/package").display().to_string();
+    let tools = "mkdir -p tools; cd tools; for t in bash dirname mkdir rm cat; do ln -sf $(command -v $t) .; done; cd ..;";
+    let package = [
+        format!("# {script} --frobnicate"),
+        format!("# {script} --programs"),
+        format!("# {script} --programs /no/such/directory"),
+        format!("# {tools} PATH=/tmp/bad/tools {script}"),
+    ];
+    let package = page(&cluster, &package.each_ref().map(String::as_str), &mut broken);
+    insta::assert_snapshot!("package", package);
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// `scrfs doctor` is of the mount's half.
+#[cfg(feature = "fuse")]
+mod doctor {
+    use scrfs::doctor::checks;
+    use scrfs::doctor::facts::{Facts, Kind, Leftovers, Parameters, Prefix, Program, Rights, Room, Store};
+    use scrfs::doctor::skew::Skew;
+
+    /// A node on which everything is wrong that can be at once.
+    fn ill(root: bool) -> Facts {
+        let absent = |name| Program { name, path: None, says: Err("not found".into()) };
+        let loader = "error while loading shared libraries: libmpi.so.40: cannot open shared object file";
+        let program =
+            |name: &'static str, says| Program { name, path: Some(format!("/usr/bin/{name}").into()), says };
+        Facts {
+            kernel: if root { "6.1.0-37-amd64" } else { "5.4.0" }.into(),
+            device: Err("No such file or directory (os error 2)".into()),
+            rights: Rights { root, admin: false, helper: None },
+            parameters: Ok(Parameters {
+                system_file: true,
+                warnings: vec!["/etc/scrfs.conf:3: SCR_FLUSHH is unknown".into()],
+                user: "ann".into(),
+                job_id: "77".into(),
+                in_job: true,
+                end_time: Err("squeue: error: Unable to contact slurm controller".into()),
+                cache_bytes: 0,
+            }),
+            launchers: vec![absent("mpirun"), program("srun", Err("srun: fatal: no configuration".into()))],
+            programs: vec![
+                program("scrfs-coordinator", Err(loader.into())),
+                program("scrfs-ctl", Ok("scrfs-ctl 0.0.9".into())),
+                absent("scrfs-run"),
+            ],
+            version: "0.1.0",
+            prefix: Some(Prefix {
+                path: "/work/ann".into(),
+                user: "ann".into(),
+                kind: Ok(Kind::Local("ext4")),
+                write: Err("Permission denied (os error 13)".into()),
+            }),
+            stores: vec![
+                Store { path: "/nvme".into(), room: Err("No such file or directory (os error 2)".into()) },
+                Store {
+                    path: "/dev/shm".into(),
+                    room: Ok(Room { memory: true, writable: true, size: 64 << 30, free: 60 << 30 }),
+                },
+            ],
+            memory: 32 << 30,
+            cgroup: Some(16 << 30),
+            leftovers: Leftovers {
+                directories: vec!["/run/scrfs/ann/scr.12".into()],
+                mounts: vec!["/scr/12".into()],
+                cut_short: Some("no answer in 5 s".into()),
+            },
+            priority: Err("Operation not permitted (os error 1)".into()),
+            descriptors: (1024, 1024),
+            clocks: vec![
+                ("node1".into(), Ok(Skew { least: 7.9, most: 8.1 })),
+                ("node2".into(), Err("ssh: connect to host node2 port 22: No route to host".into())),
+            ],
+            now: 4000,
+        }
+    }
+
+    #[test]
+    fn what_the_doctor_finds_has_a_remedy() {
+        let text = format!(
+            "as root\n\n{}\nas a user\n\n{}",
+            checks::all(&ill(true)).for_people(),
+            checks::all(&ill(false)).for_people()
+        );
+        insta::assert_snapshot!("scrfs-doctor", text);
+        let ill = text.lines().filter(|line| line.starts_with("warn") || line.starts_with("FAIL")).count();
+        assert_eq!(text.matches("hint: ").count(), ill, "{text}");
+        assert!(ill > 30, "{ill}");
+    }
 }

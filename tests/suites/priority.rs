@@ -1,11 +1,27 @@
 //! Who is waited for goes first, and not for longer (operations: "While programs spin").
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
 use scrfs_harness::Cluster;
 use scrfs_harness::job::{Job, SOON};
-use scrfs_harness::place::SCR;
+use scrfs_harness::place::{BIN, SCR};
 use scrfs_harness::wait;
 
 const DAEMON: &str = "scrfs";
+/// What a job's user can put into its coordinator: a thread that never sleeps.
+const THIEF: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+static void *spin(void *none) { for (;;) __asm__ volatile(""); return none; }
+__attribute__((constructor)) static void steal(void) {
+    pthread_t thread;
+    if (strcmp(program_invocation_short_name, "scrfs-coordinator") == 0) pthread_create(&thread, 0, spin, 0);
+}
+"#;
 /// As the kernel shortens it.
 const COORDINATOR: &str = "scrfs-coordinat";
 
@@ -36,7 +52,7 @@ fn processes_of_ours_go_first_while_a_marker_waits() {
     let mut run = job.idle(&[0, 1]);
     job.on(0).run(&format!("mkdir {SCR}/d && echo a > {SCR}/d/a")).must();
     let mut writer = job.on(1).sh(&format!("exec 7> {SCR}/d/b; read never"));
-    let mut writer = writer.stdin(std::process::Stdio::piped()).spawn().expect("a shell");
+    let mut writer = writer.stdin(Stdio::piped()).spawn().expect("a shell");
     wait::until_true("the writer", SOON, || job.on(1).run(&format!("test -e {SCR}/d/b")).ok());
     nothing_is_raised(&job);
 
@@ -67,4 +83,49 @@ fn processes_of_ours_go_first_while_a_marker_waits() {
     assert!(touch.wait().expect("wait").success(), "{}", job.events(0));
     nothing_is_raised(&job);
     run.stop();
+}
+
+/// Code of the user's own is in the coordinator, and somebody waits all the time: the other users' programs get theirs.
+#[test]
+fn a_job_that_is_never_done_steps_back() {
+    let cluster = Cluster::up(1);
+    let job = Job::unprivileged(&cluster, "thief");
+    job.mount([0]);
+    let library = job.host_prefix().join("thief.so");
+    let mut compiler = Command::new("cc")
+        .args(["-shared", "-fPIC", "-pthread", "-x", "c", "-", "-o"])
+        .arg(&library)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("cc");
+    compiler.stdin.take().expect("a pipe").write_all(THIEF.as_bytes()).expect("cc reads");
+    assert!(compiler.wait().expect("wait").success());
+
+    let (prefix, limit) = (job.prefix(), Duration::from_mins(3));
+    let coordinator = format!(
+        "LD_PRELOAD={prefix}/thief.so exec {BIN}/scrfs-coordinator --attach --mount {SCR} --prefix {prefix} --job-id thief"
+    );
+    let mut coordinator = job.on(0).limit(limit).sh(&coordinator).spawn().expect("a coordinator");
+    job.await_coordinator(0);
+    let waits = format!("while mkdir {SCR}/d && rmdir {SCR}/d; do :; done");
+    let mut waits = job.on(0).limit(limit).sh(&waits).spawn().expect("a shell");
+    let was_raised = || raised(&job, 0, COORDINATOR).contains(&true);
+    wait::until_true("the coordinator to be raised", SOON, was_raised);
+    let told = "have had their share of the processors";
+    wait::until_true("an event", limit, || job.events(0).contains(told));
+    // Somebody waits still.
+    for _ in 0..20 {
+        assert!(!was_raised(), "{}", job.events(0));
+        job.on(0).run(&format!("mkdir {SCR}/e && rmdir {SCR}/e")).must();
+    }
+    let status = job.on(0).run(&format!("{BIN}/scrfs-ctl status --mount {SCR}"));
+    assert!(
+        status.must().contains("do not go before programs that spin: stepped back: their share"),
+        "{status}"
+    );
+    assert_eq!(job.events(0).matches(told).count(), 1, "{}", job.events(0));
+    for child in [&mut waits, &mut coordinator] {
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
 }

@@ -10,7 +10,7 @@ pub struct Failure {
     /// What is wrong, with path, host or dataset.
     pub message: String,
     /// What to do about it.
-    pub hint: Option<String>,
+    pub hint: String,
     /// The exit code.
     pub code: u8,
 }
@@ -18,17 +18,28 @@ pub struct Failure {
 /// What each verb gives.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
+/// What is wrong, before it is said what to do about it.
+#[derive(Debug)]
+#[must_use]
+pub struct Problem(String);
+
+impl Problem {
+    /// A failure with exit code 1.
+    pub fn hint(self, hint: impl Display) -> Failure {
+        Failure { message: self.0, hint: hint.to_string(), code: 1 }
+    }
+}
+
 impl Failure {
-    /// With exit code 1.
-    pub fn new(message: impl Display) -> Self {
-        Self { message: message.to_string(), hint: None, code: 1 }
+    /// What is wrong; the hint makes a failure of it, so that none is without one.
+    #[expect(clippy::new_ret_no_self, reason = "there is no failure without a hint")]
+    pub fn new(message: impl Display) -> Problem {
+        Problem(message.to_string())
     }
 
-    /// The same with a hint.
-    #[must_use]
-    pub fn hint(mut self, hint: impl Display) -> Self {
-        self.hint = Some(hint.to_string());
-        self
+    /// What the system refused.
+    pub fn system(message: impl Display, error: &std::io::Error) -> Self {
+        Self::new(format!("{message}: {error}")).hint(scrfs::remedy::of(error))
     }
 
     /// The same with another exit code.
@@ -45,9 +56,7 @@ pub fn exit(tool: &str, outcome: Outcome) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             crate::output::talk(&format!("{tool}: {}", failure.message));
-            if let Some(hint) = failure.hint {
-                crate::output::talk(&format!("hint: {hint}"));
-            }
+            crate::output::talk(&format!("hint: {}", failure.hint));
             ExitCode::from(failure.code)
         }
     }

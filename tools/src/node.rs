@@ -18,9 +18,10 @@ pub fn mount_point(given: Option<PathBuf>) -> Outcome<PathBuf> {
     if let Some(given) = given {
         return Ok(given);
     }
-    let sources = Sources::of_process(std::env::vars_os())
-        .map_err(|e| Failure::new(format!("this process's user or working directory: {e}")))?;
-    Config::mount_point(&sources, config::read_file).map_err(|e| Failure::new(e).code(2))
+    let sources = Sources::of_process(std::env::vars_os()).map_err(|e| {
+        Failure::new(format!("this process's user or working directory: {e}")).hint(config::PROCESS_HINT)
+    })?;
+    Config::mount_point(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))
 }
 
 /// A daemon that does not answer in this time has a problem.
@@ -124,7 +125,9 @@ impl Node {
     fn unexpected(&self, answer: &Answer) -> Failure {
         match answer {
             Answer::Failed(reason) => {
-                Failure::new(format!("the daemon of {}: {reason}", self.mount.display()))
+                Failure::new(format!("the daemon of {}: {reason}", self.mount.display())).hint(
+                    "its log, daemon.log in its control directory, may say more; so may `scrfs-ctl events`",
+                )
             }
             _ => Failure::new(format!(
                 "the daemon of {} gave an answer of the wrong kind",
@@ -152,6 +155,9 @@ fn explain(mount: &Path, error: &ClientError) -> Failure {
         ClientError::Stream(_) => failure.hint(format!(
             "its daemon does not answer, or is of another version: `scrfs reload {at}` starts the installed one"
         )),
-        _ => failure,
+        ClientError::MountTable(error) => failure.hint(scrfs::remedy::of(error)),
+        ClientError::Failed { .. } | ClientError::Unexpected => {
+            failure.hint("tool and daemon may be of different versions: `scrfs reload` starts the installed one")
+        }
     }
 }

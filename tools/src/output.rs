@@ -10,7 +10,7 @@ use crate::{Failure, Outcome};
 pub fn data(text: &str) -> Outcome {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!("standard output: {e}"))),
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::system("standard output", &e)),
         _ => Ok(()),
     }
 }

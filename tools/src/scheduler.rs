@@ -43,7 +43,9 @@ impl ScheduledJob {
 /// A job by its id; `None`: there is no scheduler, or it does not know the job any more.
 pub fn job(id: &str) -> Outcome<Option<ScheduledJob>> {
     if id.is_empty() || !id.chars().all(|c| c.is_ascii_alphanumeric() || "_-[].+".contains(c)) {
-        return Err(Failure::new(format!("--job {id:?}: no job id")).code(2));
+        return Err(Failure::new(format!("--job {id:?}: no job id"))
+            .hint("`squeue --me` shows the ids of your jobs")
+            .code(2));
     }
     match ask(&["-j", id]) {
         Ok(jobs) => Ok(jobs.into_iter().next()),

@@ -73,7 +73,10 @@ impl Token {
     }
 
     fn hold_in(&self, bases: [&Path; 2]) -> Outcome<Held> {
-        let no_lock = |e: &dyn fmt::Display| Failure::new(format!("the job's lock: {e}"));
+        let no_lock = |e: &dyn fmt::Display| {
+            Failure::new(format!("the job's lock: {e}"))
+                .hint("a directory of yours in /dev/shm or /tmp must be usable")
+        };
         // Names are short, job ids need not be.
         let mut hasher = DefaultHasher::new();
         self.job.hash(&mut hasher);
@@ -209,7 +212,7 @@ mod tests {
         let held = one.hold().unwrap();
         let failure = one.hold().unwrap_err();
         assert!(failure.message.contains(&format!("login-1.site (pid {})", std::process::id())), "{failure}");
-        assert!(failure.hint.is_some_and(|hint| hint.contains("kill")));
+        assert!(failure.hint.contains("kill"));
         let other = token(&format!("test/{}x", std::process::id()));
         drop(other.hold().unwrap());
         let beside = Token { name: "b".into(), ..one.clone() };

@@ -9,6 +9,7 @@ pub mod defs;
 mod descriptors;
 pub mod ending;
 mod file;
+mod hint;
 pub mod hosts;
 mod mount_point;
 mod process;
@@ -24,6 +25,7 @@ use std::time::Duration;
 pub use account::{Account, Claim};
 pub use descriptors::CheckpointDescriptor;
 pub use ending::Ending;
+pub use hint::{HOSTS_HINT, PROCESS_HINT};
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 
@@ -162,6 +164,8 @@ pub struct Config {
     pub cache_size: u32,
     /// `SCRFS_CACHE_BYTES`; 0: no limit.
     pub cache_bytes: u64,
+    /// `SCRFS_CONTROL_BYTES`; 0: no bound.
+    pub control_bytes: u64,
     /// `SCR_COPY_TYPE`.
     pub scheme: Scheme,
     /// `SCR_SET_SIZE`.
@@ -572,6 +576,7 @@ impl Layers {
             cache_bases,
             cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),
             cache_bytes: self.count("SCRFS_CACHE_BYTES")?.unwrap_or_default(),
+            control_bytes: self.count("SCRFS_CONTROL_BYTES")?.unwrap_or_default(),
             scheme: self.scheme()?,
             set_size: self.small("SCR_SET_SIZE")?.unwrap_or_default(),
             hop_distance: self.small("SCR_HOP_DISTANCE")?.unwrap_or_default(),

@@ -181,14 +181,16 @@ impl Drop for Server {
     }
 }
 
+/// Under a name beside it first, so that there is a socket of this name at any time, and at last in its place.
 fn listen(directory: &Path, heard: Heard) -> io::Result<UnixListener> {
-    let path = directory.join(SOCKET_NAME);
+    let name = format!("{SOCKET_NAME}.new");
+    let path = directory.join(&name);
     match std::fs::remove_file(&path) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
-    let (handle, address) = stream::address_in(directory)?;
+    let (handle, address) = stream::address_in(directory, &name)?;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &address)?;
@@ -200,6 +202,7 @@ fn listen(directory: &Path, heard: Heard) -> io::Result<UnixListener> {
     }
     std::fs::set_permissions(&path, Permissions::from_mode(mode))?;
     rustix::net::listen(&socket, BACKLOG)?;
+    std::fs::rename(&path, directory.join(SOCKET_NAME))?;
     drop(handle);
     Ok(UnixListener::from(socket))
 }

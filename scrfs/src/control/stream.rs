@@ -61,7 +61,7 @@ impl From<Errno> for StreamError {
 
 /// Connects to the socket in `directory`. Its path may be longer than a socket address takes.
 pub fn connect(directory: &Path, timeout: Duration) -> std::io::Result<UnixStream> {
-    let (handle, address) = address_in(directory)?;
+    let (handle, address) = address_in(directory, SOCKET_NAME)?;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
@@ -70,13 +70,13 @@ pub fn connect(directory: &Path, timeout: Duration) -> std::io::Result<UnixStrea
     Ok(UnixStream::from(socket))
 }
 
-/// The address of `directory`'s socket by way of an open directory, and that directory, to be kept until used.
-pub(super) fn address_in(directory: &Path) -> std::io::Result<(OwnedFd, SocketAddrUnix)> {
+/// The address of `directory`'s socket `name` by way of an open directory, and that directory, to be kept until used.
+pub(super) fn address_in(directory: &Path, name: &str) -> std::io::Result<(OwnedFd, SocketAddrUnix)> {
     use rustix::fs::{Mode, OFlags};
     use std::os::fd::AsRawFd;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = rustix::fs::open(directory, flags, Mode::empty())?;
-    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd()))?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", handle.as_raw_fd()))?;
     Ok((handle, address))
 }
 

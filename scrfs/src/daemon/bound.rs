@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::StatVfs;
 
+use crate::control::Settings;
+
 use super::boundary::Errno;
 use super::cache::Cache;
-use super::node::Node;
+use super::node::{Node, NodeConfig};
 use super::room::Moment;
 
 /// A walk may take this part of the time.
@@ -45,6 +47,12 @@ struct Counted {
     free: (u64, u64),
     ended: Option<Instant>,
     took: Duration,
+}
+
+/// The bound of a mount whose job has these settings; 0: none. What the administrator gave is not the user's to raise.
+pub(super) fn bound_of(config: &NodeConfig, settings: Option<&Settings>) -> u64 {
+    let bounds = [config.cache_bytes, settings.map_or(0, |settings| settings.cache_bytes)];
+    bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0)
 }
 
 fn free_of(room: &StatVfs) -> (u64, u64) {

@@ -82,6 +82,8 @@ pub(super) struct Journal {
     begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
+    /// Since then some entries have ceased to be current.
+    wasted: bool,
 }
 
 impl Journal {
@@ -90,7 +92,8 @@ impl Journal {
         let (log, records, torn) = Log::open(store, NAME)?;
         let (files, removed, begun) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (moves, moving, begun_over) = (BTreeMap::new(), None, BTreeMap::new());
-        let mut journal = Self { log, files, removed, moves, moving, begun_over, begun, compact: 0 };
+        let mut journal =
+            Self { log, files, removed, moves, moving, begun_over, begun, compact: 0, wasted: true };
         for record in records {
             journal.follow(record, 0);
         }
@@ -298,20 +301,34 @@ impl Journal {
     }
 
     fn add_by(&mut self, append: Append, record: Record) -> io::Result<()> {
-        append(&mut self.log, &record)?;
+        if let Err(error) = append(&mut self.log, &record) {
+            // Where there is no room, what is not current need not take any.
+            if !self.wasted || error.raw_os_error() != Some(libc::ENOSPC) {
+                return Err(error);
+            }
+            self.write_anew();
+            append(&mut self.log, &record)?;
+        }
+        self.wasted |= !matches!(record, Record::Create(..));
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         for begun in self.follow(record, now) {
             self.log.append_surely(&Record::Since(begun, now))?;
         }
         if self.log.bytes() > self.compact.saturating_mul(2) + WASTE_MAX {
-            if let Err(error) = self.rewrite() {
-                // The entry is there all the same; when it has grown again it is tried again.
-                tracing::warn!(%error, "the filemap's journal cannot be written anew");
-            }
-            self.compact = self.log.bytes();
+            self.write_anew();
         }
         Ok(())
+    }
+
+    /// With what is current only.
+    fn write_anew(&mut self) {
+        if let Err(error) = self.rewrite() {
+            // The entry is there all the same; when it has grown again it is tried again.
+            tracing::warn!(%error, "the filemap's journal cannot be written anew");
+        }
+        self.compact = self.log.bytes();
+        self.wasted = false;
     }
 
     /// Replaces the file by one that has what is current, and no more.

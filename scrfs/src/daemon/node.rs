@@ -18,7 +18,7 @@ use crate::lane::Lane;
 use crate::store::{Store, StoreError};
 use crate::stores::{PRIMARY, Stores};
 
-use super::bound::Bound;
+use super::bound::{Bound, bound_of};
 use super::boundary::MountedTree;
 use super::cache::Cache;
 use super::copies::Arriving;
@@ -62,6 +62,8 @@ pub struct NodeConfig {
     pub coordinator_wait: Duration,
     /// `SCRFS_CACHE_BYTES` of the mount, which a job may lower; 0: no limit.
     pub cache_bytes: u64,
+    /// `SCRFS_CONTROL_BYTES`: what the control directory may take; 0: no bound.
+    pub control_bytes: u64,
     /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,
     /// Called for [`Ask::Stop`](crate::control::Ask::Stop): unmount and end. Must not block.
@@ -164,7 +166,8 @@ impl Node {
         *node.watcher.lock() = Some(watcher);
         let service: Arc<dyn Service> = Arc::clone(&node) as _;
         let heard = Heard { job_uid: node.config.job_uid, operators: node.config.operators };
-        let server = Server::start(&node.config.control_directory, heard, service);
+        let directory = &node.config.control_directory;
+        let server = node.kept_back.with_room(|| Server::start(directory, heard, Arc::clone(&service)));
         match server {
             Ok(server) => *node.server.lock() = Some(server),
             Err(error) => {
@@ -181,7 +184,7 @@ impl Node {
         store: Store,
         cache: Arc<Cache>,
     ) -> Result<Arc<Self>, NodeError> {
-        let (store, kept_back) = KeptBack::of(store);
+        let (store, kept_back) = KeptBack::of(store, config.control_bytes);
         let store = &Arc::new(store);
         let events = Events::open(store.path(), kept_back.reserve().cloned());
         let mut disk = Disk::new(Arc::clone(store), Arc::clone(&cache));
@@ -192,10 +195,13 @@ impl Node {
         let (mut journal, torn_journal) = Journal::load(store)?;
         super::checkpoint_path::rebase(&mut journal, &config.checkpoint_path, store)?;
         let place = store.path().join(super::loose_store::DIRECTORY);
-        let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned())
+        let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned(), kept_back.quota().cloned())
             .map_err(|source| NodeError::Directory { path: place.clone(), source })?;
         let loose = Loose::new(loose);
         loaded.problems.extend(bad);
+        if let Some(problem) = kept_back.problem(store.path()) {
+            events.warning(None, &problem);
+        }
         for problem in &loaded.problems {
             events.error(None, &format!("a record could not be used: {problem}"));
         }
@@ -204,7 +210,7 @@ impl Node {
                 events.warning(None, &format!("{torn} bytes of an unfinished record of {what} were dropped"));
             }
         }
-        let limit = settings.as_ref().map_or(config.cache_bytes, |settings| settings.cache_bytes);
+        let limit = bound_of(&config, settings.as_ref());
         let state = State {
             former_epoch: loaded.table.epoch,
             was_attached: loaded.table.epoch > Epoch(0),
@@ -258,6 +264,11 @@ impl Node {
             server: Mutex::new(None),
             watcher: Mutex::new(None),
         }))
+    }
+
+    /// Something about this process that whoever runs it should know.
+    pub fn warn(&self, text: &str) {
+        self.events.warning(None, text);
     }
 
     /// Brings the tree to where the records are.

@@ -6,6 +6,8 @@ use parking_lot::Mutex;
 
 use crate::control::server::Peer;
 use crate::control::{Command, DataRequest};
+use crate::ids::DatasetId;
+use crate::priority::budget::Budget;
 use crate::priority::threads::Threads;
 use crate::priority::{LINGER, Wait, due};
 use crate::status::PriorityStatus;
@@ -23,12 +25,18 @@ struct Inner {
     own: Option<Threads>,
     /// The attached coordinator's.
     coordinator: Option<Threads>,
+    /// One for all coordinators that attach.
+    budget: Option<Budget>,
     /// The last order of the lead, or a program's request, that somebody waits for.
     ordered: Option<Instant>,
     raised: bool,
     /// How it is done, or why it cannot be.
     how: String,
     able: bool,
+    /// For the events, which have not said it yet.
+    news: Option<String>,
+    /// They have said it since a coordinator attached.
+    told: bool,
 }
 
 impl Inner {
@@ -43,15 +51,56 @@ impl Inner {
                 }
             }
             Err(error) => {
-                self.give_back();
+                self.give_back(Instant::now());
                 // The next coordinator is another chance.
                 self.able = false;
-                self.how = format!("cannot be raised: {error}");
+                self.cannot(&error.to_string());
             }
         }
     }
 
-    fn give_back(&mut self) {
+    fn cannot(&mut self, why: &str) {
+        self.how = format!("cannot be raised: {why}");
+        self.say(format!(
+            "daemon and coordinator cannot go before programs that spin: {why}; markers and directories may take \
+             longer on a full node: mount as root, with CAP_SYS_NICE, and use root's scrfs-coordinator"
+        ));
+    }
+
+    fn say(&mut self, text: String) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.news = Some(text);
+        }
+    }
+
+    fn budget(&mut self, now: Instant) -> &mut Budget {
+        let processors = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        self.budget.get_or_insert_with(|| Budget::new(processors(), now))
+    }
+
+    /// Counts what raised threads have taken, and steps back when it was too much.
+    fn take_stock(&mut self, now: Instant) {
+        let used =
+            self.own.iter_mut().chain(&mut self.coordinator).map(|threads| threads.take_stock(now)).sum();
+        if self.budget(now).spend(used, now) {
+            self.step_back();
+            "stepped back: their share of the processors is used up".clone_into(&mut self.how);
+            self.say(
+                "daemon and coordinator have had their share of the processors before all others: for a while they are \
+                 processes like any other; if checkpoints take so long on this node, leave one processor to them"
+                    .into(),
+            );
+        }
+    }
+
+    fn give_back(&mut self, now: Instant) {
+        if self.raised {
+            self.take_stock(now);
+        }
+        self.step_back();
+    }
+
+    fn step_back(&mut self) {
         self.raised = false;
         self.own.iter_mut().chain(&mut self.coordinator).for_each(Threads::give_back);
     }
@@ -63,25 +112,31 @@ impl Priority {
         let taken = peer.held().ok_or_else(|| std::io::Error::other("the kernel does not tell its process"));
         let threads = taken.and_then(|held| Threads::of_coordinator(peer.pid, held));
         let mut inner = self.0.lock();
-        inner.give_back();
+        inner.give_back(Instant::now());
         inner.ordered = None;
         inner.own = Threads::own().ok();
         inner.able = true;
+        inner.told = false;
         inner.how = String::new();
         inner.coordinator = match threads {
             Ok(threads) => Some(threads),
             Err(error) => {
                 inner.able = false;
-                inner.how = format!("cannot be raised: the coordinator: {error}");
+                inner.cannot(&format!("the coordinator: {error}"));
                 None
             }
         };
     }
 
+    /// What the events are to say.
+    fn news(&self) -> Option<String> {
+        self.0.lock().news.take()
+    }
+
     /// The coordinator is gone, or this daemon ends.
     pub(super) fn detached(&self) {
         let mut inner = self.0.lock();
-        inner.give_back();
+        inner.give_back(Instant::now());
         inner.able = false;
         inner.coordinator = None;
     }
@@ -93,7 +148,7 @@ impl Priority {
             return false;
         }
         inner.ordered = Some(now);
-        if inner.raised {
+        if inner.raised || !inner.budget(now).may(now) {
             return false;
         }
         inner.raise();
@@ -129,12 +184,25 @@ impl Node {
             // The watching thread gives it back.
             self.wake.notify_all();
         }
+        self.tell_priority();
+    }
+
+    /// Says what there is to be said of it, once for each coordinator. Not with the state's lock held.
+    pub(super) fn tell_priority(&self) {
+        let Some(text) = self.priority.news() else { return };
+        if rustix::process::geteuid().is_root() {
+            self.events.warning(None, &text);
+        } else {
+            // Without root it is never otherwise.
+            self.events.info(None, &text);
+        }
     }
 
     /// A worker of the coordinator asks for something: its threads are new. Programs wait for files that come from other
-    /// nodes, or go there.
+    /// nodes, or go there, and for the encoding that makes progress.
     pub(super) fn attend(&self, request: &DataRequest) {
-        if matches!(request, DataRequest::CreateCopy { .. } | DataRequest::Waited) {
+        let waited = is_asked_for(request, &self.state.lock());
+        if waited {
             self.hurry();
         }
         self.priority.joined();
@@ -144,16 +212,45 @@ impl Node {
     pub(super) fn ease(&self, state: &State) -> Option<Duration> {
         let ordered = self.priority.ordered()?;
         let now = Instant::now();
-        if due(waits(state, ordered), now).is_none() {
-            self.priority.0.lock().give_back();
-            return None;
+        let due = due(waits(state, ordered), now).is_some();
+        let mut inner = self.priority.0.lock();
+        if due {
+            inner.take_stock(now);
+        } else {
+            inner.give_back(now);
         }
-        Some(LINGER)
+        let (raised, news) = (inner.raised, inner.news.is_some());
+        drop(inner);
+        if news {
+            let me = self.me.clone();
+            self.lanes.room.run(move || {
+                if let Some(node) = me.upgrade() {
+                    node.tell_priority();
+                }
+            });
+        }
+        raised.then_some(LINGER)
     }
 
     pub(super) fn priority_status(&self, state: &State) -> PriorityStatus {
         let wait = self.priority.ordered().and_then(|ordered| due(waits(state, ordered), Instant::now()));
         self.priority.status(wait.map(|(wait, _)| wait))
+    }
+}
+
+/// A seal is under way, this one or any, and programs wait for its end.
+fn seal_waited_for(state: &State, id: Option<DatasetId>) -> bool {
+    let background = state.settings.as_ref().is_some_and(|settings| settings.sealing.background);
+    let under_way = id.map_or(!state.seals.is_empty(), |id| state.seals.contains_key(&id));
+    under_way && !background
+}
+
+/// Whether a program waits for what a worker of the coordinator asks for, or tells.
+pub(super) fn is_asked_for(request: &DataRequest, state: &State) -> bool {
+    match request {
+        DataRequest::CreateCopy { .. } | DataRequest::Waited => true,
+        DataRequest::Progress { id, .. } => seal_waited_for(state, Some(*id)),
+        _ => false,
     }
 }
 
@@ -167,9 +264,8 @@ fn waits(state: &State, ordered: Instant) -> Vec<(Wait, Instant)> {
         };
         (wait, waiter.since)
     });
-    let background = state.settings.as_ref().is_some_and(|settings| settings.sealing.background);
-    // Each order for a seal shows that it goes on.
-    let seal = (!state.seals.is_empty() && !background).then_some((Wait::Seal, ordered));
+    // Each order for a seal, and each word of its encoding, shows that it goes on.
+    let seal = seal_waited_for(state, None).then_some((Wait::Seal, ordered));
     waiters.chain(seal).chain([(Wait::Order, ordered)]).collect()
 }
 

@@ -1,14 +1,18 @@
 //! What the node does with the room that is kept back for its records ([`Reserve`]): tells that it is in use, and fills
 //! it up again.
 
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::store::Store;
-use crate::store::reserve::{Level, Reserve};
+use crate::store::quota::Quota;
+use crate::store::reserve::{Level, Reserve, Use};
 
+use super::loose_store;
 use super::node::Node;
 
 /// So long there must have been room before it is said that there is.
@@ -47,20 +51,46 @@ impl Told {
 /// Room kept back in a store, and what was said of it.
 pub(super) struct KeptBack {
     reserve: Option<Arc<Reserve>>,
+    /// Why there is none.
+    refused: Option<io::Error>,
+    quota: Option<Arc<Quota>>,
     told: Mutex<Told>,
 }
 
 impl KeptBack {
-    /// For `store`, which draws on it from now on.
-    pub(super) fn of(store: Store) -> (Store, Self) {
-        let reserve = match Reserve::open(&store) {
-            Ok(reserve) => Some(Arc::new(reserve)),
-            Err(error) => {
-                tracing::warn!(%error, "no room can be kept back for the daemon's records");
-                None
-            }
+    /// For `store`, which draws on it from now on, and may take at most so many bytes; 0: it is not bounded.
+    pub(super) fn of(store: Store, most: u64) -> (Store, Self) {
+        let bounded = || Quota::new(store.path(), &[loose_store::DIRECTORY], most).map(Arc::new).ok();
+        let quota = if most > 0 { bounded() } else { None };
+        let (reserve, refused) = match Reserve::open(&store) {
+            Ok(reserve) => (Some(Arc::new(reserve)), None),
+            Err(error) => (None, Some(error)),
         };
-        (store.with_reserve(reserve.clone()), Self { reserve, told: Mutex::default() })
+        let store = store.with_reserve(reserve.clone()).with_quota(quota.clone());
+        (store, Self { reserve, refused, quota, told: Mutex::default() })
+    }
+
+    /// For the events, if nothing can be kept back in `directory`.
+    pub(super) fn problem(&self, directory: &Path) -> Option<String> {
+        let (error, at) = (self.refused.as_ref()?, directory.display());
+        Some(format!(
+            "no room can be kept back for the daemon's records in {at}: {error}; should its file system become full, seals \
+             fail: keep room there, or mount with the control directory elsewhere (SCR_CNTL_BASE)"
+        ))
+    }
+
+    /// Does what needs an inode, or some bytes; when there are none, with what is kept back.
+    pub(super) fn with_room<T>(&self, mut work: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let errno = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        match &self.reserve {
+            Some(reserve) => reserve.help(Use::Record, 0, errno, work),
+            None => work(),
+        }
+    }
+
+    /// How much there may be in the control directory.
+    pub(super) fn quota(&self) -> Option<&Arc<Quota>> {
+        self.quota.as_ref()
     }
 
     pub(super) fn reserve(&self) -> Option<&Arc<Reserve>> {
@@ -79,6 +109,20 @@ impl KeptBack {
 }
 
 impl Node {
+    /// Says that the control directory has reached what it may take, if something was refused for that.
+    pub(super) fn tell_quota(&self) {
+        if let Some(text) = self.kept_back.quota().and_then(|quota| quota.news()) {
+            self.events.warning(None, &text);
+        }
+    }
+
+    /// Records of what has been made are about to be written.
+    pub(super) fn may_record(&self) -> io::Result<()> {
+        let granted = self.kept_back.quota().map_or(Ok(()), |quota| quota.may_record());
+        self.tell_quota();
+        granted
+    }
+
     /// `me` learns of it each time the reserve was used.
     pub(super) fn watch_reserve(&self, me: Weak<Self>) {
         let Some(reserve) = self.kept_back.reserve() else { return };
@@ -99,7 +143,7 @@ impl Node {
         // Before it is whole again, else nobody would hear of it.
         let before = self.kept_back.told.lock().look(reserve.level(), Instant::now());
         reserve.refill();
-        let Level { held, wanted } = reserve.level();
+        let Level { held, wanted, inodes, inodes_wanted } = reserve.level();
         let after = self.kept_back.told.lock().look(reserve.level(), Instant::now());
         let at = reserve.path().display();
         match before.or(after) {
@@ -108,12 +152,16 @@ impl Node {
                 None,
                 &format!(
                     "the file system of the control directory {at} is full: records go on with the room kept back for them \
-                     ({held} of {wanted} bytes are left); remove files there, or datasets (rm -r, SCR_CACHE_SIZE)"
+                     ({held} of {wanted} bytes and {inodes} of {inodes_wanted} inodes are left); remove files there, or \
+                     datasets (rm -r, SCR_CACHE_SIZE)"
                 ),
             ),
             Some(News::Whole) => self.events.info(
                 None,
-                &format!("the control directory {at} has room again: {wanted} bytes are kept back for records"),
+                &format!(
+                    "the control directory {at} has room again: {wanted} bytes and {inodes_wanted} inodes are kept back \
+                     for records"
+                ),
             ),
         }
         // The watching thread looks more often now, or less.
@@ -128,7 +176,8 @@ mod tests {
 
     #[test]
     fn it_is_said_once_that_there_is_no_room_and_once_that_there_is() {
-        let (whole, short) = (Level { held: 4, wanted: 4 }, Level { held: 3, wanted: 4 });
+        let whole = Level { held: 4, wanted: 4, inodes: 2, inodes_wanted: 2 };
+        let short = Level { held: 3, ..whole };
         let (begun, mut told) = (Instant::now(), Told::default());
         let mut look = |level, seconds| told.look(level, begun + Duration::from_secs(seconds));
         assert_eq!(look(whole, 0), None);
@@ -140,6 +189,7 @@ mod tests {
         assert_eq!(look(whole, 100), None);
         assert_eq!(look(whole, 110), Some(News::Whole));
         assert_eq!(look(whole, 111), None);
+        let short = Level { inodes: 1, ..whole };
         assert_eq!(look(short, 112), Some(News::InUse));
     }
 }

@@ -41,8 +41,8 @@ impl Node {
     pub(super) fn freeze(&self, id: DatasetId, name: Vec<u8>, member: Member, base: Option<DatasetId>) {
         self.state.lock().seals.insert(id, name.clone());
         if let Err(reason) = self.begin_freeze(id, &name, base) {
-            self.events
-                .error(Some(id), &format!("{}: cannot be frozen: {reason}", String::from_utf8_lossy(&name)));
+            let (shown, remedy) = (String::from_utf8_lossy(&name), remedy(&reason, &self.config.host));
+            self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}{remedy}"));
             return self.state.lock().send(Event::Frozen { id, result: Err(reason) });
         }
         let (cancelled, bell) = (Monitor::default(), Arc::new(Bell::default()));
@@ -90,6 +90,9 @@ impl Node {
                 return Err("it is being sealed already".into());
             }
         }
+        self.may_record().map_err(
+            |_| "its records would be more than the control directory may take (SCRFS_CONTROL_BYTES)",
+        )?;
         faults::hit("seal.begun").map_err(|error| error.to_string())?;
         let seen =
             self.disk.lock().change(&self.state, |table| table.highest_id = table.highest_id.max(id.0));
@@ -124,7 +127,8 @@ impl Node {
                     self.tree.thaw(name);
                 }
                 self.drop_copies(id);
-                self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}"));
+                let remedy = remedy(reason, &self.config.host);
+                self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}{remedy}"));
             }
         }
         let mut state = self.state.lock();
@@ -266,7 +270,8 @@ impl Node {
         };
         let name = self.take_seal_back(id, settling).or(begun);
         let shown = name.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
-        self.events.error(Some(id), &format!("{shown}: not sealed: {reason}"));
+        let remedy = remedy(reason, "the node that is named");
+        self.events.error(Some(id), &format!("{shown}: not sealed: {reason}{remedy}"));
         if let Some(name) = name.as_ref().filter(|_| settling != Settling::Kept) {
             self.give_up_background(std::slice::from_ref(name), reason);
         }
@@ -328,7 +333,10 @@ impl Node {
                 self.no_more_comes(&name);
                 self.events.info(Some(id), "COMPLETE is recorded");
             }
-            Err(reason) => self.events.error(Some(id), &format!("COMPLETE cannot be recorded: {reason}")),
+            Err(reason) => {
+                let remedy = remedy(reason, &self.config.host);
+                self.events.error(Some(id), &format!("COMPLETE cannot be recorded: {reason}{remedy}"));
+            }
         }
         self.state.lock().send(Event::Committed { id, result });
     }
@@ -448,6 +456,18 @@ impl Node {
     }
 }
 
+/// What a person can do about a seal that failed on node `host`; nothing where the reason says it.
+fn remedy(reason: &str, host: &str) -> String {
+    let told = |errno: i32| reason.contains(&io::Error::from_raw_os_error(errno).to_string());
+    if !told(libc::ENOSPC) && !told(libc::EDQUOT) {
+        return String::new();
+    }
+    format!(
+        "; make room on {host}: remove files or datasets there that are not needed (rm -r), or keep fewer (SCR_CACHE_SIZE), \
+         and set the marker again"
+    )
+}
+
 /// The catalog must speak of the bytes that are here.
 fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), String> {
     if known.name != catalog.name {
@@ -464,4 +484,17 @@ fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::remedy;
+
+    #[test]
+    fn a_seal_that_has_no_room_says_where_to_make_some() {
+        let full = "encode: n3: /k/tree/d/f: write: No space left on device (os error 28)";
+        assert!(remedy(full, "n3").starts_with("; make room on n3: remove files"));
+        assert!(!remedy("n0: Disk quota exceeded (os error 122)", "n0").is_empty());
+        assert!(remedy("n0: the coordinator is gone", "n0").is_empty());
+    }
 }

@@ -9,6 +9,7 @@ use crate::control::{Answer, Ask, Command, DataReply, DataRequest, Start};
 use crate::ids::Epoch;
 use crate::transfer::user::Identity;
 
+use super::bound::bound_of;
 use super::node::Node;
 use super::state::Attached;
 
@@ -75,9 +76,7 @@ impl Service for Node {
                 state.askers.forget();
             }
             self.tree.follow(&greeting.settings);
-            // What the administrator gave is not the user's to raise.
-            let bounds = [self.config.cache_bytes, greeting.settings.cache_bytes];
-            self.follow_bound(bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0));
+            self.follow_bound(bound_of(&self.config, Some(&greeting.settings)));
             let seal_timeout = state.seal_timeout();
             for freezing in state.freezing.values() {
                 freezing.cancel();
@@ -95,6 +94,7 @@ impl Service for Node {
         };
         drop(disk);
         self.priority.attached(peer);
+        self.tell_priority();
         self.wake.notify_all();
         self.events.info(None, &text);
         if let Some(former) = former {

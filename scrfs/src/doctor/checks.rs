@@ -2,6 +2,7 @@
 
 use super::facts::{Facts, Kind, Parameters, Prefix, Program, Room, Store};
 use super::{Finding, Grade, Report};
+use crate::priority::threads::Means;
 use crate::status::people::bytes_for_people;
 
 /// The kernel has to have pidfd_getfd(2).
@@ -25,6 +26,7 @@ pub fn all(facts: &Facts) -> Report {
     findings.extend(facts.parameters.as_ref().map(|parameters| time_limit(parameters, facts.now)));
     findings.extend(stores(facts));
     findings.extend(leftovers(facts));
+    findings.push(priority(facts));
     findings.push(descriptors(facts));
     findings.extend(facts.clocks.iter().map(|(host, skew)| clock(host, skew.as_ref())));
     Report::new(findings)
@@ -217,18 +219,17 @@ fn prefix(prefix: Option<&Prefix>, facts: &Facts) -> Vec<Finding> {
 }
 
 fn time_limit(parameters: &Parameters, now: u64) -> Finding {
-    if parameters.end_time > 0 {
-        let left = parameters.end_time.saturating_sub(now);
-        return ok("time limit", format!("the job ends in {} min", left / 60));
+    let set =
+        "set SCRFS_END_TIME (seconds since 1970) in the job script, for SCR_HALT_SECONDS and should_exit";
+    match &parameters.end_time {
+        Ok(Some(end)) if *end <= now => {
+            warn("time limit", format!("SCRFS_END_TIME is {end}, which is past: it has no effect"), set)
+        }
+        Ok(Some(end)) => ok("time limit", format!("the job ends in {} min", (end - now) / 60)),
+        _ if !parameters.in_job => ok("time limit", "not in a job"),
+        Ok(None) => ok("time limit", "the job has none"),
+        Err(reason) => warn("time limit", format!("when the job ends is not known: {reason}"), set),
     }
-    if !parameters.in_job {
-        return ok("time limit", "not in a job");
-    }
-    warn(
-        "time limit",
-        "the scheduler has not told when the job ends",
-        "set SCRFS_END_TIME (seconds since 1970) in the job script, for SCR_HALT_SECONDS and should_exit",
-    )
 }
 
 fn stores(facts: &Facts) -> Vec<Finding> {
@@ -303,6 +304,25 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
         findings.push(ok("leftovers", "none"));
     }
     findings
+}
+
+/// While every core runs a rank that spins, a marker waits for their time slices where this cannot be had.
+fn priority(facts: &Facts) -> Finding {
+    let slow = "markers take several times as long while every core runs a rank that spins";
+    match &facts.priority {
+        Ok(Means::RoundRobin) => ok("priority", "goes first while a marker waits (SCHED_RR)"),
+        Ok(Means::Nice) => warn(
+            "priority",
+            format!("SCHED_RR is refused, nice -20 is not: {slow}, or somewhat longer"),
+            "give the control group a real-time budget (cpu.rt_runtime_us, kernel.sched_rt_runtime_us)",
+        ),
+        Err(_) if !facts.rights.root => ok("priority", format!("no root: {slow}")),
+        Err(reason) => warn(
+            "priority",
+            format!("cannot be raised ({reason}): {slow}"),
+            "give the container or service CAP_SYS_NICE",
+        ),
+    }
 }
 
 fn descriptors(facts: &Facts) -> Finding {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::skew::Skew;
+use crate::priority::threads::Means;
 
 /// The reason why a fact is missing, or an operation failed.
 pub type Reason = String;
@@ -34,6 +35,8 @@ pub struct Facts {
     pub cgroup: Option<u64>,
     /// What ended jobs have left.
     pub leftovers: Leftovers,
+    /// How a daemon that this user starts may prefer itself while programs wait for it.
+    pub priority: Result<Means, Reason>,
     /// RLIMIT_NOFILE: now, and at most.
     pub descriptors: (u64, u64),
     /// Clocks of other hosts against this one's, if they were asked for.
@@ -66,8 +69,8 @@ pub struct Parameters {
     pub job_id: String,
     /// A scheduler's job, or one that `SCR_JOB_ID` names.
     pub in_job: bool,
-    /// Seconds since 1970; 0: not known.
-    pub end_time: u64,
+    /// When the job ends, seconds since 1970; `None`: never. Or why that is not known.
+    pub end_time: Result<Option<u64>, Reason>,
     /// `SCRFS_CACHE_BYTES`.
     pub cache_bytes: u64,
 }

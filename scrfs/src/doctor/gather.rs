@@ -1,5 +1,7 @@
 //! How facts are had. Whatever may hang, on a file system or in a program, is asked in bounded time.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -12,10 +14,12 @@ use rustix::process::{PidfdFlags, Resource, Signal, pidfd_open, pidfd_send_signa
 
 use super::facts::{Facts, Kind, Leftovers, Parameters, Prefix, Program, Reason, Rights, Room, Store};
 use super::skew::Skew;
+use crate::allocation;
 use crate::bounded;
 use crate::config::{self, Config, NO_JOB, SYSTEM_FILE, Sources};
 use crate::mount::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder};
 use crate::mount::{device, table};
+use crate::priority::threads;
 use crate::transfer::user::{Identity, UserThread};
 
 /// Bound on one question.
@@ -58,9 +62,10 @@ pub fn facts(sources: &Sources, questions: &Questions) -> Facts {
         memory: memory(),
         cgroup: cgroup_limit(),
         leftovers: usable.map(leftovers).unwrap_or_default(),
+        priority: threads::possible().map_err(reason),
         descriptors: (descriptors.current.unwrap_or(u64::MAX), descriptors.maximum.unwrap_or(u64::MAX)),
         clocks: clocks(questions),
-        now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        now: allocation::now(),
     }
 }
 
@@ -90,9 +95,23 @@ fn parameters(config: &Config, sources: &Sources) -> Parameters {
         user: config.user.clone(),
         job_id: config.job_id.clone(),
         in_job: config.job_id != NO_JOB && !sources.environment.contains_key("SCR_JOB_ID"),
-        end_time: config.advice.end_time,
+        end_time: end_time(config, sources),
         cache_bytes: config.cache_bytes,
     }
+}
+
+/// As scrfs-run finds it.
+fn end_time(config: &Config, sources: &Sources) -> Result<Option<u64>, Reason> {
+    let environment = sources.environment.iter().map(|(name, value)| (name.into(), value.clone()));
+    let environment: BTreeMap<OsString, OsString> = environment.collect();
+    let known = config.advice.end_time;
+    if known > allocation::now() || allocation::is_users(known, &environment) {
+        return Ok(Some(known));
+    }
+    let question = allocation::question(&environment);
+    let question =
+        question.ok_or_else(|| "neither SCRFS_END_TIME nor the scheduler's environment has it".to_owned())?;
+    allocation::end_time(&question, environment)
 }
 
 fn find(name: &str, path: &[PathBuf]) -> Option<PathBuf> {
@@ -330,6 +349,7 @@ fn clocks(questions: &Questions) -> Vec<(String, Result<Skew, Reason>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocation::SLURM_JOB;
     use std::time::Instant;
 
     #[test]
@@ -342,6 +362,26 @@ mod tests {
         let begun = Instant::now();
         assert!(shell("exec sleep 600").unwrap_err().contains("no answer"));
         assert!(begun.elapsed() < LIMIT * 10);
+    }
+
+    #[test]
+    fn the_end_of_a_job_is_set_or_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let squeue = dir.path().join("squeue");
+        fs::write(&squeue, "#!/bin/sh\necho 1:00:00\n").unwrap();
+        fs::set_permissions(&squeue, fs::Permissions::from_mode(0o755)).unwrap();
+        let end = |set: &[(&str, &str)]| {
+            let path = [("PATH", dir.path().to_str().unwrap())];
+            let set = set.iter().chain(&path).map(|(name, value)| (name.into(), value.into()));
+            let sources = Sources::of_process(set.collect::<Vec<_>>()).unwrap();
+            let config = Config::load(&sources, |_| Ok(None)).unwrap();
+            end_time(&config, &sources)
+        };
+        // Slurm 22.05 does not set it.
+        let left = end(&[(SLURM_JOB, "77")]).unwrap().unwrap().saturating_sub(allocation::now());
+        assert!((3500..=3600).contains(&left), "{left}");
+        assert_eq!(end(&[(SLURM_JOB, "77"), ("SCRFS_END_TIME", "5")]), Ok(Some(5)));
+        assert!(end(&[]).unwrap_err().contains("SCRFS_END_TIME"));
     }
 
     #[test]

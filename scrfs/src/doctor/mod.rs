@@ -8,7 +8,7 @@
 pub mod checks;
 pub mod facts;
 pub mod gather;
-mod skew;
+pub mod skew;
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! The log of a process, on its standard error. A log that cannot be written is no reason for anything to fail: what is
 //! lost is counted, and the log says how much it was once it can be written again.
 //!
-//! A daemon's standard error is a file, which is bounded: [`keep_bounded`].
+//! A daemon's standard error is a file, which is bounded: [`keep_bounded`]. So is that of a coordinator of `scrfs try`.
 
 mod outlet;
 mod rotation;

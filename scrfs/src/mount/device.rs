@@ -35,7 +35,8 @@ pub fn mount(mount_point: &Path, control: &Path) -> Result<OwnedFd, MountError> 
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     );
-    let data = std::ffi::CString::new(options).map_err(|_| MountError::Start("mount options".into()))?;
+    let data =
+        std::ffi::CString::new(options).map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     // What is opened stays what it is, whatever is renamed meanwhile.
     let target = open_path(mount_point).map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;

@@ -24,8 +24,6 @@ const START_SECONDS: u64 = 60;
 const END_SECONDS: u64 = 20;
 /// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
 const COPY_SECONDS: u64 = 3;
-/// Between an error's text and its hint, on the supervisor's standard output.
-const HINT: char = '\u{1f}';
 
 /// Mounts, and returns when the mount answers; with `foreground` when it is gone again, and that runs when it answers.
 pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result<(), MountError> {
@@ -112,14 +110,14 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
             let _ = child.wait();
             let log = places.log();
             Err(if ended {
-                MountError::Start(format!("the daemon ended at its start; see {}", log.display()))
+                MountError::told("", "the daemon ended at its start", &log)
             } else {
                 MountError::Timeout { what: "the start of the daemon", seconds: START_SECONDS }
             })
         }
         reason => {
             let _ = child.wait();
-            Err(MountError::Start(reason.replace(HINT, "\nhint: ")))
+            Err(MountError::told(reason, "", &places.log()))
         }
     }
 }
@@ -143,8 +141,7 @@ pub fn supervise(options: &Options) -> Result<(), MountError> {
         })
     })();
     if let Err(error) = &started {
-        let hint = error.hint().map(|hint| format!("{HINT}{hint}")).unwrap_or_default();
-        say(&format!("{error}{hint}"));
+        say(&error.line());
     }
     started
 }
@@ -222,7 +219,10 @@ fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
 /// Has the supervisor replace its worker by one from the program file that is there now; returns when that answers.
 pub fn reload(mount_point: &Path) -> Result<(), MountError> {
     let (point, control) = mounted(mount_point)?;
-    let nobody = || MountError::Start("its supervisor is gone; unmount it and mount it again".into());
+    let nobody = || MountError::Start {
+        reason: "its supervisor is gone".into(),
+        hint: format!("unmount it and mount it again: scrfs umount --force {}", point.display()),
+    };
     let supervisor = supervisor_of(&control).and_then(open_process).ok_or_else(nobody)?;
     let worker = holder(&control, WORKER_LOCK).and_then(open_process);
     rustix::process::pidfd_send_signal(&supervisor, Signal::HUP)

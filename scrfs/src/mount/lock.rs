@@ -102,4 +102,48 @@ mod tests {
         drop(lock);
         assert_eq!(supervisor_of(dir.path()), None);
     }
+
+    const STRANGER: u32 = 54_321;
+
+    #[test]
+    fn a_foreign_file_or_process_holds_nothing() {
+        use std::os::unix::process::CommandExt;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(WORKER_LOCK);
+        let held = || {
+            let file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+            file
+        };
+        let says = |pid: u32| std::fs::write(&path, format!("{pid}\n")).unwrap();
+        let file = held();
+        says(std::process::id());
+        assert_eq!(holder(dir.path(), WORKER_LOCK), Some(std::process::id()));
+        // A process that is another user's, one that is not there, and none.
+        let mut child = std::process::Command::new("sleep").arg("60").uid(STRANGER).spawn().unwrap();
+        says(child.id());
+        assert_eq!(holder(dir.path(), WORKER_LOCK), None, "a stranger's process");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for text in ["", "0\n", "-1\n", "no number\n", "99999999999999999999\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(holder(dir.path(), WORKER_LOCK), None, "{text:?}");
+        }
+        // A file that is another user's, a pipe, and a link to the right one.
+        says(std::process::id());
+        std::os::unix::fs::chown(&path, Some(STRANGER), None).unwrap();
+        assert_eq!(holder(dir.path(), WORKER_LOCK), None, "a stranger's file");
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
+        assert_eq!(holder(dir.path(), "link"), None);
+        let pipe = nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU);
+        pipe.unwrap();
+        assert_eq!(holder(dir.path(), "pipe"), None);
+        drop(file);
+        assert_eq!(holder(dir.path(), WORKER_LOCK), None, "nobody holds it");
+    }
 }

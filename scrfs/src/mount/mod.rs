@@ -12,13 +12,15 @@
 //!
 //! When a worker dies the supervisor starts another on the same connection. It takes over what [`crate::keep`] has, and
 //! programs see nothing but a pause. `scrfs reload` is the same step on purpose, with the program file that is there then.
-//! If workers die again and again, the supervisor unmounts lazily, mounts afresh and starts another: programs' open files
-//! are lost to them (ENOTCONN), names are not.
+//! If workers die again and again by their own fault, the supervisor unmounts lazily, mounts afresh and starts another:
+//! programs' open files are lost to them (ENOTCONN), names are not. Where the node is short of memory, processes,
+//! descriptors, room or inodes, it tries again until there are some: the mount stays, and programs wait.
 
 pub mod device;
 pub mod jobs;
 pub mod launch;
 mod limits;
+mod lives;
 pub(crate) mod lock;
 mod mount_point;
 pub mod places;
@@ -36,7 +38,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::control::StoreRule;
+use crate::daemon::NodeError;
 use crate::path::RelPath;
+use crate::remedy;
+use crate::store::StoreError;
 use crate::store::private::Problem;
 
 /// What a mount is made from; the same in all three processes.
@@ -64,6 +69,8 @@ pub struct Options {
     pub store_rules: Vec<StoreRule>,
     /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
     pub cache_bytes: u64,
+    /// `SCRFS_CONTROL_BYTES`; 0: no bound.
+    pub control_bytes: u64,
     /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
     pub checkpoint_path: RelPath,
     /// Use kernel passthrough where it can be had.
@@ -246,10 +253,18 @@ pub enum MountError {
     },
     /// The node could not be started.
     #[error("node: {0}")]
-    Node(String),
-    /// The daemon did not come up; its own words.
-    #[error("{0}")]
-    Start(String),
+    Node(#[source] NodeError),
+    /// A worker could not start; it has logged what is missing.
+    #[error("the node is short of memory, processes, descriptors, room or inodes; see the lines before")]
+    Short,
+    /// The daemon did not come up.
+    #[error("{reason}")]
+    Start {
+        /// In its own words.
+        reason: String,
+        /// What to do about it.
+        hint: String,
+    },
     /// What was to be saved first is not, so the job's mount stays.
     #[error("job {job_id}: not saved, so nothing is unmounted: {why}")]
     NotSaved {
@@ -268,10 +283,46 @@ pub enum MountError {
     },
 }
 
+/// What passes when others give something back.
+const SHORTAGES: [i32; 6] =
+    [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOSPC, libc::EDQUOT];
+
+/// A call failed as the node, or this process, is short of memory, processes, descriptors, room or inodes.
+pub fn is_shortage(error: &(dyn std::error::Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| {
+        cause.raw_os_error().is_some_and(|errno| SHORTAGES.contains(&errno))
+            || cause.kind() == io::ErrorKind::OutOfMemory
+    })
+}
+
+/// Between an error's text and its hint, on the standard output of a supervisor.
+const HINT: char = '\u{1f}';
+
 impl MountError {
-    /// What a person can do about it, if that is known.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
+    /// It may pass by itself: a shortage, or a node that is slow.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::Short | Self::Timeout { .. }) || is_shortage(self)
+    }
+
+    /// For the process that started this one.
+    fn line(&self) -> String {
+        format!("{self}{HINT}{}", self.hint())
+    }
+
+    /// The other end of [`MountError::line`]. `nothing`: what it means that nothing was said; the log may say more.
+    fn told(line: &str, nothing: &str, log: &Path) -> Self {
+        let line = line.trim_end();
+        let (reason, hint) = match line.split_once(HINT) {
+            Some((reason, hint)) => (reason, hint.to_owned()),
+            None => (line, format!("its log may say why: {}", log.display())),
+        };
+        Self::Start { reason: if reason.is_empty() { nothing } else { reason }.to_owned(), hint }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(&self) -> String {
+        match self {
             Self::MountPoint { path, .. } => match path.symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     format!("make it: mkdir -p {}", path.display())
@@ -291,9 +342,8 @@ impl MountError {
             Self::StoreLeft { base, cache } => {
                 format!("list {} too; or give the files up: rm -r {}", base.display(), cache.display())
             }
-            Self::Record { path, .. } => {
-                let control = path.parent().unwrap_or(path).display();
-                format!("put it back as it was; or give this node's part up: rm -r {control}")
+            Self::Record { path, .. } | Self::Node(NodeError::Store(StoreError::TooLarge { path, .. })) => {
+                damaged(path)
             }
             Self::Elsewhere { pid, .. } => {
                 format!("end the programs of that namespace; or end the daemon under them: kill {pid}")
@@ -329,15 +379,37 @@ impl MountError {
                 io::ErrorKind::NotFound => "load the kernel module: modprobe fuse".into(),
                 _ => "/dev/fuse must be readable and writable for this user".into(),
             },
-            Self::Io { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => "see that the path is right".into(),
-                io::ErrorKind::PermissionDenied => "run this as root, or with a directory of your own".into(),
-                io::ErrorKind::StorageFull => "make room there, or name another directory".into(),
-                _ => return None,
+            Self::Io { source, .. }
+            | Self::Node(
+                NodeError::Directory { source, .. }
+                | NodeError::Start(source)
+                | NodeError::Store(StoreError::InDoubt { source, .. }),
+            ) => remedy::of(source).into(),
+            Self::NotYours { owner, .. } => format!("ask {owner}, or do it as root"),
+            Self::Left(_) => "end what uses these, see that they may be removed, and try again".into(),
+            Self::Name { what, .. } => {
+                format!("name another {what}: without `/`, not `.` or `..`, at most 255 bytes")
+            }
+            Self::Node(NodeError::Store(StoreError::Failed { path, source, .. })) => match source.kind() {
+                io::ErrorKind::InvalidData => damaged(path),
+                _ => remedy::of(source).into(),
             },
-            _ => return None,
-        })
+            Self::Short => {
+                "see what is short: free, df, df -i, ulimit -a; make some of it free, and try again".into()
+            }
+            Self::Start { hint, .. } => hint.clone(),
+            Self::Timeout { .. } => {
+                "the node is very busy, or a file system does not answer: see `uptime` and `dmesg`, and try again"
+                    .into()
+            }
+        }
     }
+}
+
+/// For a record in a control directory that cannot be read.
+fn damaged(record: &Path) -> String {
+    let control = record.parent().unwrap_or(record).display();
+    format!("put it back as it was; or give this node's part up: rm -r {control}")
 }
 
 /// Makes a [`MountError::Io`].

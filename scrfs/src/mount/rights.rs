@@ -85,10 +85,11 @@ const REFUSED: &[i64] = &[
 /// And by a worker: it starts no program and mounts nothing.
 const REFUSED_TO_WORKERS: &[i64] = &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_mount];
 
-/// Gives up what `process` does not need, if it is root's. Before it has threads: each has its own rights.
-pub(super) fn give_up(process: Process) {
+/// Gives up what `process` does not need, if it is root's; says what it could not. Before it has threads: each has its own
+/// rights.
+pub(super) fn give_up(process: Process) -> Vec<String> {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return Vec::new();
     }
     let steps: [(&str, Result<(), String>); 4] = [
         ("capabilities", reduce(process)),
@@ -99,11 +100,15 @@ pub(super) fn give_up(process: Process) {
         }),
         ("system calls", refuse(process)),
     ];
-    for (what, outcome) in steps {
-        if let Err(error) = outcome {
-            tracing::warn!(%error, "{what} cannot be given up");
-        }
-    }
+    let failed = steps.into_iter().filter_map(|(what, outcome)| Some((what, outcome.err()?)));
+    let told = failed.map(|(what, error)| {
+        tracing::warn!(%error, "{what} cannot be given up");
+        format!(
+            "the daemon keeps {what} that it does not need: {error}; it serves all the same, and whoever could take it over \
+             would have them: let it run with CAP_SETPCAP, on a kernel with seccomp"
+        )
+    });
+    told.collect()
 }
 
 fn keeps(process: Process, capability: Capability) -> bool {
@@ -139,4 +144,40 @@ fn refuse(process: Process) -> Result<(), String> {
     let program: seccompiler::BpfProgram =
         filter.and_then(TryInto::try_into).map_err(|error| error.to_string())?;
     seccompiler::apply_filter(&program).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+    use nix::sched::{CloneFlags, unshare};
+    use nix::unistd::{chroot, execv};
+
+    use super::*;
+
+    /// What the calls of a process say that it may do, and those that it may not: tried in a thread, which alone has the
+    /// filter.
+    fn tried(process: Option<Process>) -> [Result<(), Errno>; 3] {
+        let thread = std::thread::spawn(move || {
+            if let Some(process) = process {
+                rustix::thread::set_no_new_privs(true).unwrap();
+                refuse(process).unwrap();
+            }
+            [
+                // A namespace of descriptors, to which everybody has the right.
+                unshare(CloneFlags::CLONE_FILES),
+                chroot("/no/such/directory"),
+                execv(c"/no/such/program", &[c"x"]).map(|_| ()),
+            ]
+        });
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn calls_that_are_given_up_are_refused() {
+        let none = Err(Errno::ENOENT);
+        assert_eq!(tried(None), [Ok(()), none, none]);
+        let refused = Err(Errno::EPERM);
+        assert_eq!(tried(Some(Process::Supervisor)), [refused, refused, none], "it starts workers");
+        assert_eq!(tried(Some(Process::Worker)), [refused; 3]);
+    }
 }

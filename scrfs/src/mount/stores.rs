@@ -109,7 +109,8 @@ pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), Mo
     let chosen = &entries[primary].base;
     let stores: Vec<CacheStore> =
         (0..entries.len()).map(|at| told(&entries[at], at == primary, others.contains(&at), why)).collect();
-    let text = serde_json::to_vec_pretty(&stores).map_err(|e| MountError::Start(e.to_string()))?;
+    let text = serde_json::to_vec_pretty(&stores)
+        .map_err(|e| failed("cannot record", control.join(RECORD))(e.into()))?;
     let kept = store.commit(RECORD, &text);
     kept.map_err(|e| failed("cannot record", control.join(RECORD))(io::Error::other(e)))?;
     let warnings: Vec<String> = stores.iter().filter_map(CacheStore::warning).collect();

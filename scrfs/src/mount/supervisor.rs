@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use super::lives::{Life, Lives, Next, SHORT_LIFE};
 use super::lock::{Lock, SUPERVISOR_LOCK};
 use super::places::Places;
 use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
@@ -19,11 +20,13 @@ use crate::keep::{Keep, Mode, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
 const WORKER_BOUND: Duration = Duration::from_secs(30);
+/// Between the end of a worker's output and its own end.
+const PIPE_BOUND: Duration = Duration::from_secs(1);
 const END_BOUND: Duration = Duration::from_secs(5);
-/// A worker that dies sooner than this was not started well.
-const SHORT_LIFE: Duration = Duration::from_secs(10);
-/// So many short lives in a row are the end.
-const SHORT_LIVES_MAX: u32 = 5;
+/// Until it is tried again to wait for a worker.
+const POLL_PAUSE: Duration = Duration::from_millis(100);
+/// A worker's exit code when the node was short of what its start needs (`EX_TEMPFAIL`).
+pub const SHORTAGE: u8 = 75;
 /// What a worker says when it is ready.
 pub(super) const READY: &str = "ready";
 
@@ -76,6 +79,8 @@ impl Drop for Device {
 enum Ended {
     /// The worker did; how.
     Worker(ExitStatus),
+    /// It did before it served: somebody killed it.
+    Early(ExitStatus),
     /// SIGTERM or SIGINT came.
     Told,
     /// SIGHUP came: a new worker is to take over.
@@ -98,24 +103,15 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
     let mut programs = Programs::new();
     let mut device = Device::mount(options, places)?;
     let mut ready = Some(ready);
-    let mut short_lives = 0;
-    let mut afresh: Option<Instant> = None;
+    let mut lives = Lives::default();
     loop {
         let started = Instant::now();
-        let outcome = start_worker(&device, options, programs.next()).and_then(|started| {
-            let worker = match started {
-                Started::Serves(worker) => worker,
-                Started::Killed(status) => return Ok(Ended::Worker(status)),
-            };
-            if device.keep.mode() == Some(Mode::Plain) {
-                read_ahead::widen(&options.mount_point);
-            }
+        let outcome = serve(&device, options, places, (&signals, &programs), || {
             if let Some(ready) = ready.take() {
                 ready();
             }
-            wait(worker, &signals, || end_mount(options, places))
         });
-        let short = match outcome {
+        let life = match outcome {
             Ok(Ended::Told) => return Ok(()),
             Ok(Ended::Worker(status)) if status.success() => {
                 tracing::info!(mount_point = %options.mount_point.display(), "unmounted");
@@ -123,43 +119,113 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
             }
             Ok(Ended::Worker(status)) => {
                 tracing::error!(%status, "the worker died; another takes over");
-                // SIGKILL is somebody's doing, not its own: that it will come again is not to be feared.
-                status.signal() != Some(libc::SIGKILL) && started.elapsed() < SHORT_LIFE
+                let short = status.signal() != Some(libc::SIGKILL) && started.elapsed() < SHORT_LIFE;
+                if short { Life::Short } else { Life::Served }
+            }
+            Ok(Ended::Early(status)) => {
+                tracing::error!(%status, "the worker was killed before it served; another takes over");
+                Life::Killed
             }
             Ok(Ended::Replaced) => {
                 tracing::info!("told to reload");
                 programs.reload();
-                false
+                Life::Served
             }
             Err(error) if ready.is_some() => {
                 drop(device);
                 sweep(&options.mount_point);
                 return Err(error);
             }
+            Err(error) if error.is_shortage() => {
+                tracing::error!(%error, "the worker cannot start, as the node is short of something; tried again");
+                // Or a new program hangs at its start.
+                if matches!(error, MountError::Timeout { .. }) {
+                    programs.fall_back();
+                }
+                Life::Shortage
+            }
             Err(error) => {
                 tracing::error!(%error, "the worker does not start");
                 programs.fall_back();
-                true
+                Life::Short
             }
         };
-        short_lives = if short { short_lives + 1 } else { 0 };
+        let next = lives.ended(life, Instant::now());
         let gone = device.is_gone();
-        if gone && !is_mounted(options, places) {
-            tracing::info!("unmounted when there was no worker");
-            return Ok(());
+        let rest = match next {
+            _ if gone && !is_mounted(options, places) => {
+                tracing::info!("unmounted when there was no worker");
+                return Ok(());
+            }
+            Next::Worker(pause) if !gone => signals.rest(pause),
+            Next::GiveUp => {
+                drop(device);
+                sweep(&options.mount_point);
+                return Err(MountError::Start {
+                    reason: "no worker has lived for minutes; giving up".into(),
+                    hint: format!("the log says why: {}", places.log().display()),
+                });
+            }
+            Next::Worker(pause) | Next::Afresh(pause) => {
+                drop(device);
+                sweep(&options.mount_point);
+                // Requests in flight and open handles are lost to their programs; names and files are not.
+                tracing::error!("no worker can take over: mounting afresh");
+                let rest = signals.rest(pause);
+                device = match mount_afresh(options, places, &signals, &mut lives)? {
+                    Some(device) => device,
+                    None => return Ok(()),
+                };
+                rest
+            }
+        };
+        match rest {
+            Rest::Over => {}
+            Rest::Reload => programs.reload(),
+            Rest::Told => {
+                end_mount(options, places);
+                return Ok(());
+            }
         }
-        if short_lives < SHORT_LIVES_MAX && !gone {
-            continue;
+    }
+}
+
+/// Has a worker serve, and waits for its end, or for a signal. `serves` runs when it does.
+fn serve(
+    device: &Device,
+    options: &Options,
+    places: &Places,
+    (signals, programs): (&Signals, &Programs),
+    serves: impl FnOnce(),
+) -> Result<Ended, MountError> {
+    let worker = match start_worker(device, options, places, programs.next())? {
+        Started::Serves(worker) => worker,
+        Started::Killed(status) => return Ok(Ended::Early(status)),
+    };
+    if device.keep.mode() == Some(Mode::Plain) {
+        read_ahead::widen(&options.mount_point);
+    }
+    serves();
+    wait(worker, signals, || end_mount(options, places))
+}
+
+/// `None`: told to end before that was possible.
+fn mount_afresh(
+    options: &Options,
+    places: &Places,
+    signals: &Signals,
+    lives: &mut Lives,
+) -> Result<Option<Device>, MountError> {
+    loop {
+        let error = match Device::mount(options, places) {
+            Ok(device) => return Ok(Some(device)),
+            Err(error) => error,
+        };
+        let Some(pause) = lives.not_mounted(error.is_shortage(), Instant::now()) else { return Err(error) };
+        tracing::error!(%error, "cannot be mounted afresh; tried again");
+        if matches!(signals.rest(pause), Rest::Told) {
+            return Ok(None);
         }
-        drop(device);
-        sweep(&options.mount_point);
-        if afresh.replace(Instant::now()).is_some_and(|last| last.elapsed() < SHORT_LIFE * SHORT_LIVES_MAX) {
-            return Err(MountError::Start("workers keep dying; giving up".into()));
-        }
-        // Requests in flight and open handles are lost to their programs; names and files are not.
-        tracing::error!("no worker can take over: mounting afresh");
-        short_lives = 0;
-        device = Device::mount(options, places)?;
     }
 }
 
@@ -191,6 +257,32 @@ impl Signals {
             || Ok(Self { end: pipe(&[libc::SIGTERM, libc::SIGINT])?.into(), reload: pipe(&[libc::SIGHUP])? });
         watch().map_err(failed("cannot watch for signals", "/proc/self"))
     }
+
+    /// Waits so long, or until a signal comes.
+    fn rest(&self, pause: Duration) -> Rest {
+        if !any_readable(&[self.end.as_fd(), self.reload.as_fd()], Instant::now() + pause) {
+            Rest::Over
+        } else if readable(self.end.as_fd(), Instant::now()) {
+            Rest::Told
+        } else {
+            self.take_reload();
+            Rest::Reload
+        }
+    }
+
+    /// Several at once are one.
+    fn take_reload(&self) {
+        while (&self.reload).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
+    }
+}
+
+/// How a pause went.
+enum Rest {
+    Over,
+    /// SIGTERM or SIGINT came.
+    Told,
+    /// SIGHUP came.
+    Reload,
 }
 
 /// Which program file a worker is started from: the one that is now where this one was started from, and this one itself
@@ -230,9 +322,15 @@ enum Started {
 }
 
 /// Starts a worker and waits until it serves. Its standard input is the device.
-fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<Started, MountError> {
+fn start_worker(
+    device: &Device,
+    options: &Options,
+    places: &Places,
+    program: &Path,
+) -> Result<Started, MountError> {
     let io = |doing| failed(doing, program);
     let keepers = device.keep.keepers();
+    crate::faults::hit("worker.spawn").map_err(io("cannot start"))?;
     let connection = device.connection.try_clone().map_err(io("cannot share the device with"))?;
     let mut child = Command::new(program)
         .arg("worker")
@@ -262,14 +360,19 @@ fn start_worker(device: &Device, options: &Options, program: &Path) -> Result<St
     if said.trim() == READY {
         return Ok(Started::Serves(Worker { child, pidfd }));
     }
-    if let Ok(Some(status)) = child.try_wait()
-        && status.signal() == Some(libc::SIGKILL)
-    {
-        return Ok(Started::Killed(status));
-    }
+    // Its pipe closes a moment before it has ended.
+    let _ = readable(pidfd.as_fd(), until.min(Instant::now() + PIPE_BOUND));
+    let ended = child.try_wait().ok().flatten();
     let _ = child.kill();
     let _ = child.wait();
-    Err(MountError::Start(if said.trim().is_empty() { "the worker ended at its start".into() } else { said }))
+    match ended {
+        Some(status) if status.signal() == Some(libc::SIGKILL) => Ok(Started::Killed(status)),
+        Some(status) if status.code() == Some(SHORTAGE.into()) => Err(MountError::Short),
+        None if said.trim().is_empty() => {
+            Err(MountError::Timeout { what: "the start of a worker", seconds: WORKER_BOUND.as_secs() })
+        }
+        _ => Err(MountError::told(&said, "the worker ended at its start", &places.log())),
+    }
 }
 
 fn pidfd_of(child: &Child) -> std::io::Result<OwnedFd> {
@@ -341,9 +444,13 @@ fn wait(mut worker: Worker, signals: &Signals, end_mount: impl FnOnce()) -> Resu
     loop {
         let mut fds = [&worker.pidfd.as_fd(), &signals.end.as_fd(), &signals.reload.as_fd()]
             .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
-        match poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed("cannot wait for", "the worker")(error.into())),
+        if let Err(error) = poll(&mut fds, None)
+            && error != rustix::io::Errno::INTR
+        {
+            // Short of memory, which passes: the worker serves meanwhile.
+            tracing::warn!(%error, "cannot wait for the worker; tried again");
+            std::thread::sleep(POLL_PAUSE);
+            continue;
         }
         let [ended, told, reload] = fds.map(|fd| !fd.revents().is_empty());
         if ended {
@@ -355,8 +462,7 @@ fn wait(mut worker: Worker, signals: &Signals, end_mount: impl FnOnce()) -> Resu
             return Ok(Ended::Told);
         }
         if reload {
-            // Several at once are one.
-            while (&signals.reload).read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
+            signals.take_reload();
             let _ = worker.child.kill();
             reap(&mut worker)?;
             return Ok(Ended::Replaced);

@@ -29,9 +29,10 @@ const KEEPER_BOUND: std::time::Duration = std::time::Duration::from_secs(10);
 /// `state`, an inherited descriptor.
 pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let connection = Arc::new(take_connection()?);
+    crate::faults::hit("worker.start").map_err(failed("cannot begin with", &options.mount_point))?;
     let state = std::path::PathBuf::from(format!("/proc/self/fd/{state}"));
     let keep = Arc::new(Keep::open(&state).map_err(failed("cannot map the state memory", &state))?);
-    prepare_process();
+    let kept = prepare_process();
     let places = Places::of(options)?;
     crate::log::keep_bounded(&places.log());
     let tree = places.tree();
@@ -42,7 +43,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     // Numbers of descriptors are a predecessor's: nothing else is opened before they are taken.
     let keepers = Keepers::find(&keep).map_err(failed("cannot look for", "a keeper"))?;
     let chosen = checkpoint_path::in_force(&places.control, &options.checkpoint_path)
-        .map_err(|e| MountError::Start(e.to_string()))?;
+        .map_err(|e| MountError::Node(e.into()))?;
     let stores = super::stores::in_use(options, &places.control)?;
     let fs = FileSystem::with_stores(chosen.path.clone(), Arc::clone(&keep), Arc::clone(&stores))
         .map_err(failing("cannot open the tree"))?;
@@ -64,6 +65,9 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
     fuse::remember_names(&fs, &connection);
     let node = start_node(options, &places, &stores, &fs, chosen)?;
+    for text in &kept {
+        node.warn(text);
+    }
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
     let adapter = fuse::Options { passthrough: options.passthrough };
@@ -80,7 +84,10 @@ fn start_node(
     fs: &Arc<FileSystem>,
     checkpoint_path: Chosen,
 ) -> Result<Arc<Node>, MountError> {
-    let host = nix::unistd::gethostname().map_err(|e| MountError::Node(format!("no host name: {e}")))?;
+    let host = nix::unistd::gethostname().map_err(|e| MountError::Start {
+        reason: format!("no host name: {e}"),
+        hint: "see that this node has one, in UTF-8: hostname".into(),
+    })?;
     let mount_point = options.mount_point.clone();
     let supervisor = rustix::process::getppid();
     let config = NodeConfig {
@@ -96,11 +103,12 @@ fn start_node(
         coordinator_wait: options.coordinator_wait,
         operators: options.operator_group.as_deref().and_then(group),
         cache_bytes: options.cache_bytes,
+        control_bytes: options.control_bytes,
         stores: super::stores::recorded(&places.control),
         on_stop: Arc::new(move || stop(supervisor, &mount_point)),
         on_reload: Arc::new(move || reload(supervisor)),
     };
-    Node::start(config, Arc::clone(fs) as _).map_err(|e| MountError::Node(e.to_string()))
+    Node::start(config, Arc::clone(fs) as _).map_err(MountError::Node)
 }
 
 fn group(name: &str) -> Option<u32> {
@@ -151,19 +159,23 @@ fn end_on_panic() {
     }));
 }
 
-/// Before any thread is started, for they inherit it.
-fn prepare_process() {
+/// Before any thread is started, for they inherit it. Says what rights could not be given up.
+fn prepare_process() -> Vec<String> {
     end_on_panic();
     // The kernel has applied the caller's.
     rustix::process::umask(Mode::empty());
     limits::raise();
     limits::be_spared(limits::Part::Worker);
-    rights::give_up(rights::Process::Worker);
+    let mut kept = rights::give_up(rights::Process::Worker);
     // With CAP_FSETID in effect, programs' writes through this process would keep suid and sgid bits. The process raises
     // CAP_FSETID for single calls only.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_FSETID).unwrap_or(false)
         && let Err(error) = caps::drop(None, CapSet::Effective, Capability::CAP_FSETID)
     {
-        tracing::error!(%error, "CAP_FSETID cannot be dropped: writes will not clear suid bits");
+        tracing::error!(%error, "CAP_FSETID cannot be dropped");
+        kept.push(format!(
+            "CAP_FSETID cannot be dropped: {error}; programs' writes do not clear suid bits here"
+        ));
     }
+    kept
 }

@@ -3,13 +3,15 @@
 //! On a real node every core runs a rank of the program, and while one rank waits for a marker the others spin. Without
 //! preference each hand-over of ours stands behind their time slices. So for as long as somebody waits, this node's daemon
 //! and coordinator come first; else they are processes like any other, and background work is nice. [`due`] decides;
-//! [`threads`] is the kernel's side.
+//! [`budget`] says how much they may take of the processors so; [`threads`] is the kernel's side.
 
+pub mod budget;
 pub mod threads;
 
 use std::time::{Duration, Instant};
 
-/// No single wait is preferred for longer: what takes minutes is bound by disks and networks, not by processors.
+/// No single wait is preferred for longer without a sign that something is done for it: an order of the lead, or progress
+/// of its encoding.
 pub const WAIT_MAX: Duration = Duration::from_mins(2);
 /// After the last order of the lead: more is likely, and both ways cost a few hundred system calls.
 pub const LINGER: Duration = Duration::from_millis(100);
@@ -88,6 +90,14 @@ mod tests {
             // One that is too old hides no other.
             (&[(Wait::Marker, 0.0), (Wait::Seal, 9.0)], limit + 1.0, Some((Wait::Seal, 9.0 + limit))),
             (&[(Wait::Open, 0.0), (Wait::Directory, 0.0)], limit + 1.0, None),
+            // A marker that waits for an encode of ten minutes, of which there was progress a moment ago.
+            (
+                &[(Wait::Marker, 0.0), (Wait::Seal, 599.8), (Wait::Order, 599.8)],
+                600.0,
+                Some((Wait::Seal, 599.8 + limit)),
+            ),
+            // And one that has stopped.
+            (&[(Wait::Marker, 0.0), (Wait::Seal, 599.8), (Wait::Order, 599.8)], 600.0 + limit, None),
         ];
         for (nth, (waits, now, want)) in table.iter().enumerate() {
             let waits = waits.iter().map(|(wait, since)| (*wait, at(*since)));

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -24,6 +25,8 @@ const RESET_ON_FORK: u64 = 1;
 const COORDINATOR: &str = "scrfs-coordinator";
 /// More threads than a coordinator or a daemon ever has.
 const THREADS_MAX: usize = 4096;
+/// So many of them are raised at a time, the oldest first: what has more is no coordinator.
+const RAISED_MAX: usize = 32;
 
 /// How threads are preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +101,12 @@ fn set(tid: i32, attributes: Attributes) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The best means that the kernel grants.
+fn first_that_works(set: impl Fn(Means) -> io::Result<()>) -> io::Result<Means> {
+    let with = |means| set(means).map(|()| means);
+    with(Means::RoundRobin).or_else(|_| with(Means::Nice))
+}
+
 /// A process by its directory in /proc, which stays its own however numbers are used again.
 struct Process {
     directory: OwnedFd,
@@ -143,31 +152,53 @@ impl Process {
         Ok(threads)
     }
 
+    /// Processor time that a thread has had; `None`: it has ended, or the kernel does not tell.
+    fn ran(&self, tid: i32) -> Option<Duration> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let path = format!("task/{tid}/schedstat");
+        let file = rustix::fs::openat(&self.directory, path, flags, Mode::empty()).ok()?;
+        let mut text = [0; 64];
+        let bytes = rustix::io::read(&file, &mut text).ok()?;
+        let text = std::str::from_utf8(text.get(..bytes)?).ok()?;
+        text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    }
+
     fn has(&self, tid: i32) -> bool {
         rustix::fs::statat(&self.directory, format!("task/{tid}"), rustix::fs::AtFlags::empty()).is_ok()
     }
 }
 
+/// A thread that is raised.
+#[derive(Debug, Clone, Copy)]
+struct Raised {
+    /// How it was before.
+    former: Attributes,
+    /// Processor time that it had had when it was looked at last, and when that was.
+    ran: Option<Duration>,
+    at: Instant,
+}
+
 /// The threads of one process, and how they were before.
 pub struct Threads {
     process: Process,
-    former: BTreeMap<i32, Attributes>,
+    raised: BTreeMap<i32, Raised>,
+    most: usize,
     means: Option<Means>,
 }
 
 impl Threads {
     /// Of this process.
     pub fn own() -> io::Result<Self> {
-        Ok(Self::of(Process::open("/proc/self")?))
+        Ok(Self::of(Process::open("/proc/self")?, THREADS_MAX))
     }
 
     /// Of a coordinator that has connected: its pid and pidfd. Refused when it is not what it says.
     pub fn of_coordinator(pid: i32, held: impl AsFd) -> io::Result<Self> {
-        Ok(Self::of(Process::coordinator(pid, held.as_fd())?))
+        Ok(Self::of(Process::coordinator(pid, held.as_fd())?, RAISED_MAX))
     }
 
-    fn of(process: Process) -> Self {
-        Self { process, former: BTreeMap::new(), means: None }
+    fn of(process: Process, most: usize) -> Self {
+        Self { process, raised: BTreeMap::new(), most, means: None }
     }
 
     /// Prefers all threads that are not background ones, also those that have come since the last time.
@@ -175,8 +206,11 @@ impl Threads {
         let threads = self.process.threads()?;
         let mut means = self.means;
         for tid in threads {
-            if self.former.contains_key(&tid) {
+            if self.raised.contains_key(&tid) {
                 continue;
+            }
+            if self.raised.len() >= self.most {
+                break;
             }
             match self.raise_thread(tid, means) {
                 Ok(with) => means = means.or(with),
@@ -196,12 +230,11 @@ impl Threads {
         }
         let means = match known {
             Some(means) => set(tid, Attributes::of(means)).map(|()| means),
-            None => set(tid, Attributes::of(Means::RoundRobin))
-                .map(|()| Means::RoundRobin)
-                .or_else(|_| set(tid, Attributes::of(Means::Nice)).map(|()| Means::Nice)),
+            None => first_that_works(|means| set(tid, Attributes::of(means))),
         }?;
         if self.process.has(tid) {
-            self.former.insert(tid, former);
+            let (ran, at) = (self.process.ran(tid), Instant::now());
+            self.raised.insert(tid, Raised { former, ran, at });
             Ok(Some(means))
         } else {
             // The number was another's by then.
@@ -210,9 +243,26 @@ impl Threads {
         }
     }
 
+    /// Processor time that raised threads have had since this was asked for last, and at most that: of one that has ended
+    /// meanwhile it is not known, so that all the time counts.
+    pub fn take_stock(&mut self, now: Instant) -> Duration {
+        let mut used = Duration::ZERO;
+        let process = &self.process;
+        self.raised.retain(|tid, raised| {
+            let ran = process.ran(*tid);
+            used += match (raised.ran, ran) {
+                (Some(then), Some(now)) => now.saturating_sub(then),
+                _ => now.saturating_duration_since(raised.at),
+            };
+            (raised.ran, raised.at) = (ran, now);
+            ran.is_some() || process.has(*tid)
+        });
+        used
+    }
+
     /// Sets every thread back that is still there.
     pub fn give_back(&mut self) {
-        for (tid, former) in std::mem::take(&mut self.former) {
+        for (tid, Raised { former, .. }) in std::mem::take(&mut self.raised) {
             // Not a thread that got the number of one that has ended: that one was never raised, or by an administrator.
             let ours = attributes(tid).is_ok_and(Attributes::is_ours);
             if ours
@@ -226,6 +276,20 @@ impl Threads {
     }
 }
 
+/// How a process of this user's may be preferred, tried on a thread that ends with the trial.
+///
+/// # Errors
+/// The kernel refuses both means.
+pub fn possible() -> io::Result<Means> {
+    let trial = || {
+        set(0, Attributes::of(Means::RoundRobin))
+            .map(|()| Means::RoundRobin)
+            .or_else(|_| set(0, Attributes::of(Means::Nice)).map(|()| Means::Nice))
+    };
+    let thread = std::thread::Builder::new().name("priority".to_owned()).spawn(trial)?;
+    thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
         self.give_back();
@@ -234,7 +298,7 @@ impl Drop for Threads {
 
 impl std::fmt::Debug for Threads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Threads({} raised)", self.former.len())
+        write!(f, "Threads({} raised)", self.raised.len())
     }
 }
 
@@ -300,6 +364,65 @@ mod tests {
             drop(hold);
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    fn where_there_is_no_real_time_nice_must_do() {
+        let refused = || io::Error::from_raw_os_error(libc::EPERM);
+        let grants = |granted: &[Means]| {
+            first_that_works(|means| granted.contains(&means).then_some(()).ok_or_else(refused))
+        };
+        assert_eq!(grants(&[Means::RoundRobin, Means::Nice]).unwrap(), Means::RoundRobin);
+        assert_eq!(grants(&[Means::Nice]).unwrap(), Means::Nice);
+        assert_eq!(grants(&[]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // As the kernel does it: a thread of its own, since it stays nice without the right to be otherwise.
+        let thread = std::thread::spawn(|| {
+            // Whatever the process was started with.
+            rustix::process::setpriority_process(None, 0).unwrap();
+            let me = rustix::thread::gettid().as_raw_nonzero().get();
+            let mut own = Threads::own().unwrap();
+            let former = attributes(me).unwrap();
+            assert_eq!(own.raise_thread(me, Some(Means::Nice)).unwrap(), Some(Means::Nice));
+            let now = attributes(me).unwrap();
+            assert_eq!((now.policy, now.nice), (libc::SCHED_OTHER.unsigned_abs(), -20));
+            assert!(now.is_ours() && Means::Nice.word() == "nice -20");
+            own.give_back();
+            assert_eq!(attributes(me).unwrap(), former);
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_raised_threads_take_is_counted_also_of_those_that_have_ended() {
+        let mut own = Threads::own().unwrap();
+        let me = rustix::thread::gettid().as_raw_nonzero().get();
+        let usual = attributes(me).unwrap();
+        let raise = |own: &mut Threads, tid: i32, at: Instant| {
+            // As if: whether this process may raise anything is no matter here.
+            own.raised.insert(tid, Raised { former: usual, ran: own.process.ran(tid), at });
+        };
+        raise(&mut own, me, Instant::now());
+        let until = own.process.ran(me).expect("this kernel tells") + Duration::from_millis(30);
+        let mut sum = 0_u64;
+        while own.process.ran(me).unwrap() < until {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        let used = own.take_stock(Instant::now());
+        assert!((Duration::from_millis(25)..Duration::from_secs(5)).contains(&used), "{used:?}");
+        assert!(own.take_stock(Instant::now()) < Duration::from_millis(25), "counted twice");
+        // One that has ended counts as if it had run all the time, once.
+        let ended = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get()).join().unwrap();
+        let begun = Instant::now();
+        while own.process.has(ended) {
+            std::thread::yield_now();
+        }
+        own.raised.clear();
+        raise(&mut own, ended, begun);
+        assert_eq!(own.take_stock(begun + Duration::from_secs(3)), Duration::from_secs(3));
+        assert_eq!(own.take_stock(begun + Duration::from_secs(9)), Duration::ZERO);
     }
 
     #[test]

@@ -74,6 +74,15 @@ pub struct PriorityStatus {
     pub how: String,
 }
 
+impl PriorityStatus {
+    /// Why they are not preferred although somebody may wait for them; `None`: they are, or will be.
+    pub fn hindrance(&self) -> Option<&str> {
+        let hindered =
+            |how: &str| ["cannot be raised", "stepped back"].iter().any(|why| how.starts_with(why));
+        Some(self.how.as_str()).filter(|how| !self.raised && hindered(how))
+    }
+}
+
 /// One entry of `SCR_CACHE_BASE`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoreStatus {

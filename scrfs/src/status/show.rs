@@ -43,6 +43,8 @@ pub fn show(s: &NodeStatus) -> String {
     }
     if s.priority.raised {
         let _ = writeln!(text, "daemon and coordinator go first ({}): {}", s.priority.how, s.priority.why);
+    } else if let Some(why) = s.priority.hindrance() {
+        let _ = writeln!(text, "daemon and coordinator do not go before programs that spin: {why}");
     }
     if s.datasets.is_empty() {
         text.push_str("no datasets\n");

@@ -1,19 +1,23 @@
 //! Room that is kept back for the daemon's records, on a file system that programs or others may fill: a file that takes
 //! room and holds nothing. Of it a record gets what it needs when there is no other room, and it is filled up again when
-//! there is.
+//! there is. So are inodes, where the file system has only so many: empty files, of which one is removed for each that a
+//! record's new version, or a socket, needs.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::Store;
 
 /// The file.
 const NAME: &str = "reserve";
+/// Inodes kept back: each in a file of that name and its number.
+const INODES: u32 = 8;
 /// Bytes kept back, and at most this part of the file system.
 const LEAST: u64 = 4 << 20;
 const PART: u64 = 32;
@@ -40,12 +44,33 @@ pub struct Level {
     pub held: u64,
     /// Bytes that there should be.
     pub wanted: u64,
+    /// Inodes that there are.
+    pub inodes: u32,
+    /// Inodes that there should be; 0 where the file system has as many as are asked for.
+    pub inodes_wanted: u32,
 }
 
 impl Level {
     /// Some of it is in use.
     pub fn is_short(self) -> bool {
-        self.held < self.wanted
+        self.held < self.wanted || self.inodes < self.inodes_wanted
+    }
+}
+
+/// What there is none left of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Missing {
+    bytes: bool,
+    inodes: bool,
+}
+
+impl Missing {
+    /// For `bytes` more in a file system with this `room`. One that is full and says otherwise has its reasons: then bytes
+    /// are what may help.
+    fn of(room: &rustix::fs::StatVfs, bytes: u64) -> Self {
+        let inodes = room.f_files > 0 && room.f_ffree == 0;
+        let free = room.f_bfree.saturating_mul(room.f_frsize);
+        Self { bytes: !inodes || free < bytes.saturating_add(BESIDE), inodes }
     }
 }
 
@@ -54,6 +79,7 @@ type Told = Box<dyn Fn() + Send + Sync>;
 /// See the module.
 pub struct Reserve {
     path: PathBuf,
+    directory: OwnedFd,
     file: File,
     /// Bytes of the file system.
     whole: u64,
@@ -80,9 +106,13 @@ impl Reserve {
         // What a predecessor has left of it.
         let left = rustix::fs::fstat(&file)?;
         let held = left.st_size.min(left.st_blocks.saturating_mul(512)).cast_unsigned();
-        let level = Mutex::new(Level { held, wanted: wanted(whole, 0).max(held) });
-        let path = store.path().to_owned();
-        let reserve = Self { path, file: file.into(), whole, level, told: Mutex::default() };
+        let inodes_wanted = if room.f_files > 0 { INODES } else { 0 };
+        let directory = store.directory().try_clone_to_owned()?;
+        let inodes = (0..inodes_wanted).take_while(|nth| is_there(&directory, *nth)).count();
+        let inodes = u32::try_from(inodes).unwrap_or(0);
+        let level = Level { held, wanted: wanted(whole, 0).max(held), inodes, inodes_wanted };
+        let (path, level) = (store.path().to_owned(), Mutex::new(level));
+        let reserve = Self { path, directory, file: file.into(), whole, level, told: Mutex::default() };
         if let Err(error) = reserve.fill(&mut reserve.level.lock())
             && error.raw_os_error() != Some(libc::ENOSPC)
         {
@@ -113,6 +143,20 @@ impl Reserve {
     }
 
     fn fill(&self, level: &mut Level) -> io::Result<()> {
+        let bytes = self.fill_bytes(level);
+        while level.inodes < level.inodes_wanted {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::openat(&self.directory, spare(level.inodes), flags, mode)?;
+            level.inodes += 1;
+        }
+        bytes
+    }
+
+    fn fill_bytes(&self, level: &mut Level) -> io::Result<()> {
+        if level.held >= level.wanted {
+            return Ok(());
+        }
         if let Err(error) = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, level.wanted) {
             // Some file systems keep what they have got.
             let _ = rustix::fs::ftruncate(&self.file, level.held);
@@ -156,7 +200,7 @@ impl Reserve {
         if bytes <= level.wanted {
             return;
         }
-        let whole = !level.is_short();
+        let whole = level.held >= level.wanted;
         level.wanted = bytes;
         // Else what was never kept back would pass for used.
         if whole && let Err(error) = self.fill(&mut level) {
@@ -166,6 +210,32 @@ impl Reserve {
 
     fn give(&self, purpose: Use, bytes: u64) -> bool {
         let mut level = self.level.lock();
+        let missing = rustix::fs::fstatvfs(&self.file).map(|room| Missing::of(&room, bytes));
+        let missing = missing.unwrap_or(Missing { bytes: true, inodes: false });
+        // What one of them needs is of no use without the other.
+        (!missing.inodes || self.give_inode(&mut level, purpose))
+            && (!missing.bytes || self.give_bytes(&mut level, purpose, bytes))
+    }
+
+    fn give_inode(&self, level: &mut Level, purpose: Use) -> bool {
+        let floor = match purpose {
+            Use::Record => 0,
+            Use::Event => level.inodes_wanted / 2,
+        };
+        if level.inodes <= floor {
+            return false;
+        }
+        match rustix::fs::unlinkat(&self.directory, spare(level.inodes - 1), AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => level.inodes -= 1,
+            Err(error) => {
+                tracing::error!(%error, "an inode of the reserve cannot be used");
+                return false;
+            }
+        }
+        true
+    }
+
+    fn give_bytes(&self, level: &mut Level, purpose: Use, bytes: u64) -> bool {
         let Some(left) = left(*level, purpose, bytes) else { return false };
         if let Err(error) = rustix::fs::ftruncate(self.file.as_fd(), left) {
             tracing::error!(%error, "the reserve cannot be used");
@@ -174,6 +244,22 @@ impl Reserve {
         level.held = left;
         true
     }
+}
+
+/// The name of a file that keeps an inode.
+fn spare(nth: u32) -> String {
+    format!("{NAME}.{nth}")
+}
+
+/// A file of this name holds what is kept back.
+pub(super) fn is_name_of_it(name: &OsStr) -> bool {
+    name.as_encoded_bytes()
+        .strip_prefix(NAME.as_bytes())
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
+}
+
+fn is_there(directory: &OwnedFd, nth: u32) -> bool {
+    rustix::fs::statat(directory, spare(nth), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 /// Bytes to keep back in a file system of `whole` bytes, when the largest record has `largest`.
@@ -211,12 +297,51 @@ mod tests {
 
     #[test]
     fn events_leave_half_of_it() {
-        let level = |held| Level { held, wanted: 100 << 10 };
+        let level = |held| Level { held, wanted: 100 << 10, inodes: 0, inodes_wanted: 0 };
         assert_eq!(left(level(100 << 10), Use::Record, 1 << 10), Some(83 << 10));
         assert_eq!(left(level(60 << 10), Use::Event, 1 << 10), Some(50 << 10));
         assert_eq!(left(level(50 << 10), Use::Event, 1), None);
         assert_eq!(left(level(50 << 10), Use::Record, u64::MAX), Some(0));
         assert_eq!(left(level(0), Use::Record, 1), None);
+    }
+
+    #[test]
+    fn only_what_is_missing_is_given() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut room = rustix::fs::statvfs(dir.path()).unwrap();
+        room.f_frsize = 4096;
+        // Free blocks and inodes, inodes in all; which of bytes and inodes are to be given for 100,000 bytes.
+        for (blocks, free, files, bytes, inodes) in [
+            (1000, 0, 10, false, true),
+            (20, 0, 10, true, true),
+            (0, 5, 10, true, false),
+            (0, 0, 0, true, false),
+            // A quota, or a file system of its own mind.
+            (1000, 5, 10, true, false),
+        ] {
+            (room.f_bfree, room.f_ffree, room.f_files) = (blocks, free, files);
+            let missing = Missing::of(&room, 100_000);
+            assert_eq!(missing, Missing { bytes, inodes }, "{blocks} {free} of {files}");
+        }
+    }
+
+    #[test]
+    fn inodes_are_given_one_by_one_and_kept_back_again() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let reserve = Reserve::open(&store).unwrap();
+        let names = || std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!((names(), reserve.level().inodes), (1 + INODES as usize, INODES));
+        let give = |purpose| reserve.give_inode(&mut reserve.level.lock(), purpose);
+        for _ in 0..INODES / 2 {
+            assert!(give(Use::Event));
+        }
+        assert!(!give(Use::Event) && give(Use::Record));
+        assert!(reserve.level().is_short());
+        drop(reserve);
+        let reserve = Reserve::open(&store).unwrap();
+        assert!(!reserve.level().is_short());
+        assert_eq!(names(), 1 + INODES as usize);
     }
 
     #[test]

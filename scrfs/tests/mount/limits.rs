@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::time::Duration;
 
+use scrfs::control::{Answer, Ask, client};
+
+use super::lead::Steady;
 use super::takeover::replace_worker;
 use super::{Mounted, in_namespace};
 
@@ -125,7 +129,7 @@ fn more_open_files(m: &Mounted, options: &[&str], least: usize) {
             file.as_ref().unwrap().sync_all().unwrap();
         }
         for _ in 0..3 {
-            assert!(ask(m).is_ok());
+            answers(m);
         }
         let told = events(m).matches("further opens get EMFILE").count() as u64;
         // Once a minute.
@@ -157,16 +161,45 @@ fn events(m: &Mounted) -> String {
     fs::read_to_string(m.control().join("events")).unwrap()
 }
 
-/// A control connection is taken and not closed at once.
-fn ask(m: &Mounted) -> std::io::Result<()> {
-    use std::io::Read;
-    let mut socket = std::os::unix::net::UnixStream::connect(m.control().join("socket"))?;
-    socket.set_read_timeout(Some(std::time::Duration::from_millis(300)))?;
-    match socket.read(&mut [0]) {
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => Err(std::io::ErrorKind::ConnectionAborted.into()),
+/// The daemon says how it is, to who asks its socket and to who reads the file.
+fn answers(m: &Mounted) {
+    let answer = client::ask(&m.control(), &Ask::Status, Duration::from_secs(10)).unwrap();
+    assert!(matches!(&answer, Answer::Status(status) if status.job == "root t"), "{answer:?}");
+    assert!(fs::read_to_string(m.at(".scrfs/status")).unwrap().contains("job t of root"));
+}
+
+/// Takes all descriptors that there are for programs.
+fn use_up(m: &Mounted) -> Vec<fs::File> {
+    let open: Vec<_> = (0..256).map_while(|n| fs::File::create(at(m, &format!("open{n}"))).ok()).collect();
+    assert!((50..256).contains(&open.len()), "{} were opened", open.len());
+    open
+}
+
+/// Programs have used up what there is for them: a dataset is sealed all the same, and whoever asks is answered.
+fn a_seal_without_descriptors(m: &Mounted, options: &[&str]) {
+    limit(m, options);
+    let lead = Steady::start(&m.control());
+    for name in ["t", "ck"] {
+        fs::create_dir(m.at(name)).unwrap();
     }
+    fs::write(m.at("ck/f"), "sealed").unwrap();
+    let open = use_up(m);
+    lead.seal();
+    let marker = m.at("ck/.complete");
+    let touched = Command::new("touch").arg(&marker).status().unwrap();
+    assert!(touched.success(), "{}", events(m));
+    answers(m);
+    // It is there, and can be read when there is a descriptor for it.
+    assert_eq!(fs::metadata(m.at("ck/f")).unwrap().len(), 6);
+    drop(open);
+    assert_eq!(fs::read_to_string(m.at("ck/f")).unwrap(), "sealed");
+    lead.end();
+}
+
+#[test]
+fn a_seal_when_programs_hold_all_descriptors() {
+    in_namespace(&[], |m| a_seal_without_descriptors(m, &[]));
+    in_namespace(&["--no-passthrough"], |m| a_seal_without_descriptors(m, &["--no-passthrough"]));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod limits;
 mod links;
 mod pages;
 mod remembered;
+mod shortage;
 mod stores;
 mod takeover;
 mod unprivileged;
@@ -481,6 +482,34 @@ fn mounting_and_unmounting() {
         kill(Pid::from_raw(supervisor), Signal::SIGTERM).unwrap();
         wait_until("the supervisor ends", || has_ended(supervisor));
         fails(&m.unmount(&[]), 1, "not an scrfs mount");
+    });
+}
+
+#[test]
+fn the_mode_of_a_new_mounts_root_is_the_administrators() {
+    in_namespace(&[], |m| {
+        assert!(m.unmount(&[]).status.success());
+        let mounts = |job: &str, mode: &str| {
+            let mut command = scrfs(&["mount", "--user", "root", "--job-id", job, "--control-base"]);
+            command.arg(m.control_base()).arg("--cache-base").arg(m.stores()).env("SCRFS_MODE", mode);
+            command.arg(&m.mount_point).output().unwrap()
+        };
+        for (job, mode, group) in [("g", "0750", true), ("u", "0700", false)] {
+            let mounted = mounts(job, mode);
+            assert!(mounted.status.success(), "{mounted:?}");
+            assert_eq!(m.mode("."), u32::from_str_radix(mode, 8).unwrap());
+            fs::write(m.at("f"), b"x").unwrap();
+            // Of root's group, and of another.
+            for (gid, may) in [(0, group), (1000, false)] {
+                let list = Command::new("ls").arg(&m.mount_point).uid(1000).gid(gid).output().unwrap();
+                assert_eq!(list.status.success(), may, "{mode}, group {gid}: {list:?}");
+            }
+            // It is the mount's from then on.
+            assert!(m.unmount(&[]).status.success());
+            assert!(mounts(job, "0755").status.success());
+            assert_eq!(m.mode("."), u32::from_str_radix(mode, 8).unwrap(), "a mount that was there before");
+            assert!(m.unmount(&[]).status.success());
+        }
     });
 }
 

@@ -54,12 +54,12 @@ pub(super) const LINKS: &[Attack] = &[
     ("a symbolic link in the cache", "ln -s /etc $CACHE/dataset.9"),
     ("a symbolic link in the user's cache directory", "ln -s /etc /cache/job/scr.next"),
     ("a symbolic link in the mount", "ln -s /etc/shadow /scr/latest"),
-    ("a hard link to the socket", "ln $CONTROL/socket /tmp/socket"),
+    ("a hard link to the socket", "ln $CONTROL/socket /run/socket || ln $CONTROL/socket /tmp/socket"),
     (
         "a hard link to the lock",
         "ln $CONTROL/supervisor.lock /run/user.lock || ln $CONTROL/supervisor.lock /tmp/l",
     ),
-    ("a hard link to the log", "ln $CONTROL/daemon.log /tmp/log"),
+    ("a hard link to the log", "ln $CONTROL/daemon.log /run/log || ln $CONTROL/daemon.log /tmp/log"),
     ("a hard link to data", "ln /scr/ck.1/data /tmp/data"),
     ("a hard link into the mount", "echo x > /tmp/f && ln /tmp/f /scr/f"),
     ("a rename into the mount", "echo x > /tmp/g && mv /tmp/g /scr/g"),
@@ -151,7 +151,7 @@ pub(super) const PROC: &[Attack] = &[
     ("through one of them", "cat /proc/$WORKER/fd/0"),
     ("its root", "ls /proc/$WORKER/root/"),
     ("its directory", "ls /proc/$WORKER/cwd/"),
-    ("its program", "readlink /proc/$WORKER/exe"),
+    ("its program", "readlink -v /proc/$WORKER/exe"),
     ("its stack", "cat /proc/$WORKER/stack"),
     ("its files in memory", "ls /proc/$WORKER/map_files"),
     ("its I/O", "cat /proc/$WORKER/io"),
@@ -161,15 +161,15 @@ pub(super) const PROC: &[Attack] = &[
     ("its references", "echo 1 > /proc/$WORKER/clear_refs"),
     (
         "tracing it",
-        "python3 -c \"import ctypes, os, sys; sys.exit(ctypes.CDLL(None).ptrace(16, int(os.environ['WORKER']), 0, 0) != 0)\"",
+        "python3 -c \"import ctypes, os, sys; c = ctypes.CDLL(None, use_errno=True); r = c.ptrace(16, int(os.environ['WORKER']), 0, 0); print(os.strerror(ctypes.get_errno())); sys.exit(r != 0)\"",
     ),
     (
         "tracing the supervisor",
-        "python3 -c \"import ctypes, os, sys; sys.exit(ctypes.CDLL(None).ptrace(16, int(os.environ['SUPERVISOR']), 0, 0) != 0)\"",
+        "python3 -c \"import ctypes, os, sys; c = ctypes.CDLL(None, use_errno=True); r = c.ptrace(16, int(os.environ['SUPERVISOR']), 0, 0); print(os.strerror(ctypes.get_errno())); sys.exit(r != 0)\"",
     ),
     (
         "a descriptor of it",
-        "python3 -c \"import ctypes, os, sys; sys.exit(ctypes.CDLL(None).syscall(438, os.pidfd_open(int(os.environ['WORKER'])), 0, 0) < 0)\"",
+        "python3 -c \"import ctypes, os, sys; c = ctypes.CDLL(None, use_errno=True); r = c.syscall(438, os.pidfd_open(int(os.environ['WORKER'])), 0, 0); print(os.strerror(ctypes.get_errno())); sys.exit(r < 0)\"",
     ),
     ("the coordinator's environment", "cat /proc/$COORDINATOR/environ"),
     ("the coordinator's descriptors", "ls /proc/$COORDINATOR/fd"),
@@ -203,12 +203,12 @@ pub(super) const MOUNT: &[Attack] = &[
     ),
     ("a sweep", "scrfs sweep --alive none --cache-base /cache && ! test -d $CONTROL"),
     ("reload", "scrfs reload /scr"),
-    ("mounting over it", "scrfs mount --job-id evil /scr"),
+    ("mounting over it", "mount -t tmpfs none /scr"),
     ("mounting below it", "scrfs mount --job-id evil /scr/ck.1"),
     ("mounting as its user", "mkdir -p /tmp/m && scrfs mount --user job --job-id victim /tmp/m"),
     ("a bind of it", "mount --bind /scr /mnt"),
     ("in a user namespace", "unshare -Urm sh -c 'ls /scr || umount /scr'"),
-    ("aborting its connection", "echo 1 | tee /sys/fs/fuse/connections/*/abort"),
+    ("aborting its connection", "for c in /sys/fs/fuse/connections/*; do echo 1 > $c/abort; done"),
     ("scrfs-ctl status", "scrfs-ctl status --mount /scr"),
     ("scrfs-ctl records", "scrfs-ctl records --mount /scr on"),
 ];
@@ -250,7 +250,7 @@ pub(super) const CONTROL: &[Attack] = &[
     ),
     (
         "one after the other",
-        "python3 -c \"import os, socket; n = 0\nfor _ in range(5000):\n  try: socket.socket(socket.AF_UNIX).connect(os.environ['CONTROL'] + '/socket'); n += 1\n  except OSError: pass\nraise SystemExit(n == 0)\"",
+        "python3 -c \"import os, socket; n = 0\nfor _ in range(5000):\n  try: socket.socket(socket.AF_UNIX).connect(os.environ['CONTROL'] + '/socket'); n += 1\n  except OSError as error: last = error\nprint(last)\nraise SystemExit(n == 0)\"",
     ),
     ("a question", "scrfs-ctl status --mount /scr"),
     ("events", "scrfs-ctl events --mount /scr"),
@@ -310,4 +310,18 @@ pub(super) const NEIGHBOURS: &[Attack] = &[
     ("unmounting it", "scrfs umount /scr/7"),
     ("by its id", "scrfs umount --job-id 7 --user 1000 --purge"),
     ("its cache", "ls /cache/job/scr.7"),
+];
+
+/// By a job's own user, with all that others of the node share: each gets ENOSPC in time.
+pub(super) const FILLING: &[Attack] = &[
+    ("large pointer files", "cd /scr && for i in $(seq 50); do head -c 1M /dev/zero > p$i || exit 1; done"),
+    ("many small ones", "cd /scr && for i in $(seq 4900); do /bin/echo x > p$i || exit 1; done"),
+    (
+        "one after the other under one name",
+        "cd /scr && mkdir -p many && for i in $(seq 60); do mkdir -p many$i; echo x > many$i/f; head -c 1M /dev/urandom > p || exit 1; done",
+    ),
+    (
+        "names of files",
+        "python3 -c \"import os\nos.mkdir('/scr/many')\nfor n in range(200000): open('/scr/many/' + str(n) + 'x' * 200, 'w').close()\"",
+    ),
 ];

@@ -65,18 +65,21 @@ impl<'a> Victim<'a> {
     }
 
     fn withstands_user(&mut self, uid: u32, attacks: &[Attack]) {
-        let succeeded = self.attack(uid, attacks);
-        assert!(succeeded.is_empty(), "{succeeded:#?}");
+        let unrefused = self.attack(uid, attacks);
+        assert!(unrefused.is_empty(), "{unrefused:#?}");
         self.seals();
     }
 
-    /// Those that succeed.
+    /// Those that succeed, and those of which it is not known, with what they said.
     fn attack(&self, uid: u32, attacks: &[Attack]) -> Vec<String> {
         let coordinator = self.cluster.on(0).run("pgrep -o scrfs-coordinat").must().to_owned();
         let program = self.cluster.on(0).run("pgrep -o -f '^/bin/sleep 600$'").must().to_owned();
         let shell = self.cluster.on(0).user(uid).limit(Duration::from_mins(2));
         let rows = (0..attacks.len()).map(|at| {
-            format!("timeout -k 1 10 bash -c \"$A{at}\" >/tmp/said.$UID 2>&1 </dev/null; echo \"{at} $?\"\n")
+            format!(
+                "timeout -k 1 10 bash -c \"$A{at}\" >/tmp/said.$UID 2>&1 </dev/null; \
+                 echo \"$? $(tail -c 1000 /tmp/said.$UID | tr -c '[:print:]' ' ')\"\n"
+            )
         });
         let mut command = shell.cmd("/bin/bash");
         command.arg("-c").arg(format!("cd /tmp\n{}", rows.collect::<String>()));
@@ -87,12 +90,35 @@ impl<'a> Victim<'a> {
         command.env("WORKER", &self.daemon[0]).env("SUPERVISOR", &self.daemon[1]);
         command.env("COORDINATOR", coordinator).env("PROGRAM", program).env("PREFIX", self.job.prefix());
         let ran = Ran::of(&mut command);
-        let codes: Vec<&str> = ran.must().lines().collect();
-        assert_eq!(codes.len(), attacks.len(), "{ran}");
-        assert!(!codes.iter().any(|code| code.ends_with(" 127")), "a command is missing: {ran}");
-        let named = codes.iter().zip(attacks).filter(|(code, _)| code.ends_with(" 0"));
-        named.map(|(_, (what, line))| format!("{what}: {line}")).collect()
+        let outcomes: Vec<&str> = ran.must().lines().collect();
+        assert_eq!(outcomes.len(), attacks.len(), "{ran}");
+        let unrefused =
+            outcomes.iter().zip(attacks).filter(|(outcome, (_, line))| !is_refused(line, outcome));
+        unrefused.map(|(outcome, (what, line))| format!("{what}: {line}: {outcome}")).collect()
     }
+}
+
+/// What is said of a lack of rights: by the kernel, by system programs, by scrfs.
+const REFUSALS: [&str; 9] = [
+    "Permission denied",
+    "Operation not permitted",
+    "Address already in use",
+    "must be superuser",
+    "not found in /etc/mtab",
+    "may only ask",
+    "may not unmount or reload it",
+    "only root mounts for others",
+    "nothing is here",
+];
+/// An attack whose line has one of these tells by its exit code alone whether it had its effect.
+const EFFECTS: [&str; 3] = ["! test -d", "raise SystemExit", "; false"];
+
+/// `outcome`: exit code, and what was said. An attack that fails for another reason than a lack of rights proves nothing: a
+/// command that is missing, a name that is not there, a time that is over.
+fn is_refused(line: &str, outcome: &str) -> bool {
+    let code = outcome.split(' ').next().unwrap_or_default();
+    let has = |words: &[&str], text: &str| words.iter().any(|word| text.contains(word));
+    !["0", "124", "126", "127", "137"].contains(&code) && (has(&REFUSALS, outcome) || has(&EFFECTS, line))
 }
 
 /// The pids of worker and supervisor.
@@ -122,6 +148,7 @@ fn there_are_a_hundred_attacks() {
         attacks::OPERATORS,
         attacks::CONFIGURATION,
         attacks::NEIGHBOURS,
+        attacks::FILLING,
     ];
     let all: usize = tables.iter().map(|table| table.len()).sum();
     assert!(all >= 100, "{all}");
@@ -150,8 +177,11 @@ fn names_made_first_do_not_stop_a_mount() {
     }
     // And with all that is left at once a job runs.
     let plant = "mkdir -p /cache/job /dev/shm/job /dev/shm/scrfs-run.1000 && mkfifo /tmp/scrfs-run.1000";
-    cluster.on(0).user(ATTACKER).run(plant).must();
+    let of_mpi =
+        "for host in $(hostname) $(hostname -s) node0; do mkdir -p /tmp/{ompi,prte,pmix}.$host.1000; done";
+    cluster.on(0).user(ATTACKER).run(&format!("{plant} && {of_mpi}")).must();
     let head = "mkdir -p /dev/shm/scrfs-run.1000 && touch /dev/shm/scrfs-run.1000/lock";
+    cluster.head().user(ATTACKER).run(of_mpi).must();
     cluster.head().user(ATTACKER).run(head).must();
     job.mount([0]);
     Victim::running(&cluster, job).withstands(attacks::NAMES);
@@ -186,6 +216,8 @@ fn proc_tells_and_takes_nothing() {
 fn the_mount_is_closed() {
     let cluster = Cluster::up(1);
     let mut victim = Victim::new(&cluster);
+    // Where a node has it.
+    cluster.on(0).run("mount -t fusectl none /sys/fs/fuse/connections").must();
     victim.withstands(attacks::MOUNT);
     // A mount of the attacker's own, which says that its control directory is the job's.
     let fake = "mkdir -p /tmp/m && python3 - <<'E'\n\
@@ -222,6 +254,34 @@ fn the_prefix_is_the_users() {
 #[test]
 fn the_control_socket_hears_no_stranger() {
     withstands(attacks::CONTROL);
+}
+
+/// By the user of another job on the node: the control directories of all are in one file system, which the system needs too.
+#[test]
+fn a_neighbour_cannot_fill_what_is_shared() {
+    const LIMIT: u64 = 4 << 20;
+    let cluster = Cluster::up(1);
+    let job = Job::unprivileged(&cluster, "victim")
+        .set("SCRFS_CONTROL_BYTES", "4m")
+        .set("SCRFS_LOOSE_MAX", "64m")
+        .set("SCRFS_LOOSE_FILES", "5000");
+    job.mount([0]);
+    let mut victim = Victim::running(&cluster, job);
+    for (what, line) in attacks::FILLING {
+        let ran = victim.job.on(0).limit(Duration::from_mins(2)).run(line);
+        assert!(!ran.ok() && ran.err.contains("No space left on device"), "{what}: {ran}");
+        let taken = format!("du -s --block-size=1 --exclude='reserve*' {} | cut -f 1", victim.control);
+        let taken: u64 = cluster.on(0).run(&taken).must().parse().expect("a number");
+        assert!((LIMIT / 4..=LIMIT).contains(&taken), "{what}: {taken} bytes");
+        let told = victim.job.events(0);
+        assert!(told.contains("have the administrator raise SCRFS_CONTROL_BYTES"), "{told}");
+        victim.job.on(0).run(&format!("rm -rf {SCR}/p* {SCR}/many*")).must();
+        wait::until_true("room for the next dataset", SOON, || {
+            let made = format!("mkdir -p {SCR}/probe && echo x > {SCR}/probe/x");
+            victim.job.on(0).run(&made).ok()
+        });
+    }
+    victim.seals();
 }
 
 #[test]

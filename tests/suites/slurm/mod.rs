@@ -5,6 +5,7 @@
 mod ended;
 mod hooks;
 mod losses;
+mod manuals;
 mod neighbours;
 mod nodes;
 mod time_limit;

@@ -7,6 +7,7 @@ mod bad;
 mod checkpoint_path;
 mod crash;
 mod generations;
+mod guard;
 mod life;
 mod links;
 mod logs;
@@ -312,6 +313,7 @@ impl Bench {
             host: "n0".into(),
             coordinator_wait: Duration::from_mins(10),
             cache_bytes: 0,
+            control_bytes: 0,
             stores: Vec::new(),
             on_stop: Arc::new(|| {}),
             on_reload: Arc::new(|| true),

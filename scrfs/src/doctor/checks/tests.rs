@@ -24,7 +24,7 @@ fn healthy() -> Facts {
             user: "ann".into(),
             job_id: "77".into(),
             in_job: true,
-            end_time: 10_000,
+            end_time: Ok(Some(10_000)),
             cache_bytes: 0,
         }),
         launchers: vec![
@@ -46,6 +46,7 @@ fn healthy() -> Facts {
         memory: 128 * GIB,
         cgroup: None,
         leftovers: Leftovers::default(),
+        priority: Ok(Means::RoundRobin),
         descriptors: (1024, 524_288),
         clocks: vec![("node1".into(), Ok(SAME))],
         now: 4000,
@@ -116,7 +117,10 @@ const CASES: &[Case] = &[
     (|f| the_prefix(f).kind = Ok(Kind::Unknown(7)), "prefix", Grade::Warn),
     (|f| the_prefix(f).write = Err("Permission denied".into()), "prefix", Grade::Fail),
     (|f| the_prefix(f).write = Ok(Skew { least: 30.0, most: 31.0 }), "prefix", Grade::Warn),
-    (|f| parameters(f).end_time = 0, "time limit", Grade::Warn),
+    (|f| parameters(f).end_time = Err("squeue: it is away".into()), "time limit", Grade::Warn),
+    (|f| parameters(f).end_time = Ok(Some(4000)), "time limit", Grade::Warn),
+    (|f| f.priority = Ok(Means::Nice), "priority", Grade::Warn),
+    (|f| f.priority = Err("Operation not permitted".into()), "priority", Grade::Warn),
     (|f| f.stores[0].room = Err("Not a directory".into()), "cache", Grade::Fail),
     (|f| room(f).writable = false, "cache", Grade::Fail),
     (|f| room(f).free = GIB, "cache", Grade::Warn),
@@ -145,7 +149,12 @@ fn what_is_no_fault_is_none() {
     let fine: &[fn(&mut Facts)] = &[
         |f| f.rights = Rights { root: false, admin: false, helper: Some(("/usr/bin/f".into(), true)) },
         |f| f.prefix = None,
-        |f| (parameters(f).in_job, parameters(f).end_time) = (false, 0),
+        |f| (parameters(f).in_job, parameters(f).end_time) = (false, Err("nobody tells".into())),
+        |f| parameters(f).end_time = Ok(None),
+        |f| {
+            f.rights = Rights { root: false, admin: false, helper: Some(("/usr/bin/f".into(), true)) };
+            f.priority = Err("Operation not permitted".into());
+        },
         |f| f.launchers.swap(0, 1),
         |f| (f.cgroup, parameters(f).cache_bytes) = (Some(16 * GIB), 8 * GIB),
         |f| (f.cgroup, room(f).memory) = (Some(16 * GIB), false),

@@ -44,6 +44,7 @@ pub(in crate::mount) fn options(control: &Path, bases: &[&Path]) -> Options {
         cache_bases: bases.iter().map(|base| (*base).to_owned()).collect(),
         store_rules: Vec::new(),
         cache_bytes: 0,
+        control_bytes: 0,
         checkpoint_path: crate::path::RelPath::root(),
         passthrough: false,
         coordinator_wait: std::time::Duration::ZERO,
@@ -177,7 +178,7 @@ fn a_store_that_has_unsealed_files_and_cannot_be_used_is_not_passed_over() {
     let refused = settled.unwrap_err();
     let text = format!("{base}: its file system is read-only; files of this job are there");
     assert!(refused.to_string().contains(&text), "{refused}");
-    let hint = refused.hint().unwrap();
+    let hint = refused.hint();
     assert!(hint.contains(&control.display().to_string()) && hint.contains("the list"), "{hint}");
     bench.settle(&["b", "c"]).unwrap();
     // Directories alone are nothing to lose.
@@ -233,7 +234,7 @@ fn a_record_that_cannot_be_read_is_named_and_kept() {
         let refused = bench.settle(&["b", "c"]).unwrap_err();
         assert!(matches!(&refused, MountError::Record { path: named, .. } if *named == path), "{refused}");
         assert!(refused.to_string().starts_with(&path.display().to_string()), "{refused}");
-        assert!(refused.hint().unwrap().contains(&places.control.display().to_string()));
+        assert!(refused.hint().contains(&places.control.display().to_string()));
         if name == RECORD {
             assert!(in_use(&options, &places.control).is_err(), "a worker");
         }

@@ -86,7 +86,7 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
     let path = halt::path(&prefix);
     let shown = path.display().to_string();
     let set = bounded::within(PFS_LIMIT, move || Ok(carry_out(&path, &change)))
-        .map_err(|e| Failure::new(format!("{shown}: {e}")))??;
+        .map_err(|e| Failure::system(shown, &e))??;
     let text = if wish.json { json(&set) } else { people(&set, &now) };
     output::data(&text)?;
     if !wish.list && !wish.json {
@@ -118,7 +118,7 @@ fn living(prefix: &Path) -> Outcome<(bool, Vec<String>)> {
         names.sort();
         Ok((lives(&prefix), names))
     };
-    bounded::within(PFS_LIMIT, look).map_err(|e| Failure::new(format!("{shown}: {e}")))
+    bounded::within(PFS_LIMIT, look).map_err(|e| Failure::system(shown, &e))
 }
 
 fn no_named_run_reads_it(prefix: &Path, names: &[String]) -> Failure {
@@ -136,10 +136,11 @@ fn no_named_run_reads_it(prefix: &Path, names: &[String]) -> Failure {
 pub(crate) fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     environment.extend(named.map(|prefix| ("SCR_PREFIX".into(), prefix.into())));
-    let sources =
-        Sources::of_process(environment).map_err(|e| Failure::new(format!("working directory: {e}")))?;
-    let config = Config::load(&sources, config::read_file)
-        .map_err(|e| Failure::new(e).hint("the parameters are in scrfs/docs/operations.md").code(2))?;
+    let sources = Sources::of_process(environment).map_err(|e| {
+        Failure::new(format!("this process's user or working directory: {e}")).hint(config::PROCESS_HINT)
+    })?;
+    let config =
+        Config::load(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))?;
     let prefix = config.prefix;
     if !prefix.join(".scr").is_dir() {
         return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
@@ -358,7 +359,7 @@ mod tests {
         std::fs::create_dir_all(place.path().join("ck.7/.scr")).unwrap();
         assert_eq!(living(place.path()).unwrap(), (false, vec!["left".to_owned(), "right".to_owned()]));
         let refused = no_named_run_reads_it(Path::new("/pfs/job"), &["left".to_owned()]);
-        assert_eq!(refused.hint.as_deref(), Some("halt each: --prefix /pfs/job/left"));
+        assert_eq!(refused.hint, "halt each: --prefix /pfs/job/left");
         status("", false, 3);
         assert!(living(place.path()).unwrap().0);
     }
@@ -378,6 +379,9 @@ mod tests {
         assert_eq!(carry_out(&path, &Change::None).unwrap(), Halt::default());
         std::fs::write(&path, b"junk").unwrap();
         let failure = carry_out(&path, &change).unwrap_err();
-        assert!(failure.message.contains("halt.scr") && failure.hint.is_some(), "{failure}");
+        assert!(
+            failure.message.contains("halt.scr") && failure.hint.contains("scrfs-ctl print"),
+            "{failure}"
+        );
     }
 }

@@ -46,10 +46,10 @@ pub(crate) fn jobs(json: bool) -> Outcome {
             let known: BTreeSet<String> = rows.iter().map(|row| row.job.clone()).collect();
             rows.extend(jobs.iter().filter(|job| !known.contains(&job.id)).map(scheduled));
         }
-        Err(failure) => output::talk(&format!("scrfs-ctl: {}", failure.message)),
+        Err(failure) => output::talk(&format!("scrfs-ctl: {}\nhint: {}", failure.message, failure.hint)),
     }
     if json {
-        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::new(format!("JSON: {e}")))?;
+        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::system("JSON", &e.into()))?;
         return output::data(&format!("{text}\n"));
     }
     if rows.is_empty() {

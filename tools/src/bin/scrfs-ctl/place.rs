@@ -158,7 +158,7 @@ fn explain(prefix: &Path, error: &LastError) -> Failure {
             "is {} the job's SCR_PREFIX? Name another with --prefix DIR; coordinators write there once they have begun",
             prefix.display()
         )),
-        LastError::Io { .. } => failure,
+        LastError::Io { source, .. } => failure.hint(scrfs::remedy::of(source)),
         LastError::Content { .. } => failure.hint("coordinators that live write it anew within a minute"),
     }
 }

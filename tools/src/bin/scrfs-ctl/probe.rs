@@ -31,9 +31,11 @@ const PROLOG_NOTES: &str = "/run/scrfs-slurm";
 const SAID_MAX: u64 = 4 << 10;
 /// Processes named of each kind; more say nothing more.
 const NAMED_MAX: usize = 8;
+/// About processes that do not end; scrfs-run leaves their node out.
+const HUNG: &str = "see what it waits for: ps, dmesg; the node is left out";
 
 pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: Option<&OsStr>) -> Outcome {
-    let host = nix::unistd::gethostname().map_err(|e| Failure::new(format!("host name: {e}")))?;
+    let host = nix::unistd::gethostname().map_err(|e| Failure::system("host name", &e.into()))?;
     let mut report = Report { host: host.to_string_lossy().into_owned(), ..Report::default() };
     let token = sweep.and_then(Token::parse);
     if let Some(token) = &token {
@@ -151,7 +153,7 @@ fn end_all(token: &Token) -> Outcome<(u32, u32)> {
         let begun = *begun.get_or_insert_with(Instant::now);
         for Marked { pid, process, mark } in left {
             if !process.wait(SWEEP.saturating_sub(begun.elapsed())) {
-                return Err(Failure::new(format!("process {pid} of the former run does not end")));
+                return Err(Failure::new(format!("process {pid} of the former run does not end")).hint(HUNG));
             }
             if mark == *token {
                 own.insert(pid)
@@ -160,7 +162,7 @@ fn end_all(token: &Token) -> Outcome<(u32, u32)> {
             };
         }
     }
-    Err(Failure::new("processes of the former run start others faster than they can be ended"))
+    Err(Failure::new("processes of the former run start others faster than they can be ended").hint(HUNG))
 }
 
 /// Processes of this job that another host's scrfs-run started: whether that one is alive cannot be seen from here.

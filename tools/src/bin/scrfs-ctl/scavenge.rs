@@ -43,7 +43,7 @@ pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
 
 /// Root works with the rights of whose prefix it is: that user may have put links anywhere in it.
 fn with_owners_rights(prefix: &Path) -> Outcome<Vec<Adoption>> {
-    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", prefix.display()));
+    let failed = |error: std::io::Error| Failure::system(prefix.display(), &error);
     let meta = std::fs::metadata(prefix).map_err(failed)?;
     if !rustix::process::geteuid().is_root() || meta.uid() == 0 {
         return publish(prefix);

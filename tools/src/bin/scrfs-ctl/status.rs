@@ -10,7 +10,7 @@ pub(crate) fn status(place: &Place, json: bool) -> Outcome {
     if !json {
         return output::data(&seen.text());
     }
-    let value = as_json(&seen).map_err(|e| Failure::new(format!("JSON: {e}")))?;
+    let value = as_json(&seen).map_err(|e| Failure::system("JSON", &e.into()))?;
     output::data(&format!("{value:#}\n"))
 }
 

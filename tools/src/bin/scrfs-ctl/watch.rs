@@ -25,7 +25,8 @@ pub(crate) fn watch(place: &Place, period: Duration) -> Outcome {
 }
 
 fn on_terminal(place: &Place, period: Duration) -> Outcome {
-    let mut screen = Screen::new().map_err(|e| Failure::new(format!("the bars: {e}")))?;
+    let mut screen = Screen::new()
+        .map_err(|e| Failure::new(format!("the bars: {e}")).hint("`scrfs-ctl status` shows the same once"))?;
     loop {
         screen.show(&place.look()?);
         sleep(period);
@@ -44,7 +45,7 @@ fn in_lines(place: &Place, period: Duration) -> Outcome {
         if !text.is_empty() {
             match writeln!(out, "{text}").and_then(|()| out.flush()) {
                 Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                other => other.map_err(|e| Failure::new(format!("standard output: {e}")))?,
+                other => other.map_err(|e| Failure::system("standard output", &e))?,
             }
         }
         before = Some(seen.status);

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+pub(crate) use scrfs::allocation::now;
+use scrfs::allocation::{SLURM_END, is_users, left, question};
 use scrfs_tools::{Failure, Outcome, output};
 
 use crate::launcher::{Asked, CommandLine};
@@ -16,11 +18,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 const AGAIN_LIMIT: Duration = Duration::from_secs(2);
 /// More hosts than any allocation has.
 const HOSTS_BYTES_MAX: usize = 1 << 20;
-
-/// Seconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
 
 fn set<'a>(environment: &'a BTreeMap<OsString, OsString>, name: &str) -> Option<&'a str> {
     environment.get(OsStr::new(name)).and_then(|value| value.to_str()).filter(|v| !v.is_empty())
@@ -41,14 +38,7 @@ pub(crate) struct Question(CommandLine);
 
 impl Question {
     fn of(environment: &BTreeMap<OsString, OsString>) -> Option<Self> {
-        let words: Vec<&str> = if let Some(job) = set(environment, "SLURM_JOB_ID") {
-            vec!["squeue", "-h", "-o", "%L", "-j", job]
-        } else if set(environment, "FLUX_URI").is_some() {
-            vec!["flux", "job", "timeleft"]
-        } else {
-            return None;
-        };
-        Some(Self(command(&words, environment)))
+        question(environment).map(|words| Self(command(&words, environment)))
     }
 
     /// Asks again. What was known holds where no answer comes soon: a relaunch does not wait for a scheduler.
@@ -69,9 +59,9 @@ impl Question {
     }
 }
 
-fn command(words: &[&str], environment: &BTreeMap<OsString, OsString>) -> CommandLine {
+fn command(words: &[impl AsRef<OsStr>], environment: &BTreeMap<OsString, OsString>) -> CommandLine {
     CommandLine {
-        program: words[0].into(),
+        program: words[0].as_ref().into(),
         arguments: words[1..].iter().map(OsString::from).collect(),
         environment: environment.clone(),
         directory: Some("/".into()),
@@ -80,16 +70,13 @@ fn command(words: &[&str], environment: &BTreeMap<OsString, OsString>) -> Comman
 
 /// Finds it. `known`: by `SCRFS_END_TIME` or the scheduler's environment; 0: by neither. Slurm before 23.02 does not set it.
 pub(crate) fn end(known: u64, environment: &BTreeMap<OsString, OsString>) -> End {
-    const SCHEDULER: &str = "SLURM_JOB_END_TIME";
-    let is_users = known > 0
-        && (set(environment, "SCRFS_END_TIME").is_some()
-            || set(environment, SCHEDULER).and_then(|text| text.parse().ok()) != Some(known));
+    let is_users = is_users(known, environment);
     let question = Question::of(environment).filter(|_| !is_users);
     if known > now() {
         return End { at: Some(known), question };
     }
     if known > 0 {
-        let name = if is_users { "SCRFS_END_TIME" } else { SCHEDULER };
+        let name = if is_users { "SCRFS_END_TIME" } else { SLURM_END };
         output::talk(&format!("scrfs-run: warning: {name} is {known}, which is past: it has no effect"));
     }
     let asked = match &question {
@@ -168,51 +155,9 @@ pub(crate) fn look_for_no_kill(environment: &BTreeMap<OsString, OsString>) {
     }
 }
 
-/// Seconds in `days-hours:minutes:seconds`, or in a number of seconds (Flux); `None` for a job without a limit.
-fn left(text: &str) -> Option<u64> {
-    if !text.contains(':') {
-        return text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0).map(whole);
-    }
-    let (days, clock) = match text.trim().split_once('-') {
-        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
-        None => (0, text.trim()),
-    };
-    let parts: Option<Vec<u64>> = clock.split(':').map(|part| part.parse().ok()).collect();
-    let parts = parts.filter(|parts| (2..=3).contains(&parts.len()))?;
-    let seconds = parts.iter().try_fold(0_u64, |sum, part| sum.checked_mul(60)?.checked_add(*part))?;
-    days.checked_mul(86_400)?.checked_add(seconds)
-}
-
-fn whole(seconds: f64) -> u64 {
-    Duration::try_from_secs_f64(seconds).map_or(u64::MAX, |whole| whole.as_secs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_squeue_says() {
-        let cases = [
-            ("4:59\n", Some(299)),
-            ("1:00:00", Some(3600)),
-            ("2-03:04:05\n", Some(2 * 86_400 + 3 * 3600 + 245)),
-            ("0:00", Some(0)),
-            ("UNLIMITED", None),
-            ("NOT_SET", None),
-            ("INVALID", None),
-            ("", None),
-            ("7", Some(7)),
-            ("3599.5\n", Some(3599)),
-            ("inf", None),
-            ("-7", None),
-            ("1:2:3:4", None),
-            ("99999999999999999999:00", None),
-        ];
-        for (text, seconds) in cases {
-            assert_eq!(left(text), seconds, "{text}");
-        }
-    }
 
     fn environment(set: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
         set.iter().map(|(name, value)| (name.into(), value.into())).collect()
@@ -253,7 +198,7 @@ mod tests {
         assert_eq!(pbs.as_deref(), Some("n2.site,n1.site"));
         let missing = hosts(Asked::Pbs, &environment(&[])).unwrap_err();
         assert!(missing.message.contains("PBS_NODEFILE is not set"), "{missing}");
-        assert!(missing.hint.is_some_and(|hint| hint.contains("--hosts")));
+        assert!(missing.hint.contains("--hosts"));
         assert_eq!(hosts(Asked::Auto, &environment(&[])).unwrap(), None);
 
         let flux = place.path().join("flux");

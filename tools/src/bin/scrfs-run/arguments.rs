@@ -128,8 +128,7 @@ impl Arguments {
         }
         start_once(&environment)?;
         let mut sources = Sources::of_process(environment.clone()).map_err(|e| {
-            Failure::new(format!("this process's user or working directory: {e}"))
-                .hint("start it in a directory that exists")
+            Failure::new(format!("this process's user or working directory: {e}")).hint(config::PROCESS_HINT)
         })?;
         if let Some(prefix) = &self.prefix {
             sources.give("SCR_PREFIX", "--prefix", prefix.into());
@@ -138,8 +137,7 @@ impl Arguments {
             sources.give("SCR_NODELIST", "--hosts", hosts.into());
         }
         let load = |sources: &Sources| {
-            Config::load(sources, config::read_file)
-                .map_err(|e| Failure::new(e).hint("the parameters are in scrfs.conf(5)").code(2))
+            Config::load(sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))
         };
         let mut config = load(&sources)?;
         // Nobody has named hosts; this one alone is no guess where a scheduler has given others.
@@ -355,7 +353,11 @@ fn make_prefix(prefix: &Path) {
 fn signal_number(name: &str) -> Outcome<u8> {
     let number =
         format!("SIG{name}").parse::<Signal>().ok().and_then(|signal| u8::try_from(signal as i32).ok());
-    number.ok_or_else(|| Failure::new(format!("SCRFS_HALT_SIGNAL: no signal {name}")).code(2))
+    number.ok_or_else(|| {
+        Failure::new(format!("SCRFS_HALT_SIGNAL: no signal {name}"))
+            .hint("name one such as TERM or USR1")
+            .code(2)
+    })
 }
 
 /// An empty value unsets.
@@ -365,7 +367,7 @@ fn is_unset(environment: &BTreeMap<OsString, OsString>, name: &OsString) -> bool
 
 /// What is started may have another working directory.
 fn absolute(path: &Path) -> Outcome<PathBuf> {
-    std::path::absolute(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))
+    std::path::absolute(path).map_err(|e| Failure::system(path.display(), &e))
 }
 
 /// One that is only a name is looked up in PATH.
@@ -380,7 +382,7 @@ fn start_stamp() -> u128 {
 }
 
 fn beside_this_program() -> Outcome<PathBuf> {
-    let exe = std::env::current_exe().map_err(|e| Failure::new(format!("own path: {e}")))?;
+    let exe = std::env::current_exe().map_err(|e| Failure::system("own path", &e))?;
     Ok(exe.parent().unwrap_or(Path::new("/")).to_owned())
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     let _only = job.token.hold()?;
     let _apart = Apart::choose(&mut job.lines.environment);
     prefix::look(&job.prefix)?;
-    process::adopt_orphans().map_err(|e| Failure::new(format!("becoming a subreaper: {e}")))?;
+    process::adopt_orphans().map_err(|e| Failure::system("becoming a subreaper", &e))?;
     let (queue, events) = mpsc::channel();
     watch_signals(&queue)?;
     let mut driver = Driver::new(job, queue);
@@ -381,7 +381,7 @@ impl Folded {
 
 fn watch_signals(queue: &Sender<Event>) -> Outcome {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .map_err(|e| Failure::new(format!("listening for signals: {e}")))?;
+        .map_err(|e| Failure::system("listening for signals", &e))?;
     let queue = queue.clone();
     spawn("signals", move || {
         for signal in signals.forever() {
@@ -395,5 +395,5 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome
         .name(name.to_owned())
         .spawn(work)
         .map(drop)
-        .map_err(|e| Failure::new(format!("starting a thread: {e}")))
+        .map_err(|e| Failure::system("starting a thread", &e))
 }

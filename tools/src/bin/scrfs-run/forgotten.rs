@@ -58,7 +58,7 @@ mod tests {
         let error = Arguments::try_parse_from(&words).err()?;
         explain(&words, &error).map(|failure| {
             assert_eq!(failure.code, 2);
-            format!("{} / {}", failure.message, failure.hint.unwrap_or_default())
+            format!("{} / {}", failure.message, failure.hint)
         })
     }
 

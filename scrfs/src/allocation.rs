@@ -1,0 +1,165 @@
+//! When an allocation ends, asked of the scheduler where the environment does not say so.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::bounded;
+
+/// Names Slurm's job in the environment of its processes.
+pub const SLURM_JOB: &str = "SLURM_JOB_ID";
+/// When Slurm ended the job, had nobody moved that.
+pub const SLURM_END: &str = "SLURM_JOB_END_TIME";
+/// A scheduler that takes longer is not asked again.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn set<'a>(environment: &'a BTreeMap<OsString, OsString>, name: &str) -> Option<&'a str> {
+    environment.get(OsStr::new(name)).and_then(|value| value.to_str()).filter(|v| !v.is_empty())
+}
+
+/// The end that parameters say is the user's own word, and not the scheduler's, which may move it. 0: they say none.
+pub fn is_users(known: u64, environment: &BTreeMap<OsString, OsString>) -> bool {
+    known > 0
+        && (set(environment, "SCRFS_END_TIME").is_some()
+            || set(environment, SLURM_END).and_then(|text| text.parse().ok()) != Some(known))
+}
+
+/// The command that asks the scheduler for the time that is left: that needs no time zone. `None`: nobody tells.
+pub fn question(environment: &BTreeMap<OsString, OsString>) -> Option<Vec<String>> {
+    let words = if let Some(job) = set(environment, SLURM_JOB) {
+        vec!["squeue", "-h", "-o", "%L", "-j", job]
+    } else if set(environment, "FLUX_URI").is_some() {
+        vec!["flux", "job", "timeleft"]
+    } else {
+        return None;
+    };
+    Some(words.into_iter().map(str::to_owned).collect())
+}
+
+/// When the job ends, in seconds since 1970, by the answer to `question`; `None`: it has no limit. Slurm before 23.02 does
+/// not set it in the environment. `environment` is the command's.
+///
+/// # Errors
+/// Why the scheduler does not tell, in its own words if it has any.
+pub fn end_time(
+    question: &[String],
+    environment: BTreeMap<OsString, OsString>,
+) -> Result<Option<u64>, String> {
+    let [program, arguments @ ..] = question else { return Ok(None) };
+    let (name, now, arguments) = (program.clone(), now(), arguments.to_vec());
+    let ask =
+        move || Command::new(name).args(arguments).env_clear().envs(environment).current_dir("/").output();
+    match bounded::within(LIMIT, ask) {
+        Ok(answer) if answer.status.success() => {
+            let left = left(&String::from_utf8_lossy(&answer.stdout));
+            Ok(left.map(|left| now.saturating_add(left)))
+        }
+        Ok(answer) => {
+            let said = String::from_utf8_lossy(&answer.stderr);
+            Err(said.lines().next().map_or_else(|| format!("{program} failed"), str::to_owned))
+        }
+        Err(error) => Err(format!("{program}: {error}")),
+    }
+}
+
+/// Seconds in `days-hours:minutes:seconds`, or in a number of seconds (Flux); `None` for a job without a limit.
+pub fn left(text: &str) -> Option<u64> {
+    if !text.contains(':') {
+        return text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0).map(whole);
+    }
+    let (days, clock) = match text.trim().split_once('-') {
+        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
+        None => (0, text.trim()),
+    };
+    let parts: Option<Vec<u64>> = clock.split(':').map(|part| part.parse().ok()).collect();
+    let parts = parts.filter(|parts| (2..=3).contains(&parts.len()))?;
+    let seconds = parts.iter().try_fold(0_u64, |sum, part| sum.checked_mul(60)?.checked_add(*part))?;
+    days.checked_mul(86_400)?.checked_add(seconds)
+}
+
+fn whole(seconds: f64) -> u64 {
+    Duration::try_from_secs_f64(seconds).map_or(u64::MAX, |whole| whole.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_squeue_says() {
+        let cases = [
+            ("4:59\n", Some(299)),
+            ("1:00:00", Some(3600)),
+            ("2-03:04:05\n", Some(2 * 86_400 + 3 * 3600 + 245)),
+            ("0:00", Some(0)),
+            ("UNLIMITED", None),
+            ("NOT_SET", None),
+            ("INVALID", None),
+            ("", None),
+            ("7", Some(7)),
+            ("3599.5\n", Some(3599)),
+            ("inf", None),
+            ("-7", None),
+            ("1:2:3:4", None),
+            ("99999999999999999999:00", None),
+        ];
+        for (text, seconds) in cases {
+            assert_eq!(left(text), seconds, "{text}");
+        }
+    }
+
+    fn environment(set: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
+        set.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn who_is_asked() {
+        let words = |set: &[(&str, &str)]| question(&environment(set)).map(|words| words.join(" "));
+        assert_eq!(words(&[(SLURM_JOB, "7")]).as_deref(), Some("squeue -h -o %L -j 7"));
+        assert_eq!(words(&[(SLURM_JOB, ""), ("FLUX_URI", "x")]).as_deref(), Some("flux job timeleft"));
+        assert_eq!(words(&[("PBS_JOBID", "7")]), None);
+    }
+
+    #[test]
+    fn the_user_s_word_is_told_from_the_scheduler_s() {
+        for (known, set, users) in [
+            (0, &[][..], false),
+            (9, &[(SLURM_END, "9")], false),
+            (9, &[(SLURM_END, "9"), ("SCRFS_END_TIME", "9")], true),
+            // From a file.
+            (9, &[(SLURM_END, "8")], true),
+            (9, &[], true),
+        ] {
+            assert_eq!(is_users(known, &environment(set)), users, "{known} {set:?}");
+        }
+    }
+
+    #[test]
+    fn squeue_is_asked_in_the_environment_that_is_given() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        let squeue = dir.path().join("squeue");
+        let script = "#!/bin/sh\n[ \"$*\" = '-h -o %L -j 77' ] || { echo \"no job: $*\" >&2; exit 1; }\necho \"$LEFT\"\n";
+        std::fs::write(&squeue, script).unwrap();
+        std::fs::set_permissions(&squeue, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let ask = |job: &str, left: &str| {
+            let path = dir.path().to_str().unwrap();
+            let set = environment(&[("PATH", path), ("LEFT", left), (SLURM_JOB, job)]);
+            end_time(&question(&set).unwrap(), set)
+        };
+        let before = now();
+        let told = ask("77", "1:00").unwrap().unwrap();
+        assert!((before + 60..=now() + 60).contains(&told), "{told}");
+        assert_eq!(ask("77", "UNLIMITED"), Ok(None));
+        assert_eq!(ask("78", ""), Err("no job: -h -o %L -j 78".to_owned()));
+        std::fs::remove_file(squeue).unwrap();
+        assert!(ask("77", "1:00").unwrap_err().starts_with("squeue: "));
+    }
+}
