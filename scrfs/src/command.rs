@@ -338,7 +338,6 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         store_rules,
         cache_bases: config.cache_bases,
         cache_bytes: config.cache_bytes,
-        control_bytes: config.control_bytes,
         passthrough: !args.no_passthrough,
         coordinator_wait: config.coordinator_wait,
         seal_timeout: config.seal_timeout,

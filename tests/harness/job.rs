@@ -173,7 +173,7 @@ impl<'a> Job<'a> {
         command.args(self.control_base.into_iter().flat_map(|base| ["--control-base", base]));
         command.env("SCRFS_FAULTS_FILE", format!("{}/faults.daemon", self.desk()));
         // The prolog's to say.
-        let prolog = ["SCRFS_CACHE_BYTES", "SCRFS_CONTROL_BYTES", "SCRFS_OPERATOR_GROUP"];
+        let prolog = ["SCRFS_CACHE_BYTES", "SCRFS_OPERATOR_GROUP"];
         command.envs(prolog.into_iter().filter_map(set).map(|(name, value)| (name, value)));
         command
     }

@@ -151,12 +151,6 @@ pub const PARAMETERS: &[Parameter] = &[
         "checkpoint descriptors separated by `;`, in the form of SCR's `CKPT=` lines; default: those of the files",
     ),
     row("SCR_CACHE_SIZE", Kind::Count(1, 1000), "2", "sealed datasets kept in the cache"),
-    system(
-        "SCRFS_CONTROL_BYTES",
-        Kind::Bytes(0, 1 << 60),
-        "0",
-        "bytes that a job's control directory may take; 0: no limit",
-    ),
     row("SCRFS_CACHE_BYTES", Kind::Bytes(0, 1 << 60), "0", "bytes that a node's cache may take; 0: no limit"),
     row(
         "SCR_COPY_TYPE",

@@ -164,8 +164,6 @@ pub struct Config {
     pub cache_size: u32,
     /// `SCRFS_CACHE_BYTES`; 0: no limit.
     pub cache_bytes: u64,
-    /// `SCRFS_CONTROL_BYTES`; 0: no bound.
-    pub control_bytes: u64,
     /// `SCR_COPY_TYPE`.
     pub scheme: Scheme,
     /// `SCR_SET_SIZE`.
@@ -576,7 +574,6 @@ impl Layers {
             cache_bases,
             cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),
             cache_bytes: self.count("SCRFS_CACHE_BYTES")?.unwrap_or_default(),
-            control_bytes: self.count("SCRFS_CONTROL_BYTES")?.unwrap_or_default(),
             scheme: self.scheme()?,
             set_size: self.small("SCR_SET_SIZE")?.unwrap_or_default(),
             hop_distance: self.small("SCR_HOP_DISTANCE")?.unwrap_or_default(),

@@ -236,7 +236,6 @@ impl Node {
         let errno = match self.try_store_loose(versions, place) {
             Ok(()) => 0,
             Err(error) => {
-                self.tell_quota();
                 self.events.error(None, &format!("pointer files cannot be stored: {error}"));
                 error.raw_os_error().unwrap_or(libc::EIO)
             }

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use crate::control::loose::{
     Age, LooseBase, LooseEntry, LooseKind, LooseOwner, LooseSet, LooseStamp, LooseVersion,
 };
-use crate::store::quota::Quota;
 use crate::store::reserve::Reserve;
 use crate::store::{Store, StoreError, beneath};
 
@@ -62,17 +61,13 @@ pub(super) struct LooseStore {
 
 impl LooseStore {
     /// Opens `directory`, which is made if it is not there; also tells what could not be used.
-    pub(super) fn open(
-        directory: &Path,
-        reserve: Option<Arc<Reserve>>,
-        quota: Option<Arc<Quota>>,
-    ) -> io::Result<(Self, Vec<String>)> {
+    pub(super) fn open(directory: &Path, reserve: Option<Arc<Reserve>>) -> io::Result<(Self, Vec<String>)> {
         use std::os::unix::fs::DirBuilderExt;
         match std::fs::DirBuilder::new().mode(0o700).create(directory) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
-        let store = Store::open(directory)?.with_reserve(reserve).with_quota(quota);
+        let store = Store::open(directory)?.with_reserve(reserve);
         let mut problems = Vec::new();
         let index = match store.read(INDEX, INDEX_MAX) {
             Ok(None) => Index::default(),
@@ -171,17 +166,6 @@ impl LooseStore {
 
     /// Puts bytes on storage; [`LooseStore::commit`] makes them count.
     pub(super) fn add(&mut self, version: &LooseVersion) -> Result<(), StoreError> {
-        if !self.index.versions.contains_key(&version.stamp) {
-            let file = file_of(&version.stamp);
-            let refused =
-                |source| StoreError::Failed { path: self.store.path().join(&file), step: "make", source };
-            // What goes makes room.
-            if !version.entry.is_gone() {
-                self.store
-                    .take_file(version.entry.bytes.len() + version.entry.name.len())
-                    .map_err(refused)?;
-            }
-        }
         if matches!(version.entry.kind, LooseKind::File { .. }) {
             self.store.commit(&file_of(&version.stamp), &version.entry.bytes)?;
         }
@@ -344,7 +328,7 @@ mod tests {
         let path = dir.path().join("loose");
         let (one, two) = (version(1, "latest", "ck.1"), version(2, "latest", "ck.2"));
         {
-            let (mut store, problems) = LooseStore::open(&path, None, None).unwrap();
+            let (mut store, problems) = LooseStore::open(&path, None).unwrap();
             assert!(problems.is_empty());
             for version in [&one, &two] {
                 store.add(version).unwrap();
@@ -358,7 +342,7 @@ mod tests {
             // Never committed.
             store.add(&version(3, "other", "x")).unwrap();
         }
-        let (mut store, _) = LooseStore::open(&path, None, None).unwrap();
+        let (mut store, _) = LooseStore::open(&path, None).unwrap();
         assert_eq!(store.read(one.stamp).unwrap(), one);
         assert!(!path.join("1.3").exists());
         assert_eq!(store.late(), [b"latest".to_vec()]);
@@ -382,7 +366,7 @@ mod tests {
         store.forget(&[two.stamp], &[]).unwrap();
         assert!(store.names().next().is_none() && !path.join("1.2").exists());
         std::fs::write(path.join(INDEX), "torn").unwrap();
-        let (store, problems) = LooseStore::open(&path, None, None).unwrap();
+        let (store, problems) = LooseStore::open(&path, None).unwrap();
         assert_eq!((store.names().count(), problems.len()), (0, 1));
     }
 }

@@ -62,8 +62,6 @@ pub struct NodeConfig {
     pub coordinator_wait: Duration,
     /// `SCRFS_CACHE_BYTES` of the mount, which a job may lower; 0: no limit.
     pub cache_bytes: u64,
-    /// `SCRFS_CONTROL_BYTES`: what the control directory may take; 0: no bound.
-    pub control_bytes: u64,
     /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,
     /// Called for [`Ask::Stop`](crate::control::Ask::Stop): unmount and end. Must not block.
@@ -184,7 +182,7 @@ impl Node {
         store: Store,
         cache: Arc<Cache>,
     ) -> Result<Arc<Self>, NodeError> {
-        let (store, kept_back) = KeptBack::of(store, config.control_bytes);
+        let (store, kept_back) = KeptBack::of(store);
         let store = &Arc::new(store);
         let events = Events::open(store.path(), kept_back.reserve().cloned());
         let mut disk = Disk::new(Arc::clone(store), Arc::clone(&cache));
@@ -195,7 +193,7 @@ impl Node {
         let (mut journal, torn_journal) = Journal::load(store)?;
         super::checkpoint_path::rebase(&mut journal, &config.checkpoint_path, store)?;
         let place = store.path().join(super::loose_store::DIRECTORY);
-        let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned(), kept_back.quota().cloned())
+        let (loose, bad) = LooseStore::open(&place, kept_back.reserve().cloned())
             .map_err(|source| NodeError::Directory { path: place.clone(), source })?;
         let loose = Loose::new(loose);
         loaded.problems.extend(bad);

@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::store::Store;
-use crate::store::quota::Quota;
 use crate::store::reserve::{Level, Reserve, Use};
 
-use super::loose_store;
 use super::node::Node;
 
 /// So long there must have been room before it is said that there is.
@@ -53,21 +51,18 @@ pub(super) struct KeptBack {
     reserve: Option<Arc<Reserve>>,
     /// Why there is none.
     refused: Option<io::Error>,
-    quota: Option<Arc<Quota>>,
     told: Mutex<Told>,
 }
 
 impl KeptBack {
-    /// For `store`, which draws on it from now on, and may take at most so many bytes; 0: it is not bounded.
-    pub(super) fn of(store: Store, most: u64) -> (Store, Self) {
-        let bounded = || Quota::new(store.path(), &[loose_store::DIRECTORY], most).map(Arc::new).ok();
-        let quota = if most > 0 { bounded() } else { None };
+    /// For `store`, which draws on it from now on.
+    pub(super) fn of(store: Store) -> (Store, Self) {
         let (reserve, refused) = match Reserve::open(&store) {
             Ok(reserve) => (Some(Arc::new(reserve)), None),
             Err(error) => (None, Some(error)),
         };
-        let store = store.with_reserve(reserve.clone()).with_quota(quota.clone());
-        (store, Self { reserve, refused, quota, told: Mutex::default() })
+        let store = store.with_reserve(reserve.clone());
+        (store, Self { reserve, refused, told: Mutex::default() })
     }
 
     /// For the events, if nothing can be kept back in `directory`.
@@ -88,11 +83,6 @@ impl KeptBack {
         }
     }
 
-    /// How much there may be in the control directory.
-    pub(super) fn quota(&self) -> Option<&Arc<Quota>> {
-        self.quota.as_ref()
-    }
-
     pub(super) fn reserve(&self) -> Option<&Arc<Reserve>> {
         self.reserve.as_ref()
     }
@@ -109,20 +99,6 @@ impl KeptBack {
 }
 
 impl Node {
-    /// Says that the control directory has reached what it may take, if something was refused for that.
-    pub(super) fn tell_quota(&self) {
-        if let Some(text) = self.kept_back.quota().and_then(|quota| quota.news()) {
-            self.events.warning(None, &text);
-        }
-    }
-
-    /// Records of what has been made are about to be written.
-    pub(super) fn may_record(&self) -> io::Result<()> {
-        let granted = self.kept_back.quota().map_or(Ok(()), |quota| quota.may_record());
-        self.tell_quota();
-        granted
-    }
-
     /// `me` learns of it each time the reserve was used.
     pub(super) fn watch_reserve(&self, me: Weak<Self>) {
         let Some(reserve) = self.kept_back.reserve() else { return };

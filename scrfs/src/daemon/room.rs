@@ -100,7 +100,6 @@ impl Node {
         if !matches!(errno, libc::ENOSPC | libc::EDQUOT) {
             self.events.error(None, &format!("{path}: the filemap's journal cannot be written: {error}"));
         }
-        self.tell_quota();
         Errno(errno)
     }
 

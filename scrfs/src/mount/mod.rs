@@ -69,8 +69,6 @@ pub struct Options {
     pub store_rules: Vec<StoreRule>,
     /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
     pub cache_bytes: u64,
-    /// `SCRFS_CONTROL_BYTES`; 0: no bound.
-    pub control_bytes: u64,
     /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
     pub checkpoint_path: RelPath,
     /// Use kernel passthrough where it can be had.

@@ -103,7 +103,6 @@ fn start_node(
         coordinator_wait: options.coordinator_wait,
         operators: options.operator_group.as_deref().and_then(group),
         cache_bytes: options.cache_bytes,
-        control_bytes: options.control_bytes,
         stores: super::stores::recorded(&places.control),
         on_stop: Arc::new(move || stop(supervisor, &mount_point)),
         on_reload: Arc::new(move || reload(supervisor)),

@@ -62,16 +62,13 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
 
     /// Appends one record, while there is room.
     pub fn append(&mut self, record: &T) -> io::Result<()> {
-        let framed = frame(record)?;
-        self.store.quota.as_ref().map_or(Ok(()), |quota| quota.take(framed.len() as u64))?;
-        self.write(&framed)
+        self.write(&frame(record)?)
     }
 
     /// Appends one record; when there is no room, with what the store keeps back.
     pub fn append_surely(&mut self, record: &T) -> io::Result<()> {
         let (framed, store) = (frame(record)?, Arc::clone(&self.store));
         let errno = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        store.count(0, framed.len() as u64);
         store.with_room(framed.len(), errno, || self.write(&framed))
     }
 
@@ -115,7 +112,6 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
 
     /// Forgets all records. Not synced either.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.store.count(self.bytes, 0);
         self.bytes = 0;
         self.cut()
     }

@@ -4,7 +4,6 @@
 //!   daemon is written by it.
 //! * [`log::Log`] appends records; a torn last one is dropped when it is read again.
 //! * [`reserve`] keeps room back for both where others may fill the file system.
-//! * [`quota`] bounds what is there for programs.
 //! * [`beneath`] opens, makes and removes things in a directory that paths cannot leave.
 //!
 //! Fault points: `store.write`, `store.sync`, `store.rename`, `store.directory`.
@@ -12,7 +11,6 @@
 pub mod beneath;
 pub mod log;
 pub mod private;
-pub mod quota;
 pub mod reserve;
 
 use std::collections::BTreeSet;
@@ -25,7 +23,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use self::quota::{Quota, in_blocks};
 use self::reserve::{Reserve, Use};
 use crate::faults;
 
@@ -83,7 +80,6 @@ pub struct Store {
     /// Files whose last commit ended [`StoreError::InDoubt`].
     in_doubt: Mutex<BTreeSet<String>>,
     reserve: Option<Arc<Reserve>>,
-    quota: Option<Arc<Quota>>,
     #[cfg(test)]
     pub(crate) crash: crash::Crash,
 }
@@ -97,7 +93,6 @@ impl Store {
             directory: rustix::fs::open(path, flags, Mode::empty())?,
             in_doubt: Mutex::default(),
             reserve: None,
-            quota: None,
             #[cfg(test)]
             crash: crash::Crash::default(),
         })
@@ -108,24 +103,6 @@ impl Store {
     pub fn with_reserve(mut self, reserve: Option<Arc<Reserve>>) -> Self {
         self.reserve = reserve;
         self
-    }
-
-    /// From now on what is written here counts there.
-    #[must_use]
-    pub fn with_quota(mut self, quota: Option<Arc<Quota>>) -> Self {
-        self.quota = quota;
-        self
-    }
-
-    /// A program's doing is about to make a file of so many bytes here: ENOSPC when that is more than there may be.
-    pub fn take_file(&self, bytes: usize) -> io::Result<()> {
-        self.quota.as_ref().map_or(Ok(()), |quota| quota.take_file(bytes as u64))
-    }
-
-    fn count(&self, former: u64, bytes: u64) {
-        if let Some(quota) = &self.quota {
-            quota.count(former, bytes);
-        }
     }
 
     /// Does what needs about `bytes` of room; when there is none, with what is kept back.
@@ -158,18 +135,7 @@ impl Store {
 
     /// Replaces file `name` (mode 0600) by `bytes`; when this returns, they are on storage.
     pub fn commit(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let former = self.quota.as_ref().map_or(0, |_| self.size(name));
-        let committed = self.with_room(bytes.len(), StoreError::errno, || self.replace(name, bytes));
-        if matches!(committed, Ok(()) | Err(StoreError::InDoubt { .. })) {
-            self.count(in_blocks(former), in_blocks(bytes.len() as u64));
-        }
-        committed
-    }
-
-    /// Bytes of a file; 0 if there is none.
-    fn size(&self, name: &str) -> u64 {
-        let stat = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        stat.map_or(0, |stat| stat.st_size.cast_unsigned())
+        self.with_room(bytes.len(), StoreError::errno, || self.replace(name, bytes))
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
@@ -190,15 +156,11 @@ impl Store {
 
     /// Removes file `name`; it is no error when there is none.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
-        let former = self.quota.as_ref().map_or(0, |_| self.size(name));
         let removed = self
             .step("store.remove")
             .and_then(|()| Ok(rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?));
         match removed {
-            Ok(()) => {
-                self.count(in_blocks(former), 0);
-                self.sync_directory(name)
-            }
+            Ok(()) => self.sync_directory(name),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if self.in_doubt.lock().contains(name) {
                     self.sync_directory(name)

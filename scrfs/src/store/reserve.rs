@@ -3,7 +3,6 @@
 //! there is. So are inodes, where the file system has only so many: empty files, of which one is removed for each that a
 //! record's new version, or a socket, needs.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -249,13 +248,6 @@ impl Reserve {
 /// The name of a file that keeps an inode.
 fn spare(nth: u32) -> String {
     format!("{NAME}.{nth}")
-}
-
-/// A file of this name holds what is kept back.
-pub(super) fn is_name_of_it(name: &OsStr) -> bool {
-    name.as_encoded_bytes()
-        .strip_prefix(NAME.as_bytes())
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
 }
 
 fn is_there(directory: &OwnedFd, nth: u32) -> bool {

@@ -311,17 +311,3 @@ pub(super) const NEIGHBOURS: &[Attack] = &[
     ("by its id", "scrfs umount --job-id 7 --user 1000 --purge"),
     ("its cache", "ls /cache/job/scr.7"),
 ];
-
-/// By a job's own user, with all that others of the node share: each gets ENOSPC in time.
-pub(super) const FILLING: &[Attack] = &[
-    ("large pointer files", "cd /scr && for i in $(seq 50); do head -c 1M /dev/zero > p$i || exit 1; done"),
-    ("many small ones", "cd /scr && for i in $(seq 4900); do /bin/echo x > p$i || exit 1; done"),
-    (
-        "one after the other under one name",
-        "cd /scr && mkdir -p many && for i in $(seq 60); do mkdir -p many$i; echo x > many$i/f; head -c 1M /dev/urandom > p || exit 1; done",
-    ),
-    (
-        "names of files",
-        "python3 -c \"import os\nos.mkdir('/scr/many')\nfor n in range(200000): open('/scr/many/' + str(n) + 'x' * 200, 'w').close()\"",
-    ),
-];

@@ -148,7 +148,6 @@ fn there_are_a_hundred_attacks() {
         attacks::OPERATORS,
         attacks::CONFIGURATION,
         attacks::NEIGHBOURS,
-        attacks::FILLING,
     ];
     let all: usize = tables.iter().map(|table| table.len()).sum();
     assert!(all >= 100, "{all}");
@@ -254,34 +253,6 @@ fn the_prefix_is_the_users() {
 #[test]
 fn the_control_socket_hears_no_stranger() {
     withstands(attacks::CONTROL);
-}
-
-/// By the user of another job on the node: the control directories of all are in one file system, which the system needs too.
-#[test]
-fn a_neighbour_cannot_fill_what_is_shared() {
-    const LIMIT: u64 = 4 << 20;
-    let cluster = Cluster::up(1);
-    let job = Job::unprivileged(&cluster, "victim")
-        .set("SCRFS_CONTROL_BYTES", "4m")
-        .set("SCRFS_LOOSE_MAX", "64m")
-        .set("SCRFS_LOOSE_FILES", "5000");
-    job.mount([0]);
-    let mut victim = Victim::running(&cluster, job);
-    for (what, line) in attacks::FILLING {
-        let ran = victim.job.on(0).limit(Duration::from_mins(2)).run(line);
-        assert!(!ran.ok() && ran.err.contains("No space left on device"), "{what}: {ran}");
-        let taken = format!("du -s --block-size=1 --exclude='reserve*' {} | cut -f 1", victim.control);
-        let taken: u64 = cluster.on(0).run(&taken).must().parse().expect("a number");
-        assert!((LIMIT / 4..=LIMIT).contains(&taken), "{what}: {taken} bytes");
-        let told = victim.job.events(0);
-        assert!(told.contains("have the administrator raise SCRFS_CONTROL_BYTES"), "{told}");
-        victim.job.on(0).run(&format!("rm -rf {SCR}/p* {SCR}/many*")).must();
-        wait::until_true("room for the next dataset", SOON, || {
-            let made = format!("mkdir -p {SCR}/probe && echo x > {SCR}/probe/x");
-            victim.job.on(0).run(&made).ok()
-        });
-    }
-    victim.seals();
 }
 
 #[test]

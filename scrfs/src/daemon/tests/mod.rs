@@ -313,7 +313,6 @@ impl Bench {
             host: "n0".into(),
             coordinator_wait: Duration::from_mins(10),
             cache_bytes: 0,
-            control_bytes: 0,
             stores: Vec::new(),
             on_stop: Arc::new(|| {}),
             on_reload: Arc::new(|| true),

@@ -44,7 +44,6 @@ pub(in crate::mount) fn options(control: &Path, bases: &[&Path]) -> Options {
         cache_bases: bases.iter().map(|base| (*base).to_owned()).collect(),
         store_rules: Vec::new(),
         cache_bytes: 0,
-        control_bytes: 0,
         checkpoint_path: crate::path::RelPath::root(),
         passthrough: false,
         coordinator_wait: std::time::Duration::ZERO,
