@@ -223,8 +223,7 @@ impl Sought<'_> {
                 // Kernels before 5.14: there links do not wait.
                 None => self.has_link(tid, &entry.file_name()),
             };
-            is && wanted(&info)
-                && status_field(&info, "mnt_id").is_none_or(|mount| self.may_be_on(tid, &mount))
+            is && wanted(&info) && status_field(&info, "mnt_id").is_some_and(|mount| self.is_on(tid, &mount))
         })
     }
 
@@ -235,20 +234,25 @@ impl Sought<'_> {
         })
     }
 
-    /// Mount number `mount` is this one: a file elsewhere can have the same number, as that below it has.
-    fn may_be_on(self, tid: u32, mount: &str) -> bool {
-        let Ok(table) = fs::read(format!("/proc/{tid}/mountinfo")) else { return true };
+    /// Mount number `mount` is this one: a file elsewhere can have the same number, as that below it has, and pipes and
+    /// the like, whose mounts are in no table, have small ones. A descriptor that has come from outside the process's
+    /// mount namespace, or from outside its root, is on a mount of the daemon's own table.
+    fn is_on(self, tid: u32, mount: &str) -> bool {
+        let tables = [format!("/proc/{tid}/mountinfo"), "/proc/self/mountinfo".to_owned()];
+        tables.iter().find_map(|table| self.is_in(&fs::read(table).ok()?, mount)).unwrap_or(false)
+    }
+
+    /// `None`: `table` does not have that mount.
+    fn is_in(self, table: &[u8], mount: &str) -> Option<bool> {
         let mut lines = table.split(|&b| b == b'\n').map(|line| line.split(|&b| b == b' '));
-        let Some(mut fields) =
-            lines.find_map(|mut fields| (fields.next() == Some(mount.as_bytes())).then_some(fields))
-        else {
-            return true;
-        };
+        let mut fields =
+            lines.find_map(|mut fields| (fields.next() == Some(mount.as_bytes())).then_some(fields))?;
         if let Some(device) = self.device {
-            return fields.nth(1).is_none_or(|found| found == device.as_bytes());
+            return Some(fields.nth(1) == Some(device.as_bytes()));
         }
         // Optional fields end with a lone hyphen; the type follows.
-        fields.skip_while(|field| *field != b"-").nth(1).is_none_or(|kind| kind.starts_with(b"fuse"))
+        let kind = fields.skip_while(|field| *field != b"-").nth(1);
+        Some(kind.is_some_and(|kind| kind.starts_with(b"fuse")))
     }
 }
 
@@ -264,7 +268,8 @@ fn writes(info: &str) -> bool {
     flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
-/// Some process runs the program with that inode number.
+/// Some process runs the program with that inode number. May wait for one that is in execve(2), as the links do (see
+/// [`Sought::is_held_by`]): another thread answers what that one waits for.
 pub(crate) fn is_executed(nodeid: u64) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -332,7 +337,18 @@ mod tests {
         let sought = Sought { number, name: MARKER, device: None };
         assert!(!sought.is_held_by(me));
         assert!(!Sought { device: Some("0:0"), ..sought }.is_held_by(me));
-        assert!(sought.may_be_on(me.tid, "no such mount"));
+        // On a mount that no table has.
+        let (pipe, _) = std::io::pipe().unwrap();
+        let number = rustix::fs::fstat(&pipe).unwrap().st_ino;
+        assert!(!Sought { number, ..sought }.is_held_by(me));
+        let table =
+            b"36 35 0:48 / /scr rw shared:1 - fuse.scrfs scrfs@/x rw\n37 35 0:4 / /proc rw - proc proc rw\n";
+        let known = Sought { device: Some("0:48"), ..sought };
+        assert_eq!(["36", "37", "3"].map(|mount| known.is_in(table, mount)), [Some(true), Some(false), None]);
+        assert_eq!(
+            ["36", "37", "3"].map(|mount| sought.is_in(table, mount)),
+            [Some(true), Some(false), None]
+        );
     }
 
     #[test]
