@@ -315,6 +315,7 @@ fn status() -> NodeStatus {
         was_attached: true,
         epoch: 9,
         datasets: vec![dataset],
+        unsaved: Vec::new(),
         more_open: 0,
         waiting: 0,
         priority: scrfs::status::PriorityStatus::default(),

@@ -43,9 +43,11 @@ fn a_file_in_its_place_and_the_user_file_gone_with_it() {
     let prefix = job.host_prefix();
     fs::write(prefix.join(".scrconf"), "SCR_CACHE_SIZE=1\n").unwrap();
     let mut run = start(&job, &HOSTS, "7");
-    run.await_line(&job, "sealed 4", SOON);
+    // Long before the fourth.
+    run.await_line(&job, "sealed 1", SOON);
     fs::rename(&prefix, prefix.with_extension("gone")).unwrap();
     fs::write(&prefix, b"no directory").unwrap();
+    run.await_line(&job, "sealed 4", SOON);
     cluster.poweroff(2);
     // The program has ended with 0, and what was due is not on the PFS.
     goes_on(&job, &mut run, 7, 1);

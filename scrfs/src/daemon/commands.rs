@@ -52,7 +52,7 @@ impl Node {
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(id)),
             Command::FlushFailed { id, reason, given_up } => {
-                self.in_records(link, move |node| node.flush_failed(id, FlushFailure { reason, given_up }));
+                self.flush_failed(id, FlushFailure { reason, given_up });
             }
             Command::MarkFailed { id, reason } => {
                 self.in_records(link, move |node| node.mark_failed(id, &reason));
@@ -176,7 +176,10 @@ impl Node {
             }
         });
         match marked {
-            Ok(()) => self.events.info(Some(id), "is on the PFS"),
+            Ok(()) => {
+                self.state.lock().forget_unsaved(id);
+                self.events.info(Some(id), "is on the PFS");
+            }
             Err(error) => {
                 self.events.error(Some(id), &format!("that it is on the PFS cannot be recorded: {error}"));
             }

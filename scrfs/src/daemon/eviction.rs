@@ -15,6 +15,7 @@ use super::state::Home;
 impl Node {
     /// The lead's eviction.
     pub(super) fn evict(&self, link: u64, id: DatasetId) {
+        self.state.lock().remember_unsaved(id);
         let me = self.me.clone();
         self.lanes.evictions.run(move || {
             with_link(&me, link, |node| {

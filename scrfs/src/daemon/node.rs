@@ -225,6 +225,7 @@ impl Node {
             askers: super::eyes::Askers::default(),
             shortage: super::room::Shortage::default(),
             late: super::late::Late::default(),
+            unsaved: Vec::new(),
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);

@@ -62,6 +62,7 @@ impl Node {
             epoch: state.table.epoch.0,
             priority: self.priority_status(&state),
             datasets,
+            unsaved: state.unsaved.clone(),
             more_open,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }

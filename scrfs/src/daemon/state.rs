@@ -12,7 +12,7 @@ use crate::control::{Advice, HeldState, Settings, Start};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
-use crate::status::FlushFailure;
+use crate::status::{FlushFailure, Unsaved};
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
@@ -186,6 +186,9 @@ impl Dataset {
     }
 }
 
+/// Datasets that are remembered as neither saved nor cached.
+const UNSAVED_MAX: usize = 16;
+
 /// The attached coordinator.
 pub(super) struct Attached {
     pub(super) link: LinkHandle,
@@ -260,11 +263,36 @@ pub(super) struct State {
     pub(super) advice: Option<Advice>,
     pub(super) askers: Askers,
     pub(super) shortage: Shortage,
+    /// For the status. Not on storage.
+    pub(super) unsaved: Vec<Unsaved>,
     pub(super) late: Late,
     pub(super) stopping: bool,
 }
 
 impl State {
+    /// Dataset `id` is about to leave the caches. That it was due for the PFS and was given up is remembered.
+    pub(super) fn remember_unsaved(&mut self, id: DatasetId) {
+        let Some(dataset) = self.table.datasets.get(&id).filter(|dataset| !dataset.flushed) else { return };
+        let Some(failure) = dataset.flush_failed.as_ref().filter(|failure| failure.given_up) else { return };
+        if self.table.datasets.values().any(|other| other.flushed && other.id > id) {
+            return;
+        }
+        let bytes = match &dataset.catalog {
+            Some(index) => index.catalog().bytes(),
+            None => dataset.parts.values().map(|part| part.bytes()).sum(),
+        };
+        let (name, reason) = (dataset.shown_name(), failure.reason.clone());
+        self.unsaved.retain(|gone| gone.id != id.0);
+        self.unsaved.push(Unsaved { id: id.0, name, bytes, reason });
+        let more = self.unsaved.len().saturating_sub(UNSAVED_MAX);
+        self.unsaved.drain(..more);
+    }
+
+    /// Dataset `id` is on the PFS: of older ones that are not nothing is lost that a restart would want.
+    pub(super) fn forget_unsaved(&mut self, id: DatasetId) {
+        self.unsaved.retain(|gone| gone.id > id.0);
+    }
+
     /// Until a coordinator brings the job's, the default.
     pub(super) fn seal_timeout(&self) -> Duration {
         self.settings.as_ref().map_or(SEAL_TIMEOUT, |s| Duration::from_millis(s.seal_timeout_ms))

@@ -52,6 +52,10 @@ pub struct NodeStatus {
     pub flush_every: u32,
     /// Newest first.
     pub datasets: Vec<DatasetStatus>,
+    /// What was due for the PFS, was given up, and has left the caches since; until a newer dataset is on the PFS.
+    /// Newest last.
+    #[serde(default)]
+    pub unsaved: Vec<Unsaved>,
     /// Open datasets of this node beyond those listed.
     #[serde(default)]
     pub more_open: u64,
@@ -169,6 +173,19 @@ pub struct FlushFailure {
     pub reason: String,
     /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody asks for it.
     pub given_up: bool,
+}
+
+/// A dataset that is neither on the PFS, for which it was due, nor in the caches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsaved {
+    /// Its id.
+    pub id: u64,
+    /// Its directory's name.
+    pub name: String,
+    /// Bytes of all members.
+    pub bytes: u64,
+    /// Why its flush failed, with the path on the PFS, or the host.
+    pub reason: String,
 }
 
 /// Per host of `layout`: would the dataset survive if that node died now.

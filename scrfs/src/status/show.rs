@@ -46,6 +46,15 @@ pub fn show(s: &NodeStatus) -> String {
     } else if let Some(why) = s.priority.hindrance() {
         let _ = writeln!(text, "daemon and coordinator do not go before programs that spin: {why}");
     }
+    for gone in &s.unsaved {
+        let _ = writeln!(
+            text,
+            "{} (dataset {}) is not on the PFS, and has left the caches: its flush failed: {}",
+            gone.name.escape_debug(),
+            gone.id,
+            gone.reason
+        );
+    }
     if s.datasets.is_empty() {
         text.push_str("no datasets\n");
         return text;

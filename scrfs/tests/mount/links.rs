@@ -1,7 +1,9 @@
-//! Names of one file that a seal makes files of their own, while programs use them.
+//! Names of one file that a seal makes files of their own, and descriptors of one file in several processes, while programs
+//! use them.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
+use std::process::Command as Program;
 
 use scrfs::control::{Command, Event};
 use scrfs::ids::{DatasetId, Member};
@@ -63,5 +65,19 @@ fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
         let mut file = OpenOptions::new().append(true).open(m.at("ck/f")).unwrap();
         std::io::Write::write_all(&mut file, b" more").unwrap();
         assert_eq!([read("ck/f"), read("ck/g"), read("ck/h")], ["data more", "other", "d"]);
+    });
+}
+
+/// execve(2) closes what is close-on-exec while links below /proc/PID wait for that execve to go on: a daemon that
+/// follows one before it answers would wait for ever, and the program too.
+#[test]
+fn a_program_that_begins_closes_files() {
+    both_modes(|m| {
+        fs::create_dir(m.at("ck")).unwrap();
+        for name in ["latest", "ck/f", "ck/.complete"] {
+            let _open = File::create(m.at(name)).unwrap();
+            let mut child = Program::new("true").spawn().unwrap();
+            wait_until("the program has begun", || child.try_wait().unwrap().is_some());
+        }
     });
 }

@@ -391,20 +391,6 @@ fn a_marker_that_nobody_can_seal_fails() {
     });
 }
 
-/// execve(2) closes what is close-on-exec while links below /proc/PID wait for that execve to go on: a daemon that
-/// follows one before it answers would wait for ever, and the program too.
-#[test]
-fn a_program_that_begins_closes_files() {
-    both_modes(|m| {
-        fs::create_dir(m.at("ck")).unwrap();
-        for name in ["latest", "ck/f", "ck/.complete"] {
-            let _open = File::create(m.at(name)).unwrap();
-            let mut child = Command::new("true").spawn().unwrap();
-            wait_until("the program has begun", || child.try_wait().unwrap().is_some());
-        }
-    });
-}
-
 #[test]
 fn the_kernel_moves_the_data() {
     in_namespace(&[], |m| {

@@ -91,6 +91,38 @@ fn every_step_survives_a_restart() {
 }
 
 #[test]
+fn what_leaves_the_caches_unsaved_is_remembered_until_a_newer_one_is_saved() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    for id in 1..=4 {
+        bench.write(&format!("ck{id}/f"), b"hello");
+        lead.seal(id, &format!("ck{id}"));
+    }
+    let failed = |id, given_up| {
+        let reason = "/pfs: full".to_owned();
+        Command::FlushFailed { id: DatasetId(id), reason, given_up }
+    };
+    let evict = |lead: &mut Lead, id| {
+        lead.send(Command::Evict(DatasetId(id)));
+        assert_eq!(lead.next(), Event::Evicted(DatasetId(id)));
+    };
+    let unsaved = || {
+        let gone = bench.node.status().unsaved.into_iter();
+        gone.map(|gone| (gone.id, gone.name, gone.bytes, gone.reason)).collect::<Vec<_>>()
+    };
+    lead.send(failed(1, true));
+    lead.send(failed(2, false));
+    evict(&mut lead, 1);
+    evict(&mut lead, 2);
+    assert_eq!(unsaved(), [(1, "ck1".to_owned(), 5, "/pfs: full".to_owned())], "2 was not given up");
+    lead.send(failed(3, true));
+    lead.send(Command::MarkFlushed(DatasetId(4)));
+    until("a newer one on the PFS", || unsaved().is_empty());
+    evict(&mut lead, 3);
+    assert!(unsaved().is_empty());
+}
+
+#[test]
 fn the_filemap_has_what_scr_reads() {
     let bench = Bench::new();
     bench.write("ck/rank 0", b"hello");

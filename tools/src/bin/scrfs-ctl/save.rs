@@ -1,11 +1,10 @@
 //! `scrfs-ctl save`: at the end of a job scrfs-run has the newest protected dataset brought to the PFS, and waits for what
 //! is being sealed or flushed. What did not get there in time is named, also what has left the caches meanwhile.
 
-use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use scrfs::status::{DatasetStatus, NodeStatus, SEALED};
+use scrfs::status::{DatasetStatus, NodeStatus, SEALED, Unsaved};
 use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, bytes_for_people, hosts_for_people};
 use scrfs_tools::probe::NAMED;
@@ -22,11 +21,9 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
     let (mut busy_last, mut told) = (begun, begun);
     // In which epoch which dataset was asked for.
     let mut asked = None;
-    let mut failed = Failed::default();
     loop {
         let status = node.status()?;
         let left = left(&status, newest, every);
-        failed.look(&status.datasets, &left);
         let working = busy(&status);
         if working.is_some() {
             busy_last = Instant::now();
@@ -38,8 +35,8 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
         let hopeless = left.iter().all(|dataset| given_up(dataset));
         let stuck = newest_of(&left).is_none() && busy_last.elapsed() >= DUE;
         if working.is_none() && (hopeless || stuck) || begun.elapsed() >= limit {
-            let lines: Vec<String> =
-                left.iter().map(|dataset| unsaved(dataset, limit)).chain(failed.gone(&status)).collect();
+            let here = left.iter().map(|dataset| unsaved(dataset, limit));
+            let lines: Vec<String> = here.chain(status.unsaved.iter().map(gone)).collect();
             if !lines.is_empty() {
                 return Err(Failure::new(lines.join("\n")).hint(LATER).code(NAMED));
             }
@@ -76,38 +73,6 @@ fn given_up(dataset: &DatasetStatus) -> bool {
     dataset.flush_failed.as_ref().is_some_and(|failure| failure.given_up)
 }
 
-/// Datasets whose flush has failed, as they were seen last. One that is tried no more may leave the caches.
-#[derive(Default)]
-struct Failed(BTreeMap<u64, String>);
-
-impl Failed {
-    fn look(&mut self, all: &[DatasetStatus], left: &[&DatasetStatus]) {
-        for dataset in all.iter().filter(|dataset| dataset.flushed) {
-            self.0.remove(&dataset.id);
-        }
-        for dataset in left {
-            if let Some(failure) = &dataset.flush_failed {
-                let line = format!(
-                    "not known to be on the PFS: {}: {}; it has left the caches since",
-                    sized(dataset),
-                    failure.reason
-                );
-                self.0.insert(dataset.id, line);
-            }
-        }
-    }
-
-    /// Those that are not in the caches any more.
-    fn gone(self, status: &NodeStatus) -> impl Iterator<Item = String> {
-        let here = |id: u64| status.datasets.iter().any(|dataset| dataset.id == id);
-        self.0.into_iter().filter(move |(id, _)| !here(*id)).map(|(_, line)| line)
-    }
-}
-
-fn sized(dataset: &DatasetStatus) -> String {
-    format!("{} (dataset {}, {})", dataset.name, dataset.id, bytes_for_people(dataset.bytes))
-}
-
 fn unsaved(dataset: &DatasetStatus, limit: Duration) -> String {
     let why = match &dataset.flush_failed {
         Some(failure) => failure.reason.clone(),
@@ -115,10 +80,22 @@ fn unsaved(dataset: &DatasetStatus, limit: Duration) -> String {
     };
     format!(
         "not on the PFS: {}: {why}; it is {}in the caches of {}",
-        sized(dataset),
+        sized(&dataset.name, dataset.id, dataset.bytes),
         if dataset.state == SEALED { "" } else { "protected " },
         hosts_for_people(dataset.hosts.iter().map(String::as_str))
     )
+}
+
+fn gone(dataset: &Unsaved) -> String {
+    format!(
+        "not on the PFS: {}: {}; it has left the caches",
+        sized(&dataset.name, dataset.id, dataset.bytes),
+        dataset.reason
+    )
+}
+
+fn sized(name: &str, id: u64, bytes: u64) -> String {
+    format!("{name} (dataset {id}, {})", bytes_for_people(bytes))
 }
 
 #[cfg(test)]
@@ -149,28 +126,10 @@ mod tests {
         );
         newest.flush_failed = Some(FlushFailure { reason: "/pfs: full".into(), given_up: true });
         assert!(given_up(&newest) && unsaved(&newest, Duration::ZERO).contains(": /pfs: full; "));
-    }
-
-    #[test]
-    fn what_left_the_caches_after_its_flush_had_failed_is_named() {
-        let mut old = dataset(4, "ck.4", "protected", &["n1"]);
-        old.flush_failed = Some(FlushFailure { reason: "/pfs: full".into(), given_up: false });
-        let newest = dataset(5, "ck.5", "protected", &["n1"]);
-        let seen = || {
-            let mut failed = Failed::default();
-            failed.look(&[], &[&old, &newest]);
-            failed
-        };
-        assert_eq!(seen().gone(&node(vec![old.clone()])).count(), 0);
+        let old = Unsaved { id: 4, name: "ck.4".into(), bytes: 3 << 20, reason: "/pfs: full".into() };
         assert_eq!(
-            seen().gone(&node(Vec::new())).collect::<Vec<_>>(),
-            [
-                "not known to be on the PFS: ck.4 (dataset 4, 3.0 MiB): /pfs: full; it has left the caches since"
-            ]
+            gone(&old),
+            "not on the PFS: ck.4 (dataset 4, 3.0 MiB): /pfs: full; it has left the caches"
         );
-        let mut failed = seen();
-        old.flushed = true;
-        failed.look(&[old.clone()], &[]);
-        assert_eq!(failed.gone(&node(Vec::new())).count(), 0, "it was seen on the PFS");
     }
 }

@@ -78,6 +78,7 @@ pub(crate) mod tests {
             enabled: true,
             flush_every: 0,
             datasets,
+            unsaved: Vec::new(),
             more_open: 0,
             waiting: 0,
             priority: scrfs::status::PriorityStatus::default(),
