@@ -50,7 +50,13 @@ fn status_of(tid: u32) -> Option<Status> {
 
 /// True when thread `tid` is about to die by a signal, or is gone.
 pub(crate) fn is_dying(tid: u32) -> bool {
-    status_of(tid).is_none_or(|status| is_fatal(&status))
+    status_of(tid).map_or_else(|| is_gone(tid), |status| is_fatal(&status))
+}
+
+/// /proc may keep a daemon without privileges from seeing other users' and untraceable processes (`hidepid`).
+fn is_gone(tid: u32) -> bool {
+    let pid = i32::try_from(tid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
 fn is_fatal(status: &Status) -> bool {
@@ -105,6 +111,7 @@ mod tests {
         assert_eq!(parse(text), expected);
         assert!(!is_dying(std::process::id()));
         assert!(is_dying(u32::MAX), "nobody has this number");
+        assert!(is_gone(i32::MAX.cast_unsigned()) && !is_gone(std::process::id()));
         let mine = with_ancestors(std::iter::once(std::process::id()));
         assert!(mine.contains(&std::process::id()));
         let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());

@@ -226,6 +226,7 @@ impl Node {
             shortage: super::room::Shortage::default(),
             late: super::late::Late::default(),
             unsaved: Vec::new(),
+            saved: None,
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);

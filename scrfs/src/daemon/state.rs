@@ -265,16 +265,19 @@ pub(super) struct State {
     pub(super) shortage: Shortage,
     /// For the status. Not on storage.
     pub(super) unsaved: Vec<Unsaved>,
+    /// The newest dataset that this worker has seen on the PFS.
+    pub(super) saved: Option<DatasetId>,
     pub(super) late: Late,
     pub(super) stopping: bool,
 }
 
 impl State {
-    /// Dataset `id` is about to leave the caches. That it was due for the PFS and was given up is remembered.
+    /// Dataset `id` is about to leave the caches. That it was due for the PFS and its flush failed is remembered.
     pub(super) fn remember_unsaved(&mut self, id: DatasetId) {
         let Some(dataset) = self.table.datasets.get(&id).filter(|dataset| !dataset.flushed) else { return };
-        let Some(failure) = dataset.flush_failed.as_ref().filter(|failure| failure.given_up) else { return };
-        if self.table.datasets.values().any(|other| other.flushed && other.id > id) {
+        let Some(failure) = &dataset.flush_failed else { return };
+        let flushed = self.table.datasets.values().filter(|other| other.flushed).map(|other| other.id);
+        if flushed.max().max(self.saved) > Some(id) {
             return;
         }
         let bytes = match &dataset.catalog {
@@ -290,6 +293,7 @@ impl State {
 
     /// Dataset `id` is on the PFS: of older ones that are not nothing is lost that a restart would want.
     pub(super) fn forget_unsaved(&mut self, id: DatasetId) {
+        self.saved = self.saved.max(Some(id));
         self.unsaved.retain(|gone| gone.id > id.0);
     }
 

@@ -7,7 +7,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::descriptors::Bound;
 use crate::daemon::boundary::Caller;
@@ -173,7 +172,7 @@ pub(crate) fn dying_by_signal(caller: Caller) -> bool {
 /// A thread that ends has given up its memory before it closes files. One that has memory may be in execve(2), where its
 /// stat waits, as the links do (see [`Sought::is_held_by`]).
 fn ended_by_signal(tid: u32) -> bool {
-    let status = text_of(tid, "status", STATUS_BYTES_MAX).unwrap_or_default();
+    let Some(status) = text_of(tid, "status", STATUS_BYTES_MAX) else { return false };
     let has_memory = status_field(&String::from_utf8_lossy(&status), "VmSize").is_some();
     !has_memory
         && TaskStat::read(tid).is_some_and(|stat| stat.flags & EXITING != 0 && stat.exit_code & 0x7f != 0)
@@ -268,46 +267,10 @@ fn writes(info: &str) -> bool {
     flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
-/// Some process runs the program with that inode number. May wait for one that is in execve(2), as the links do (see
-/// [`Sought::is_held_by`]): another thread answers what that one waits for.
-pub(crate) fn is_executed(nodeid: u64) -> bool {
-    let Ok(processes) = fs::read_dir("/proc") else { return false };
-    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.into_iter().any(|pid: u32| executes(pid, nodeid).unwrap_or(false))
-}
-
-fn executes(pid: u32, nodeid: u64) -> Option<bool> {
-    let (number, device) = program_of(pid)?;
-    if number != nodeid {
-        return Some(false);
-    }
-    let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
-    let mut fuse = table.lines().filter(|line| line.contains(" - fuse"));
-    Some(fuse.any(|line| line.split(' ').nth(2) == Some(device.as_str())))
-}
-
-/// Inode number of the program that a process runs, and its device as in a mount table.
-///
-/// A process has its program before it has it mapped, and before who started it goes on. What the kernel knows is
-/// enough: with `AT_STATX_DONT_SYNC` it does not ask the file system, which may be this one.
-fn program_of(pid: u32) -> Option<(u64, String)> {
-    let link = format!("/proc/{pid}/exe");
-    let known = rustix::fs::statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
-    Some((known.stx_ino, format!("{}:{}", known.stx_dev_major, known.stx_dev_minor)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fs::place::MARKER;
-
-    #[test]
-    fn programs_that_run() {
-        let me = std::env::current_exe().unwrap();
-        let number = std::os::unix::fs::MetadataExt::ino(&fs::metadata(me).unwrap());
-        assert_eq!(program_of(std::process::id()).unwrap().0, number);
-        assert!(!is_executed(number), "not on a FUSE mount");
-    }
 
     #[test]
     fn a_stat_line_with_a_hostile_name() {

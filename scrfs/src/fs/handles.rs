@@ -19,6 +19,9 @@ use crate::keep::Keep;
 use crate::keep::intents::{is_resent, number_of};
 use crate::keep::records::{KeptFd, KeptFile};
 
+/// The kernel's flag for an open that execve(2) makes (`include/linux/fs.h`); FUSE_OPEN has it among open(2)'s.
+const FMODE_EXEC: i32 = 0x20;
+
 /// An open file.
 #[derive(Debug)]
 pub struct Handle {
@@ -62,6 +65,11 @@ impl Handle {
     /// Opened so that it can write at the file's end only, and not be mapped for storing.
     pub(crate) fn appends(&self) -> bool {
         self.flags & (libc::O_ACCMODE | libc::O_APPEND) == libc::O_WRONLY | libc::O_APPEND
+    }
+
+    /// Opened by execve(2), and open as long as a process runs the program.
+    fn is_program(&self) -> bool {
+        self.flags & FMODE_EXEC != 0
     }
 
     /// Opened for writing.
@@ -159,6 +167,12 @@ impl Handles {
     /// The file that request `unique` opened for a predecessor, who did not live to say so.
     pub(crate) fn file_opened_by(&self, unique: u64) -> Option<u64> {
         opened_by(&self.files, unique)
+    }
+
+    /// Some process runs the program with that inode number. /proc/PID/exe tells too, but waits for execve(2) to go on
+    /// (see [`super::caller::Sought::is_held_by`]).
+    pub(crate) fn is_executed(&self, inode: u64) -> bool {
+        self.files.read().values().any(|slot| slot.value.inode.id == inode && slot.value.is_program())
     }
 
     /// Some handle is open on that inode.

@@ -200,9 +200,13 @@ impl Nodes {
         if let Some(backing) = &backing {
             self.stands_for(id, backing.key);
         }
+        let fd = backing.as_ref().map(|backing| Arc::clone(&backing.fd));
         let inode = Inode::new(id, record, backing.map(Known::from), Weak::clone(&self.me));
         self.known.insert(id, Box::new(Node::new(inode, 0)));
         self.used(id);
+        if let Some(fd) = fd {
+            self.opened(&fd);
+        }
         id
     }
 

@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::attr::{key_of, stat_of};
-use super::caller::is_executed;
 use super::errno::{Stop, fail};
 use super::eyes::is_eye;
 use super::handles::Handle;
@@ -202,7 +201,7 @@ impl FileSystem {
         let fd = inode.fd()?;
         // The kernel looks at writers itself before it asks here; at others that truncate only afterwards.
         let truncates = flags & libc::O_TRUNC != 0 && !made;
-        if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && is_executed(inode.id) {
+        if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && self.handles.is_executed(inode.id) {
             return fail(libc::ETXTBSY);
         }
         let passthrough = self.passthrough.load(Ordering::Acquire)

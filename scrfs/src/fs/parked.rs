@@ -6,12 +6,14 @@
 //! meanwhile is lost to those who know it without having it open.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::{Resource, getrlimit};
 
 use super::attr::{key_of, stat_of};
+use super::descriptors::Bound;
 use super::inode::{Backing, Inode, Key};
 use super::nodes::{Held, Nodes};
 use crate::daemon::boundary::Errno;
@@ -21,6 +23,9 @@ const OPEN_MAX: usize = 1 << 14;
 const OPEN_PART: usize = 2;
 /// Inodes that are in use and therefore passed over, each time another is needed.
 const PASSED_MAX: u32 = 8;
+/// Descriptors that are closed at most, and inodes passed over, each time one got a number that is kept back.
+const SHORT_CLOSED_MAX: u32 = 32;
+const SHORT_PASSED_MAX: u32 = 64;
 /// Renames may come between the look at a name and its use.
 const TRIES: u32 = 8;
 
@@ -29,6 +34,7 @@ const TRIES: u32 = 8;
 pub(super) struct Pool {
     used: VecDeque<u64>,
     most: usize,
+    bound: Bound,
 }
 
 impl Pool {
@@ -39,7 +45,7 @@ impl Pool {
     }
 
     pub(super) fn of(most: usize) -> Self {
-        Self { used: VecDeque::new(), most }
+        Self { used: VecDeque::new(), most, bound: Bound::default() }
     }
 
     /// It is in use, and nothing is asked of others for that.
@@ -76,6 +82,21 @@ impl Nodes {
         while self.pool.used.len() > self.pool.most && passed < PASSED_MAX {
             let Some(first) = self.pool.used.pop_front() else { return };
             if !self.rest(first) {
+                self.pool.enter(first);
+                passed += 1;
+            }
+        }
+    }
+
+    /// `fd` was opened for an inode. If its number is one that is kept back, all lower ones are taken: some that nobody uses
+    /// are closed, so that what a request opens for itself finds room.
+    pub(super) fn opened(&mut self, fd: &Arc<OwnedFd>) {
+        let (mut closed, mut passed) = (0, 0);
+        while !self.pool.bound.admits(fd) && closed < SHORT_CLOSED_MAX && passed < SHORT_PASSED_MAX {
+            let Some(first) = self.pool.used.pop_front() else { return };
+            if self.rest(first) {
+                closed += 1;
+            } else {
                 self.pool.enter(first);
                 passed += 1;
             }
@@ -156,8 +177,10 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
         let path = path.ok_or(Errno(libc::ESTALE))?;
         let found = open_in(&roots, &path, inode);
         let mut inner = table.lock();
-        if found.as_ref().is_err_and(|error| too_many(*error)) {
-            inner.rest_all();
+        match &found {
+            Ok(backing) => inner.opened(&backing.fd),
+            Err(error) if too_many(*error) => inner.rest_all(),
+            Err(_) => {}
         }
         let mut slot = inode.backing.write();
         let known = slot.as_mut().ok_or(Errno(libc::ESTALE))?;
@@ -181,11 +204,7 @@ pub(super) fn open(inode: &Inode) -> Result<Backing, Errno> {
 }
 
 /// In the store in which it is; there is one nearly always.
-fn open_in(
-    roots: &[Arc<std::os::fd::OwnedFd>],
-    path: &crate::path::RelPath,
-    inode: &Inode,
-) -> Result<Backing, Errno> {
+fn open_in(roots: &[Arc<OwnedFd>], path: &crate::path::RelPath, inode: &Inode) -> Result<Backing, Errno> {
     let key = inode.backing.read().as_ref().map(|known| known.key);
     let mut found = Err(Errno(libc::ENOENT));
     for root in roots {
@@ -197,7 +216,7 @@ fn open_in(
     found
 }
 
-fn open_path(root: &std::os::fd::OwnedFd, path: &crate::path::RelPath) -> Result<Backing, Errno> {
+fn open_path(root: &OwnedFd, path: &crate::path::RelPath) -> Result<Backing, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let (dir, name) = path.split_last().ok_or(Errno(libc::ESTALE))?;

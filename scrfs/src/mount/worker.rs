@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal};
 use super::lock::{Lock, WORKER_LOCK};
 use super::places::Places;
 use super::supervisor::{READY, TAKEN, say};
+use super::table::Mounted;
 use super::{MountError, Options, failed, limits, rights};
 use crate::checkpoint_path::{self, Chosen};
 use crate::daemon::boundary::Errno;
@@ -59,7 +60,9 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     drop(keepers);
     fs.begin().map_err(failing("cannot begin with the tree"))?;
     let _lock = Lock::take(&places.control, WORKER_LOCK)?;
-    if let Ok(Some(mount)) = super::table::mounted_at(&options.mount_point) {
+    // Not by its mount point: something else may be mounted there by now.
+    let is_this = |mount: &Mounted| mount.control_directory().as_deref() == Some(&*places.control);
+    if let Some(mount) = super::table::all().unwrap_or_default().into_iter().find(is_this) {
         fs.set_device(mount.device);
     }
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));

@@ -52,7 +52,8 @@ pub struct NodeStatus {
     pub flush_every: u32,
     /// Newest first.
     pub datasets: Vec<DatasetStatus>,
-    /// What was due for the PFS, was given up, and has left the caches since; until a newer dataset is on the PFS.
+    /// What was due for the PFS, could not be flushed, and has left the caches since; until a newer dataset is on the PFS, or the
+    /// worker is another.
     /// Newest last.
     #[serde(default)]
     pub unsaved: Vec<Unsaved>,

@@ -5,11 +5,13 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command as Program;
 
+use rustix::fs::{Mode, OFlags};
 use scrfs::control::{Command, Event};
 use scrfs::ids::{DatasetId, Member};
 
 use super::asked_again::program;
 use super::lead::{Lead, catalog, encode};
+use super::takeover::replace_worker;
 use super::{both_modes, wait_until};
 
 /// The kernel asks for an inode, which has stood for all names when the program that waits gave one of them.
@@ -79,5 +81,28 @@ fn a_program_that_begins_closes_files() {
             let mut child = Program::new("true").spawn().unwrap();
             wait_until("the program has begun", || child.try_wait().unwrap().is_some());
         }
+    });
+}
+
+/// Also for a successor.
+#[test]
+fn a_program_that_runs_is_not_truncated() {
+    both_modes(|m| {
+        fs::copy("/bin/sleep", m.at("sleep")).unwrap();
+        // Another test's child may hold the writer for a moment, between its fork and its exec.
+        let mut child = loop {
+            match Program::new(m.at("sleep")).arg("60").spawn() {
+                Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) => std::thread::yield_now(),
+                child => break child.unwrap(),
+            }
+        };
+        let truncate =
+            || rustix::fs::open(m.at("sleep"), OFlags::RDONLY | OFlags::TRUNC, Mode::empty()).map(drop);
+        assert_eq!(truncate(), Err(rustix::io::Errno::TXTBSY));
+        replace_worker(m);
+        assert_eq!(truncate(), Err(rustix::io::Errno::TXTBSY));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until("it may be truncated", || truncate().is_ok());
     });
 }

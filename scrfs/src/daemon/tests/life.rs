@@ -110,14 +110,14 @@ fn what_leaves_the_caches_unsaved_is_remembered_until_a_newer_one_is_saved() {
         let gone = bench.node.status().unsaved.into_iter();
         gone.map(|gone| (gone.id, gone.name, gone.bytes, gone.reason)).collect::<Vec<_>>()
     };
-    lead.send(failed(1, true));
     lead.send(failed(2, false));
     evict(&mut lead, 1);
     evict(&mut lead, 2);
-    assert_eq!(unsaved(), [(1, "ck1".to_owned(), 5, "/pfs: full".to_owned())], "2 was not given up");
+    assert_eq!(unsaved(), [(2, "ck2".to_owned(), 5, "/pfs: full".to_owned())], "1 was not due");
     lead.send(failed(3, true));
     lead.send(Command::MarkFlushed(DatasetId(4)));
     until("a newer one on the PFS", || unsaved().is_empty());
+    evict(&mut lead, 4);
     evict(&mut lead, 3);
     assert!(unsaved().is_empty());
 }
