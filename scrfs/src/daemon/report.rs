@@ -70,6 +70,7 @@ impl Node {
 
     fn describe_dataset(&self, dataset: &Dataset, current: Option<DatasetId>) -> DatasetStatus {
         let mut status = blank(dataset.id.0, &dataset.name, state_word(dataset));
+        status.bytes = dataset.bytes();
         status.flushed = dataset.flushed;
         status.flush_failed = dataset.flush_failed.clone().filter(|_| !dataset.flushed);
         status.current = current == Some(dataset.id);
@@ -78,7 +79,6 @@ impl Node {
         if let Some(index) = &dataset.catalog {
             let layout = &index.catalog().layout;
             status.scheme = layout.scheme.word().into();
-            status.bytes = index.catalog().bytes();
             status.files = layout.members.iter().map(|place| place.files).sum();
             // Of a hidden one the catalog says where its members were, and no more.
             if !dataset.is_hidden() {
@@ -90,7 +90,6 @@ impl Node {
                 status.survives.iter_mut().for_each(|(_, kept)| *kept = false);
             }
         } else {
-            status.bytes = dataset.parts.values().map(|part| part.bytes()).sum();
             status.files = dataset.parts.values().map(|part| part.files.len() as u64).sum();
             status.hosts = vec![self.config.host.clone()];
         }

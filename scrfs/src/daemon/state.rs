@@ -169,6 +169,14 @@ impl Dataset {
         self.catalog.is_some() && self.home == Home::Aside
     }
 
+    /// Of all members, once that is known; until then of those here.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.catalog {
+            Some(index) => index.catalog().bytes(),
+            None => self.parts.values().map(|part| part.bytes()).sum(),
+        }
+    }
+
     pub(super) fn shown_name(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()
     }
@@ -280,11 +288,7 @@ impl State {
         if flushed.max().max(self.saved) > Some(id) {
             return;
         }
-        let bytes = match &dataset.catalog {
-            Some(index) => index.catalog().bytes(),
-            None => dataset.parts.values().map(|part| part.bytes()).sum(),
-        };
-        let (name, reason) = (dataset.shown_name(), failure.reason.clone());
+        let (name, bytes, reason) = (dataset.shown_name(), dataset.bytes(), failure.reason.clone());
         self.unsaved.retain(|gone| gone.id != id.0);
         self.unsaved.push(Unsaved { id: id.0, name, bytes, reason });
         let more = self.unsaved.len().saturating_sub(UNSAVED_MAX);
