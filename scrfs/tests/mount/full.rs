@@ -7,19 +7,16 @@ use std::path::Path;
 use std::process::Command;
 
 use super::takeover::replace_worker;
-use super::{Mounted, ONE_SMALL_STORE, in_namespace, scrfs, wait_until};
+use super::{Mounted, ONE_SMALL_STORE, in_namespace, on_a_thread, scrfs, wait_until};
 
 /// What was written before the store was full.
 const KEPT: &[u8] = &[7; 100_000];
 
 fn on_a_small_store(options: &'static [&'static str], test: fn(&Mounted)) {
-    let thread = std::thread::spawn(move || {
+    on_a_thread(move || {
         ONE_SMALL_STORE.set(64);
         test(&Mounted::new(options));
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 /// Takes all room that is left, to the last byte.

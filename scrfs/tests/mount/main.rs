@@ -183,8 +183,12 @@ fn both_modes(test: fn(&Mounted)) {
 
 /// The namespace is the thread's.
 fn in_namespace(options: &'static [&'static str], test: fn(&Mounted)) {
-    let thread = std::thread::spawn(move || test(&Mounted::new(options)));
-    if let Err(panic) = thread.join() {
+    on_a_thread(move || test(&Mounted::new(options)));
+}
+
+/// What `test` sets for its thread, also the namespace, is nobody else's.
+fn on_a_thread(test: impl FnOnce() + Send + 'static) {
+    if let Err(panic) = std::thread::spawn(test).join() {
         std::panic::resume_unwind(panic);
     }
 }

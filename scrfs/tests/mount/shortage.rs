@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::takeover::replace_worker;
-use super::{Mounted, ONE_SMALL_STORE, SLOWLY, in_namespace, scrfs, wait_until};
+use super::{Mounted, ONE_SMALL_STORE, SLOWLY, in_namespace, on_a_thread, scrfs, wait_until};
 
 fn log(m: &Mounted) -> String {
     fs::read_to_string(m.control().join("daemon.log")).unwrap()
@@ -27,7 +27,7 @@ fn use_up_inodes(m: &Mounted) {
 
 #[test]
 fn no_inode_is_left_when_a_worker_dies() {
-    let thread = std::thread::spawn(|| {
+    on_a_thread(|| {
         ONE_SMALL_STORE.set(64);
         let m = Mounted::new(&[]);
         let supervisor = m.pid("supervisor.lock");
@@ -60,9 +60,6 @@ fn no_inode_is_left_when_a_worker_dies() {
         });
         assert_eq!(m.pid("supervisor.lock"), supervisor);
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 /// What a person is told through the mount.
@@ -76,7 +73,7 @@ fn workers_that_cannot_be_started_do_not_end_the_mount() {
     if !cfg!(feature = "faults") {
         return;
     }
-    let thread = std::thread::spawn(|| {
+    on_a_thread(|| {
         SLOWLY.set(
             "worker.spawn=full@2,worker.spawn=full@3,worker.spawn=full@4,worker.spawn=full@5,worker.spawn=full@6,\
              worker.spawn=full@7",
@@ -96,9 +93,6 @@ fn workers_that_cannot_be_started_do_not_end_the_mount() {
         kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
         wait_until("another worker", || m.pid("worker.lock") != worker);
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 #[test]
@@ -106,7 +100,7 @@ fn a_supervisor_that_waits_for_better_times_can_be_told_to_end() {
     if !cfg!(feature = "faults") {
         return;
     }
-    let thread = std::thread::spawn(|| {
+    on_a_thread(|| {
         let faults: Vec<String> = (2..100).map(|nth| format!("worker.spawn=full@{nth}")).collect();
         SLOWLY.set(faults.join(",").leak());
         let m = Mounted::new(&[]);
@@ -117,9 +111,6 @@ fn a_supervisor_that_waits_for_better_times_can_be_told_to_end() {
         wait_until("the supervisor's end", || super::has_ended(supervisor));
         assert!(!log(&m).contains("afresh"), "{}", log(&m));
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 /// The worker itself finds that something is missing.
