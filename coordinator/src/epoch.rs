@@ -1,8 +1,10 @@
-//! The epoch of a start of the coordinators: the next number whose file this start alone makes in the prefix.
+//! The epoch of a start of the coordinators: the next number whose file this start alone makes in
+//! the prefix.
 //!
-//! `<prefix>/.scr/epoch.<n>` is made by exclusive create, with job, host and process in it for people. Where the prefix
-//! cannot be written, the epoch is one above the highest that any daemon has seen, and above what can still be read
-//! there: datasets in the prefix are never newer than what this epoch seals.
+//! `<prefix>/.scr/epoch.<n>` is made by exclusive create, with job, host and process in it for
+//! people. Where the prefix cannot be written, the epoch is one above the highest that any daemon
+//! has seen, and above what can still be read there: datasets in the prefix are never newer than
+//! what this epoch seals.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,8 +19,9 @@ const KEPT: usize = 8;
 /// Tries against others that start at the same time.
 const TRIES: u32 = 1000;
 
-/// Makes the epoch of this start: above all files in the prefix and above `seen`, the highest of any daemon. The second
-/// value says why the prefix could not be used, if so; it has `limit` to answer.
+/// Makes the epoch of this start: above all files in the prefix and above `seen`, the highest of
+/// any daemon. The second value says why the prefix could not be used, if so; it has `limit` to
+/// answer.
 pub fn begin(
     prefix: &Path,
     seen: Epoch,
@@ -28,11 +31,14 @@ pub fn begin(
 ) -> (Epoch, Option<io::Error>) {
     let prefix = prefix.to_owned();
     let content = format!("job {job_id}\nhost {host}\npid {}\n", std::process::id());
-    // A file that is made too late is this start's all the same: its number is the one that is taken below.
+    // A file that is made too late is this start's all the same: its number is the one that is
+    // taken below.
     let result = bounded::within(limit, move || {
         let directory = scrfs::prefix::make(&prefix)?;
         let existing = list(&directory)?;
-        let above = Epoch(existing.last().map_or(0, |(n, _)| *n).max(seen.0));
+        // The files may have been removed, and the datasets not.
+        let sealed = scrfs::prefix::highest_epoch(&prefix);
+        let above = Epoch(existing.last().map_or(0, |(n, _)| *n).max(seen.0).max(sealed.0));
         Ok((above, create_next(&directory, &existing, above, content.as_bytes())))
     });
     match result {

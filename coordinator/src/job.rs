@@ -1,7 +1,7 @@
-//! Jobs: work that moves bytes between nodes. The lead starts them, each coordinator taking part runs its share in a
-//! worker thread, and reports once.
+//! Jobs: work that moves bytes between nodes. The lead starts them, each coordinator taking part
+//! runs its share in a worker thread, and reports once.
 
-use scrfs::control::{MemberPart, NoRoom, SealedFile};
+use scrfs::control::{MemberPart, NoRoom, Reason, SealedFile};
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use serde::{Deserialize, Serialize};
@@ -24,14 +24,15 @@ pub struct SetMember {
 /// What a coordinator is to do. Every node named in it gets the same value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Job {
-    /// Read the member's files once, take their CRCs, make the set's redundancy data, finish the member at the daemon.
-    /// A set of one member, and SINGLE, only take CRCs.
+    /// Read the member's files once, take their CRCs, make the set's redundancy data, finish the
+    /// member at the daemon. A set of one member, and SINGLE, only take CRCs.
     Encode {
         /// Dataset.
         id: DatasetId,
         /// What to make.
         scheme: Scheme,
-        /// The directory's name, the time of the seal, user and job: for the header's dataset descriptor.
+        /// The directory's name, the time of the seal, user and job: for the header's dataset
+        /// descriptor.
         about: About,
         /// Paths of the files, by position in `set`.
         paths: Vec<Vec<scrfs::path::RelPath>>,
@@ -40,14 +41,15 @@ pub enum Job {
         /// Members of the dataset altogether.
         members: u32,
     },
-    /// Compute the lost member of a set and write its files and redundancy file on its (new) node.
+    /// Compute the lost members of a set and write their files and redundancy files on their (new)
+    /// nodes.
     Rebuild {
         /// The dataset; its layout says sets and sizes.
         catalog: Box<Catalog>,
-        /// In ring order; the lost member's node is the one that will hold it.
+        /// In ring order; a lost member's node is the one that will hold it.
         set: Vec<SetMember>,
-        /// Position in `set`.
-        lost: u32,
+        /// Positions in `set`, ascending; no more than the scheme survives.
+        lost: Vec<u32>,
     },
     /// Copy one sealed file from one node to another.
     Send {
@@ -86,7 +88,7 @@ pub struct About {
 pub enum JobOutput {
     /// Nothing to tell.
     Done,
-    /// Encode and rebuild: the member that was finished here.
+    /// Encode and rebuild: a member that was finished here.
     Part(Box<MemberPart>),
 }
 
@@ -95,18 +97,24 @@ pub enum JobOutput {
 #[error("{reason}")]
 pub struct JobFailure {
     /// With path, dataset or member, for the log and the events.
-    pub reason: String,
-    /// The data that it was to give is gone or not what was sealed: no other try will find it. False for what may pass:
-    /// a full cache, a lost link, a failure of another share.
-    pub bad: bool,
+    pub reason: Reason,
+    /// Positions in the job whose data is gone or not what was sealed, or would be rebuilt with
+    /// other bytes: no other try will find that.
+    /// None for what may pass: a full cache, a lost link, a failure of another share.
+    pub bad: Vec<u32>,
     /// The cache on this node has no room for what it was to get.
     pub full: Option<NoRoom>,
 }
 
 impl JobFailure {
     /// What may pass.
-    pub fn passing(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: false, full: None }
+    pub fn passing(reason: impl Into<Reason>) -> Self {
+        Self { reason: reason.into(), bad: Vec::new(), full: None }
+    }
+
+    /// Data that it was to give is gone or wrong.
+    pub fn is_bad(&self) -> bool {
+        !self.bad.is_empty()
     }
 }
 

@@ -1,4 +1,5 @@
-//! scrfs-coordinator: see the library's documentation. This file puts the parts together; the loop is in `run`.
+//! scrfs-coordinator: see the library's documentation. This file puts the parts together; the loop
+//! is in `run`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,8 +16,8 @@ const PAGE: Page = Page { name: "scrfs-coordinator", section: 8, text: include_s
 
 /// Protects, rebuilds and flushes checkpoints, one on each node of a job
 ///
-/// `scrfs-run` starts them, as one MPI job. When programs may start, the first one prints a line that begins with
-/// `scrfs-ready` on standard output.
+/// `scrfs-run` starts them, as one MPI job. When programs may start, the first one prints a line
+/// that begins with `scrfs-ready` on standard output.
 #[derive(Debug, Parser)]
 #[command(name = "scrfs-coordinator", version)]
 #[command(group(clap::ArgGroup::new("start").required(true).args(["attach", "restart"])))]
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
     if let Some(log) = &arguments.log {
         scrfs::log::keep_bounded(log);
     }
+    scrfs::priority::threads::be_prompt();
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
     let Arguments { mount, prefix, job_id, program_hosts, not_before, name, .. } = arguments;
     let options = Options { mount, start, prefix, job_id, program_hosts, not_before, name };

@@ -1,13 +1,14 @@
 //! What coordinators say to one another, beside blocks ([`crate::jobs::block`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 
-use scrfs::control::{Command, Event, Settings, Start};
+use scrfs::control::{Command, Event, Reason, Settings, Start};
 use scrfs::ids::Epoch;
 use serde::{Deserialize, Serialize};
 
+use crate::groups::FailureGroups;
 use crate::job::{Job, JobId, JobResult};
 
 /// A control message between coordinators.
@@ -41,7 +42,7 @@ pub enum PeerMessage {
         /// Which job.
         job: JobId,
         /// Why.
-        reason: String,
+        reason: Reason,
     },
     /// The coordinators end.
     Leave,
@@ -56,6 +57,8 @@ pub struct Greeting {
     pub epoch: Epoch,
     /// Where it is watched ([`crate::watch`]); 0: nowhere.
     pub watch_port: u16,
+    /// Of which failure groups it is, by their kind.
+    pub groups: BTreeMap<String, String>,
     /// Its settings.
     pub settings: Settings,
     /// Which of them were set there by hand.
@@ -88,6 +91,8 @@ pub struct Opening {
     pub epoch: Epoch,
     /// Host names by rank.
     pub hosts: Vec<String>,
+    /// Of which failure groups they are; for the lead only, others are told none.
+    pub groups: FailureGroups,
     /// Where each of them is watched.
     pub watch_ports: Vec<u16>,
     /// What who watches says there first; strangers do not know it.

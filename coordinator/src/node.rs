@@ -1,4 +1,5 @@
-//! This node's daemon as its coordinator sees it: wait for the mount, greet, pass commands down and events up.
+//! This node's daemon as its coordinator sees it: wait for the mount, greet, pass commands down and
+//! events up.
 //!
 //! Two threads serve the link, so that the transport's thread never waits for the daemon.
 
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 use scrfs::control::client::{self, ClientError, DataConnection, Link};
-use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Role};
+use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Reason, Role};
 use scrfs::ids::Epoch;
 use scrfs::prefix::status::Source;
 use scrfs::status::NodeStatus;
@@ -67,7 +68,8 @@ pub struct Found {
     pub epoch: Epoch,
 }
 
-/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`]; where another user's is mounted, 5 s.
+/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`]; where another user's is
+/// mounted, 5 s.
 pub fn find(mount: &Path) -> Result<Found, NodeError> {
     let begun = Instant::now();
     let mut closed: Option<Instant> = None;
@@ -152,8 +154,7 @@ impl Found {
     pub fn connector(&self, epoch: Epoch) -> Connector {
         let directory = self.directory.clone();
         Arc::new(move || {
-            let connection =
-                DataConnection::connect(&directory, epoch, DATA_LIMIT).map_err(|e| e.to_string())?;
+            let connection = DataConnection::connect(&directory, epoch, DATA_LIMIT)?;
             Ok(Box::new(connection) as Box<dyn DataLink>)
         })
     }
@@ -164,17 +165,17 @@ impl Found {
 pub struct Questions(PathBuf);
 
 impl Source for Questions {
-    fn status(&self) -> Result<NodeStatus, String> {
-        match client::ask(&self.0, &Ask::Status, ASK_LIMIT).map_err(|e| e.to_string())? {
+    fn status(&self) -> Result<NodeStatus, Reason> {
+        match client::ask(&self.0, &Ask::Status, ASK_LIMIT)? {
             Answer::Status(status) => Ok(*status),
-            _ => Err("the daemon gave a wrong answer".to_owned()),
+            _ => Err("the daemon gave a wrong answer".into()),
         }
     }
 
-    fn events(&self, most: u32) -> Result<Vec<String>, String> {
-        match client::ask(&self.0, &Ask::Events(most), ASK_LIMIT).map_err(|e| e.to_string())? {
+    fn events(&self, most: u32) -> Result<Vec<String>, Reason> {
+        match client::ask(&self.0, &Ask::Events(most), ASK_LIMIT)? {
             Answer::Events(lines) => Ok(lines),
-            _ => Err("the daemon gave a wrong answer".to_owned()),
+            _ => Err("the daemon gave a wrong answer".into()),
         }
     }
 }
@@ -192,24 +193,11 @@ impl Node {
 }
 
 impl DataLink for DataConnection {
-    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), String> {
-        let wants_descriptor = matches!(
-            request,
-            DataRequest::OpenFile { .. }
-                | DataRequest::OpenRedundancy { .. }
-                | DataRequest::CreateRedundancy { .. }
-                | DataRequest::CreateFile { .. }
-                | DataRequest::CreateCopy { .. }
-        );
-        let answer = if wants_descriptor {
-            self.descriptor(request).map(|fd| (DataReply::Descriptor, Some(fd)))
-        } else {
-            Self::request(self, request).map(|reply| (reply, None))
-        };
-        match answer {
+    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), Reason> {
+        match self.exchange(request) {
             Ok(answer) => Ok(answer),
             Err(ClientError::Failed { errno, reason }) => Ok((DataReply::Failed { errno, reason }, None)),
-            Err(other) => Err(other.to_string()),
+            Err(other) => Err(other.into()),
         }
     }
 }

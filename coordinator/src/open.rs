@@ -1,4 +1,5 @@
-//! The opening of an epoch: who is there, which epoch, whose settings; then every daemon is greeted.
+//! The opening of an epoch: who is there, which epoch, whose settings; then every daemon is
+//! greeted.
 //!
 //! Every wait here is bounded; whoever cannot go on ends the coordinators' job with the reason.
 
@@ -11,10 +12,12 @@ use scrfs::control::{Settings, Start};
 use scrfs::ids::NodeRank;
 
 use crate::comm::{CommError, Lane, Received, Transport};
+use crate::groups::FailureGroups;
 use crate::message::{Greeting, Opening, PeerMessage, WatchSecret};
 use crate::{epoch, settings};
 
-/// The others' mounts may be late by [`crate::node::MOUNT_LIMIT`]; starting them and making the epoch takes time too.
+/// The others' mounts may be late by [`crate::node::MOUNT_LIMIT`]; starting them and making the
+/// epoch takes time too.
 const PEERS_LIMIT: Duration = Duration::from_mins(2);
 /// A PFS that does not answer must not keep the job from starting.
 const PREFIX_LIMIT: Duration = Duration::from_secs(20);
@@ -40,6 +43,9 @@ pub enum OpenError {
     /// Nodes were given different settings.
     #[error("settings differ: {0}")]
     Settings(String),
+    /// Nodes have no failure group of the kind that is asked for.
+    #[error("{0}")]
+    Groups(String),
     /// Two coordinators on one node would protect nothing.
     #[error("{0} has more than one coordinator")]
     SameHost(String),
@@ -70,7 +76,8 @@ pub fn decode(from: NodeRank, bytes: &[u8]) -> Result<PeerMessage, OpenError> {
     postcard::from_bytes(bytes).map_err(|e| OpenError::Message(from, e.to_string()))
 }
 
-/// Introduces this node to the lead and learns how the epoch opens. What else comes meanwhile is put into `early`.
+/// Introduces this node to the lead and learns how the epoch opens. What else comes meanwhile is
+/// put into `early`.
 pub fn introduce(
     transport: &mut impl Transport,
     greeting: Greeting,
@@ -81,8 +88,10 @@ pub fn introduce(
     send(transport, NodeRank(0), &PeerMessage::Greeting(Box::new(greeting)))?;
     if me == NodeRank(0) {
         let opening = open(transport, start, early)?;
+        // Only the lead lays out sets.
+        let told = Opening { groups: FailureGroups::default(), ..opening.clone() };
         for rank in (1..transport.size()).map(NodeRank) {
-            send(transport, rank, &PeerMessage::Begin(Box::new(opening.clone())))?;
+            send(transport, rank, &PeerMessage::Begin(Box::new(told.clone())))?;
         }
         return Ok(opening);
     }
@@ -111,6 +120,8 @@ fn open(transport: &mut impl Transport, start: Start, early: &mut Early) -> Resu
     let mine = greetings.get(&NodeRank(0)).map(|g| (g.settings.clone(), g.host.clone()));
     let Some((settings, host)) = mine else { return Err(OpenError::Ended(NodeRank(0))) };
     let hosts = agreed_hosts(&greetings, &settings)?;
+    let nodes = greetings.values().map(|greeting| (greeting.host.as_str(), &greeting.groups));
+    let groups = FailureGroups::of(&settings, &nodes.collect::<Vec<_>>()).map_err(OpenError::Groups)?;
     let seen = greetings.values().map(|g| g.epoch).max().unwrap_or_default();
     let prefix = Path::new(std::ffi::OsStr::from_bytes(&settings.prefix));
     let limit = match start {
@@ -132,7 +143,7 @@ fn open(transport: &mut impl Transport, start: Start, early: &mut Early) -> Resu
         tracing::warn!(%error, "no secret for those who watch one another");
         WatchSecret::default()
     });
-    Ok(Opening { epoch, hosts, watch_ports, watch_secret, start, settings, notes })
+    Ok(Opening { epoch, hosts, groups, watch_ports, watch_secret, start, settings, notes })
 }
 
 fn agreed_hosts(
@@ -166,7 +177,8 @@ pub fn attached(transport: &mut impl Transport, early: &mut Early) -> Result<(),
     })
 }
 
-/// Waits for one fitting message of each of `from`. `take` gives back what does not fit; that goes to `early`.
+/// Waits for one fitting message of each of `from`. `take` gives back what does not fit; that goes
+/// to `early`.
 fn gather(
     transport: &mut impl Transport,
     what: &'static str,

@@ -1,6 +1,8 @@
-//! Tells who started the coordinators that programs may start, and that they are to end ([`scrfs::control::ready`]).
+//! Tells who started the coordinators that programs may start, and that they are to end
+//! ([`scrfs::control::ready`]).
 //!
-//! Standard output belongs to this alone; everything else that a coordinator has to say goes to standard error.
+//! Standard output belongs to this alone; everything else that a coordinator has to say goes to
+//! standard error.
 
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
 use scrfs::config::{self, Config, ConfigError, Sources};
+use scrfs::control::client::ClientError;
 use scrfs::control::{Role, Start};
 use scrfs::ids::NodeRank;
 use scrfs::prefix::{self, Prefix, status::Reporter};
@@ -60,7 +61,8 @@ impl Leave for crate::comm::mpi::MpiTransport {
 
 /// Exit code when the coordinators cannot go on; their starter may try again (EX_TEMPFAIL).
 const EXIT_FAILED: i32 = 75;
-/// Exit code when starting again is of no use: settings (EX_CONFIG).
+/// Exit code when starting again is of no use: settings, and a daemon that is for another job or
+/// run (EX_CONFIG).
 const EXIT_SETTINGS: i32 = 78;
 /// The end must come even if a peer no longer answers.
 const END_LIMIT: Duration = Duration::from_secs(3);
@@ -88,7 +90,8 @@ enum ServiceError {
 }
 
 impl ServiceError {
-    /// What a person can do about it; of what is not theirs to mend, nothing: scrfs-run starts coordinators again.
+    /// What a person can do about it; of what is not theirs to mend, nothing: scrfs-run starts
+    /// coordinators again.
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Config(error) => error.hint(),
@@ -104,6 +107,9 @@ impl ServiceError {
             }
             Self::Open(OpenError::Settings(_)) => {
                 "set it in the job script or in the prefix's .scrconf, which all nodes see".to_owned()
+            }
+            Self::Open(OpenError::Groups(_)) => {
+                "name the node in a GROUPS line of /etc/scrfs.conf or of the .scrconf, or ask for no groups (SCR_GROUP, GROUP of CKPT lines)".to_owned()
             }
             Self::Open(OpenError::SameHost(_)) => "name each host once".to_owned(),
             Self::Apart { .. } => "`scrfs-run --launcher` names another launcher".to_owned(),
@@ -201,8 +207,14 @@ fn attach(
     // A node that cannot be watched is one: its launcher may still notice.
     let watched = Watched::begin().map_err(|error| tracing::warn!(%error, "this node is not watched")).ok();
     let watch_port = watched.as_ref().map_or(0, Watched::port);
-    let greeting =
-        Greeting { host: sources.host.clone(), epoch: daemon.epoch, watch_port, settings, by_hand };
+    let greeting = Greeting {
+        host: sources.host.clone(),
+        epoch: daemon.epoch,
+        watch_port,
+        groups: config.groups.clone(),
+        settings,
+        by_hand,
+    };
     let mut early = Vec::new();
     let opening = open::introduce(transport, greeting, options.start, &mut early)?;
     tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?options.start, "the epoch opens");
@@ -245,7 +257,10 @@ fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
     end_at_the_latest();
     let settings = matches!(
         error,
-        ServiceError::Config(_) | ServiceError::Apart { .. } | ServiceError::Open(OpenError::Settings(_))
+        ServiceError::Config(_)
+            | ServiceError::Apart { .. }
+            | ServiceError::Open(OpenError::Settings(_) | OpenError::Groups(_))
+            | ServiceError::Node(NodeError::Client(ClientError::Refused { lasting: true, .. }))
     );
     transport.abort(if settings { EXIT_SETTINGS } else { EXIT_FAILED })
 }
@@ -257,7 +272,8 @@ fn step_back() {
     }
 }
 
-/// MPI may wait for peers that are gone: then this process dies of a signal, which mpirun takes as the job's end.
+/// MPI may wait for peers that are gone: then this process dies of a signal, which mpirun takes as
+/// the job's end.
 fn end_at_the_latest() {
     let spawned = std::thread::Builder::new().name("last-resort".to_owned()).spawn(|| {
         std::thread::sleep(END_LIMIT + END_LIMIT);

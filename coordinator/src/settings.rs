@@ -1,4 +1,5 @@
-//! The lead's settings hold on all nodes; what a person set differently on one node is refused by name (DESIGN 8).
+//! The lead's settings hold on all nodes; what a person set differently on one node is refused by
+//! name (DESIGN 8).
 
 use std::collections::BTreeSet;
 
@@ -28,18 +29,26 @@ const ROWS: &[Row] = &[
     ("SCRFS_LOOSE_MAX", |s| s.loose.max_bytes.to_string()),
     ("SCRFS_LOOSE_FILES", |s| s.loose.max_names.to_string()),
     ("SCRFS_DESCRIPTORS", |s| {
-        let shown = |rule: &scrfs::control::StoreRule| {
+        let shown = |rule: &scrfs::dataset::Protection| {
             let store =
                 rule.store.as_deref().map_or("the one with most room".into(), String::from_utf8_lossy);
-            format!("INTERVAL={} STORE={store}", rule.interval)
+            let (interval, size, hop) = (rule.interval, rule.set_size, rule.hop_distance);
+            format!(
+                "INTERVAL={interval} TYPE={} SET_SIZE={size} HOP_DISTANCE={hop} GROUP={} STORE={store}",
+                rule.scheme, rule.group
+            )
         };
-        s.stores.iter().map(shown).collect::<Vec<_>>().join("; ")
+        s.protections.descriptors.iter().map(shown).collect::<Vec<_>>().join("; ")
     }),
     ("SCR_CACHE_SIZE", |s| s.cache_size.to_string()),
     ("SCRFS_CACHE_BYTES", |s| s.cache_bytes.to_string()),
-    ("SCR_COPY_TYPE", |s| format!("{:?}", s.scheme).to_uppercase()),
-    ("SCR_SET_SIZE", |s| s.set_size.to_string()),
-    ("SCR_HOP_DISTANCE", |s| s.hop_distance.to_string()),
+    ("SCR_COPY_TYPE", |s| s.protections.usual.scheme.word().to_owned()),
+    ("SCR_SET_FAILURES", |s| {
+        s.protections.usual.scheme.failures().map_or_else(String::new, |n| n.to_string())
+    }),
+    ("SCR_SET_SIZE", |s| s.protections.usual.set_size.to_string()),
+    ("SCR_HOP_DISTANCE", |s| s.protections.usual.hop_distance.to_string()),
+    ("SCR_GROUP", |s| s.protections.usual.group.clone()),
     ("SCR_FLUSH", |s| s.flush_every.to_string()),
     ("SCR_FETCH", |s| u8::from(s.fetch).to_string()),
     ("SCR_DISTRIBUTE", |s| u8::from(s.distribute).to_string()),
@@ -57,8 +66,8 @@ pub fn set_by_hand(is_set: impl Fn(&str) -> bool) -> BTreeSet<String> {
     ROWS.iter().map(|(name, _)| *name).filter(|name| is_set(name)).map(str::to_owned).collect()
 }
 
-/// Compares one node's settings with the lead's; of those that were set there by hand none may differ. The text names
-/// each that does.
+/// Compares one node's settings with the lead's; of those that were set there by hand none may
+/// differ. The text names each that does.
 pub fn agree(
     host: &str,
     theirs: &Settings,
@@ -79,7 +88,7 @@ pub fn agree(
 pub(crate) mod tests {
     use super::*;
     use scrfs::control::AdviceRules;
-    use scrfs::dataset::Scheme;
+    use scrfs::dataset::{Protection, Protections, Scheme};
 
     pub(crate) fn settings() -> Settings {
         Settings {
@@ -92,9 +101,7 @@ pub(crate) mod tests {
             seal_timeout_ms: 30_000,
             cache_size: 2,
             cache_bytes: 0,
-            scheme: Scheme::Xor,
-            set_size: 8,
-            hop_distance: 1,
+            protections: Protections::default(),
             flush_every: 10,
             fetch: true,
             distribute: true,
@@ -104,7 +111,6 @@ pub(crate) mod tests {
             loose: scrfs::control::LooseRules::default(),
             restart: scrfs::control::RestartRules::default(),
             advice: AdviceRules::default(),
-            stores: Vec::new(),
         }
     }
 
@@ -112,12 +118,20 @@ pub(crate) mod tests {
     fn only_what_was_set_by_hand_must_agree() {
         let lead = settings();
         let mut other = settings();
-        other.set_size = 4;
+        other.protections.usual.set_size = 4;
         other.cache_size = 1;
         let by_hand = set_by_hand(|name| name == "SCR_SET_SIZE");
         let text = agree("node3", &other, &by_hand, &lead).unwrap_err();
         assert!(text.contains("SCR_SET_SIZE is 4 on node3 and 8"), "{text}");
         assert!(!text.contains("SCR_CACHE_SIZE"));
         assert!(agree("node3", &other, &set_by_hand(|_| false), &lead).is_ok());
+
+        let descriptor = |scheme| Protection { interval: 4, ..Protection::by(scheme) };
+        let mut lead = settings();
+        lead.protections.descriptors = vec![descriptor(Scheme::Single)];
+        let mut other = lead.clone();
+        other.protections.descriptors = vec![descriptor(Scheme::ReedSolomon { failures: 3 })];
+        let text = agree("node3", &other, &set_by_hand(|_| true), &lead).unwrap_err();
+        assert!(text.contains("TYPE=RS(3)") && text.contains("TYPE=SINGLE"), "{text}");
     }
 }

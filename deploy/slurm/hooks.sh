@@ -14,7 +14,8 @@ KEEP=3600
 SWEEP=20
 # What the Prolog leaves for the other hooks and for `scrfs-ctl probe`, gone after a reboot. A file for each job, named
 # after its id, with lines that root alone may write: `mount POINT`, `run N`, `user NAME`, `state mounted|failed|kept`,
-# perhaps `unsaved TIME` and `headless`. In `.said.JOB`: what `scrfs mount` said, for the job's user.
+# perhaps `unsaved TIME`. In `.said.JOB`: what `scrfs mount` said, for the job's user. `.headless.JOB`: the health check
+# has missed the job's batch host once.
 NOTES=/run/scrfs-slurm
 
 # shellcheck disable=SC1091
@@ -53,15 +54,18 @@ within() {
     timeout -k 2 "$left" "$@"
 }
 
-# setting NAME: its value in /etc/scrfs.conf.
-setting() {
-    sed -n "s/^[[:blank:]]*$1=//p" /etc/scrfs.conf 2>/dev/null | tail -n 1
+# places WORD [OPTION...]: what /etc/scrfs.conf says: where the mount of a job is (`mount`), or the stores (`store`).
+places() {
+    word=$1
+    shift
+    # Not of the job that this hook runs for, unless the options say so.
+    within 10 env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs places "$@" | sed -n "s/^$word //p"
 }
 
-# mount_point USER JOB: what SCRFS_MOUNT in /etc/scrfs.conf stands for.
-mount_point() {
-    pattern=$(setting SCRFS_MOUNT)
-    printf '%s\n' "${pattern:-/scr}" | sed "s/%u/$1/g; s/%j/$2/g"
+# is_mounted POINT: without a question to the daemon there, which may hang.
+is_mounted() {
+    directory=$(readlink -f "${1%/*}/")
+    awk -v point="${directory%/}/${1##*/}" '$5 == point { found = 1 } END { exit !found }' /proc/self/mountinfo
 }
 
 # What the node lacks; nothing if it can mount.
@@ -69,7 +73,10 @@ node_problem() {
     [ -c /dev/fuse ] || within 10 modprobe fuse 2>/dev/null
     [ -c /dev/fuse ] || { echo "/dev/fuse is missing (modprobe fuse)"; return; }
     command -v scrfs >/dev/null || { echo "no program scrfs in $PATH"; return; }
-    mkdir -p "$NOTES" 2>/dev/null || echo "the directory $NOTES cannot be made"
+    mkdir -p "$NOTES" 2>/dev/null || { echo "the directory $NOTES cannot be made"; return; }
+    # More than a note takes: a full file system may have names, and no room.
+    head -c 4096 /dev/zero 2>/dev/null >"$NOTES/.probe.$$" || echo "$NOTES has no room for notes"
+    rm -f "$NOTES/.probe.$$"
 }
 
 NODE=${SLURMD_NODENAME:-$(hostname -s)}
@@ -154,8 +161,7 @@ sweep() {
 
 # Caches of which there is no note: a disk has kept them over a reboot.
 note_caches() {
-    bases=$(setting SCR_CACHE_BASE)
-    printf '%s\n' "${bases:-/dev/shm}" | tr ',' '\n' | while read -r base; do
+    places store | while read -r base; do
         find "$base" -mindepth 2 -maxdepth 2 -type d -user root -name 'scr.[0-9]*' -printf '%P\n' 2>/dev/null
     done | while IFS=/ read -r user cache; do
         case ${cache#scr.} in *[!0-9]*) continue ;; esac
@@ -175,7 +181,8 @@ finish() {
     ! save_and_free "$@" || return 0
     since=$(noted unsaved "$1") why=$said
     if [ -z "$since" ]; then
-        echo "unsaved $(date +%s)" >>"$note"
+        # Another hook may have freed all meanwhile: no note is made anew.
+        [ ! -e "$note" ] || echo "unsaved $(date +%s)" >>"$note"
     elif [ $(($(date +%s) - since)) -ge "$KEEP" ] && free "$1" --purge; then
         said="job $1: its caches are purged after $KEEP s, and what the PFS lacks of them is lost: $why"
         printf 'scrfs: %s\n' "$said" >&2
@@ -185,7 +192,7 @@ finish() {
 
 # A job that was cancelled while it waited to run again has no mount any more. Only a mount knows what is in its caches.
 save_and_free() {
-    if [ "$(noted state "$1")" = kept ] && ! mountpoint -q "$NOTES/.mount.$1"; then
+    if [ "$(noted state "$1")" = kept ] && ! is_mounted "$NOTES/.mount.$1"; then
         if ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1); then
             printf 'scrfs: job %s: its caches cannot be mounted to be saved: %s\n' "$1" "$said" >&2
             return 1
@@ -198,6 +205,12 @@ save_and_free() {
 # is left to do.
 free() {
     point=$(noted mount "$1")
+    rm -f "$NOTES/.headless.$1"
+    if [ -z "$(noted user "$1")" ]; then
+        # A torn note. What is there of that job the next sweep notes anew, with its owner.
+        rm -f "$NOTES/$1"
+        return 0
+    fi
     # The job that this hook runs for may be another user's. What no Prolog has mounted may be in use.
     if ! said=$(within $((2 * LIMIT)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
         ${point:+--force} --user "$(noted user "$1")" --job-id "$@" 2>&1); then

@@ -1,4 +1,5 @@
-//! When an allocation ends, asked of the scheduler where the environment does not say so.
+//! What schedulers tell: when an allocation ends, where the environment does not say so, and
+//! whether Slurm starts MPI programs.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,14 +24,16 @@ fn set<'a>(environment: &'a BTreeMap<OsString, OsString>, name: &str) -> Option<
     environment.get(OsStr::new(name)).and_then(|value| value.to_str()).filter(|v| !v.is_empty())
 }
 
-/// The end that parameters say is the user's own word, and not the scheduler's, which may move it. 0: they say none.
+/// The end that parameters say is the user's own word, and not the scheduler's, which may move it.
+/// 0: they say none.
 pub fn is_users(known: u64, environment: &BTreeMap<OsString, OsString>) -> bool {
     known > 0
         && (set(environment, "SCRFS_END_TIME").is_some()
             || set(environment, SLURM_END).and_then(|text| text.parse().ok()) != Some(known))
 }
 
-/// The command that asks the scheduler for the time that is left: that needs no time zone. `None`: nobody tells.
+/// The command that asks the scheduler for the time that is left: that needs no time zone. `None`:
+/// nobody tells.
 pub fn question(environment: &BTreeMap<OsString, OsString>) -> Option<Vec<String>> {
     let words = if let Some(job) = set(environment, SLURM_JOB) {
         vec!["squeue", "-h", "-o", "%L", "-j", job]
@@ -42,8 +45,15 @@ pub fn question(environment: &BTreeMap<OsString, OsString>) -> Option<Vec<String
     Some(words.into_iter().map(str::to_owned).collect())
 }
 
-/// When the job ends, in seconds since 1970, by the answer to `question`; `None`: it has no limit. Slurm before 23.02 does
-/// not set it in the environment. `environment` is the command's.
+/// Whether Slurm has a plugin for PMIx, by all that `srun --mpi=list` prints: to standard output or
+/// error, with its version.
+pub fn has_pmix(list: &str) -> bool {
+    list.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .any(|word| word == "pmix" || word.starts_with("pmix_v"))
+}
+
+/// When the job ends, in seconds since 1970, by the answer to `question`; `None`: it has no limit.
+/// Slurm before 23.02 does not set it in the environment. `environment` is the command's.
 ///
 /// # Errors
 /// Why the scheduler does not tell, in its own words if it has any.
@@ -68,7 +78,8 @@ pub fn end_time(
     }
 }
 
-/// Seconds in `days-hours:minutes:seconds`, or in a number of seconds (Flux); `None` for a job without a limit.
+/// Seconds in `days-hours:minutes:seconds`, or in a number of seconds (Flux); `None` for a job
+/// without a limit.
 pub fn left(text: &str) -> Option<u64> {
     if !text.contains(':') {
         return text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0).map(whole);

@@ -4,8 +4,9 @@ use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The result of `work`, which runs in a thread of its own. After `limit` it is no longer waited for and the result is
-/// `TimedOut`; the thread is left to the kernel, and what it still does must be harmless.
+/// The result of `work`, which runs in a thread of its own. After `limit` it is no longer waited
+/// for and the result is `TimedOut`; the thread is left to the kernel, and what it still does must
+/// be harmless.
 ///
 /// # Errors
 /// Those of `work`; no thread; no answer in time.

@@ -1,8 +1,8 @@
 //! Where datasets are in a mount: what `SCRFS_CHECKPOINT_PATH` says, relative to the mount's root.
 //!
-//! The mount is made before the job's environment exists, so the job may set another path than the mount was made with
-//! (DESIGN 8). The node records the job's path in the control directory, and the next worker serves by it: a worker knows
-//! one path only.
+//! The mount is made before the job's environment exists, so the job may set another path than the
+//! mount was made with (DESIGN 8). The node records the job's path in the control directory, and
+//! the next worker serves by it: a worker knows one path only.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,8 @@ impl Chosen {
     }
 }
 
-/// The checkpoint path by which this worker serves: the job's, else the one that the mount was made with.
+/// The checkpoint path by which this worker serves: the job's, else the one that the mount was made
+/// with.
 ///
 /// # Errors
 /// Those of [`Chosen::load`]; the control directory cannot be opened.

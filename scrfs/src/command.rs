@@ -13,6 +13,7 @@ use scrfs::checkpoint_path;
 use scrfs::config::{self, Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Order};
+use scrfs::mount::launch::Despite;
 use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, worker};
 use scrfs::path::RelPath;
 use scrfs::syslog::{self, Syslog};
@@ -22,7 +23,8 @@ const PAGE: Page = Page { name: "scrfs", section: 8, text: include_str!("manual/
 
 use crate::trial::{self, TrialError};
 
-/// A checkpoint file system: programs write checkpoints at node-local speed; sealed ones survive the loss of nodes.
+/// A checkpoint file system: programs write checkpoints at node-local speed; sealed ones survive
+/// the loss of nodes.
 #[derive(Debug, Parser)]
 #[command(name = "scrfs", version)]
 struct CommandLine {
@@ -42,14 +44,18 @@ enum Action {
     },
     /// Unmount, and return when the daemon has ended.
     Umount {
-        /// Even if the mount is in use.
+        /// Even if the mount is in use, or the job runs.
         #[arg(long)]
         force: bool,
-        /// What is mounted for this job, wherever that is, and nothing else; when nothing is, that is no error.
+        /// Even if a coordinator is attached, as long as nobody uses the mount.
+        #[arg(long, hide = true)]
+        served: bool,
+        /// What is mounted for this job, wherever that is, and nothing else; when nothing is, that
+        /// is no error.
         #[arg(long, value_name = "ID")]
         job_id: Option<OsString>,
-        /// First save this node's part of the job's newest protected dataset in the prefix, within so many seconds; when that
-        /// cannot be done nothing is unmounted or removed.
+        /// First save this node's part of the job's newest protected dataset in the prefix, within
+        /// so many seconds; when that cannot be done nothing is unmounted or removed.
         #[arg(long, value_name = "SECONDS", requires = "job_id")]
         save: Option<u64>,
         /// Remove the job's caches and state on this node.
@@ -62,9 +68,9 @@ enum Action {
     },
     /// Remove what jobs that are gone have left on this node: mounts, caches, state.
     Sweep {
-        /// The jobs that live, separated by commas.
-        #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with = "scheduler")]
-        alive: Option<Vec<String>>,
+        /// The jobs that live, separated by commas, blanks or newlines; `none`: no job does.
+        #[arg(long, value_name = "ID,...", conflicts_with = "scheduler")]
+        alive: Option<String>,
         /// Ask squeue which jobs live; this is the default.
         #[arg(long)]
         scheduler: bool,
@@ -74,12 +80,23 @@ enum Action {
         #[command(flatten)]
         bases: BaseArgs,
     },
-    /// Replace the running daemon by the program that is installed now; programs on the mount go on.
+    /// Print where a job's mount is, and where its files are kept: `mount POINT`, `control DIR`,
+    /// and `store DIR` for each store.
+    Places {
+        /// The job's id [default: SCR_JOB_ID, else the scheduler's, else `local`].
+        #[arg(long, value_name = "ID")]
+        job_id: Option<OsString>,
+        #[command(flatten)]
+        bases: BaseArgs,
+    },
+    /// Replace the running daemon by the program that is installed now; programs on the mount go
+    /// on.
     Reload {
         /// Where it is mounted.
         mount_point: PathBuf,
     },
-    /// A mount and a coordinator on this machine alone, without root, scheduler or launcher, to see what it is like.
+    /// A mount and a coordinator on this machine alone, without root, scheduler or launcher, to see
+    /// what it is like.
     Try {
         /// End it, and remove what was written there.
         #[arg(long)]
@@ -110,11 +127,12 @@ struct BaseArgs {
     /// The job's user [default: SCR_USER_NAME, else the scheduler's where root asks, else you].
     #[arg(long, value_name = "NAME")]
     user: Option<OsString>,
-    /// Where small state is [default: SCR_CNTL_BASE, else /run/scrfs for root, /dev/shm for others].
+    /// Where small state is
+    /// [default: SCR_CNTL_BASE, else /run/scrfs for root, /dev/shm for others].
     #[arg(long, value_name = "DIR")]
     control_base: Option<OsString>,
-    /// Where files are, or a list of such stores: each dataset in one, by its descriptor, else by room
-    /// [default: SCR_CACHE_BASE, else /dev/shm].
+    /// Where files are, or a list of such stores: each dataset in one, by its descriptor, else by
+    /// room [default: SCR_CACHE_BASE, else /dev/shm].
     #[arg(long, value_name = "DIR,...")]
     cache_base: Option<OsString>,
 }
@@ -132,7 +150,8 @@ struct MountArgs {
     /// That user's group.
     #[arg(long, hide = true)]
     gid: Option<u32>,
-    /// The directory below the mount point that holds datasets [default: SCRFS_CHECKPOINT_PATH, else the mount point].
+    /// The directory below the mount point that holds datasets
+    /// [default: SCRFS_CHECKPOINT_PATH, else the mount point].
     #[arg(long, value_name = "P")]
     checkpoint_path: Option<OsString>,
     /// Do not let the kernel serve file data by itself.
@@ -153,6 +172,8 @@ enum CommandError {
     Config(#[from] config::ConfigError),
     #[error("cannot read this process's settings: {0}")]
     Process(#[from] std::io::Error),
+    #[error("cannot write to standard output: {0}")]
+    Output(std::io::Error),
     #[error("environment: SCRFS_LOG_TO={0:?}: expected file or syslog")]
     LogTo(OsString),
     #[error("--hosts {0:?}: {1}")]
@@ -171,6 +192,7 @@ impl CommandError {
             Self::Hosts(..) => config::HOSTS_HINT.into(),
             Self::LogTo(_) => "set one of these, or unset it".into(),
             Self::Process(_) => config::PROCESS_HINT.into(),
+            Self::Output(_) => "it has to be open, with room for a few lines".into(),
         }
     }
 
@@ -184,10 +206,12 @@ impl CommandError {
     /// Wrong usage and refused parameters are 2, as scrfs-run's are.
     fn code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::CheckpointPath(..) | Self::Hosts(..) | Self::LogTo(_) => {
-                ExitCode::from(2)
-            }
-            Self::Mount(_) | Self::Trial(_) | Self::Process(_) => ExitCode::FAILURE,
+            Self::Config(_)
+            | Self::CheckpointPath(..)
+            | Self::Hosts(..)
+            | Self::LogTo(_)
+            | Self::Mount(MountError::NobodyAlive(_)) => ExitCode::from(2),
+            Self::Mount(_) | Self::Trial(_) | Self::Process(_) | Self::Output(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -209,7 +233,8 @@ pub(super) fn main() -> ExitCode {
     }
 }
 
-/// Logs go to standard error, which is a daemon's log file, or a daemon's to syslog; `SCRFS_LOG` filters them.
+/// Logs go to standard error, which is a daemon's log file, or a daemon's to syslog; `SCRFS_LOG`
+/// filters them.
 fn start_log(action: &Action) -> Result<(), CommandError> {
     use std::io::IsTerminal;
     let to = std::env::var_os("SCRFS_LOG_TO").unwrap_or_default();
@@ -239,31 +264,48 @@ fn start_log(action: &Action) -> Result<(), CommandError> {
     Ok(())
 }
 
+fn despite(force: bool, served: bool) -> Despite {
+    match (force, served) {
+        (true, _) => Despite::Use,
+        (false, true) => Despite::Coordinator,
+        (false, false) => Despite::Nothing,
+    }
+}
+
+/// What has to be right in the configuration so that a mount, or what is left of jobs, can be
+/// found: no other mistake keeps an epilog from its work.
+const OF_MOUNT: &[&str] = &["SCRFS_MOUNT", "SCR_JOB_ID", "SCR_USER_NAME"];
+const OF_PLACES: &[&str] = &["SCRFS_MOUNT", "SCR_JOB_ID", "SCR_USER_NAME", "SCR_CNTL_BASE", "SCR_CACHE_BASE"];
+const OF_JOBS: &[&str] = &["SCR_JOB_ID", "SCR_USER_NAME", "SCR_CNTL_BASE", "SCR_CACHE_BASE"];
+
 fn act(action: Action) -> Result<ExitCode, CommandError> {
     match action {
         Action::Try { stop: true, directory, .. } => trial::stop(&directory)?,
         Action::Try { foreground, directory, .. } => trial::start(&directory, foreground)?,
-        Action::Umount { force, job_id: None, bases, mount_point, .. } => {
-            let point = mount_point.map_or_else(|| load(bases, None).map(|config| config.mount), Ok)?;
-            launch::unmount(&point, force)?;
+        Action::Umount { force, served, job_id: None, bases, mount_point, .. } => {
+            let mount = || load(bases, None, Some(OF_MOUNT)).map(|config| config.mount);
+            let point = mount_point.map_or_else(mount, Ok)?;
+            launch::unmount(&point, despite(force, served))?;
         }
-        Action::Umount { force, job_id, save, purge, bases, mount_point } => {
-            let config = load(bases, job_id)?;
+        Action::Umount { force, served, job_id, save, purge, bases, mount_point } => {
+            let config = load(bases, job_id, Some(OF_JOBS))?;
             let user = config.claim.is_made().then(|| Account::of_job(&config.claim)).transpose()?;
             let user = user.map(|account| account.name);
             let save = save.map(Duration::from_secs);
-            let order = Order { job_id: config.job_id, user, mount_point, save, purge, force };
+            let despite = despite(force, served);
+            let order = Order { job_id: config.job_id, user, mount_point, save, purge, despite };
             tell(&jobs::unmount(
                 &order,
                 &Bases { control: config.control_base, caches: config.cache_bases },
             )?);
         }
         Action::Sweep { alive, limit, bases, .. } => {
-            let config = load(bases, None)?;
+            let config = load(bases, None, Some(OF_JOBS))?;
             let bases = Bases { control: config.control_base, caches: config.cache_bases };
-            let alive = alive.map_or(Alive::Scheduler, Alive::Listed);
+            let alive = alive.map_or(Ok(Alive::Scheduler), |text| Alive::listed(&text))?;
             tell(&jobs::sweep(&alive, &bases, Duration::from_secs(limit))?);
         }
+        Action::Places { job_id, bases } => places(&load(bases, job_id, Some(OF_PLACES))?)?,
         Action::Mount { foreground, mount } => {
             launch::mount(options(mount)?, foreground.then_some(tell_service_manager))?;
         }
@@ -284,6 +326,20 @@ fn tell_service_manager() {
     }
 }
 
+/// One line for each, as bytes: paths may be no UTF-8.
+fn places(config: &Config) -> Result<(), CommandError> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut out = std::io::stdout().lock();
+    let stores = config.cache_bases.iter().map(|base| ("store", base));
+    for (word, path) in
+        [("mount", &config.mount), ("control", &config.control_base)].into_iter().chain(stores)
+    {
+        let line = [word.as_bytes(), b" ", path.as_os_str().as_bytes(), b"\n"].concat();
+        out.write_all(&line).map_err(CommandError::Output)?;
+    }
+    Ok(())
+}
+
 /// What was done, for people.
 fn tell(lines: &[String]) {
     for line in lines {
@@ -293,8 +349,14 @@ fn tell(lines: &[String]) {
 }
 
 /// Options of the command line, over the environment, over files, over defaults.
-fn load(bases: BaseArgs, job_id: Option<OsString>) -> Result<Config, CommandError> {
+/// `essential`: as in [`Sources::essential`].
+fn load(
+    bases: BaseArgs,
+    job_id: Option<OsString>,
+    essential: Option<&'static [&'static str]>,
+) -> Result<Config, CommandError> {
     let mut sources = Sources::of_process(std::env::vars_os())?;
+    sources.essential = essential;
     sources.reads_user_file = !sources.administrator;
     let given = [
         ("SCR_USER_NAME", "--user", bases.user),
@@ -316,12 +378,12 @@ fn load(bases: BaseArgs, job_id: Option<OsString>) -> Result<Config, CommandErro
 
 fn options(args: MountArgs) -> Result<Options, CommandError> {
     let account = args.uid.zip(args.gid).zip(args.bases.user.clone());
-    let config = load(args.bases, args.job_id)?;
+    let config = load(args.bases, args.job_id, None)?;
     let account = match account {
         Some(((uid, gid), name)) => Account { name: name.to_string_lossy().into_owned(), uid, gid },
         None => Account::of_job(&config.claim)?,
     };
-    let store_rules = config.store_rules();
+    let protections = config.protections();
     let mount_point = args.mount_point.unwrap_or(config.mount);
     let path = args.checkpoint_path.map(PathBuf::from).or(config.checkpoint_path);
     Ok(Options {
@@ -335,7 +397,7 @@ fn options(args: MountArgs) -> Result<Options, CommandError> {
         operator_group: config.operator_group,
         job_id: config.job_id,
         control_base: config.control_base,
-        store_rules,
+        protections,
         cache_bases: config.cache_bases,
         cache_bytes: config.cache_bytes,
         passthrough: !args.no_passthrough,

@@ -1,48 +1,56 @@
-//! Named fault points for the crash tests. Without feature `faults`, which release builds do not have, all of this is
-//! nothing.
+//! Named fault points for the crash tests. Without feature `faults`, which release builds do not
+//! have, all of this is nothing.
 //!
-//! `SCRFS_FAULTS` holds `point=action[@n]`, comma separated: at the n-th hit (default 1) of that point in this process
-//! `kill` ends the process as SIGKILL does, `error` makes the step fail with EIO, `full` with ENOSPC, `stop` freezes the
-//! process (SIGSTOP), `slow` makes every hit from the environment wait 2 ms (no `@n`). `SCRFS_FAULTS_FILE` names a file
-//! with the same text, read at every hit, so that a test can arm processes that already run; there `wait` holds the step
-//! up until the file is written again. The one that fires deletes the file first: of all processes that share it exactly one
-//! fires, once.
+//! `SCRFS_FAULTS` holds `point=action[@n]`, comma separated: at the n-th hit (default 1) of that
+//! point in this process `kill` ends the process as SIGKILL does, `error` makes the step fail with
+//! EIO, `full` with ENOSPC, `stop` freezes the process (SIGSTOP), `slow` makes every hit from the
+//! environment wait 2 ms (no `@n`). `SCRFS_FAULTS_FILE` names a file with the same text, read at
+//! every hit, so that a test can arm processes that already run; there `wait` holds the step up
+//! until the file is written again. The one that fires deletes the file first: of all processes
+//! that share it exactly one fires, once.
 //!
-//! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`, `flush`, `rebuild`,
-//! `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`, `loose`, `scavenge`, `worker`.
+//! Points are named `area.step`. Areas: `round` (directory rounds), `seal`, `encode`, `commit`,
+//! `flush`, `rebuild`, `fetch`, `present`, `evict`, `remove`, `verify`, `store`, `generation`,
+//! `loose`, `scavenge`, `worker`.
 //!
 //! In a daemon, in the order in which they are passed:
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
-//! * seal: `seal.begun`, `seal.quiet`, of logs `seal.log` (each block) and `seal.logs`, `seal.frozen`, with markers that wait for no more
-//!   `seal.promised`, then per member `seal.synced`, `seal.placed`, `seal.recorded`, then
-//!   `commit.begun`, `commit.recorded`, `commit.listed`
-//! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file that is changed
-//!   `generation.block`, `generation.filled`, `generation.copied`, `generation.kept`; when it takes the place of the one before
-//!   `generation.tidied`
+//! * seal: `seal.begun`, `seal.quiet`, of logs `seal.log` (each block) and `seal.logs`,
+//!   `seal.frozen`, with markers that wait for no more `seal.promised`, then per member
+//!   `seal.synced`, `seal.placed`, `seal.recorded`, then `commit.begun`, `commit.recorded`,
+//!   `commit.listed`
+//! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file
+//!   that is changed `generation.block`, `generation.filled`, `generation.copied`,
+//!   `generation.kept`; when it takes the place of the one before `generation.tidied`
 //! * pointer files: `loose.storing`, `loose.indexed`, `loose.placed`; `loose.bound`; `loose.shown`
-//! * rebuild: `rebuild.begun`, then as a seal's member; fetch: `fetch.block`, `fetch.staged`, `fetch.placed`
+//! * rebuild: `rebuild.begun`, then as a seal's member; fetch: `fetch.block`, `fetch.staged`,
+//!   `fetch.placed`
 //! * flush: `flush.block`, `flush.copied`; verify: `verify.block`
-//! * saving without coordinators: `scavenge.begun`, then as a flush's files, `scavenge.catalog`, `scavenge.copied`,
-//!   `scavenge.member`, `scavenge.saved`, then `scavenge.whole` and as in the prefix
-//! * restart: `present.begun`, `present.aside`, `present.listed`; eviction: `evict.begun`, `evict.removed`;
-//!   a program's removal: `remove.aside`, `remove.synced`
-//! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`; `store.remove`,
-//!   `store.append`
+//! * saving without coordinators: `scavenge.begun`, then as a flush's files, `scavenge.catalog`,
+//!   `scavenge.copied`, `scavenge.member`, `scavenge.saved`, then `scavenge.whole` and as in the
+//!   prefix
+//! * restart: `present.begun`, `present.aside`, `present.back`, `present.listed`; eviction:
+//!   `evict.begun`, `evict.removed`; a program's removal: `remove.aside`, `remove.synced`
+//! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`;
+//!   `store.remove`, `store.append`
 //!
-//! * a mount's processes: `worker.spawn` in the supervisor, before it starts one; `worker.start` in the worker
-//! * requests of programs: `request.effect` between a change and its answer, `request.done` before the answer,
-//!   `request.answered` after it; `passthrough.unused` when no handle uses a backing file any more, before it is given up
+//! * a mount's processes: `worker.spawn` in the supervisor, before it starts one; `worker.start` in
+//!   the worker
+//! * requests of programs: `request.effect` between a change and its answer, `request.done` before
+//!   the answer, `request.answered` after it; `passthrough.unused` when no handle uses a backing
+//!   file any more, before it is given up
 //!
 //! In a coordinator:
-//! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`, `seal.freeze`, `generation.carry`,
-//!   `commit.send`, `flush.member`, `present.send`, `loose.ask`, `loose.store`, `loose.bind`, `loose.finish`; before an event leaves for the lead: `round.prepared`, `round.applied`,
-//!   `seal.frozen`, `generation.carried`, `commit.done`, `flush.copied`, `fetch.member`,
-//!   `loose.begun`, `loose.stored`
-//! * jobs: `encode.start`, `encode.block`, `encode.finish`, `rebuild.start`, `rebuild.block`, `rebuild.finish`,
-//!   `fetch.send`, `fetch.install`
-//! * rank 0 in the prefix: `flush.begin`, `flush.publish`, `flush.summary`, `flush.swap`, `flush.swapping`,
-//!   `flush.swapped`, `flush.index`, `flush.current`, `flush.cleanup`; `scavenge.rebuilt`, `scavenge.whole`, `scavenge.swap`,
-//!   `scavenge.published`; `loose.put`,
+//! * before a command reaches its daemon: `round.prepare`, `round.apply`, `round.finish`,
+//!   `seal.freeze`, `generation.carry`, `commit.send`, `flush.member`, `present.send`, `loose.ask`,
+//!   `loose.store`, `loose.bind`, `loose.finish`; before an event leaves for the lead:
+//!   `round.prepared`, `round.applied`, `seal.frozen`, `generation.carried`, `commit.done`,
+//!   `flush.copied`, `fetch.member`, `loose.begun`, `loose.stored`
+//! * jobs: `encode.start`, `encode.block`, `encode.finish`, `rebuild.start`, `rebuild.block`,
+//!   `rebuild.finish`, `fetch.send`, `fetch.install`
+//! * rank 0 in the prefix: `flush.begin`, `flush.publish`, `flush.summary`, `flush.swap`,
+//!   `flush.swapping`, `flush.swapped`, `flush.index`, `flush.current`, `flush.cleanup`;
+//!   `scavenge.rebuilt`, `scavenge.whole`, `scavenge.swap`, `scavenge.published`; `loose.put`,
 //!   `loose.written`, `loose.cleanup`
 
 use std::io;
@@ -72,7 +80,7 @@ mod armed {
     use std::io;
     use std::sync::OnceLock;
 
-    use parking_lot::Mutex;
+    use crate::lock::{Mutex, Rank};
 
     const SLOW: std::time::Duration = std::time::Duration::from_millis(2);
     /// A test that has failed releases nobody.
@@ -86,7 +94,7 @@ mod armed {
 
     fn counters() -> &'static Mutex<Counters> {
         static COUNTERS: OnceLock<Mutex<Counters>> = OnceLock::new();
-        COUNTERS.get_or_init(Mutex::default)
+        COUNTERS.get_or_init(|| Mutex::new(Rank::Faults, Counters::default()))
     }
 
     fn find(text: &str, point: &str, count: u64) -> Option<String> {

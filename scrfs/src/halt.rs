@@ -1,14 +1,16 @@
-//! When a job is to stop: the halt file in the prefix, which SCR's tools write too, and the allocation's end.
+//! When a job is to stop: the halt file in the prefix, which SCR's tools write too, and the
+//! allocation's end.
 //!
-//! What holds when is decided by [`due`], a function of the file, the rules and the time (scr_halt.c decides alike). SCR
-//! looks only when a checkpoint is complete; so do we, but for what cannot wait for the next one.
+//! What holds when is decided by [`due`], a function of the file, the rules and the time
+//! (scr_halt.c decides alike). SCR looks only when a checkpoint is complete; so do we, but for what
+//! cannot wait for the next one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::control::AdviceRules;
@@ -48,8 +50,8 @@ pub struct Stop {
     pub when: When,
 }
 
-/// Which condition holds at `now` (seconds since 1970), if any does: first those that cannot wait. `flush`: seconds that a
-/// flush of the newest dataset is expected to take.
+/// Which condition holds at `now` (seconds since 1970), if any does: first those that cannot wait.
+/// `flush`: seconds that a flush of the newest dataset is expected to take.
 pub fn due(halt: &Halt, rules: &AdviceRules, now: u64, flush: u64) -> Option<Stop> {
     let now = i64::try_from(now).unwrap_or(i64::MAX);
     urgent(halt, rules, now, flush)
@@ -157,20 +159,32 @@ pub struct HaltFile {
     pub halt: Halt,
 }
 
+/// Opens a halt file, which may be another user's than this process's: neither it nor its directory
+/// is a link, and a pipe in its place is refused.
+fn open_plain(path: &Path, access: Access) -> io::Result<File> {
+    let (above, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+    let plain = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | plain;
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    let directory = rustix::fs::open(above, flags, Mode::empty())?;
+    let access = match access {
+        Access::Read => OFlags::RDONLY,
+        Access::Write => OFlags::RDWR,
+        Access::Create => OFlags::RDWR | OFlags::CREATE,
+    };
+    let mode = Mode::from_raw_mode(0o666);
+    let file = File::from(rustix::fs::openat(&directory, name, access | OFlags::NONBLOCK | plain, mode)?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
 impl HaltFile {
-    /// Opens, locks and reads it; `None` when there is none. The lock is waited for no longer than `limit`: a tool that was
-    /// stopped with it must not hold up others.
+    /// Opens, locks and reads it; `None` when there is none. The lock is waited for no longer than
+    /// `limit`: a tool that was stopped with it must not hold up others.
     ///
     /// # Errors
     /// Those of the system calls; it is no halt file.
     pub fn open(path: &Path, access: Access, limit: Duration) -> Result<Option<Self>, HaltError> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(access != Access::Read)
-            .create(access == Access::Create)
-            .truncate(false)
-            .open(path);
-        let mut file = match opened {
+        let mut file = match open_plain(path, access) {
             Err(e) if e.kind() == io::ErrorKind::NotFound && access != Access::Create => return Ok(None),
             other => other.map_err(HaltError::io(path, "open"))?,
         };
@@ -298,5 +312,33 @@ mod tests {
         assert!(open(Access::Write).unwrap_err().to_string().contains("halt.scr: "));
         std::fs::write(&path, vec![0; 70_000]).unwrap();
         assert!(open(Access::Read).unwrap_err().to_string().contains("more than 65536 bytes"));
+    }
+
+    /// A prefix may be another user's than who calls a tool for it.
+    #[test]
+    fn no_link_is_followed_and_no_pipe_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = dir.path().join(".scr");
+        std::fs::create_dir(&records).unwrap();
+        let (file, elsewhere) = (records.join("halt.scr"), dir.path().join("elsewhere"));
+        let open = |path: &Path, access| HaltFile::open(path, access, Duration::from_secs(10));
+        let refused = |path: &Path| {
+            for access in [Access::Read, Access::Write, Access::Create] {
+                assert!(open(path, access).is_err(), "{access:?}");
+            }
+        };
+        std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+        refused(&file);
+        assert!(!elsewhere.exists());
+        std::fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        refused(&file);
+        std::fs::remove_file(&file).unwrap();
+        let linked = dir.path().join("linked");
+        std::os::unix::fs::symlink(&records, &linked).unwrap();
+        refused(&linked.join("halt.scr"));
+        assert!(open(&file, Access::Read).unwrap().is_none());
+        assert!(open(&file, Access::Create).unwrap().is_some());
+        assert!(open(&file, Access::Read).unwrap().is_some());
     }
 }

@@ -1,10 +1,11 @@
-//! Threads that work one thing off after another, so that what takes long holds up only its own kind.
+//! Threads that work one thing off after another, so that what takes long holds up only its own
+//! kind.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
+use crate::lock::Mutex;
 use crossbeam_channel::Sender;
-use parking_lot::Mutex;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -19,7 +20,7 @@ impl Lane {
         // The lead bounds what it asks for; programs' requests are bounded by their number.
         let (queue, work) = crossbeam_channel::unbounded::<Work>();
         let thread = Builder::new().name(name.into()).spawn(move || work.iter().for_each(|work| work()))?;
-        Ok(Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { queue: Mutex::leaf(Some(queue)), thread: Mutex::leaf(Some(thread)) })
     }
 
     /// For background work: programs and what they wait for come first.

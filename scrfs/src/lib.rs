@@ -1,5 +1,5 @@
-//! scrfs: a checkpoint file system. Programs write checkpoints at node-local speed; a marker file seals them; from
-//! then on they survive the loss of nodes.
+//! scrfs: a checkpoint file system. Programs write checkpoints at node-local speed; a marker file
+//! seals them; from then on they survive the loss of nodes.
 //!
 //! This crate is everything of one node: formats, mount, daemon. In reading order:
 
@@ -21,11 +21,14 @@ pub mod hash;
 pub mod ids;
 pub mod keep;
 mod lane;
+pub mod lock;
 pub mod log;
 pub mod manual;
 #[cfg(feature = "fuse")]
 pub mod mount;
 pub mod path;
+#[cfg(test)]
+mod patience;
 pub mod pattern;
 pub mod prefix;
 pub mod priority;

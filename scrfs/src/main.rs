@@ -1,5 +1,5 @@
-//! `scrfs`: mounts and unmounts. Exit 0: done; 1: it failed, the reason on standard error; 2: wrong command line or
-//! parameters.
+//! `scrfs`: mounts and unmounts. Exit 0: done; 1: it failed, the reason on standard error; 2: wrong
+//! command line or parameters.
 
 #[cfg(feature = "fuse")]
 mod command;

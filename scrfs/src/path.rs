@@ -1,7 +1,8 @@
 //! Paths that cannot leave the directory they are relative to.
 //!
-//! A [`RelPath`] names something below the mount's root or below a dataset's directory. It is checked when it is
-//! made, also when it is decoded from disk or wire: no `..`, no absolute path, no empty component (DESIGN 9).
+//! A [`RelPath`] names something below the mount's root or below a dataset's directory. It is
+//! checked when it is made, also when it is decoded from disk or wire: no `..`, no absolute path,
+//! no empty component (DESIGN 9).
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Regular expressions in settings, matched with whole names as file systems have them: bytes, in any encoding.
+//! Regular expressions in settings, matched with whole names as file systems have them: bytes, in
+//! any encoding.
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -35,7 +36,8 @@ impl NamePattern {
         Ok(Self { regex, group })
     }
 
-    /// As [`NamePattern::new`], for patterns of which a part is wanted: the group called `dataset`, else the first one.
+    /// As [`NamePattern::new`], for patterns of which a part is wanted: the group called `dataset`,
+    /// else the first one.
     pub fn capturing(text: &str) -> Result<Self, String> {
         let pattern = Self::new(text)?;
         if pattern.group == 0 {
@@ -50,7 +52,8 @@ impl NamePattern {
         self.regex.is_match(name)
     }
 
-    /// The part that names the dataset, empty where the group took no part; `None` where `name` does not match.
+    /// The part that names the dataset, empty where the group took no part; `None` where `name`
+    /// does not match.
     pub fn capture<'name>(&self, name: &'name [u8]) -> Option<&'name [u8]> {
         let captures = self.regex.captures(name)?;
         Some(captures.get(self.group).map_or(&[], |found| found.as_bytes()))

@@ -1,18 +1,19 @@
 //! The stores of one mount: cache directories in several file systems (DESIGN 4.1, 5).
 //!
-//! A dataset, that is, a directory of the checkpoint path with all that belongs to it, is in one store. Which one is
-//! decided when the directory is made, or when a dataset comes to a node that never had its directory: the store that the
-//! descriptor with the longest interval names which divides the checkpoint id; where that names none, or none that this
-//! mount has, the store with most room. After that the file systems themselves tell: the directory is where it is.
+//! A dataset, that is, a directory of the checkpoint path with all that belongs to it, is in one
+//! store. Which one is decided when the directory is made, or when a dataset comes to a node that
+//! never had its directory: the store that the descriptor with the longest interval names which
+//! divides the checkpoint id; where that names none, or none that this mount has, the store with
+//! most room. After that the file systems themselves tell: the directory is where it is.
 //!
-//! The first store is the *primary*. Loose files, flat datasets and scratch are there, and all that has no better place.
+//! The first store is the *primary*. Loose files, flat datasets and scratch are there, and all that
+//! has no better place.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
-
-use crate::control::StoreRule;
+use crate::dataset::Protections;
+use crate::lock::RwLock;
 
 /// Position of the primary store.
 pub const PRIMARY: usize = 0;
@@ -37,22 +38,23 @@ impl Place {
 #[derive(Debug)]
 pub struct Stores {
     places: Vec<Place>,
-    rules: RwLock<Vec<StoreRule>>,
+    protections: RwLock<Protections>,
     /// The highest id that was given so far.
     seen: AtomicU64,
 }
 
 impl Stores {
     /// A mount over `primary` and `others`.
-    pub fn new(primary: Place, others: Vec<Place>, rules: Vec<StoreRule>) -> Self {
+    pub fn new(primary: Place, others: Vec<Place>, protections: Protections) -> Self {
         let places = std::iter::once(primary).chain(others).collect();
-        Self { places, rules: RwLock::new(rules), seen: AtomicU64::new(0) }
+        Self { places, protections: RwLock::leaf(protections), seen: AtomicU64::new(0) }
     }
 
     /// A mount over one.
     pub fn one(cache: &Path) -> Self {
         let base = cache.ancestors().nth(2).unwrap_or(cache).to_owned();
-        Self::new(Place { base, cache: cache.to_owned() }, Vec::new(), Vec::new())
+        let protections = Protections::default();
+        Self::new(Place { base, cache: cache.to_owned() }, Vec::new(), protections)
     }
 
     /// All of them, the primary first.
@@ -66,9 +68,9 @@ impl Stores {
     }
 
     /// The job's descriptors.
-    pub fn follow(&self, rules: &[StoreRule]) {
-        if *self.rules.read() != rules {
-            *self.rules.write() = rules.to_vec();
+    pub fn follow(&self, protections: &Protections) {
+        if *self.protections.read() != *protections {
+            *self.protections.write() = protections.clone();
         }
     }
 
@@ -88,9 +90,8 @@ impl Stores {
             return PRIMARY;
         }
         let named = {
-            let rules = self.rules.read();
-            let rule = decides(&rules, id);
-            rule.and_then(|rule| rule.store.as_deref().and_then(|store| self.position(store)))
+            let protections = self.protections.read();
+            protections.of(id).store.as_deref().and_then(|store| self.position(store))
         };
         named.unwrap_or_else(|| most(self.places.iter().map(|place| room(&place.cache))))
     }
@@ -100,17 +101,6 @@ impl Stores {
         let base = Path::new(std::ffi::OsStr::from_bytes(base));
         self.places.iter().position(|place| place.base == base)
     }
-}
-
-/// Of the descriptors that are for `id` the one with the longest interval; of equal ones the first.
-fn decides(rules: &[StoreRule], id: u64) -> Option<&StoreRule> {
-    let mut best: Option<&StoreRule> = None;
-    for rule in rules.iter().filter(|rule| rule.interval > 0 && id.is_multiple_of(rule.interval.into())) {
-        if best.is_none_or(|best| rule.interval > best.interval) {
-            best = Some(rule);
-        }
-    }
-    best
 }
 
 /// Of equal ones the first.
@@ -127,26 +117,24 @@ fn room(cache: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::protection::to_stores;
 
-    fn rule(interval: u32, store: &str) -> StoreRule {
-        StoreRule { interval, store: (!store.is_empty()).then(|| store.as_bytes().to_vec()) }
-    }
-
-    fn stores(rules: Vec<StoreRule>) -> Stores {
+    fn stores(named: &[(u32, &str)]) -> Stores {
         let place = |base: &str| Place { base: base.into(), cache: "/none/such/directory".into() };
-        Stores::new(place("/dev/shm"), vec![place("/ssd"), place("/hdd")], rules)
+        Stores::new(place("/dev/shm"), vec![place("/ssd"), place("/hdd")], to_stores(named))
     }
 
     #[test]
-    fn the_longest_interval_that_divides_the_id_decides() {
-        let stores = stores(vec![rule(1, "/dev/shm"), rule(4, "/ssd"), rule(12, "/hdd"), rule(4, "/hdd")]);
+    fn the_store_that_a_datasets_protection_names_has_it() {
+        let stores = stores(&[(1, "/dev/shm"), (4, "/ssd"), (12, "/hdd"), (4, "/hdd")]);
         let chosen: Vec<usize> = (1..=12).map(|id| stores.of(id)).collect();
         assert_eq!(chosen, [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2]);
         stores.seen(7);
         stores.seen(3);
         assert_eq!(stores.next(), 1, "the directory for 8");
-        // No rule for it, one without a store, one whose store is not here: room decides, of equal ones the first.
-        stores.follow(&[rule(2, "/ssd"), rule(3, ""), rule(5, "/nvme")]);
+        // No rule for it, one without a store, one whose store is not here: room decides, of equal
+        // ones the first.
+        stores.follow(&to_stores(&[(2, "/ssd"), (3, ""), (5, "/nvme")]));
         assert_eq!([1, 2, 3, 5, 6].map(|id| stores.of(id)), [0, 1, 0, 0, 0]);
     }
 
@@ -158,7 +146,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let here = Place { base: "/here".into(), cache: dir.path().to_owned() };
         let away = Place { base: "/away".into(), cache: dir.path().join("none") };
-        assert_eq!(Stores::new(away, vec![here], Vec::new()).next(), 1);
+        assert_eq!(Stores::new(away, vec![here], to_stores(&[])).next(), 1);
         assert_eq!(Stores::one(Path::new("/x/user/scr.1")).places()[0].base, Path::new("/x"));
     }
 }

@@ -1,5 +1,6 @@
-//! The log as syslog's datagrams; the journal listens at the same socket. A message that is not taken at once is lost, and
-//! counted: the next one that is taken says how many were. Nothing waits, and nothing fails.
+//! The log as syslog's datagrams; the journal listens at the same socket. A message that is not
+//! taken at once is lost, and counted: the next one that is taken says how many were. Nothing
+//! waits, and nothing fails.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;

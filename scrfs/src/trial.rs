@@ -1,5 +1,6 @@
-//! `scrfs try DIR`: a mount and the coordinator of one node, for a person who wants to see what it is like. No root, no
-//! scheduler, no launcher: the coordinator begins MPI by itself, as an MPI program that was started alone.
+//! `scrfs try DIR`: a mount and the coordinator of one node, for a person who wants to see what it
+//! is like. No root, no scheduler, no launcher: the coordinator begins MPI by itself, as an MPI
+//! program that was started alone.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,6 +19,7 @@ use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
 use scrfs::control::{Answer, Ask};
 use scrfs::remedy;
 use scrfs::status::NodeStatus;
+use scrfs::store::private::OPEN_MPI_PLACES;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -107,7 +109,8 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TrialEr
     move |source| TrialError::Io { doing, path, source }
 }
 
-/// Mounts on `directory` and starts a coordinator; with `foreground` until a signal comes, which ends it all.
+/// Mounts on `directory` and starts a coordinator; with `foreground` until a signal comes, which
+/// ends it all.
 pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
     let program = coordinator_program().ok_or(TrialError::NoCoordinator)?;
     let (tell, told) = channel();
@@ -176,7 +179,7 @@ pub(super) fn stop(directory: &Path) -> Outcome {
     // A daemon that has died has no coordinator either.
     let status = status(&control).ok();
     // First: a mount that is in use goes on with its coordinator.
-    scrfs_itself(&["umount"], directory)?;
+    scrfs_itself(&["umount", "--served"], directory)?;
     if let Some(coordinator) = status.as_ref().and_then(|status| status.coordinator.as_ref()) {
         end(coordinator.pid);
     }
@@ -275,6 +278,7 @@ fn serve(program: &Path, directory: &Path, job: &str) -> Outcome<Child> {
         .arg("--log")
         .arg(&log)
         .env("OMPI_MCA_ess_singleton_isolated", "1")
+        .envs(OPEN_MPI_PLACES.map(|name| (name, &control)))
         .current_dir("/")
         // The terminal's signals are for who started this.
         .process_group(0)

@@ -1,7 +1,8 @@
 //! The demo: a job loses a node and carries on from its checkpoint.
 //!
-//! Four nodes and a spare, simulated on this machine; LAMMPS as Debian ships it; node2 loses its power right after a
-//! chosen checkpoint was sealed. Everything that is claimed at the end was compared byte for byte on the way.
+//! Four nodes and a spare, simulated on this machine; LAMMPS as Debian ships it; node2 loses its
+//! power right after a chosen checkpoint was sealed. Everything that is claimed at the end was
+//! compared byte for byte on the way.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod checks;
@@ -21,7 +22,8 @@ use scrfs_harness::{Cluster, wait};
 const EVERY: u64 = 100;
 /// The step of the last checkpoint.
 const LAST: u64 = 600;
-/// The power goes after this one was sealed. It is not flushed (every second one is), so only parity can bring it back.
+/// The power goes after this one was sealed. It is not flushed (every second one is), so only
+/// parity can bring it back.
 const CHOSEN: &str = "ck_300";
 /// Whose power goes.
 const VICTIM: usize = 2;
@@ -36,7 +38,8 @@ type Outcome<T> = Result<T, String>;
 
 fn main() -> ExitCode {
     let begun = Instant::now();
-    // The harness panics where a test would fail; here that is a sentence and exit code 1, after clearing up.
+    // The harness panics where a test would fail; here that is a sentence and exit code 1, after
+    // clearing up.
     std::panic::set_hook(Box::new(|_| {}));
     let outcome = catch_unwind(AssertUnwindSafe(|| demo(begun))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -157,7 +160,8 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// Follows until the job has ended; shows the status when the first new checkpoint is protected again.
+    /// Follows until the job has ended; shows the status when the first new checkpoint is protected
+    /// again.
     fn until_done(&mut self, restart: &str) -> Outcome<()> {
         let known = self.seen.len();
         self.follow(&[0, 1, 3, 4], |story| story.seen.len() > known)?;
@@ -210,7 +214,8 @@ impl Story<'_> {
         ))
     }
 
-    /// Shows the job's output and takes sums of what gets sealed, until `done`. `writers`: the node of each rank.
+    /// Shows the job's output and takes sums of what gets sealed, until `done`. `writers`: the node
+    /// of each rank.
     fn follow(&mut self, writers: &[usize], mut done: impl FnMut(&mut Self) -> bool) -> Outcome<()> {
         loop {
             let ended = self.run.try_code();
@@ -231,8 +236,8 @@ impl Story<'_> {
         }
     }
 
-    /// Takes the sums of checkpoints that were sealed since the last look: each file at its writer, then on the next
-    /// node, where it was not written.
+    /// Takes the sums of checkpoints that were sealed since the last look: each file at its writer,
+    /// then on the next node, where it was not written.
     fn look(&mut self, writers: &[usize]) -> Outcome<()> {
         // A status that cannot be had now can be had later.
         let Ok(sealed) = self.protected(0) else { return Ok(()) };
@@ -305,7 +310,8 @@ impl Story<'_> {
     }
 }
 
-/// Shows all that a program wrote, so that `why`, which is given back, comes below it, as the last line.
+/// Shows all that a program wrote, so that `why`, which is given back, comes below it, as the last
+/// line.
 fn after(output: &str, why: &str) -> String {
     eprintln!("{}", output.trim_end());
     why.to_owned()

@@ -1,13 +1,17 @@
 //! The simulated cluster: nodes as namespaces of one machine.
 //!
 //! How it holds together, and why nothing is left behind:
-//! - The harness starts one *keeper* per cluster and holds a pipe to it. When the pipe closes, for whatever reason
-//!   (drop, panic, the harness killed), the keeper ends the cluster and removes its directory.
-//! - The keeper's child is the *head*, process 1 of a PID namespace that all nodes are nested in: when it dies, the
-//!   kernel ends every process of the cluster, and with them go the mounts and networks. The head dies with the keeper.
-//! - Every node has a PID namespace in that one, so killing its process 1 is the node's death, all at once.
+//! - The harness starts one *keeper* per cluster and holds a pipe to it. When the pipe closes, for
+//!   whatever reason (drop, panic, the harness killed), the keeper ends the cluster and removes its
+//!   directory.
+//! - The keeper's child is the *head*, process 1 of a PID namespace that all nodes are nested in:
+//!   when it dies, the kernel ends every process of the cluster, and with them go the mounts and
+//!   networks. The head dies with the keeper.
+//! - Every node has a PID namespace in that one, so killing its process 1 is the node's death, all
+//!   at once.
 //!
-//! All state is in files of the state directory, so a cluster can also be worked on by its directory ([`Control`]).
+//! All state is in files of the state directory, so a cluster can also be worked on by its
+//! directory ([`Control`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +46,8 @@ pub struct Config {
     pub shm_size: String,
     /// Size of each node's `/tmp`.
     pub tmp_size: String,
-    /// Whether a node's cache outlives its reboot, like a disk (it is then a directory of the host).
+    /// Whether a node's cache outlives its reboot, like a disk (it is then a directory of the
+    /// host).
     pub keep_cache: bool,
     /// Host directories below `/tmp` or `/run` that all nodes are to see (the workspace always is).
     pub share: Vec<PathBuf>,
@@ -150,7 +155,8 @@ impl Control {
         &self.state
     }
 
-    /// The parallel file system as the host sees it (in the nodes it is [`PFS`](crate::place::PFS)).
+    /// The parallel file system as the host sees it (in the nodes it is
+    /// [`PFS`](crate::place::PFS)).
     pub fn pfs(&self) -> PathBuf {
         self.state.pfs()
     }
@@ -170,13 +176,14 @@ impl Control {
         MpiRun::new(self.head(), hosts, ranks)
     }
 
-    /// Powers a node on; its memory (and its cache, unless that is kept) is empty. Fails if it is on.
+    /// Powers a node on; its memory (and its cache, unless that is kept) is empty. Fails if it is
+    /// on.
     pub fn boot(&self, node: usize) -> io::Result<()> {
         let place = Place::Node(node);
         if self.is_up(node) {
             return Err(io::Error::other(format!("{place} is up already")));
         }
-        let shell = Shell::at(&self.state, Place::Head).limit(Duration::from_secs(20));
+        let shell = Shell::at(&self.state, Place::Head).limit(Duration::from_mins(1));
         let ran = Ran::of(
             shell.cmd(&format!("{}/scrfs-simnode", crate::place::BIN)).arg("node").arg(place.to_string()),
         );
@@ -368,7 +375,8 @@ impl Keeper {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // Its own process group: a ^C at the terminal is for the harness, which closes the pipe in time.
+        // Its own process group: a ^C at the terminal is for the harness, which closes the pipe in
+        // time.
         command.process_group(0);
         let mut child = command
             .spawn()
@@ -408,8 +416,8 @@ fn clusters() -> std::sync::MutexGuard<'static, BTreeMap<PathBuf, Keeper>> {
 /// Held for writing from a signal on: no cluster starts any more.
 static ENDING: RwLock<()> = RwLock::new(());
 
-/// From now on INT, TERM and HUP to this process end all its clusters before they do what they usually do.
-/// (Without this they would end too, but a little after the process.)
+/// From now on INT, TERM and HUP to this process end all its clusters before they do what they
+/// usually do. (Without this they would end too, but a little after the process.)
 fn listen() {
     static HANDLER: OnceLock<()> = OnceLock::new();
     HANDLER.get_or_init(|| {
@@ -466,8 +474,13 @@ fn furnish(state: &State, config: &Config) -> io::Result<()> {
     };
     file("passwd", |user, id| format!("{user}:x:{id}:{id}::/tmp:/bin/sh"))?;
     file("group", |user, id| format!("{user}:x:{id}:"))?;
-    let site: Vec<_> = SITE_PARAMETERS.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
-    fs::write(state.etc().join("openmpi-mca-params.conf"), site.concat())
+    // After what the distribution sets: without that each rank tries networks that are not there,
+    // for a second.
+    let mut site = fs::read_to_string("/etc/openmpi/openmpi-mca-params.conf").unwrap_or_default();
+    for (name, value) in SITE_PARAMETERS {
+        let _ = writeln!(site, "\n{name} = {value}");
+    }
+    fs::write(state.etc().join("openmpi-mca-params.conf"), site)
 }
 
 /// What [`furnish`] wrote down.

@@ -57,7 +57,12 @@ impl<'a> Job<'a> {
             std::os::unix::fs::chown(&directory, Some(uid), Some(uid)).expect("chown on the PFS");
         }
         let faults = job.faults_file();
-        job.set("SCRFS_FAULTS_FILE", &faults).set("SCR_FLUSH", "0").set("SCRFS_END_GRACE", "0")
+        // Where many tests run at once, the launcher may take longer than the default to end the
+        // coordinators that are left and to start new ones.
+        job.set("SCRFS_COORDINATOR_WAIT", "30s")
+            .set("SCRFS_FAULTS_FILE", &faults)
+            .set("SCR_FLUSH", "0")
+            .set("SCRFS_END_GRACE", "0")
     }
 
     /// Sets a parameter of the job.
@@ -183,7 +188,8 @@ impl<'a> Job<'a> {
         self.cluster.on(node).run(&format!("{BIN}/scrfs umount {SCR}"))
     }
 
-    /// `scrfs umount` for the job's id on these nodes at once, as an epilog calls it, with these words besides.
+    /// `scrfs umount` for the job's id on these nodes at once, as an epilog calls it, with these
+    /// words besides.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -206,7 +212,8 @@ impl<'a> Job<'a> {
         command
     }
 
-    /// Kills what runs of the job at once, whatever its end would be: launcher, coordinators, the program of [`Job::idle`].
+    /// Kills what runs of the job at once, whatever its end would be: launcher, coordinators, the
+    /// program of [`Job::idle`].
     pub fn kill_all(&self) {
         let of = |pattern: &str| format!("$(pgrep {pattern})");
         let all =
@@ -280,7 +287,8 @@ impl<'a> Job<'a> {
         ["sealed", "protected", "flushing", "flushed"].contains(&self.state(node, dataset).as_str())
     }
 
-    /// Coordinators on `hosts`, and a program on all of them that does nothing, so that tests can work on the mount.
+    /// Coordinators on `hosts`, and a program on all of them that does nothing, so that tests can
+    /// work on the mount.
     ///
     /// # Panics
     /// When that does not come to be in time.

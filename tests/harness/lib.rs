@@ -1,7 +1,8 @@
 //! A cluster on one machine, and what tests need around it.
 //!
 //! Reading order:
-//! - [`cluster`]: [`Cluster`], nodes that boot, die, lose power, hang and are cut off; gone with all they held on drop
+//! - [`cluster`]: [`Cluster`], nodes that boot, die, lose power, hang and are cut off; gone with
+//!   all they held on drop
 //! - [`shell`]: commands inside a node, as any user, always under a time limit
 //! - [`mpirun`]: real Open MPI over the nodes
 //! - [`place`]: where things are: names, addresses, the directories that every node has
@@ -11,11 +12,14 @@
 //! - [`wait`]: waiting for a condition with a deadline and a message
 //! - [`tree`]: checksums of whole trees, as a node sees them
 //! - [`pages`]: what the pages for people name is there
-//! - [`parsers`]: everything that reads bytes of others, as functions that any bytes may be given to
+//! - [`parsers`]: everything that reads bytes of others, as functions that any bytes may be given
+//!   to
 //! - [`tidy`]: the house rules as tests
-//! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering, remote shell
+//! - [`simnode`]: the other side, run by the helper program `scrfs-simnode`: node init, entering,
+//!   remote shell
 //!
-//! Nothing is made in the machine's own network, mount or PID namespace, and only processes of the cluster are ended.
+//! Nothing is made in the machine's own network, mount or PID namespace, and only processes of the
+//! cluster are ended.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 pub mod cluster;

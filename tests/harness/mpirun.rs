@@ -52,8 +52,9 @@ impl MpiRun {
     }
 }
 
-/// What an administrator of this cluster would put into Open MPI's site parameters (and it is put there): how to reach
-/// a node, that few cores serve many ranks, and that a silent node is given up after four seconds.
+/// What an administrator of this cluster would put into Open MPI's site parameters (and it is put
+/// there): how to reach a node, that few cores serve many ranks, and that a silent node is given up
+/// after four seconds.
 pub const SITE_PARAMETERS: [(&str, &str); 7] = [
     ("plm_rsh_agent", "/run/sim/bin/scrfs-simnode rsh"),
     ("rmaps_base_oversubscribe", "1"),
@@ -64,7 +65,8 @@ pub const SITE_PARAMETERS: [(&str, &str); 7] = [
     ("oob_tcp_keepalive_probes", "2"),
 ];
 
-/// The same as environment variables, and leave to run as root. For programs that call mpirun themselves.
+/// The same as environment variables, and leave to run as root. For programs that call mpirun
+/// themselves.
 pub fn site_environment() -> Vec<(String, String)> {
     debug_assert!(SITE_PARAMETERS[0].1.starts_with(BIN));
     let mut all: Vec<_> = SITE_PARAMETERS

@@ -16,7 +16,8 @@ const OURS: [&str; 2] = ["deploy/", "tests/"];
 const FOLDERS: [&str; 5] = ["coordinator/", "deploy/", "scrfs/", "tests/", "tools/"];
 /// What happened and is over: files may be gone since.
 const HISTORY: &str = "CHANGELOG.md";
-/// Where the messages between coordinators, daemons and tools are: the variants of an enum, or a struct that is one.
+/// Where the messages between coordinators, daemons and tools are: the variants of an enum, or a
+/// struct that is one.
 const MESSAGES: [(&str, &str); 12] = [
     ("scrfs/src/control/command.rs", "Command"),
     ("scrfs/src/control/event.rs", "Event"),
@@ -62,7 +63,8 @@ pub fn commands(top: &Path, bin: &Path, pages: &[&Source]) -> Vec<String> {
     broken
 }
 
-/// Source files that pages name are there. A name may lack what is in front, as long as one file only can be meant.
+/// Source files that pages name are there. A name may lack what is in front, as long as one file
+/// only can be meant.
 pub fn files(top: &Path, pages: &[Source], sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for page in pages.iter().filter(|s| is_page(s) && s.path != HISTORY) {
@@ -80,8 +82,8 @@ pub fn files(top: &Path, pages: &[Source], sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// The tables of `page` have a whole row for each message, and for nothing else; and what the page says of messages names
-/// things that the sources of the protocol have.
+/// The tables of `page` have a whole row for each message, and for nothing else; and what the page
+/// says of messages names things that the sources of the protocol have.
 pub fn messages(sources: &[Source], page: &Source) -> Vec<String> {
     let mut broken = Vec::new();
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,7 +1,9 @@
-//! Everything that reads bytes of others: disk, wire. Each function may be given any bytes; it fails (panics) only when
-//! scrfs has a defect. cargo-fuzz (`tests/fuzz/`) and the mutation tests (`tests/mutations/`) both call these.
+//! Everything that reads bytes of others: disk, wire. Each function may be given any bytes; it
+//! fails (panics) only when scrfs has a defect. cargo-fuzz (`tests/fuzz/`) and the mutation tests
+//! (`tests/mutations/`) both call these.
 //!
-//! Beside "no panic", each checks that what was accepted says the same when it is written and read again.
+//! Beside "no panic", each checks that what was accepted says the same when it is written and read
+//! again.
 
 use std::fmt::Debug;
 
@@ -13,8 +15,8 @@ use scrfs::hash::codec::{pack, unpack};
 use scrfs::hash::{Hash, decode_file, decode_record, encode, record_size};
 use scrfs::ids::NodeRank;
 use scrfs::path::RelPath;
-use scrfs::record::{AnyRecord, Rank2File, RecordKind, XorFileName, XorHeader, detect};
-use scrfs::redundancy::xor::{Geometry, LogicalFile, blocks};
+use scrfs::record::{AnyRecord, Rank2File, RecordKind, RedundancyFileName, RedundancyHeader, detect};
+use scrfs::redundancy::geometry::{Geometry, LogicalFile, Part, blocks};
 use scrfs::status::survives;
 use scrfs::store::log;
 use scrfs_coordinator::jobs::block::Block;
@@ -46,14 +48,14 @@ pub fn hash_file(bytes: &[u8]) {
 pub fn records(bytes: &[u8]) {
     let at = bytes.first().copied().unwrap_or(0);
     let _ = Rank2File::decode_at(bytes, u64::from(at));
-    let _ = XorFileName::parse(bytes);
+    let _ = RedundancyFileName::parse(bytes);
     let tree = decode_record(bytes).map(|(tree, _)| tree).or_else(|_| unpack(bytes, 0).map(|(tree, _)| tree));
     let Ok(tree) = tree else { return };
     for kind in RecordKind::ALL {
         if let Ok(record) = kind.read(&tree) {
             assert_eq!(kind.read(&record.to_hash()).as_ref(), Ok(&record), "{kind:?}");
-            if let AnyRecord::XorHeader(header) = record {
-                xor_header(&header);
+            if let AnyRecord::RedundancyHeader(header) = record {
+                redundancy_header(&header);
             }
         }
     }
@@ -64,17 +66,20 @@ pub fn records(bytes: &[u8]) {
 }
 
 /// What a rebuild takes from a header before it opens a file.
-fn xor_header(header: &XorHeader) {
-    let members = header.group.as_ref().map(scrfs::record::XorGroup::in_order);
+fn redundancy_header(header: &RedundancyHeader) {
+    let members = header.group.as_ref().map(scrfs::record::SetMembers::in_order);
+    let parities = usize::try_from(header.parities.unwrap_or(1)).unwrap_or(usize::MAX);
     let geometry = match (members, header.chunk) {
-        (Some(Ok(members)), Some(chunk)) => Geometry::with_chunk(members.len(), chunk).ok(),
+        (Some(Ok(members)), Some(chunk)) => Geometry::with_chunk(members.len(), parities, chunk).ok(),
         _ => None,
     };
     let sizes = header.current.as_ref().and_then(|files| files.sizes().ok()).unwrap_or_default();
     let (Some(geometry), Ok(file)) = (geometry, LogicalFile::new(sizes)) else { return };
     for column in 0..geometry.members().min(SOME) {
         for block in blocks(geometry.chunk(), BLOCK).take(SOME) {
-            if let Some(range) = geometry.part(0, column).data_range(&block) {
+            let part = geometry.part(0, column);
+            let range = geometry.range(part, &block);
+            if let Part::Data { .. } = part {
                 let length: u64 = file.segments(range.clone()).map(|segment| segment.len()).sum();
                 assert_eq!(length, range.end - range.start);
             }
@@ -99,7 +104,8 @@ fn costs(layout: &Layout) {
     let _ = survives(layout, false);
 }
 
-/// Frames with messages of the control protocol; all bytes as a message between coordinators, and as a block.
+/// Frames with messages of the control protocol; all bytes as a message between coordinators, and
+/// as a block.
 pub fn wire(bytes: &[u8]) {
     let mut decoder = Decoder::new(codec::HELLO_MAX);
     let mut frames = 0;

@@ -1,4 +1,5 @@
-//! Where things are: names, addresses and paths, the same for the harness and for the programs inside the nodes.
+//! Where things are: names, addresses and paths, the same for the harness and for the programs
+//! inside the nodes.
 //!
 //! A cluster has one state directory on the host. Inside every namespace it is seen as [`INSIDE`]:
 //!
@@ -21,7 +22,8 @@ use std::path::{Path, PathBuf};
 pub const INSIDE: &str = "/run/sim";
 /// The programs of this build, in every namespace; first in `PATH` there.
 pub const BIN: &str = "/run/sim/bin";
-/// The shared directory that stands for the parallel file system, in every namespace; anyone may write.
+/// The shared directory that stands for the parallel file system, in every namespace; anyone may
+/// write.
 pub const PFS: &str = "/pfs";
 /// Node-local storage for checkpoints, a file system of its own on every node; anyone may write.
 pub const CACHE: &str = "/cache";
@@ -37,7 +39,8 @@ pub const PATH: &str = "/run/sim/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/u
 /// A place where a command can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// The login node: the bridge is here, and launchers run here. It sees the processes of all nodes.
+    /// The login node: the bridge is here, and launchers run here. It sees the processes of all
+    /// nodes.
     Head,
     /// A compute node, counted from 0.
     Node(usize),

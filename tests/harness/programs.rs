@@ -1,4 +1,5 @@
-//! The test programs in C and Fortran, compiled with `mpicc` and `mpif90` when they are first asked for.
+//! The test programs in C and Fortran, compiled with `mpicc` and `mpif90` when they are first asked
+//! for.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use crate::cluster::simnode;
 use crate::place::{JOB_UID, PATH, Place, State, USERS};
 
-/// Builds commands that run in one place of a cluster; see [`Control::on`](crate::cluster::Control::on).
+/// Builds commands that run in one place of a cluster; see
+/// [`Control::on`](crate::cluster::Control::on).
 ///
-/// The commands start from a clean environment (`PATH`, `HOME`, `USER`, `LANG`) in the caller's working directory if
-/// it exists there, else in `/`. They are plain [`Command`]s: add arguments and environment, spawn, capture.
-/// Killing the spawned process kills the program inside; TERM, INT and HUP are passed on to it.
+/// The commands start from a clean environment (`PATH`, `HOME`, `USER`, `LANG`) in the caller's
+/// working directory if it exists there, else in `/`. They are plain [`Command`]s: add arguments
+/// and environment, spawn, capture. Killing the spawned process kills the program inside; TERM, INT
+/// and HUP are passed on to it.
 #[derive(Clone, Debug)]
 pub struct Shell {
     state: State,
@@ -51,7 +53,8 @@ impl Shell {
         self
     }
 
-    /// How long after TERM (its own or one passed on) the command may take before KILL; 2 s if not set.
+    /// How long after TERM (its own or one passed on) the command may take before KILL; 2 s if not
+    /// set.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -138,7 +141,8 @@ impl Ran {
         self.code == 0
     }
 
-    /// Gives standard output without surrounding white space; panics with everything known if it failed.
+    /// Gives standard output without surrounding white space; panics with everything known if it
+    /// failed.
     #[track_caller]
     pub fn must(&self) -> &str {
         assert!(self.ok(), "{self}");

@@ -1,7 +1,8 @@
-//! Real Slurm over the nodes: the controller in the head, a daemon on each node, the hooks of `deploy/slurm/` as they are.
+//! Real Slurm over the nodes: the controller in the head, a daemon on each node, the hooks of
+//! `deploy/slurm/` as they are.
 //!
-//! Nothing of it outlives the cluster: all its processes are in the cluster's PID namespace, all its files in the
-//! cluster's directory.
+//! Nothing of it outlives the cluster: all its processes are in the cluster's PID namespace, all
+//! its files in the cluster's directory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +19,8 @@ const HOME: &str = "/run/sim/slurm";
 /// What an administrator copies, and where to.
 const DEPLOYED: &str = "deploy/slurm";
 const INSTALLED: &str = "/etc/slurm/scrfs/";
-/// Where a test puts programs of one node that its hooks use in place of the real ones, and `settings` of its own.
+/// Where a test puts programs of one node that its hooks use in place of the real ones, and
+/// `settings` of its own.
 pub const STAND_INS: &str = "/run/stand-in";
 /// Nodes are up in a second; under load it takes longer.
 const UP: Duration = Duration::from_mins(1);
@@ -37,7 +39,8 @@ impl<'a> Slurm<'a> {
     /// For commands that [`Slurm::client`] does not run.
     pub const CONF: &'static str = "/run/sim/slurm/slurm.conf";
 
-    /// Starts it on all nodes of the cluster. `system` are lines of `/etc/scrfs.conf`, besides where caches are.
+    /// Starts it on all nodes of the cluster. `system` are lines of `/etc/scrfs.conf`, besides
+    /// where caches are.
     ///
     /// # Panics
     /// When it does not start.
@@ -84,8 +87,8 @@ impl<'a> Slurm<'a> {
         self.client(0, &format!("sinfo -h -N -n node{node} -o %T")).out.trim().to_owned()
     }
 
-    /// Submits a batch script of this user, to run in the user's directory on the PFS (`<PFS>/<name>`), which is made.
-    /// The environment has Slurm's and the cluster's settings.
+    /// Submits a batch script of this user, to run in the user's directory on the PFS
+    /// (`<PFS>/<name>`), which is made. The environment has Slurm's and the cluster's settings.
     ///
     /// # Panics
     /// When the controller refuses it.
@@ -232,6 +235,7 @@ impl<'a> Slurm<'a> {
         .expect("the hooks' settings");
         debug_assert!(HOME.starts_with(INSIDE));
         fs::write(home.join("slurm.conf"), self.conf()).expect("slurm.conf");
+        fs::copy(workspace().join(DEPLOYED).join("mpi.conf"), home.join("mpi.conf")).expect("mpi.conf");
     }
 
     fn conf(&self) -> String {

@@ -1,5 +1,6 @@
-//! The house rules, each as a function from the sources to the places that break it. `suites/tidy.rs` runs them all;
-//! what is allowed, and why, stands in tables at the end of this file.
+//! The house rules, each as a function from the sources to the places that break it.
+//! `suites/tidy.rs` runs them all; what is allowed, and why, stands in tables at the end of this
+//! file.
 
 use std::fs;
 use std::io;
@@ -123,6 +124,21 @@ pub fn adapters(sources: &[Source]) -> Vec<String> {
     broken
 }
 
+/// Every lock has a rank: threads take them in one order, which debug builds check.
+pub fn locks(sources: &[Source]) -> Vec<String> {
+    let product = |s: &&Source| RANKED.iter().any(|part| s.path.starts_with(part)) && s.is("rs");
+    let mut broken = Vec::new();
+    for source in sources.iter().filter(product).filter(|s| s.path != LOCKS && !s.path.contains("/tests/")) {
+        for (number, line) in source.code() {
+            let lock = ["Mutex", "RwLock", "Condvar"].iter().any(|lock| has_word(&line, lock));
+            if line.contains("parking_lot") || lock && line.contains("sync::") {
+                broken.push(format!("{}:{number}: a lock without a rank: see {LOCKS}", source.path));
+            }
+        }
+    }
+    broken
+}
+
 /// A file can be read in one sitting.
 pub fn lengths(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
@@ -229,6 +245,24 @@ pub fn ascii(sources: &[Source]) -> Vec<String> {
     broken
 }
 
+/// Comments have at most 100 columns, save for tables and what is code in them.
+pub fn columns(sources: &[Source]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for source in sources.iter().filter(|source| source.is("rs")) {
+        let mut in_code = false;
+        for (number, line) in source.text.lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            let text = comment.trim_start_matches(['/', '!']).trim_start();
+            in_code ^= text.starts_with("```");
+            let is_free = in_code || text.starts_with(['|', '`']);
+            if !is_free && line.chars().count() > COMMENT_COLUMNS {
+                broken.push(format!("{}:{}: longer than {COMMENT_COLUMNS} columns", source.path, number + 1));
+            }
+        }
+    }
+    broken
+}
+
 /// Every package obeys the workspace's lints.
 pub fn lints(sources: &[Source]) -> Vec<String> {
     let manifests = sources.iter().filter(|s| s.path.ends_with("/Cargo.toml") && !s.path.contains("fuzz"));
@@ -307,6 +341,10 @@ const ADAPTERS: [(&str, &str); 2] = [("fuser", "scrfs/src/fuse"), ("mpi", "coord
 /// And one that is a program of its own: what the mount is measured against.
 const PEER: &str = "tests/perf/loopback/main.rs";
 
+/// Where locks are defined, and the parts that take theirs from there.
+const LOCKS: &str = "scrfs/src/lock.rs";
+const RANKED: [&str; 3] = ["scrfs/src/", "coordinator/src/", "tools/src/"];
+
 /// Files beyond the limit: what they are granted, and why.
 const LONG_FILES: [(&str, usize, &str); 0] = [];
 
@@ -326,7 +364,7 @@ const FENCED: &[(&str, &str)] = &[
 ];
 
 /// Where only values go in and out.
-const PURE: [&str; 1] = ["coordinator/src/lead/"];
+const PURE: [&str; 3] = ["coordinator/src/lead/", "scrfs/src/dataset/", "tools/src/bin/scrfs-run/supervise"];
 
 const IMPURE: [&str; 7] =
     ["std::fs", "std::net", "std::thread", "std::env", "Instant::now", "SystemTime::now", "std::process"];
@@ -340,6 +378,9 @@ const WORDS: [(&str, &str); 7] = [
     ("/home/", "a path of somebody's machine"),
     ("lorem ipsum", "write the text"),
 ];
+
+/// Longest line of a comment.
+const COMMENT_COLUMNS: usize = 100;
 
 /// Signs beyond ASCII that sources may use.
 const SIGNS: &str = "…→≤≥×µ";

@@ -1,10 +1,12 @@
-//! Checksums of whole trees, taken where the files are seen: what is read on one node must be what another wrote.
+//! Checksums of whole trees, taken where the files are seen: what is read on one node must be what
+//! another wrote.
 
 use std::collections::BTreeMap;
 
 use crate::shell::{Ran, Shell};
 
-/// SHA-256 of every regular file below `dir`, as that place and user sees it, by path relative to `dir`.
+/// SHA-256 of every regular file below `dir`, as that place and user sees it, by path relative to
+/// `dir`.
 ///
 /// # Panics
 /// When a file cannot be read.

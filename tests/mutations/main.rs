@@ -1,8 +1,9 @@
-//! Thousands of damaged files and messages, made from whole ones with a seed: nothing may panic, and memory stays a small
-//! multiple of the input, whatever lengths it claims.
+//! Thousands of damaged files and messages, made from whole ones with a seed: nothing may panic,
+//! and memory stays a small multiple of the input, whatever lengths it claims.
 //!
-//! By hand, for minutes and from another seed: `MUTATION_SECONDS=300 MUTATION_SEED=7 cargo test -p scrfs-tests --test
-//! mutations -- --nocapture`. What fails is written below `target/tmp/`, and its name told.
+//! By hand, for minutes and from another seed:
+//! `MUTATION_SECONDS=300 MUTATION_SEED=7 cargo test -p scrfs-tests --test mutations -- --nocapture`.
+//! What fails is written below `target/tmp/`, and its name told.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
@@ -23,10 +24,11 @@ const CASES: u64 = 20_000;
 /// Bytes that any input may cost, however short it is: texts of errors, tables.
 const AHEAD: usize = 16 << 10;
 
-/// What may be allocated at once per byte of the input. A message is there twice for the comparison; its worst is a list
-/// of empty texts.
+/// What may be allocated at once per byte of the input. A message is there twice for the
+/// comparison; its worst is a list of empty texts.
 const OF_MESSAGES: usize = 256;
-/// A tree, the record or catalog made of it, and both again: an element is 5 bytes at least and 48 in memory.
+/// A tree, the record or catalog made of it, and both again: an element is 5 bytes at least and 48
+/// in memory.
 const OF_TREES: usize = 192;
 
 #[test]

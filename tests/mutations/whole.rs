@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use scrfs::control::codec;
 use scrfs::control::{
-    Advice, Answer, CarriedFile, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile,
-    FrozenPart, HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings,
-    Start,
+    Advice, Answer, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart,
+    HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
 };
 use scrfs::daemon::catalog_file;
-use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use scrfs::dataset::{
+    Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Protections, Scheme, Stamp,
+};
 use scrfs::hash::{decode_record, encode};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
@@ -84,7 +85,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     };
     let frozen = FrozenPart {
         files: vec![FrozenFile { path: path("a b"), size: 5 }, FrozenFile { path: path("d/x"), size: 0 }],
-        carried: vec![CarriedFile { file: FrozenFile { path: path("d/y"), size: 7 }, sealed: path("c/y") }],
+        carried: vec![FrozenFile { path: path("d/y"), size: 7 }],
         removed: vec![path("gone")],
         links: vec![path("latest")],
         begun_us: 7,
@@ -153,12 +154,14 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         host: "n0".into(),
         epoch,
         watch_port: 9,
+        groups: [("SWITCH".to_owned(), "s1".to_owned())].into(),
         settings: settings(),
         by_hand: ["SCR_FLUSH".to_owned()].into(),
     };
     let opening = Opening {
         epoch,
         hosts: hosts(),
+        groups: scrfs_coordinator::groups::FailureGroups::default(),
         watch_secret: scrfs_coordinator::message::WatchSecret([7; 16]),
         watch_ports: vec![1, 2],
         start: Start::Attach,
@@ -175,7 +178,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         PeerMessage::StartJob(JobId(3), Box::new(encode_job)),
         PeerMessage::StartJob(
             JobId(3),
-            Box::new(Job::Rebuild { catalog: Box::new(catalog()), set, lost: 1 }),
+            Box::new(Job::Rebuild { catalog: Box::new(catalog()), set, lost: vec![1] }),
         ),
         PeerMessage::StartJob(JobId(4), Box::new(send)),
         PeerMessage::JobDone(JobId(3), Ok(JobOutput::Part(Box::new(part)))),
@@ -224,9 +227,7 @@ fn settings() -> Settings {
         seal_timeout_ms: 30_000,
         cache_size: 2,
         cache_bytes: 0,
-        scheme: Scheme::Xor,
-        set_size: 8,
-        hop_distance: 1,
+        protections: Protections::default(),
         enable: true,
         flush_every: 10,
         fetch: true,
@@ -237,7 +238,6 @@ fn settings() -> Settings {
         loose: scrfs::control::LooseRules::default(),
         restart: scrfs::control::RestartRules::default(),
         advice: scrfs::control::AdviceRules::default(),
-        stores: Vec::new(),
     }
 }
 
@@ -265,7 +265,11 @@ fn catalog() -> Catalog {
         created_us: 12,
         user: "u".into(),
         job_id: "j".into(),
-        layout: Layout { scheme: Scheme::Xor, members, sets: vec![vec![Member(2), Member(0), Member(1)]] },
+        layout: Layout {
+            protection: Protection::by(Scheme::Xor),
+            members,
+            sets: vec![vec![Member(2), Member(0), Member(1)]],
+        },
         entries: vec![
             entry("", EntryKind::Directory),
             entry("a b", file(5, 0)),
@@ -309,6 +313,7 @@ fn status() -> NodeStatus {
         }],
         reserve: Some((1, 2)),
         cache_bytes: Some((3, 7)),
+        prefix: "/pfs".into(),
         enabled: true,
         flush_every: 10,
         coordinator: Some(CoordinatorStatus { rank: 0, hosts: hosts(), pid: 44 }),

@@ -25,7 +25,8 @@ pub(crate) fn rows(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::
         if !arguments.wants(measure.name()) {
             continue;
         }
-        // With passthrough the kernel does it all; the 1 MiB rows are promised for memory, where nothing hides a cost.
+        // With passthrough the kernel does it all; the 1 MiB rows are promised for memory, where
+        // nothing hides a cost.
         let bound = mode == Mode::Passthrough && (backing.kind == Kind::Tmpfs || block == SMALL);
         let bound = bound.then_some(Bound::AtLeast { gate, goal });
         rows.push(row(backing, mode, arguments, measure, block, bound)?);
@@ -47,12 +48,13 @@ fn row(
     let blocks = arguments.mib * LARGE / block;
     let label = format!("{}, {}, {}", measure.name(), backing.kind.name(), mode.name());
     let buffer = vec![0x5a_u8; block];
-    // Of the daemon, while data moves. What it takes to give a removed file's memory back, which comes after the removal
-    // has returned, is not counted.
+    // Of the daemon, while data moves. What it takes to give a removed file's memory back, which
+    // comes after the removal has returned, is not counted.
     let cpu = std::cell::Cell::new(0.0);
     let pairs = if measure == Measure::ReadLarge {
-        // Both read one file into one buffer, natively where the cache keeps it: how fast memory is read hangs on where
-        // the pages lie, by a factor of two on a virtual machine, and is not what is asked.
+        // Both read one file into one buffer, natively where the cache keeps it: how fast memory is
+        // read hangs on where the pages lie, by a factor of two on a virtual machine, and is not
+        // what is asked.
         write(&scr, &buffer, blocks)?;
         let native = mount.backing_file("file")?;
         let buffer = std::cell::RefCell::new(buffer);

@@ -1,11 +1,14 @@
-//! `scrfs-perf`: what the mount costs, as ratios to the same work on the backing file system in the same run.
+//! `scrfs-perf`: what the mount costs, as ratios to the same work on the backing file system in the
+//! same run.
 //!
-//! Every figure is the median of pairs: native and /scr in turn, the order swapped from pair to pair, because machines
-//! drift. Not part of `tests/run`: a busy machine must not fail a change. Run it alone:
+//! Every figure is the median of pairs: native and /scr in turn, the order swapped from pair to
+//! pair, because machines drift. Not part of `tests/run`: a busy machine must not fail a change.
+//! Run it alone:
 //!
 //! `cargo build --release --workspace && target/release/scrfs-perf`
 //!
-//! It makes a mount namespace and file systems of its own and leaves nothing behind. Exit 1 when a gate is missed.
+//! It makes a mount namespace and file systems of its own and leaves nothing behind. Exit 1 when a
+//! gate is missed.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod backing;

@@ -1,4 +1,5 @@
-//! What is measured: a scrfs mount, and the peer, a bare loopback over FUSE. Both go with their values.
+//! What is measured: a scrfs mount, and the peer, a bare loopback over FUSE. Both go with their
+//! values.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,8 @@ impl Mount {
         Err(io::Error::new(io::ErrorKind::NotFound, format!("the cache has no file {name}")))
     }
 
-    /// The processes that serve it: those of the program with the mount point among their arguments.
+    /// The processes that serve it: those of the program with the mount point among their
+    /// arguments.
     pub(crate) fn processes(&self) -> io::Result<Vec<u32>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")? {

@@ -11,8 +11,8 @@ pub(crate) struct Pairs {
     pub(crate) ratio: f64,
 }
 
-/// Runs `first` and `second` `count` times each, the order swapped from pair to pair. One more pair comes before, which
-/// warms caches and allocators and does not count.
+/// Runs `first` and `second` `count` times each, the order swapped from pair to pair. One more pair
+/// comes before, which warms caches and allocators and does not count.
 pub(crate) fn run(
     label: &str,
     count: usize,

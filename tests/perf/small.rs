@@ -1,4 +1,5 @@
-//! Many small files: does a create cost more the more there are, and what does a file's whole life cost.
+//! Many small files: does a create cost more the more there are, and what does a file's whole life
+//! cost.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -64,7 +65,8 @@ fn growth_native(directory: &Path, files: usize) -> io::Result<f64> {
     growth(directory, files)
 }
 
-/// Makes `files` empty files; the median time of the last creates as a multiple of that of the first.
+/// Makes `files` empty files; the median time of the last creates as a multiple of that of the
+/// first.
 fn growth(directory: &Path, files: usize) -> io::Result<f64> {
     let mut times = Vec::with_capacity(files);
     for number in 0..files {

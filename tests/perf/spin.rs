@@ -1,5 +1,5 @@
-//! What rank 0 waits for while all other ranks spin, to the same while they sleep, in one run of one program on three
-//! simulated nodes with coordinators of their own.
+//! What rank 0 waits for while all other ranks spin, to the same while they sleep, in one run of
+//! one program on three simulated nodes with coordinators of their own.
 
 use std::io;
 use std::time::Duration;

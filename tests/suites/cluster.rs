@@ -1,4 +1,5 @@
-//! The simulated cluster itself: that nodes live, die and come back as real ones do, and that nothing of it stays.
+//! The simulated cluster itself: that nodes live, die and come back as real ones do, and that
+//! nothing of it stays.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -65,7 +66,8 @@ fn a_killed_command_is_gone_inside() {
 #[test]
 fn a_killed_node_tells_its_peers_and_one_without_power_does_not() {
     let cluster = Cluster::up(3);
-    // A server on each of two nodes that says a word and then holds the connection; node0 listens to both.
+    // A server on each of two nodes that says a word and then holds the connection; node0 listens
+    // to both.
     let server =
         "import socket,time;s=socket.create_server(('',5000));c,_=s.accept();c.send(b'x');time.sleep(999)";
     let client = |host: &str| {
@@ -145,7 +147,8 @@ fn cut_and_frozen_nodes_come_back() {
 fn a_hung_mount_keeps_neither_a_node_nor_a_cluster_alive() {
     let cluster = Cluster::up(2);
     let traces = Traces::of(&cluster);
-    // A FUSE mount whose daemon never answers, and a reader that waits for it and cannot be interrupted.
+    // A FUSE mount whose daemon never answers, and a reader that waits for it and cannot be
+    // interrupted.
     let daemon = format!(
         "import ctypes,os,time\nfd=os.open('/dev/fuse',os.O_RDWR)\nlibc=ctypes.CDLL(None,use_errno=True)\n\
          o=f'fd={{fd}},rootmode=40000,user_id=0,group_id=0'.encode()\n\
@@ -268,32 +271,41 @@ fn foreign(nodes: usize) -> (Child, Control) {
     (child, Control::of(State::at(line.trim())))
 }
 
+/// The namespaces by which a process of a cluster is known. A mount namespace that is held open
+/// would keep the mounts; whichever process is in one is in the network namespace of its place too.
+const KINDS: [&str; 2] = ["pid", "net"];
+
 /// What a cluster consists of on the host.
 struct Traces {
     dir: PathBuf,
     /// PID and network namespaces of the head and the nodes.
     namespaces: BTreeSet<PathBuf>,
+    /// The same, held open: the kernel gives the number of a namespace that is gone to the next
+    /// one, which may be another test's.
+    _held: Vec<fs::File>,
 }
 
 impl Traces {
     fn of(cluster: &Control) -> Self {
-        let mut namespaces = BTreeSet::new();
+        let (mut namespaces, mut held) = (BTreeSet::new(), Vec::new());
         for entry in fs::read_dir(cluster.state().dir().join("nodes")).expect("the records").flatten() {
             let record = fs::read_to_string(entry.path()).expect("a record");
             let pid = record.split(' ').next().expect("a pid");
-            for kind in ["pid", "net", "mnt"] {
-                namespaces.insert(fs::read_link(format!("/proc/{pid}/ns/{kind}")).expect("a namespace"));
+            for kind in KINDS {
+                let path = format!("/proc/{pid}/ns/{kind}");
+                held.push(fs::File::open(&path).expect("a namespace"));
+                namespaces.insert(fs::read_link(path).expect("a namespace"));
             }
         }
-        assert!(namespaces.len() >= 6, "{namespaces:?}");
-        Self { dir: cluster.state().dir().to_owned(), namespaces }
+        assert!(namespaces.len() >= 4, "{namespaces:?}");
+        Self { dir: cluster.state().dir().to_owned(), namespaces, _held: held }
     }
 
     #[track_caller]
     fn must_be_gone(&self, after: &str) {
         wait::until_true(&format!("the end of {} after {after}", self.dir.display()), SOON, || {
             let held = fs::read_dir("/proc").expect("/proc").flatten().any(|process| {
-                ["pid", "net", "mnt"].iter().any(|kind| {
+                KINDS.iter().any(|kind| {
                     let link = fs::read_link(process.path().join("ns").join(kind));
                     link.is_ok_and(|ns| self.namespaces.contains(&ns))
                 })

@@ -1,5 +1,6 @@
-//! Coordinators killed at named points, with the program alive and with it dead. Afterwards the newest dataset whose
-//! marker's close had succeeded is there byte for byte, nothing of the living program is lost, and it goes on.
+//! Coordinators killed at named points, with the program alive and with it dead. Afterwards the
+//! newest dataset whose marker's close had succeeded is there byte for byte, nothing of the living
+//! program is lost, and it goes on.
 
 use std::time::Duration;
 
@@ -78,8 +79,9 @@ fn killed_in_commits_and_flushes_while_the_program_lives() {
 
 fn kill_while_alive(name: &str, faults: &[&str]) {
     let cluster = Cluster::up(4);
-    // Nothing may depend on how fast a successor comes: rounds that wait too long would act locally.
-    let job = Job::new(&cluster, name).set("SCR_FLUSH", "1").set("SCRFS_COORDINATOR_WAIT", "60s");
+    // Nothing may depend on how fast a successor comes: rounds that wait too long would act
+    // locally.
+    let job = Job::new(&cluster, name).set("SCR_FLUSH", "1");
     job.mount(0..4);
     let mut run = ckpt(&job, &[0, 1, 2, 3], "100000", &["pause=20"]);
     run.await_line(&job, "sealed 1", SOON);

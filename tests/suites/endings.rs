@@ -1,5 +1,5 @@
-//! The end of a job: what is newest is on the PFS, whichever end; halting; what a restart goes on from and what becomes of
-//! the rest (operations: "The end of a job", "Halting").
+//! The end of a job: what is newest is on the PFS, whichever end; halting; what a restart goes on
+//! from and what becomes of the rest (operations: "The end of a job", "Halting").
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -98,8 +98,63 @@ fn what_is_newest_is_on_the_pfs_at_every_end() {
     std::fs::remove_file(job.host_prefix().join("stuck")).unwrap();
 }
 
-/// scrfs-run is killed, or its host is lost: the caches have what it has not saved. No program is started any more, and none
-/// will be: it is saved all the same.
+/// What could not be flushed is flushed by the next run, to the prefix that it is given; and what
+/// is on the PFS under one prefix is not taken for being under another.
+#[test]
+fn a_run_with_another_prefix_saves_there_what_the_caches_have() {
+    let cluster = Cluster::up(2);
+    let wrong = Job::new(&cluster, "wrong").set("SCRFS_END_GRACE", "40").set("SCR_FLUSH", "1");
+    wrong.mount(0..2);
+    let mut run = wrong.idle(&[0, 1]);
+    let stray = wrong.host_prefix().join("ck");
+    std::fs::write(&stray, b"in the way").expect("the PFS can be written");
+    write(&wrong, 0, "ck", true);
+    let given_up =
+        || wrong.status(0).is_some_and(|status| status["datasets"][0]["flush_failed"]["given_up"] == true);
+    wait::until_true("it to be given up", LIMIT, given_up);
+    // Nobody ends the mount under a job by mistake, though it has no file open.
+    for what in ["/scr", "--job-id wrong --purge"] {
+        let ran = cluster.on(0).run(&format!("{BIN}/scrfs umount {what}"));
+        assert!(!ran.ok() && ran.err.contains("/scr is in use: a coordinator (process "), "{ran}");
+        assert!(ran.err.contains("hint: end the job first; "), "{ran}");
+    }
+    assert_eq!(run.stop(), 128 + 15, "{}", run.output());
+    let name = "is no dataset has this name in the prefix";
+    assert!(
+        run.output().contains("not on the PFS: ck (dataset ") && run.output().contains(name),
+        "{}",
+        run.output()
+    );
+
+    // Where the reason is gone, the next end tries anew.
+    std::fs::remove_file(&stray).expect("the PFS can be written");
+    let mut run = wrong.start(&[0, 1], 2, 1, &["/bin/true"]);
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    assert!(on_pfs(&wrong, "ck"), "{}", run.output());
+
+    for prefix in ["right", "third"] {
+        let right = Job::new(&cluster, prefix).with_id("wrong").set("SCRFS_END_GRACE", "40");
+        let mut run = right.start(&[0, 1], 2, 1, &["/bin/true"]);
+        assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+        assert!(on_pfs(&right, "ck"), "{}\n{}", run.output(), right.events(0));
+        let told = format!(") in {}", right.prefix());
+        assert!(
+            run.output().contains("on the PFS: ck (dataset ") && run.output().contains(&told),
+            "{}",
+            run.output()
+        );
+    }
+
+    // A job has one mount; a mistake in the configuration is no reason to leave it.
+    let ran = cluster.on(0).run(&format!("mkdir -p /scr2 && {BIN}/scrfs mount --job-id wrong /scr2"));
+    assert!(!ran.ok() && ran.err.contains("job wrong of root is mounted at /scr already"), "{ran}");
+    let ran = cluster.on(0).run(&format!("SCR_FLUSH=often {BIN}/scrfs umount --job-id wrong --purge"));
+    assert!(ran.ok() && ran.err.contains("it has no effect on this command"), "{ran}");
+    assert!(ran.err.contains("/scr is unmounted"), "{ran}");
+}
+
+/// scrfs-run is killed, or its host is lost: the caches have what it has not saved. No program is
+/// started any more, and none will be: it is saved all the same.
 #[test]
 fn what_a_killed_scrfs_run_left_is_saved_where_no_program_is_started() {
     let cluster = Cluster::up(3);
@@ -117,6 +172,10 @@ fn what_a_killed_scrfs_run_left_is_saved_where_no_program_is_started() {
     write(&job, 1, "left", true);
     kill(&mut first);
     assert!(!on_pfs(&job, "left"), "{}", first.output());
+    // Those that it has left would save it themselves as soon as they see the halt.
+    for node in ALL {
+        cluster.on(node).run("kill -STOP $(pgrep scrfs-coordinat)").must();
+    }
     halt("");
     let mut second = job.start(&ALL, 3, 1, &["/bin/true"]);
     assert_eq!(second.wait(LIMIT), 75, "{}", second.output());
@@ -142,7 +201,8 @@ fn what_a_killed_scrfs_run_left_is_saved_where_no_program_is_started() {
     );
     assert!(!on_pfs(&job, "named"), "{text}");
 
-    // A second run whose program cannot be started any more ends as any other: with what the first has sealed.
+    // A second run whose program cannot be started any more ends as any other: with what the first
+    // has sealed.
     for node in ALL {
         let unmounted = job.unmount(node);
         assert!(unmounted.ok(), "{unmounted}");
@@ -177,8 +237,10 @@ fn a_job_is_halted_and_begins_afresh() {
     let mut run = job.idle(&ALL);
     says(&halt("--checkpoints 1"), true, "stop after 1 more checkpoints");
     write(&job, 0, "last", false);
-    let line = format!("touch {SCR}/last/.complete && cat {SCR}/.scrfs/should_exit");
-    assert_eq!(job.on(0).run(&line).must(), "1");
+    job.on(0).run(&format!("touch {SCR}/last/.complete")).must();
+    // The halt file is read while the dataset is sealed; where that takes longer, a moment later.
+    let told = || job.on(0).run(&format!("cat {SCR}/.scrfs/should_exit")).must() == "1";
+    wait::until_true("the advice to end", SOON, told);
     assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
     let text = run.output();
     assert!(
@@ -273,4 +335,5 @@ fn a_job_is_halted_and_begins_afresh() {
     let mut fifth = names.clone().option("--name=other").start(&[0], 1, 1, &["/bin/true"]);
     assert_eq!(fifth.wait(LIMIT), 1, "{}", fifth.output());
     assert!(fifth.output().contains("has datasets of the run --name left"), "{}", fifth.output());
+    assert!(!fifth.output().contains("once more"), "{}", fifth.output());
 }

@@ -1,4 +1,5 @@
-//! What programs and monitors see on all nodes of a job: advice, messages, attributes (semantics: "Eyes").
+//! What programs and monitors see on all nodes of a job: advice, messages, attributes (semantics:
+//! "Eyes").
 
 use std::fs;
 

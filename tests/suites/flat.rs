@@ -1,4 +1,5 @@
-//! Flat datasets (semantics: "Flat layouts"): files of the checkpoint path that belong to datasets by their names.
+//! Flat datasets (semantics: "Flat layouts"): files of the checkpoint path that belong to datasets
+//! by their names.
 
 use std::time::Duration;
 
@@ -12,14 +13,15 @@ const PATTERN: &str = r"melt\.(\w+)\.\d+\.restart";
 const KILL_WORKER: &str = "pkill -9 -f 'scrfs worke[r]'";
 
 fn job<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
-    Job::new(cluster, name).set("SCRFS_DATASET_PATTERN", PATTERN).set("SCRFS_COORDINATOR_WAIT", "40")
+    Job::new(cluster, name).set("SCRFS_DATASET_PATTERN", PATTERN)
 }
 
 fn file(name: &str, rank: usize) -> String {
     format!("melt.{name}.{rank}.restart")
 }
 
-/// On each of `hosts` a rank writes its file of a dataset; every other one as a temporary one that it renames.
+/// On each of `hosts` a rank writes its file of a dataset; every other one as a temporary one that
+/// it renames.
 fn write(job: &Job<'_>, hosts: &[usize], name: &str) {
     for (rank, &node) in hosts.iter().enumerate() {
         let (file, first) = (file(name, rank), format!("tmp.{rank}"));
@@ -234,7 +236,8 @@ fn workers_die_while_files_are_open() {
     run.stop();
 }
 
-/// What a pointer file belonged to is removed before the lead of a new epoch has asked what else had begun.
+/// What a pointer file belonged to is removed before the lead of a new epoch has asked what else
+/// had begun.
 #[test]
 fn a_pointer_goes_to_what_had_begun_before() {
     let cluster = Cluster::up(3);
@@ -271,7 +274,8 @@ fn other_things_of_their_names_are_refused() {
     assert!(job.events(0).contains("before SCRFS_DATASET_PATTERN held") || !names(&job, 0).contains(&early));
     write(&job, &[0, 1], "100");
     job.on(0).run(&format!("mkdir {SCR}/200")).must();
-    // mv looks for what is not listed, and takes what it does not find there for a directory at times.
+    // mv looks for what is not listed, and takes what it does not find there for a directory at
+    // times.
     let rename = "echo > 150; python3 -c \"import os; os.rename('150', '100')\"";
     for line in ["mkdir 100", "echo > 100", "echo > melt.200.0.restart", rename, "ln -s x 100"] {
         let tried = job.on(1).run(&format!("cd {SCR} && {line}"));

@@ -1,5 +1,5 @@
-//! Caches without room: it is made where it can be, and where it cannot, programs are told at once and nothing that is
-//! protected is harmed (semantics: "When the cache is full").
+//! Caches without room: it is made where it can be, and where it cannot, programs are told at once
+//! and nothing that is protected is harmed (semantics: "When the cache is full").
 
 use std::time::Duration;
 
@@ -89,7 +89,8 @@ fn a_file_that_cannot_come_pushes_nothing_out_and_one_that_can_no_more_than_it_n
             .parse()
             .expect("a number")
     };
-    // 38 MiB on node 0; what node 1 has of the newest is more than node 0 has room for without the older two.
+    // 38 MiB on node 0; what node 1 has of the newest is more than node 0 has room for without the
+    // older two.
     seal("d1", [4, 1, 1]);
     seal("d2", [14, 1, 1]);
     seal("d3", [20, 50, 34]);
@@ -147,7 +148,8 @@ fn a_full_cache_harms_nothing() {
         let full = job.on(0).run(&line);
         assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
     }
-    // Neither can it be sealed, as there is no room for its protection; the program is told, and keeps its files.
+    // Neither can it be sealed, as there is no room for its protection; the program is told, and
+    // keeps its files.
     let refused = job.on(0).run(&format!("touch {SCR}/b/.complete"));
     assert!(!refused.ok() && refused.err.contains("Input/output error"), "{refused}");
     // With the node on which there was none, and what to do there.
@@ -183,7 +185,8 @@ fn what_is_overwritten_stays_and_what_was_asked_for_it_is_forgotten_with_its_sea
     job.on(0).run(&format!("mkdir {SCR}/big")).must();
     job.on(1).run(&format!("yes 'big of 1' | head -c 36M > {SCR}/big/f1")).must();
     job.on(0).run(&format!("touch {SCR}/big/.complete")).must();
-    // As much as the newest takes is not free for a next generation, and only the one that is changed is older.
+    // As much as the newest takes is not free for a next generation, and only the one that is
+    // changed is older.
     job.on(1).run(&format!("echo more >> {SCR}/small/f1")).must();
     wait::until_true("the lead's word", SOON, || job.events(1).contains("no dataset may leave the caches"));
     let whole = |of_one: &str| {
@@ -234,9 +237,10 @@ fn a_dataset_that_a_program_has_open_gives_no_room() {
     run.stop();
 }
 
-/// One file system for control directory and cache, as it is where nothing else was set, filled to the last byte in every
-/// way and at every moment: each mount goes on under the supervisor that made it, and what is protected stays. The newest
-/// does in the caches, as a restart may fetch none; older ones may leave them for what begins, and are on the PFS.
+/// One file system for control directory and cache, as it is where nothing else was set, filled to
+/// the last byte in every way and at every moment: each mount goes on under the supervisor that
+/// made it, and what is protected stays. The newest does in the caches, as a restart may fetch
+/// none; older ones may leave them for what begins, and are on the PFS.
 #[test]
 fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
     let cluster = Cluster::start(&Config { cache_size: "256m".into(), ..Config::new(4) }).expect("a cluster");
@@ -296,15 +300,37 @@ fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
     job.on(0).run(&format!("touch {SCR}/b/.complete")).must();
     wait::until_true("b on the PFS", LIMIT, || job.state(0, "b") == "flushed");
 
-    // By others on two nodes, as soon as all are frozen for the seal; while it is flushed, to a PFS that is full at first.
+    // By others on two nodes, while they are frozen for the seal, which is refused and told.
     write(&job, "c", 20);
+    job.arm_daemon("seal.frozen=wait");
+    let others = format!("{CACHE}/others");
+    let seal = || job.on(0).run(&format!("touch {SCR}/c/.complete"));
+    let refused = std::thread::scope(|scope| {
+        let seal = scope.spawn(seal);
+        wait::until_true("the seal", SOON, || job.fired());
+        for node in [0, 2] {
+            fill(node, &others);
+        }
+        job.arm_daemon("");
+        seal.join().expect("a marker")
+    });
+    assert!(!refused.ok() && refused.err.contains("Input/output error"), "{refused}\n{}", job.events(0));
+    for node in [0, 2] {
+        lives(node, "filled by others");
+    }
+    for node in [0, 2] {
+        job.on(node)
+            .run(&format!("yes 'c of {node}' | head -c 20M | cmp - {SCR}/c/f{node} && rm {others}"))
+            .must();
+    }
+    // And while it is flushed, to a PFS that is full at first.
     job.arm_daemon("flush.block=full");
-    let sealed = job.on(0).run(&format!("touch {SCR}/c/.complete"));
+    let sealed = seal();
     assert!(sealed.ok(), "{sealed}\n{}", job.events(0));
     for node in [0, 2] {
-        fill(node, &format!("{CACHE}/others"));
+        fill(node, &others);
     }
-    lives(2, "filled by others");
+    lives(2, "filled by others meanwhile");
     wait::until_true("the flush", LIMIT, || job.state(0, "c") == "flushed");
     assert!(job.fired());
     let told = job.events(0);
@@ -324,14 +350,12 @@ fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
         status().contains("kept back for records are left; make room there")
     });
 
-    // By logs.
-    job.on(1)
-        .run(&format!("yes > {control}/daemon.log"))
-        .err
-        .contains("No space left")
-        .then_some(())
-        .expect("full");
-    lives(1, "filled by logs");
+    // By logs, on a node that is lost then, and on one that is there at the restart.
+    for node in [0, 1] {
+        let full = job.on(node).run(&format!("yes > {control}/daemon.log"));
+        assert!(full.err.contains("No space left"), "{full}");
+        lives(node, "filled by logs");
+    }
 
     // A node is lost meanwhile, and a spare takes its place.
     run.stop();
@@ -356,8 +380,9 @@ fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
     }
 }
 
-/// As it is where nobody has set anything: the cache is in /dev/shm, with the segments of Open MPI's ranks, two on each node.
-/// It is full to the last byte when the job is started again on the nodes that are left.
+/// As it is where nobody has set anything: the cache is in /dev/shm, with the segments of Open
+/// MPI's ranks, two on each node. It is full to the last byte when the job is started again on the
+/// nodes that are left.
 #[test]
 fn a_job_starts_again_while_the_default_store_is_full() {
     let cluster = Cluster::up(4);

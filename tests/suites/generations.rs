@@ -1,5 +1,5 @@
-//! Sealed datasets that programs change (semantics: "After it is sealed"): what was sealed is there until its next
-//! generation is, on whatever nodes the ranks run by then.
+//! Sealed datasets that programs change (semantics: "After it is sealed"): what was sealed is there
+//! until its next generation is, on whatever nodes the ranks run by then.
 
 use scrfs_harness::Cluster;
 use scrfs_harness::job::{Job, SOON};
@@ -201,7 +201,8 @@ fn names_that_are_changed_on_two_nodes() {
     assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}");
     let events = job.events(2);
     assert!(["shared", "node0", "node1"].iter().all(|word| events.contains(word)), "{events}");
-    // With equal bytes it is one file. Removals, moves and links are everybody's once they are sealed.
+    // With equal bytes it is one file. Removals, moves and links are everybody's once they are
+    // sealed.
     on(1, "echo from zero > shared").must();
     on(2, "rm gone0 gone1 && mv two three && ln -sf sub link && mkdir new && echo n > new/n").must();
     on(0, "mv sub moved && rm -r old").must();
@@ -297,8 +298,8 @@ fn a_restart_presents_what_was_sealed_whole_on_every_node() {
     job.on(0).run(&format!("mkdir {SCR}/ck && cd {SCR}/ck && echo 0 > f0 && echo 1 > f1")).must();
     job.on(1).run(&format!("echo 2 > {SCR}/ck/g")).must();
     mark(&job, 0, "ck");
-    // Given up by a restart, also where the daemon goes on: a removal, modes, owners and times, before the next generation
-    // has begun there and in it.
+    // Given up by a restart, also where the daemon goes on: a removal, modes, owners and times,
+    // before the next generation has begun there and in it.
     job.on(0).run(&format!("rm {SCR}/ck/f0")).must();
     job.on(1).run(&format!("chmod 000 {SCR}/ck/g && chown 1000 {SCR}/ck/f1")).must();
     let given = "chmod 777 f1 && chown 1001 f1 && touch -d 2001-01-01 f1";

@@ -1,5 +1,5 @@
-//! The packages: made from this build's programs by the script that makes those of a release, and installed in a root
-//! that has nothing but what they say they need.
+//! The packages: made from this build's programs by the script that makes those of a release, and
+//! installed in a root that has nothing but what they say they need.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,11 @@ fn packages() -> &'static Packages {
     })
 }
 
+/// The package for Debian.
+pub(crate) fn deb() -> &'static Path {
+    &packages().deb
+}
+
 struct Packages {
     deb: PathBuf,
     rpm: PathBuf,
@@ -45,7 +50,8 @@ fn files(listing: &str) -> BTreeSet<String> {
     listing.lines().map(|line| line.trim_start_matches('.').to_owned()).collect()
 }
 
-/// What a new administrator and a new user do, in namespaces of their own: the node has a name and no network.
+/// What a new administrator and a new user do, in namespaces of their own: the node has a name and
+/// no network.
 const SESSION: &str = r#"
 root=$1
 mount --bind /dev "$root/dev"
@@ -173,7 +179,8 @@ fn units_manuals_and_completions_are_sound() {
         let title = name.rsplit_once('.').unwrap().0.to_owned();
         assert!(rendered.must().contains(&title), "{rendered}");
         assert_eq!(rendered.err, "", "{page}");
-        // Pages have no date, so that they can be made again; what clap makes has empty lines twice.
+        // Pages have no date, so that they can be made again; what clap makes has empty lines
+        // twice.
         let lint = format!(
             "zcat {page} | mandoc -T lint -W warning | grep -vE 'missing date|paragraph macro' || true"
         );
@@ -239,7 +246,8 @@ fn the_modulefile_finds_the_tree_that_it_is_in() {
     assert!(found.must().ends_with(&expected), "{found}");
 }
 
-/// Where there is no dpkg, or no rpmbuild, the other package is made; where there is neither, nothing is touched.
+/// Where there is no dpkg, or no rpmbuild, the other package is made; where there is neither,
+/// nothing is touched.
 #[test]
 fn each_package_needs_its_own_tools_alone() {
     let is = |name: &str, kind: &str| Path::new(name).extension().is_some_and(|found| found == kind);

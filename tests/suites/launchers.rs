@@ -75,11 +75,23 @@ fn each_launcher_gives_the_program_its_place_and_the_same_input_again() {
     assert!(ran.ok(), "{ran}");
     assert_eq!((text("in.1").as_str(), text("in.2").as_str()), ("read\n", "read\n"), "{ran}");
 
+    // What a batch script has started goes on when the script becomes scrfs-run, also through a
+    // relaunch.
+    let script = format!(
+        "exec > >(cat > {prefix}/log); sleep 600 > /dev/null 2>&1 & echo $! > {prefix}/pid; \
+         exec env SCR_JOB_ID=place /run/sim/bin/scrfs-run --launcher none --hosts node0 --prefix {prefix} -- \
+         /bin/sh -c 'kill -0 $(cat {prefix}/pid) && echo run $SCRFS_RUN; test $SCRFS_RUN = 2'"
+    );
+    let ran = Ran::of(job.on(0).limit(LIMIT).cmd("bash").args(["-c", &script]));
+    assert!(ran.ok(), "{ran}");
+    job.on(0).run(&format!("kill $(cat {prefix}/pid)")).must();
+    wait::until_true("both lines", SOON, || text("log") == "run 1\nrun 2\n");
+
     launch_errors(&cluster);
 }
 
-/// Stand-ins for commands of schedulers that this machine has not: what scrfs-run gives them comes to real processes on the
-/// nodes, and that is all that they show.
+/// Stand-ins for commands of schedulers that this machine has not: what scrfs-run gives them comes
+/// to real processes on the nodes, and that is all that they show.
 fn stand_ins(cluster: &Cluster) {
     let agent = site_environment().into_iter().find(|(name, _)| name == "OMPI_MCA_plm_rsh_agent");
     let agent = agent.expect("the cluster has one").1;
@@ -136,7 +148,8 @@ fn launch_errors(cluster: &Cluster) {
             "{ran}"
         );
     }
-    // A program that complains as a launcher does is a program that has failed: what it says goes on, and it is run again.
+    // A program that complains as a launcher does is a program that has failed: what it says goes
+    // on, and it is run again.
     let argparse = "echo 'train.py: error: unrecognized arguments: --lr' >&2; test $SCRFS_RUN = 2";
     let ran = Ran::of(&mut job.run_command(&[0, 1], 2, 1, &["/bin/sh", "-c", argparse]));
     assert!(ran.ok() && ran.err.contains("run 2 on"), "{ran}");
@@ -161,7 +174,8 @@ fn launch_errors(cluster: &Cluster) {
     }
 }
 
-/// What a halt sends reaches every rank through mpirun, and a program that saves itself then does not count as done.
+/// What a halt sends reaches every rank through mpirun, and a program that saves itself then does
+/// not count as done.
 #[test]
 fn the_signal_of_a_halt_reaches_every_rank() {
     let cluster = Cluster::up(2);
@@ -188,7 +202,8 @@ fn the_signal_of_a_halt_reaches_every_rank() {
     }
 }
 
-/// Coordinators that have not come up do not watch one another, and mpirun waits for the daemon of a frozen node for ever.
+/// Coordinators that have not come up do not watch one another, and mpirun waits for the daemon of
+/// a frozen node for ever.
 #[test]
 fn a_node_that_hangs_while_coordinators_are_launched_is_found() {
     let cluster = Cluster::up(4);

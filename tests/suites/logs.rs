@@ -30,7 +30,8 @@ fn a_log_is_sealed_as_it_is_at_the_marker_and_goes_on_growing() {
     job.arm_daemon("seal.logs=kill");
     go("1");
 
-    // Where it is written it grows, elsewhere it is what was sealed. A worker dies: the handle goes on.
+    // Where it is written it grows, elsewhere it is what was sealed. A worker dies: the handle goes
+    // on.
     run.await_line(&job, "grown 2", LIMIT);
     let last = format!("tail -n 1 {SCR}/run/log.0 | tr -d .");
     assert_eq!(job.on(0).run(&last).must(), "rank 0 after step 2");

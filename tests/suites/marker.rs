@@ -1,4 +1,5 @@
-//! The marker (semantics: "The marker"): what sets it, what its close means, and that no wait outlives its caller.
+//! The marker (semantics: "The marker"): what sets it, what its close means, and that no wait
+//! outlives its caller.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use scrfs_harness::job::{Job, Running, SOON};
 use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::{Cluster, Config, wait};
 
-/// Two nodes with coordinators and a program that does nothing, so that people and scripts can work on /scr.
+/// Two nodes with coordinators and a program that does nothing, so that people and scripts can work
+/// on /scr.
 fn idle_job<'a>(cluster: &'a Cluster, name: &str, settings: &[(&str, &str)]) -> (Job<'a>, Running) {
     let mut job = Job::new(cluster, name);
     for (key, value) in settings {
@@ -40,7 +42,8 @@ fn every_way_to_set_it_seals() {
     for (name, line) in ways {
         fill(&job, name);
         job.on(1).run(&format!("D={SCR}/{name}; {line}")).must();
-        // `echo` cannot tell of an error, a rename waits until all are frozen; the others return only when it is sealed.
+        // `echo` cannot tell of an error, a rename waits until all are frozen; the others return
+        // only when it is sealed.
         if ["echo", "rename"].contains(&name) {
             wait::until_true("the seal that was begun", SOON, || job.is_sealed(1, name));
         }
@@ -148,8 +151,7 @@ fn a_signal_ends_the_wait_and_leaves_nobody_stuck() {
 #[test]
 fn markers_go_on_waiting_when_workers_die() {
     let cluster = Cluster::up(2);
-    let settings =
-        [("SCR_CACHE_SIZE", "20"), ("SCRFS_COORDINATOR_WAIT", "60s"), ("SCRFS_SEAL_TIMEOUT", "60s")];
+    let settings = [("SCR_CACHE_SIZE", "20"), ("SCRFS_SEAL_TIMEOUT", "60s")];
     let (job, mut run) = idle_job(&cluster, "worker", &settings);
     let kill = |node| cluster.on(node).run("pkill -9 -f 'scrfs worke[r]'").must().to_owned();
     fill(&job, "w");

@@ -1,6 +1,6 @@
-//! What people read when something is wrong: a line that says what, a line with a remedy, and the documented exit code.
-//! All of it is in `snapshots/`, one page a program, so that a change of words is seen as one.
-//! `INSTA_UPDATE=always cargo test -p scrfs-tests messages` writes the pages.
+//! What people read when something is wrong: a line that says what, a line with a remedy, and the
+//! documented exit code. All of it is in `snapshots/`, one page a program, so that a change of
+//! words is seen as one. `INSTA_UPDATE=always cargo test -p scrfs-tests messages` writes the pages.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use scrfs_harness::cluster::workspace;
 use scrfs_harness::place::JOB_UID;
 use scrfs_harness::shell::Ran;
 
-/// Exit codes that the manual knows; what a program of the user's gives is its own. 32 is mount(8)'s; 75 and 78 are the
-/// coordinators', which only scrfs-run sees.
+/// Exit codes that the manual knows; what a program of the user's gives is its own. 32 is
+/// mount(8)'s; 75 and 78 are the coordinators', which only scrfs-run sees.
 const CODES: [i32; 6] = [0, 1, 2, 32, 75, 78];
 
 /// Commands, as root where the line begins with `#` and as the job's user where it begins with `$`.
@@ -71,7 +71,8 @@ fn problem(ran: &Ran) -> Option<&'static str> {
     } else if !remedies.iter().any(|word| ran.err.contains(word)) {
         return Some("no remedy");
     }
-    // Clap's own have several lines, ours have two, and before them what scrfs-run has to say by the way.
+    // Clap's own have several lines, ours have two, and before them what scrfs-run has to say by
+    // the way.
     let by_the_way = ["scrfs-run: launcher: ", "scrfs-run: warning: ", " is left out from now on: "];
     let said = of_coordinator(&ran.err);
     let lines = said.lines().filter(|line| !by_the_way.iter().any(|words| line.contains(words)));
@@ -143,6 +144,9 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "# PATH=/tmp/bad/away:$PATH scrfs sweep",
             "# scrfs sweep --alive 1 --scheduler",
             "# scrfs sweep --limit soon",
+            "# scrfs sweep --alive ''",
+            "# scrfs umount --purge --job-id ''",
+            "# scrfs mount --user '' --job-id 7 /scr",
         ],
         &mut broken,
     );
@@ -157,6 +161,8 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs-run --hosts 'node[' -- true",
             "$ scrfs-run --ranks-per-node 0 -- true",
             "$ scrfs-run --frobnicate -- true",
+            "$ scrfs-run --hosts '' -- true",
+            "$ scrfs-run --launcher none -- /etc/passwd",
             "$ SCR_CONF_FILE=number.conf scrfs-run -- true",
             "$ SCR_CONF_FILE=closed/x scrfs-run -- true",
             "$ SCR_RUNS=many scrfs-run -- true",
@@ -171,6 +177,7 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ PATH=/run/sim/bin scrfs-run --launcher mpirun -- true",
             "$ cd mine; scrfs-run --hosts node0 -- true",
             "$ cd mine; scrfs-run --hosts node0,node7 -- true",
+            "# cd mine; env -u OMPI_ALLOW_RUN_AS_ROOT scrfs-run --hosts node0 -- true",
             "$ cd mine; SCRFS_END_TIME=5 scrfs-run --hosts node0 -- true",
         ],
         &mut broken,
@@ -274,6 +281,11 @@ mod doctor {
     use scrfs::doctor::facts::{Facts, Kind, Leftovers, Parameters, Prefix, Program, Rights, Room, Store};
     use scrfs::doctor::skew::Skew;
 
+    fn room(free: u64) -> Room {
+        let (memory, writable, own) = (true, true, true);
+        Room { memory, writable, size: 64 << 30, free, inodes: 0, free_inodes: 0, own }
+    }
+
     /// A node on which everything is wrong that can be at once.
     fn ill(root: bool) -> Facts {
         let absent = |name| Program { name, path: None, says: Err("not found".into()) };
@@ -294,6 +306,7 @@ mod doctor {
                 cache_bytes: 0,
             }),
             launchers: vec![absent("mpirun"), program("srun", Err("srun: fatal: no configuration".into()))],
+            mpi_types: Some(Err("srun: fatal: no configuration".into())),
             programs: vec![
                 program("scrfs-coordinator", Err(loader.into())),
                 program("scrfs-ctl", Ok("scrfs-ctl 0.0.9".into())),
@@ -308,11 +321,9 @@ mod doctor {
             }),
             stores: vec![
                 Store { path: "/nvme".into(), room: Err("No such file or directory (os error 2)".into()) },
-                Store {
-                    path: "/dev/shm".into(),
-                    room: Ok(Room { memory: true, writable: true, size: 64 << 30, free: 60 << 30 }),
-                },
+                Store { path: "/dev/shm".into(), room: Ok(room(60 << 30)) },
             ],
+            control: Some(Store { path: "/run/scrfs".into(), room: Ok(room(1 << 20)) }),
             memory: 32 << 30,
             cgroup: Some(16 << 30),
             leftovers: Leftovers {

@@ -1,5 +1,6 @@
-//! Programs save their checkpoints in many ways. Each of them here runs on four nodes with two ranks each, loses a node
-//! after a checkpoint is written and before it is sealed, and another one after one is sealed, and goes on.
+//! Programs save their checkpoints in many ways. Each of them here runs on four nodes with two
+//! ranks each, loses a node after a checkpoint is written and before it is sealed, and another one
+//! after one is sealed, and goes on.
 
 use std::fs;
 use std::time::Duration;

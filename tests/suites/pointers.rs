@@ -1,4 +1,5 @@
-//! Pointer files (semantics: "Pointer files"): what all nodes see, and what a restart presents with which dataset.
+//! Pointer files (semantics: "Pointer files"): what all nodes see, and what a restart presents with
+//! which dataset.
 
 use scrfs_harness::Cluster;
 use scrfs_harness::job::{Job, SOON};
@@ -148,7 +149,7 @@ fn they_come_from_the_prefix() {
 #[test]
 fn dead_coordinators_and_workers_lose_none() {
     let cluster = Cluster::up(3);
-    let job = Job::new(&cluster, "lost").set("SCRFS_COORDINATOR_WAIT", "30");
+    let job = Job::new(&cluster, "lost");
     job.mount(0..3);
     let mut run = job.idle(&[0, 1, 2]);
     write(&job, &[0, 1, 2], "ck.1");
@@ -166,8 +167,14 @@ fn dead_coordinators_and_workers_lose_none() {
         points(&job, &[0, 1, 2], "ck.1");
     }
     // A program that has it open for writing keeps what it writes, and its close is the last word.
+    // It has no children: each that ended would close a descriptor of the file, too.
     let line = format!(
-        "exec 3>{SCR}/inplace; touch /tmp/open; until test -e /tmp/go; do sleep 0.1; done; echo ck.1 >&3; exec 3>&-"
+        "exec python3 -c \"import os, time
+file = open('{SCR}/inplace', 'w')
+open('/tmp/open', 'w').close()
+while not os.path.exists('/tmp/go'): time.sleep(0.1)
+file.write('ck.1' + chr(10))
+file.close()\""
     );
     let mut writer = job.on(1).sh(&line).spawn().unwrap();
     wait::until_true("the writer", SOON, || job.on(1).run("test -e /tmp/open").ok());

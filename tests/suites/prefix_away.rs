@@ -1,5 +1,5 @@
-//! The prefix goes away under a job: it restarts from the caches all the same, and nothing waits for the prefix for
-//! ever. What the restart presents was rebuilt; the program compares every byte.
+//! The prefix goes away under a job: it restarts from the caches all the same, and nothing waits
+//! for the prefix for ever. What the restart presents was rebuilt; the program compares every byte.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,8 @@ fn started_after(job: &Job<'_>) -> Vec<u64> {
     job.log().iter().filter_map(|l| l.strip_prefix("start after ")?.parse().ok()).collect()
 }
 
-/// The program ends well, on a second start that came after step 4 or a later one; `code` is that of scrfs-run.
+/// The program ends well, on a second start that came after step 4 or a later one; `code` is that
+/// of scrfs-run.
 #[track_caller]
 fn goes_on(job: &Job<'_>, run: &mut Running, steps: u64, code: i32) {
     assert_eq!(run.wait(LIMIT), code, "{}\n{}", run.output(), job.events(0));
@@ -52,7 +53,8 @@ fn a_file_in_its_place_and_the_user_file_gone_with_it() {
     // The program has ended with 0, and what was due is not on the PFS.
     goes_on(&job, &mut run, 7, 1);
     assert!(run.output().contains("on the PFS: ck.4 (dataset 4, "), "{}", run.output());
-    // What the user file had set still holds: besides 4, which stays until its flush is given up, only the newest is kept.
+    // What the user file had set still holds: besides 4, which stays until its flush is given up,
+    // only the newest is kept.
     let kept = job.on(0).run("/run/sim/bin/scrfs-ctl list --mount /scr").must().to_owned();
     assert_eq!(kept.lines().filter(|line| !line.ends_with("\tck.4")).count(), 1, "{kept}");
 }
@@ -85,8 +87,9 @@ fn one_that_the_jobs_user_may_only_read_and_then_not_even_that() {
     mode(0o755);
 }
 
-/// Stops the processes `pids` of the FUSE server of `mount` at a moment when no request of a program is with them. A
-/// process whose request a stopped server has read cannot be ended by any signal, which no restart can mend.
+/// Stops the processes `pids` of the FUSE server of `mount` at a moment when no request of a
+/// program is with them. A process whose request a stopped server has read cannot be ended by any
+/// signal, which no restart can mend.
 pub(crate) fn stop_between_requests(pids: &str, mount: &str) -> String {
     format!(
         "set -e; pids=$({pids}); connection=$(mountpoint -d {mount} | cut -d: -f2); mount -t fusectl none /mnt

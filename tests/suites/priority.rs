@@ -46,8 +46,7 @@ fn nothing_is_raised(job: &Job<'_>) {
 #[test]
 fn processes_of_ours_go_first_while_a_marker_waits() {
     let cluster = Cluster::up(2);
-    let settings = [("SCRFS_COORDINATOR_WAIT", "60s"), ("SCRFS_SEAL_TIMEOUT", "60s")];
-    let job = settings.iter().fold(Job::new(&cluster, "first"), |job, (name, value)| job.set(name, value));
+    let job = Job::new(&cluster, "first").set("SCRFS_SEAL_TIMEOUT", "60s");
     job.mount(0..2);
     let mut run = job.idle(&[0, 1]);
     job.on(0).run(&format!("mkdir {SCR}/d && echo a > {SCR}/d/a")).must();
@@ -56,7 +55,8 @@ fn processes_of_ours_go_first_while_a_marker_waits() {
     wait::until_true("the writer", SOON, || job.on(1).run(&format!("test -e {SCR}/d/b")).ok());
     nothing_is_raised(&job);
 
-    // The writer keeps the seal waiting; a worker's death in between leaves nothing raised that is not waited for.
+    // The writer keeps the seal waiting; a worker's death in between leaves nothing raised that is
+    // not waited for.
     let mut touch = job.on(0).sh(&format!("touch {SCR}/d/.complete")).spawn().expect("a shell");
     let why = |node: usize| job.status(node).map(|s| s["priority"]["why"].as_str().unwrap_or("").to_owned());
     for round in 0..2 {
@@ -85,7 +85,8 @@ fn processes_of_ours_go_first_while_a_marker_waits() {
     run.stop();
 }
 
-/// Code of the user's own is in the coordinator, and somebody waits all the time: the other users' programs get theirs.
+/// Code of the user's own is in the coordinator, and somebody waits all the time: the other users'
+/// programs get theirs.
 #[test]
 fn a_job_that_is_never_done_steps_back() {
     let cluster = Cluster::up(1);

@@ -1,4 +1,5 @@
-//! Programs as people write them, unchanged: rank 0 makes the directory or every rank does; two ranks on each node.
+//! Programs as people write them, unchanged: rank 0 makes the directory or every rank does; two
+//! ranks on each node.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ fn program_of_the_scr_manual_on_four_nodes_with_two_ranks_each() {
     let mut run = job.start(&[0, 1, 2, 3], 4, 2, &[&program, "/scr", &job.log_path(), "3"]);
     assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
     assert_eq!(job.sealed(), [1, 2, 3]);
-    // A second run starts from the newest one and finds it byte for byte, from the writers' nodes and from others.
+    // A second run starts from the newest one and finds it byte for byte, from the writers' nodes
+    // and from others.
     let mut again = job.start(&[0, 1, 2, 3], 4, 2, &[&program, "/scr", &job.log_path(), "4"]);
     assert_eq!(again.wait(LIMIT), 0, "{}", again.output());
     assert!(job.log().iter().any(|line| line == "start after 3"), "{:?}", job.log());

@@ -1,6 +1,7 @@
 //! Nodes and caches are lost; what comes back is byte for byte what was sealed, or nothing.
 //!
-//! The program itself compares: every rank reads its own files and its right neighbour's after a restart.
+//! The program itself compares: every rank reads its own files and its right neighbour's after a
+//! restart.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use scrfs_harness::{Cluster, wait};
 
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// Runs the uneven program (several files per rank, rank 1 without any, an empty one, blanks, subdirectories).
+/// Runs the uneven program (several files per rank, rank 1 without any, an empty one, blanks,
+/// subdirectories).
 fn uneven(job: &Job<'_>, hosts: &[usize], steps: &str) -> Running {
     let program = program("ckpt");
     let mut run = job.start(hosts, 4, 1, &[&program, "/scr", &job.log_path(), steps, "uneven"]);
@@ -35,6 +37,8 @@ fn any_one_node_is_rebuilt_on_the_spare_or_after_its_reboot() {
     steps += 1;
     let mut run = uneven(&job, &[1, 2, 3, 4], &steps.to_string());
     assert_eq!(run.wait(LIMIT), 0);
+    let told = job.events(1);
+    assert!(told.contains("are rebuilt from the others: 0 of node0 on node4"), "{told}");
     for lost in 1..4 {
         cluster.kill(lost);
         cluster.boot(lost).unwrap();
@@ -45,9 +49,42 @@ fn any_one_node_is_rebuilt_on_the_spare_or_after_its_reboot() {
     assert_eq!(started_after(&job), [0, 2, 3, 4, 5], "{:?}", job.log());
     let told = job.events(1);
     assert!(
-        told.contains(") leaves the caches: SCR_CACHE_SIZE and SCRFS_CACHE_BYTES have room for the newest 2"),
+        told.contains(") leaves the caches: SCR_CACHE_SIZE and SCRFS_CACHE_BYTES have room for 2 others"),
         "{told}"
     );
+}
+
+/// `SCR_FETCH=0`: the PFS is out of it.
+#[test]
+fn with_reed_solomon_any_two_nodes_are_rebuilt_and_three_are_too_many() {
+    let cluster = Cluster::up(6);
+    let job = Job::new(&cluster, "rs");
+    let job = job.set("SCR_COPY_TYPE", "RS").set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    job.mount(0..6);
+    uneven(&job, &[0, 1, 2, 3], "2");
+    let status = job.status(0).expect("it is mounted");
+    assert_eq!(status["datasets"][0]["scheme"].as_str(), Some("RS(2)"), "{status}");
+    let lose = |nodes: &[usize]| {
+        for &node in nodes {
+            cluster.kill(node);
+            cluster.boot(node).unwrap();
+        }
+        job.mount(nodes.iter().copied());
+    };
+    // Two come back empty, neighbours in the ring and not; then two are replaced by spares.
+    let mut steps = 2;
+    for pair in [[0, 1], [3, 1]] {
+        lose(&pair);
+        steps += 1;
+        uneven(&job, &[0, 1, 2, 3], &steps.to_string());
+    }
+    cluster.poweroff(2);
+    cluster.poweroff(3);
+    uneven(&job, &[0, 1, 4, 5], "5");
+    assert_eq!(started_after(&job), [0, 2, 3, 4], "{:?}", job.log());
+    lose(&[0, 1, 4]);
+    uneven(&job, &[0, 1, 4, 5], "1");
+    assert_eq!(started_after(&job), [0, 2, 3, 4, 0], "{:?}", job.log());
 }
 
 #[test]
@@ -103,7 +140,8 @@ fn newest_gone_on_two_nodes_gives_the_older_cached_one() {
     job.mount(0..4);
     uneven(&job, &[0, 1, 2, 3], "3");
     for node in [1, 2] {
-        // Behind the daemon's back, as a broken disk would: the newest dataset's files and redundancy data.
+        // Behind the daemon's back, as a broken disk would: the newest dataset's files and
+        // redundancy data.
         let newest = format!(
             "set -e; cd {CACHE}/root/scr.older; find . -path '*ck.3/*' -type f -delete; rm -rf ./*dataset.3"
         );
@@ -197,7 +235,8 @@ fn a_flipped_bit_in_the_cache_is_rebuilt_not_presented() {
     assert_eq!(started_after(&job), [0, 1], "{:?}", job.log());
 }
 
-/// Changes bytes of a sealed file in the cache of a node, behind the daemon's back and at the same size.
+/// Changes bytes of a sealed file in the cache of a node, behind the daemon's back and at the same
+/// size.
 fn flip(cluster: &Cluster, job: &str, node: usize, file: &str) {
     let line = format!(
         "set -e; f=$(find {CACHE}/root/scr.{job}/tree -path '*/{file}'); test -n \"$f\"; \
@@ -206,7 +245,8 @@ fn flip(cluster: &Cluster, job: &str, node: usize, file: &str) {
     cluster.on(node).run(&line).must();
 }
 
-/// Every node writes two files into dataset `name`, and its marker is set; their checksums where they were written.
+/// Every node writes two files into dataset `name`, and its marker is set; their checksums where
+/// they were written.
 fn seal_two_each(job: &Job<'_>, nodes: usize, name: &str) -> Vec<String> {
     job.on(0).run(&format!("mkdir {SCR}/{name}")).must();
     for node in 0..nodes {
@@ -263,7 +303,7 @@ fn state(job: &Job<'_>, node: usize, name: &str) -> (String, bool) {
 #[test]
 fn bytes_that_go_bad_while_a_program_runs_are_rebuilt_for_who_opens_them() {
     let cluster = Cluster::up(4);
-    let job = Job::new(&cluster, "mend").set("SCRFS_COORDINATOR_WAIT", "60s");
+    let job = Job::new(&cluster, "mend");
     job.mount(0..4);
     let mut run = idle(&job);
     let written = seal_two_each(&job, 4, "ck");
@@ -297,6 +337,106 @@ fn bytes_that_go_bad_while_a_program_runs_are_rebuilt_for_who_opens_them() {
     let mut run = idle(&job);
     await_listed(&job, "ck");
     assert_eq!(sums(&job, 0, 0, "ck"), written[0]);
+    run.stop();
+}
+
+/// Two lost members go onto the one spare, and have a file of one path, with the same bytes.
+#[test]
+fn with_reed_solomon_two_nodes_are_rebuilt_on_one_spare() {
+    let cluster = Cluster::up(5);
+    let job =
+        Job::new(&cluster, "spare").set("SCR_COPY_TYPE", "RS").set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    job.mount(0..5);
+    let mut run = idle(&job);
+    job.on(0).run(&format!("mkdir {SCR}/ck")).must();
+    for node in 0..4 {
+        let line =
+            format!("cd {SCR}/ck && head -c 70000 /dev/zero | tr '\\0' x > same && echo {node} > own.{node}");
+        job.on(node).run(&line).must();
+    }
+    job.on(0).run(&format!("touch {SCR}/ck/.complete")).must();
+    let sums = format!("cd {SCR}/ck && md5sum same own.*");
+    let written = job.on(0).run(&sums).must().to_owned();
+    run.stop();
+    cluster.poweroff(2);
+    cluster.poweroff(3);
+    let mut run = job.start(&[0, 1, 4], 3, 1, &["/bin/sleep", "600"]);
+    wait::until_true("ck to be presented", SOON, || {
+        runs(&job, 4) && job.on(4).run(&format!("test -e {SCR}/ck/.complete")).ok()
+    });
+    let told = job.events(0);
+    assert!(told.contains("2 of node2 on node4, 3 of node3 on node4"), "{told}");
+    for node in [0, 4] {
+        assert_eq!(job.on(node).run(&sums).must(), written, "node{node}: {told}");
+    }
+    run.stop();
+}
+
+/// Nodes 0 and 1 are in one rack, 2 and 3 in another: by their numbers alone neighbours would share
+/// a set.
+#[test]
+fn a_whole_rack_is_lost_and_rebuilt_from_the_others() {
+    let racks = "GROUPS=node[0-1] RACK=a; node[2-3] RACK=b; node[4-5] RACK=c";
+    let cluster = Cluster::up(6);
+    let job = Job::new(&cluster, "rack")
+        .set("SCR_SET_SIZE", "2")
+        .set("SCR_GROUP", "rack")
+        .set("SCRFS_GROUPS", racks)
+        .set("SCR_FLUSH", "0")
+        .set("SCR_FETCH", "0");
+    job.mount(0..6);
+    let mut run = idle(&job);
+    let written = seal_two_each(&job, 4, "ck");
+    let told = job.events(0);
+    assert!(!told.contains("groups of the kind"), "{told}");
+    run.stop();
+    cluster.poweroff(2);
+    cluster.poweroff(3);
+    let mut run = job.start(&[0, 1, 4, 5], 4, 1, &["/bin/sleep", "600"]);
+    wait::until_true("ck to be presented", SOON, || {
+        runs(&job, 4) && job.on(4).run(&format!("test -e {SCR}/ck/.complete")).ok()
+    });
+    for (at, sum) in written.iter().enumerate() {
+        assert_eq!(sums(&job, 4, at, "ck"), *sum, "of node{at}: {}", job.events(0));
+    }
+    run.stop();
+}
+
+#[test]
+fn nodes_without_a_failure_group_are_named_and_nothing_starts() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "none").set("SCR_GROUP", "RACK").set("SCRFS_GROUPS", "node0 RACK=a");
+    job.mount(0..2);
+    let mut run = job.start(&[0, 1], 2, 1, &["/bin/sleep", "600"]);
+    let code = run.wait(SOON);
+    let told = run.output();
+    assert_ne!(code, 0, "{told}");
+    for part in [
+        "groups of the kind RACK are asked for, and no GROUPS line has one of node1",
+        "hint: name the node in a GROUPS line",
+    ] {
+        assert_eq!(told.matches(part).count(), 1, "once {part:?}: {told}");
+    }
+}
+
+#[test]
+fn with_reed_solomon_bytes_may_go_bad_on_two_nodes_while_a_program_runs() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "two").set("SCR_COPY_TYPE", "RS").set("SCR_FLUSH", "0");
+    job.mount(0..4);
+    let mut run = idle(&job);
+    let written = seal_two_each(&job, 4, "ck");
+    for node in [1, 3] {
+        flip(&cluster, "two", node, &format!("ck/big.{node}"));
+    }
+    assert_eq!(sums(&job, 0, 3, "ck"), written[3], "{}", job.events(0));
+    // The other one was found on the way.
+    let told = job.events(0);
+    assert_eq!(told.matches("is rebuilt from its set").count(), 1, "{told}");
+    assert_eq!(sums(&job, 1, 1, "ck"), written[1], "{}", job.events(0));
+    for node in 0..4 {
+        assert_eq!(state(&job, node, "ck"), ("protected".to_owned(), true), "node{node}");
+    }
     run.stop();
 }
 

@@ -42,21 +42,23 @@ fn a_signal_to_scrfs_run_ends_all_of_the_job() {
     let cluster = Cluster::up(2);
     let job = Job::new(&cluster, "signals");
     job.mount(0..2);
-    let mut run = job.start(&[0, 1], 2, 1, &["/bin/sleep", "600"]);
-    for node in 0..2 {
-        job.await_coordinator(node);
-    }
-    let code = run.stop();
-    assert_eq!(code, 128 + 15, "{}", run.output());
-    for node in 0..2 {
-        wait::until_true("all to end", SOON, || {
-            !job.on(node).run("pgrep -f 'scrfs-coordinato[r]|sleep 60[0]'").ok()
-        });
+    for (name, number) in [("TERM", 15), ("USR1", 10)] {
+        let mut run = job.start(&[0, 1], 2, 1, &["/bin/sleep", "600"]);
+        for node in 0..2 {
+            job.await_coordinator(node);
+        }
+        cluster.head().run(&format!("pkill -{name} -x scrfs-run")).must();
+        assert_eq!(run.wait(SOON), 128 + number, "{}", run.output());
+        for node in 0..2 {
+            wait::until_true("all to end", SOON, || {
+                !job.on(node).run("pgrep -f 'scrfs-coordinato[r]|sleep 60[0]'").ok()
+            });
+        }
     }
 }
 
-/// Nothing is restarted beneath a living program: not by a second start, and not after the first was killed, before what
-/// it left is ended.
+/// Nothing is restarted beneath a living program: not by a second start, and not after the first
+/// was killed, before what it left is ended.
 #[test]
 fn a_second_scrfs_run_leaves_a_living_program_alone_and_ends_an_orphaned_one() {
     let cluster = Cluster::up(2);
@@ -73,7 +75,8 @@ fn a_second_scrfs_run_leaves_a_living_program_alone_and_ends_an_orphaned_one() {
     let said = second.output();
     assert!(said.contains("another scrfs-run of job root/second is alive on head (pid "), "{said}");
     assert!(said.contains("\nhint: ") && first.try_code().is_none(), "{said}");
-    // From another host it cannot be seen that the first one lives: what runs on the nodes is named, and goes on.
+    // From another host it cannot be seen that the first one lives: what runs on the nodes is
+    // named, and goes on.
     let probe = format!("{BIN}/scrfs-ctl probe --mount {SCR} --sweep 1-1@elsewhere/root/second");
     let answer = job.on(0).run(&probe).out;
     for named in ["sleep, of scrfs-run ", "scrfs-coordinat, of scrfs-run ", "writes /scr/live/f.node0"] {

@@ -1,5 +1,6 @@
-//! Jobs that end without their coordinators: nodes save the newest protected dataset before their caches go, and a job
-//! with another id on other nodes goes on from it (operations: "When the coordinators are gone").
+//! Jobs that end without their coordinators: nodes save the newest protected dataset before their
+//! caches go, and a job with another id on other nodes goes on from it (operations: "When the
+//! coordinators are gone").
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -19,7 +20,8 @@ fn job<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
     Job::new(cluster, name).set("SCRFS_END_GRACE", "60")
 }
 
-/// Every node writes two files of its own into a dataset, and it is sealed: the sums of all of them.
+/// Every node writes two files of its own into a dataset, and it is sealed: the sums of all of
+/// them.
 fn seal(job: &Job<'_>, name: &str) -> String {
     let at = format!("{SCR}/{name}");
     job.on(0).run(&format!("mkdir -p {at}/sub")).must();

@@ -1,6 +1,6 @@
-//! Directories below sealed datasets that are renamed, removed and made anew (semantics: "Generations"): after the next
-//! seal every node has the tree that an ordinary directory has after the same commands, whoever wrote the files and
-//! whoever has read them.
+//! Directories below sealed datasets that are moved by `mv`, which copies them, removed and made
+//! anew (semantics: "Generations"): after the next seal every node has the tree that an ordinary
+//! directory has after the same commands, whoever wrote the files and whoever has read them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,8 @@ use scrfs_harness::job::{Job, SOON};
 use scrfs_harness::place::SCR;
 use scrfs_harness::{Cluster, wait};
 
-/// What is sealed first. `d/x`, `d/s` and `f` are one node's, `d/k` is the one's that changes things.
+/// What is sealed first. `d/x`, `d/s` and `f` are one node's, `d/k` is the one's that changes
+/// things.
 const HOLDER: &str =
     "mkdir -p d/s; echo x > d/x; echo sx > d/s/x; echo sx2 > d/s/x2; echo f > f; ln -s x d/link";
 const CHANGER: &str = "echo kk > d/k";
@@ -99,7 +100,8 @@ impl Bench<'_> {
         });
     }
 
-    /// All cases in dataset `name`, and sealed again; what its tree is then. `dies`: workers, after the changes.
+    /// All cases in dataset `name`, and sealed again; what its tree is then. `dies`: workers, after
+    /// the changes.
     fn cases(&self, name: &str, holder: usize, reads: bool, dies: bool) -> String {
         self.job.on(holder).run(&format!("mkdir {SCR}/{name}")).must();
         assert_eq!(self.on(holder, name, &in_each(|_| HOLDER.into())), "");

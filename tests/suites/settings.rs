@@ -1,4 +1,5 @@
-//! What sets a marker and what its close means, as the job's settings say (semantics: "Other markers").
+//! What sets a marker and what its close means, as the job's settings say (semantics: "Other
+//! markers").
 
 use scrfs_harness::job::{Job, SOON};
 use scrfs_harness::place::SCR;

@@ -1,5 +1,5 @@
-//! Sparse files much larger than the caches: they are sealed, rebuilt, read elsewhere, changed, flushed and fetched with
-//! the room that their data takes (semantics: "Sparse files").
+//! Sparse files much larger than the caches: they are sealed, rebuilt, read elsewhere, changed,
+//! flushed and fetched with the room that their data takes (semantics: "Sparse files").
 
 use scrfs_harness::Cluster;
 use scrfs_harness::cluster::Config;
@@ -17,7 +17,8 @@ fn cluster() -> Cluster {
     Cluster::start(&Config { cache_size: "64m".into(), ..Config::new(4) }).expect("a cluster")
 }
 
-/// Commands that make `file`: 1 MiB at the node's own place, some bytes at no page's border, its last one, and holes.
+/// Commands that make `file`: 1 MiB at the node's own place, some bytes at no page's border, its
+/// last one, and holes.
 fn make(file: &str, name: &str, node: usize) -> String {
     format!(
         "truncate -s {SIZE} {file} && yes '{name} of {node}' | head -c 1M | \

@@ -1,5 +1,5 @@
-//! Where datasets are when a mount has several stores, and how much of them the cache may take (semantics: "Stores", "When
-//! the cache is full").
+//! Where datasets are when a mount has several stores, and how much of them the cache may take
+//! (semantics: "Stores", "When the cache is full").
 
 use scrfs_harness::Cluster;
 use scrfs_harness::cluster::Config;
@@ -298,8 +298,8 @@ fn the_bound_is_what_df_tells_and_what_room_is_made_for() {
     job.on(0)
         .run(&format!("cd {SCR}/e && mv big large && ln large other && rm other && mv large big"))
         .must();
-    // The first that begins asks for more, and is given time for that; others get no more of it, nor do changes of what is
-    // sealed.
+    // The first that begins asks for more, and is given time for that; others get no more of it,
+    // nor do changes of what is sealed.
     let begun = |n: u32| job.on(0).run(&format!("mkdir {SCR}/g{n} && echo > {SCR}/g{n}/new")).ok();
     let mut next = 0;
     wait::until_true("the end of its time", SOON, || {

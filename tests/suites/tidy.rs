@@ -29,6 +29,11 @@ fn foreign_interfaces_have_one_adapter_each() {
 }
 
 #[test]
+fn every_lock_has_a_rank() {
+    holds(tidy::locks);
+}
+
+#[test]
 fn files_are_short() {
     holds(tidy::lengths);
 }
@@ -56,6 +61,17 @@ fn nothing_is_left_lying_about() {
 #[test]
 fn sources_are_ascii() {
     holds(tidy::ascii);
+}
+
+#[test]
+fn comments_are_wrapped() {
+    holds(tidy::columns);
+    // It bites: not a table, not code.
+    let long = "long ".repeat(30);
+    let text =
+        format!("    // {long}\n/// | {long}\n//! ```\n//! {long}\n//! ```\n/// {long}\nlet {long};\n");
+    let bad = Source { path: "scrfs/src/lib.rs".into(), text };
+    assert_eq!(tidy::columns(&[bad]).len(), 2);
 }
 
 #[test]

@@ -93,13 +93,15 @@ impl Node {
         }
     }
 
-    /// Has datasets in the directory that `SCRFS_CHECKPOINT_PATH` names as `path`. A mount that was made with another one goes
-    /// on with a new worker; returns when that serves, at most after `limit`.
+    /// Has datasets in the directory that `SCRFS_CHECKPOINT_PATH` names as `path`. A mount that was
+    /// made with another one goes on with a new worker; returns when that serves, at most after
+    /// `limit`.
     pub fn choose_checkpoint_path(&self, path: &[u8], limit: Duration) -> Outcome {
         let begun = Instant::now();
         let question = Ask::CheckpointPath(path.to_vec());
         loop {
-            // Between two workers nobody answers; right after the end of a coordinator the daemon may not know of it.
+            // Between two workers nobody answers; right after the end of a coordinator the daemon
+            // may not know of it.
             let failure = match self.ask(&question) {
                 Ok(Answer::Done) => return Ok(()),
                 Ok(Answer::Reloading) => Failure::new(format!(

@@ -1,4 +1,5 @@
-//! Standard output for data, standard error for talk. A reader that has gone away (`| head`) is no failure.
+//! Standard output for data, standard error for talk. A reader that has gone away (`| head`) is no
+//! failure.
 
 use std::io::{self, Write};
 

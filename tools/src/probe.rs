@@ -1,7 +1,9 @@
-//! What scrfs-run asks of a node: are you there, does your mount answer, what is the newest dataset that you know to be
-//! protected; and, when nothing of the job is to run, that what is left of it be ended.
+//! What scrfs-run asks of a node: are you there, does your mount answer, what is the newest dataset
+//! that you know to be protected; and, when nothing of the job is to run, that what is left of it
+//! be ended.
 //!
-//! The question is `scrfs-ctl probe`, run on the node by the launcher; the answer is one line of its output.
+//! The question is `scrfs-ctl probe`, run on the node by the launcher; the answer is one line of
+//! its output.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -29,7 +31,8 @@ pub struct Report {
     pub ended: u32,
     /// Processes that a former run of the job had left, found and ended.
     pub orphans: u32,
-    /// Processes of the job that are not this run's to end: a restart would pull their files from under them.
+    /// Processes of the job that are not this run's to end: a restart would pull their files from
+    /// under them.
     pub foreign: Vec<Living>,
     /// Processes that have files in the mount's directories open for writing.
     pub writers: Vec<Living>,

@@ -1,4 +1,5 @@
-//! What the scheduler knows of jobs, asked of `squeue` within a limit. A machine without one has no such jobs.
+//! What the scheduler knows of jobs, asked of `squeue` within a limit. A machine without one has no
+//! such jobs.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -15,8 +16,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 const OUTPUT_MAX: u64 = 4 << 20;
 /// Between two fields of a line; neither directories nor comments have it.
 const SEPARATOR: char = '\u{1f}';
-/// Id, user, state, nodes, comment, working directory.
-const FIELDS: &str = "%i\u{1f}%u\u{1f}%T\u{1f}%N\u{1f}%k\u{1f}%Z";
+/// Id, user, state, nodes, comment, working directory. The id is the job's own, as SLURM_JOB_ID and
+/// mounts have it, also of one of an array or of a heterogeneous job (79_2, 80+1).
+const FIELDS: &str = "%A\u{1f}%u\u{1f}%T\u{1f}%N\u{1f}%k\u{1f}%Z";
 
 /// A job as the scheduler tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

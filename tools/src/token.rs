@@ -1,7 +1,8 @@
 //! The mark of a run: which scrfs-run, on which host, started a process, and for which job.
 //!
-//! `<stamp>-<pid>@<host>/<user>/<job id>`, and `#<name>` of a run that works beside others: what follows the `@` is equal
-//! for all scrfs-runs of one job and name on one host, of which only one can be alive ([`Token::hold`]).
+//! `<stamp>-<pid>@<host>/<user>/<job id>`, and `#<name>` of a run that works beside others: what
+//! follows the `@` is equal for all scrfs-runs of one job and name on one host, of which only one
+//! can be alive ([`Token::hold`]).
 
 use std::fmt;
 use std::fs::{self, File};
@@ -58,13 +59,15 @@ impl Token {
         })
     }
 
-    /// For `self` a lock is held, so whatever else its host has started for its job has lost its launcher.
+    /// For `self` a lock is held, so whatever else its host has started for its job has lost its
+    /// launcher.
     pub fn outlives(&self, other: &Self) -> bool {
         self.job == other.job && self.name == other.name && self.host == other.host
     }
 
-    /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is in a directory of this
-    /// user's own, so nobody else can take it first; it is gone with the process, however that ends.
+    /// Makes this the only run of its job on this host, as long as the answer is kept. The lock is
+    /// in a directory of this user's own, so nobody else can take it first; it is gone with the
+    /// process, however that ends.
     ///
     /// # Errors
     /// Another holds it.

@@ -1,8 +1,8 @@
 //! The transport between coordinators: ranks, owned messages, polling.
 //!
-//! Nothing here blocks. One thread owns the transport: it hands over owned buffers with [`Transport::send`] and takes what
-//! came with [`Transport::poll`]. A dead peer is an error, and every error is fatal: the coordinators' job ends and new ones
-//! are started (DESIGN 3).
+//! Nothing here blocks. One thread owns the transport: it hands over owned buffers with
+//! [`Transport::send`] and takes what came with [`Transport::poll`]. A dead peer is an error, and
+//! every error is fatal: the coordinators' job ends and new ones are started (DESIGN 3).
 //!
 //! * [`sim`]: ranks in one process over channels, with seeded delays and kill, for tests
 //! * `mpi` (feature `mpi`): the real one
@@ -15,15 +15,16 @@ use std::sync::Arc;
 
 use scrfs::ids::NodeRank;
 
-/// Longest message in bytes. MPI counts are 32-bit; a catalog of [`scrfs::control::Settings::list_max`] names stays far
-/// below.
+/// Longest message in bytes. MPI counts are 32-bit; a catalog of
+/// [`scrfs::control::Settings::list_max`] names stays far below.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// Bytes of bulk messages that may be on their way from one rank before [`Transport::has_room`] says no.
+/// Bytes of bulk messages that may be on their way from one rank before [`Transport::has_room`]
+/// says no.
 pub const BULK_BYTES_MAX: usize = 32 << 20;
 
-/// Two queues, so that a directory round never waits behind checkpoint data. Order holds within a lane between two ranks,
-/// not between lanes.
+/// Two queues, so that a directory round never waits behind checkpoint data. Order holds within a
+/// lane between two ranks, not between lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// Commands, events, credits.
@@ -79,13 +80,15 @@ pub trait Transport {
     /// How many ranks there are.
     fn size(&self) -> u32;
 
-    /// Takes `bytes`, which may be on their way to others too, and sends them in the background. Sending to oneself works.
+    /// Takes `bytes`, which may be on their way to others too, and sends them in the background.
+    /// Sending to oneself works.
     fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Arc<Vec<u8>>>) -> Result<(), CommError>;
 
     /// Moves sends on and returns a message that has come, control before bulk.
     fn poll(&mut self) -> Result<Option<Received>, CommError>;
 
-    /// False while [`BULK_BYTES_MAX`] or more bytes are on their way: hold bulk messages back, control may go.
+    /// False while [`BULK_BYTES_MAX`] or more bytes are on their way: hold bulk messages back,
+    /// control may go.
     fn has_room(&self) -> bool;
 
     /// True when nothing that was sent is still in this rank's hands.

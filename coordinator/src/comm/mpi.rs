@@ -1,9 +1,10 @@
 //! The MPI transport: the only file that names rsmpi.
 //!
-//! Funneled: the thread that made [`MpiTransport`] is the only one that calls MPI; the type cannot leave it. Sends own
-//! their buffer until `MPI_Test` says that MPI is done with it; receives follow a probe, so no buffer is posted ahead. (Not a
-//! matched probe: over libfabric Open MPI 4.1.4 fails every `MPI_Mrecv` with MPI_ERR_OTHER. With one thread plain ones do.)
-//! MPI's own errors are fatal to the job before a code could come back.
+//! Funneled: the thread that made [`MpiTransport`] is the only one that calls MPI; the type cannot
+//! leave it. Sends own their buffer until `MPI_Test` says that MPI is done with it; receives follow
+//! a probe, so no buffer is posted ahead. (Not a matched probe: over libfabric Open MPI 4.1.4 fails
+//! every `MPI_Mrecv` with MPI_ERR_OTHER. With one thread plain ones do.) MPI's own errors are fatal
+//! to the job before a code could come back.
 #![expect(
     unsafe_code,
     reason = "rsmpi's safe sends borrow for a scope; ours outlive it, so the raw calls are wrapped here"
@@ -35,8 +36,8 @@ const EXIT_PANIC: c_int = 70;
 /// A send that MPI still reads from.
 struct Pending {
     request: ffi::MPI_Request,
-    /// MPI holds a pointer into it: neither changed nor freed before the request is done. Shared by the sends of one
-    /// message to many.
+    /// MPI holds a pointer into it: neither changed nor freed before the request is done. Shared by
+    /// the sends of one message to many.
     buffer: Arc<Vec<u8>>,
     bulk: bool,
 }
@@ -102,8 +103,9 @@ impl MpiTransport {
             let Some(mut send) = self.pending.pop_front() else { break };
             let mut done: c_int = 0;
             let mut status = MaybeUninit::<ffi::MPI_Status>::uninit();
-            // SAFETY: `request` came from MPI_Isend and was not yet reported done (then it would not be in `pending`);
-            // the pointers are to live locals; this is MPI's thread, as the type is not Send.
+            // SAFETY: `request` came from MPI_Isend and was not yet reported done (then it would
+            // not be in `pending`); the pointers are to live locals; this is MPI's thread, as the
+            // type is not Send.
             let code = unsafe { ffi::MPI_Test(&raw mut send.request, &raw mut done, status.as_mut_ptr()) };
             if done == 0 {
                 self.pending.push_back(send);
@@ -128,7 +130,8 @@ impl MpiTransport {
         let source = status.source_rank();
         let from = u32::try_from(source).map_err(|_| CommError::Unusable("no source".to_owned()))?;
         let mut buffer = vec![0u8; bytes];
-        // Only this thread receives, so the message that was probed is the next of its source and tag.
+        // Only this thread receives, so the message that was probed is the next of its source and
+        // tag.
         self.world.process_at_rank(source).receive_into_with_tag(&mut buffer[..], tag(lane));
         Ok(Some(Received { from: NodeRank(from), lane, bytes: buffer }))
     }
@@ -150,9 +153,10 @@ impl Transport for MpiTransport {
             return Err(CommError::TooLong(bytes.len(), to));
         };
         let mut request = MaybeUninit::<ffi::MPI_Request>::uninit();
-        // SAFETY: pointer and count are those of a vector whose heap block stays as it is until MPI_Test reports the
-        // request done: nobody changes what is behind an `Arc`, `pending` holds it, and Drop leaks what is not done. Rank
-        // and tag are valid, checked above. This is MPI's thread, as the type is not Send.
+        // SAFETY: pointer and count are those of a vector whose heap block stays as it is until
+        // MPI_Test reports the request done: nobody changes what is behind an `Arc`, `pending`
+        // holds it, and Drop leaks what is not done. Rank and tag are valid, checked above. This is
+        // MPI's thread, as the type is not Send.
         let code = unsafe {
             ffi::MPI_Isend(
                 bytes.as_ptr().cast(),
@@ -193,8 +197,8 @@ impl Transport for MpiTransport {
 impl Drop for MpiTransport {
     fn drop(&mut self) {
         if self.universe.is_some() && !self.pending.is_empty() {
-            // MPI may still read these buffers, and MPI_Finalize would wait for their receivers: leave both be. The
-            // caller ends the process.
+            // MPI may still read these buffers, and MPI_Finalize would wait for their receivers:
+            // leave both be. The caller ends the process.
             std::mem::forget(std::mem::take(&mut self.pending));
             std::mem::forget(self.universe.take());
         }

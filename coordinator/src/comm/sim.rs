@@ -1,7 +1,8 @@
 //! Ranks of one process over channels: the transport of tests.
 //!
-//! Each message is late by a time drawn from the seed; order within a lane between two ranks holds. A killed rank gets
-//! [`CommError::Killed`], the others [`CommError::PeerLost`], as MPI's launcher would end them.
+//! Each message is late by a time drawn from the seed; order within a lane between two ranks holds.
+//! A killed rank gets [`CommError::Killed`], the others [`CommError::PeerLost`], as MPI's launcher
+//! would end them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -61,7 +62,8 @@ impl SimControl {
         self.shared.killed.store(rank.0, Ordering::SeqCst);
     }
 
-    /// Ends `rank` by itself with the bulk message after its first `bytes`: at the same step of its job in each run.
+    /// Ends `rank` by itself with the bulk message after its first `bytes`: at the same step of its
+    /// job in each run.
     pub fn kill_when_sent(&self, rank: NodeRank, bytes: usize) {
         self.shared.sent_at_death.store(bytes, Ordering::SeqCst);
         self.shared.doomed.store(rank.0, Ordering::SeqCst);

@@ -1,12 +1,12 @@
-//! A block of bytes on its way between two shares of a job, with room in front for its address: it is filled, combined,
-//! sent and received in one buffer.
+//! A block of bytes on its way between two shares of a job, with room in front for its address: it
+//! is filled, combined, sent and received in one buffer.
 
 use scrfs::ids::NodeRank;
 
 use crate::job::JobId;
 
-/// Bytes in front of the payload: job (8), stream's source and target position (4 each). Keeps the payload aligned for
-/// wide XOR.
+/// Bytes in front of the payload: job (8), stream's source and target position (4 each). Keeps the
+/// payload aligned for wide XOR.
 const HEADER: usize = 16;
 
 /// One direction between two shares of a job, by their positions in the job.
@@ -26,6 +26,22 @@ impl Block {
     /// A payload of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         Self(vec![0; HEADER + len])
+    }
+
+    /// One that carries these bytes.
+    pub fn of(payload: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(HEADER + payload.len());
+        bytes.resize(HEADER, 0);
+        bytes.extend_from_slice(payload);
+        Self(bytes)
+    }
+
+    /// Takes the last `len` bytes of it away; `None` where it has no more than these.
+    pub fn split_last(&mut self, len: usize) -> Option<Self> {
+        let rest = self.payload().len().checked_sub(len).filter(|rest| *rest > 0)?;
+        let last = Self::of(&self.payload()[rest..]);
+        self.0.truncate(HEADER + rest);
+        Some(last)
     }
 
     /// The bytes it carries.
@@ -84,7 +100,8 @@ pub enum Outgoing {
         job: JobId,
         /// How.
         result: crate::job::JobResult,
-        /// The other nodes that take part: on failure they are told, so that nobody waits for this node.
+        /// The other nodes that take part: on failure they are told, so that nobody waits for this
+        /// node.
         peers: Vec<NodeRank>,
     },
 }
@@ -102,5 +119,13 @@ mod tests {
         let (job, s, b) = Block::from_message(bytes).unwrap();
         assert_eq!((job, s, b.payload()), (JobId(9), stream, &b"abc"[..]));
         assert!(Block::from_message(vec![0; 15]).is_none());
+    }
+
+    #[test]
+    fn the_last_bytes_are_taken_away() {
+        let mut block = Block::of(b"abcdef");
+        let last = block.split_last(2).unwrap();
+        assert_eq!((block.payload(), last.payload()), (&b"abcd"[..], &b"ef"[..]));
+        assert_eq!(block.split_last(4), None);
     }
 }

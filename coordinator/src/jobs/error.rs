@@ -3,7 +3,7 @@
 use std::io;
 
 use nix::errno::Errno;
-use scrfs::control::NoRoom;
+use scrfs::control::{NoRoom, Reason};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 
@@ -12,7 +12,7 @@ use scrfs::path::RelPath;
 pub enum JobError {
     /// Another share failed, or the coordinator's link is lost.
     #[error("ended by others: {0}")]
-    Aborted(String),
+    Aborted(Reason),
     /// Nothing came from a peer for [`super::STALL_LIMIT`].
     #[error("share {0} has sent nothing and taken nothing for {1} s")]
     Stalled(u32, u64),
@@ -34,7 +34,7 @@ pub enum JobError {
     },
     /// The data connection broke.
     #[error("the data connection to the daemon: {0}")]
-    Link(String),
+    Link(Reason),
     /// A file could not be read or written.
     #[error("dataset {id}, {what}: {source}")]
     Io {
@@ -100,13 +100,23 @@ impl JobError {
         }
     }
 
+    /// For the lead.
+    pub(super) fn reason(&self) -> Reason {
+        match self {
+            Self::Daemon { errno, .. } => Reason::with_errno(self.to_string(), *errno),
+            Self::Aborted(reason) => reason.clone().on("ended by others"),
+            Self::NoRoom { .. } => Reason::with_errno(self.to_string(), Errno::ENOSPC as i32),
+            _ => Reason::of(self),
+        }
+    }
+
     /// What was needed and what there is, if that is why.
     pub(super) fn no_room(self) -> Option<NoRoom> {
         if let Self::NoRoom { full, .. } = self { Some(full) } else { None }
     }
 
-    /// A share that was to give data cannot: what is on its node is gone, or is not what was sealed. Not: too little
-    /// memory, no descriptor, an epoch that is over.
+    /// A share that was to give data cannot: what is on its node is gone, or is not what was
+    /// sealed. Not: too little memory, no descriptor, an epoch that is over.
     pub(super) fn is_bad_data(&self) -> bool {
         let lost = |errno: i32| {
             use Errno::{EBADMSG, EINVAL, EIO, ELOOP, ENOENT, ENOTDIR, EUCLEAN};

@@ -1,7 +1,8 @@
 //! A member's files, read or written at any order of places, every byte once.
 //!
-//! Files are opened when their first byte is due and closed after their last, so that the number of open descriptors is
-//! bounded by the pieces that are worked on at the same time. CRCs are taken in the same pass.
+//! Files are opened when their first byte is due and closed after their last, so that the number of
+//! open descriptors is bounded by the pieces that are worked on at the same time. CRCs are taken in
+//! the same pass.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,10 +11,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use scrfs::ids::DatasetId;
+use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 use scrfs::redundancy::crc::SegmentCrcs;
-use scrfs::redundancy::xor::{LogicalFile, Segment};
+use scrfs::redundancy::geometry::{LogicalFile, Segment};
 use scrfs::transfer::sparse;
 
 use super::error::JobError;
@@ -52,7 +53,8 @@ impl Files {
         self.paths.iter().zip(self.sizes.iter().copied())
     }
 
-    /// What the bytes from `offset` belong to: file, offset there, and where in the buffer; padding is left out.
+    /// What the bytes from `offset` belong to: file, offset there, and where in the buffer; padding
+    /// is left out.
     fn runs(&self, offset: u64, len: usize) -> impl Iterator<Item = (usize, u64, Range<usize>)> {
         let end = offset.saturating_add(len as u64);
         self.logical
@@ -83,7 +85,8 @@ impl Files {
 struct Open(BTreeMap<usize, (File, u64)>);
 
 impl Open {
-    /// The file, opened by `open` when this is its first byte; given back, to be closed, after the last of `len` more.
+    /// The file, opened by `open` when this is its first byte; given back, to be closed, after the
+    /// last of `len` more.
     fn with(
         &mut self,
         index: usize,
@@ -120,8 +123,8 @@ impl<'a> Reader<'a> {
         Self { files, daemon, open: Open(BTreeMap::new()), crcs, done: 0, told: Instant::now() }
     }
 
-    /// Fills `buffer`, which is zero, from `offset` of the logical file; beyond its end the buffer stays zero. No byte may
-    /// be read twice.
+    /// Fills `buffer`, which is zero, from `offset` of the logical file; beyond its end the buffer
+    /// stays zero. No byte may be read twice.
     pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), JobError> {
         let (files, daemon) = (self.files, self.daemon);
         for (index, at, range) in files.runs(offset, buffer.len()) {
@@ -159,6 +162,7 @@ fn open_checked(files: &Files, daemon: &Daemon, index: usize) -> Result<(File, u
 /// Writes a member's files anew; where there are zeros they have holes.
 pub struct Writer<'a> {
     files: &'a Files,
+    member: Member,
     daemon: &'a Daemon,
     open: Open,
     crcs: SegmentCrcs,
@@ -166,20 +170,22 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Makes the empty files; the others are made when their first byte comes.
-    pub fn new(files: &'a Files, daemon: &'a Daemon) -> Result<Self, JobError> {
+    pub fn new(files: &'a Files, member: Member, daemon: &'a Daemon) -> Result<Self, JobError> {
         for (path, _) in files.iter().filter(|(_, size)| *size == 0) {
-            daemon.create_file(files.id, path)?;
+            daemon.create_file(files.id, member, path)?;
         }
         let crcs = SegmentCrcs::new(files.sizes.iter().copied());
-        Ok(Self { files, daemon, open: Open(BTreeMap::new()), crcs })
+        Ok(Self { files, member, daemon, open: Open(BTreeMap::new()), crcs })
     }
 
-    /// Writes `bytes` at `offset` of the logical file; what is beyond its end is padding and dropped.
+    /// Writes `bytes` at `offset` of the logical file; what is beyond its end is padding and
+    /// dropped.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), JobError> {
-        let (files, daemon) = (self.files, self.daemon);
+        let (files, member, daemon) = (self.files, self.member, self.daemon);
         for (index, at, range) in files.runs(offset, bytes.len()) {
             let bytes = &bytes[range];
-            let create = || Ok((daemon.create_file(files.id, &files.paths[index])?, files.sizes[index]));
+            let create =
+                || Ok((daemon.create_file(files.id, member, &files.paths[index])?, files.sizes[index]));
             let write =
                 |file: &File| sparse::write_at(file, bytes, at).map_err(|e| files.io("write", index, e));
             if let Some(whole) = self.open.with(index, bytes.len(), create, write)? {

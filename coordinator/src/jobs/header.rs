@@ -1,20 +1,24 @@
-//! What a set's members write about themselves: the logical files, the chunk, and the header of each redundancy file.
+//! What a set's members write about themselves: the logical files, the chunk, and the header of
+//! each redundancy file.
 //!
-//! Everything in a header is known to every member from the job, so the header of a rebuilt file equals the lost one.
+//! Everything in a header is known to every member from the job, so the header of a rebuilt file
+//! equals the lost one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use scrfs::dataset::Catalog;
+use scrfs::dataset::{Catalog, Scheme};
 use scrfs::hash::file::HEADER_BYTES;
 use scrfs::hash::{Text, record_size};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 use scrfs::record::{
-    DatasetDescriptor, FileKind, MemberFiles, Meta, Record, XorFileName, XorGroup, XorHeader,
+    DatasetDescriptor, FileKind, MemberFiles, Meta, Record, RedundancyFileName, RedundancyHeader,
+    RedundancyKind, SetMembers,
 };
+use scrfs::redundancy::code::Code;
+use scrfs::redundancy::geometry::Geometry;
 use scrfs::redundancy::left;
-use scrfs::redundancy::xor::Geometry;
 
 use super::error::JobError;
 use super::files::Files;
@@ -27,6 +31,8 @@ const HEADER_MAX: u64 = 256 << 20;
 pub struct Described<'a> {
     /// Its id.
     pub id: DatasetId,
+    /// How its sets are protected.
+    pub scheme: Scheme,
     /// Name, time, user, totals.
     pub about: &'a About,
     /// Members altogether.
@@ -40,8 +46,9 @@ pub struct SetRecord {
     members_of_dataset: u32,
     set: Vec<Member>,
     files: Vec<Files>,
-    /// `None` for a set of one.
-    geometry: Option<Geometry>,
+    scheme: Scheme,
+    /// `None` where there is no parity: for a set of one, and with SINGLE.
+    parity: Option<(Geometry, Code)>,
 }
 
 impl SetRecord {
@@ -51,7 +58,7 @@ impl SetRecord {
         set: &[SetMember],
         paths: &[Vec<RelPath>],
     ) -> Result<Self, JobError> {
-        let Described { id, about, members } = *described;
+        let Described { id, scheme, about, members } = *described;
         let plan = |reason: String| JobError::Plan { id, reason };
         if set.is_empty() || set.len() != paths.len() {
             return Err(plan(format!("{} members and {} lists of files", set.len(), paths.len())));
@@ -61,12 +68,14 @@ impl SetRecord {
             files.push(Files::new(id, paths.clone(), member.sizes.clone())?);
         }
         let lengths: Vec<_> = files.iter().map(Files::bytes).collect();
-        let geometry = match set.len() {
-            1 => None,
-            _ => Some(Geometry::new(&lengths).map_err(|e| plan(e.to_string()))?),
+        let parity = match Code::of(scheme, set.len()).map_err(|e| plan(e.to_string()))? {
+            None => None,
+            Some(code) => {
+                Some((Geometry::new(&lengths, code.parities()).map_err(|e| plan(e.to_string()))?, code))
+            }
         };
         let set = set.iter().map(|m| m.member).collect();
-        Ok(Self { id, about: about.clone(), members_of_dataset: members, set, files, geometry })
+        Ok(Self { id, about: about.clone(), members_of_dataset: members, set, files, scheme, parity })
     }
 
     /// The same from a catalog; the job's sizes must be the catalog's.
@@ -91,12 +100,12 @@ impl SetRecord {
             bytes: catalog.bytes(),
         };
         let members = u32::try_from(catalog.layout.members.len()).unwrap_or(u32::MAX);
-        Self::new(&Described { id, about: &about, members }, set, &paths)
+        Self::new(&Described { id, scheme: catalog.layout.scheme(), about: &about, members }, set, &paths)
     }
 
-    /// Chunk and columns; `None` for a set of one, which has no redundancy data.
-    pub fn geometry(&self) -> Option<Geometry> {
-        self.geometry
+    /// Chunk, columns and coefficients; `None` for a set that has no redundancy data.
+    pub fn parity(&self) -> Option<(Geometry, &Code)> {
+        self.parity.as_ref().map(|(geometry, code)| (*geometry, code))
     }
 
     /// The files of the member at `position`.
@@ -104,21 +113,30 @@ impl SetRecord {
         self.files.get(position as usize).ok_or_else(|| self.unfit("no such position"))
     }
 
-    /// The redundancy file of the member at `position`: `<m>_of_<n>_in_<g>.xor`.
+    /// The redundancy file of the member at `position`: `<m>_of_<n>_in_<g>.xor` or `.rs`.
     pub fn file_name(&self, position: u32) -> String {
         let group = self.set.first().map_or(0, |m| m.0.into());
         let members = self.set.len() as u64;
-        XorFileName { position: position.into(), members, group }.to_string()
+        RedundancyFileName { kind: self.kind(), position: position.into(), members, group }.to_string()
+    }
+
+    fn kind(&self) -> RedundancyKind {
+        match self.scheme {
+            Scheme::ReedSolomon { .. } => RedundancyKind::ReedSolomon,
+            Scheme::Xor | Scheme::Single | Scheme::Partner => RedundancyKind::Xor,
+        }
     }
 
     /// The header of the member at `position`, as its bytes in the file.
     pub fn header(&self, position: u32) -> Result<Vec<u8>, JobError> {
-        let Some(geometry) = self.geometry else {
-            return Err(self.unfit("a set of one has no redundancy file"));
+        let Some((geometry, _)) = &self.parity else {
+            return Err(self.unfit("the set has no redundancy files"));
         };
+        let parities = u32::try_from(geometry.parities()).unwrap_or(u32::MAX);
         let at = position as usize;
         let nul = |_| self.unfit("a NUL byte in the name of dataset, user or job");
-        let header = XorHeader {
+        let header = RedundancyHeader {
+            parities: (self.kind() == RedundancyKind::ReedSolomon).then_some(parities),
             chunk: Some(geometry.chunk()),
             current: Some(self.member_files(at)?),
             partner: Some(self.member_files(left(self.set.len(), at))?),
@@ -135,13 +153,14 @@ impl SetRecord {
                 ..DatasetDescriptor::default()
             }),
             ranks: Some(self.members_of_dataset.into()),
-            group: Some(XorGroup::new(&self.set)),
-            ..XorHeader::default()
+            group: Some(SetMembers::new(&self.set)),
+            ..RedundancyHeader::default()
         };
         Ok(header.encode())
     }
 
-    /// What a header says of the member at `position`. Without CRCs, as these are known only when all is read.
+    /// What a header says of the member at `position`. Without CRCs, as these are known only when
+    /// all is read.
     fn member_files(&self, position: usize) -> Result<MemberFiles, JobError> {
         let (Some(member), Some(files)) = (self.set.get(position), self.files.get(position)) else {
             return Err(self.unfit("no such position"));
@@ -159,9 +178,9 @@ impl SetRecord {
         Ok(MemberFiles::new(*member, files.iter().map(meta).collect()))
     }
 
-    /// Reads the header at the start of `file` (`size` bytes long) and checks that it is that of the member at `position`;
-    /// tells its length.
-    pub fn check_header(&self, position: u32, file: &File, size: u64) -> Result<u64, JobError> {
+    /// Reads the header at the start of `file` (`size` bytes long) and checks that it is that of
+    /// the member at `position`; gives its bytes.
+    pub fn check_header(&self, position: u32, file: &File, size: u64) -> Result<Vec<u8>, JobError> {
         let member = self.set.get(position as usize).copied().unwrap_or(Member(position));
         let wrong = |reason: String| JobError::Redundancy { id: self.id, member, reason };
         let expected = self.header(position)?;
@@ -171,19 +190,26 @@ impl SetRecord {
         let mut bytes = vec![0; usize::try_from(length).map_err(|e| wrong(e.to_string()))?];
         file.read_exact_at(&mut bytes, 0).map_err(|e| wrong(e.to_string()))?;
         if bytes == expected {
-            return Ok(length);
+            return Ok(bytes);
         }
         // Another order of the keys means the same, so what counts is what it says.
-        let found = XorHeader::decode(&bytes).map_err(|e| wrong(e.to_string()))?;
-        let ours = XorHeader::decode(&expected).map_err(|e| wrong(e.to_string()))?;
-        let says = |header: &XorHeader| {
+        let found = RedundancyHeader::decode(&bytes).map_err(|e| wrong(e.to_string()))?;
+        let ours = RedundancyHeader::decode(&expected).map_err(|e| wrong(e.to_string()))?;
+        let says = |header: &RedundancyHeader| {
             let sizes = header.current.as_ref().and_then(|files| files.sizes().ok());
             let set = header.group.as_ref().and_then(|group| group.in_order().ok());
             let id = header.dataset.as_ref().and_then(|dataset| dataset.id);
-            (header.chunk, id, set, header.current.as_ref().and_then(|files| files.rank), sizes)
+            (
+                header.chunk,
+                header.parities,
+                id,
+                set,
+                header.current.as_ref().and_then(|files| files.rank),
+                sizes,
+            )
         };
         if says(&found) == says(&ours) {
-            Ok(length)
+            Ok(bytes)
         } else {
             Err(wrong("its header is of another set".to_owned()))
         }

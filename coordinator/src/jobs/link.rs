@@ -4,10 +4,10 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use scrfs::control::{DataReply, DataRequest, MemberPart, NoRoom, Room, SealedFile};
+use scrfs::control::{DataReply, DataRequest, MemberPart, NoRoom, Reason, Room, SealedFile};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member};
+use scrfs::lock::{Mutex, Rank};
 use scrfs::path::RelPath;
 
 use super::error::JobError;
@@ -15,11 +15,11 @@ use super::error::JobError;
 /// A data connection: one request, one reply, at most one descriptor with it.
 pub trait DataLink: Send {
     /// Asks and waits for the answer; an error means that the connection is of no use any more.
-    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), String>;
+    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), Reason>;
 }
 
 /// Makes a data connection.
-pub type Connector = Arc<dyn Fn() -> Result<Box<dyn DataLink>, String> + Send + Sync>;
+pub type Connector = Arc<dyn Fn() -> Result<Box<dyn DataLink>, Reason> + Send + Sync>;
 
 /// The daemon as the threads of one share see it.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ pub struct Finish {
 impl Daemon {
     /// Connects.
     pub fn connect(connector: &Connector) -> Result<Self, JobError> {
-        Ok(Self(Arc::new(Mutex::new(connector().map_err(JobError::Link)?))))
+        Ok(Self(Arc::new(Mutex::new(Rank::Link, connector().map_err(JobError::Link)?))))
     }
 
     /// A member's file, for reading.
@@ -50,9 +50,12 @@ impl Daemon {
         self.descriptor(&DataRequest::OpenFile { id, path: path.clone() })
     }
 
-    /// A member's redundancy file, for reading.
-    pub fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<File, JobError> {
-        self.descriptor(&DataRequest::OpenRedundancy { id, member })
+    /// A member's redundancy file, for reading, and the CRC32 that was recorded of all of it.
+    pub fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<(File, u32), JobError> {
+        match self.ask(&DataRequest::OpenRedundancy { id, member })? {
+            (DataReply::Redundancy { crc }, Some(fd)) => Ok((File::from(fd), crc)),
+            (other, _) => Err(unexpected(other)),
+        }
     }
 
     /// A new redundancy file.
@@ -66,8 +69,8 @@ impl Daemon {
     }
 
     /// A new file of a member that is being rebuilt here.
-    pub fn create_file(&self, id: DatasetId, path: &RelPath) -> Result<File, JobError> {
-        self.descriptor(&DataRequest::CreateFile { id, path: path.clone() })
+    pub fn create_file(&self, id: DatasetId, member: Member, path: &RelPath) -> Result<File, JobError> {
+        self.descriptor(&DataRequest::CreateFile { id, member, path: path.clone() })
     }
 
     /// The member's bytes are all written.
@@ -86,14 +89,16 @@ impl Daemon {
         }
     }
 
-    /// Says that a program on another node waits for what is sent from here. Whether it arrives changes nothing.
+    /// Says that a program on another node waits for what is sent from here. Whether it arrives
+    /// changes nothing.
     pub fn waited(&self) {
         if let Err(error) = self.done(&DataRequest::Waited) {
             tracing::debug!(%error, "the daemon could not be told to hurry");
         }
     }
 
-    /// Gives up what was made for a member. Best effort: a daemon that cannot does it when its coordinator is gone.
+    /// Gives up what was made for a member. Best effort: a daemon that cannot does it when its
+    /// coordinator is gone.
     pub fn abandon_member(&self, id: DatasetId, member: Member) {
         if let Err(error) = self.done(&DataRequest::AbandonMember { id, member }) {
             tracing::warn!(dataset = id.0, member = member.0, %error, "could not abandon the member");
@@ -112,8 +117,8 @@ impl Daemon {
         }
     }
 
-    /// An error for want of room with the figures: `wanted` bytes were needed. To be asked when what was written has
-    /// been given up.
+    /// An error for want of room with the figures: `wanted` bytes were needed. To be asked when
+    /// what was written has been given up.
     pub fn with_figures(&self, error: JobError, id: DatasetId, wanted: u64) -> JobError {
         if !error.is_for_want_of_room() {
             return error;
@@ -135,7 +140,7 @@ impl Daemon {
         match self.ask(request)? {
             (DataReply::Descriptor, Some(fd)) => Ok(File::from(fd)),
             (DataReply::Descriptor, None) => {
-                Err(JobError::Link("a descriptor was due and did not come".to_owned()))
+                Err(JobError::Link("a descriptor was due and did not come".into()))
             }
             (other, _) => Err(unexpected(other)),
         }
@@ -156,9 +161,11 @@ impl Daemon {
 fn unexpected(reply: DataReply) -> JobError {
     match reply {
         DataReply::Failed { errno, reason } => JobError::Daemon { errno, reason },
-        DataReply::Done => JobError::Link("unexpected answer: done".to_owned()),
-        DataReply::Descriptor => JobError::Link("unexpected answer: a descriptor".to_owned()),
-        DataReply::Room(_) => JobError::Link("unexpected answer: the cache's room".to_owned()),
-        DataReply::Part(_) => JobError::Link("unexpected answer: a member's part".to_owned()),
+        DataReply::Done => JobError::Link("unexpected answer: done".into()),
+        DataReply::Descriptor | DataReply::Redundancy { .. } => {
+            JobError::Link("unexpected answer: a descriptor".into())
+        }
+        DataReply::Room(_) => JobError::Link("unexpected answer: the cache's room".into()),
+        DataReply::Part(_) => JobError::Link("unexpected answer: a member's part".into()),
     }
 }

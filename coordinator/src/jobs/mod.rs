@@ -1,9 +1,10 @@
-//! Jobs at one node: each share runs in worker threads, its blocks travel through the transport's thread.
+//! Jobs at one node: each share runs in worker threads, its blocks travel through the transport's
+//! thread.
 //!
-//! [`Jobs`] is that thread's side: it starts shares, sorts blocks and credits to them, tells them when others failed. The
-//! worker's side in reading order: [`streams`] (blocks with credits), [`link`] (the daemon's descriptors), [`files`]
-//! (members' files as one logical file), [`header`] (a set's record),
-//! [`plan`] (in which order blocks go), [`encode`], [`rebuild`], [`send`].
+//! [`Jobs`] is that thread's side: it starts shares, sorts blocks and credits to them, tells them
+//! when others failed. The worker's side in reading order: [`streams`] (blocks with credits),
+//! [`link`] (the daemon's descriptors), [`files`] (members' files as one logical file), [`header`]
+//! (a set's record), [`plan`] (in which order blocks go), [`encode`], [`rebuild`], [`send`].
 
 pub mod block;
 pub mod encode;
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use scrfs::control::Reason;
 use scrfs::ids::NodeRank;
 
 use self::block::{Block, Outgoing, Stream};
@@ -36,18 +38,20 @@ use crate::job::{Job, JobFailure, JobId, JobOutput, JobResult};
 
 /// Largest block: bounds a job's memory together with [`WINDOW`].
 const BLOCK_BYTES_MAX: usize = 16 << 20;
-/// Ended jobs that are remembered, so that their late messages are dropped and not kept for a start that never comes.
+/// Ended jobs that are remembered, so that their late messages are dropped and not kept for a start
+/// that never comes.
 const ENDED_MAX: usize = 4096;
 /// Messages kept for jobs whose start has not come yet.
 const EARLY_MAX: usize = 4096;
 
-/// A daemon that is gone is known to the coordinator's own thread by then, which ends the epoch with all its jobs.
+/// A daemon that is gone is known to the coordinator's own thread by then, which ends the epoch
+/// with all its jobs.
 const LOST_LINK_HOLD: Duration = Duration::from_secs(5);
 
 /// A message that overtook the start of its job: peers may be faster than the lead.
 enum Early {
     Block(Stream, Block),
-    Abort(String),
+    Abort(Reason),
 }
 
 /// The jobs that have a share at this node.
@@ -81,7 +85,7 @@ impl Jobs {
         for early in self.early.remove(&id).unwrap_or_default() {
             match early {
                 Early::Block(stream, block) => exchange.arrived(stream, block),
-                Early::Abort(reason) => exchange.abort(&reason),
+                Early::Abort(reason) => exchange.abort(reason),
             }
         }
         self.running.insert(id, Arc::clone(&exchange));
@@ -119,16 +123,16 @@ impl Jobs {
     }
 
     /// A share elsewhere failed.
-    pub fn abort(&mut self, id: JobId, reason: &str) {
+    pub fn abort(&mut self, id: JobId, reason: Reason) {
         match self.running.get(&id) {
             Some(exchange) => exchange.abort(reason),
-            None => self.keep(id, Early::Abort(reason.to_owned())),
+            None => self.keep(id, Early::Abort(reason)),
         }
     }
 
     /// Ends all shares here.
     pub fn abort_all(&self, reason: &str) {
-        self.running.values().for_each(|exchange| exchange.abort(reason));
+        self.running.values().for_each(|exchange| exchange.abort(reason.into()));
     }
 
     /// An [`Outgoing::Ended`] was taken note of.
@@ -152,7 +156,8 @@ impl Jobs {
     }
 }
 
-/// The shares of one job at this node: one, save in a rebuild onto a node that already holds a member of the set.
+/// The shares of one job at this node: one, save in a rebuild onto a node that already holds a
+/// member of the set, or gets several.
 struct Shares {
     here: Vec<u32>,
     job: Job,
@@ -169,9 +174,9 @@ impl Shares {
         });
         let mut output = JobOutput::Done;
         let mut failure: Option<JobError> = None;
-        let mut bad = false;
+        let mut bad = Vec::new();
         for (at, result) in results {
-            bad |= result.as_ref().is_err_and(|error| self.is_bad(at, error));
+            bad.extend(result.as_ref().is_err_and(|error| self.is_bad(at, error)).then_some(at));
             match result {
                 Ok(part @ JobOutput::Part(_)) => output = part,
                 // The share that failed by itself says why, not the one that it took along.
@@ -180,7 +185,7 @@ impl Shares {
             }
         }
         failure.map_or(Ok(output), |error| {
-            Err(JobFailure { reason: error.to_string(), bad, full: error.no_room() })
+            Err(JobFailure { reason: error.reason(), bad, full: error.no_room() })
         })
     }
 
@@ -189,7 +194,7 @@ impl Shares {
         match &self.job {
             Job::Encode { .. } => false,
             // What the survivors gave was as sealed, so what is wrong is the parity.
-            Job::Rebuild { lost, .. } if at == *lost => matches!(error, JobError::Crc { .. }),
+            Job::Rebuild { lost, .. } if lost.contains(&at) => matches!(error, JobError::Crc { .. }),
             Job::Rebuild { .. } => error.is_bad_data(),
             Job::Send { .. } => at == send::HOLDER && error.is_bad_data(),
         }
@@ -201,12 +206,9 @@ impl Shares {
             let daemon = Daemon::connect(&self.connect)?;
             match &self.job {
                 Job::Encode { .. } => encode::run(&self.job, self.block_bytes, &daemon, &peers),
-                Job::Rebuild { catalog, set, lost } => rebuild::run(
-                    &rebuild::Task { catalog, set, lost: *lost },
-                    self.block_bytes,
-                    &daemon,
-                    &peers,
-                ),
+                Job::Rebuild { catalog, set, lost } => {
+                    rebuild::run(&rebuild::Task { catalog, set, lost }, self.block_bytes, &daemon, &peers)
+                }
                 Job::Send { file, size, crc, .. } => {
                     let parcel = send::Parcel { file, size: *size, crc: *crc, block: self.block_bytes };
                     send::run(&parcel, &daemon, &peers)
@@ -214,17 +216,18 @@ impl Shares {
             }
         });
         if matches!(result, Err(JobError::Link(_))) {
-            // The lead must not take the job for one that failed by itself: after the next attach it goes on. The share's
-            // own threads have ended one another by now, of which nobody else has heard.
+            // The lead must not take the job for one that failed by itself: after the next attach
+            // it goes on. The share's own threads have ended one another by now, of which nobody
+            // else has heard.
             self.exchange.await_abort(LOST_LINK_HOLD);
         }
         if let Err(error) = &result {
-            peers.fail(&error.to_string());
+            peers.fail(error.reason());
         }
         result
     }
 }
 
 fn panicked() -> JobError {
-    JobError::Aborted("a worker thread panicked".to_owned())
+    JobError::Aborted("a worker thread panicked".into())
 }

@@ -1,4 +1,5 @@
-//! The *send* job: one sealed file goes whole from its holder to the node that opens it; both check size and CRC.
+//! The *send* job: one sealed file goes whole from its holder to the node that opens it; both check
+//! size and CRC.
 
 use std::fs::File;
 use std::io::Read;

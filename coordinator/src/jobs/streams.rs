@@ -1,15 +1,17 @@
 //! Blocks between the shares of one job, with bounded credits.
 //!
-//! A worker sends and receives by blocking calls on its [`Peers`]; the transport's thread moves blocks and credits between
-//! [`Exchange`]s and never blocks. A sender may be [`WINDOW`] blocks ahead of its receiver's consumption, so that memory is
-//! bounded whatever the data. When one share fails, every wait of every share of the job ends.
+//! A worker sends and receives by blocking calls on its [`Peers`]; the transport's thread moves
+//! blocks and credits between [`Exchange`]s and never blocks. A sender may be [`WINDOW`] blocks
+//! ahead of its receiver's consumption, so that memory is bounded whatever the data. When one share
+//! fails, every wait of every share of the job ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use scrfs::control::Reason;
 use scrfs::ids::NodeRank;
+use scrfs::lock::{Condvar, Mutex};
 
 use super::block::{Block, Outgoing, Stream};
 use super::error::JobError;
@@ -18,8 +20,8 @@ use crate::job::JobId;
 /// Blocks that one stream may have on their way or unread: enough to cover the transport's latency.
 pub const WINDOW: u32 = 8;
 
-/// A wait for a peer that is longer than this without any block or credit ends the job. Far above the slowest disk's
-/// hiccup: a frozen peer, not a slow one.
+/// A wait for a peer that is longer than this without any block or credit ends the job. Far above
+/// the slowest disk's hiccup: a frozen peer, not a slow one.
 pub const STALL_LIMIT: Duration = Duration::from_mins(2);
 
 /// Hands something to the transport's thread. Never blocks.
@@ -30,7 +32,7 @@ struct State {
     arrived: BTreeMap<Stream, VecDeque<Block>>,
     /// Blocks sent and not yet consumed.
     ahead: BTreeMap<Stream, u32>,
-    failure: Option<String>,
+    failure: Option<Reason>,
     /// It was ended from elsewhere: by another node's share, or with the coordinator.
     aborted: bool,
 }
@@ -48,7 +50,7 @@ pub struct Exchange {
 impl Exchange {
     /// The streams of `job`, whose shares run on `nodes`.
     pub fn new(job: JobId, nodes: Vec<NodeRank>, emit: Emit) -> Arc<Self> {
-        Arc::new(Self { job, nodes, state: Mutex::default(), changed: Condvar::new(), emit })
+        Arc::new(Self { job, nodes, state: Mutex::default(), changed: Condvar::default(), emit })
     }
 
     /// A block came.
@@ -56,7 +58,9 @@ impl Exchange {
         let mut state = self.state.lock();
         let queue = state.arrived.entry(stream).or_default();
         if queue.len() >= WINDOW as usize {
-            state.failure.get_or_insert_with(|| format!("share {} sent more than its credit", stream.from));
+            state
+                .failure
+                .get_or_insert_with(|| format!("share {} sent more than its credit", stream.from).into());
         } else {
             queue.push_back(block);
         }
@@ -72,27 +76,28 @@ impl Exchange {
     }
 
     /// Ends every wait, now and later. The first reason stays.
-    pub fn fail(&self, reason: &str) {
-        self.state.lock().failure.get_or_insert_with(|| reason.to_owned());
+    pub fn fail(&self, reason: Reason) {
+        self.state.lock().failure.get_or_insert(reason);
         self.changed.notify_all();
     }
 
     /// The same, told by another node or at the coordinator's end.
-    pub fn abort(&self, reason: &str) {
+    pub fn abort(&self, reason: Reason) {
         self.state.lock().aborted = true;
         self.fail(reason);
     }
 
     /// Why the job was ended, if it was.
-    pub fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<Reason> {
         self.state.lock().failure.clone()
     }
 
-    /// Waits until the job is ended from elsewhere, whatever has failed here, or `limit` has passed.
+    /// Waits until the job is ended from elsewhere, whatever has failed here, or `limit` has
+    /// passed.
     pub fn await_abort(&self, limit: Duration) {
         let mut state = self.state.lock();
         let end = Instant::now() + limit;
-        while !state.aborted && !self.changed.wait_until(&mut state, end).timed_out() {}
+        while !state.aborted && self.changed.wait_until(&mut state, end) {}
     }
 
     fn node(&self, position: u32) -> Result<NodeRank, JobError> {
@@ -100,7 +105,8 @@ impl Exchange {
         self.nodes.get(position as usize).copied().ok_or_else(missing)
     }
 
-    /// Waits until `take` gives something; ends with the job's failure or when nothing changes for [`STALL_LIMIT`].
+    /// Waits until `take` gives something; ends with the job's failure or when nothing changes for
+    /// [`STALL_LIMIT`].
     fn wait<T>(&self, peer: u32, mut take: impl FnMut(&mut State) -> Option<T>) -> Result<T, JobError> {
         let mut state = self.state.lock();
         let mut end = Instant::now() + STALL_LIMIT;
@@ -111,7 +117,7 @@ impl Exchange {
             if let Some(taken) = take(&mut state) {
                 return Ok(taken);
             }
-            if self.changed.wait_until(&mut state, end).timed_out() {
+            if !self.changed.wait_until(&mut state, end) {
                 return Err(JobError::Stalled(peer, STALL_LIMIT.as_secs()));
             }
             end = Instant::now() + STALL_LIMIT;
@@ -163,7 +169,7 @@ impl Peers {
     }
 
     /// Ends every wait of the job at this node.
-    pub fn fail(&self, reason: &str) {
+    pub fn fail(&self, reason: Reason) {
         self.exchange.fail(reason);
     }
 
@@ -194,7 +200,7 @@ mod tests {
         assert!(sent.recv_timeout(Duration::from_millis(50)).is_err(), "beyond its window");
         exchange.credited(stream);
         sent.recv_timeout(Duration::from_mins(1)).unwrap();
-        exchange.fail("the link is lost");
+        exchange.fail("the link is lost".into());
         let error = worker.join().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "ended by others: the link is lost");
     }

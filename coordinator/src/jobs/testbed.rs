@@ -1,4 +1,5 @@
-//! Stand-ins for the tests of jobs: nodes of one process over the simulated transport, a daemon that is a directory.
+//! Stand-ins for the tests of jobs: nodes of one process over the simulated transport, a daemon
+//! that is a directory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,10 +15,10 @@ use crate::jobs::Jobs;
 use crate::jobs::block::{Block, Outgoing, Stream};
 use crate::jobs::link::DataLink;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::Mutex;
-use scrfs::control::{DataReply, DataRequest, MemberPart, Room};
+use scrfs::control::{DataReply, DataRequest, MemberPart, Reason, Room};
 use scrfs::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use scrfs::ids::{DatasetId, Member, NodeRank};
+use scrfs::lock::Mutex;
 use scrfs::path::RelPath;
 
 /// A daemon's node-local directories: `tree` (files), `red` (redundancy files).
@@ -33,6 +34,8 @@ struct State {
     files: BTreeMap<Member, Vec<RelPath>>,
     abandoned: Vec<Member>,
     names: BTreeMap<Member, String>,
+    /// What was recorded of their redundancy files.
+    crcs: BTreeMap<Member, u32>,
     installed: Vec<RelPath>,
     /// Bytes for copies, if there is a bound.
     room: Option<u64>,
@@ -83,7 +86,15 @@ impl FakeDaemon {
 
     /// Which redundancy file is `member`'s.
     pub(super) fn name(&self, member: Member, name: &str) {
-        self.state.lock().names.insert(member, name.to_owned());
+        let crc = crc32fast::hash(&fs::read(self.root.join("red").join(name)).unwrap());
+        let mut state = self.state.lock();
+        state.names.insert(member, name.to_owned());
+        state.crcs.insert(member, crc);
+    }
+
+    /// Where the files of a member are while it is rebuilt.
+    fn staged(&self, member: Member) -> PathBuf {
+        self.root.join(format!("staged.{member}"))
     }
 
     pub(super) fn abandoned(&self) -> Vec<Member> {
@@ -128,11 +139,11 @@ fn opened(file: std::io::Result<File>) -> (DataReply, Option<OwnedFd>) {
 }
 
 impl DataLink for FakeDaemon {
-    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), String> {
+    fn request(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), Reason> {
         {
             let mut state = self.state.lock();
             if state.dead {
-                return Err("the connection was closed".to_owned());
+                return Err("the connection was closed".into());
             }
             if let Some(left) = &mut state.fail_after {
                 if *left == 0 {
@@ -144,7 +155,13 @@ impl DataLink for FakeDaemon {
         let red = |member: &Member, state: &State| self.root.join("red").join(&state.names[member]);
         Ok(match request {
             DataRequest::OpenFile { path, .. } => opened(File::open(self.tree(path))),
-            DataRequest::OpenRedundancy { member, .. } => opened(File::open(red(member, &self.state.lock()))),
+            DataRequest::OpenRedundancy { member, .. } => {
+                let state = self.state.lock();
+                match opened(File::open(red(member, &state))) {
+                    (DataReply::Descriptor, fd) => (DataReply::Redundancy { crc: state.crcs[member] }, fd),
+                    failed => failed,
+                }
+            }
             DataRequest::CreateRedundancy { member, name, .. } => {
                 let mut state = self.state.lock();
                 state.names.insert(*member, name.clone());
@@ -155,14 +172,23 @@ impl DataLink for FakeDaemon {
                 self.state.lock().files.insert(*member, files);
                 (DataReply::Done, None)
             }
-            DataRequest::CreateFile { path, .. } => {
-                fs::create_dir_all(self.tree(path).parent().unwrap()).unwrap();
-                opened(File::options().write(true).create_new(true).open(self.tree(path)))
+            DataRequest::CreateFile { member, path, .. } => {
+                let staged = self.staged(*member).join(path.as_path());
+                fs::create_dir_all(staged.parent().unwrap()).unwrap();
+                opened(File::options().write(true).create_new(true).open(staged))
             }
             DataRequest::FinishMember { member, crcs, redundancy, .. } => {
                 if let Some((name, size, crc)) = redundancy {
                     let bytes = fs::read(self.root.join("red").join(name)).unwrap();
                     assert_eq!((bytes.len() as u64, crc32fast::hash(&bytes)), (*size, *crc), "{name}");
+                    self.state.lock().crcs.insert(*member, *crc);
+                }
+                let staged = self.staged(*member);
+                if staged.exists() {
+                    for path in self.state.lock().files[member].clone() {
+                        fs::create_dir_all(self.tree(&path).parent().unwrap()).unwrap();
+                        fs::rename(staged.join(path.as_path()), self.tree(&path)).unwrap();
+                    }
                 }
                 let part = self.part(*member, crcs);
                 (DataReply::Part(Box::new(part)), None)
@@ -316,7 +342,7 @@ fn node_loop(
             let stream = Stream { from: number(9), to: number(13) };
             match bytes[0] {
                 0 => jobs.credited(job, stream),
-                _ => jobs.abort(job, &String::from_utf8_lossy(&bytes[17..])),
+                _ => jobs.abort(job, String::from_utf8_lossy(&bytes[17..]).into_owned().into()),
             }
         }
         while let Ok(out) = outgoing.recv_timeout(Duration::from_micros(50)) {
@@ -332,8 +358,11 @@ fn node_loop(
                     jobs.ended(job);
                     if let Err(reason) = &result {
                         for peer in peers {
-                            let _ =
-                                transport.send(peer, Lane::Control, control(1, job, nowhere, &reason.reason));
+                            let _ = transport.send(
+                                peer,
+                                Lane::Control,
+                                control(1, job, nowhere, reason.reason.words()),
+                            );
                         }
                     }
                     let _ = done.send((me, job, result));

@@ -13,9 +13,11 @@ use super::testbed::Nodes;
 use super::{Jobs, LOST_LINK_HOLD};
 use crate::job::{About, Job, JobId, JobOutput, SetMember};
 use scrfs::control::{NoRoom, Room, SealedFile};
-use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
+use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::path::RelPath;
+use scrfs::redundancy::code::Code;
+use scrfs::redundancy::reference;
 
 const ID: DatasetId = DatasetId(7);
 
@@ -37,7 +39,8 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-/// Uneven files, several per member, one member with none, an empty file, names with blanks and subdirectories.
+/// Uneven files, several per member, one member with none, an empty file, names with blanks and
+/// subdirectories.
 fn files(members: usize, scale: usize) -> Vec<Vec<(RelPath, Vec<u8>)>> {
     let file = |m: usize, n: usize, len: usize| {
         let name = format!("sub dir {n}/rank {m} part {n}\u{fe}.ckpt");
@@ -123,7 +126,7 @@ impl Case {
             user: "me".to_owned(),
             job_id: "j1".to_owned(),
             layout: Layout {
-                scheme,
+                protection: Protection::by(scheme),
                 members: self.files.iter().map(place).collect(),
                 sets: vec![(0..self.files.len()).map(member).collect()],
             },
@@ -159,9 +162,25 @@ impl Case {
     }
 
     fn rebuild_job(&self, catalog: &Catalog, lost: usize, onto: usize) -> Job {
+        self.rebuild_all(catalog, &[(lost, onto)])
+    }
+
+    /// Each of these members is lost, and is to be on that node.
+    fn rebuild_all(&self, catalog: &Catalog, lost: &[(usize, usize)]) -> Job {
         let mut set = self.set();
-        set[lost].node = node(onto);
-        Job::Rebuild { catalog: Box::new(catalog.clone()), set, lost: member(lost).0 }
+        for (lost, onto) in lost {
+            set[*lost].node = node(*onto);
+        }
+        let lost = lost.iter().map(|(lost, _)| member(*lost).0).collect();
+        Job::Rebuild { catalog: Box::new(catalog.clone()), set, lost }
+    }
+
+    /// A member is where it was, with its redundancy file.
+    fn restore(&self, m: usize, (name, bytes): &(String, Vec<u8>)) {
+        self.lose(m);
+        self.place(m);
+        fs::write(self.root().join(format!("node{m}/red/{name}")), bytes).unwrap();
+        self.nodes.daemons[m].name(member(m), name);
     }
 
     fn assert_files(&self, m: usize, at: usize) {
@@ -217,12 +236,94 @@ fn encoding_gives_the_defined_bytes_and_any_member_can_be_rebuilt() {
                 // Back to where it was, for the next round.
                 case.lose(onto);
                 for m in [lost, onto].into_iter().filter(|m| *m < members) {
-                    case.lose(m);
-                    case.place(m);
-                    let (name, bytes) = &reds[m][0];
-                    fs::write(case.root().join(format!("node{m}/red/{name}")), bytes).unwrap();
-                    case.nodes.daemons[m].name(member(m), name);
+                    case.restore(m, &reds[m][0]);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn any_members_that_reed_solomon_survives_come_back() {
+    // Of four members two; of six three; a set that is smaller than the losses that were asked for.
+    for (members, failures, scale, block) in
+        [(4, 2, 1000, 64), (6, 3, 300, 256), (3, 4, 777, 4096), (2, 2, 50, 16)]
+    {
+        let mut files = files(members, scale);
+        // Equal files of several members are one name.
+        let shared = (RelPath::new("shared").unwrap(), bytes(9, scale));
+        for of in &mut files {
+            of.push(shared.clone());
+            of.sort();
+        }
+        let case = Case::new(files, block, 2);
+        let scheme = Scheme::ReedSolomon { failures };
+        let catalog = case.encode(scheme);
+        let reds: Vec<_> = case
+            .nodes
+            .daemons
+            .iter()
+            .map(|daemon| daemon.redundancy_bytes().pop().unwrap_or_default())
+            .collect();
+        let data: Vec<Vec<&[u8]>> = case
+            .files
+            .iter()
+            .map(|files| files.iter().map(|(_, bytes)| bytes.as_slice()).collect())
+            .collect();
+        let code = Code::of(scheme, members).unwrap().unwrap();
+        for (m, payload) in reference::encode(&code, &data, 1 << 20).unwrap().iter().enumerate() {
+            let (name, bytes) = &reds[m];
+            assert_eq!(name, &format!("{}_of_{members}_in_0.rs", m + 1));
+            assert!(bytes.ends_with(payload), "member {m} of {members}");
+        }
+        for bits in 1_u32..1 << members {
+            let lost: Vec<usize> = (0..members).filter(|m| bits >> m & 1 == 1).collect();
+            for m in &lost {
+                case.lose(*m);
+            }
+            // Each where it was; or all on one spare.
+            let spare = bits.is_multiple_of(3).then_some(members);
+            let onto: Vec<_> = lost.iter().map(|m| (*m, spare.unwrap_or(*m))).collect();
+            let results = case.nodes.run(10 + u64::from(bits), &case.rebuild_all(&catalog, &onto), lost[0]);
+            let rebuilt = results.values().all(Result::is_ok);
+            assert_eq!(rebuilt, scheme.survives(members, &lost), "{members}: {lost:?}: {results:?}");
+            for (m, at) in onto {
+                if rebuilt {
+                    case.assert_files(m, at);
+                    assert!(case.nodes.daemons[at].redundancy_bytes().contains(&reds[m]), "{lost:?}: {m}");
+                }
+                case.restore(m, &reds[m]);
+            }
+            case.lose(members);
+        }
+    }
+}
+
+#[test]
+fn a_redundancy_file_that_has_rotted_is_named_also_where_its_parity_is_not_needed() {
+    let case = Case::new(files(4, 1000), 64, 1);
+    let catalog = case.encode(Scheme::ReedSolomon { failures: 2 });
+    let reds: Vec<_> = (0..4).map(|m| case.nodes.daemons[m].redundancy_bytes().remove(0)).collect();
+    let (name, bytes) = reds[2].clone();
+    for at in [10, bytes.len() / 2, bytes.len() - 1] {
+        let mut rotten = bytes.clone();
+        rotten[at] ^= 1;
+        fs::write(case.root().join(format!("node2/red/{name}")), rotten).unwrap();
+        for lost in [&[0][..], &[0, 1], &[1, 3]] {
+            for m in lost {
+                case.lose(*m);
+            }
+            let onto: Vec<_> = lost.iter().map(|m| (*m, *m)).collect();
+            let results = case.nodes.run(
+                2 + at as u64 * 8 + lost.len() as u64 + lost[0] as u64 * 4,
+                &case.rebuild_all(&catalog, &onto),
+                0,
+            );
+            let named = results[&NodeRank(2)].as_ref().unwrap_err();
+            assert_eq!(named.bad, [2], "byte {at}, {lost:?}: {results:?}");
+            assert!(lost.iter().all(|m| results[&node(*m)].is_err()), "byte {at}, {lost:?}: {results:?}");
+            for m in lost {
+                case.restore(*m, &reds[*m]);
             }
         }
     }
@@ -240,7 +341,8 @@ fn nothing_but_empty_files_still_has_a_byte_of_parity() {
 
 #[test]
 fn single_and_a_set_of_one_take_crcs_only() {
-    for (count, scheme) in [(3, Scheme::Single), (1, Scheme::Xor)] {
+    let rs = Scheme::ReedSolomon { failures: 2 };
+    for (count, scheme) in [(3, Scheme::Single), (1, Scheme::Xor), (1, rs)] {
         let case = Case::new(files(count, 1000), 100, 0);
         case.encode(scheme);
         assert!(case.nodes.daemons.iter().all(|d| d.redundancy_bytes().is_empty()));
@@ -254,7 +356,7 @@ fn a_fault_in_one_share_ends_all_with_an_error() {
         case.nodes.daemons[3].fail_after(after);
         let results = case.nodes.run(1, &case.encode_job(Scheme::Xor), 0);
         let error = results[&NodeRank(3)].as_ref().unwrap_err();
-        assert!(error.reason.contains("injected") && !error.bad, "{error}");
+        assert!(error.reason.words().contains("injected") && !error.is_bad(), "{error}");
         let failed = results.values().filter(|r| r.is_err()).count();
         assert!(failed == 4 || after >= 2, "{failed} of 4 ended with an error");
         if after < 2 {
@@ -285,17 +387,19 @@ fn a_changed_survivor_is_named_and_nothing_is_rebuilt() {
     case.lose(0);
     let results = case.nodes.run(2, &case.rebuild_job(&catalog, 0, 4), 0);
     let named = results[&NodeRank(3)].as_ref().unwrap_err();
-    assert!(named.bad && named.reason.contains("CRC"), "{results:?}");
-    assert!(!results[&NodeRank(4)].as_ref().unwrap_err().bad, "{results:?}");
+    assert!(named.bad == [3] && named.reason.words().contains("CRC"), "{results:?}");
+    assert!(!results[&NodeRank(4)].as_ref().unwrap_err().is_bad(), "{results:?}");
     assert_eq!(case.nodes.daemons[4].abandoned(), vec![Member(0)]);
 }
 
 #[test]
 fn memory_is_bounded_by_the_window_not_by_the_data() {
-    let case = Case::new(files(3, 1_000_000), 1024, 0);
-    case.encode(Scheme::Xor);
-    let bound = super::WINDOW as usize * (1024 + 16);
-    assert!(case.nodes.control.peak_bytes() <= bound, "{} bytes in flight", case.nodes.control.peak_bytes());
+    for scheme in [Scheme::Xor, Scheme::ReedSolomon { failures: 2 }] {
+        let case = Case::new(files(3, 1_000_000), 1024, 0);
+        case.encode(scheme);
+        let (bound, peak) = (super::WINDOW as usize * (1024 + 16), case.nodes.control.peak_bytes());
+        assert!(peak <= bound, "{scheme}: {peak} bytes in flight");
+    }
 }
 
 #[test]
@@ -315,7 +419,7 @@ fn a_sealed_file_goes_to_the_asker_whole_or_not_at_all() {
     assert_eq!(&fs::read(case.nodes.daemons[1].tree(path)).unwrap(), bytes);
     let bad = case.nodes.run(2, &job(1), 0);
     // The holder says that what it has is bad; the asker only that it got nothing.
-    let is_bad = |result: &crate::job::JobResult| result.as_ref().unwrap_err().bad;
+    let is_bad = |result: &crate::job::JobResult| result.as_ref().unwrap_err().is_bad();
     assert!(is_bad(&bad[&NodeRank(0)]) && !is_bad(&bad[&NodeRank(1)]), "{bad:?}");
     let own = Job::Send {
         file: SealedFile { id: ID, path: path.clone() },
@@ -361,7 +465,7 @@ fn a_file_for_which_there_is_no_room_is_not_begun_and_holes_need_none() {
     let failure = results[&NodeRank(1)].as_ref().unwrap_err();
     let room = Room { free: takes - 1, held: vec![(DatasetId(1), 5)] };
     assert_eq!(failure.full, Some(NoRoom { wanted: takes, room }));
-    assert!(!failure.bad && !daemon.tree(path).exists());
+    assert!(!failure.is_bad() && !daemon.tree(path).exists());
     daemon.has_room_for(takes);
     let results = case.nodes.run(2, &job, 0);
     assert!(results.values().all(Result::is_ok), "{results:?}");
@@ -395,7 +499,8 @@ fn what_is_encoded_and_rebuilt_of_sparse_files_has_holes() {
     assert!(case.nodes.daemons[1].redundancy_bytes() == before);
 }
 
-/// Its share at node 0 fails, and nobody hears of it before the coordinator ends. Blocks that were ready before may go.
+/// Its share at node 0 fails, and nobody hears of it before the coordinator ends. Blocks that were
+/// ready before may go.
 fn is_held_back(connect: Connector, job: Job) {
     let (out, told) = crossbeam_channel::unbounded();
     let emit: Emit = Arc::new(move |outgoing| {
@@ -415,7 +520,7 @@ fn is_held_back(connect: Connector, job: Job) {
 fn a_lost_daemon_fails_no_job_before_its_coordinator_ends() {
     let file = SealedFile { id: DatasetId(1), path: RelPath::new("ck/f").unwrap() };
     let send = Job::Send { file, size: 1, crc: 0, from: node(0), to: node(1) };
-    is_held_back(Arc::new(|| Err("end of file".to_owned())), send);
+    is_held_back(Arc::new(|| Err("end of file".into())), send);
 }
 
 #[test]

@@ -1,9 +1,11 @@
-//! What programs are advised: whether to write a checkpoint now, and whether to end (SCR's `SCR_Need_checkpoint` and
-//! `SCR_Should_exit`; user manual of SCR 1.2, "Halting a job" and "Config parameters").
+//! What programs are advised: whether to write a checkpoint now, and whether to end (SCR's
+//! `SCR_Need_checkpoint` and `SCR_Should_exit`; user manual of SCR 1.2, "Halting a job" and "Config
+//! parameters").
 //!
-//! Decided here and told to all daemons, so that it is the same on all nodes. What was advised once holds until the next
-//! seal, whatever changes meanwhile: some ranks may have seen it already. Also the lead: the daemons keep what they were
-//! told, and the next lead goes on with it while the program runs.
+//! Decided here and told to all daemons, so that it is the same on all nodes. What was advised once
+//! holds until the next seal, whatever changes meanwhile: some ranks may have seen it already. Also
+//! the lead: the daemons keep what they were told, and the next lead goes on with it while the
+//! program runs.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +48,12 @@ pub(super) struct Advice {
     /// The nodes know it, and when the last seal was.
     told: bool,
     seal: Judged,
+    /// Why programs are advised to end, as the events have it; `None` once nothing holds of it.
+    noted: Option<String>,
     /// It was told that the program is to be ended.
     halted: bool,
+    /// Why the halt file cannot be read, as it was told; `None`: it was read.
+    unread: Option<String>,
 }
 
 /// Whether the halt conditions were looked at since the last seal.
@@ -70,7 +76,8 @@ impl Advice {
         (self.begun, self.last) = (now, now);
     }
 
-    /// The program goes on with what nodes were told before; `sealed`: when the newest dataset was that is complete.
+    /// The program goes on with what nodes were told before; `sealed`: when the newest dataset was
+    /// that is complete.
     pub(super) fn resume(&mut self, now: u64, told: &[control::Advice], sealed: Option<u64>) {
         let age = |told: &control::Advice| (told.begun_us, told.sealed_us);
         let Some(newest) = told.iter().max_by_key(|told| age(told)).copied() else {
@@ -91,8 +98,8 @@ impl Advice {
         }
     }
 
-    /// A marker was set. The halt file is looked at, so that what it says is known when the dataset is complete, and the
-    /// program hears of it with its marker.
+    /// A marker was set. The halt file is looked at, so that what it says is known when the dataset
+    /// is complete, and the program hears of it with its marker.
     pub(super) fn marked(&mut self, now: u64, name: &[u8]) {
         self.next_look = self.next_look.min(now);
         if self.marked.len() < MARKED_MAX {
@@ -121,8 +128,8 @@ impl Advice {
         self.said.1
     }
 
-    /// The halt file as it is now. When it cannot be read what is known holds, and so many checkpoints are still to be
-    /// counted.
+    /// The halt file as it is now. When it cannot be read what is known holds, and so many
+    /// checkpoints are still to be counted.
     pub(super) fn halt(&mut self, now: u64, halt: Result<Halt, u32>) {
         self.looking = false;
         self.next_look = now.saturating_add(LOOK);
@@ -135,7 +142,7 @@ impl Advice {
             Judged::Yes | Judged::Looked => {}
         }
         match halt {
-            Ok(halt) => self.halt = halt,
+            Ok(halt) => (self.halt, self.unread) = (halt, None),
             Err(sealed) => {
                 self.uncounted = self.uncounted.saturating_add(sealed);
                 return;
@@ -146,7 +153,17 @@ impl Advice {
         self.halt.checkpoints_left = self.halt.checkpoints_left.map(|left| left.saturating_sub(since));
     }
 
-    /// Looks at the halt file when it is time, and tells all nodes what has changed. `flush`: microseconds that one takes.
+    /// The halt file cannot be read.
+    pub(super) fn unread(&mut self, cluster: &mut Cluster, sealed: u32, reason: &str) {
+        if self.unread.as_deref() != Some(reason) {
+            cluster.warn(format!("what the halt file says is not known: {reason}"));
+            self.unread = Some(reason.to_owned());
+        }
+        self.halt(cluster.now, Err(sealed));
+    }
+
+    /// Looks at the halt file when it is time, and tells all nodes what has changed. `flush`:
+    /// microseconds that one takes.
     pub(super) fn tick(&mut self, cluster: &mut Cluster, flush: u64) {
         if self.begun == 0 {
             return;
@@ -162,14 +179,21 @@ impl Advice {
         let stop =
             halt::due(&self.halt, &cluster.settings.advice, cluster.now / SECOND, flush.div_ceil(SECOND));
         self.halt_program(cluster, stop.as_ref());
+        if stop.is_none() {
+            self.noted = None;
+        }
         let reason = stop.map(|stop| stop.reason).filter(|_| !ended);
         let exit = ended || reason.is_some();
         let need = needed || exit || self.is_due(cluster);
         if self.told && self.said == (need, exit) {
             return;
         }
-        if let Some(reason) = reason {
+        // At each seal anew, with other numbers: said once.
+        if let Some(reason) = reason
+            && self.noted.is_none()
+        {
             cluster.note(format!("programs are advised to end: {reason}"));
+            self.noted = Some(reason);
         }
         (self.said, self.told) = ((need, exit), true);
         cluster.send_all(Command::Advise(control::Advice {
@@ -181,7 +205,8 @@ impl Advice {
         }));
     }
 
-    /// Has the program ended when a condition cannot wait, or holds at a seal. Once: it is not called back.
+    /// Has the program ended when a condition cannot wait, or holds at a seal. Once: it is not
+    /// called back.
     fn halt_program(&mut self, cluster: &mut Cluster, stop: Option<&Stop>) {
         let at_seal = self.seal != Judged::Yes;
         if self.seal == Judged::Looked {
@@ -208,7 +233,8 @@ impl Advice {
 }
 
 impl Running {
-    /// Tells programs what has changed; when they are to end, the newest dataset is flushed meanwhile.
+    /// Tells programs what has changed; when they are to end, the newest dataset is flushed
+    /// meanwhile.
     pub(super) fn advise(&mut self) {
         let before = self.advice.ends();
         self.advice.tick(&mut self.cluster, self.flushes.longest());
@@ -278,7 +304,8 @@ mod tests {
             (told.first().map(|told| (told.need_checkpoint, told.should_exit)), look)
         }
 
-        /// The lead dies; the next one begins at second `at`, hears of `told` and of a dataset that was sealed.
+        /// The lead dies; the next one begins at second `at`, hears of `told` and of a dataset that
+        /// was sealed.
         fn next_lead(&mut self, at: u64, told: &[control::Advice], sealed: Option<u64>) {
             self.advice = Advice::default();
             self.cluster.now = at * SECOND;
@@ -377,6 +404,28 @@ mod tests {
         assert!(bench.halted.is_empty());
         bench.at(905);
         assert_eq!(bench.halted.len(), 1);
+    }
+
+    #[test]
+    fn that_programs_are_to_end_is_said_once() {
+        let mut bench = Bench::new(AdviceRules { end_time: 1000, end_reserve: 90, ..AdviceRules::default() });
+        let mut said = |at: u64, sealed: bool| {
+            bench.cluster.now = at * SECOND;
+            if sealed {
+                bench.advice.sealed(bench.cluster.now, b"ck");
+            }
+            bench.advice.tick(&mut bench.cluster, 5 * SECOND);
+            let notes = bench.cluster.take_outputs().into_iter().filter_map(|output| match output {
+                Output::Note(_, text) => Some(text),
+                _ => None,
+            });
+            notes.filter(|text| text.starts_with("programs are advised to end")).count()
+        };
+        assert_eq!([said(900, false), said(910, false), said(911, true), said(912, true)], [0, 1, 0, 0]);
+        bench.cluster.settings.advice.end_time = 2000;
+        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.at(913);
+        assert!(bench.advice.noted.is_none(), "the allocation was made longer");
     }
 
     #[test]

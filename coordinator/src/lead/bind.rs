@@ -1,5 +1,5 @@
-//! What some nodes know of the owners of versions goes to the others before they get the datasets themselves, so that
-//! whoever has a dataset has bound what belongs to it.
+//! What some nodes know of the owners of versions goes to the others before they get the datasets
+//! themselves, so that whoever has a dataset has bound what belongs to it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use super::loose::Loose;
 use super::versions::Versions;
 
 impl Loose {
-    /// A restart begins: a node that has what goes with a dataset knows so before it gets the dataset itself.
+    /// A restart begins: a node that has what goes with a dataset knows so before it gets the
+    /// dataset itself.
     pub(super) fn tell_bound(&mut self, cluster: &mut Cluster) {
         let Some(telling) = &self.telling else { return };
         let base = telling.iter().map(|(_, inventory)| inventory.base).max().flatten();

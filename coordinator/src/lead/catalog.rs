@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use scrfs::control::{FrozenFile, MemberPart};
+use scrfs::control::{FrozenFile, MemberPart, Reason};
 use scrfs::dataset::{Catalog, Entry, EntryKind, Layout, MemberPlace};
 use scrfs::ids::{DatasetId, Epoch, Member};
 use scrfs::path::RelPath;
@@ -21,7 +21,8 @@ pub(super) struct Making {
     pub(super) about: About,
 }
 
-/// Two members with one path and different sizes, seen before any byte is read: both hosts and the path.
+/// Two members with one path and different sizes, seen before any byte is read: both hosts and the
+/// path.
 pub(super) fn size_conflict(frozen: &[&[FrozenFile]], hosts: &[String]) -> Option<String> {
     let mut seen: BTreeMap<&RelPath, (usize, u64)> = BTreeMap::new();
     for (member, files) in frozen.iter().enumerate() {
@@ -44,28 +45,29 @@ fn conflict(path: &RelPath, one: &str, other: &str) -> String {
     format!("{path} differs between {one} and {other}: one file written by several nodes is not supported")
 }
 
-/// `SCRFS_LIST_MAX` bounds the directories, and all other names; apart, so that a program's files can be counted.
-pub(super) fn within<'a>(kinds: impl Iterator<Item = &'a EntryKind>, list_max: u64) -> Result<(), String> {
+/// `SCRFS_LIST_MAX` bounds the directories, and all other names; apart, so that a program's files
+/// can be counted.
+pub(super) fn within<'a>(kinds: impl Iterator<Item = &'a EntryKind>, list_max: u64) -> Result<(), Reason> {
     let (mut directories, mut names) = (0_u64, 0_u64);
     for kind in kinds {
         *if matches!(kind, EntryKind::Directory) { &mut directories } else { &mut names } += 1;
     }
     match directories.max(names) {
         most if most <= list_max => Ok(()),
-        _ if names > list_max => Err(format!("{names} files, more than SCRFS_LIST_MAX ({list_max})")),
-        _ => Err(format!("{directories} directories, more than SCRFS_LIST_MAX ({list_max})")),
+        _ if names > list_max => Err(format!("{names} files, more than SCRFS_LIST_MAX ({list_max})").into()),
+        _ => Err(format!("{directories} directories, more than SCRFS_LIST_MAX ({list_max})").into()),
     }
 }
 
-/// Joins the parts, one of each member, to the catalog. `layout` has the members' hosts; files and bytes are counted
-/// here. Equal files of two members both stay (each is part of its member's logical file); directories and links that
-/// several members tell are one entry.
+/// Joins the parts, one of each member, to the catalog. `layout` has the members' hosts; files and
+/// bytes are counted here. Equal files of two members both stay (each is part of its member's
+/// logical file); directories and links that several members tell are one entry.
 pub(super) fn join(
     making: &Making,
     mut layout: Layout,
     parts: BTreeMap<Member, MemberPart>,
     list_max: u64,
-) -> Result<Catalog, String> {
+) -> Result<Catalog, Reason> {
     let hosts: Vec<String> = layout.members.iter().map(|place| place.host.clone()).collect();
     let mut entries: Vec<Entry> = Vec::new();
     let mut first: BTreeMap<RelPath, (usize, Member)> = BTreeMap::new();
@@ -78,7 +80,8 @@ pub(super) fn join(
         for entry in part.entries {
             if let EntryKind::File(copy) = &entry.kind {
                 if copy.member != member {
-                    return Err(format!("{} told of {} as member {}'s", place.host, entry.path, copy.member));
+                    let (host, path, other) = (&place.host, &entry.path, copy.member);
+                    return Err(format!("{host} told of {path} as member {other}'s").into());
                 }
                 place.files += 1;
                 place.bytes = place.bytes.saturating_add(copy.size);
@@ -90,7 +93,7 @@ pub(super) fn join(
                 }
                 Some(&(at, other)) if same(&entries[at].kind, &entry.kind) => {
                     if other == member {
-                        return Err(format!("{} told of {} twice", place.host, entry.path));
+                        return Err(format!("{} told of {} twice", place.host, entry.path).into());
                     }
                     if matches!(entry.kind, EntryKind::File(_)) {
                         entries.push(entry);
@@ -98,7 +101,7 @@ pub(super) fn join(
                 }
                 Some(&(_, other)) => {
                     let text = conflict(&entry.path, &hosts[other.0 as usize], &hosts[member.0 as usize]);
-                    return Err(text);
+                    return Err(text.into());
                 }
             }
         }
@@ -133,37 +136,39 @@ pub(super) fn places(hosts: &[String]) -> Vec<MemberPlace> {
     hosts.iter().map(|host| MemberPlace { host: host.clone(), files: 0, bytes: 0, taken: None }).collect()
 }
 
-/// Why a catalog read from a daemon or the PFS cannot be used. Where `sets` holds, every member is in exactly one set.
-pub(super) fn check(catalog: &Catalog, id: DatasetId, sets: bool) -> Result<(), String> {
+/// Why a catalog read from a daemon or the PFS cannot be used. Where `sets` holds, every member is
+/// in exactly one set.
+pub(super) fn check(catalog: &Catalog, id: DatasetId, sets: bool) -> Result<(), Reason> {
     let members = catalog.layout.members.len();
     if catalog.id != id {
-        return Err(format!("the catalog says it is of dataset {}", catalog.id));
+        return Err(format!("the catalog says it is of dataset {}", catalog.id).into());
     }
     if members == 0 || members > MEMBERS_MAX {
-        return Err(format!("the catalog has {members} members"));
+        return Err(format!("the catalog has {members} members").into());
     }
     let stray = catalog
         .entries
         .iter()
         .find(|entry| matches!(&entry.kind, EntryKind::File(copy) if copy.member.0 as usize >= members));
     if let Some(entry) = stray {
-        return Err(format!("{} belongs to no member", entry.path));
+        return Err(format!("{} belongs to no member", entry.path).into());
     }
     if sets {
         let mut all: Vec<Member> = catalog.layout.sets.iter().flatten().copied().collect();
         all.sort_unstable();
         if all.len() != members || all.iter().enumerate().any(|(at, member)| member.0 as usize != at) {
-            return Err("the catalog's sets are not a partition of its members".to_owned());
+            return Err("the catalog's sets are not a partition of its members".into());
         }
     }
     Ok(())
 }
 
-/// Two catalogs of one dataset mean the same by each member: what a holder of the one has is right for the other.
+/// Two catalogs of one dataset mean the same by each member: what a holder of the one has is right
+/// for the other.
 pub(super) fn same_members(one: &Catalog, other: &Catalog) -> bool {
     one.epoch == other.epoch
         && one.name == other.name
-        && one.layout.scheme == other.layout.scheme
+        && one.layout.protection == other.layout.protection
         && one.layout.sets == other.layout.sets
         && one.layout.members.len() == other.layout.members.len()
         && one.entries == other.entries
@@ -171,7 +176,7 @@ pub(super) fn same_members(one: &Catalog, other: &Catalog) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::dataset::{FileCopy, Scheme, Stamp};
+    use scrfs::dataset::{FileCopy, Protection, Scheme, Stamp};
 
     use super::*;
 
@@ -184,7 +189,7 @@ mod tests {
         entry(path, EntryKind::File(FileCopy { size, crc, member: Member(member), program_rank: None }))
     }
 
-    fn joined(parts: Vec<Vec<Entry>>) -> Result<Catalog, String> {
+    fn joined(parts: Vec<Vec<Entry>>) -> Result<Catalog, Reason> {
         let hosts: Vec<String> = (0..parts.len()).map(|n| format!("n{n}")).collect();
         let about = About {
             name: b"ck".to_vec(),
@@ -196,7 +201,7 @@ mod tests {
         };
         let making = Making { id: DatasetId(1), epoch: Epoch(1), revision: 0, about };
         let sets = vec![(0..u32::try_from(parts.len()).unwrap()).map(Member).collect()];
-        let layout = Layout { scheme: Scheme::Xor, members: places(&hosts), sets };
+        let layout = Layout { protection: Protection::by(Scheme::Xor), members: places(&hosts), sets };
         let parts = (0..)
             .map(Member)
             .zip(parts)
@@ -227,7 +232,10 @@ mod tests {
             2
         );
         let error = joined(vec![vec![file("x", 0, 1, 7)], vec![file("x", 1, 1, 8)]]).unwrap_err();
-        assert!(error.contains('x') && error.contains("n0") && error.contains("n1"), "{error}");
+        assert!(
+            error.words().contains('x') && error.words().contains("n0") && error.words().contains("n1"),
+            "{error}"
+        );
         let kinds = joined(vec![vec![file("x", 0, 1, 7)], vec![entry("x", EntryKind::Directory)]]);
         assert!(kinds.is_err());
         let links = joined(vec![
@@ -242,10 +250,12 @@ mod tests {
         assert!(joined(vec![vec![file("x", 1, 1, 7)], vec![]]).is_err(), "another member's");
         assert!(joined(vec![vec![file("x", 0, 1, 7), file("x", 0, 1, 7)]]).is_err(), "twice");
         let many = (0..6).map(|n| file(&n.to_string(), 0, 0, 0)).collect();
-        assert!(joined(vec![many]).unwrap_err().contains("LIST_MAX"));
+        assert!(joined(vec![many]).unwrap_err().words().contains("LIST_MAX"));
         let directory = |n: u32| entry(&n.to_string(), EntryKind::Directory);
         assert!(joined(vec![(10..15).map(directory).collect()]).is_ok(), "as many as files");
-        assert!(joined(vec![(10..16).map(directory).collect()]).unwrap_err().contains("6 directories"));
+        assert!(
+            joined(vec![(10..16).map(directory).collect()]).unwrap_err().words().contains("6 directories")
+        );
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! What every part of the lead shares: who takes part, the settings, the time, the known datasets, and the outputs of
-//! the step that runs.
+//! What every part of the lead shares: who takes part, the settings, the time, the known datasets,
+//! and the outputs of the step that runs.
 
 use scrfs::control::{Command, Settings, Severity};
-use scrfs::dataset::{Catalog, Layout};
+use scrfs::dataset::{Catalog, Layout, Protection};
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::prefix::PfsTask;
 
 use super::Output;
 use super::datasets::Datasets;
+use crate::groups::FailureGroups;
 use crate::job::{Job, JobId};
 
 /// Shared by the lead's machines.
@@ -16,6 +17,7 @@ pub(super) struct Cluster {
     pub(super) epoch: Epoch,
     /// By rank.
     pub(super) hosts: Vec<String>,
+    groups: FailureGroups,
     pub(super) settings: Settings,
     /// Microseconds since 1970.
     pub(super) now: u64,
@@ -32,6 +34,7 @@ impl Cluster {
         Self {
             epoch,
             hosts,
+            groups: FailureGroups::default(),
             settings,
             now,
             highest_id: 0,
@@ -42,13 +45,31 @@ impl Cluster {
         }
     }
 
+    /// Nodes are of these failure groups; what they make of the sets is said.
+    pub(super) fn of_groups(mut self, groups: FailureGroups) -> Self {
+        for (weaker, text) in groups.shortcomings(&self.settings, self.hosts.len()) {
+            if weaker {
+                self.warn(text);
+            } else {
+                self.note(text);
+            }
+        }
+        self.groups = groups;
+        self
+    }
+
+    /// The failure group of each node, by rank, of the kind that a dataset's protection names.
+    pub(super) fn groups_of(&self, protection: &Protection) -> Vec<u32> {
+        self.groups.of_kind(&protection.group, self.hosts.len())
+    }
+
     /// All ranks.
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeRank> + use<> {
         (0..u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)).map(NodeRank)
     }
 
-    /// The nodes on which the program runs: those that were named when it was started, else all. A name that is no
-    /// node's may be another word for any of them: then all count.
+    /// The nodes on which the program runs: those that were named when it was started, else all. A
+    /// name that is no node's may be another word for any of them: then all count.
     pub(super) fn program_nodes(&self) -> Vec<NodeRank> {
         let named = &self.settings.sealing.program_hosts;
         let found: Vec<NodeRank> = named.iter().filter_map(|host| self.rank_of(host)).collect();
@@ -126,6 +147,11 @@ impl Cluster {
         self.tell(Severity::Info, text);
     }
 
+    /// The same for the events only.
+    pub(super) fn tell_nodes(&mut self, text: String) {
+        self.send_all(Command::Note { severity: Severity::Info, text });
+    }
+
     /// Something was lost, is unprotected or failed: for the log and for every node's events.
     pub(super) fn warn(&mut self, text: String) {
         self.tell(Severity::Warning, text);
@@ -161,8 +187,9 @@ impl Cluster {
         directory
     }
 
-    /// The revision of a catalog whose places this epoch changes: above all that were seen, and above all that any
-    /// earlier epoch can have given (a node that is away now may come back with one of those).
+    /// The revision of a catalog whose places this epoch changes: above all that were seen, and
+    /// above all that any earlier epoch can have given (a node that is away now may come back with
+    /// one of those).
     pub(super) fn next_revision(&self, highest_seen: Option<u32>) -> u32 {
         let base = u32::try_from(self.epoch.0).unwrap_or(u32::MAX).min(u32::MAX >> 8) << 8;
         highest_seen.map_or(base, |seen| base.max(seen.saturating_add(1)))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use scrfs::control::Command;
+use scrfs::control::{Command, Reason};
 use scrfs::dataset::Catalog;
 use scrfs::ids::NodeRank;
 
@@ -32,7 +32,7 @@ pub(super) enum Committed {
     Running,
     Done,
     /// Nobody recorded COMPLETE: all nodes failed.
-    Failed(String),
+    Failed(Reason),
 }
 
 impl Committing {
@@ -53,34 +53,26 @@ impl Committing {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     ) -> Option<Committed> {
         let (at, tries) = self.nodes.get_mut(&node).filter(|(at, _)| *at == At::Sent)?;
         let Err(reason) = result else {
             *at = At::Done;
-            return Some(self.state(String::new()));
+            let all = self.nodes.values().all(|(at, _)| *at == At::Done);
+            return Some(if all { Committed::Done } else { Committed::Running });
         };
         *tries += 1;
         *at = At::Again(cluster.now + delay(*tries, 100 * MS, 10_000 * MS));
-        let text = format!("{} cannot record dataset {}: {reason}", cluster.host(node), self.catalog.id);
-        cluster.log(text.clone());
-        Some(self.state(text))
+        let what = format_args!("{} cannot record dataset {}", cluster.host(node), self.catalog.id);
+        let reason = reason.on(what);
+        cluster.log(reason.to_string());
+        let none = !self.decided && self.nodes.values().all(|(at, _)| matches!(at, At::Again(_)));
+        Some(if none { Committed::Failed(reason) } else { Committed::Running })
     }
 
     /// This node has recorded COMPLETE.
     pub(super) fn recorded(&self, node: NodeRank) -> bool {
         self.nodes.get(&node).is_none_or(|(at, _)| *at == At::Done)
-    }
-
-    fn state(&self, text: String) -> Committed {
-        let all = |wanted: fn(&At) -> bool| self.nodes.values().all(|(at, _)| wanted(at));
-        if all(|at| *at == At::Done) {
-            Committed::Done
-        } else if !self.decided && all(|at| matches!(at, At::Again(_))) {
-            Committed::Failed(text)
-        } else {
-            Committed::Running
-        }
     }
 
     /// The most tries that failed on one node.
@@ -133,7 +125,7 @@ mod tests {
         let nodes = cluster.nodes();
         let mut committing = Committing::start(&mut cluster, Box::new(catalog(1)), nodes, false);
         assert_eq!(sent(&mut cluster), [[0, 1, 2, 3]]);
-        let full = || Err("full".to_owned());
+        let full = || Err("full".into());
         for (node, result) in [(0, Ok(())), (1, full()), (2, Ok(())), (3, full())] {
             let state = committing.committed(&mut cluster, NodeRank(node), result);
             assert_eq!(state, Some(Committed::Running));

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use scrfs::control::Settings;
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch};
+
+use super::policy::Cached;
 
 /// A dataset of which every node has recorded COMPLETE.
 #[derive(Debug)]
@@ -13,12 +16,20 @@ pub(super) struct Known {
     pub(super) flushed: bool,
 }
 
+impl Known {
+    /// As the rules of the caches see it.
+    pub(super) fn cached(&self, settings: &Settings) -> Cached<'_> {
+        let flushed = self.flushed && settings.fetch;
+        Cached { id: self.catalog.id, layout: &self.catalog.layout, flushed }
+    }
+}
+
 /// The known datasets.
 #[derive(Debug, Default)]
 pub(super) struct Datasets {
     listed: BTreeMap<DatasetId, Known>,
-    /// Listed, but of some file no source has the right bytes: what can be read of them is read, nothing else is done
-    /// with them, and nothing is counted on.
+    /// Listed, but of some file no source has the right bytes: what can be read of them is read,
+    /// nothing else is done with them, and nothing is counted on.
     failed: BTreeMap<DatasetId, Known>,
     /// Still in caches, but not listed: a restart could not or would not present them.
     aside: BTreeSet<DatasetId>,
@@ -42,7 +53,8 @@ impl Datasets {
         }
     }
 
-    /// A newer dataset is complete: what is put aside, and what has failed and is older, can go. Not what is `busy`.
+    /// A newer dataset is complete: what is put aside, and what has failed and is older, can go.
+    /// Not what is `busy`.
     pub(super) fn take_left_over(
         &mut self,
         busy: impl Fn(&Known) -> bool,
@@ -53,7 +65,8 @@ impl Datasets {
         failed.chain(std::mem::take(&mut self.aside).into_iter().map(|id| (id, None))).collect()
     }
 
-    /// No source has the right bytes of one of its files; false when that was known, or there is no such dataset.
+    /// No source has the right bytes of one of its files; false when that was known, or there is no
+    /// such dataset.
     pub(super) fn fail(&mut self, id: DatasetId) -> bool {
         let known = self.listed.remove(&id);
         let found = known.is_some();

@@ -1,8 +1,8 @@
 //! Directory operations, ordered in rounds (DESIGN 4.4): prepare, vote, apply, finish.
 //!
-//! All requests that arrived while a round ran go together into the next one, in order of arrival, as far as they do
-//! not depend on one another; of several equal `Make`s the first stands for all, and when it succeeds the others get
-//! EEXIST.
+//! All requests that arrived while a round ran go together into the next one, in order of arrival,
+//! as far as they do not depend on one another; of several equal `Make`s the first stands for all,
+//! and when it succeeds the others get EEXIST.
 
 use std::collections::VecDeque;
 
@@ -150,7 +150,8 @@ impl Directories {
         true
     }
 
-    /// A node has applied; false when no such round waits for it. When all have, the operations that succeeded.
+    /// A node has applied; false when no such round waits for it. When all have, the operations
+    /// that succeeded.
     pub(super) fn applied(
         &mut self,
         cluster: &mut Cluster,

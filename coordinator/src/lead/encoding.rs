@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use scrfs::control::{FrozenFile, MemberPart};
-use scrfs::dataset::{Catalog, Layout};
+use scrfs::control::{FrozenFile, MemberPart, Reason};
+use scrfs::dataset::{Catalog, Layout, Protection};
 use scrfs::ids::{Member, NodeRank};
 use scrfs::redundancy::sets::lay_out;
 
@@ -26,7 +26,7 @@ pub(super) enum Encoded {
     Running,
     Done(Box<Catalog>),
     /// With host and reason.
-    Failed(String),
+    Failed(Reason),
 }
 
 impl Encoding {
@@ -35,9 +35,9 @@ impl Encoding {
         assert_eq!(frozen.len(), cluster.hosts.len(), "one member per node");
         making.about.files = frozen.iter().map(|files| files.len() as u64).sum();
         making.about.bytes = frozen.iter().flatten().fold(0, |sum, file| sum.saturating_add(file.size));
-        let settings = &cluster.settings;
-        let (scheme, set_size, hop) = (settings.scheme, settings.set_size, settings.hop_distance);
-        let sets = lay_out(&cluster.hosts, set_size as usize, hop as usize);
+        let protection = cluster.settings.protections.of(making.id.0).clone();
+        let Protection { scheme, set_size, hop_distance, .. } = protection;
+        let sets = lay_out(&cluster.groups_of(&protection), set_size as usize, hop_distance as usize);
         let members = u32::try_from(frozen.len()).unwrap_or(u32::MAX);
         let mut jobs = Jobs::default();
         for set in &sets {
@@ -59,12 +59,12 @@ impl Encoding {
             };
             jobs.start(cluster, job);
         }
-        let layout = Layout { scheme, members: catalog::places(&cluster.hosts), sets };
+        let layout = Layout { protection, members: catalog::places(&cluster.hosts), sets };
         Self { making, layout, jobs }
     }
 
-    /// A share ended; `None` when it is no share of these jobs. The first failure is the encoding's: what still runs ends for
-    /// nothing.
+    /// A share ended; `None` when it is no share of these jobs. The first failure is the
+    /// encoding's: what still runs ends for nothing.
     pub(super) fn job(&mut self, cluster: &Cluster, share: Share) -> Option<Encoded> {
         Some(match self.jobs.ended(cluster, share)? {
             Ended::Running => Encoded::Running,
@@ -76,14 +76,14 @@ impl Encoding {
         })
     }
 
-    fn joined(&self, cluster: &Cluster, outputs: Vec<(NodeRank, JobOutput)>) -> Result<Catalog, String> {
+    fn joined(&self, cluster: &Cluster, outputs: Vec<(NodeRank, JobOutput)>) -> Result<Catalog, Reason> {
         let mut parts: BTreeMap<Member, MemberPart> = BTreeMap::new();
         for (node, output) in outputs {
             match output {
                 JobOutput::Part(part) if part.member.0 == node.0 => parts.insert(part.member, *part),
                 _ => {
                     let host = cluster.host(node);
-                    return Err(format!("{host} ended its share without its part of the catalog"));
+                    return Err(format!("{host} ended its share without its part of the catalog").into());
                 }
             };
         }

@@ -1,5 +1,5 @@
-//! Which datasets leave the caches: those that newer ones take the place of, and earlier ones where a node has too little
-//! room (DESIGN 5).
+//! Which datasets leave the caches: those that newer ones take the place of, and earlier ones where
+//! a node has too little room (DESIGN 5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use scrfs::ids::{DatasetId, NodeRank};
 
 use super::datasets::Known;
 use super::fetch::ShortOfRoom;
-use super::policy::{Evictable, Kept, Sacrifice, evictions, sacrifice, sacrifices};
+use super::policy::{Evictable, Kept, Sacrifice, evictions, guard, sacrifice, sacrifices};
 use super::{Phase, Running};
 
 /// Datasets on their way out, and the nodes that still have bytes of them.
@@ -42,19 +42,21 @@ impl Running {
         // What goes for its successor takes no other dataset's place.
         let mut newest_first = self.cluster.datasets.newest_first();
         newest_first.retain(|known| !gone.contains(&known.catalog.id));
-        let (mut kept, settings) = (Kept::default(), &self.cluster.settings);
-        let kept =
-            newest_first.iter().take_while(|known| kept.takes(&known.catalog.layout, settings)).count();
+        let settings = &self.cluster.settings;
+        let mut kept =
+            Kept::with(guard(newest_first.iter().map(|known| known.cached(settings)), settings), settings);
         let newest_first: Vec<Evictable> = newest_first
             .iter()
             .map(|known| {
                 let id = known.catalog.id;
                 let flushing = !known.flushed && self.flushes.busy(id);
-                Evictable { id, busy: flushing || self.fetches.rebuilding(id) }
+                let kept = kept.takes(id, &known.catalog.layout, settings);
+                Evictable { id, kept, busy: flushing || self.fetches.rebuilding(id) }
             })
             .collect();
+        let kept = newest_first.iter().filter(|evictable| evictable.kept).count();
         gone.retain(|id| !self.flushes.runs(*id) && !self.fetches.rebuilding(*id));
-        for id in evictions(&newest_first, kept) {
+        for id in evictions(&newest_first) {
             if !gone.contains(&id) {
                 gone.push(id);
             }
@@ -74,13 +76,15 @@ impl Running {
         let Some(known) = self.cluster.datasets.any(id) else { return };
         let name = String::from_utf8_lossy(&known.catalog.name).into_owned();
         let place = if known.flushed { "it is on the PFS" } else { "it is nowhere else" };
-        self.cluster.note(format!(
-            "dataset {id} ({name}) leaves the caches: SCR_CACHE_SIZE and SCRFS_CACHE_BYTES have room for the newest {kept}; {place}"
+        // Every checkpoint does that: the log of the job has no line for each.
+        self.cluster.tell_nodes(format!(
+            "dataset {id} ({name}) leaves the caches: SCR_CACHE_SIZE and SCRFS_CACHE_BYTES have room for {kept} others; {place}"
         ));
     }
 
-    /// A node's cache has less room than is wanted there, as `short` says; false if none can be made. What is leaving
-    /// anyhow may be enough: the node looks again when it has left. Only those that help are let go (`None`: all do).
+    /// A node's cache has less room than is wanted there, as `short` says; false if none can be
+    /// made. What is leaving anyhow may be enough: the node looks again when it has left. Only
+    /// those that help are let go (`None`: all do).
     pub(super) fn make_room(
         &mut self,
         node: NodeRank,
@@ -108,18 +112,24 @@ impl Running {
 
     /// The datasets as they are seen when room is short, newest first.
     fn sacrifices(&self) -> Vec<Sacrifice> {
+        let (newest_first, settings) = (self.cluster.datasets.newest_first(), &self.cluster.settings);
+        let guard = guard(newest_first.iter().map(|known| known.cached(settings)), settings);
+        let guard = guard.map(|guard| guard.id);
         let sacrifice = |known: &&Known| {
             let id = known.catalog.id;
             let fetched = self.fetches.rebuilding(id) || self.fetches.wants(id);
             Sacrifice {
                 id,
-                needed: fetched || self.seals.needs(&known.catalog) || self.overwritten.contains(&id),
+                needed: fetched
+                    || guard == Some(id)
+                    || self.seals.needs(&known.catalog)
+                    || self.overwritten.contains(&id),
                 flushing: !known.flushed && self.flushes.busy(id),
                 // What a restart does not fetch is lost to it.
-                flushed: known.flushed && self.cluster.settings.fetch,
+                flushed: known.cached(settings).flushed,
             }
         };
-        self.cluster.datasets.newest_first().iter().map(sacrifice).collect()
+        newest_first.iter().map(sacrifice).collect()
     }
 
     /// A node has nothing of the dataset any more.
@@ -171,7 +181,12 @@ impl Running {
     /// It leaves all caches.
     pub(super) fn let_go(&mut self, id: DatasetId) {
         let known = self.cluster.datasets.remove(id);
-        self.flushes.removed(id);
+        match known.as_ref().filter(|known| !known.flushed) {
+            Some(known) if self.cluster.datasets.named(&known.catalog.name).is_none() => {
+                self.flushes.lost(&mut self.cluster, id);
+            }
+            _ => self.flushes.removed(id),
+        }
         self.overwritten.remove(&id);
         self.leaving.0.insert(id, self.cluster.nodes().collect());
         self.cluster.send_all(Command::Evict(id));

@@ -1,7 +1,8 @@
-//! Fetch on open: a sealed file that is on another node is brought to where it is opened (DESIGN 4.6). Its holders are
-//! asked first; a holder whose bytes are bad gets its member rebuilt from the set ([`super::mend`]) and is asked again;
-//! then the PFS. If no source is good the program gets EIO, and the dataset is marked failed: but only if every source's
-//! bytes are gone or wrong, not when a cache was full (ENOSPC) or a link broke.
+//! Fetch on open: a sealed file that is on another node is brought to where it is opened (DESIGN
+//! 4.6). Its holders are asked first; a holder whose bytes are bad gets its member rebuilt from the
+//! set ([`super::mend`]) and is asked again; then the PFS. If no source is good the program gets
+//! EIO, and the dataset is marked failed: but only if every source's bytes are gone or wrong, not
+//! when a cache was full (ENOSPC) or a link broke.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +24,8 @@ use crate::job::{Job, JobId, JobResult};
 const RUNNING_MAX: usize = 64;
 /// Times that one fetch has members rebuilt: bytes that go bad again and again are a broken disk.
 const REBUILDS_MAX: u32 = 3;
-/// Times that a fetch for which there should have been room is tried again: who takes it each time has it.
+/// Times that a fetch for which there should have been room is tried again: who takes it each time
+/// has it.
 const SHORTAGES_MAX: u32 = 3;
 
 /// A file and who wants it; ordered, so that runs repeat.
@@ -130,8 +132,9 @@ impl Fetches {
         self.all.insert(key, Fetch { requests: vec![request], ..Fetch::new(file) });
     }
 
-    /// Starts what waits, as far as there is room. `committing`: the dataset is complete on some nodes, and will be on
-    /// all. `round_touches`: the directory round that runs has an operation in that dataset; it may remove it.
+    /// Starts what waits, as far as there is room. `committing`: the dataset is complete on some
+    /// nodes, and will be on all. `round_touches`: the directory round that runs has an operation
+    /// in that dataset; it may remove it.
     pub(super) fn begin(
         &mut self,
         cluster: &mut Cluster,
@@ -201,7 +204,8 @@ impl Fetches {
                 fetch.missed.push(Missed::passing(format!("{host} takes no part in this epoch")));
                 continue;
             };
-            // Also where the asker is the holder: what is there may have been rebuilt since it asked.
+            // Also where the asker is the holder: what is there may have been rebuilt since it
+            // asked.
             let job = Job::Send { file: fetch.file.clone(), size: copy.size, crc: copy.crc, from, to: key.0 };
             let answers = Answers::of(job.nodes());
             let rebuilds = self.mends.rebuilds(fetch.file.id, copy.member);
@@ -305,7 +309,8 @@ impl Fetches {
         if answers.all() {
             let (key, member) = (key.clone(), *member);
             let rebuilt_since = self.mends.rebuilds(fetch.file.id, member) != *rebuilds;
-            // The receiver has checked and installed; whatever the sender says after that does not matter.
+            // The receiver has checked and installed; whatever the sender says after that does not
+            // matter.
             if answers.iter().any(|(node, result)| node == key.0 && result.is_ok()) {
                 self.answer(cluster, &key, 0, "");
             } else {
@@ -368,7 +373,8 @@ impl Fetches {
         {
             let (epoch, name) = (known.catalog.epoch, known.catalog.name.clone());
             let directory = cluster.prefix_of(&name);
-            let stored = StoredDataset { id, epoch, name, directory, usable: true, current: false };
+            let stored =
+                StoredDataset { id, epoch, name, directory, created_us: None, usable: true, current: false };
             cluster.warn(format!("dataset {id}: its copy on the PFS is bad and is marked FAILED"));
             cluster.pfs(PfsTask::MarkFailed(stored));
         }
@@ -377,7 +383,8 @@ impl Fetches {
     }
 }
 
-/// The members that have a file of this path (equal files of several are one name), and their hosts.
+/// The members that have a file of this path (equal files of several are one name), and their
+/// hosts.
 fn copies(catalog: &Catalog, path: &RelPath) -> Vec<(FileCopy, String)> {
     let entries = &catalog.entries;
     let first = entries.partition_point(|entry| entry.path < *path);

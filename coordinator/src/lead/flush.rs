@@ -1,14 +1,14 @@
 //! Flushes, one at a time: begin, members copy, publish (DESIGN 7).
 //!
-//! What is due for the longest time goes first. After a failure a dataset is due again when a growing delay is over, and
-//! others go meanwhile: one that fails every time holds nobody up, and as a new one is due from when it was chosen, new
-//! ones do not hold up a retry either. After some tries the dataset need not stay in the caches for its flush any more, and
-//! it is tried again now and then: a file system that is full for hours has room again some time.
+//! What is due for the longest time goes first. After a failure a dataset is due again when a
+//! growing delay is over, and others go meanwhile: one that fails every time holds nobody up, and
+//! as a new one is due from when it was chosen, new ones do not hold up a retry either. After some
+//! tries the dataset need not stay in the caches for its flush any more, and it is tried again now
+//! and then: a file system that is full for hours has room again some time.
 
 use std::collections::BTreeSet;
 
-use rustix::io::Errno;
-use scrfs::control::Command;
+use scrfs::control::{Command, Reason};
 use scrfs::ids::{DatasetId, NodeRank};
 use scrfs::prefix::PfsTask;
 
@@ -20,13 +20,14 @@ use super::policy::{MS, delay, flush_due};
 const TRIES: u32 = 6;
 /// Between two tries after those.
 const NOW_AND_THEN: u64 = 600_000 * MS;
-/// A flush of which nothing is heard for so long is held up: then those that wait may make room in the caches.
+/// A flush of which nothing is heard for so long is held up: then those that wait may make room in
+/// the caches.
 const HELD_UP: u64 = 900_000 * MS;
 
 #[derive(Debug)]
 enum Step {
     Beginning,
-    Copying(Answers<Result<(), String>>),
+    Copying(Answers<Result<(), Reason>>),
     Publishing,
 }
 
@@ -62,6 +63,9 @@ pub(super) struct Flushes {
     /// What the prefix has is known, or cannot be known.
     surveyed: bool,
     held_up: bool,
+    /// Why flushes fail, as it was told last; the same is not told again until one succeeds, save
+    /// of what is given up. Each dataset's status has it anyway.
+    told: Option<String>,
 }
 
 impl Flushes {
@@ -75,7 +79,8 @@ impl Flushes {
         self.wished.insert(id);
     }
 
-    /// The job is about to end: the newest dataset is wanted on the PFS. What has failed too often is tried now and then anyway.
+    /// The job is about to end: the newest dataset is wanted on the PFS. What has failed too often
+    /// is tried now and then anyway.
     pub(super) fn wish_newest(&mut self, cluster: &Cluster) {
         let newest = cluster.datasets.newest_first().first().map(|known| (known.catalog.id, known.flushed));
         if let Some((id, false)) = newest
@@ -139,7 +144,8 @@ impl Flushes {
         waiting.chain(self.current.iter().map(|flush| flush.id))
     }
 
-    /// It stays in the caches: a flush of it runs, or waits and is not held up without end, or it is not known yet whether one is due.
+    /// It stays in the caches: a flush of it runs, or waits and is not held up without end, or it
+    /// is not known yet whether one is due.
     pub(super) fn busy(&self, id: DatasetId) -> bool {
         let hoped = || self.waiting.iter().any(|waiting| waiting.id == id && waiting.tries < TRIES);
         let waits = || self.wished.contains(&id) || hoped();
@@ -157,7 +163,19 @@ impl Flushes {
         self.current.as_ref().filter(|flush| matches!(flush.step, Step::Publishing)).map(|flush| flush.id)
     }
 
-    /// A program removed it.
+    /// It leaves the caches. Where a flush of it was due and none has failed yet, the nodes are
+    /// told that it failed: so the loss is named in the status and at the job's end.
+    pub(super) fn lost(&mut self, cluster: &mut Cluster, id: DatasetId) {
+        let waits = self.waiting.iter().any(|waiting| waiting.id == id && waiting.tries == 0);
+        let runs = self.current.as_ref().is_some_and(|flush| flush.id == id && flush.tries == 0);
+        if waits || runs || self.wished.contains(&id) {
+            let reason = "room in the caches was short before it was on the PFS".to_owned();
+            cluster.send_all(Command::FlushFailed { id, reason, given_up: true });
+        }
+        self.removed(id);
+    }
+
+    /// A program removed it, or there is a newer generation.
     pub(super) fn removed(&mut self, id: DatasetId) {
         self.wished.remove(&id);
         self.waiting.retain(|waiting| waiting.id != id);
@@ -207,7 +225,7 @@ impl Flushes {
         cluster: &mut Cluster,
         node: NodeRank,
         id: DatasetId,
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     ) -> bool {
         let Some(flush) = self.current.as_mut().filter(|flush| flush.id == id) else { return false };
         let Step::Copying(answers) = &mut flush.step else { return false };
@@ -217,14 +235,10 @@ impl Flushes {
         flush.heard = cluster.now;
         // Also after a failure all are awaited: the next try must not meet this one's writers.
         if answers.all() {
-            let failures: Vec<String> = answers
-                .iter()
-                .filter_map(|(node, result)| {
-                    result.as_ref().err().map(|why| format!("{}: {why}", cluster.host(node)))
-                })
-                .collect();
-            if !failures.is_empty() {
-                self.failed(cluster, id, &failures.join("; "));
+            let failed = answers.iter().filter_map(|(node, result)| Some((node, result.as_ref().err()?)));
+            let reasons = failed.map(|(node, reason)| reason.clone().on(cluster.host(node)));
+            if let Some(reason) = Reason::all(reasons) {
+                self.failed(cluster, id, &reason);
             } else if let Some(known) = cluster.datasets.get(id) {
                 flush.step = Step::Publishing;
                 let task = PfsTask::Publish(Box::new(known.catalog.clone()));
@@ -236,7 +250,8 @@ impl Flushes {
         true
     }
 
-    /// True when the running flush is held up from now on: some datasets need not wait for theirs any more.
+    /// True when the running flush is held up from now on: some datasets need not wait for theirs
+    /// any more.
     pub(super) fn tick(&mut self, cluster: &mut Cluster) -> bool {
         let late = self.current.as_ref().filter(|flush| flush.heard + HELD_UP <= cluster.now);
         let begins = late.is_some() && !self.held_up;
@@ -254,6 +269,7 @@ impl Flushes {
     /// It is in the index.
     pub(super) fn published(&mut self, cluster: &mut Cluster, id: DatasetId) {
         cluster.datasets.flushed(id);
+        self.told = None;
         if cluster.datasets.get(id).is_some() {
             cluster.send_all(Command::MarkFlushed(id));
         }
@@ -263,7 +279,7 @@ impl Flushes {
     }
 
     /// A try failed. False when no such flush runs.
-    pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, reason: &str) -> bool {
+    pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, reason: &Reason) -> bool {
         let Some(flush) = self.current.take_if(|flush| flush.id == id) else { return false };
         let tries = flush.tries.saturating_add(1);
         let given_up = tries >= TRIES;
@@ -271,25 +287,25 @@ impl Flushes {
         self.waiting.push(Waiting { id, tries, due: cluster.now + wait });
         let reason = format!("{reason}{}", remedy(reason));
         cluster.send_all(Command::FlushFailed { id, reason: reason.clone(), given_up });
-        cluster.warn(if given_up {
+        if given_up {
             let minutes = NOW_AND_THEN / (60_000 * MS);
-            format!(
+            cluster.warn(format!(
                 "flush of dataset {id} failed {tries} times, it is tried again every {minutes} minutes; it may leave the \
                  caches for newer ones by then: {reason}"
-            )
-        } else {
-            format!("flush of dataset {id} failed, it will be tried again: {reason}")
-        });
+            ));
+        } else if self.told.as_ref() != Some(&reason) {
+            cluster.warn(format!("flush of dataset {id} failed, it will be tried again: {reason}"));
+            self.told = Some(reason);
+        }
         true
     }
 }
 
 /// What a person can do about a failed flush; nothing where the reason says it.
-fn remedy(reason: &str) -> &'static str {
-    let told = |errno: Errno| reason.contains(&std::io::Error::from(errno).to_string());
-    if told(Errno::NOSPC) || told(Errno::DQUOT) {
+fn remedy(reason: &Reason) -> &'static str {
+    if reason.is_shortage_of_room() {
         "; make room on the parallel file system: remove datasets in the prefix that are not needed"
-    } else if told(Errno::ROFS) || told(Errno::ACCESS) {
+    } else if reason.is_refusal_to_write() {
         "; the job's user must be able to write the prefix (SCR_PREFIX)"
     } else {
         ""
@@ -298,7 +314,8 @@ fn remedy(reason: &str) -> &'static str {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use scrfs::dataset::{Catalog, Layout, Scheme};
+    use rustix::io::Errno;
+    use scrfs::dataset::{Catalog, Layout, Protection, Scheme};
     use scrfs::ids::Epoch;
 
     use super::*;
@@ -314,7 +331,11 @@ pub(super) mod tests {
             created_us: 0,
             user: String::new(),
             job_id: String::new(),
-            layout: Layout { scheme: Scheme::Single, members: Vec::new(), sets: Vec::new() },
+            layout: Layout {
+                protection: Protection::by(Scheme::Single),
+                members: Vec::new(),
+                sets: Vec::new(),
+            },
             entries: Vec::new(),
         }
     }
@@ -358,17 +379,39 @@ pub(super) mod tests {
 
     #[test]
     fn a_full_file_system_has_a_remedy() {
-        for (reason, word) in [
-            ("node1: /p/.scr/flush.4/f: write: No space left on device (os error 28)", "; make room"),
-            ("node1: /p/x: Disk quota exceeded (os error 122)", "; make room"),
-            ("/p: mkdir: Permission denied (os error 13)", "; the job's user"),
-            ("node1: the coordinator is gone", ""),
+        for (errno, word) in [
+            (Some(Errno::NOSPC), "; make room"),
+            (Some(Errno::DQUOT), "; make room"),
+            (Some(Errno::ACCESS), "; the job's user"),
+            (Some(Errno::IO), ""),
+            (None, ""),
         ] {
+            // Whatever a path says.
+            let named = Reason::from("/p/No space left on device (os error 28): flush");
+            let reason = &errno.map_or(named, |errno| Reason::from(errno).on("node1"));
             assert!(
                 remedy(reason).starts_with(word) && remedy(reason).is_empty() == word.is_empty(),
                 "{reason}"
             );
         }
+    }
+
+    #[test]
+    fn why_flushes_fail_is_told_once() {
+        let mut bench = Bench::new();
+        (1..=3).for_each(|id| bench.flushes.wish(DatasetId(id)));
+        let mut fails = |id: u64, reason: &str| {
+            bench.cluster.now += NOW_AND_THEN;
+            bench.flushes.waiting.iter_mut().for_each(|waiting| waiting.due = u64::from(waiting.id.0 != id));
+            bench.step();
+            assert!(bench.flushes.failed(&mut bench.cluster, DatasetId(id), &reason.into()));
+            let outputs = bench.cluster.take_outputs();
+            outputs.iter().filter(|output| matches!(output, Output::Note(..))).count()
+        };
+        assert_eq!([fails(1, "/pfs: full"), fails(1, "/pfs: full"), fails(2, "/pfs: full")], [1, 0, 0]);
+        assert_eq!([fails(2, "/pfs: read-only"), fails(3, "/pfs: read-only")], [1, 0]);
+        let given_up: Vec<usize> = (3..=TRIES).map(|_| fails(1, "/pfs: read-only")).collect();
+        assert_eq!(given_up, [0, 0, 0, 1], "what is given up is told whatever the reason");
     }
 
     #[test]
@@ -409,6 +452,26 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_leaves_the_caches_before_its_turn_is_told() {
+        let mut bench = Bench::new();
+        bench.flushes.wish(DatasetId(1));
+        bench.flushes.wish(DatasetId(2));
+        assert_eq!(bench.step(), ["begin 1"]);
+        bench.flushes.lost(&mut bench.cluster, DatasetId(3));
+        assert!(bench.step().is_empty(), "it was not due");
+        bench.flushes.lost(&mut bench.cluster, DatasetId(2));
+        assert_eq!(bench.step(), ["failed 2 for good"]);
+        bench.end(1);
+        assert_eq!(bench.step(), ["flushed 1"], "2 is tried no more");
+        bench.flushes.wish(DatasetId(3));
+        assert_eq!(bench.step(), ["begin 3"]);
+        bench.flushes.failed(&mut bench.cluster, DatasetId(3), &"full".into());
+        assert_eq!(bench.step(), ["failed 3"]);
+        bench.flushes.lost(&mut bench.cluster, DatasetId(3));
+        assert!(bench.step().is_empty(), "it was told already, with a better reason");
+    }
+
+    #[test]
     fn nothing_begins_before_it_is_known_what_the_prefix_has() {
         let mut bench = Bench::new();
         bench.flushes.surveyed = false;
@@ -425,7 +488,7 @@ pub(super) mod tests {
         bench.flushes.wish(DatasetId(3));
         for tried in 1..=TRIES {
             assert!(bench.step().contains(&"begin 3".to_owned()), "{tried}");
-            bench.flushes.failed(&mut bench.cluster, DatasetId(3), "full");
+            bench.flushes.failed(&mut bench.cluster, DatasetId(3), &"full".into());
             bench.cluster.now += 100_000 * MS;
         }
         assert_eq!(bench.step(), ["failed 3 for good"]);
@@ -434,7 +497,7 @@ pub(super) mod tests {
         assert!(bench.step().is_empty(), "the end of the job does not try without end");
         bench.cluster.now += NOW_AND_THEN;
         assert_eq!(bench.step(), ["begin 3"], "there may be room again");
-        bench.flushes.failed(&mut bench.cluster, DatasetId(3), "full");
+        bench.flushes.failed(&mut bench.cluster, DatasetId(3), &"full".into());
         assert_eq!(bench.step(), ["failed 3 for good"], "whoever waits by now is told, too");
         bench.flushes.wish(DatasetId(3));
         assert!(bench.flushes.busy(DatasetId(3)));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use scrfs::control::Reason;
 use scrfs::ids::NodeRank;
 
 use super::answers::Answers;
@@ -22,7 +23,7 @@ pub(super) struct Jobs {
     running: BTreeMap<JobId, Answers<()>>,
     outputs: Vec<(NodeRank, JobOutput)>,
     /// The first, with its host.
-    failure: Option<String>,
+    failure: Option<Reason>,
 }
 
 /// How far the jobs are.
@@ -31,9 +32,9 @@ pub(super) enum Ended {
     /// Shares are awaited.
     Running,
     /// They are, but one has failed.
-    Failing(String),
+    Failing(Reason),
     /// None is awaited, one had failed.
-    Failed(String),
+    Failed(Reason),
     /// All shares, by the order in which they ended.
     Done(Vec<(NodeRank, JobOutput)>),
 }
@@ -56,8 +57,8 @@ impl Jobs {
         self.running.get_mut(&job)?.answered(node, ())?;
         match result {
             Ok(output) => self.outputs.push((node, output)),
-            Err(reason) => {
-                self.failure.get_or_insert_with(|| format!("{}: {reason}", cluster.host(node)));
+            Err(failure) => {
+                self.failure.get_or_insert_with(|| failure.reason.on(cluster.host(node)));
             }
         }
         let all = self.running.values().all(Answers::all);

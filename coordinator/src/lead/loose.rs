@@ -1,9 +1,10 @@
-//! Pointer files, ordered in rounds (DESIGN 4.7): ask which datasets have begun, store on all nodes, finish.
+//! Pointer files, ordered in rounds (DESIGN 4.7): ask which datasets have begun, store on all
+//! nodes, finish.
 //!
-//! All requests that arrived while a round ran go together into the next one. The answers to the question tell to which
-//! dataset its versions belong: a file that was made before the pointer, on any node, is known by then. When a dataset is
-//! about to be committed, versions that belong to it are bound to its id first, so that whoever has its COMPLETE has
-//! them bound.
+//! All requests that arrived while a round ran go together into the next one. The answers to the
+//! question tell to which dataset its versions belong: a file that was made before the pointer, on
+//! any node, is known by then. When a dataset is about to be committed, versions that belong to it
+//! are bound to its id first, so that whoever has its COMPLETE has them bound.
 
 mod epoch;
 mod rounds;
@@ -47,8 +48,8 @@ pub(super) struct Loose {
     freezing: BTreeMap<DatasetId, u64>,
     /// Datasets that are complete on some nodes perhaps, and not known to be on all.
     pub(super) doubts: Vec<Age>,
-    /// What the caches had when the epoch began, until another dataset is sealed: also what is not listed may be presented
-    /// by a restart.
+    /// What the caches had when the epoch began, until another dataset is sealed: also what is not
+    /// listed may be presented by a restart.
     pub(super) held: Vec<Age>,
     /// A dataset was sealed: branches that were given up do not come back.
     onward: bool,
@@ -169,7 +170,8 @@ impl Loose {
         let frozen = self.freezing.remove(&catalog.id);
         self.freezing.retain(|id, _| *id > catalog.id);
         let known = self.begun.remove(&catalog.name);
-        // Names were removed and no file was made, or nobody knows: it has no versions but those of its name.
+        // Names were removed and no file was made, or nobody knows: it has no versions but those of
+        // its name.
         let begun = frozen.into_iter().chain(known).max().unwrap_or_default();
         let age = age_of(catalog);
         self.sealed.insert(age, begun);

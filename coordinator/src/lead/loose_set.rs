@@ -99,7 +99,8 @@ impl Sets {
         }
     }
 
-    /// Asks for the set of a dataset that was fetched from the prefix. True when it is there, or will not come.
+    /// Asks for the set of a dataset that was fetched from the prefix. True when it is there, or
+    /// will not come.
     pub(super) fn wants(&mut self, cluster: &mut Cluster, stored: &StoredDataset) -> bool {
         let age = Age { epoch: stored.epoch, id: stored.id };
         match &self.read {

@@ -1,5 +1,6 @@
-//! Markers that wait for their seal, in the order in which they were set. With `SCRFS_MARKER_SCOPE=all` a seal begins when
-//! the marker is set on every node that runs the program: until then, or until the seal's time-out, it is gathered here.
+//! Markers that wait for their seal, in the order in which they were set. With
+//! `SCRFS_MARKER_SCOPE=all` a seal begins when the marker is set on every node that runs the
+//! program: until then, or until the seal's time-out, it is gathered here.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -23,7 +24,8 @@ struct Gathering {
 pub(super) struct Markers {
     queue: VecDeque<Vec<u8>>,
     gathering: BTreeMap<Vec<u8>, Gathering>,
-    /// Refusals that a node has yet to answer: what it says of that marker before was said before it heard of them.
+    /// Refusals that a node has yet to answer: what it says of that marker before was said before
+    /// it heard of them.
     refusing: BTreeMap<(NodeRank, Vec<u8>), u32>,
     /// The same of seals that succeeded.
     sealed: BTreeMap<DatasetId, (Vec<u8>, BTreeMap<NodeRank, u32>)>,
@@ -65,7 +67,8 @@ impl Markers {
         self.queue.retain(|queued| queued != name);
     }
 
-    /// Dataset `id` is sealed: tells those whose markers wait. Who wants more than that will say so again.
+    /// Dataset `id` is sealed: tells those whose markers wait. Who wants more than that will say so
+    /// again.
     pub(super) fn succeed(&mut self, cluster: &mut Cluster, id: DatasetId, name: &[u8]) {
         self.end(name);
         let told = self.sealed.entry(id).or_insert_with(|| (name.to_vec(), BTreeMap::new()));
@@ -106,8 +109,8 @@ impl Markers {
         *gathering.nodes.entry(node).or_default() |= everywhere;
     }
 
-    /// Queues `name`, noted before, once something can be done about it: it is set wherever it has to be, or it may be
-    /// that of a sealed dataset that nobody has changed.
+    /// Queues `name`, noted before, once something can be done about it: it is set wherever it has
+    /// to be, or it may be that of a sealed dataset that nobody has changed.
     pub(super) fn queue(&mut self, cluster: &Cluster, name: Vec<u8>) {
         if self.can_begin(cluster, &name) && !self.queue.contains(&name) {
             self.queue.push_back(name);
@@ -158,9 +161,9 @@ impl Markers {
         self.gathering.contains_key(name)
     }
 
-    /// Fails those that were not set everywhere in time, on the nodes that set them: a marker of that name that another
-    /// one sets at this moment is a new try, the first of those that will be gathered for it. `looked_at`: what is being
-    /// looked at now.
+    /// Fails those that were not set everywhere in time, on the nodes that set them: a marker of
+    /// that name that another one sets at this moment is a new try, the first of those that will be
+    /// gathered for it. `looked_at`: what is being looked at now.
     pub(super) fn expire(&mut self, cluster: &mut Cluster, looked_at: Option<&[u8]>) {
         for (name, reason) in self.overdue(cluster, looked_at) {
             let nodes = self.gathering.remove(&name).map(|gathering| gathering.nodes).unwrap_or_default();

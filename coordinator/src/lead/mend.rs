@@ -1,13 +1,16 @@
-//! Bad members rebuilt where they are, while programs run: from the other members of the set, on the holder's own node
-//! (DESIGN 4.6). No place changes, so nothing is committed: until the new files are whole and verified the daemon keeps
-//! what it has, and what it has recorded of the member is true all the time.
+//! Bad members rebuilt where they are, while programs run: from the other members of the set, on
+//! the holder's own node (DESIGN 4.6). No place changes, so nothing is committed: until the new
+//! files are whole and verified the daemon keeps what it has, and what it has recorded of the
+//! member is true all the time.
 //!
-//! One rebuild per member, whoever waits for it. Its dataset is not removed and not evicted meanwhile.
+//! One rebuild per member, whoever waits for it. Its dataset is not removed and not evicted
+//! meanwhile. Others of its set that turn out to be bad meanwhile are rebuilt with it, where the
+//! scheme survives that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::NoRoom;
-use scrfs::dataset::Catalog;
+use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 
 use super::answers::Answers;
@@ -35,16 +38,17 @@ impl Missed {
         Self { reason: reason.into(), bad: true, full: None }
     }
 
-    /// Of the shares of a job that failed: the one that found bad data, else the one that had no room, else the first.
+    /// Of the shares of a job that failed: the one that found bad data, else the one that had no
+    /// room, else the first.
     pub(super) fn of(cluster: &Cluster, answers: &Answers<JobResult>) -> Self {
         let failures = || answers.iter().filter_map(|(node, result)| Some((node, result.as_ref().err()?)));
-        let bad = failures().find(|(_, failure)| failure.bad);
+        let bad = failures().find(|(_, failure)| failure.is_bad());
         let full = || failures().find(|(_, failure)| failure.full.is_some());
         match bad.or_else(full).or_else(|| failures().next()) {
             Some((node, failure)) => {
                 let reason = format!("{}: {failure}", cluster.host(node));
                 let full = failure.full.clone().map(|full| (node, full));
-                Self { reason, bad: failure.bad, full }
+                Self { reason, bad: failure.is_bad(), full }
             }
             None => Self::passing("a share ended without its result"),
         }
@@ -56,8 +60,43 @@ struct Running {
     job: JobId,
     /// The dataset's.
     name: Vec<u8>,
-    target: NodeRank,
+    /// Who takes part, in ring order.
+    set: Vec<SetMember>,
+    /// Positions in `set` of those that are rebuilt, ascending.
+    lost: Vec<u32>,
     answers: Answers<JobResult>,
+}
+
+impl Running {
+    /// Starts the rebuild of these members of a dataset's set.
+    fn start(cluster: &mut Cluster, catalog: Catalog, set: Vec<SetMember>, lost: Vec<u32>) -> Self {
+        let name = catalog.name.clone();
+        let job = Job::Rebuild { catalog: Box::new(catalog), set: set.clone(), lost: lost.clone() };
+        let answers = Answers::of(job.nodes());
+        Self { job: cluster.start(job), name, set, lost, answers }
+    }
+
+    /// The members that are rebuilt, and where.
+    fn targets(&self) -> impl Iterator<Item = &SetMember> {
+        self.lost.iter().filter_map(|at| self.set.get(*at as usize))
+    }
+
+    /// The node has checked and placed the files; whatever a survivor says after that does not
+    /// matter.
+    fn is_placed(&self, node: NodeRank) -> bool {
+        self.answers.iter().any(|(from, result)| from == node && matches!(result, Ok(JobOutput::Part(_))))
+    }
+
+    /// The positions to rebuild when those that were bad are counted as lost, too; `None` where
+    /// there are no such, or too many.
+    fn with_bad(&self, scheme: Scheme) -> Option<Vec<u32>> {
+        let failures = self.answers.iter().filter_map(|(_, result)| result.as_ref().err());
+        let bad: BTreeSet<u32> = failures.flat_map(|failure| failure.bad.iter().copied()).collect();
+        let is_lost = |at: &u32| self.lost.contains(at) || bad.contains(at);
+        let lost: Vec<u32> = (0..).take(self.set.len()).filter(is_lost).collect();
+        let positions: Vec<usize> = lost.iter().map(|at| *at as usize).collect();
+        (lost.len() > self.lost.len() && scheme.survives(self.set.len(), &positions)).then_some(lost)
+    }
 }
 
 /// How far a rebuild is.
@@ -103,13 +142,10 @@ impl Mends {
             return Err(Missed::passing("its dataset is not there any more"));
         };
         let (set, at) = plan(cluster, &known.catalog, member)?;
-        let (name, target) = (known.catalog.name.clone(), set[at].node);
-        let lost = u32::try_from(at).unwrap_or(u32::MAX);
-        let job = Job::Rebuild { catalog: Box::new(known.catalog.clone()), set, lost };
-        let answers = Answers::of(job.nodes());
-        let job = cluster.start(job);
+        let catalog = known.catalog.clone();
+        let running = Running::start(cluster, catalog, set, vec![at]);
         cluster.log(format!("member {member} of dataset {id} is bad and is being rebuilt from its set"));
-        self.running.insert((id, member), Running { job, name, target, answers });
+        self.running.insert((id, member), running);
         Ok(())
     }
 
@@ -123,16 +159,27 @@ impl Mends {
         if !running.answers.all() {
             return Some(Mending::Running);
         }
-        let Running { target, answers, .. } = self.running.remove(&key)?;
+        let running = self.running.remove(&key)?;
         let (id, member) = key;
-        // It has checked and placed the files; whatever a survivor says after that does not matter.
-        let placed =
-            answers.iter().any(|(node, result)| node == target && matches!(result, Ok(JobOutput::Part(_))));
-        let result = if placed { Ok(()) } else { Err(Missed::of(cluster, &answers)) };
-        let host = cluster.host(target).to_owned();
-        if placed {
-            *self.rebuilt.entry(key).or_default() += 1;
+        let target = running.targets().find(|target| target.member == member)?.node;
+        if !running.is_placed(target)
+            && let Some(known) = cluster.datasets.any(id)
+            && let Some(lost) = running.with_bad(known.catalog.layout.scheme())
+        {
+            let catalog = known.catalog.clone();
+            let running = Running::start(cluster, catalog, running.set, lost);
+            let members: Vec<String> = running.targets().map(|target| target.member.to_string()).collect();
+            let members = members.join(", ");
+            cluster.log(format!("members {members} of dataset {id} are bad and are being rebuilt together"));
+            self.running.insert(key, running);
+            return Some(Mending::Running);
         }
+        for placed in running.targets().filter(|target| running.is_placed(target.node)) {
+            *self.rebuilt.entry((id, placed.member)).or_default() += 1;
+        }
+        let result =
+            if running.is_placed(target) { Ok(()) } else { Err(Missed::of(cluster, &running.answers)) };
+        let host = cluster.host(target).to_owned();
         match &result {
             Ok(()) => cluster.warn(format!(
                 "member {member} of dataset {id} was bad on {host} and is rebuilt from its set"
@@ -171,12 +218,13 @@ impl Mends {
     }
 }
 
-/// Who takes part in the rebuild of `member` on its own node, in ring order, and where in that the member is.
-fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<SetMember>, usize), Missed> {
+/// Who takes part in the rebuild of `member` on its own node, in ring order, and where in that the
+/// member is.
+fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<SetMember>, u32), Missed> {
     let layout = &catalog.layout;
     let found = layout.sets.iter().find_map(|set| Some((set, set.iter().position(|m| *m == member)?)));
     let Some((set, at)) = found else { return Err(Missed::bad("it is in no set")) };
-    if !layout.scheme.survives(set.len(), &[at]) {
+    if !layout.scheme().survives(set.len(), &[at]) {
         return Err(Missed::bad("its set cannot give a member back"));
     }
     let mut nodes = Vec::with_capacity(set.len());
@@ -187,5 +235,5 @@ fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<Set
         };
         nodes.push(set_member(catalog, *member, node));
     }
-    Ok((nodes, at))
+    Ok((nodes, u32::try_from(at).unwrap_or(u32::MAX)))
 }

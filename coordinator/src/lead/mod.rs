@@ -1,9 +1,10 @@
-//! The lead: orders directory operations, drives seals, flushes and recovery. A state machine: inputs in, outputs out;
-//! no file, socket, clock, thread or MPI.
+//! The lead: orders directory operations, drives seals, flushes and recovery. A state machine:
+//! inputs in, outputs out; no file, socket, clock, thread or MPI.
 //!
-//! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with `rebuild` and `refetch`)
-//! until programs are served, then `directories`, `seal`, `flush`, `fetch` (with `mend`) and `loose` side by side. [`Lead`] hands each input to
-//! the machine that awaits it; what nobody awaits is ignored with a note, never trusted.
+//! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with
+//! `rebuild` and `refetch`) until programs are served, then `directories`, `seal`, `flush`, `fetch`
+//! (with `mend`) and `loose` side by side. [`Lead`] hands each input to the machine that awaits it;
+//! what nobody awaits is ignored with a note, never trusted.
 
 mod advice;
 mod answers;
@@ -56,7 +57,8 @@ use self::seal::Seals;
 use self::settle::Settle;
 use crate::job::{Job, JobId, JobResult};
 
-/// A PFS that does not say what it has keeps seals and restarts waiting no longer than this, microseconds.
+/// A PFS that does not say what it has keeps seals and restarts waiting no longer than this,
+/// microseconds.
 const SURVEY_LIMIT: u64 = 30_000 * MS;
 
 /// What the lead is told.
@@ -68,6 +70,8 @@ pub enum Input {
         epoch: Epoch,
         /// Host names by rank.
         hosts: Vec<String>,
+        /// Of which failure groups they are.
+        groups: crate::groups::FailureGroups,
         /// How it starts.
         start: Start,
         /// The job's settings.
@@ -79,7 +83,8 @@ pub enum Input {
     Job(NodeRank, JobId, JobResult),
     /// A PFS task ended.
     Pfs(PfsOutcome),
-    /// Time passed: microseconds since 1970, never going back. Also before `Begin`; about every 100 ms.
+    /// Time passed: microseconds since 1970, never going back. Also before `Begin`; about every 100
+    /// ms.
     Now(u64),
 }
 
@@ -92,7 +97,8 @@ pub enum Output {
     Start(JobId, Job),
     /// To the PFS worker; one at a time, in order.
     Pfs(PfsTask),
-    /// The mounts present their dataset, programs may start (the name of current, if any): scrfs-run waits for this.
+    /// The mounts present their dataset, programs may start (the name of current, if any):
+    /// scrfs-run waits for this.
     Ready(Option<Vec<u8>>),
     /// A halt condition is due, for this reason: scrfs-run ends the program.
     Halt(String),
@@ -137,9 +143,9 @@ impl Lead {
                 self.now = self.now.max(now);
                 epoch.as_mut().map(|running| running.tick(self.now)).unwrap_or_default()
             }
-            (Input::Begin { epoch, hosts, start, settings }, slot @ None) => {
-                let running = Running::begin(Cluster::new(epoch, hosts, *settings, self.now), start);
-                slot.insert(Box::new(running)).cluster.take_outputs()
+            (Input::Begin { epoch, hosts, groups, start, settings }, slot @ None) => {
+                let cluster = Cluster::new(epoch, hosts, *settings, self.now).of_groups(groups);
+                slot.insert(Box::new(Running::begin(cluster, start))).cluster.take_outputs()
             }
             (input, Some(running)) => running.step(input),
             (input, None) => vec![Output::Note(Severity::Info, format!("before the epoch began: {input:?}"))],
@@ -507,7 +513,8 @@ impl Running {
         }
     }
 
-    /// Everything that is presented is found: when every node has what goes with it, it is presented.
+    /// Everything that is presented is found: when every node has what goes with it, it is
+    /// presented.
     fn present(&mut self) {
         let Phase::Recovering(recover) = &mut self.phase else { return };
         let Some(found) = recover.found() else { return };

@@ -1,4 +1,5 @@
-//! Choices without state: which datasets may go, which are due for a flush, how long to wait before trying again.
+//! Choices without state: which datasets may go, which are due for a flush, how long to wait before
+//! trying again.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +15,67 @@ pub(super) fn delay(tries: u32, first: u64, longest: u64) -> u64 {
     first.saturating_mul(1 << tries.saturating_sub(1).min(20)).min(longest)
 }
 
-/// A flush of `id` is due when a multiple of `every` lies in (`last`, `id`], where `last` is the highest id that is on
-/// the PFS or on its way. Ids that failed seals have used up do not shift it, and what could not be flushed leaves the
-/// next dataset due.
+/// A flush of `id` is due when a multiple of `every` lies in (`last`, `id`], where `last` is the
+/// highest id that is on the PFS or on its way. Ids that failed seals have used up do not shift it,
+/// and what could not be flushed leaves the next dataset due.
 pub(super) fn flush_due(id: DatasetId, last: u64, every: u32) -> bool {
     every > 0 && id.0 / u64::from(every) > last / u64::from(every)
 }
 
-/// Which datasets the caches keep (DESIGN 5: `SCR_CACHE_SIZE` and `SCRFS_CACHE_BYTES` count sealed datasets). Asked from
-/// the newest on; that one is always kept.
-#[derive(Debug, Clone, Default)]
+/// A sealed dataset as the rules see it that say which ones the caches keep.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cached<'a> {
+    pub(super) id: DatasetId,
+    pub(super) layout: &'a Layout,
+    /// It is on the PFS, from where a restart fetches it.
+    pub(super) flushed: bool,
+}
+
+/// Of datasets, newest first, the one that newer ones do not take the place of, though they may be
+/// enough: the newest that survives the loss of a node, if it is nowhere else and nothing protects
+/// those that are newer (DESIGN 5). Whoever keeps one dataset only has chosen.
+pub(super) fn guard<'a>(
+    mut newest_first: impl Iterator<Item = Cached<'a>>,
+    settings: &Settings,
+) -> Option<Cached<'a>> {
+    newest_first.next().filter(|newest| !newest.layout.is_redundant())?;
+    let guard = newest_first.find(|cached| cached.layout.is_redundant());
+    guard.filter(|guard| settings.cache_size > 1 && !guard.flushed)
+}
+
+/// Which datasets the caches keep (DESIGN 5: `SCR_CACHE_SIZE` and `SCRFS_CACHE_BYTES` count sealed
+/// datasets). Asked from the newest on; that one is always kept, and so is the guard.
+#[derive(Debug, Clone)]
 pub(super) struct Kept {
+    guard: Option<DatasetId>,
     count: u32,
     /// By host.
     bytes: BTreeMap<String, u64>,
+    /// One was asked for.
+    begun: bool,
     /// What is older than one that does not fit goes before it.
     full: bool,
 }
 
 impl Kept {
+    /// The guard has its place before all others.
+    pub(super) fn with(guard: Option<Cached<'_>>, settings: &Settings) -> Self {
+        let counted = guard.filter(|_| settings.cache_bytes > 0);
+        let by_host = counted.map(|guard| guard.layout.bytes_by_host()).unwrap_or_default();
+        Self {
+            guard: guard.map(|guard| guard.id),
+            count: u32::from(guard.is_some()),
+            bytes: by_host.into_iter().map(|(host, bytes)| (host.to_owned(), bytes)).collect(),
+            begun: false,
+            full: false,
+        }
+    }
+
     /// Is there a place for the next older one, and room on every node?
-    pub(super) fn takes(&mut self, layout: &Layout, settings: &Settings) -> bool {
+    pub(super) fn takes(&mut self, id: DatasetId, layout: &Layout, settings: &Settings) -> bool {
+        if self.guard == Some(id) {
+            return true;
+        }
         let mut over = false;
         if settings.cache_bytes > 0 && !self.full {
             for (host, bytes) in layout.bytes_by_host() {
@@ -43,7 +84,8 @@ impl Kept {
                 over |= *sum > settings.cache_bytes;
             }
         }
-        self.full |= self.count >= settings.cache_size.max(1) || (over && self.count > 0);
+        let is_newest = !std::mem::replace(&mut self.begun, true);
+        self.full |= !is_newest && (over || self.count >= settings.cache_size.max(1));
         self.count += u32::from(!self.full);
         !self.full
     }
@@ -53,19 +95,23 @@ impl Kept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Evictable {
     pub(super) id: DatasetId,
+    /// There is a place for it.
+    pub(super) kept: bool,
     /// A flush runs or waits.
     pub(super) busy: bool,
 }
 
-/// Which of the datasets (newest first, all recorded COMPLETE everywhere) go: those beyond the first `kept`, and never the
-/// newest. One that is being flushed, or of which a flush is still due, goes later.
-pub(super) fn evictions(newest_first: &[Evictable], kept: usize) -> Vec<DatasetId> {
-    newest_first.iter().skip(kept.max(1)).filter(|dataset| !dataset.busy).map(|dataset| dataset.id).collect()
+/// Which of the datasets (newest first, all recorded COMPLETE everywhere) go: those that are not
+/// kept, and never the newest. One that is being flushed, or of which a flush is still due, goes
+/// later.
+pub(super) fn evictions(newest_first: &[Evictable]) -> Vec<DatasetId> {
+    let goes = |dataset: &&Evictable| !dataset.kept && !dataset.busy;
+    newest_first.iter().skip(1).filter(goes).map(|dataset| dataset.id).collect()
 }
 
-/// Which of the datasets (newest first, all recorded COMPLETE everywhere) goes as a node's cache has no room: the oldest;
-/// one that is being flushed only if no other can; the newest only if it is on the PFS, or if it `may_be_lost`: no more
-/// than one was to be kept, and the next one begins.
+/// Which of the datasets (newest first, all recorded COMPLETE everywhere) goes as a node's cache
+/// has no room: the oldest; one that is being flushed only if no other can; the newest only if it
+/// is on the PFS, or if it `may_be_lost`: no more than one was to be kept, and the next one begins.
 pub(super) fn sacrifice(newest_first: &[Sacrifice], may_be_lost: bool) -> Option<DatasetId> {
     let (newest, older) = newest_first.split_first()?;
     let older = || older.iter().rev().filter(|dataset| !dataset.needed);
@@ -73,9 +119,9 @@ pub(super) fn sacrifice(newest_first: &[Sacrifice], may_be_lost: bool) -> Option
     older().find(|dataset| !dataset.flushing).or_else(|| older().next()).or(newest).map(|dataset| dataset.id)
 }
 
-/// Which of the datasets go so that `short` more bytes are free on a node, where `held` says what would be free without
-/// each: the same ones in the same order, but none that is not needed for it. None goes if all that may would not be
-/// enough: how many bytes they are then.
+/// Which of the datasets go so that `short` more bytes are free on a node, where `held` says what
+/// would be free without each: the same ones in the same order, but none that is not needed for it.
+/// None goes if all that may would not be enough: how many bytes they are then.
 pub(super) fn sacrifices(
     mut newest_first: Vec<Sacrifice>,
     short: u64,
@@ -117,6 +163,9 @@ pub(super) struct Sacrifice {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::dataset::{MemberPlace, Protection, Scheme};
+    use scrfs::ids::Member;
+
     use super::*;
 
     #[test]
@@ -137,32 +186,66 @@ mod tests {
 
     #[test]
     fn the_newest_stay_and_a_flush_keeps() {
-        let of = |ids: &[(u64, bool)]| -> Vec<Evictable> {
-            ids.iter().map(|&(id, busy)| Evictable { id: DatasetId(id), busy }).collect()
+        let of = |ids: &[(u64, bool, bool)]| -> Vec<Evictable> {
+            ids.iter().map(|&(id, kept, busy)| Evictable { id: DatasetId(id), kept, busy }).collect()
         };
-        assert_eq!(evictions(&of(&[(3, false), (2, false), (1, false)]), 2), [DatasetId(1)]);
-        assert_eq!(evictions(&of(&[(3, false), (2, false), (1, true)]), 2), []);
-        assert_eq!(evictions(&of(&[(3, false), (2, true), (1, false)]), 1), [DatasetId(1)]);
-        assert_eq!(evictions(&of(&[(3, false)]), 0), []);
+        assert_eq!(evictions(&of(&[(3, true, false), (2, true, false), (1, false, false)])), [DatasetId(1)]);
+        assert_eq!(evictions(&of(&[(3, true, false), (2, true, false), (1, false, true)])), []);
+        assert_eq!(evictions(&of(&[(3, true, false), (2, false, true), (1, false, false)])), [DatasetId(1)]);
+        assert_eq!(evictions(&of(&[(3, false, false)])), []);
+    }
+
+    fn layout(scheme: Scheme, bytes: &[u64]) -> Layout {
+        let place = |(at, &bytes)| MemberPlace { host: format!("n{at}"), files: 1, bytes, taken: None };
+        Layout {
+            protection: Protection::by(scheme),
+            members: (0..).zip(bytes).map(place).collect::<Vec<_>>(),
+            sets: vec![(0..).map(Member).take(bytes.len()).collect()],
+        }
+    }
+
+    #[test]
+    fn the_newest_protected_one_stays_when_newer_ones_are_not_protected() {
+        // Newest first: x XOR, s SINGLE, X XOR and on the PFS.
+        let kept = |cache_size, all: &str| -> String {
+            let settings = Settings { cache_size, ..crate::settings::tests::settings() };
+            let scheme = |c: char| if c == 's' { Scheme::Single } else { Scheme::Xor };
+            let layouts: Vec<Layout> = all.chars().map(|c| layout(scheme(c), &[1, 1])).collect();
+            let cached = || {
+                let numbered = (1..).map(DatasetId).zip(layouts.iter().zip(all.chars()));
+                numbered.map(|(id, (layout, c))| Cached { id, layout, flushed: c == 'X' })
+            };
+            let mut kept = Kept::with(guard(cached(), &settings), &settings);
+            cached().filter(|cached| kept.takes(cached.id, cached.layout, &settings)).fold(
+                String::new(),
+                |mut ids, cached| {
+                    ids.push_str(&cached.id.to_string());
+                    ids
+                },
+            )
+        };
+        for (cache_size, all, ids) in [
+            (2, "xxx", "12"),
+            (2, "sxx", "12"),
+            (2, "ssx", "13"),
+            (2, "sssxx", "14"),
+            (3, "sssxx", "124"),
+            (2, "sss", "12"),
+            (2, "ssXx", "12"),
+            (1, "ssx", "1"),
+            (2, "xssx", "12"),
+        ] {
+            assert_eq!(kept(cache_size, all), ids, "{cache_size} of {all}");
+        }
     }
 
     #[test]
     fn places_and_bytes_are_counted_from_the_newest_on() {
-        use scrfs::dataset::{MemberPlace, Scheme};
-        use scrfs::ids::Member;
-
-        let layout = |bytes: &[u64]| Layout {
-            scheme: Scheme::Single,
-            members: (0..)
-                .zip(bytes)
-                .map(|(at, &bytes)| MemberPlace { host: format!("n{at}"), files: 1, bytes, taken: None })
-                .collect(),
-            sets: vec![(0..).map(Member).take(bytes.len()).collect()],
-        };
         let kept = |cache_size, cache_bytes, newest_first: &[&[u64]]| {
             let settings = Settings { cache_size, cache_bytes, ..crate::settings::tests::settings() };
-            let mut kept = Kept::default();
-            newest_first.iter().map(|bytes| kept.takes(&layout(bytes), &settings)).collect::<Vec<_>>()
+            let mut kept = Kept::with(None, &settings);
+            let of = |bytes: &&[u64]| kept.takes(DatasetId(1), &layout(Scheme::Single, bytes), &settings);
+            newest_first.iter().map(of).collect::<Vec<_>>()
         };
         let three: &[&[u64]] = &[&[5, 1], &[5, 9], &[1, 1]];
         assert_eq!(kept(2, 0, three), [true, true, false]);

@@ -47,11 +47,11 @@ impl Running {
             }
             PfsOutcome::Failed(task, failure) => match task {
                 PfsTask::Survey => {
-                    self.no_survey(&failure.reason);
+                    self.no_survey(failure.reason.words());
                     true
                 }
                 PfsTask::Halt { sealed } => {
-                    self.advice.halt(cluster.now, Err(sealed));
+                    self.advice.unread(cluster, sealed, failure.reason.words());
                     true
                 }
                 PfsTask::Post { text, .. } => {
@@ -67,11 +67,11 @@ impl Running {
                     if failure.cause == PfsCause::Damaged {
                         cluster.pfs(PfsTask::MarkFailed(stored.clone()));
                     }
-                    self.stored(&stored, Err(&failure.reason));
+                    self.stored(&stored, Err(failure.reason.words()));
                     true
                 }
                 PfsTask::PutLoose(set) => {
-                    self.loose.sets.failed(cluster, set.age, &failure.reason);
+                    self.loose.sets.failed(cluster, set.age, failure.reason.words());
                     true
                 }
                 PfsTask::ReadLoose(age) => {
@@ -133,7 +133,7 @@ impl Running {
         let Survey::Known(stored) = &self.survey else { return };
         for dataset in stored.iter().filter(|dataset| dataset.usable) {
             let known = self.cluster.datasets.any(dataset.id);
-            if known.is_some_and(|known| !known.flushed && known.catalog.epoch == dataset.epoch) {
+            if known.is_some_and(|known| !known.flushed && dataset.is(&known.catalog)) {
                 self.cluster.datasets.flushed(dataset.id);
                 self.cluster.send_all(Command::MarkFlushed(dataset.id));
             }
@@ -154,30 +154,7 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings {
-            prefix: b"/pfs".to_vec(),
-            user: "u".to_owned(),
-            job_id: "j".to_owned(),
-            checkpoint_path: None,
-            coordinator_wait_ms: 0,
-            seal_timeout_ms: 0,
-            cache_size: 2,
-            cache_bytes: 0,
-            scheme: scrfs::dataset::Scheme::Xor,
-            set_size: 8,
-            hop_distance: 1,
-            enable: true,
-            flush_every: 0,
-            fetch: true,
-            distribute: true,
-            list_max: 10,
-            block_bytes: 1,
-            sealing: scrfs::control::SealRules::default(),
-            loose: scrfs::control::LooseRules::default(),
-            restart: scrfs::control::RestartRules::default(),
-            advice: scrfs::control::AdviceRules::default(),
-            stores: Vec::new(),
-        }
+        Settings { flush_every: 0, ..crate::settings::tests::settings() }
     }
 
     /// A restart that did not wait would go on from an older dataset, or from nothing.
@@ -185,7 +162,8 @@ mod tests {
     fn a_survey_that_rebuilds_what_was_scavenged_is_waited_for_as_long_as_it_goes_on() {
         let mut lead = Lead::new();
         let (hosts, settings) = (vec!["n0".to_owned()], Box::new(settings()));
-        lead.step(Input::Begin { epoch: Epoch(2), hosts, start: Start::Restart, settings });
+        let groups = crate::groups::FailureGroups::default();
+        lead.step(Input::Begin { epoch: Epoch(2), hosts, groups, start: Start::Restart, settings });
         let unknown = |output: &Output| match output {
             Output::Note(Severity::Warning, text) => text.contains("not known"),
             _ => false,

@@ -1,9 +1,9 @@
-//! Restart: one candidate from the caches. Its catalog is read, what nodes hold of it is verified, lost members are
-//! rebuilt, and the catalog with the new places is committed on all nodes.
+//! Restart: one candidate from the caches. Its catalog is read, what nodes hold of it is verified,
+//! lost members are rebuilt, and the catalog with the new places is committed on all nodes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use scrfs::control::Command;
+use scrfs::control::{Command, Reason};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 
@@ -19,7 +19,7 @@ use crate::job::{Job, SetMember};
 const COMMIT_TRIES: u32 = 5;
 
 /// Members and what a node has verified of each.
-type Verified = Vec<(Member, Result<(), String>)>;
+type Verified = Vec<(Member, Result<(), Reason>)>;
 
 /// How far a candidate is.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) enum Recovered {
     Running,
     /// Complete on every node.
     Done(Box<Catalog>),
-    Failed(String),
+    Failed(Reason),
 }
 
 #[derive(Debug)]
@@ -96,8 +96,8 @@ impl Rebuild {
         Some(self.read(cluster))
     }
 
-    /// All revisions are read: the highest counts; members held under it, or under one that means the same, are
-    /// verified.
+    /// All revisions are read: the highest counts; members held under it, or under one that means
+    /// the same, are verified.
     fn read(&mut self, cluster: &mut Cluster) -> Recovered {
         let Step::Reading(revisions) = &mut self.step else { return Recovered::Running };
         let mut catalogs: BTreeMap<u32, Catalog> = BTreeMap::new();
@@ -107,7 +107,7 @@ impl Rebuild {
             }
         }
         let Some((highest, newest)) = catalogs.pop_last() else {
-            return Recovered::Failed("no node can give its catalog".to_owned());
+            return Recovered::Failed("no node can give its catalog".into());
         };
         for (node, holding) in self.held.complete() {
             let means_the_same = holding.revision == highest
@@ -159,15 +159,15 @@ impl Rebuild {
     }
 
     /// Each set can give its lost members back.
-    fn recoverable(&self, places: &BTreeMap<Member, NodeRank>) -> Result<(), String> {
-        let Some(catalog) = &self.catalog else { return Err("no catalog".to_owned()) };
+    fn recoverable(&self, places: &BTreeMap<Member, NodeRank>) -> Result<(), Reason> {
+        let Some(catalog) = &self.catalog else { return Err("no catalog".into()) };
         for set in &catalog.layout.sets {
             let lost: Vec<usize> = (0..set.len()).filter(|at| !places.contains_key(&set[*at])).collect();
-            let survives = catalog.layout.scheme.survives(set.len(), &lost);
+            let survives = catalog.layout.scheme().survives(set.len(), &lost);
             if !survives && lost.iter().any(|at| has_files(catalog, set[*at])) {
                 let members: Vec<String> = lost.iter().map(|at| set[*at].to_string()).collect();
                 let (lost, of) = (members.join(", "), set.len());
-                return Err(format!("members {lost} of a set of {of} are lost, more than it rebuilds"));
+                return Err(format!("members {lost} of a set of {of} are lost, more than it rebuilds").into());
             }
         }
         Ok(())
@@ -229,7 +229,7 @@ impl Rebuild {
 
     /// Starts the rebuild of each lost member, each onto a node that is chosen for it.
     fn rebuild(&mut self, cluster: &mut Cluster, mut places: BTreeMap<Member, NodeRank>) -> Recovered {
-        let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".to_owned()) };
+        let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
         let held = places.clone();
         for set in &catalog.layout.sets {
             for member in set {
@@ -239,27 +239,32 @@ impl Rebuild {
                 }
             }
         }
-        let mut jobs = Jobs::default();
+        let (mut jobs, mut rebuilt) = (Jobs::default(), Vec::new());
         for set in &catalog.layout.sets {
             let lost: Vec<usize> = (0..set.len()).filter(|at| !held.contains_key(&set[*at])).collect();
-            if !catalog.layout.scheme.survives(set.len(), &lost) {
-                // Members without files: nothing of them is lost, but what they protected has one guard less.
+            if !catalog.layout.scheme().survives(set.len(), &lost) {
+                // Members without files: nothing of them is lost, but what they protected has one
+                // guard less.
                 cluster
                     .warn(format!("dataset {}: redundancy data of members without files is lost", self.id));
                 continue;
             }
-            for at in lost {
-                let job = Job::Rebuild {
-                    catalog: Box::new(catalog.clone()),
-                    set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
-                    lost: u32::try_from(at).unwrap_or(u32::MAX),
-                };
-                jobs.start(cluster, job);
+            if lost.is_empty() {
+                continue;
             }
+            rebuilt.extend(lost.iter().map(|at| set[*at]));
+            let job = Job::Rebuild {
+                catalog: Box::new(catalog.clone()),
+                set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
+                lost: lost.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
+            };
+            jobs.start(cluster, job);
         }
         if jobs.is_empty() {
             return self.commit(cluster, &places);
         }
+        let text = told(cluster, catalog, &rebuilt, &places);
+        cluster.note(text);
         self.step = Step::Rebuilding(jobs, places);
         Recovered::Running
     }
@@ -268,7 +273,8 @@ impl Rebuild {
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
         let Step::Rebuilding(jobs, places) = &mut self.step else { return None };
         Some(match jobs.ended(cluster, share)? {
-            // Also after a failure all are awaited: no share may write behind the next candidate's back.
+            // Also after a failure all are awaited: no share may write behind the next candidate's
+            // back.
             Ended::Running | Ended::Failing(_) => Recovered::Running,
             Ended::Failed(reason) => Recovered::Failed(reason),
             Ended::Done(_) => {
@@ -278,10 +284,11 @@ impl Rebuild {
         })
     }
 
-    /// The catalog with the new places, to all; nothing when no place has changed and every node has it.
+    /// The catalog with the new places, to all; nothing when no place has changed and every node
+    /// has it.
     fn commit(&mut self, cluster: &mut Cluster, places: &BTreeMap<Member, NodeRank>) -> Recovered {
         let Some(mut catalog) = self.catalog.take() else {
-            return Recovered::Failed("no catalog".to_owned());
+            return Recovered::Failed("no catalog".into());
         };
         let mut moved = false;
         for (member, place) in (0..).map(Member).zip(&mut catalog.layout.members) {
@@ -310,15 +317,15 @@ impl Rebuild {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     ) -> Option<Recovered> {
         let Step::Committing(committing) = &mut self.step else { return None };
         let failure = result.as_ref().err().cloned();
         Some(match committing.committed(cluster, node, result)? {
             Committed::Done => Recovered::Done(committing.catalog.clone()),
             _ if committing.tries() >= COMMIT_TRIES => {
-                let reason = failure.unwrap_or_default();
-                Recovered::Failed(format!("{} cannot record it: {reason}", cluster.host(node)))
+                let reason = failure.map_or_else(String::new, |reason: Reason| format!(": {reason}"));
+                Recovered::Failed(format!("{} cannot record it{reason}", cluster.host(node)).into())
             }
             _ => Recovered::Running,
         })
@@ -329,6 +336,33 @@ impl Rebuild {
             committing.tick(cluster);
         }
     }
+}
+
+/// Members named when some are rebuilt; of more, only their number is told.
+const TOLD_MAX: usize = 16;
+
+/// Which members of a dataset are rebuilt, whose they were, and where they are now.
+fn told(
+    cluster: &Cluster,
+    catalog: &Catalog,
+    rebuilt: &[Member],
+    places: &BTreeMap<Member, NodeRank>,
+) -> String {
+    let one = |member: &Member| {
+        let had = catalog.layout.members.get(member.0 as usize).map_or("?", |place| place.host.as_str());
+        let has = places.get(member).map_or("?", |node| cluster.host(*node));
+        if had == has { format!("{member} on {had}") } else { format!("{member} of {had} on {has}") }
+    };
+    let mut members: Vec<String> = rebuilt.iter().take(TOLD_MAX).map(one).collect();
+    if rebuilt.len() > TOLD_MAX {
+        members.push(format!("{} more", rebuilt.len() - TOLD_MAX));
+    }
+    let name = String::from_utf8_lossy(&catalog.name);
+    format!(
+        "{name} (dataset {}): members that are not on their nodes are rebuilt from the others: {}",
+        catalog.id,
+        members.join(", ")
+    )
 }
 
 fn has_files(catalog: &Catalog, member: Member) -> bool {
@@ -343,8 +377,10 @@ pub(super) fn set_member(catalog: &Catalog, member: Member, node: NodeRank) -> S
     SetMember { member, node, sizes: catalog.files_of(member).map(|(entry, _)| size(entry)).collect() }
 }
 
-/// Where a lost member goes: the node that had it, if that holds none now; else a node that holds none, one that never
-/// had a part in the dataset first; else the one with the fewest, not of the same set if there is a choice.
+/// Where a lost member goes: to a node that holds none, of these to one of a failure group that its
+/// set has no member in, then to the node that had it, then to one that never had a part in the
+/// dataset. Where all hold some: to one that is not of the same set, then not of a group of it,
+/// then to the one with the fewest.
 fn target(
     cluster: &Cluster,
     catalog: &Catalog,
@@ -354,7 +390,15 @@ fn target(
 ) -> NodeRank {
     let home = catalog.layout.members.get(lost.0 as usize).and_then(|place| cluster.rank_of(&place.host));
     let members_on = |node: NodeRank| places.values().filter(|place| **place == node).count();
-    let in_set = |node: NodeRank| set.iter().any(|member| places.get(member) == Some(&node));
+    let groups = cluster.groups_of(&catalog.layout.protection);
+    let group = |node: NodeRank| groups.get(node.0 as usize);
+    let with_set: BTreeSet<_> = set
+        .iter()
+        .filter(|&&member| member != lost)
+        .filter_map(|member| places.get(member))
+        .copied()
+        .collect();
+    let with_group: BTreeSet<_> = with_set.iter().map(|&node| group(node)).collect();
     let had_part = |node: NodeRank| {
         let host = cluster.host(node);
         catalog.layout.members.iter().any(|place| place.host == host)
@@ -363,44 +407,21 @@ fn target(
         .nodes()
         .min_by_key(|&node| {
             let count = members_on(node);
-            (count > 0, in_set(node), count, Some(node) != home, had_part(node), node)
+            let in_group = with_group.contains(&group(node));
+            (count > 0, with_set.contains(&node), in_group, count, Some(node) != home, had_part(node), node)
         })
         .unwrap_or(NodeRank(0))
 }
 
 #[cfg(test)]
 mod tests {
-    use scrfs::control::Settings;
-    use scrfs::dataset::{Layout, MemberPlace, Scheme};
+    use scrfs::dataset::{Layout, MemberPlace, Protection, Scheme};
     use scrfs::ids::Epoch;
 
     use super::*;
 
     fn cluster(hosts: &[&str]) -> Cluster {
-        let settings = Settings {
-            prefix: b"/pfs".to_vec(),
-            user: "u".to_owned(),
-            job_id: "j".to_owned(),
-            checkpoint_path: None,
-            coordinator_wait_ms: 0,
-            seal_timeout_ms: 0,
-            cache_size: 2,
-            cache_bytes: 0,
-            scheme: Scheme::Xor,
-            set_size: 8,
-            hop_distance: 1,
-            enable: true,
-            flush_every: 0,
-            fetch: true,
-            distribute: true,
-            list_max: 10,
-            block_bytes: 1,
-            sealing: scrfs::control::SealRules::default(),
-            loose: scrfs::control::LooseRules::default(),
-            restart: scrfs::control::RestartRules::default(),
-            advice: scrfs::control::AdviceRules::default(),
-            stores: Vec::new(),
-        };
+        let settings = crate::settings::tests::settings();
         Cluster::new(Epoch(2), hosts.iter().map(|host| (*host).to_owned()).collect(), settings, 0)
     }
 
@@ -415,7 +436,7 @@ mod tests {
             user: String::new(),
             job_id: String::new(),
             layout: Layout {
-                scheme: Scheme::Xor,
+                protection: Protection::by(Scheme::Xor),
                 members: hosts.iter().map(place).collect(),
                 sets: sets.iter().map(|set| set.iter().copied().map(Member).collect()).collect(),
             },
@@ -455,5 +476,25 @@ mod tests {
             let set = catalog.layout.sets.iter().find(|set| set.contains(&Member(*lost))).unwrap();
             assert_eq!(target(&cluster, &catalog, set, &places, Member(*lost)), NodeRank(*wanted), "{why}");
         }
+    }
+
+    #[test]
+    fn a_lost_member_goes_to_a_rack_of_which_its_set_has_no_member() {
+        let mut cluster = cluster(&["a", "c", "s", "t"]);
+        let protection = Protection { group: "RACK".to_owned(), ..Protection::by(Scheme::Xor) };
+        cluster.settings.protections = scrfs::dataset::Protections::all(protection.clone());
+        let racks = ["1", "3", "3", "2"].map(|rack| BTreeMap::from([("RACK".to_owned(), rack.to_owned())]));
+        let nodes: Vec<_> = ["a", "c", "s", "t"].into_iter().zip(&racks).collect();
+        let groups = crate::groups::FailureGroups::of(&cluster.settings, &nodes).unwrap();
+        let cluster = cluster.of_groups(groups);
+        let mut catalog = catalog(&["a", "b", "c"], &[&[0, 1, 2]]);
+        catalog.layout.protection = protection;
+        let places = [(Member(0), NodeRank(0)), (Member(2), NodeRank(1))].into();
+        let set = &catalog.layout.sets[0];
+        assert_eq!(
+            target(&cluster, &catalog, set, &places, Member(1)),
+            NodeRank(3),
+            "not s, which is in c's rack"
+        );
     }
 }

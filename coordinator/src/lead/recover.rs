@@ -1,9 +1,10 @@
-//! Restart: which datasets can be presented. Candidates, newest first, from the caches or from the prefix, until one is
-//! good: that is current. Older ones are then taken from the caches only. Then `Present`.
+//! Restart: which datasets can be presented. Candidates, newest first, from the caches or from the
+//! prefix, until one is good: that is current. Older ones are then taken from the caches only. Then
+//! `Present`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use scrfs::control::{Command, Event};
+use scrfs::control::{Command, Event, Reason};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::prefix::StoredDataset;
@@ -31,7 +32,7 @@ enum Step {
     /// All are found; what is presented beside them is brought to all nodes.
     Found,
     Presenting {
-        answers: Answers<Result<(), String>>,
+        answers: Answers<Result<(), Reason>>,
         tries: u32,
     },
     /// Some node could not; again at this time.
@@ -141,7 +142,8 @@ impl Recover {
         self.stored.as_ref()
     }
 
-    /// Starts a fetch of it, if it may be fetched; only current is, and nothing newer than what the index says.
+    /// Starts a fetch of it, if it may be fetched; only current is, and nothing newer than what the
+    /// index says.
     fn start_fetch(&mut self, cluster: &mut Cluster, candidate: Candidate) -> bool {
         let may = cluster.settings.fetch && self.chosen.is_empty() && !self.prefix_hangs;
         let allowed = |stored: &StoredDataset| {
@@ -149,7 +151,8 @@ impl Recover {
         };
         let stored = candidate.stored.clone().filter(|stored| may && allowed(stored));
         if let Some(stored) = stored {
-            // Others under the same id make room too, older and newer ones: nodes were cut off when ids were given.
+            // Others under the same id make room too, older and newer ones: nodes were cut off when
+            // ids were given.
             let (same_id, others) = std::mem::take(&mut self.candidates)
                 .into_iter()
                 .partition::<VecDeque<Candidate>, _>(|other| other.id == candidate.id);
@@ -180,7 +183,7 @@ impl Recover {
                 let (flushed, stored) = match std::mem::replace(&mut self.step, Step::Done) {
                     Step::FromPrefix(candidate, _) => (true, candidate.stored),
                     Step::FromCache(candidate, _) => {
-                        let stored = candidate.stored.filter(|stored| stored.usable);
+                        let stored = candidate.stored.filter(|stored| stored.usable && stored.is(&catalog));
                         (candidate.held.as_ref().is_some_and(Held::flushed) || stored.is_some(), stored)
                     }
                     _ => (false, None),
@@ -223,7 +226,7 @@ impl Recover {
         self.step = Step::Presenting { answers: Answers::of(cluster.nodes()), tries };
     }
 
-    fn presented(&mut self, cluster: &mut Cluster, node: NodeRank, result: Result<(), String>) -> bool {
+    fn presented(&mut self, cluster: &mut Cluster, node: NodeRank, result: Result<(), Reason>) -> bool {
         let Step::Presenting { answers, tries } = &mut self.step else { return false };
         let failure =
             result.as_ref().err().map(|why| format!("{} cannot present: {why}", cluster.host(node)));
@@ -325,7 +328,8 @@ impl Recover {
     }
 }
 
-/// Without the datasets that this job is not to go on from (`scrfs-run --fresh`): what caches have of these is put aside.
+/// Without the datasets that this job is not to go on from (`scrfs-run --fresh`): what caches have
+/// of these is put aside.
 fn not_before(
     cluster: &mut Cluster,
     held: BTreeMap<DatasetId, Held>,
@@ -342,18 +346,19 @@ fn not_before(
     (held, stored.into_iter().filter(|stored| stored.epoch >= floor).collect())
 }
 
-/// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was never recorded: there
-/// it would keep the next dataset of its name from being sealed.
+/// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was
+/// never recorded: there it would keep the next dataset of its name from being sealed.
 fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
     cluster.datasets.put_aside(id);
     let complete: BTreeSet<NodeRank> = held.complete().map(|(node, _)| node).collect();
     for node in cluster.nodes().filter(|node| !complete.contains(node)) {
-        let reason = "the job does not go on from its dataset".to_owned();
+        let reason = "the job does not go on from its dataset".into();
         cluster.send(node, Command::Drop { id, reason });
     }
 }
 
-/// Joins what caches and prefix have, newest (epoch, id) first.
+/// Joins what caches and prefix have, newest (epoch, id) first. What has another name in the prefix
+/// is another job's, from before this job used the prefix.
 fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
     let mut all: BTreeMap<(Epoch, DatasetId), Candidate> = BTreeMap::new();
     for (id, held) in held {
@@ -362,7 +367,10 @@ fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> Ve
     for dataset in stored {
         let key = (dataset.epoch, dataset.id);
         let new = Candidate { id: dataset.id, held: None, stored: None };
-        all.entry(key).or_insert(new).stored = Some(dataset);
+        let candidate = all.entry(key).or_insert(new);
+        if candidate.held.as_ref().is_none_or(|held| held.name == dataset.name) {
+            candidate.stored = Some(dataset);
+        }
     }
     all.into_values().rev().collect()
 }
@@ -386,6 +394,7 @@ mod tests {
             epoch: Epoch(epoch),
             name: b"ck".to_vec(),
             directory: b"/pfs/ck".to_vec(),
+            created_us: None,
             usable: true,
             current: false,
         };
@@ -417,11 +426,13 @@ mod tests {
             epoch: Epoch(epoch),
             name: b"ck".to_vec(),
             directory: b"/pfs/ck".to_vec(),
+            created_us: None,
             usable: true,
             current: false,
         };
         let caches = [(5, 3), (4, 3), (9, 2)].map(|(id, epoch)| (DatasetId(id), held(epoch)));
-        let found = candidates(caches.into(), vec![stored(3, 4), stored(1, 7), stored(4, 1)]);
+        let other = StoredDataset { name: b"another job's".to_vec(), ..stored(2, 9) };
+        let found = candidates(caches.into(), vec![stored(3, 4), other, stored(1, 7), stored(4, 1)]);
         let shown: Vec<_> = found.iter().map(|c| (c.id.0, c.held.is_some(), c.stored.is_some())).collect();
         assert_eq!(
             shown,

@@ -1,10 +1,11 @@
-//! Restart: one candidate from the prefix. Its files are dealt to the current nodes, fetched, encoded and committed.
+//! Restart: one candidate from the prefix. Its files are dealt to the current nodes, fetched,
+//! encoded and committed.
 //!
 //! Nodes that still hold an unrecoverable version of it drop that first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{Command, FetchFailure, FrozenFile};
+use scrfs::control::{Command, FetchFailure, FrozenFile, Reason};
 use scrfs::dataset::{Catalog, Entry, EntryKind};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
@@ -30,10 +31,10 @@ enum Step {
     Reading(u64),
     Evicting(Answers<()>),
     Fetching(Answers<Result<Vec<FrozenFile>, FetchFailure>>),
-    Encoding(Encoding),
+    Encoding(Box<Encoding>),
     Committing(Committing),
     /// It failed: what was fetched goes.
-    Dropping(Answers<()>, String),
+    Dropping(Answers<()>, Reason),
 }
 
 /// One candidate on its way.
@@ -91,7 +92,7 @@ impl Refetch {
 
     /// The prefix cannot give its catalog.
     pub(super) fn unreadable(&mut self, reason: &str) -> Option<Recovered> {
-        matches!(self.step, Step::Reading(_)).then(|| Recovered::Failed(reason.to_owned()))
+        matches!(self.step, Step::Reading(_)).then(|| Recovered::Failed(reason.into()))
     }
 
     /// This is the dataset that is fetched.
@@ -141,7 +142,7 @@ impl Refetch {
             return Some(Recovered::Running);
         }
         let mut frozen = Vec::new();
-        let mut failure: Option<String> = None;
+        let mut failure: Option<Reason> = None;
         let mut corrupt = false;
         let answers = std::mem::replace(answers, Answers::of([]));
         for (node, result) in answers.into_answers() {
@@ -149,7 +150,7 @@ impl Refetch {
                 Ok(files) => frozen.push(files),
                 Err(why) => {
                     corrupt |= why.corrupt;
-                    failure.get_or_insert(format!("{}: {}", cluster.host(node), why.reason));
+                    failure.get_or_insert(Reason::from(why.reason).on(cluster.host(node)));
                 }
             }
         }
@@ -167,7 +168,7 @@ impl Refetch {
         };
         let revision = cluster.next_revision(self.revision);
         let making = Making { id: source.id, epoch: self.stored.epoch, revision, about };
-        self.step = Step::Encoding(Encoding::start(cluster, making, &frozen));
+        self.step = Step::Encoding(Box::new(Encoding::start(cluster, making, &frozen)));
         Some(Recovered::Running)
     }
 
@@ -179,7 +180,7 @@ impl Refetch {
             Encoded::Failed(reason) => self.fail(cluster, reason, false),
             Encoded::Done(catalog) => {
                 if let Some(path) = self.differs(&catalog) {
-                    self.fail(cluster, format!("{path} is not as the prefix records it"), true)
+                    self.fail(cluster, format!("{path} is not as the prefix records it").into(), true)
                 } else {
                     let nodes = cluster.nodes();
                     self.step = Step::Committing(Committing::start(cluster, catalog, nodes, false));
@@ -211,7 +212,7 @@ impl Refetch {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     ) -> Option<Recovered> {
         let Step::Committing(committing) = &mut self.step else { return None };
         Some(match committing.committed(cluster, node, result)? {
@@ -221,7 +222,7 @@ impl Refetch {
         })
     }
 
-    fn fail(&mut self, cluster: &mut Cluster, reason: String, corrupt: bool) -> Recovered {
+    fn fail(&mut self, cluster: &mut Cluster, reason: Reason, corrupt: bool) -> Recovered {
         if corrupt {
             cluster.pfs(PfsTask::MarkFailed(self.stored.clone()));
         }
@@ -233,18 +234,14 @@ impl Refetch {
     /// A node has dropped what it fetched; `None` when that is not awaited.
     pub(super) fn dropped(&mut self, node: NodeRank) -> Option<Recovered> {
         let Step::Dropping(answers, reason) = &mut self.step else { return None };
-        Some(if answers.answered(node, ())? {
-            Recovered::Failed(std::mem::take(reason))
-        } else {
-            Recovered::Running
-        })
+        Some(if answers.answered(node, ())? { Recovered::Failed(reason.clone()) } else { Recovered::Running })
     }
 
     /// It fails when the prefix leaves it without an answer.
     pub(super) fn tick(&mut self, cluster: &mut Cluster) -> Option<Recovered> {
         match &mut self.step {
             Step::Reading(until) if *until <= cluster.now => {
-                Some(Recovered::Failed("the prefix does not give its records in time".to_owned()))
+                Some(Recovered::Failed("the prefix does not give its records in time".into()))
             }
             Step::Committing(committing) => {
                 committing.tick(cluster);
@@ -255,8 +252,8 @@ impl Refetch {
     }
 }
 
-/// Deals the files to `nodes`: those of old member r to node r where there is one, else to r modulo their number. Equal
-/// files of two members are fetched once.
+/// Deals the files to `nodes`: those of old member r to node r where there is one, else to r modulo
+/// their number. Equal files of two members are fetched once.
 fn deal(catalog: &mut Catalog, nodes: usize) {
     let nodes = u32::try_from(nodes.max(1)).unwrap_or(u32::MAX);
     catalog.sort();

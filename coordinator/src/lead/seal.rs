@@ -1,13 +1,14 @@
-//! Seals, one at a time in the order of their markers: freeze, encode, commit (DESIGN 4.5, 5). A marker of a complete
-//! dataset asks for its next generation: all nodes are asked first whether there is anything to seal.
+//! Seals, one at a time in the order of their markers: freeze, encode, commit (DESIGN 4.5, 5). A
+//! marker of a complete dataset asks for its next generation: all nodes are asked first whether
+//! there is anything to seal.
 //!
-//! Until the first COMPLETE any failure drops the seal on all nodes; from the first `Commit` on the dataset may be
-//! complete, so `Commit` is sent again until every node has recorded it.
+//! Until the first COMPLETE any failure drops the seal on all nodes; from the first `Commit` on the
+//! dataset may be complete, so `Commit` is sent again until every node has recorded it.
 
 use std::collections::VecDeque;
 
 use nix::errno::Errno;
-use scrfs::control::{Command, DirOp, FrozenFile, FrozenPart};
+use scrfs::control::{Command, DirOp, FrozenFile, FrozenPart, Reason};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
@@ -29,7 +30,7 @@ enum Step {
     Holding,
     /// Was this complete dataset changed anywhere?
     Asking(DatasetId, Answers<bool>),
-    Freezing(DatasetId, Answers<Result<FrozenPart, String>>),
+    Freezing(DatasetId, Answers<Result<FrozenPart, Reason>>),
     /// The nodes are told what they carry on; then the members' files.
     Merging(DatasetId, Answers<()>, Vec<Vec<FrozenFile>>),
     Encoding(DatasetId, Box<Encoding>),
@@ -63,7 +64,8 @@ pub(super) struct Seals {
 }
 
 impl Seals {
-    /// A seal in doubt of an earlier epoch, complete on some node: `missing` have not recorded it yet.
+    /// A seal in doubt of an earlier epoch, complete on some node: `missing` have not recorded it
+    /// yet.
     pub(super) fn resume(&mut self, catalog: Box<Catalog>, missing: Vec<NodeRank>, flushed: bool) {
         assert!(!missing.is_empty(), "a seal that all have recorded is not in doubt");
         self.resumed.push_back(Resumed { catalog, missing, flushed });
@@ -115,24 +117,26 @@ impl Seals {
         self.markers.refused(node, name)
     }
 
-    /// A node has answered those that asked for sealed dataset `id`; false when that is not awaited.
+    /// A node has answered those that asked for sealed dataset `id`; false when that is not
+    /// awaited.
     pub(super) fn heard(&mut self, node: NodeRank, id: DatasetId) -> bool {
         self.markers.heard(node, id)
     }
 
-    /// `.invalid` is to be made in a dataset that is frozen there: nobody has recorded COMPLETE before `Commit`. Always
-    /// awaited.
+    /// `.invalid` is to be made in a dataset that is frozen there: nobody has recorded COMPLETE
+    /// before `Commit`. Always awaited.
     pub(super) fn invalid(&mut self, cluster: &mut Cluster, node: NodeRank, name: &[u8]) -> bool {
         let Some(seal) = self.current.as_ref().filter(|seal| seal.name == name) else { return true };
         if matches!(seal.step, Step::Freezing(..) | Step::Merging(..) | Step::Encoding(..)) {
             let reason = format!("{}: .invalid was made in it", cluster.host(node));
-            self.fail(cluster, &reason);
+            self.fail(cluster, reason);
         }
         true
     }
 
-    /// The next generation of this dataset is being sealed, or its seal is in doubt: it must stay until that is done. A
-    /// node that has not recorded the next one has that in its place, and would lose both.
+    /// The next generation of this dataset is being sealed, or its seal is in doubt: it must stay
+    /// until that is done. A node that has not recorded the next one has that in its place, and
+    /// would lose both.
     pub(super) fn needs(&self, catalog: &Catalog) -> bool {
         let over = |id: DatasetId, name: &[u8]| id != catalog.id && name == catalog.name;
         let resumed = |seal: &Resumed| over(seal.catalog.id, &seal.catalog.name);
@@ -180,8 +184,9 @@ impl Seals {
             DirOp::Rename { from, to, .. } if top(from) || top(to) => Hold::Refuse(Errno::EBUSY as i32),
             DirOp::Rename { from, to, .. } if mine(from) || mine(to) => Hold::Wait,
             DirOp::Make { path, .. } if top(path) => Hold::Free,
-            // Only an empty dataset can be removed before it is sealed; the daemons' votes tell. A sealed one can be
-            // removed whatever other nodes see in it: not while its next generation is being made from it.
+            // Only an empty dataset can be removed before it is sealed; the daemons' votes tell. A
+            // sealed one can be removed whatever other nodes see in it: not while its next
+            // generation is being made from it.
             DirOp::Remove { path } if top(path) && seal.may_be_removed() => Hold::Free,
             DirOp::Make { path, .. } | DirOp::Remove { path } if mine(path) => Hold::Wait,
             _ => Hold::Free,
@@ -197,8 +202,9 @@ impl Seals {
         }
     }
 
-    /// Begins the next seal if none runs. `may_give_ids`: the highest id is known. `round_touches`: the round that runs
-    /// has an operation in that dataset. True when a marker was answered and the next can be looked at.
+    /// Begins the next seal if none runs. `may_give_ids`: the highest id is known. `round_touches`:
+    /// the round that runs has an operation in that dataset. True when a marker was answered and
+    /// the next can be looked at.
     pub(super) fn begin(
         &mut self,
         cluster: &mut Cluster,
@@ -231,8 +237,8 @@ impl Seals {
         false
     }
 
-    /// A node says whether the dataset was changed there; false when that is not awaited. True, too, when its base is
-    /// gone meanwhile.
+    /// A node says whether the dataset was changed there; false when that is not awaited. True,
+    /// too, when its base is gone meanwhile.
     pub(super) fn changes(
         &mut self,
         cluster: &mut Cluster,
@@ -275,16 +281,16 @@ impl Seals {
         cluster: &mut Cluster,
         node: NodeRank,
         id: DatasetId,
-        result: Result<FrozenPart, String>,
+        result: Result<FrozenPart, Reason>,
     ) -> bool {
         match self.current.as_mut().map(|seal| &mut seal.step) {
             Some(Step::Freezing(freezing, answers)) if *freezing == id => {
-                let failure = result.as_ref().err().map(|reason| format!("{}: {reason}", cluster.host(node)));
+                let failure = result.as_ref().err().map(|reason| reason.clone().on(cluster.host(node)));
                 if !answers.put(node, result) {
                     return false;
                 }
                 match failure {
-                    Some(reason) => self.fail(cluster, &reason),
+                    Some(reason) => self.fail(cluster, reason),
                     None if answers.all() => self.merge(cluster),
                     None => {}
                 }
@@ -296,7 +302,8 @@ impl Seals {
         }
     }
 
-    /// All are frozen: checks what can be checked without reading; of a next generation, who carries on what.
+    /// All are frozen: checks what can be checked without reading; of a next generation, who
+    /// carries on what.
     fn merge(&mut self, cluster: &mut Cluster) {
         let Some(seal) = &mut self.current else { return };
         let Step::Freezing(id, answers) = &mut seal.step else { return };
@@ -310,7 +317,7 @@ impl Seals {
         let over = base.is_some();
         let merged = match generation::merge(base, parts, &cluster.hosts) {
             Ok(merged) => merged,
-            Err(reason) => return self.fail(cluster, &reason),
+            Err(reason) => return self.fail(cluster, reason),
         };
         let mut members = Vec::with_capacity(merged.len());
         for (node, Merged { files, dropped }) in cluster.nodes().zip(merged) {
@@ -324,13 +331,14 @@ impl Seals {
         self.encode(cluster);
     }
 
-    /// A node's part is what it carries on and what was changed there; false when that is not awaited.
+    /// A node's part is what it carries on and what was changed there; false when that is not
+    /// awaited.
     pub(super) fn carried(
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
         id: DatasetId,
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     ) -> bool {
         match self.current.as_mut().map(|seal| &mut seal.step) {
             Some(Step::Merging(merging, answers, _)) if *merging == id => {
@@ -339,8 +347,8 @@ impl Seals {
                 }
                 match result {
                     Err(reason) => {
-                        let reason = format!("{}: {reason}", cluster.host(node));
-                        self.fail(cluster, &reason);
+                        let reason = reason.on(cluster.host(node));
+                        self.fail(cluster, reason);
                     }
                     Ok(()) => self.encode(cluster),
                 }
@@ -365,7 +373,7 @@ impl Seals {
             self.fail(cluster, "no node has a file in it");
         } else if files as u64 > cluster.settings.list_max {
             let limit = cluster.settings.list_max;
-            self.fail(cluster, &format!("{files} files, more than SCRFS_LIST_MAX ({limit})"));
+            self.fail(cluster, format!("{files} files, more than SCRFS_LIST_MAX ({limit})"));
         } else {
             let about = About {
                 name: name.clone(),
@@ -388,7 +396,7 @@ impl Seals {
         match encoding.job(cluster, share) {
             None => return false,
             Some(Encoded::Running) => {}
-            Some(Encoded::Failed(reason)) => self.fail(cluster, &reason),
+            Some(Encoded::Failed(reason)) => self.fail(cluster, reason),
             Some(Encoded::Done(catalog)) => {
                 let nodes = cluster.nodes();
                 *step = Step::Committing(Committing::start(cluster, catalog, nodes, false), false);
@@ -403,7 +411,7 @@ impl Seals {
         cluster: &mut Cluster,
         node: NodeRank,
         id: DatasetId,
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     ) -> (bool, Option<DatasetId>) {
         let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current else {
             return (false, None);
@@ -415,7 +423,7 @@ impl Seals {
             None => (false, None),
             Some(Committed::Running) => (true, None),
             Some(Committed::Failed(reason)) => {
-                self.fail(cluster, &reason);
+                self.fail(cluster, reason);
                 (true, None)
             }
             Some(Committed::Done) => (true, self.done(cluster)),
@@ -434,12 +442,13 @@ impl Seals {
         Some(id)
     }
 
-    fn fail(&mut self, cluster: &mut Cluster, reason: &str) {
+    fn fail(&mut self, cluster: &mut Cluster, reason: impl Into<Reason>) {
+        let reason = reason.into();
         let Some(seal) = &mut self.current else { return };
         let id = match &seal.step {
             Step::Holding | Step::Asking(..) => {
                 let name = std::mem::take(&mut seal.name);
-                self.markers.refuse(cluster, &name, reason);
+                self.markers.refuse(cluster, &name, reason.words());
                 self.current = None;
                 return;
             }
@@ -450,7 +459,7 @@ impl Seals {
         let text = format!("seal of {} failed: {reason}", String::from_utf8_lossy(&seal.name));
         cluster.log(text);
         self.markers.end(&seal.name);
-        cluster.send_all(Command::Drop { id, reason: reason.to_owned() });
+        cluster.send_all(Command::Drop { id, reason });
         seal.step = Step::Dropping(id, Answers::of(cluster.nodes()));
     }
 
@@ -463,7 +472,8 @@ impl Seals {
             return false;
         }
         if answers.all() {
-            // Not before: a marker that a program sets because it heard of the failure is a new try on whatever node.
+            // Not before: a marker that a program sets because it heard of the failure is a new try
+            // on whatever node.
             cluster.send_all(Command::NotSealed(id));
             self.current = None;
         }

@@ -1,12 +1,12 @@
 //! The start of an epoch: what do the daemons have, and what did the last epoch leave half-done.
 //!
-//! Inventories; directory operations that some node applied are replayed on all; seals of which nobody recorded
-//! COMPLETE are dropped; then *attach* reads the catalogs of what is complete and unites directories, and *restart*
-//! goes on in `recover`.
+//! Inventories; directory operations that some node applied are replayed on all; seals of which
+//! nobody recorded COMPLETE are dropped; then *attach* reads the catalogs of what is complete and
+//! unites directories, and *restart* goes on in `recover`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Start};
+use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Reason, Start};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
@@ -14,7 +14,7 @@ use scrfs::path::RelPath;
 use super::answers::Answers;
 use super::catalog::check;
 use super::cluster::Cluster;
-use super::policy::Kept;
+use super::policy::{Cached, Kept, guard};
 use super::seal::Seals;
 
 /// What one node has of a dataset.
@@ -34,7 +34,8 @@ pub(super) struct Held {
     pub(super) epoch: Epoch,
     pub(super) name: Vec<u8>,
     pub(super) nodes: BTreeMap<NodeRank, Holding>,
-    /// Nodes that have another dataset under this id: made while the network or the PFS was in pieces.
+    /// Nodes that have another dataset under this id: made while the network or the PFS was in
+    /// pieces.
     pub(super) strangers: Vec<NodeRank>,
 }
 
@@ -47,8 +48,8 @@ impl Held {
         self.nodes.values().any(|holding| holding.listed)
     }
 
-    /// A node that has its highest revision has it marked as failed. An older revision's mark says nothing: it was
-    /// fetched anew since.
+    /// A node that has its highest revision has it marked as failed. An older revision's mark says
+    /// nothing: it was fetched anew since.
     pub(super) fn failed(&self) -> bool {
         let highest = self.highest_revision();
         self.complete().any(|(_, holding)| holding.failed && holding.revision == highest)
@@ -56,6 +57,16 @@ impl Held {
 
     pub(super) fn highest_revision(&self) -> u32 {
         self.complete().map(|(_, holding)| holding.revision).max().unwrap_or(0)
+    }
+
+    /// Those of `nodes` that have not recorded this revision, or do not list the dataset.
+    fn missing(&self, nodes: &[NodeRank], revision: u32) -> Vec<NodeRank> {
+        let has = |node: &NodeRank| {
+            self.nodes.get(node).is_some_and(|holding| {
+                holding.state == HeldState::Complete && holding.revision == revision && holding.listed
+            })
+        };
+        nodes.iter().copied().filter(|node| !has(node)).collect()
     }
 
     /// Every member's data is on some node.
@@ -145,9 +156,9 @@ impl Settle {
         true
     }
 
-    /// Operations that some node applied and not all have finished: every node had voted for them. A restart only has
-    /// them forgotten: no program waits, directories are made anew, and a node that was away may come back with an
-    /// operation of long ago.
+    /// Operations that some node applied and not all have finished: every node had voted for them.
+    /// A restart only has them forgotten: no program waits, directories are made anew, and a node
+    /// that was away may come back with an operation of long ago.
     fn replay(&mut self, cluster: &mut Cluster) {
         let mut unfinished: BTreeMap<RequestId, DirOp> = BTreeMap::new();
         for inventory in self.inventories.values() {
@@ -217,7 +228,7 @@ impl Settle {
         }
         for (id, nodes) in &drops {
             for &node in nodes {
-                let reason = "its seal was not finished when the coordinators ended".to_owned();
+                let reason = "its seal was not finished when the coordinators ended".into();
                 cluster.send(node, Command::Drop { id: *id, reason });
             }
         }
@@ -265,7 +276,7 @@ impl Settle {
     ) -> bool {
         let Step::Reading(asks) = &mut self.step else { return false };
         let Some(others) = asks.get_mut(&id) else { return false };
-        let checked = catalog.ok_or_else(|| "no catalog".to_owned()).and_then(|catalog| {
+        let checked = catalog.ok_or_else(|| Reason::from("no catalog")).and_then(|catalog| {
             check(&catalog, id, true)?;
             Ok(catalog)
         });
@@ -313,14 +324,24 @@ impl Settle {
         accepted
     }
 
-    /// Attach: what every node has recorded is known now; what some have not is a seal to be finished, or an eviction.
+    /// Attach: what every node has recorded is known now; what some have not is a seal to be
+    /// finished, or an eviction.
     pub(super) fn hand_over(self, cluster: &mut Cluster, seals: &mut Seals) {
         let all: Vec<NodeRank> = cluster.nodes().collect();
         let mut doubts = Vec::new();
-        let mut kept = Kept::default();
         let mut newest_first: Vec<(DatasetId, Held)> = self.held.into_iter().collect();
         newest_first.sort_by_key(|(id, held)| std::cmp::Reverse((held.epoch, *id)));
         let mut catalogs = self.catalogs;
+        let mut named: BTreeSet<&[u8]> = BTreeSet::new();
+        let whole = newest_first.iter().filter_map(|(id, held)| {
+            let catalog = catalogs.get(id).filter(|_| named.insert(&held.name))?;
+            if !held.missing(&all, catalog.revision).is_empty() {
+                return None;
+            }
+            let flushed = held.flushed() && cluster.settings.fetch;
+            (!held.failed()).then_some(Cached { id: *id, layout: &catalog.layout, flushed })
+        });
+        let mut kept = Kept::with(guard(whole, &cluster.settings), &cluster.settings);
         let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
         for (id, held) in newest_first {
             let Some(catalog) = catalogs.remove(&id) else {
@@ -332,23 +353,20 @@ impl Settle {
                 cluster.datasets.insert(catalog, held.flushed());
                 continue;
             }
-            let has = |node: &NodeRank| {
-                held.complete().any(|(holder, holding)| {
-                    holder == *node && holding.revision == catalog.revision && holding.listed
-                })
-            };
-            let missing: Vec<NodeRank> = all.iter().copied().filter(|node| !has(node)).collect();
+            let missing = held.missing(&all, catalog.revision);
             if missing.is_empty() && held.failed() {
                 hand_over_failed(cluster, catalog, &held);
             } else if missing.is_empty() {
-                kept.takes(&catalog.layout, &cluster.settings);
+                kept.takes(id, &catalog.layout, &cluster.settings);
                 cluster.datasets.insert(catalog, held.flushed());
-            } else if !kept.clone().takes(&catalog.layout, &cluster.settings) || held.failed() {
-                // Enough newer ones are complete everywhere, or it has failed: its eviction had begun.
+            } else if !kept.clone().takes(id, &catalog.layout, &cluster.settings) || held.failed() {
+                // Enough newer ones are complete everywhere, or it has failed: its eviction had
+                // begun.
                 cluster.send_all(Command::Evict(id));
             } else {
                 if !held.has_members(&catalog) {
-                    // An eviction that had begun, and since then newer ones were removed; or a loss.
+                    // An eviction that had begun, and since then newer ones were removed; or a
+                    // loss.
                     cluster.warn(format!("dataset {id}: a member is lost; the next restart rebuilds it"));
                 }
                 doubts.push((catalog, missing, held.flushed()));

@@ -1,4 +1,5 @@
-//! Bringing versions of pointer files to the nodes that lack them: read where they are, store where they are not.
+//! Bringing versions of pointer files to the nodes that lack them: read where they are, store where
+//! they are not.
 
 use std::collections::BTreeMap;
 

@@ -1,15 +1,17 @@
-//! Versions of pointer files that the lead knows of: which of them a dataset is presented with, and which must be kept.
+//! Versions of pointer files that the lead knows of: which of them a dataset is presented with, and
+//! which must be kept.
 //!
-//! A version belongs to the newest dataset that had begun when it was made. While that one is not sealed, the version is
-//! later than all that are. What was made before a restart and belongs to anything later than what that restart
-//! presented is of a branch that was given up: it counts only if a dataset of that branch comes back.
+//! A version belongs to the newest dataset that had begun when it was made. While that one is not
+//! sealed, the version is later than all that are. What was made before a restart and belongs to
+//! anything later than what that restart presented is of a branch that was given up: it counts only
+//! if a dataset of that branch comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::loose::{Age, LooseBase, LooseOwner, LooseSet, LooseStamp, LooseVersion};
 
-/// Datasets that are not sealed and whose versions of one name are kept: programs may begin directories without end that
-/// they never seal.
+/// Datasets that are not sealed and whose versions of one name are kept: programs may begin
+/// directories without end that they never seal.
 const OPEN_MAX: usize = 8;
 
 /// See the module.
@@ -29,7 +31,8 @@ impl Versions {
         self.base = self.base.max(base);
     }
 
-    /// A version, or what another node knows of it: bytes are kept where they come, and a sealed owner is the later word.
+    /// A version, or what another node knows of it: bytes are kept where they come, and a sealed
+    /// owner is the later word.
     pub(super) fn insert(&mut self, version: LooseVersion) {
         match self.by_stamp.get_mut(&version.stamp) {
             None => drop(self.by_stamp.insert(version.stamp, version)),
@@ -96,8 +99,8 @@ impl Versions {
         *owner <= age && branch
     }
 
-    /// What is presented with the dataset of `age`: of each name the newest version that is not later, also one that says
-    /// that the name is gone.
+    /// What is presented with the dataset of `age`: of each name the newest version that is not
+    /// later, also one that says that the name is gone.
     pub(super) fn shown(&self, age: Age) -> Vec<&LooseVersion> {
         let mut newest: BTreeMap<&[u8], &LooseVersion> = BTreeMap::new();
         for version in self.by_stamp.values().filter(|version| self.belongs(version, age)) {
@@ -126,7 +129,8 @@ impl Versions {
         }
     }
 
-    /// Adds what the prefix has kept of a dataset: older versions that it does not name were overruled by then.
+    /// Adds what the prefix has kept of a dataset: older versions that it does not name were
+    /// overruled by then.
     pub(super) fn add_set(&mut self, set: LooseSet) {
         let named: BTreeSet<LooseStamp> = set.versions.iter().map(|version| version.stamp).collect();
         let overruled: Vec<LooseStamp> = self
@@ -162,8 +166,8 @@ impl Versions {
         names
     }
 
-    /// The dataset `name`, which began at `begun_us`, is sealed as `age`: versions that belong to it, or to what began
-    /// before it and is not sealed, belong to that age from now on.
+    /// The dataset `name`, which began at `begun_us`, is sealed as `age`: versions that belong to
+    /// it, or to what began before it and is not sealed, belong to that age from now on.
     pub(super) fn bind(&mut self, name: &[u8], begun_us: u64, age: Age) -> Vec<(LooseStamp, LooseOwner)> {
         let former: BTreeMap<LooseStamp, LooseOwner> =
             self.by_stamp.iter().map(|(stamp, version)| (*stamp, version.owner.clone())).collect();
@@ -184,8 +188,8 @@ impl Versions {
         self.bound.extend(bound.into_iter().map(|(stamp, age, former)| (stamp, (age, former))));
     }
 
-    /// A dataset that was never sealed is gone: as if it had never begun. `others` have begun and are not sealed; `sealed`
-    /// tells when those did that are.
+    /// A dataset that was never sealed is gone: as if it had never begun. `others` have begun and
+    /// are not sealed; `sealed` tells when those did that are.
     pub(super) fn unbind(
         &mut self,
         name: &[u8],
@@ -211,7 +215,8 @@ impl Versions {
         })
     }
 
-    /// The seal of `age` has come to nothing: what was bound to it belongs to the unsealed dataset `name` again.
+    /// The seal of `age` has come to nothing: what was bound to it belongs to the unsealed dataset
+    /// `name` again.
     pub(super) fn unseal(&mut self, age: Age, owner: &LooseOwner) {
         for version in self.by_stamp.values_mut().filter(|v| v.owner == LooseOwner::Sealed(age)) {
             let former = self.bound.remove(&version.stamp).filter(|(to, _)| *to == age);
@@ -264,8 +269,9 @@ impl Versions {
         changed
     }
 
-    /// Forgets what nobody can ask for any more: what is kept is, of each name, the newest version, that of each of
-    /// `ages`, and those of datasets that are not sealed yet; while `lost`, a branch that was given up too.
+    /// Forgets what nobody can ask for any more: what is kept is, of each name, the newest version,
+    /// that of each of `ages`, and those of datasets that are not sealed yet; while `lost`, a
+    /// branch that was given up too.
     pub(super) fn prune(&mut self, ages: &[Age], lost: bool) -> Vec<LooseStamp> {
         let mut keep: BTreeSet<LooseStamp> = BTreeSet::new();
         if lost {

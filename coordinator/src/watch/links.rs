@@ -1,9 +1,9 @@
 //! The connections on which nodes watch one another, and the thread that serves them.
 //!
-//! A node listens on a port that the opening tells the others, with a secret. Who connects and says that first is sent a
-//! byte every [`BEAT`]; nothing else that it sends is read. Who does not say it soon is cut off, so that strangers take
-//! nobody's place. The watcher's kernel asks a connection that is quiet whether it still has another end, and
-//! gives it up after [`UNANSWERED`].
+//! A node listens on a port that the opening tells the others, with a secret. Who connects and says
+//! that first is sent a byte every [`BEAT`]; nothing else that it sends is read. Who does not say
+//! it soon is cut off, so that strangers take nobody's place. The watcher's kernel asks a
+//! connection that is quiet whether it still has another end, and gives it up after [`UNANSWERED`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -19,13 +19,15 @@ use scrfs::ids::NodeRank;
 use super::{BEAT, Noticed, Watch, watched_by};
 use crate::message::{Opening, WatchSecret};
 
-/// A network that is silent for so long is gone. Below what launchers allow, above what a busy switch takes.
+/// A network that is silent for so long is gone. Below what launchers allow, above what a busy
+/// switch takes.
 const UNANSWERED: Duration = Duration::from_secs(3);
 /// A node that has just been told to be there answers sooner.
 const CONNECT: Duration = Duration::from_secs(2);
 /// So soon a watcher has said the secret.
 const SECRET_LIMIT: Duration = Duration::from_secs(2);
-/// Connections of watchers: whoever needs more does not watch. And of those that have not said it yet: the oldest makes room.
+/// Connections of watchers: whoever needs more does not watch. And of those that have not said it
+/// yet: the oldest makes room.
 const WATCHERS_MAX: usize = 64;
 const STRANGERS_MAX: usize = 64;
 /// Connections that are taken before something else is done.

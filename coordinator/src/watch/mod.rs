@@ -1,9 +1,9 @@
-//! Nodes watch one another: who has lost power or network, or hangs, is named within seconds, whatever the launcher
-//! notices.
+//! Nodes watch one another: who has lost power or network, or hangs, is named within seconds,
+//! whatever the launcher notices.
 //!
-//! Every node watches [`OTHERS`] others over a connection each (`links`), on which the other says every
-//! [`BEAT`] that it lives. The kernels notice a dead network by themselves; a node that is stopped falls silent. Here is
-//! decided what that means; no socket, clock or thread.
+//! Every node watches [`OTHERS`] others over a connection each (`links`), on which the other says
+//! every [`BEAT`] that it lives. The kernels notice a dead network by themselves; a node that is
+//! stopped falls silent. Here is decided what that means; no socket, clock or thread.
 
 mod links;
 
@@ -19,12 +19,14 @@ pub const BEAT: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_secs(2);
 /// Others that one node watches.
 pub const OTHERS: usize = 3;
-/// Who has lost all others may be the one that is cut off: then the others name it within this time.
+/// Who has lost all others may be the one that is cut off: then the others name it within this
+/// time.
 const ALONE: Duration = Duration::from_secs(4);
 /// Who has answered within this time is there.
 const FRESH: Duration = Duration::from_millis(1500);
 
-/// Whom rank `me` of `size` watches: its next neighbours and one that is far off, since neighbours may be lost together.
+/// Whom rank `me` of `size` watches: its next neighbours and one that is far off, since neighbours
+/// may be lost together.
 pub fn watched_by(me: u32, size: u32) -> Vec<u32> {
     let mut others = Vec::new();
     for step in [1, size / 2, 2] {

@@ -1,7 +1,7 @@
-//! The lead against model daemons, from seeds: random order of deliveries, coordinators killed at any instant, nodes
-//! lost, jobs and PFS tasks that fail. A failing seed is printed; run it alone with
-//! `SIMULATION_SEED=<seed> SIMULATION_TRACE=1`. `SIMULATION_FROM` begins at another seed, `SIMULATION_ALL` goes on after one
-//! that fails.
+//! The lead against model daemons, from seeds: random order of deliveries, coordinators killed at
+//! any instant, nodes lost, jobs and PFS tasks that fail. A failing seed is printed; run it alone
+//! with `SIMULATION_SEED=<seed> SIMULATION_TRACE=1`. `SIMULATION_FROM` begins at another seed,
+//! `SIMULATION_ALL` goes on after one that fails.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod daemon;

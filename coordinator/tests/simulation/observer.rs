@@ -1,4 +1,5 @@
-//! Somebody who sees all caches and the prefix at once, and knows what a restart must find. Written apart from the lead.
+//! Somebody who sees all caches and the prefix at once, and knows what a restart must find. Written
+//! apart from the lead.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,9 +60,13 @@ pub(crate) fn in_places(nodes: &[Daemon], catalog: &Catalog) -> BTreeSet<Member>
 pub(crate) fn rebuildable(catalog: &Catalog, found: &BTreeSet<Member>, member: Member) -> bool {
     let set = catalog.layout.sets.iter().find(|set| set.contains(&member)).expect("in a set");
     let at = set.iter().position(|m| *m == member).expect("in its set");
-    match catalog.layout.scheme {
+    match catalog.layout.scheme() {
         Scheme::Single => false,
         Scheme::Xor => set.len() > 1 && set.iter().all(|m| *m == member || found.contains(m)),
+        Scheme::ReedSolomon { failures } => {
+            let lost = set.iter().filter(|m| **m == member || !found.contains(m)).count();
+            lost <= failures.into() && lost < set.len()
+        }
         // Its own files from its right neighbour, the copy that it keeps from its left one.
         Scheme::Partner => {
             let there = |by: usize| found.contains(&set[(at + by) % set.len()]);
@@ -85,9 +90,10 @@ pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
     catalog.layout.sets.iter().all(|set| {
         let there = |at: usize| found.contains(&set[at]);
         let lost: Vec<usize> = (0..set.len()).filter(|at| !there(*at)).collect();
-        let survives = match catalog.layout.scheme {
+        let survives = match catalog.layout.scheme() {
             Scheme::Single => lost.is_empty(),
             Scheme::Xor => lost.len() <= 1 && set.len() > 1,
+            Scheme::ReedSolomon { failures } => lost.len() <= failures.into() && lost.len() < set.len(),
             // A member's copy is at its right neighbour.
             Scheme::Partner => lost.iter().all(|at| there((at + 1) % set.len())),
         };
@@ -106,8 +112,8 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetc
         let complete = node.datasets.iter().filter(|(_, dataset)| dataset.state == HeldState::Complete);
         keys.extend(complete.map(|(id, dataset)| Reverse((dataset.epoch, *id))));
     }
-    // Of two datasets with one id the older makes room for a fetch of the newer, also when that fails then: ids were
-    // given twice when all that knew of the first was away.
+    // Of two datasets with one id the older makes room for a fetch of the newer, also when that
+    // fails then: ids were given twice when all that knew of the first was away.
     let newer = |key: &Key, stored: &Key| stored.1 == key.1 && stored.0 > key.0;
     let makes_room = |key: &Key| {
         fetch && prefix.datasets.iter().any(|(stored, dataset)| newer(key, stored) && !dataset.failed)

@@ -26,7 +26,7 @@ pub(crate) struct Stored {
 pub(crate) struct Prefix {
     pub(crate) datasets: BTreeMap<(Epoch, DatasetId), Stored>,
     pub(crate) loose: BTreeMap<Age, LooseSet>,
-    /// `flush.<id>`.
+    /// `flush.<epoch>.<id>`; one epoch works here at a time.
     pub(crate) begun: BTreeMap<DatasetId, BTreeMap<RelPath, u64>>,
     pub(crate) published: u64,
     pub(crate) curse: Option<Curse>,
@@ -88,6 +88,7 @@ impl Prefix {
                     epoch: key.0,
                     name: stored.catalog.name.clone(),
                     directory: [b"/pfs/", stored.catalog.name.as_slice()].concat(),
+                    created_us: Some(stored.catalog.created_us),
                     usable: !stored.failed,
                     current: Some(*key) == newest,
                 });
@@ -101,7 +102,8 @@ impl Prefix {
             }
             PfsTask::BeginFlush(catalog) => {
                 self.begun.insert(catalog.id, BTreeMap::new());
-                PfsOutcome::FlushBegun(catalog.id, format!("/pfs/.scr/flush.{}", catalog.id).into_bytes())
+                let directory = format!("/pfs/.scr/flush.{}.{}", catalog.epoch, catalog.id);
+                PfsOutcome::FlushBegun(catalog.id, directory.into_bytes())
             }
             PfsTask::Publish(catalog) => {
                 let id = catalog.id;
@@ -155,5 +157,5 @@ impl Prefix {
 }
 
 pub(crate) fn failed(task: PfsTask, cause: PfsCause, reason: &str) -> PfsOutcome {
-    PfsOutcome::Failed(task, PfsFailure { cause, reason: reason.to_owned() })
+    PfsOutcome::Failed(task, PfsFailure { cause, reason: reason.into() })
 }

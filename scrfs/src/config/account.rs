@@ -79,8 +79,8 @@ impl Layers {
 }
 
 impl Account {
-    /// The user that `claim` tells of. Root may act for all, others (`me`) for themselves only. `by_name` and `by_uid`
-    /// ask this node's users.
+    /// The user that `claim` tells of. Root may act for all, others (`me`) for themselves only.
+    /// `by_name` and `by_uid` ask this node's users.
     ///
     /// # Errors
     /// There is no such user here, or name and number are not one user's.

@@ -1,4 +1,5 @@
-//! Every parameter that scrfs honours, in one table: name, kind, default, who may set it, and what it does.
+//! Every parameter that scrfs honours, in one table: name, kind, default, who may set it, and what
+//! it does.
 //!
 //! The table in `scrfs/docs/operations.md` is this one; a test compares them.
 
@@ -84,10 +85,17 @@ const fn system(name: &'static str, kind: Kind, default: &'static str, doc: &'st
 }
 
 /// The words of the schemes that this version makes.
-pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "XOR"];
+pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "XOR", "RS"];
 
 /// The words of SCR's other schemes. Messages say that this version does not make them.
-pub const OTHER_SCHEMES: &[&str] = &["PARTNER", "RS", "FILE"];
+pub const OTHER_SCHEMES: &[&str] = &["PARTNER", "FILE"];
+
+/// Largest `SCR_SET_SIZE`.
+pub const SET_SIZE_MAX: u64 = 4096;
+/// Largest `SCR_SET_FAILURES`.
+pub const FAILURES_MAX: u64 = 64;
+/// Largest `SCR_HOP_DISTANCE`.
+pub const HOP_DISTANCE_MAX: u64 = 65_536;
 
 /// Where a marker has to be set.
 pub const SCOPES: &[&str] = &["any", "all"];
@@ -136,7 +144,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCR_CNTL_BASE",
         Kind::Path,
         "",
-        "where control directories are; default: `/run/scrfs` for root, `/dev/shm` for others",
+        "where control directories are, absolute; default: `/run/scrfs` for root, `/dev/shm` for others",
     ),
     row(
         "SCR_CACHE_BASE",
@@ -156,10 +164,28 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCR_COPY_TYPE",
         Kind::Word(SCHEMES),
         "XOR",
-        "how datasets are protected: XOR, or SINGLE (also LOCAL): not at all",
+        "how datasets are protected: XOR (of each set one node may be lost), RS (SCR_SET_FAILURES of them), or SINGLE (also LOCAL): not at all",
     ),
-    row("SCR_SET_SIZE", Kind::Count(1, 4096), "8", "members of a redundancy set"),
-    row("SCR_HOP_DISTANCE", Kind::Count(1, 65_536), "1", "stride between the members of a set"),
+    row("SCR_SET_SIZE", Kind::Count(1, SET_SIZE_MAX), "8", "members of a redundancy set; with RS at most 96"),
+    row(
+        "SCR_SET_FAILURES",
+        Kind::Count(1, FAILURES_MAX),
+        "2",
+        "with RS: members of a set that may be lost; fewer than SCR_SET_SIZE",
+    ),
+    row("SCR_HOP_DISTANCE", Kind::Count(1, HOP_DISTANCE_MAX), "1", "stride between the members of a set"),
+    row(
+        "SCR_GROUP",
+        Kind::Text,
+        "NODE",
+        "kind of failure groups, of each of which a set has one member at most: NODE, or one that `GROUPS=` lines name",
+    ),
+    row(
+        "SCRFS_GROUPS",
+        Kind::Text,
+        "",
+        "failure groups separated by `;`, in the form of SCR's `GROUPS=` lines; default: those of the files",
+    ),
     row("SCR_DISTRIBUTE", Kind::Bool, "1", "a restart may use the cache"),
     row("SCR_FETCH", Kind::Bool, "1", "a restart may fetch from the prefix"),
     row("SCR_FLUSH", Kind::Count(0, 1_000_000), "10", "every n-th dataset is flushed; 0: none"),
@@ -307,8 +333,6 @@ pub fn find(name: &str) -> Option<&'static Parameter> {
 pub const NOT_YET: &[&str] = &[
     "SCR_LOG_ENABLE",
     "SCR_CACHE_PURGE",
-    "SCR_SET_FAILURES",
-    "SCR_GROUP",
     "SCR_FETCH_WIDTH",
     "SCR_FLUSH_WIDTH",
     "SCR_FLUSH_ASYNC",
@@ -322,14 +346,13 @@ pub const NOT_YET: &[&str] = &[
     "SCRFS_ENCODE_THREADS",
     "SCRFS_SCRUB_INTERVAL",
     "CACHE",
-    "GROUPS",
 ];
 
 /// Read, checked and brought to every node, but nothing acts on them yet: accepted with a warning.
 pub const PENDING: &[&str] = &[];
 
-/// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what arms fault points in
-/// test builds.
+/// No parameters: what scrfs-run sets for the program and for its own parts, log filters, and what
+/// arms fault points in test builds.
 pub const EXPORTED: &[&str] = &[
     "SCRFS_CURRENT",
     "SCRFS_HOSTS",
@@ -346,4 +369,15 @@ pub const EXPORTED: &[&str] = &[
 /// Names that belong to scrfs: a typing error in one is worth a warning.
 pub(super) fn is_ours(name: &str) -> bool {
     name.starts_with("SCRFS_") && !EXPORTED.contains(&name)
+}
+
+/// Of one name.
+const TYPING_ERRORS_MAX: usize = 2;
+
+/// The parameter that a name with a typing error or two in it means.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    let distance = |known: &str| strsim::damerau_levenshtein(name, known);
+    let nearest = PARAMETERS.iter().map(|known| (distance(known.name), known.name)).min()?;
+    let is_known = EXPORTED.contains(&name) || nearest.0 > TYPING_ERRORS_MAX;
+    (!is_known).then_some(nearest.1)
 }

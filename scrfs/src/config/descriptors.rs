@@ -1,11 +1,16 @@
-//! SCR's lines for stores and checkpoint descriptors: `STORE=/ssd COUNT=2`, `CKPT=1 INTERVAL=4 STORE=/ssd`.
+//! SCR's lines for stores and checkpoint descriptors: `STORE=/ssd COUNT=2`,
+//! `CKPT=1 INTERVAL=4 STORE=/ssd`.
 //!
-//! Of a checkpoint descriptor its interval and its store count; what else such a line may say is told to have no effect.
+//! What a checkpoint descriptor does not say is as `SCR_COPY_TYPE`, `SCR_SET_SIZE`,
+//! `SCR_SET_FAILURES`, `SCR_HOP_DISTANCE` and `SCR_GROUP` have it. Fields that this version does not follow are
+//! told to have no effect.
 
 use std::path::PathBuf;
 
-use super::defs::{OTHER_SCHEMES, SCHEMES};
-use super::{ConfigError, Layers, Origin};
+use super::defs::{FAILURES_MAX, HOP_DISTANCE_MAX, SET_SIZE_MAX};
+use super::{ConfigError, Layers, Origin, groups, value};
+use crate::dataset::{NODE, Scheme};
+use crate::redundancy::FAILURES;
 
 /// The parameter that stands for a file's descriptors.
 pub(super) const PARAMETER: &str = "SCRFS_DESCRIPTORS";
@@ -17,14 +22,40 @@ pub(super) const STORE: &str = "STORE";
 const DESCRIPTORS_MAX: usize = 64;
 /// Longest interval.
 const INTERVAL_MAX: u64 = 1_000_000_000;
+/// Largest set with RS: a set has up to twice as many members, and with as many parities as there
+/// may be they must be fewer than the field has points.
+const RS_SET_SIZE_MAX: u32 = 96;
 /// Words of SCR's that this version does not follow.
-const NOT_YET: &[&str] = &["OUTPUT", "BYPASS", "SET_SIZE", "SET_FAILURES", "HOP_DISTANCE", "COPIES"];
+const NOT_YET: &[&str] = &["OUTPUT", "BYPASS", "COPIES"];
 
-/// Which datasets are whose, and where they go.
+/// How datasets are protected for which no descriptor says that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Usual {
+    /// `SCR_COPY_TYPE`.
+    pub(super) scheme: Scheme,
+    /// `SCR_SET_FAILURES`, whatever the scheme; at most [`FAILURES_MAX`].
+    pub(super) failures: u32,
+    /// `SCR_SET_SIZE`.
+    pub(super) set_size: u32,
+    /// `SCR_HOP_DISTANCE`.
+    pub(super) hop_distance: u32,
+    /// `SCR_GROUP`, in capitals.
+    pub(super) group: String,
+}
+
+/// Which datasets are whose, how they are protected, and where they go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointDescriptor {
     /// It is for checkpoint ids that this divides; at least 1.
     pub interval: u32,
+    /// How the members of a set protect one another.
+    pub scheme: Scheme,
+    /// Members of a set.
+    pub set_size: u32,
+    /// Distance between neighbours of a set in the order of members.
+    pub hop_distance: u32,
+    /// Kind of failure groups, of each of which a set has one member at most; in capitals.
+    pub group: String,
     /// Where they go; `None`: the store with most room.
     pub store: Option<PathBuf>,
 }
@@ -37,35 +68,47 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Reads the rest of a line that begins with `CKPT=`. A later one of the same name takes its place.
-    pub(super) fn add(&mut self, text: &str, origin: &Origin, stores: &[PathBuf]) -> Result<(), ConfigError> {
-        let wrong = |expected: String| value(origin, CHECKPOINT, text, expected);
+    /// Reads the rest of a line that begins with `CKPT=`. A later one of the same name takes its
+    /// place.
+    fn add(
+        &mut self,
+        text: &str,
+        origin: &Origin,
+        stores: &[PathBuf],
+        usual: &Usual,
+    ) -> Result<(), ConfigError> {
+        let wrong = |expected: String| refused(origin, CHECKPOINT, text, expected);
         let mut words = text.split_ascii_whitespace();
         let name = words.next().ok_or_else(|| wrong("expected a number and fields".to_owned()))?;
         // SCR's own are numbers too; a word would be a mistyped field.
         if !name.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong("expected a number before the fields".to_owned()));
         }
-        let mut descriptor = CheckpointDescriptor { interval: 1, store: None };
-        let mut enabled = true;
+        let (mut interval, mut store, mut enabled) = (1, None, true);
+        let mut protection = usual.clone();
         for word in words {
             let (field, text) =
                 word.split_once('=').ok_or_else(|| wrong(format!("{word:?} is not FIELD=VALUE")))?;
+            let wrong = |expected: String| refused(origin, field, text, expected);
             match field {
-                "INTERVAL" => {
-                    let interval = super::value::count(text, 1, INTERVAL_MAX);
-                    let interval = interval.map_err(|expected| value(origin, field, text, expected))?;
-                    descriptor.interval = u32::try_from(interval).unwrap_or(u32::MAX);
+                "INTERVAL" => interval = value::small(text, 1, INTERVAL_MAX).map_err(wrong)?,
+                "STORE" => store = Some(known(text, origin, stores)?),
+                "ENABLED" => enabled = value::boolean(text).map_err(wrong)?,
+                "TYPE" => protection.scheme = value::scheme(text, FAILURES).map_err(wrong)?,
+                "SET_SIZE" => protection.set_size = value::small(text, 1, SET_SIZE_MAX).map_err(wrong)?,
+                "SET_FAILURES" => {
+                    protection.failures = value::small(text, 1, FAILURES_MAX).map_err(wrong)?;
                 }
-                "STORE" => descriptor.store = Some(known(text, origin, stores)?),
-                "ENABLED" => {
-                    enabled = super::value::boolean(text).map_err(|e| value(origin, field, text, e))?;
+                "HOP_DISTANCE" => {
+                    protection.hop_distance = value::small(text, 1, HOP_DISTANCE_MAX).map_err(wrong)?;
                 }
-                "TYPE" => self.scheme(text, origin)?,
-                "GROUP" if text.eq_ignore_ascii_case("NODE") => {}
-                _ => self.unused(&[CHECKPOINT, "GROUP"], field, origin),
+                "GROUP" => protection.group = groups::kind(text).map_err(wrong)?,
+                _ => self.unused(&[CHECKPOINT], field, origin),
             }
         }
+        let scheme = protection.checked().map_err(wrong)?;
+        let Usual { set_size, hop_distance, group, .. } = protection;
+        let descriptor = CheckpointDescriptor { interval, scheme, set_size, hop_distance, group, store };
         self.found.retain(|(other, _)| other != name);
         if enabled {
             self.found.push((name.to_owned(), descriptor));
@@ -93,19 +136,6 @@ impl Descriptors {
         }
     }
 
-    /// One scheme holds for all datasets.
-    fn scheme(&mut self, text: &str, origin: &Origin) -> Result<(), ConfigError> {
-        let words = [SCHEMES, OTHER_SCHEMES].concat();
-        if !words.iter().any(|word| word.eq_ignore_ascii_case(text)) {
-            let expected = format!("expected one of {}", words.join(", "));
-            return Err(value(origin, "TYPE", text, expected));
-        }
-        self.warnings.push(format!(
-            "{origin}: TYPE={text} of a descriptor has no effect in this version: SCR_COPY_TYPE holds for all datasets"
-        ));
-        Ok(())
-    }
-
     fn unused(&mut self, words: &[&str], field: &str, origin: &Origin) {
         self.warnings.push(if NOT_YET.contains(&field) || words.contains(&field) {
             format!("{origin}: {field} of {} has no effect in this version", words[0])
@@ -120,36 +150,72 @@ impl Descriptors {
 }
 
 impl Layers {
+    /// How datasets are protected for which no descriptor says that.
+    pub(super) fn usual(&self) -> Result<Usual, ConfigError> {
+        let scheme = self.read("SCR_COPY_TYPE", |text, _| value::scheme(text, FAILURES))?;
+        let hop_distance = self.small("SCR_HOP_DISTANCE")?.unwrap_or_default();
+        let group = self.read("SCR_GROUP", |text, _| groups::kind(text))?.unwrap_or_else(|| NODE.to_owned());
+        let scheme = scheme.unwrap_or(Scheme::Xor);
+        let mut usual = Usual { scheme, failures: 1, set_size: 0, hop_distance, group };
+        let set_size = self.read("SCR_SET_SIZE", |text, _| {
+            let set_size = value::small(text, 1, SET_SIZE_MAX)?;
+            Usual { set_size, ..usual.clone() }.checked().map(|_| set_size)
+        })?;
+        usual.set_size = set_size.unwrap_or_default();
+        let failures = self.read("SCR_SET_FAILURES", |text, _| {
+            let failures = value::small(text, 1, FAILURES_MAX)?;
+            Usual { failures, ..usual.clone() }.checked().map(|_| failures)
+        })?;
+        usual.failures = failures.unwrap_or(usual.failures);
+        Ok(usual)
+    }
+
     /// The descriptors of the strongest source that has any.
     pub(super) fn descriptors(
         &mut self,
         stores: &[PathBuf],
+        usual: &Usual,
     ) -> Result<Vec<CheckpointDescriptor>, ConfigError> {
         let mut read = Descriptors::default();
-        let parameter = self.read(PARAMETER, |text, _| Ok(text.to_owned()))?;
-        let at = self.texts.get(PARAMETER).and_then(|layers| layers.first_key_value());
-        let at = at.map(|(rank, (_, origin))| (*rank, origin.clone()));
-        let ranks = self.lines.iter().filter(|(_, lines)| lines.iter().any(|(word, ..)| *word == CHECKPOINT));
-        let lines = ranks.map(|(rank, _)| *rank).min();
-        let named = at.filter(|(rank, _)| lines.is_none_or(|lines| *rank <= lines));
-        if let (Some(text), Some((_, origin))) = (parameter, &named) {
-            for one in text.split(';').map(str::trim).filter(|one| !one.is_empty()) {
-                let prefix = format!("{CHECKPOINT}=");
-                read.add(one.strip_prefix(&prefix).unwrap_or(one), origin, stores)
-                    .map_err(|error| within(one, error))?;
-            }
+        for (_, rest, origin) in self.lines.values().flatten().filter(|(word, ..)| *word == STORE) {
+            read.store(rest, origin, stores);
         }
-        for (rank, lines_there) in &self.lines {
-            for (word, rest, origin) in lines_there {
-                if *word == STORE {
-                    read.store(rest, origin, stores);
-                } else if named.is_none() && Some(*rank) == lines {
-                    read.add(rest, origin, stores)?;
-                }
-            }
+        for one in self.strongest(CHECKPOINT, PARAMETER)? {
+            let added = read.add(&one.text, &one.origin, stores, usual);
+            added.map_err(|error| if one.by_parameter { within(&one.text, error) } else { error })?;
         }
         self.warnings.append(&mut read.warnings);
         Ok(read.take())
+    }
+}
+
+impl Usual {
+    /// The scheme, with RS of so many losses.
+    pub(super) fn scheme(&self) -> Scheme {
+        match self.scheme {
+            Scheme::ReedSolomon { .. } => {
+                Scheme::ReedSolomon { failures: u8::try_from(self.failures).unwrap_or(u8::MAX) }
+            }
+            other => other,
+        }
+    }
+
+    /// The scheme, if sets of this size can have it.
+    pub(super) fn checked(&self) -> Result<Scheme, String> {
+        let Scheme::ReedSolomon { .. } = self.scheme else { return Ok(self.scheme) };
+        if self.set_size > RS_SET_SIZE_MAX {
+            return Err(format!(
+                "expected a set size of at most {RS_SET_SIZE_MAX} with RS, not {}",
+                self.set_size
+            ));
+        }
+        if self.failures >= self.set_size {
+            let (failures, size) = (self.failures, self.set_size);
+            return Err(format!(
+                "expected fewer failures ({failures}) than members of a set ({size}) with RS"
+            ));
+        }
+        Ok(self.scheme())
     }
 }
 
@@ -158,19 +224,19 @@ fn known(text: &str, origin: &Origin, stores: &[PathBuf]) -> Result<PathBuf, Con
     if stores.contains(&path) {
         return Ok(path);
     }
-    Err(value(origin, STORE, text, format!("expected one of SCR_CACHE_BASE: {}", super::show(stores))))
+    Err(refused(origin, STORE, text, format!("expected one of SCR_CACHE_BASE: {}", super::show(stores))))
 }
 
 /// An error in descriptor `one` of the parameter, which has no line that could be named.
 fn within(one: &str, error: ConfigError) -> ConfigError {
     match error {
         ConfigError::Value { origin, name, text, expected } => {
-            value(&origin, PARAMETER, one, format!("{name}={text:?}: {expected}"))
+            refused(&origin, PARAMETER, one, format!("{name}={text:?}: {expected}"))
         }
         other => other,
     }
 }
 
-fn value(origin: &Origin, name: &str, text: &str, expected: String) -> ConfigError {
+fn refused(origin: &Origin, name: &str, text: &str, expected: String) -> ConfigError {
     ConfigError::Value { origin: origin.clone(), name: name.to_owned(), text: text.to_owned(), expected }
 }

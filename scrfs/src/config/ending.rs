@@ -7,7 +7,8 @@ use super::{ConfigError, Layers, defs, value};
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
-    /// `SCRFS_END_GRACE`: for bringing the newest protected dataset to the PFS; zero: it is not brought there.
+    /// `SCRFS_END_GRACE`: for bringing the newest protected dataset to the PFS; zero: it is not
+    /// brought there.
     pub grace: Duration,
     /// `SCRFS_HALT_SIGNAL`, one of [`defs::SIGNALS`].
     pub signal: &'static str,
@@ -23,8 +24,9 @@ pub const KILL: Duration = Duration::from_secs(4);
 pub const LAST: Duration = Duration::from_secs(8);
 
 impl Ending {
-    /// What stopping the program and saving may take of the allocation; zero: nothing is saved. A program that ignores all
-    /// that it is told has its grace twice, before the signal and after it, and is killed then.
+    /// What stopping the program and saving may take of the allocation; zero: nothing is saved. A
+    /// program that ignores all that it is told has its grace twice, before the signal and after
+    /// it, and is killed then.
     pub fn reserve(&self) -> Duration {
         if self.grace.is_zero() { Duration::ZERO } else { 2 * self.halt_grace + KILL + self.grace + LAST }
     }

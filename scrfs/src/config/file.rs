@@ -1,5 +1,66 @@
 //! The syntax of user and system file, SCR's: `KEY=VALUE` lines, `#` begins a comment.
 
+use std::path::Path;
+
+use super::{ConfigError, Layers, Origin, Rank, defs, descriptors, groups};
+
+impl Layers {
+    pub(super) fn add_file(
+        &mut self,
+        path: &Path,
+        text: Option<&str>,
+        rank: Rank,
+    ) -> Result<(), ConfigError> {
+        let Some(text) = text else { return Ok(()) };
+        for line in parse(text) {
+            let line = match line {
+                Ok(line) => line,
+                Err(Bad { number: line, text, problem }) => {
+                    let error = ConfigError::Line { path: path.to_owned(), line, problem };
+                    self.unless_essential(|name| text.contains(name), error)?;
+                    continue;
+                }
+            };
+            let origin = Origin::File { path: path.to_owned(), line: line.number };
+            if let Some(parameter) = defs::find(&line.key) {
+                self.add(parameter, &line.value, origin, rank, rank == Rank::System);
+                continue;
+            }
+            let lists = [descriptors::CHECKPOINT, descriptors::STORE, groups::GROUPS];
+            match lists.iter().find(|word| **word == line.key) {
+                Some(word) => self.lines.entry(rank).or_default().push((word, line.value, origin)),
+                None => self.warn_unknown(&line.key, &origin),
+            }
+        }
+        Ok(())
+    }
+
+    /// What was read for `parameter`; nothing where that is wrong and not essential.
+    pub(super) fn or_none<T: Default>(
+        &self,
+        parameter: &str,
+        read: Result<T, ConfigError>,
+    ) -> Result<T, ConfigError> {
+        read.or_else(|error| {
+            self.unless_essential(|name| name == parameter, error)?;
+            Ok(T::default())
+        })
+    }
+
+    /// What is wrong is noted, unless it is about something essential.
+    pub(super) fn unless_essential(
+        &self,
+        about: impl Fn(&str) -> bool,
+        error: ConfigError,
+    ) -> Result<(), ConfigError> {
+        if self.essential.is_none_or(|names| names.iter().any(|name| about(name))) {
+            return Err(error);
+        }
+        self.doubts.borrow_mut().push(format!("{error}; it has no effect on this command"));
+        Ok(())
+    }
+}
+
 /// One setting of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
@@ -9,32 +70,40 @@ pub(super) struct Line {
     pub(super) value: String,
 }
 
-/// Reads a file's text; an error gives the line's number and what is wrong with it.
-pub(super) fn parse(text: &str) -> Result<Vec<Line>, (usize, String)> {
-    let mut lines = Vec::new();
-    for (at, raw) in text.lines().enumerate() {
-        let number = at + 1;
-        let line = without_comment(raw).trim();
-        if line.is_empty() {
-            continue;
-        }
-        let Some((key, value)) = line.split_once('=') else {
-            return Err((number, format!("expected KEY=VALUE, found {line:?}")));
-        };
-        let key = key.trim();
-        if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-            return Err((number, format!("{key:?} is no parameter name")));
-        }
-        let value = value.trim();
-        let value = match value.strip_prefix('"') {
-            Some(rest) => {
-                rest.strip_suffix('"').ok_or_else(|| (number, "the closing quote is missing".to_owned()))?
-            }
-            None => value,
-        };
-        lines.push(Line { number, key: key.to_owned(), value: value.to_owned() });
+/// A line that is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bad<'a> {
+    /// Counted from 1.
+    pub(super) number: usize,
+    pub(super) text: &'a str,
+    pub(super) problem: String,
+}
+
+/// Reads a file's text, line by line.
+pub(super) fn parse(text: &str) -> impl Iterator<Item = Result<Line, Bad<'_>>> {
+    let lines = text.lines().map(|raw| without_comment(raw).trim()).zip(1..);
+    lines.filter(|(line, _)| !line.is_empty()).map(|(text, number)| {
+        setting(text).map(|(key, value)| Line { number, key, value }).map_err(|problem| Bad {
+            number,
+            text,
+            problem,
+        })
+    })
+}
+
+/// Key and value of a line.
+fn setting(line: &str) -> Result<(String, String), String> {
+    let (key, value) = line.split_once('=').ok_or_else(|| format!("expected KEY=VALUE, found {line:?}"))?;
+    let key = key.trim();
+    if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        return Err(format!("{key:?} is no parameter name"));
     }
-    Ok(lines)
+    let value = value.trim();
+    let value = match value.strip_prefix('"') {
+        Some(rest) => rest.strip_suffix('"').ok_or("the closing quote is missing")?,
+        None => value,
+    };
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// A `#` at the start or after a blank, outside quotes, begins a comment.
@@ -57,15 +126,17 @@ mod tests {
 
     #[test]
     fn comments_quotes_and_blanks() {
-        let lines = parse("# all\n\n SCR_PREFIX = \"/p fs/#1\" # here\nA=b#c\nE=\n").unwrap();
+        let text = "# all\n\n SCR_PREFIX = \"/p fs/#1\" # here\nA=b#c\nE=\n";
+        let lines: Vec<Line> = parse(text).collect::<Result<_, _>>().unwrap();
         let seen: Vec<_> = lines.iter().map(|l| (l.number, l.key.as_str(), l.value.as_str())).collect();
         assert_eq!(seen, [(3, "SCR_PREFIX", "/p fs/#1"), (4, "A", "b#c"), (5, "E", "")]);
     }
 
     #[test]
     fn errors_name_the_line() {
-        assert_eq!(parse("A=1\nnonsense").unwrap_err().0, 2);
-        assert_eq!(parse("=1").unwrap_err().0, 1);
-        assert_eq!(parse("A=\"1").unwrap_err().0, 1);
+        let bad = |text| parse(text).find_map(Result::err).map(|bad| (bad.number, bad.text));
+        assert_eq!(bad("A=1\nnonsense # x"), Some((2, "nonsense")));
+        assert_eq!(bad("=1"), Some((1, "=1")));
+        assert_eq!(bad("A=\"1"), Some((1, "A=\"1")));
     }
 }

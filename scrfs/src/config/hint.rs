@@ -35,6 +35,9 @@ impl ConfigError {
             Self::Value { name, .. } => {
                 format!("correct or unset it; what it takes is in scrfs.conf(5), at {name}")
             }
+            Self::Blank { option, .. } => {
+                format!("leave {option} out for what holds without it; a script's variable may be unset")
+            }
             Self::Line { .. } => "correct that line; what can stand in one is in scrfs.conf(5)".into(),
             Self::Unreadable { path, kind, .. } => unreadable(path, *kind),
         }

@@ -7,9 +7,11 @@ const HOSTS_MAX: usize = 100_000;
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut hosts: Vec<String> = Vec::new();
     let mut seen = std::collections::HashSet::new();
+    let mut named = 0;
     for item in split_outside_brackets(list)? {
         for host in expand_item(item)? {
-            if hosts.len() >= HOSTS_MAX {
+            named += 1;
+            if named > HOSTS_MAX {
                 return Err(format!("more than {HOSTS_MAX} hosts"));
             }
             if seen.insert(host.clone()) {
@@ -89,7 +91,8 @@ fn numbers(low: &str, high: &str) -> Option<std::ops::RangeInclusive<u32>> {
     (low <= high && (high - low) as usize <= HOSTS_MAX).then_some(low..=high)
 }
 
-/// Names go on command lines of launchers, where commas and colons have a meaning and a dash begins an option.
+/// Names go on command lines of launchers, where commas and colons have a meaning and a dash begins
+/// an option.
 fn is_name(text: &str) -> bool {
     let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
     !text.is_empty() && text.len() <= 253 && !text.starts_with('-') && text.bytes().all(ok)

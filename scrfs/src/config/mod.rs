@@ -1,16 +1,20 @@
 //! Parameters: from environment, user file, system file and defaults to one typed [`Config`].
 //!
-//! Nothing here reads the environment. A program passes in what it has ([`Sources`]), and prints the warnings that
-//! come back: `Config::load(&Sources::of_process(std::env::vars_os())?, config::read_file)`. In reading order: the table is in [`defs`]; layering and the typed values are here; the
-//! syntax of files, values and host lists is in the private modules.
+//! Nothing here reads the environment. A program passes in what it has ([`Sources`]), and prints
+//! the warnings that come back:
+//! `Config::load(&Sources::of_process(std::env::vars_os())?, config::read_file)`. In reading order:
+//! the table is in [`defs`]; layering and the typed values are here; the syntax of files, values
+//! and host lists is in the private modules.
 
 mod account;
 pub mod defs;
 mod descriptors;
 pub mod ending;
 mod file;
+mod groups;
 mod hint;
 pub mod hosts;
+mod lists;
 mod mount_point;
 mod process;
 mod value;
@@ -29,8 +33,8 @@ pub use hint::{HOSTS_HINT, PROCESS_HINT};
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 
-use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings, StoreRule};
-use crate::dataset::Scheme;
+use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
+use crate::dataset::{Protection, Protections, Scheme};
 use crate::pattern::NamePattern;
 use defs::{Kind, Parameter, Who};
 
@@ -87,6 +91,14 @@ pub enum ConfigError {
         /// What it should look like.
         expected: String,
     },
+    /// An option is there without its value.
+    #[error("{option} {text:?}: there is nothing in it")]
+    Blank {
+        /// The option.
+        option: String,
+        /// What was given.
+        text: String,
+    },
     /// A line of a file is no setting.
     #[error("{}:{line}: {problem}", path.display())]
     Line {
@@ -112,7 +124,8 @@ pub enum ConfigError {
 /// What a program hands in.
 #[derive(Debug, Clone)]
 pub struct Sources {
-    /// The environment, or what of it is to count; a program puts its own options on top ([`Sources::give`]).
+    /// The environment, or what of it is to count; a program puts its own options on top
+    /// ([`Sources::give`]).
     pub environment: BTreeMap<String, OsString>,
     /// Which parameters of `environment` came by an option, and by which: for messages.
     pub options: BTreeMap<&'static str, &'static str>,
@@ -124,7 +137,11 @@ pub struct Sources {
     pub host: String,
     /// The administrator started it: its environment may set everything.
     pub administrator: bool,
-    /// The user file counts. Not for what root does for a user: that file is in a place of the user's, or of others.
+    /// Parameters that must be right; of others a wrong value is a warning, and they count as not
+    /// set. `None`: all must be.
+    pub essential: Option<&'static [&'static str]>,
+    /// The user file counts. Not for what root does for a user: that file is in a place of the
+    /// user's, or of others.
     pub reads_user_file: bool,
 }
 
@@ -170,6 +187,11 @@ pub struct Config {
     pub set_size: u32,
     /// `SCR_HOP_DISTANCE`.
     pub hop_distance: u32,
+    /// `SCR_GROUP`, in capitals.
+    pub group: String,
+    /// Of which failure groups this host is, by their kind: `GROUPS=` lines of a file, or
+    /// `SCRFS_GROUPS`.
+    pub groups: BTreeMap<String, String>,
     /// `SCR_DISTRIBUTE`.
     pub distribute: bool,
     /// `SCR_FETCH`.
@@ -184,7 +206,8 @@ pub struct Config {
     pub exclude_nodes: Vec<String>,
     /// `SCR_MPI_BUF_SIZE`.
     pub block_bytes: u32,
-    /// `SCRFS_CHECKPOINT_PATH` as it was written, absolute or below the mount's root; `None`: the mount's root.
+    /// `SCRFS_CHECKPOINT_PATH` as it was written, absolute or below the mount's root; `None`: the
+    /// mount's root.
     pub checkpoint_path: Option<PathBuf>,
     /// `SCRFS_MARKER`, `SCRFS_MARKER_SCOPE`, `SCRFS_SEAL`, `SCRFS_COMMIT_ON_RENAME`.
     pub sealing: SealRules,
@@ -202,22 +225,26 @@ pub struct Config {
     pub ending: Ending,
     /// `SCR_CHECKPOINT_INTERVAL`, `_SECONDS`, `_OVERHEAD`, `SCR_HALT_SECONDS`, `SCRFS_END_TIME`.
     pub advice: AdviceRules,
-    /// What the user file sets, as texts by parameter: for those who must not read that file again, as it may be gone.
+    /// What the user file sets, as texts by parameter: for those who must not read that file again,
+    /// as it may be gone.
     pub user_file: BTreeMap<&'static str, String>,
     /// Lines for people: what was not understood or has no effect.
     pub warnings: Vec<String>,
 }
 
 impl Config {
-    /// Reads all sources. `read` gives a file's text (bounded by [`FILE_BYTES_MAX`]), `None` when there is none.
+    /// Reads all sources. `read` gives a file's text (bounded by [`FILE_BYTES_MAX`]), `None` when
+    /// there is none.
     pub fn load(
         sources: &Sources,
         read: impl Fn(&Path) -> std::io::Result<Option<String>>,
     ) -> Result<Self, ConfigError> {
-        let mut layers = Layers::default();
+        sources.refuse_blank_options()?;
+        let mut layers = Layers { essential: sources.essential, ..Layers::default() };
         layers.add_environment(sources)?;
         let system = PathBuf::from(SYSTEM_FILE);
-        // The system file comes first here: it may say where the prefix, and with it the user file, is.
+        // The system file comes first here: it may say where the prefix, and with it the user file,
+        // is.
         layers.add_file(&system, text_of(&read, &system)?.as_deref(), Rank::System)?;
         let prefix = layers.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone());
         let named = layers.path("SCR_CONF_FILE", sources)?;
@@ -231,7 +258,8 @@ impl Config {
         }
         let user_file = named.clone().unwrap_or_else(|| prefix.join(USER_FILE));
         let text = match text_of(&read, &user_file) {
-            // A PFS that is away must not keep a job from its caches. What is there and wrong is an error.
+            // A PFS that is away must not keep a job from its caches. What is there and wrong is an
+            // error.
             Err(ConfigError::Unreadable { path, reason, kind }) if named.is_none() && kind != INVALID => {
                 layers.warnings.push(format!("{}: {reason}; what it may set has no effect", path.display()));
                 None
@@ -260,9 +288,7 @@ impl Config {
             seal_timeout_ms: millis(self.seal_timeout),
             cache_size: self.cache_size,
             cache_bytes: self.cache_bytes,
-            scheme: self.scheme,
-            set_size: self.set_size,
-            hop_distance: self.hop_distance,
+            protections: self.protections(),
             enable: self.enable,
             flush_every: self.flush_every,
             fetch: self.fetch,
@@ -273,18 +299,27 @@ impl Config {
             sealing: self.sealing.clone(),
             loose: self.loose.clone(),
             advice: self.advice,
-            stores: self.store_rules(),
         }
     }
 
-    /// Which datasets go to which store.
-    pub fn store_rules(&self) -> Vec<StoreRule> {
-        let bytes = |store: &PathBuf| store.as_os_str().as_bytes().to_vec();
-        let rule = |one: &CheckpointDescriptor| StoreRule {
-            interval: one.interval,
-            store: one.store.as_ref().map(bytes),
+    /// How datasets are protected and where they go.
+    pub fn protections(&self) -> Protections {
+        let usual = Protection {
+            set_size: self.set_size,
+            hop_distance: self.hop_distance,
+            group: self.group.clone(),
+            ..Protection::by(self.scheme)
         };
-        self.descriptors.iter().map(rule).collect()
+        let bytes = |store: &PathBuf| store.as_os_str().as_bytes().to_vec();
+        let descriptor = |one: &CheckpointDescriptor| Protection {
+            interval: one.interval,
+            set_size: one.set_size,
+            hop_distance: one.hop_distance,
+            group: one.group.clone(),
+            store: one.store.as_ref().map(bytes),
+            ..Protection::by(one.scheme)
+        };
+        Protections { descriptors: self.descriptors.iter().map(descriptor).collect(), usual }
     }
 }
 
@@ -320,7 +355,12 @@ struct Layers {
     /// Lines of files that are lists of fields: their first word, the rest, and where it stands.
     lines: BTreeMap<Rank, Vec<(&'static str, String, Origin)>>,
     warnings: Vec<String>,
-    /// Parameters that were read: a row of the table that nobody reads would promise what is not kept.
+    /// As in [`Sources::essential`].
+    essential: Option<&'static [&'static str]>,
+    /// What is wrong, and not essential.
+    doubts: RefCell<Vec<String>>,
+    /// Parameters that were read: a row of the table that nobody reads would promise what is not
+    /// kept.
     used: RefCell<BTreeSet<&'static str>>,
 }
 
@@ -358,33 +398,11 @@ impl Layers {
                 self.scheduler.insert(name, text.to_owned());
             }
         }
-        // Prologs run as root for the job's user. To all others these words say what they know already.
+        // Prologs run as root for the job's user. To all others these words say what they know
+        // already.
         for name in USER_WORDS.into_iter().filter(|_| sources.administrator) {
             if let Some(text) = sources.environment.get(name).and_then(|text| text.to_str()) {
                 self.scheduler.insert(name, text.to_owned());
-            }
-        }
-        Ok(())
-    }
-
-    fn add_file(&mut self, path: &Path, text: Option<&str>, rank: Rank) -> Result<(), ConfigError> {
-        let Some(text) = text else { return Ok(()) };
-        let lines = file::parse(text).map_err(|(line, problem)| ConfigError::Line {
-            path: path.to_owned(),
-            line,
-            problem,
-        })?;
-        for line in lines {
-            let origin = Origin::File { path: path.to_owned(), line: line.number };
-            match defs::find(&line.key) {
-                Some(parameter) => self.add(parameter, &line.value, origin, rank, rank == Rank::System),
-                None => {
-                    match [descriptors::CHECKPOINT, descriptors::STORE].iter().find(|word| **word == line.key)
-                    {
-                        Some(word) => self.lines.entry(rank).or_default().push((word, line.value, origin)),
-                        None => self.warn_unknown(&line.key, &origin),
-                    }
-                }
             }
         }
         Ok(())
@@ -402,22 +420,11 @@ impl Layers {
         }
     }
 
-    fn of_rank(&self, rank: Rank) -> BTreeMap<&'static str, String> {
-        let found =
-            self.texts.iter().filter_map(|(name, layers)| Some((*name, layers.get(&rank)?.0.clone())));
-        let mut found: BTreeMap<&'static str, String> = found.collect();
-        let lines = self.lines.get(&rank).into_iter().flatten();
-        let lines = lines.filter(|(word, ..)| *word == descriptors::CHECKPOINT);
-        let lines: Vec<String> = lines.map(|(word, rest, _)| format!("{word}={rest}")).collect();
-        if !lines.is_empty() {
-            found.entry(descriptors::PARAMETER).or_insert_with(|| lines.join(";"));
-        }
-        found
-    }
-
     fn warn_unknown(&mut self, name: &str, origin: &Origin) {
         if defs::NOT_YET.contains(&name) {
             self.warnings.push(format!("{origin}: {name} has no effect in this version"));
+        } else if let Some(meant) = defs::nearest(name) {
+            self.warnings.push(format!("{origin}: {name} is unknown; ignored; is {meant} meant?"));
         } else if defs::is_ours(name) || matches!(origin, Origin::File { .. }) {
             self.warnings.push(format!("{origin}: {name} is unknown; ignored"));
         }
@@ -454,7 +461,13 @@ impl Layers {
         if text.is_empty() {
             return Ok(None);
         }
-        parse(&text, parameter.kind).map(Some).map_err(|expected| failed(origin, &text, expected))
+        match parse(&text, parameter.kind) {
+            Ok(value) => Ok(Some(value)),
+            Err(expected) => {
+                self.unless_essential(|essential| essential == name, failed(origin, &text, expected))?;
+                Ok(None)
+            }
+        }
     }
 
     fn boolean(&self, name: &'static str) -> Result<bool, ConfigError> {
@@ -480,6 +493,14 @@ impl Layers {
 
     fn path(&self, name: &'static str, sources: &Sources) -> Result<Option<PathBuf>, ConfigError> {
         self.read(name, |text, _| Ok(sources.working_directory.join(text)))
+    }
+
+    /// The same from whichever directory a mount, a prolog or an epilog is started.
+    fn absolute(&self, name: &'static str) -> Result<Option<PathBuf>, ConfigError> {
+        self.read(name, |text, _| {
+            let path = PathBuf::from(text);
+            if path.is_absolute() { Ok(path) } else { Err("expected an absolute path".to_owned()) }
+        })
     }
 
     fn hosts(&self, name: &'static str) -> Result<Vec<String>, ConfigError> {
@@ -523,10 +544,6 @@ impl Layers {
         })
     }
 
-    fn scheme(&self) -> Result<Scheme, ConfigError> {
-        Ok(self.read("SCR_COPY_TYPE", |text, _| value::scheme(text))?.unwrap_or(Scheme::Xor))
-    }
-
     /// A user's choice must be one of those that the system file lists.
     fn cache_bases(&self) -> Result<Vec<PathBuf>, ConfigError> {
         let name = "SCR_CACHE_BASE";
@@ -558,11 +575,14 @@ impl Layers {
         let (job_id, claim) = (self.job_id()?, self.claim()?);
         let user = claim.user_name().unwrap_or(&sources.user).to_owned();
         let ending = self.ending()?;
+        let usual = self.usual()?;
+        let descriptors = self.descriptors(&cache_bases, &usual);
+        let descriptors = self.or_none(descriptors::PARAMETER, descriptors)?;
         let config = Config {
             mount: self.mount_point(&job_id, &user)?,
             mode: self.read("SCRFS_MODE", |text, _| value::mode(text))?.unwrap_or(0o700),
             operator_group: self.name("SCRFS_OPERATOR_GROUP")?,
-            descriptors: self.descriptors(&cache_bases)?,
+            descriptors,
             enable: self.boolean("SCR_ENABLE")?,
             debug: self.count("SCR_DEBUG")?.unwrap_or_default(),
             job_id,
@@ -570,13 +590,15 @@ impl Layers {
             claim,
             nodes: own(self.hosts("SCR_NODELIST")?),
             prefix: self.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone()),
-            control_base: self.path("SCR_CNTL_BASE", sources)?.unwrap_or_else(|| control_base(sources)),
+            control_base: self.absolute("SCR_CNTL_BASE")?.unwrap_or_else(|| control_base(sources)),
             cache_bases,
             cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),
             cache_bytes: self.count("SCRFS_CACHE_BYTES")?.unwrap_or_default(),
-            scheme: self.scheme()?,
-            set_size: self.small("SCR_SET_SIZE")?.unwrap_or_default(),
-            hop_distance: self.small("SCR_HOP_DISTANCE")?.unwrap_or_default(),
+            scheme: usual.scheme(),
+            set_size: usual.set_size,
+            hop_distance: usual.hop_distance,
+            group: usual.group,
+            groups: self.or_none(groups::PARAMETER, self.groups(&sources.host))?,
             distribute: self.boolean("SCR_DISTRIBUTE")?,
             fetch: self.boolean("SCR_FETCH")?,
             flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
@@ -601,7 +623,7 @@ impl Layers {
             },
             ending,
             user_file: self.of_rank(Rank::User),
-            warnings: std::mem::take(&mut self.warnings),
+            warnings: std::mem::take(&mut self.warnings).into_iter().chain(self.doubts.take()).collect(),
         };
         debug_assert!(
             defs::PARAMETERS.iter().all(|p| self.used.borrow().contains(p.name)),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::{Config, ConfigError, Layers, Rank, SYSTEM_FILE, Sources, USER_FILE, text_of};
 
 impl Config {
-    /// Where scrfs is mounted for who asks, for tools that need no more: what else is set does not keep them from
-    /// asking. A user file that cannot be read sets nothing.
+    /// Where scrfs is mounted for who asks, for tools that need no more: what else is set does not
+    /// keep them from asking. A user file that cannot be read sets nothing.
     pub fn mount_point(
         sources: &Sources,
         read: impl Fn(&Path) -> std::io::Result<Option<String>>,

@@ -15,7 +15,8 @@ use crate::bounded;
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
 impl Sources {
-    /// Of this process; the caller passes its environment (`std::env::vars_os()`), so that the library reads none.
+    /// Of this process; the caller passes its environment (`std::env::vars_os()`), so that the
+    /// library reads none.
     pub fn of_process(environment: impl IntoIterator<Item = (OsString, OsString)>) -> io::Result<Self> {
         let environment: BTreeMap<String, OsString> = environment
             .into_iter()
@@ -32,6 +33,7 @@ impl Sources {
             user,
             host: nix::unistd::gethostname()?.to_string_lossy().into_owned(),
             administrator: uid.is_root(),
+            essential: None,
             reads_user_file: true,
         })
     }
@@ -40,6 +42,21 @@ impl Sources {
     pub fn give(&mut self, parameter: &'static str, option: &'static str, value: OsString) {
         self.environment.insert(parameter.to_owned(), value);
         self.options.insert(parameter, option);
+    }
+
+    /// An empty variable is the default; an empty option is one whose variable was not set in a
+    /// script, and the default would be something else than what the script is about.
+    pub(super) fn refuse_blank_options(&self) -> Result<(), ConfigError> {
+        let text = |parameter| self.environment.get(parameter).map(|value| value.to_string_lossy());
+        let blank = |text: &str| text.trim_matches(|c: char| c.is_whitespace() || c == ',').is_empty();
+        let mut given = self.options.iter().map(|(parameter, option)| (option, text(*parameter)));
+        match given.find(|(_, text)| text.as_ref().is_some_and(|text| blank(text))) {
+            None => Ok(()),
+            Some((option, text)) => Err(ConfigError::Blank {
+                option: (*option).to_owned(),
+                text: text.unwrap_or_default().into_owned(),
+            }),
+        }
     }
 }
 
@@ -68,13 +85,15 @@ impl Account {
     }
 }
 
-/// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most ten seconds; `None` when there is none.
+/// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most ten seconds; `None`
+/// when there is none.
 pub fn read_file(path: &Path) -> io::Result<Option<String>> {
     let path = path.to_owned();
     bounded::within(READ_LIMIT, move || read(&path))
 }
 
-/// The file of a prefix that others may write to can be anybody's: it must not steer this user's job.
+/// The file of a prefix that others may write to can be anybody's: it must not steer this user's
+/// job.
 fn belongs_to_reader(file: &std::fs::File) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let meta = file.metadata()?;

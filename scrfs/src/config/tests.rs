@@ -13,6 +13,7 @@ fn sources(environment: &[(&str, &str)]) -> Sources {
         user: "ann".to_owned(),
         host: "node7".to_owned(),
         administrator: false,
+        essential: None,
         reads_user_file: true,
     }
 }
@@ -81,7 +82,7 @@ fn environment_beats_user_file_beats_system_file() {
     let c = load(&[("SCR_FLUSH", "1")], &[user, system]).unwrap();
     assert_eq!((c.flush_every, c.set_size, c.cache_size), (1, 4, 5));
     let settings = c.settings();
-    assert_eq!((settings.flush_every, settings.set_size, settings.cache_size), (1, 4, 5));
+    assert_eq!((settings.flush_every, settings.protections.usual.set_size, settings.cache_size), (1, 4, 5));
     assert_eq!(settings.prefix, b"/work/dir");
 }
 
@@ -103,8 +104,8 @@ fn errors_name_file_line_field_and_value() {
     for part in ["/work/dir/.scrconf:2", "SCR_FLUSH", "often", "whole number"] {
         assert!(e.contains(part), "{e}");
     }
-    let e = load(&[("SCR_COPY_TYPE", "RS")], &[]).unwrap_err().to_string();
-    assert!(e.contains("environment: SCR_COPY_TYPE=\"RS\"") && e.contains("XOR"), "{e}");
+    let e = load(&[("SCR_COPY_TYPE", "PARTNER")], &[]).unwrap_err().to_string();
+    assert!(e.contains("environment: SCR_COPY_TYPE=\"PARTNER\"") && e.contains("XOR"), "{e}");
     let mut given = sources(&[("SCR_FLUSH", "2")]);
     given.give("SCR_JOB_ID", "--job-id", "a/b".into());
     let e = Config::load(&given, |_| Ok(None)).unwrap_err().to_string();
@@ -133,6 +134,23 @@ fn a_prefix_that_is_away_is_no_error() {
 }
 
 #[test]
+fn reed_solomon_needs_sets_larger_than_their_losses() {
+    let rs = |more: &[(&str, &str)]| load(&[&[("SCR_COPY_TYPE", "rs")], more].concat(), &[]);
+    let scheme = |more: &[(&str, &str)]| rs(more).map(|config| config.scheme).ok();
+    assert_eq!(scheme(&[]), Some(Scheme::ReedSolomon { failures: 2 }));
+    let three = [("SCR_SET_FAILURES", "3"), ("SCR_SET_SIZE", "4")];
+    assert_eq!(scheme(&three), Some(Scheme::ReedSolomon { failures: 3 }));
+    let e = rs(&[("SCR_SET_FAILURES", "3"), ("SCR_SET_SIZE", "3")]).unwrap_err().to_string();
+    assert!(e.contains("SCR_SET_FAILURES=\"3\"") && e.contains("(3) than members of a set (3)"), "{e}");
+    for bad in [("SCR_SET_FAILURES", "0"), ("SCR_SET_FAILURES", "65"), ("SCR_SET_SIZE", "97")] {
+        assert!(rs(&[bad]).unwrap_err().to_string().contains(bad.0), "{bad:?}");
+    }
+    // Of no concern to the others.
+    let xor = load(&[("SCR_SET_FAILURES", "9"), ("SCR_SET_SIZE", "97")], &[]).unwrap();
+    assert_eq!((xor.scheme, xor.set_size), (Scheme::Xor, 97));
+}
+
+#[test]
 fn what_the_user_file_sets_is_known() {
     let user = ("/work/dir/.scrconf", "SCR_FLUSH=3\nSCR_CNTL_BASE=/x\nSCR_SET_SIZE=4\n");
     let c = load(&[("SCR_FLUSH", "1")], &[user]).unwrap();
@@ -143,16 +161,16 @@ fn what_the_user_file_sets_is_known() {
 #[test]
 fn what_has_no_effect_is_named() {
     let c = load(
-        &[("SCRFS_MARKR", "x"), ("SCR_GROUP", "SWITCH"), ("SCRFS_CURRENT", "ck.1"), ("SCRATCH", "/tmp")],
-        &[("/work/dir/.scrconf", "SCR_FLUSHH=1\nCKPT=1 INTERVAL=4 TYPE=XOR\n")],
+        &[("SCRFS_MARKR", "x"), ("SCR_LOG_ENABLE", "1"), ("SCRFS_CURRENT", "ck.1"), ("SCRATCH", "/tmp")],
+        &[("/work/dir/.scrconf", "SCR_FLUSHH=1\nCKPT=1 INTERVAL=4 BYPASS=1\n")],
     )
     .unwrap();
     let all = c.warnings.join("\n");
     for part in [
-        "SCRFS_MARKR is unknown",
-        "SCR_GROUP has no effect",
-        ".scrconf:1: SCR_FLUSHH is unknown",
-        ":2: TYPE=XOR of a descriptor has no effect",
+        "SCRFS_MARKR is unknown; ignored; is SCRFS_MARKER meant?",
+        "SCR_LOG_ENABLE has no effect",
+        ".scrconf:1: SCR_FLUSHH is unknown; ignored; is SCR_FLUSH meant?",
+        ":2: BYPASS of CKPT has no effect",
     ] {
         assert!(all.contains(part), "{all}");
     }
@@ -176,6 +194,24 @@ fn users_cannot_set_what_is_the_administrators() {
     assert_eq!(one.cache_bases, [Path::new("/dev/shm")]);
     let e = load(&[("SCR_CACHE_BASE", "/etc")], &[system]).unwrap_err().to_string();
     assert!(e.contains("permits only /nvme, /dev/shm"), "{e}");
+}
+
+#[test]
+fn an_option_with_nothing_in_it_is_refused_where_an_empty_variable_is_the_default() {
+    assert_eq!(load(&[("SCR_JOB_ID", "")], &[]).unwrap().job_id, load(&[], &[]).unwrap().job_id);
+    for text in ["", " ", "\n", " , "] {
+        let mut given = sources(&[]);
+        given.give("SCR_JOB_ID", "--job-id", text.into());
+        let error = Config::load(&given, |_| Ok(None)).unwrap_err();
+        assert!(
+            error.to_string().contains("--job-id") && error.hint().contains("leave --job-id out"),
+            "{error}"
+        );
+    }
+    let mut root = sources(&[("SCR_CNTL_BASE", "run/scrfs")]);
+    root.administrator = true;
+    let error = Config::load(&root, |_| Ok(None)).unwrap_err().to_string();
+    assert!(error.contains("SCR_CNTL_BASE=\"run/scrfs\": expected an absolute path"), "{error}");
 }
 
 #[test]
@@ -208,7 +244,8 @@ fn a_prolog_mounts_for_the_jobs_user_at_the_jobs_own_place() {
     assert_eq!((c.user.as_str(), c.mount.as_path(), c.mode), ("bob", Path::new("/scr/bob/77"), 0o750));
     assert_eq!(c.operator_group.as_deref(), Some("ops"));
     assert_eq!(Config::mount_point(&root, files).unwrap(), c.mount);
-    // Whoever is not root is who he is, whatever the environment says; and tools ask although other things are wrong.
+    // Whoever is not root is who he is, whatever the environment says; and tools ask although other
+    // things are wrong.
     let mut ann = sources(&words);
     ann.environment.insert("SCR_FLUSH".to_owned(), "often".into());
     assert!(Config::load(&ann, files).is_err());
@@ -227,6 +264,32 @@ fn a_prolog_mounts_for_the_jobs_user_at_the_jobs_own_place() {
     let c = Config::load(&bad, planted).unwrap();
     assert_eq!((c.job_id.as_str(), c.user.as_str()), (NO_JOB, "ann"));
     assert!(c.warnings[0].contains("not read for root's daemon"), "{:?}", c.warnings);
+}
+
+/// An epilog that a typo stops leaves the memory of every job on every node.
+#[test]
+fn what_is_not_essential_is_a_warning_for_who_ends_mounts() {
+    let text = |cache: &str| format!("{cache}\nSCR_FLUSH=often\nSCR_COPY_TYPE XOR\nCKPT=many TYPE=XOR\n");
+    let load = |cache: &str, essential| {
+        let mut root = sources(&[("SCRFS_SEAL_TIMEOUT", "soon")]);
+        root.essential = essential;
+        let text = text(cache);
+        Config::load(&root, |path: &Path| Ok((path == Path::new(SYSTEM_FILE)).then(|| text.clone())))
+    };
+    let needed: &[&str] = &["SCR_CACHE_BASE"];
+    assert!(load("SCR_CACHE_BASE=/nvme", None).is_err());
+    let c = load("SCR_CACHE_BASE=/nvme", Some(needed)).unwrap();
+    assert_eq!(c.cache_bases, [Path::new("/nvme")]);
+    let told = |c: &Config, name: &str| c.warnings.iter().filter(|told| told.contains(name)).count();
+    assert_eq!(
+        ["SCR_FLUSH", "SCR_COPY_TYPE", "CKPT", "SCRFS_SEAL_TIMEOUT"].map(|name| told(&c, name)),
+        [1; 4],
+        "{:?}",
+        c.warnings
+    );
+    for bad in ["SCR_CACHE_BASE=nvme", "SCR_CACHE_BASE /nvme"] {
+        assert!(load(bad, Some(needed)).is_err(), "{bad}");
+    }
 }
 
 #[test]
@@ -275,22 +338,24 @@ fn the_manual_has_the_table() {
 const STORES: (&str, &str) = ("SCR_CACHE_BASE", "/ssd,/dev/shm");
 
 fn descriptor(interval: u32, store: Option<&str>) -> CheckpointDescriptor {
-    CheckpointDescriptor { interval, store: store.map(PathBuf::from) }
+    let store = store.map(PathBuf::from);
+    let group = "NODE".to_owned();
+    CheckpointDescriptor { interval, scheme: Scheme::Xor, set_size: 8, hop_distance: 1, group, store }
 }
 
 #[test]
 fn descriptors_name_their_stores() {
     let lines = "STORE=/ssd COUNT=2 GROUP=NODE\nSTORE=/pfs\nCKPT=0 INTERVAL=1 GROUP=NODE STORE=/dev/shm\n\
-                 CKPT=1 INTERVAL=4 STORE=/ssd SET_SIZE=8\nCKPT=2 INTERVAL=8\nCKPT=3 ENABLED=0\n";
+                 CKPT=1 INTERVAL=4 STORE=/ssd COPIES=8\nCKPT=2 INTERVAL=8\nCKPT=3 ENABLED=0\n";
     let c = load(&[STORES], &[("/work/dir/.scrconf", lines)]).unwrap();
     let expected = [descriptor(1, Some("/dev/shm")), descriptor(4, Some("/ssd")), descriptor(8, None)];
     assert_eq!(c.descriptors, expected);
-    assert_eq!(c.settings().stores.len(), 3);
+    assert_eq!(c.settings().protections.descriptors.len(), 3);
     let all = c.warnings.join("\n");
     for part in [
         "/work/dir/.scrconf:1: COUNT of STORE has no effect",
         ":2: STORE=\"/pfs\" is not in SCR_CACHE_BASE",
-        ":4: SET_SIZE of CKPT has no effect",
+        ":4: COPIES of CKPT has no effect",
     ] {
         assert!(all.contains(part), "{all}");
     }
@@ -298,6 +363,72 @@ fn descriptors_name_their_stores() {
     // For those who must not read that file again.
     let again = load(&[STORES, ("SCRFS_DESCRIPTORS", &c.user_file["SCRFS_DESCRIPTORS"])], &[]).unwrap();
     assert_eq!(again.descriptors, expected);
+}
+
+#[test]
+fn descriptors_say_how_their_datasets_are_protected() {
+    let lines = "SCR_SET_SIZE=4\nSCR_SET_FAILURES=3\nCKPT=0 TYPE=LOCAL\nCKPT=1 INTERVAL=2 TYPE=XOR HOP_DISTANCE=2\n\
+                 CKPT=2 INTERVAL=4 TYPE=RS\nCKPT=3 INTERVAL=8 TYPE=RS SET_SIZE=6 SET_FAILURES=2\nCKPT=4 INTERVAL=5\n";
+    let config = load(&[], &[("/work/dir/.scrconf", lines)]).unwrap();
+    assert_eq!(config.warnings, [""; 0]);
+    let protections = config.protections();
+    let of = |id| {
+        let one = protections.of(id);
+        (one.scheme, one.set_size, one.hop_distance)
+    };
+    let rs = |failures| Scheme::ReedSolomon { failures };
+    assert_eq!((of(1), of(2)), ((Scheme::Single, 4, 1), (Scheme::Xor, 4, 2)));
+    assert_eq!((of(4), of(8), of(5)), ((rs(3), 4, 1), (rs(2), 6, 1), (Scheme::Xor, 4, 1)));
+}
+
+#[test]
+fn failure_groups_are_those_of_this_host() {
+    let lines = "GROUPS=other SWITCH=9\nGROUPS=HOST,more[1-3] power=psu1 SWITCH=0\nGROUPS=HOST SWITCH=1\n\
+                 SCR_GROUP=switch\nCKPT=0 INTERVAL=2 GROUP=POWER\nCKPT=1 INTERVAL=4\n";
+    let host = sources(&[]).host;
+    let lines = lines.replace("HOST", &host);
+    let config = load(&[], &[("/etc/scrfs.conf", &lines)]).unwrap();
+    assert_eq!(config.warnings, [""; 0]);
+    let expected =
+        [("POWER", "psu1"), ("SWITCH", "1")].map(|(kind, group)| (kind.to_owned(), group.to_owned()));
+    assert_eq!(config.groups, expected.clone().into());
+    let protections = config.protections();
+    let of = |id| protections.of(id).group.as_str();
+    assert_eq!((of(1), of(2), of(4)), ("SWITCH", "POWER", "SWITCH"));
+
+    // The user's lines are in place of the system's, the parameter in place of both, and stands for
+    // the user's where these are not read again.
+    let user = format!("GROUPS={host} SWITCH=7\n");
+    let both = [("/etc/scrfs.conf", lines.as_str()), ("/work/dir/.scrconf", user.as_str())];
+    let config = load(&[], &both).unwrap();
+    assert_eq!(config.groups, BTreeMap::from([("SWITCH".to_owned(), "7".to_owned())]));
+    let again = load(&[("SCRFS_GROUPS", &config.user_file["SCRFS_GROUPS"])], &[both[0]]).unwrap();
+    assert_eq!(again.groups, config.groups);
+    let named = format!("GROUPS={host} A=1; {host} B=2");
+    assert_eq!(load(&[("SCRFS_GROUPS", &named)], &both).unwrap().groups.len(), 2);
+}
+
+#[test]
+fn failure_groups_that_cannot_be_read_are_refused() {
+    for (line, parts) in [
+        ("GROUPS=", &[".scrconf:1: GROUPS=\"\"", "expected a host"][..]),
+        ("GROUPS=n[1 SWITCH=0", &[":1: GROUPS=\"n[1 SWITCH=0\"", "unbalanced bracket"]),
+        ("GROUPS=n1 SWITCH", &[":1: GROUPS", "\"SWITCH\" is not KIND=GROUP"]),
+        ("GROUPS=n1 SWITCH=", &["expected a group's name"]),
+        ("GROUPS=n1 SWITCH=a;1", &["without ; and ,"]),
+        ("GROUPS=n1 S.W=0", &["\"S.W\": expected a word"]),
+        ("GROUPS=n1 node=0", &["each node is a group of the kind NODE by itself"]),
+        ("SCR_GROUP=a/b", &[":1: SCR_GROUP=\"a/b\": expected a word"]),
+        ("CKPT=1 GROUP=a/b", &[":1: GROUP=\"a/b\": expected a word"]),
+    ] {
+        let error = load(&[], &[("/work/dir/.scrconf", line)]).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+    let long = (0..4000).map(|n| format!("GROUPS=host{n} SWITCH=0")).collect::<Vec<_>>().join("\n");
+    assert!(load(&[], &[("/work/dir/.scrconf", &long)]).unwrap_err().to_string().contains("65536 bytes"));
+    assert!(load(&[], &[("/etc/scrfs.conf", &long)]).is_ok());
 }
 
 #[test]
@@ -317,6 +448,10 @@ fn a_descriptor_that_cannot_be_followed_is_refused_by_file_field_and_value() {
         ("CKPT=0 STORE=/nvme", &[".scrconf:1: STORE=\"/nvme\"", "SCR_CACHE_BASE: /ssd, /dev/shm"][..]),
         ("CKPT=0 INTERVAL=0", &[":1: INTERVAL=\"0\"", "whole number from 1"]),
         ("CKPT=0 TYPE=RAID", &[":1: TYPE=\"RAID\"", "XOR"]),
+        ("CKPT=0 TYPE=PARTNER", &[":1: TYPE=\"PARTNER\"", "this version has"]),
+        ("CKPT=0 TYPE=RS SET_SIZE=2", &[":1: CKPT=", "fewer failures (2) than members of a set (2)"]),
+        ("CKPT=0 TYPE=RS SET_SIZE=97", &[":1: CKPT=", "at most 96 with RS, not 97"]),
+        ("CKPT=0 SET_SIZE=x", &[":1: SET_SIZE=\"x\"", "whole number"]),
         ("CKPT=0 now", &[":1: CKPT=\"0 now\"", "FIELD=VALUE"]),
         ("CKPT=INTERVAL=1", &["expected a number before"]),
         ("CKPT=", &["expected a number"]),

@@ -54,6 +54,11 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a time up to a day, such as 30, 30s or 500ms".to_owned())
 }
 
+/// A number of at most `high`, which fits.
+pub(super) fn small(text: &str, low: u64, high: u64) -> Result<u32, String> {
+    count(text, low, high).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+}
+
 /// Permissions of a directory; its owner's must be among them.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     let octal = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
@@ -70,13 +75,14 @@ pub(super) fn word(text: &str, words: &'static [&'static str]) -> Result<&'stati
         .ok_or_else(|| format!("expected one of {}", words.join(", ")))
 }
 
-/// A scheme that this version makes. Which word means which scheme [`Scheme::from_word`] alone knows.
-pub(super) fn scheme(text: &str) -> Result<Scheme, String> {
+/// A scheme that this version makes. Which word means which scheme [`Scheme::from_word`] alone
+/// knows.
+pub(super) fn scheme(text: &str, failures: u8) -> Result<Scheme, String> {
     let is_other = OTHER_SCHEMES.iter().any(|word| word.eq_ignore_ascii_case(text));
-    match Scheme::from_word(text.to_ascii_uppercase().as_bytes()) {
-        Some(scheme @ (Scheme::Single | Scheme::Xor)) => Ok(scheme),
+    match Scheme::from_word(text.to_ascii_uppercase().as_bytes(), failures) {
+        Some(scheme @ (Scheme::Single | Scheme::Xor | Scheme::ReedSolomon { .. })) => Ok(scheme),
         None if !is_other => Err(format!("expected one of {}", SCHEMES.join(", "))),
-        Some(Scheme::Partner) | None => Err("this version has XOR and SINGLE".to_owned()),
+        Some(Scheme::Partner) | None => Err("this version has XOR, RS and SINGLE".to_owned()),
     }
 }
 
@@ -161,16 +167,16 @@ mod tests {
     fn a_word_of_a_scheme_is_that_scheme_or_refused() {
         for named in SCHEMES {
             assert_eq!(
-                scheme(&named.to_ascii_lowercase()).ok(),
-                Scheme::from_word(named.as_bytes()),
+                scheme(&named.to_ascii_lowercase(), 3).ok(),
+                Scheme::from_word(named.as_bytes(), 3),
                 "{named}"
             );
-            assert!(scheme(named).is_ok(), "{named}");
+            assert!(scheme(named, 3).is_ok(), "{named}");
         }
         for other in OTHER_SCHEMES {
-            assert!(scheme(other).unwrap_err().contains("this version has"), "{other}");
+            assert!(scheme(other, 3).unwrap_err().contains("this version has"), "{other}");
         }
-        assert!(scheme("RAID").unwrap_err().contains("SINGLE, XOR"));
+        assert!(scheme("RAID", 3).unwrap_err().contains("SINGLE, XOR"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The caller's side of the control protocol: coordinators, their workers and tools find a daemon and talk to it.
+//! The caller's side of the control protocol: coordinators, their workers and tools find a daemon
+//! and talk to it.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -40,6 +41,8 @@ pub enum ClientError {
         reason: String,
         /// The highest epoch that it has seen.
         highest: Epoch,
+        /// Asking again is of no use.
+        lasting: bool,
     },
     /// The daemon carried the request out, with this failure.
     #[error("{reason}")]
@@ -71,7 +74,8 @@ pub fn find_control_directory(mount_point: &Path) -> Result<PathBuf, ClientError
     control_directory_in(&table, &resolved).ok_or(ClientError::NotMounted(wanted))
 }
 
-/// The control directory of the topmost scrfs mount at `mount_point` in the text of a mountinfo file.
+/// The control directory of the topmost scrfs mount at `mount_point` in the text of a mountinfo
+/// file.
 pub fn control_directory_in(mountinfo: &[u8], mount_point: &Path) -> Option<PathBuf> {
     mountinfo
         .split(|&b| b == b'\n')
@@ -122,8 +126,8 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Who listens is root or this user: the directory's name came from the table of mounts, where users who mount write what
-/// they like.
+/// Who listens is root or this user: the directory's name came from the table of mounts, where
+/// users who mount write what they like.
 fn is_believable(socket: &std::os::unix::net::UnixStream) -> std::io::Result<()> {
     let me = rustix::process::geteuid();
     let listens = rustix::net::sockopt::socket_peercred(socket)?.uid;
@@ -140,14 +144,17 @@ fn greet(directory: &Path, role: Role, timeout: Duration) -> Result<(Sender, Rec
     is_believable(&socket)
         .map_err(|source| ClientError::Connect { directory: directory.to_owned(), source })?;
     let (mut sender, mut receiver) = stream::split(socket, FRAME_MAX);
-    // A daemon that refuses before it reads the greeting closes its end: its reason is still there to be read.
+    // A daemon that refuses before it reads the greeting closes its end: its reason is still there
+    // to be read.
     match sender.send(&Hello { protocol: PROTOCOL, role }) {
         Ok(()) | Err(StreamError::Closed) => {}
         Err(other) => return Err(other.into()),
     }
     match receiver.receive(Some(timeout))? {
         Welcome::Accepted => Ok((sender, receiver)),
-        Welcome::Refused { reason, highest } => Err(ClientError::Refused { reason, highest }),
+        Welcome::Refused { reason, highest, lasting } => {
+            Err(ClientError::Refused { reason, highest, lasting })
+        }
     }
 }
 
@@ -194,7 +201,8 @@ impl CommandSender {
 pub struct EventReceiver(Receiver);
 
 impl EventReceiver {
-    /// The next event; `None` when none came within `timeout`. `timeout` `None`: until one comes or the link ends.
+    /// The next event; `None` when none came within `timeout`. `timeout` `None`: until one comes or
+    /// the link ends.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, ClientError> {
         match self.0.receive(timeout) {
             Ok(event) => Ok(Some(event)),
@@ -220,8 +228,8 @@ impl DataConnection {
         Ok(Self { sender, receiver, timeout })
     }
 
-    /// One request; a failure at the daemon is [`ClientError::Failed`]. After any other error the connection is of
-    /// no more use.
+    /// One request; a failure at the daemon is [`ClientError::Failed`]. After any other error the
+    /// connection is of no more use.
     pub fn request(&mut self, request: &DataRequest) -> Result<DataReply, ClientError> {
         self.sender.send(request)?;
         match self.receiver.receive(Some(self.timeout))? {
@@ -230,12 +238,19 @@ impl DataConnection {
         }
     }
 
+    /// The same, with the descriptor that comes with some answers.
+    pub fn exchange(&mut self, request: &DataRequest) -> Result<(DataReply, Option<OwnedFd>), ClientError> {
+        let reply = self.request(request)?;
+        let descriptor = match reply {
+            DataReply::Descriptor | DataReply::Redundancy { .. } => Some(self.receiver.take_descriptor()?),
+            _ => None,
+        };
+        Ok((reply, descriptor))
+    }
+
     /// A request that is answered by a descriptor.
     pub fn descriptor(&mut self, request: &DataRequest) -> Result<OwnedFd, ClientError> {
-        match self.request(request)? {
-            DataReply::Descriptor => Ok(self.receiver.take_descriptor()?),
-            _ => Err(ClientError::Unexpected),
-        }
+        self.exchange(request)?.1.ok_or(ClientError::Unexpected)
     }
 
     /// A request that is answered by [`DataReply::Done`].

@@ -1,7 +1,8 @@
 //! Framing of the control protocol: a big-endian length, then that many bytes of postcard.
 //!
-//! Without I/O: a [`Decoder`] is fed what arrived and gives whole frames. A length is believed only up to the limit,
-//! and memory is taken only for bytes that arrived, so a peer that lies about a length costs nothing.
+//! Without I/O: a [`Decoder`] is fed what arrived and gives whole frames. A length is believed only
+//! up to the limit, and memory is taken only for bytes that arrived, so a peer that lies about a
+//! length costs nothing.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -86,7 +87,8 @@ impl Decoder {
         self.arrived.extend_from_slice(bytes);
     }
 
-    /// The next whole frame's body, if it has arrived. After an error the connection is of no more use.
+    /// The next whole frame's body, if it has arrived. After an error the connection is of no more
+    /// use.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, CodecError> {
         let Some(prefix) = self.arrived.get(self.taken..self.taken + PREFIX) else {
             return Ok(None);

@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use super::loose::{Age, LooseOwner, LooseStamp, LooseVersion};
-use super::{Advice, DirHeld, DirOp, SealedFile, Severity};
+use super::{Advice, DirHeld, DirOp, Reason, SealedFile, Severity};
 #[cfg(doc)]
 use super::{Event, Inventory, loose::LooseInventory};
 use crate::dataset::{Catalog, Entry};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
 
-/// Commands of the lead to a daemon; the node's coordinator hands them on. Each is answered by the event named in
-/// its comment, in any order; "-" means no answer.
+/// Commands of the lead to a daemon; the node's coordinator hands them on. Each is answered by the
+/// event named in its comment, in any order; "-" means no answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Command {
     /// Say what you have. [`Event::Inventory`].
@@ -35,7 +35,8 @@ pub enum Command {
         /// Per operation: 0 or the errno that some node voted.
         verdicts: Vec<i32>,
     },
-    /// Carry out what another node has already carried out (attach); skip what is done. [`Event::DirApplied`].
+    /// Carry out what another node has already carried out (attach); skip what is done.
+    /// [`Event::DirApplied`].
     DirReplay {
         /// For the answer.
         round: u64,
@@ -53,9 +54,11 @@ pub enum Command {
         directories: Vec<DirHeld>,
     },
 
-    /// Was anything in this sealed dataset changed here, or removed, since it was sealed? [`Event::Changes`].
+    /// Was anything in this sealed dataset changed here, or removed, since it was sealed?
+    /// [`Event::Changes`].
     AskChanges(DatasetId),
-    /// Freeze this node's part: wait until it is quiet, then tell names and sizes. [`Event::Frozen`].
+    /// Freeze this node's part: wait until it is quiet, then tell names and sizes.
+    /// [`Event::Frozen`].
     Freeze {
         /// Given by the lead.
         id: DatasetId,
@@ -66,30 +69,32 @@ pub enum Command {
         /// The complete dataset of that name, of which this is the next generation.
         base: Option<DatasetId>,
     },
-    /// All are frozen: these names of the base do not belong to this node's part, with all below them, because another
-    /// node changed or removed them. Names that are new here stay. [`Event::Carried`].
+    /// All are frozen: these names of the base do not belong to this node's part, with all below
+    /// them, because another node changed or removed them. Names that are new here stay.
+    /// [`Event::Carried`].
     Carry {
         /// Which seal.
         id: DatasetId,
         /// As they were sealed, relative to the dataset's directory.
         dropped: Vec<RelPath>,
     },
-    /// All nodes are frozen, and each knows its part: markers that wait for no more than this succeed. Again to a node
-    /// that sets another marker while the seal goes on. -
+    /// All nodes are frozen, and each knows its part: markers that wait for no more than this
+    /// succeed. Again to a node that sets another marker while the seal goes on. -
     AllFrozen(DatasetId),
-    /// The seal failed: thaw, delete redundancy data. The markers that wait fail with it, when [`Command::NotSealed`]
-    /// comes. Before [`Command::Serve`] it settles a seal of an earlier epoch: markers go on waiting and are sent again
-    /// after Serve. After [`Command::FetchMember`] it deletes what was fetched. [`Event::Dropped`], also when nothing is
-    /// here.
+    /// The seal failed: thaw, delete redundancy data. The markers that wait fail with it, when
+    /// [`Command::NotSealed`] comes. Before [`Command::Serve`] it settles a seal of an earlier
+    /// epoch: markers go on waiting and are sent again after Serve. After [`Command::FetchMember`]
+    /// it deletes what was fetched. [`Event::Dropped`], also when nothing is here.
     Drop {
         /// Which seal.
         id: DatasetId,
         /// For the events.
-        reason: String,
+        reason: Reason,
     },
     /// Every node has dropped the seal: the markers that failed with it are answered (EIO). -
     NotSealed(DatasetId),
-    /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision. [`Event::Committed`].
+    /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision.
+    /// [`Event::Committed`].
     Commit(Box<Catalog>),
     /// Every member has recorded COMPLETE: the markers that wait succeed. [`Event::Heard`].
     Sealed(DatasetId),
@@ -100,17 +105,18 @@ pub enum Command {
         /// For the events.
         reason: String,
     },
-    /// Nothing is protected (`SCR_ENABLE=0`): those that wait for `name` succeed, and nothing is sealed.
-    /// [`Event::Refused`].
+    /// Nothing is protected (`SCR_ENABLE=0`): those that wait for `name` succeed, and nothing is
+    /// sealed. [`Event::Refused`].
     WaiveMarker {
         /// The dataset's name.
         name: Vec<u8>,
     },
-    /// Delete a dataset's bytes, redundancy data and records here, however far it is. [`Event::Evicted`], also when
-    /// nothing is here.
+    /// Delete a dataset's bytes, redundancy data and records here, however far it is.
+    /// [`Event::Evicted`], also when nothing is here.
     Evict(DatasetId),
 
-    /// Copy this node's files of it to the PFS, below `directory`, with CRC check and fsync. [`Event::FlushedMember`].
+    /// Copy this node's files of it to the PFS, below `directory`, with CRC check and fsync.
+    /// [`Event::FlushedMember`].
     FlushMember {
         /// Which dataset.
         id: DatasetId,
@@ -125,10 +131,12 @@ pub enum Command {
         id: DatasetId,
         /// Why, for status.
         reason: String,
-        /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody asks for it.
+        /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody
+        /// asks for it.
         given_up: bool,
     },
-    /// No source has the right bytes of one of its files: no restart presents it, until a later revision is committed. -
+    /// No source has the right bytes of one of its files: no restart presents it, until a later
+    /// revision is committed. -
     MarkFailed {
         /// Which dataset.
         id: DatasetId,
@@ -138,7 +146,8 @@ pub enum Command {
 
     /// Check size and CRC of all its files and redundancy files here. [`Event::Verified`].
     Verify(DatasetId),
-    /// Copy files from the PFS into the cache, with CRC check, and become `member` of it. [`Event::FetchedMember`].
+    /// Copy files from the PFS into the cache, with CRC check, and become `member` of it.
+    /// [`Event::FetchedMember`].
     FetchMember {
         /// Which dataset.
         id: DatasetId,
@@ -153,8 +162,9 @@ pub enum Command {
         /// Directories, links, and this member's files; sizes and CRCs as the PFS records them.
         entries: Vec<Entry>,
     },
-    /// Restart: list exactly these, newest first; the first is current. Everything else in the checkpoint path goes:
-    /// unsealed files and directories are removed, complete datasets not listed are put aside. [`Event::Presented`].
+    /// Restart: list exactly these, newest first; the first is current. Everything else in the
+    /// checkpoint path goes: unsealed files and directories are removed, complete datasets not
+    /// listed are put aside. [`Event::Presented`].
     Present {
         /// Complete here (a catalog is stored), even where no member's data is.
         datasets: Vec<DatasetId>,
@@ -182,7 +192,8 @@ pub enum Command {
     LooseInventory,
     /// Send a version with its bytes. [`Event::LooseRead`].
     ReadLoose(LooseStamp),
-    /// A round of changed pointer files begins: which datasets have begun and are not sealed? [`Event::LooseBegun`].
+    /// A round of changed pointer files begins: which datasets have begun and are not sealed?
+    /// [`Event::LooseBegun`].
     LooseAsk {
         /// Counts rounds of this epoch.
         round: u64,
@@ -201,23 +212,25 @@ pub enum Command {
         /// Request and 0 or errno.
         results: Vec<(RequestId, i32)>,
     },
-    /// These versions belong to other datasets than was known. Before the [`Command::Commit`] of the dataset that they
-    /// belong to from then on. -
+    /// These versions belong to other datasets than was known. Before the [`Command::Commit`] of
+    /// the dataset that they belong to from then on. -
     LooseBind {
         /// These versions, and whose they are.
         bound: Vec<(LooseStamp, LooseOwner)>,
-        /// Datasets of which everything is here that they are presented with, and when they began, microseconds since
-        /// 1970.
+        /// Datasets of which everything is here that they are presented with, and when they began,
+        /// microseconds since 1970.
         began: Vec<(Age, u64)>,
     },
     /// What is not needed any more. -
     LooseForget {
         /// These versions.
         versions: Vec<LooseStamp>,
-        /// Datasets that have left the caches: versions that only they are presented with are not kept.
+        /// Datasets that have left the caches: versions that only they are presented with are not
+        /// kept.
         datasets: Vec<Age>,
     },
-    /// What the [`Command::Present`] that follows puts in place, beside datasets: one version of each name. -
+    /// What the [`Command::Present`] that follows puts in place, beside datasets: one version of
+    /// each name. -
     LooseShow {
         /// All are on storage here.
         versions: Vec<LooseStamp>,

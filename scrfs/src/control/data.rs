@@ -17,25 +17,26 @@ pub enum DataRequest {
         /// Path in it.
         path: RelPath,
     },
-    /// Read-only descriptor of a member's redundancy file.
+    /// Read-only descriptor of a member's redundancy file. Answer [`DataReply::Redundancy`].
     OpenRedundancy {
         /// Dataset.
         id: DatasetId,
         /// Whose.
         member: Member,
     },
-    /// New, empty redundancy file, read-write. A former one of that name is replaced when the member is finished.
+    /// New, empty redundancy file, read-write. A former one of that name is replaced when the
+    /// member is finished.
     CreateRedundancy {
         /// Dataset.
         id: DatasetId,
         /// Whose.
         member: Member,
-        /// `<m>_of_<n>_in_<g>.xor`.
+        /// `<m>_of_<n>_in_<g>.xor` or `.rs`.
         name: String,
     },
-    /// A lost member will be rebuilt here: these are its names (from the catalog). What is here of it, and counted so
-    /// far, stays until it is finished. Refused while programs are served when the dataset is not here: then it was
-    /// removed. Answer [`DataReply::Done`].
+    /// A lost member will be rebuilt here: these are its names (from the catalog). What is here of
+    /// it, and counted so far, stays until it is finished. Refused while programs are served when
+    /// the dataset is not here: then it was removed. Answer [`DataReply::Done`].
     BeginMember {
         /// The catalog of the dataset, stored here first if it is not.
         catalog: Box<Catalog>,
@@ -46,11 +47,13 @@ pub enum DataRequest {
     CreateFile {
         /// Dataset.
         id: DatasetId,
+        /// Whose: several may have equal files of one path.
+        member: Member,
         /// Path in it.
         path: RelPath,
     },
-    /// All bytes of the member are written: fsync, check them against `crcs` and sizes, put the files in place,
-    /// write the filemap. Answer [`DataReply::Part`].
+    /// All bytes of the member are written: fsync, check them against `crcs` and sizes, put the
+    /// files in place, write the filemap. Answer [`DataReply::Part`].
     FinishMember {
         /// Dataset.
         id: DatasetId,
@@ -60,7 +63,8 @@ pub enum DataRequest {
         crcs: Vec<u32>,
         /// The redundancy file's name, size and CRC32; `None` where the scheme has none.
         redundancy: Option<(String, u64, u32)>,
-        /// Position of this member in its set, and the set's members: for the redundancy descriptor.
+        /// Position of this member in its set, and the set's members: for the redundancy
+        /// descriptor.
         set: Vec<Member>,
         /// Members of the dataset altogether.
         members: u32,
@@ -72,7 +76,8 @@ pub enum DataRequest {
         /// Who.
         member: Member,
     },
-    /// New file for the bytes of a sealed file that is elsewhere, write-only. ENOSPC if there is no room for them.
+    /// New file for the bytes of a sealed file that is elsewhere, write-only. ENOSPC if there is no
+    /// room for them.
     CreateCopy {
         /// The file.
         file: SealedFile,
@@ -112,6 +117,11 @@ pub enum DataReply {
     Done,
     /// A descriptor comes with this frame.
     Descriptor,
+    /// To [`DataRequest::OpenRedundancy`]: a descriptor comes with this frame.
+    Redundancy {
+        /// CRC32 of the whole file, as it was recorded.
+        crc: u32,
+    },
     /// The member's part of the catalog.
     Part(Box<MemberPart>),
     /// To [`DataRequest::Room`].

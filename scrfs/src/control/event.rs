@@ -1,12 +1,12 @@
-//! What a daemon tells the lead. Errors cross as errno numbers where a program will see them, as text where an operator
-//! will.
+//! What a daemon tells the lead. Errors cross as errno numbers where a program will see them, as
+//! reasons where an operator will.
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
 use super::Command;
 use super::loose::{Begun, LooseEntry, LooseInventory, LooseStamp, LooseVersion};
-use super::{DirOp, FrozenFile, FrozenPart, Inventory};
+use super::{DirOp, FrozenFile, FrozenPart, Inventory, Reason};
 use crate::dataset::Catalog;
 use crate::ids::{DatasetId, Member, RequestId};
 use crate::path::RelPath;
@@ -25,8 +25,8 @@ pub enum Severity {
 pub struct FetchFailure {
     /// With path, dataset and member, for the events.
     pub reason: String,
-    /// The PFS is at fault: a file is missing there, or its size or CRC is wrong. The lead marks the dataset FAILED. A
-    /// full cache or a passing I/O error does not.
+    /// The PFS is at fault: a file is missing there, or its size or CRC is wrong. The lead marks
+    /// the dataset FAILED. A full cache or a passing I/O error does not.
     pub corrupt: bool,
     /// The cache here has no room for it.
     pub full: Option<NoRoom>,
@@ -100,11 +100,12 @@ pub enum Event {
     Marker {
         /// The dataset's name.
         name: Vec<u8>,
-        /// By what every node has seen, such as the rename of its directory: it counts as set on all.
+        /// By what every node has seen, such as the rename of its directory: it counts as set on
+        /// all.
         everywhere: bool,
     },
-    /// A program is making `.invalid` in a dataset that is frozen here, and waits: a seal that is not being committed is
-    /// to be dropped.
+    /// A program is making `.invalid` in a dataset that is frozen here, and waits: a seal that is
+    /// not being committed is to be dropped.
     Invalid {
         /// The dataset's name.
         name: Vec<u8>,
@@ -116,10 +117,11 @@ pub enum Event {
         /// Something was.
         changed: bool,
     },
-    /// Answers [`Command::Sealed`]: markers that were set here before have succeeded, or are sent again after this.
+    /// Answers [`Command::Sealed`]: markers that were set here before have succeeded, or are sent
+    /// again after this.
     Heard(DatasetId),
-    /// Answers [`Command::RefuseMarker`] and [`Command::WaiveMarker`]: markers that were set here before were answered
-    /// without a seal.
+    /// Answers [`Command::RefuseMarker`] and [`Command::WaiveMarker`]: markers that were set here
+    /// before were answered without a seal.
     Refused {
         /// As commanded.
         name: Vec<u8>,
@@ -129,14 +131,14 @@ pub enum Event {
         /// Which seal.
         id: DatasetId,
         /// This node's part, or why it cannot be frozen (names who still writes).
-        result: Result<FrozenPart, String>,
+        result: Result<FrozenPart, Reason>,
     },
     /// Answers [`Command::Carry`].
     Carried {
         /// Which seal.
         id: DatasetId,
         /// The part is what is to be encoded, or why not.
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     },
     /// Answers [`Command::Drop`]: markers that were set here before fail with that seal.
     Dropped(DatasetId),
@@ -145,25 +147,27 @@ pub enum Event {
         /// Which.
         id: DatasetId,
         /// COMPLETE is on storage, or why not.
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     },
     /// Answers [`Command::Evict`].
     Evicted(DatasetId),
-    /// A dataset was removed by a program (rmdir of its top); sent before the [`Event::DirApplied`] of that round.
+    /// A dataset was removed by a program (rmdir of its top); sent before the [`Event::DirApplied`]
+    /// of that round.
     Removed(DatasetId),
 
-    /// The next generation of this dataset has begun here: room is not made at its cost, for what programs have written
-    /// of that would go with it.
+    /// The next generation of this dataset has begun here: room is not made at its cost, for what
+    /// programs have written of that would go with it.
     Overwritten(DatasetId),
 
-    /// The cache here has less room than what programs are about to write takes: a dataset may go earlier than
-    /// `SCR_CACHE_SIZE` says.
+    /// The cache here has less room than what programs are about to write takes: a dataset may go
+    /// earlier than `SCR_CACHE_SIZE` says.
     RoomShort {
         /// Bytes that programs can still write.
         free: u64,
         /// Bytes that are needed.
         wanted: u64,
-        /// For a dataset that begins here. Otherwise one is being written, and may be there for the most part.
+        /// For a dataset that begins here. Otherwise one is being written, and may be there for the
+        /// most part.
         begins: bool,
         /// Datasets whose removal gives room where it is needed; `None`: all do.
         helps: Option<Vec<DatasetId>>,
@@ -174,7 +178,7 @@ pub enum Event {
         /// Which.
         id: DatasetId,
         /// All files are on the PFS, or why not.
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     },
     /// An operator, or the end of the job, wants it flushed, whatever `SCR_FLUSH` says.
     FlushWanted(DatasetId),
@@ -183,7 +187,7 @@ pub enum Event {
         /// Which.
         id: DatasetId,
         /// Members here and what is wrong with them.
-        members: Vec<(Member, Result<(), String>)>,
+        members: Vec<(Member, Result<(), Reason>)>,
     },
     /// Answers [`Command::FetchMember`]: frozen as a member, ready to be encoded.
     FetchedMember {
@@ -195,7 +199,7 @@ pub enum Event {
     /// Answers [`Command::Present`].
     Presented {
         /// Or why not.
-        result: Result<(), String>,
+        result: Result<(), Reason>,
     },
 
     /// Answers [`Command::LooseInventory`].
@@ -236,7 +240,8 @@ pub enum Event {
         /// The file.
         file: SealedFile,
     },
-    /// A program has asked whether to write a checkpoint; nobody here has asked as often since the last seal.
+    /// A program has asked whether to write a checkpoint; nobody here has asked as often since the
+    /// last seal.
     Asked {
         /// How often.
         times: u32,

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Settings;
+use super::{Reason, Settings};
 use crate::ids::{DatasetId, Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 13;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +62,8 @@ pub enum Welcome {
         reason: String,
         /// The highest epoch that this daemon has seen.
         highest: Epoch,
+        /// Asking again is of no use.
+        lasting: bool,
     },
 }
 
@@ -76,11 +78,13 @@ pub enum Ask {
     RecordIo(bool),
     /// Have a dataset flushed; `None`: the newest protected one.
     Flush(Option<Vec<u8>>),
-    /// Datasets are in this directory, as `SCRFS_CHECKPOINT_PATH` says it; to be asked again while another worker takes over.
+    /// Datasets are in this directory, as `SCRFS_CHECKPOINT_PATH` says it; to be asked again while
+    /// another worker takes over.
     CheckpointPath(Vec<u8>),
     /// Unmount and end, as SIGTERM does.
     Stop,
-    /// The job has ended: save this node's part of the newest dataset in the prefix, if it is not on the PFS.
+    /// The job has ended: save this node's part of the newest dataset in the prefix, if it is not
+    /// on the PFS.
     Scavenge {
         /// Give up after so many milliseconds.
         limit_ms: u64,
@@ -138,11 +142,11 @@ pub enum Flushable {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scavenged {
     /// There is nothing to be saved here, for this reason.
-    Nothing(String),
+    Nothing(Reason),
     /// A coordinator is attached: it flushes, nobody else.
     Attached,
     /// Each dataset that was to be saved, and how it stands; or why it is not saved.
-    Tried(Vec<(Named, Result<String, String>)>),
+    Tried(Vec<(Named, Result<String, Reason>)>),
 }
 
 /// A dataset and its id.

@@ -10,8 +10,9 @@ use crate::dataset::Entry;
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
 
-/// A directory operation in the checkpoint path; takes effect on every node (DESIGN 4.4). Paths are relative to the
-/// checkpoint path. The caller's rights were checked by the kernel where the call was made.
+/// A directory operation in the checkpoint path; takes effect on every node (DESIGN 4.4). Paths are
+/// relative to the checkpoint path. The caller's rights were checked by the kernel where the call
+/// was made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DirOp {
     /// mkdir(2).
@@ -73,7 +74,8 @@ pub struct Inventory {
     pub advice: Option<Advice>,
 }
 
-/// What programs are advised, and what a next lead needs to go on with it as if it were the same (it asks the daemons).
+/// What programs are advised, and what a next lead needs to go on with it as if it were the same
+/// (it asks the daemons).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
     /// Write a checkpoint now.
@@ -112,11 +114,13 @@ pub struct HeldDataset {
     pub name: Vec<u8>,
     /// How far it is here.
     pub state: HeldState,
-    /// Members whose data is here: all files and the redundancy file are there with their right sizes.
+    /// Members whose data is here: all files and the redundancy file are there with their right
+    /// sizes.
     pub members: Vec<Member>,
     /// It is known to be on the PFS.
     pub flushed: bool,
-    /// Programs see it. False: a restart put it aside ([`Command::Present`]), or it is not complete yet.
+    /// Programs see it. False: a restart put it aside ([`Command::Present`]), or it is not complete
+    /// yet.
     pub listed: bool,
     /// [`Command::MarkFailed`] is recorded here.
     pub failed: bool,
@@ -131,25 +135,17 @@ pub struct FrozenFile {
     pub size: u64,
 }
 
-/// A file of the base that goes on as it was sealed. Directories above it may have been renamed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CarriedFile {
-    /// What it is and where it is now.
-    pub file: FrozenFile,
-    /// Its path in the base.
-    pub sealed: RelPath,
-}
-
-/// A node's part of a dataset that was frozen. Of a dataset that was never sealed all is in `files`; else they speak of
-/// the next generation over the sealed one, its base.
+/// A node's part of a dataset that was frozen. Of a dataset that was never sealed all is in
+/// `files`; else they speak of the next generation over the sealed one, its base.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrozenPart {
     /// New and changed files, in the order of the logical file.
     pub files: Vec<FrozenFile>,
-    /// Files of the base whose bytes this node holds as a member, neither changed nor removed here; in the same order.
-    pub carried: Vec<CarriedFile>,
-    /// Names of the base, as they were sealed, that are gone as this node knows, with all that was below them, or in whose
-    /// places are some of `files` and `links`.
+    /// Files of the base whose bytes this node holds as a member, neither changed nor removed here;
+    /// in the same order.
+    pub carried: Vec<FrozenFile>,
+    /// Names of the base that are gone as this node knows, with all that was below them, or in
+    /// whose places are some of `files` and `links`.
     pub removed: Vec<RelPath>,
     /// New and changed symbolic links.
     pub links: Vec<RelPath>,
@@ -162,7 +158,8 @@ pub struct FrozenPart {
 pub struct MemberPart {
     /// Whose.
     pub member: Member,
-    /// All names that this member adds: its files in the order of its logical file, links, directories.
+    /// All names that this member adds: its files in the order of its logical file, links,
+    /// directories.
     pub entries: Vec<Entry>,
     /// Bytes that its files and the redundancy file take of the cache.
     pub taken: u64,

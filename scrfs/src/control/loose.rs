@@ -1,6 +1,8 @@
-//! Pointer files (DESIGN 4.7): small files and symbolic links directly in the checkpoint path, the same on all nodes.
+//! Pointer files (DESIGN 4.7): small files and symbolic links directly in the checkpoint path, the
+//! same on all nodes.
 //!
-//! Each closed version has a place in the lead's order and belongs to a dataset: the newest that had begun by then.
+//! Each closed version has a place in the lead's order and belongs to a dataset: the newest that
+//! had begun by then.
 
 use serde::{Deserialize, Serialize};
 
@@ -153,7 +155,8 @@ impl LooseVersion {
     }
 }
 
-/// What the last restart presented: versions of before that belong to anything later are of a branch that was given up.
+/// What the last restart presented: versions of before that belong to anything later are of a
+/// branch that was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LooseBase {
     /// The epoch of that restart.

@@ -1,5 +1,5 @@
-//! The word that a node is lost: one line on the standard output of a coordinator that watches it, which its launcher
-//! forwards, as it does that of [`super::ready`].
+//! The word that a node is lost: one line on the standard output of a coordinator that watches it,
+//! which its launcher forwards, as it does that of [`super::ready`].
 //!
 //! `scrfs-lost host=node2 why=network;` and a line break.
 

@@ -1,9 +1,11 @@
-//! The control protocol: what coordinator, tools and daemon say over the unix socket in the control directory.
+//! The control protocol: what coordinator, tools and daemon say over the unix socket in the control
+//! directory.
 //!
 //! Three kinds of connection, told apart by the first frame, [`Hello`]:
-//! * *coordinator*: one at a time, the highest epoch wins. Commands down, events up, both in order, neither waits for
-//!   the other.
-//! * *data*: a coordinator's worker threads: one request, one reply, descriptors ride along (SCM_RIGHTS).
+//! * *coordinator*: one at a time, the highest epoch wins. Commands down, events up, both in order,
+//!   neither waits for the other.
+//! * *data*: a coordinator's worker threads: one request, one reply, descriptors ride along
+//!   (SCM_RIGHTS).
 //! * *operator*: `scrfs-ctl`: one request, one reply.
 //!
 //! Messages are values only; framing is in `codec`, meaning in `scrfs/docs/protocol.md`.
@@ -17,8 +19,9 @@ mod greeting;
 mod held;
 pub mod loose;
 pub mod lost;
-mod peer;
+pub(crate) mod peer;
 pub mod ready;
+mod reason;
 pub mod server;
 mod settings;
 pub mod stream;
@@ -28,14 +31,18 @@ pub use data::{DataReply, DataRequest};
 pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
 pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Scavenged, Start, Welcome};
 pub use held::{
-    Advice, CarriedFile, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory,
-    MemberPart,
+    Advice, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart,
 };
-pub use settings::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings, StoreRule};
+pub use reason::Reason;
+pub(crate) use reason::are_reasons;
+pub use settings::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
 
-/// Settings for this crate's tests. No wait of theirs ends while a test runs: a test of its end makes it short.
+/// Settings for this crate's tests. No wait of theirs ends while a test runs: a test of its end
+/// makes it short.
 #[cfg(test)]
 pub(crate) fn test_settings() -> Settings {
+    use crate::dataset::Protections;
+
     Settings {
         prefix: b"/tmp".to_vec(),
         user: "tester".into(),
@@ -45,9 +52,7 @@ pub(crate) fn test_settings() -> Settings {
         seal_timeout_ms: 600_000,
         cache_size: 2,
         cache_bytes: 0,
-        scheme: crate::dataset::Scheme::Xor,
-        set_size: 8,
-        hop_distance: 1,
+        protections: Protections::default(),
         enable: true,
         flush_every: 0,
         fetch: true,
@@ -58,6 +63,5 @@ pub(crate) fn test_settings() -> Settings {
         loose: LooseRules::default(),
         restart: RestartRules::default(),
         advice: AdviceRules::default(),
-        stores: Vec::new(),
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 use rustix::process::{PidfdFlags, pidfd_open};
 
@@ -46,10 +47,25 @@ impl Peer {
         Ok(Self { pid, uid, gid, groups, process: process.ok().map(Arc::new) })
     }
 
+    /// The umask that it has now; `None`: it has ended, or the kernel does not tell.
+    pub fn umask(&self) -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let told = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+        let umask = u32::from_str_radix(told.trim(), 8).ok().filter(|umask| *umask <= 0o777)?;
+        // So the number was its.
+        lives(self.held()?).ok()?.then_some(umask)
+    }
+
     /// A pidfd of the process.
     pub fn held(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(|process| process.as_fd())
     }
+}
+
+/// Whether the process of this pidfd has not ended.
+pub(crate) fn lives(process: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut end = [PollFd::from_borrowed_fd(process, PollFlags::IN)];
+    Ok(rustix::event::poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0)
 }
 
 /// A pidfd of the process that connected (from kernel 6.5 on).
@@ -77,8 +93,8 @@ fn groups_of(socket: impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
     loop {
         let mut bytes = libc::socklen_t::try_from(size_of_val(&groups[..])).map_err(io::Error::other)?;
-        // SAFETY: `groups` is a live buffer of `bytes` bytes for this call, and any bytes are valid in it; `bytes` is
-        // where the kernel puts how many it wrote, or would have.
+        // SAFETY: `groups` is a live buffer of `bytes` bytes for this call, and any bytes are valid
+        // in it; `bytes` is where the kernel puts how many it wrote, or would have.
         let got = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),

@@ -1,8 +1,9 @@
-//! The words that programs may start, and that they are to end: lines on the lead coordinator's standard output, which its
-//! launcher forwards.
+//! The words that programs may start, and that they are to end: lines on the lead coordinator's
+//! standard output, which its launcher forwards.
 //!
-//! `scrfs-ready epoch=3 current=ck%201;` or `scrfs-halt reason=no%20checkpoints;`, and a line break. Launchers may put marks of their own before and after. All
-//! bytes of the name that are not plain are written as `%` and two digits, so a line is ASCII and short.
+//! `scrfs-ready epoch=3 current=ck%201;` or `scrfs-halt reason=no%20checkpoints;`, and a line
+//! break. Launchers may put marks of their own before and after. All bytes of the name that are not
+//! plain are written as `%` and two digits, so a line is ASCII and short.
 
 use std::fmt;
 

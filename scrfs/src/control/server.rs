@@ -1,8 +1,10 @@
-//! The daemon's side of the control protocol: the socket, who may speak, and a thread per connection.
+//! The daemon's side of the control protocol: the socket, who may speak, and a thread per
+//! connection.
 //!
-//! What is said goes to a [`Service`]. Only the job's user, root, the daemon's own user and the operators' group may
-//! connect: the socket's owner and mode say so, so that others cannot even wait in its queue. The kernel tells who did
-//! connect. Operators may only ask what changes nothing. Connections are bounded in number, operators' apart.
+//! What is said goes to a [`Service`]. Only the job's user, root, the daemon's own user and the
+//! operators' group may connect: the socket's owner and mode say so, so that others cannot even
+//! wait in its queue. The kernel tells who did connect. Operators may only ask what changes
+//! nothing. Connections are bounded in number, operators' apart.
 
 use std::fs::Permissions;
 use std::io;
@@ -61,6 +63,8 @@ pub struct Refusal {
     pub reason: String,
     /// The highest epoch seen here.
     pub highest: Epoch,
+    /// Asking again is of no use.
+    pub lasting: bool,
 }
 
 /// Where events for one coordinator go.
@@ -96,7 +100,8 @@ impl LinkHandle {
 
 /// What the daemon does with what is said. Called from the connections' threads.
 pub trait Service: Send + Sync + 'static {
-    /// A coordinator says hello. On `Ok` the link is the daemon's only one, the epoch is on storage.
+    /// A coordinator says hello. On `Ok` the link is the daemon's only one, the epoch is on
+    /// storage.
     fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal>;
 
     /// A command of the link `link`, in order.
@@ -181,7 +186,8 @@ impl Drop for Server {
     }
 }
 
-/// Under a name beside it first, so that there is a socket of this name at any time, and at last in its place.
+/// Under a name beside it first, so that there is a socket of this name at any time, and at last in
+/// its place.
 fn listen(directory: &Path, heard: Heard) -> io::Result<UnixListener> {
     let name = format!("{SOCKET_NAME}.new");
     let path = directory.join(&name);
@@ -248,7 +254,7 @@ fn admit(shared: &Arc<Shared>, service: &Arc<dyn Service>, socket: UnixStream) {
     let refuse = |reason: String| {
         let (mut sender, _) = stream::split(socket.try_clone()?, HELLO_MAX);
         sender.set_timeout(Some(Duration::from_millis(100)))?;
-        sender.send(&Welcome::Refused { reason, highest: Epoch(0) })
+        sender.send(&Welcome::Refused { reason, highest: Epoch(0), lasting: false })
     };
     let Some(rights) = shared.rights(&peer) else {
         tracing::warn!(peer.uid, peer.pid, "control connection of a user who may not");
@@ -329,11 +335,11 @@ fn serve(
     let hello: Hello = receiver.receive(Some(HELLO_TIMEOUT))?;
     if hello.protocol != PROTOCOL {
         let reason = format!("protocol {} here, {} there", PROTOCOL, hello.protocol);
-        return sender.send(&Welcome::Refused { reason, highest: Epoch(0) });
+        return sender.send(&Welcome::Refused { reason, highest: Epoch(0), lasting: true });
     }
     if rights == Rights::Questions && hello.role != Role::Operator {
         let reason = format!("user {} may only ask", peer.uid);
-        return sender.send(&Welcome::Refused { reason, highest: Epoch(0) });
+        return sender.send(&Welcome::Refused { reason, highest: Epoch(0), lasting: false });
     }
     match hello.role {
         Role::Operator => {
@@ -357,7 +363,8 @@ fn serve(
 }
 
 fn refused(sender: &mut Sender, refusal: Refusal) -> Result<(), StreamError> {
-    sender.send(&Welcome::Refused { reason: refusal.reason, highest: refusal.highest })
+    let Refusal { reason, highest, lasting } = refusal;
+    sender.send(&Welcome::Refused { reason, highest, lasting })
 }
 
 fn serve_coordinator(
@@ -467,7 +474,7 @@ mod tests {
             *self.peer.lock() = Some(peer.clone());
             let mut highest = self.highest.lock();
             if greeting.epoch < *highest {
-                return Err(Refusal { reason: "old".into(), highest: *highest });
+                return Err(Refusal { reason: "old".into(), highest: *highest, lasting: false });
             }
             *highest = greeting.epoch;
             if let Some(former) = self.link.lock().replace(link.clone()) {
@@ -488,7 +495,11 @@ mod tests {
 
         fn admit_worker(&self, epoch: Epoch) -> Result<(), Refusal> {
             let highest = *self.highest.lock();
-            if epoch == highest { Ok(()) } else { Err(Refusal { reason: "other epoch".into(), highest }) }
+            if epoch == highest {
+                Ok(())
+            } else {
+                Err(Refusal { reason: "other epoch".into(), highest, lasting: false })
+            }
         }
 
         fn request(&self, _: Epoch, request: DataRequest) -> (DataReply, Option<OwnedFd>) {
@@ -636,7 +647,8 @@ mod tests {
             refused(Link::connect(dir.path(), coordinator(2), WAIT).map(drop));
             refused(DataConnection::connect(dir.path(), Epoch(1), WAIT).map(drop));
         });
-        // Connections that say nothing. The server may take some time until it has ended those from above.
+        // Connections that say nothing. The server may take some time until it has ended those from
+        // above.
         let held = as_user(operator, &[group], || {
             let mut held = Vec::new();
             loop {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::Scheme;
+use crate::dataset::Protections;
 
 /// The job's settings that daemons follow; they reach them when coordinators attach (DESIGN 8, 10).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,12 +25,8 @@ pub struct Settings {
     /// `SCRFS_CACHE_BYTES`: bytes that a node's cache may take; 0 = no limit.
     #[serde(default)]
     pub cache_bytes: u64,
-    /// `SCR_COPY_TYPE`.
-    pub scheme: Scheme,
-    /// `SCR_SET_SIZE`.
-    pub set_size: u32,
-    /// `SCR_HOP_DISTANCE`.
-    pub hop_distance: u32,
+    /// `SCR_COPY_TYPE`, `SCR_SET_SIZE`, `SCR_HOP_DISTANCE`, and the `CKPT=` lines.
+    pub protections: Protections,
     /// `SCR_FLUSH`: every n-th checkpoint is flushed; 0 = none.
     pub flush_every: u32,
     /// `SCR_FETCH`: may fetch from the PFS at restart.
@@ -49,25 +45,14 @@ pub struct Settings {
     pub restart: RestartRules,
     /// When programs are advised to write checkpoints, and to end.
     pub advice: AdviceRules,
-    /// `SCR_ENABLE`: datasets are sealed and protected; without it directories are global all the same.
+    /// `SCR_ENABLE`: datasets are sealed and protected; without it directories are global all the
+    /// same.
     #[serde(default = "enabled")]
     pub enable: bool,
-    /// `CKPT=` lines: which datasets go to which store.
-    #[serde(default)]
-    pub stores: Vec<StoreRule>,
 }
 
 fn enabled() -> bool {
     true
-}
-
-/// What of a checkpoint descriptor decides where a dataset goes (DESIGN 5).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreRule {
-    /// It is for checkpoint ids that this divides; the longest such interval decides.
-    pub interval: u32,
-    /// Base of the store; `None`: the one with most room.
-    pub store: Option<Vec<u8>>,
 }
 
 /// How datasets are marked and sealed (DESIGN 4.5).
@@ -119,7 +104,8 @@ pub struct RestartRules {
     pub keep_unsealed: bool,
     /// Datasets of earlier epochs are not presented; `u64::MAX`: none is (`scrfs-run --fresh`).
     pub not_before: u64,
-    /// Several scrfs-runs work side by side in one job, each under a name of its own (`scrfs-run --name`); else empty.
+    /// Several scrfs-runs work side by side in one job, each under a name of its own
+    /// (`scrfs-run --name`); else empty.
     pub name: String,
 }
 
@@ -136,8 +122,9 @@ pub struct AdviceRules {
     pub halt_seconds: u64,
     /// `SCRFS_END_TIME`: when the allocation ends, seconds since 1970.
     pub end_time: u64,
-    /// Seconds that ending the program and saving its newest dataset may take of the allocation, beside the flush itself
-    /// ([`Ending::reserve`](crate::config::Ending::reserve)). 0: nothing is saved at the end, and the job is not stopped for it.
+    /// Seconds that ending the program and saving its newest dataset may take of the allocation,
+    /// beside the flush itself ([`Ending::reserve`](crate::config::Ending::reserve)). 0: nothing is
+    /// saved at the end, and the job is not stopped for it.
     #[serde(default)]
     pub end_reserve: u64,
 }

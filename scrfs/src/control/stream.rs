@@ -1,7 +1,7 @@
 //! Frames over a blocking unix stream socket, with descriptors riding along (SCM_RIGHTS).
 //!
-//! A connection has two halves that two threads may use at once: [`Receiver`] and [`Sender`]. Descriptors that arrive
-//! are close-on-exec from the start.
+//! A connection has two halves that two threads may use at once: [`Receiver`] and [`Sender`].
+//! Descriptors that arrive are close-on-exec from the start.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -27,7 +27,8 @@ use super::codec::{self, CodecError, Decoder};
 pub const SOCKET_NAME: &str = "socket";
 /// Bytes asked for in one receive.
 const BLOCK: usize = 64 << 10;
-/// Descriptors that may wait to be taken from one connection; more than one is never sent at a time.
+/// Descriptors that may wait to be taken from one connection; more than one is never sent at a
+/// time.
 const DESCRIPTORS_MAX: usize = 4;
 
 /// Why a connection does not go on.
@@ -70,7 +71,8 @@ pub fn connect(directory: &Path, timeout: Duration) -> std::io::Result<UnixStrea
     Ok(UnixStream::from(socket))
 }
 
-/// The address of `directory`'s socket `name` by way of an open directory, and that directory, to be kept until used.
+/// The address of `directory`'s socket `name` by way of an open directory, and that directory, to
+/// be kept until used.
 pub(super) fn address_in(directory: &Path, name: &str) -> std::io::Result<(OwnedFd, SocketAddrUnix)> {
     use rustix::fs::{Mode, OFlags};
     use std::os::fd::AsRawFd;
@@ -95,7 +97,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// How long a send may make no progress before it fails; the connection is of no use after that.
+    /// How long a send may make no progress before it fails; the connection is of no use after
+    /// that.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> std::io::Result<()> {
         self.stream.set_write_timeout(timeout)
     }
@@ -180,8 +183,8 @@ impl Receiver {
         self.decoder.set_limit(limit);
     }
 
-    /// The next message; waits at most `timeout` in all (`None`: until it comes or the connection ends). After
-    /// [`StreamError::TimedOut`] it can be called again.
+    /// The next message; waits at most `timeout` in all (`None`: until it comes or the connection
+    /// ends). After [`StreamError::TimedOut`] it can be called again.
     pub fn receive<T: DeserializeOwned>(&mut self, timeout: Option<Duration>) -> Result<T, StreamError> {
         let deadline = timeout.and_then(|wait| Instant::now().checked_add(wait));
         loop {

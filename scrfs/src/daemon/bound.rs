@@ -1,22 +1,24 @@
 //! `SCRFS_CACHE_BYTES`: how much of its file system the cache may take (DESIGN 5, 10).
 //!
-//! What it has taken is counted by a walk over the cache directory: a file system does not tell it of a directory. Between
-//! two walks, what there is less room than at the last one counts as taken by the cache: nobody is told of room that is
-//! not there, and who else writes to the file system is told apart within a second or so. While nothing on the file
-//! system changes there are no walks, and where they take long they are rare.
+//! What it has taken is counted by a walk over the cache directory: a file system does not tell it
+//! of a directory. Between two walks, what there is less room than at the last one counts as taken
+//! by the cache: nobody is told of room that is not there, and who else writes to the file system
+//! is told apart within a second or so. While nothing on the file system changes there are no
+//! walks, and where they take long they are rare.
 //!
-//! With passthrough nobody can stop a file's growth at the bound: the kernel writes, and the daemon is not asked. New files
-//! of datasets are refused, as the next generation's are, once it has been reached and nothing may leave the cache. What
-//! protects datasets, and what brings them back, is never refused.
+//! With passthrough nobody can stop a file's growth at the bound: the kernel writes, and the daemon
+//! is not asked. New files of datasets are refused, as the next generation's are, once it has been
+//! reached and nothing may leave the cache. What protects datasets, and what brings them back, is
+//! never refused.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::fs::StatVfs;
 
 use crate::control::Settings;
+use crate::lock::{Mutex, Rank};
 
 use super::boundary::Errno;
 use super::cache::Cache;
@@ -49,7 +51,8 @@ struct Counted {
     took: Duration,
 }
 
-/// The bound of a mount whose job has these settings; 0: none. What the administrator gave is not the user's to raise.
+/// The bound of a mount whose job has these settings; 0: none. What the administrator gave is not
+/// the user's to raise.
 pub(super) fn bound_of(config: &NodeConfig, settings: Option<&Settings>) -> u64 {
     let bounds = [config.cache_bytes, settings.map_or(0, |settings| settings.cache_bytes)];
     bounds.into_iter().filter(|bound| *bound > 0).min().unwrap_or(0)
@@ -62,7 +65,7 @@ fn free_of(room: &StatVfs) -> (u64, u64) {
 impl Bound {
     pub(super) fn new(limit: u64) -> Self {
         let limit = AtomicU64::new(limit);
-        let (walking, refusing) = (Mutex::default(), AtomicBool::new(false));
+        let (walking, refusing) = (Mutex::new(Rank::Walk, ()), AtomicBool::new(false));
         Self { limit, counted: Mutex::default(), walking, refusing }
     }
 
@@ -109,7 +112,8 @@ impl Bound {
         self.limit() > 0 && self.taken(free) >= self.limit()
     }
 
-    /// The `room` of a store's file system as far as the bound lets it be used, when so much is `free` in all.
+    /// The `room` of a store's file system as far as the bound lets it be used, when so much is
+    /// `free` in all.
     pub(super) fn narrow(&self, mut room: StatVfs, free: (u64, u64)) -> StatVfs {
         let limit = self.limit();
         if limit > 0 {
@@ -171,8 +175,8 @@ impl Node {
         }
     }
 
-    /// A file of a dataset is to be made, or a sealed one to be changed: ENOSPC if the bound has been reached and nothing
-    /// may leave the cache.
+    /// A file of a dataset is to be made, or a sealed one to be changed: ENOSPC if the bound has
+    /// been reached and nothing may leave the cache.
     pub(super) fn may_grow(&self) -> Result<(), Errno> {
         let reached = || self.cache.free().is_ok_and(|free| self.bound.is_reached(free));
         if self.bound.limit() == 0 || !reached() {

@@ -1,13 +1,14 @@
-//! Where the two halves of a daemon meet: the mounted tree (what programs see) and the node (datasets, filemap,
-//! coordinator). Each half knows the other by one trait, so that either is tested with a stand-in.
+//! Where the two halves of a daemon meet: the mounted tree (what programs see) and the node
+//! (datasets, filemap, coordinator). Each half knows the other by one trait, so that either is
+//! tested with a stand-in.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::control::loose::LooseEntry;
 use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
-use crate::dataset::{CatalogIndex, Moves};
+use crate::control::{Reason, loose::LooseEntry};
+use crate::dataset::{CatalogIndex, Names};
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
@@ -15,6 +16,12 @@ use crate::path::RelPath;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", std::io::Error::from_raw_os_error(self.0))]
 pub struct Errno(pub i32);
+
+impl From<Errno> for Reason {
+    fn from(errno: Errno) -> Self {
+        Self::with_errno(errno.to_string(), errno.0)
+    }
+}
 
 /// Called once with the outcome of a request that other nodes take part in. Must not block.
 pub type Completion = Box<dyn FnOnce(Result<(), Errno>) + Send>;
@@ -56,7 +63,8 @@ pub enum Eye {
 /// How a marker was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marking {
-    /// Its request holds a directory: it is answered when all nodes are frozen, whatever the job's settings say.
+    /// Its request holds a directory: it is answered when all nodes are frozen, whatever the job's
+    /// settings say.
     pub holds_directory: bool,
     /// By what every node has seen: it counts as set on all.
     pub everywhere: bool,
@@ -67,58 +75,64 @@ pub struct Marking {
 pub enum Look {
     /// A pointer, or nothing.
     Pointer(LooseEntry),
-    /// A special file, or one that is too large: it stays on its node, whatever others make of the name.
+    /// A special file, or one that is too large: it stays on its node, whatever others make of the
+    /// name.
     Stays,
     /// A directory, or a name of a dataset.
     Dataset,
 }
 
-/// What the mounted tree asks of the node. No call blocks; each completion runs exactly once: with the outcome, with
-/// EINTR when the caller has a fatal signal pending, or when the wait's bound has passed.
+/// What the mounted tree asks of the node. No call blocks; each completion runs exactly once: with
+/// the outcome, with EINTR when the caller has a fatal signal pending, or when the wait's bound has
+/// passed.
 pub trait GlobalRequests: Send + Sync {
     /// A new id for [`GlobalRequests::directory`].
     fn new_request(&self) -> RequestId;
 
-    /// A directory operation in the checkpoint path, asked under `request`: the same when it is asked again by a
-    /// successor of the worker that asked first. On success it has been applied here too (by
-    /// [`MountedTree::apply`]) before the completion runs.
+    /// A directory operation in the checkpoint path, asked under `request`: the same when it is
+    /// asked again by a successor of the worker that asked first. On success it has been applied
+    /// here too (by [`MountedTree::apply`]) before the completion runs.
     fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion);
 
     /// The marker of dataset `name` was set by `caller`.
     fn marker(&self, name: &[u8], marking: Marking, caller: Caller, done: Completion);
 
-    /// `.invalid` is to be made in dataset `name`, which is frozen: the request waits for the end of the seal.
+    /// `.invalid` is to be made in dataset `name`, which is frozen: the request waits for the end
+    /// of the seal.
     fn invalid(&self, name: &[u8]);
 
     /// Bring a sealed file here; on success it is at its path in the tree.
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion);
 
-    /// A file is about to be created in an unsealed dataset: put it in the filemap's journal. `path` is relative to the
-    /// checkpoint path. Called before the file exists.
+    /// A file is about to be created in an unsealed dataset: put it in the filemap's journal.
+    /// `path` is relative to the checkpoint path. Called before the file exists.
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
 
-    /// As [`GlobalRequests::creating`], of a file that is there and gets this name: it takes no more room.
+    /// As [`GlobalRequests::creating`], of a file that is there and gets this name: it takes no
+    /// more room.
     fn naming(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
         self.creating(path, program_rank)
     }
 
-    /// Programs are about to change sealed dataset `id` here: its next generation begins. On success its sealed files are
-    /// aside, and the tree was told ([`MountedTree::generation`]).
+    /// Programs are about to change sealed dataset `id` here: its next generation begins. On
+    /// success its sealed files are aside, and the tree was told ([`MountedTree::generation`]).
     fn open_generation(&self, id: DatasetId, done: Completion);
 
-    /// The bytes of a file in the next generation of `id` are about to change (`path` is relative to the dataset's
-    /// directory): on success the generation before does not share them.
+    /// The bytes of a file in the next generation of `id` are about to change (`path` is relative
+    /// to the dataset's directory): on success the generation before does not share them.
     fn keep_sealed(&self, id: DatasetId, path: &RelPath, done: Completion);
 
-    /// As [`GlobalRequests::creating`], in the next generation of `id`: a file is about to be made, or a sealed one is
-    /// about to be changed. A caller that asks once for the path of a sealed file has changed that file.
+    /// As [`GlobalRequests::creating`], in the next generation of `id`: a file is about to be made,
+    /// or a sealed one is about to be changed. A caller that asks once for the path of a sealed
+    /// file has changed that file.
     fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
 
-    /// A name of sealed dataset `id` is about to be removed here; its next generation will not have it.
+    /// A name of sealed dataset `id` is about to be removed here; its next generation will not have
+    /// it.
     fn removing(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno>;
 
-    /// These loose names directly in the checkpoint path may be something else now (pointer files): `done` learns when
-    /// all nodes have what they are.
+    /// These loose names directly in the checkpoint path may be something else now (pointer files):
+    /// `done` learns when all nodes have what they are.
     fn loose(&self, _names: Vec<Vec<u8>>, _caller: Caller, done: Completion) {
         done(Ok(()));
     }
@@ -147,7 +161,8 @@ pub trait GlobalRequests: Send + Sync {
     /// What programs did with a file; only while it is wanted ([`MountedTree::record_io`]).
     fn record(&self, _record: &crate::fs::IoRecord) {}
 
-    /// What is known of `path` in dataset `name`, of the dataset itself where the path is its root: names and values.
+    /// What is known of `path` in dataset `name`, of the dataset itself where the path is its root:
+    /// names and values.
     fn describe(&self, _name: &[u8], _path: &RelPath) -> Vec<(&'static str, String)> {
         Vec::new()
     }
@@ -164,38 +179,41 @@ pub struct Writer {
     pub command: String,
     /// It can write nowhere but at the file's end, and cannot map it.
     pub appends: bool,
-    /// No process has the descriptor any more: its release is on its way. Looked at where it appends.
+    /// No process has the descriptor any more: its release is on its way. Looked at where it
+    /// appends.
     pub closing: bool,
 }
 
-/// The next generation of a sealed dataset on this node. Paths are relative to the dataset's directory.
+/// The next generation of a sealed dataset on this node. Paths are relative to the dataset's
+/// directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Generation {
     /// The tree's own names are what programs see, and after them those of the dataset.
     pub open: bool,
-    /// Names that were removed, as they were sealed.
+    /// Names that programs of this node have removed.
     pub removed: Vec<RelPath>,
-    /// Files that were made or changed, where they are now.
+    /// Files that were made or changed.
     pub changed: Vec<RelPath>,
-    /// Where directories have moved to.
-    pub moves: Moves,
+    /// Sealed names that directory operations have removed on all nodes.
+    pub gone: Names,
     /// It begins now: what is gone may still be in the tree.
     pub begins: bool,
 }
 
-/// What the node asks of the mounted tree. Paths are relative to the checkpoint path unless said otherwise.
+/// What the node asks of the mounted tree. Paths are relative to the checkpoint path unless said
+/// otherwise.
 pub trait MountedTree: Send + Sync {
-    /// May this operation be done here? Holds its names (local creates, unlinks and renames there wait) until
-    /// [`MountedTree::apply`] or [`MountedTree::release`].
+    /// May this operation be done here? Holds its names (local creates, unlinks and renames there
+    /// wait) until [`MountedTree::apply`] or [`MountedTree::release`].
     fn prepare(&self, op: &DirOp) -> Result<(), Errno>;
 
-    /// Does it and lets the names go. What a removal leaves is out of sight when this returns, and is deleted by and by.
-    /// When the top of a sealed dataset was removed, the tree forgets it; the node, which passed the operation on, removes
-    /// its records and redundancy data.
+    /// Does it and lets the names go. What a removal leaves is out of sight when this returns, and
+    /// is deleted by and by. When the top of a sealed dataset was removed, the tree forgets it; the
+    /// node, which passed the operation on, removes its records and redundancy data.
     fn apply(&self, op: &DirOp) -> Result<(), Errno>;
 
-    /// As [`MountedTree::apply`], of what a program here has asked for and waits for: from the answer the kernel knows what
-    /// became of the names, as it does after any call of its own.
+    /// As [`MountedTree::apply`], of what a program here has asked for and waits for: from the
+    /// answer the kernel knows what became of the names, as it does after any call of its own.
     fn apply_asked(&self, op: &DirOp) -> Result<(), Errno> {
         self.apply(op)
     }
@@ -209,20 +227,23 @@ pub trait MountedTree: Send + Sync {
     /// Lets held names go without doing it.
     fn release(&self, op: &DirOp);
 
-    /// Device and inode numbers of the files that programs have open, whose bytes stay when their names go.
+    /// Device and inode numbers of the files that programs have open, whose bytes stay when their
+    /// names go.
     fn open_files(&self) -> HashSet<(u64, u64)> {
         HashSet::new()
     }
 
-    /// Directories of the checkpoint path that are in the tree and not part of a sealed dataset, parents first.
+    /// Directories of the checkpoint path that are in the tree and not part of a sealed dataset,
+    /// parents first.
     fn directories(&self) -> Result<Vec<DirHeld>, Errno>;
 
-    /// Stops changes to dataset `name`: from now on opens for writing, creates, truncates, renames, links, unlinks,
-    /// mkdir and rmdir in it wait until [`MountedTree::thaw`] or [`MountedTree::sealed`].
+    /// Stops changes to dataset `name`: from now on opens for writing, creates, truncates, renames,
+    /// links, unlinks, mkdir and rmdir in it wait until [`MountedTree::thaw`] or
+    /// [`MountedTree::sealed`].
     fn freeze(&self, name: &[u8]);
 
-    /// Who still can write, by lease (F_SETLEASE) and handle table. Files of which all writers append keep nothing from
-    /// being quiet.
+    /// Who still can write, by lease (F_SETLEASE) and handle table. Files of which all writers
+    /// append keep nothing from being quiet.
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno>;
 
     /// `.invalid` is there: it is not to be sealed.
@@ -233,7 +254,8 @@ pub trait MountedTree: Send + Sync {
     /// Calls `wake` whenever a writable handle in `name` was released, until thaw or sealed.
     fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>);
 
-    /// The regular files of an unsealed dataset with their sizes now, sorted by path: the logical file's order.
+    /// The regular files of an unsealed dataset with their sizes now, sorted by path: the logical
+    /// file's order.
     fn files(&self, name: &[u8]) -> Result<Vec<FrozenFile>, Errno>;
 
     /// The backing directory of a dataset, to open its files in and to take attributes from.
@@ -242,13 +264,13 @@ pub trait MountedTree: Send + Sync {
     /// The seal failed: changes go on, waiting ones first.
     fn thaw(&self, name: &[u8]);
 
-    /// The dataset is complete (or its places changed): its names come from the catalog from now on; bytes that are in
-    /// the tree are used, others are fetched on open. The first change asks for its next generation. A former dataset of
-    /// that name is forgotten.
+    /// The dataset is complete (or its places changed): its names come from the catalog from now
+    /// on; bytes that are in the tree are used, others are fetched on open. The first change asks
+    /// for its next generation. A former dataset of that name is forgotten.
     fn sealed(&self, catalog: Arc<CatalogIndex>);
 
-    /// As [`MountedTree::sealed`] and then [`MountedTree::generation`], with nothing of any program's in between: its next
-    /// generation has begun with the seal.
+    /// As [`MountedTree::sealed`] and then [`MountedTree::generation`], with nothing of any
+    /// program's in between: its next generation has begun with the seal.
     fn sealed_and_changed(&self, catalog: Arc<CatalogIndex>, generation: Generation) {
         let id = catalog.catalog().id;
         self.sealed(catalog);
@@ -258,7 +280,8 @@ pub trait MountedTree: Send + Sync {
     /// What programs have done to sealed dataset `id` here.
     fn generation(&self, id: DatasetId, generation: Generation);
 
-    /// These files of dataset `name`, which were names of one file with others, are files of their own from now on.
+    /// These files of dataset `name`, which were names of one file with others, are files of their
+    /// own from now on.
     fn parted(&self, _name: &[u8], _files: &[RelPath]) {}
 
     /// The dataset is no longer listed; its names are gone. Bytes are the node's business.
@@ -269,26 +292,27 @@ pub trait MountedTree: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What a name directly in the checkpoint path is. Files of more than `max` bytes are no pointers.
+    /// What a name directly in the checkpoint path is. Files of more than `max` bytes are no
+    /// pointers.
     fn loose_entry(&self, name: &[u8], _max: u64) -> Result<Look, Errno> {
         Ok(Look::Pointer(LooseEntry::gone(name.to_vec())))
     }
 
-    /// Makes such a name what another node made it, in one step. False, and nothing is done, while somebody here may
-    /// write it, or what is there cannot be a pointer.
+    /// Makes such a name what another node made it, in one step. False, and nothing is done, while
+    /// somebody here may write it, or what is there cannot be a pointer.
     fn place_loose(&self, _entry: &LooseEntry, _max: u64) -> Result<bool, Errno> {
         Ok(true)
     }
 
-    /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart). `keep`: it is put out of
-    /// sight instead, under this label.
+    /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
+    /// `keep`: it is put out of sight instead, under this label.
     fn remove_junk(&self, keep: Option<&str>) -> Result<(), Errno>;
 
     /// The job's settings, from a coordinator that attaches, or kept from the last one.
     fn follow(&self, _settings: &Settings) {}
 
-    /// The lead has decided `request`: kept for its program, also beyond this process's death. Called before anything is
-    /// forgotten of it.
+    /// The lead has decided `request`: kept for its program, also beyond this process's death.
+    /// Called before anything is forgotten of it.
     fn decided(&self, _request: RequestId, _errno: i32) {}
 
     /// What the lead decided for a request that was asked again.

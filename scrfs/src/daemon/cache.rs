@@ -1,9 +1,10 @@
 //! The node's cache directory: where a dataset's bytes are, and how they move between their places.
 //!
-//! `tree/<name>/` while it is in the mount; `dataset.<id>/` has its redundancy files, `aside/` its files while it is not
-//! presented or is changed there, `staged/` what is arriving and not yet checked, `linking/` and `kept/` what is on its way
-//! to `aside/` when its next generation begins and goes on, `logs/` the copies that were sealed of files which programs
-//! hold open for append, `links/` those of files' further names until they get their places.
+//! `tree/<name>/` while it is in the mount; `dataset.<id>/` has its redundancy files, `aside/` its
+//! files while it is not presented or is changed there, `staged/` what is arriving and not yet
+//! checked, `linking/` and `kept/` what is on its way to `aside/` when its next generation begins
+//! and goes on, `logs/` the copies that were sealed of files which programs hold open for append,
+//! `links/` those of files' further names until they get their places.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 
+use crate::dataset::lifecycle::Files;
 use crate::dataset::{Entry, EntryKind, Stamp};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
@@ -22,7 +24,7 @@ use crate::stores::{Place, Stores};
 use super::boundary::MountedTree;
 use super::listing::regular_files;
 use super::members::taken;
-use super::state::{Dataset, Home};
+use super::state::Dataset;
 
 /// Inode numbers of the cache's file system, and the names that each has in a dataset.
 pub(super) type Inodes = HashMap<u64, Vec<RelPath>>;
@@ -84,8 +86,8 @@ impl Staged {
     }
 }
 
-/// A regular file that has not the owner, mode and time with which it was sealed gets them: a next generation that was
-/// not sealed may have left it others.
+/// A regular file that has not the owner, mode and time with which it was sealed gets them: a next
+/// generation that was not sealed may have left it others.
 fn put_right(dir: BorrowedFd<'_>, file: &[u8], entry: &Entry, stat: &Stat) -> io::Result<()> {
     if (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid) {
         let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
@@ -139,10 +141,11 @@ impl Cache {
         Ok(sum)
     }
 
-    /// Bytes that are free once a dataset has left: files that have another name elsewhere stay, and those that are open.
+    /// Bytes that are free once a dataset has left: files that have another name elsewhere stay,
+    /// and those that are open.
     pub(super) fn bytes_of(&self, dataset: &Dataset, open: &HashSet<(u64, u64)>) -> io::Result<u64> {
         let mut below = vec![Self::own_path(dataset.id)?];
-        if dataset.home != Home::Aside {
+        if dataset.life.has_name() {
             below.push(self.in_tree(&dataset.name)?);
         }
         let mut sum: u64 = 0;
@@ -190,11 +193,11 @@ impl Cache {
 
     /// The directory that a dataset's files are in.
     pub(super) fn home(&self, dataset: &Dataset, tree: &dyn MountedTree) -> io::Result<OwnedFd> {
-        match dataset.home {
-            Home::Tree => {
+        match dataset.life.files() {
+            Files::InTree => {
                 tree.backing_directory(&dataset.name).map_err(|e| io::Error::from_raw_os_error(e.0))
             }
-            Home::Aside | Home::Under => self.aside(dataset.id),
+            Files::Aside | Files::Beneath => self.aside(dataset.id),
         }
     }
 
@@ -211,8 +214,9 @@ impl Cache {
         self.store_with(id, "aside").is_ok_and(|store| store.is_some())
     }
 
-    /// Links the regular files of `entries` that are in the tree, so that they can be taken aside: each inode and its
-    /// names. Files that are elsewhere are left out; of `logs` their copies are linked.
+    /// Links the regular files of `entries` that are in the tree, so that they can be taken aside:
+    /// each inode and its names. Files that are elsewhere are left out; of `logs` their copies are
+    /// linked.
     pub(super) fn link(
         &self,
         id: DatasetId,
@@ -318,15 +322,10 @@ impl Cache {
     }
 
     /// Links a file that is aside to its place in the tree, unless the tree has that name.
-    pub(super) fn link_back(
-        &self,
-        id: DatasetId,
-        name: &[u8],
-        (path, place): (&RelPath, &RelPath),
-    ) -> io::Result<()> {
+    pub(super) fn link_back(&self, id: DatasetId, name: &[u8], path: &RelPath) -> io::Result<()> {
         let (from, file) = beneath::parent_of(self.aside(id)?.as_fd(), path, false)?;
-        let (to, placed) = beneath::parent_of(self.tree(id, name)?.as_fd(), place, true)?;
-        match rustix::fs::linkat(&from, file.as_path(), &to, placed.as_path(), AtFlags::empty()) {
+        let (to, _) = beneath::parent_of(self.tree(id, name)?.as_fd(), path, true)?;
+        match rustix::fs::linkat(&from, file.as_path(), &to, file.as_path(), AtFlags::empty()) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -341,7 +340,8 @@ impl Cache {
         beneath::make_directories(self.root(store), &self.in_tree(name)?)
     }
 
-    /// Takes what is at a dataset's name in the tree out of it, to be removed with the dataset's own directory.
+    /// Takes what is at a dataset's name in the tree out of it, to be removed with the dataset's
+    /// own directory.
     pub(super) fn put_away(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
         let Some(store) = self.tree_store(name)? else { return Ok(()) };
         let own = self.own_in(store, id)?;
@@ -477,7 +477,8 @@ impl Cache {
         beneath::put_in_place(self.root(store), &self.in_tree(name)?, own.as_fd(), &aside)
     }
 
-    /// Moves a dataset's files into the mounted tree; an empty directory of that name there is replaced.
+    /// Moves a dataset's files into the mounted tree; an empty directory of that name there is
+    /// replaced.
     pub(super) fn put_back(&self, id: DatasetId, name: &[u8]) -> io::Result<()> {
         let aside = RelPath::new("aside").map_err(invalid)?;
         // What was sealed of them is what programs see now.

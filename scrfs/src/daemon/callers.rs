@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-/// Signals whose default action does not end a process: SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG,
-/// SIGWINCH.
+/// Signals whose default action does not end a process: SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP,
+/// SIGTTIN, SIGTTOU, SIGURG, SIGWINCH.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(23) | bit(28);
 const KILL: u64 = bit(9);
 /// Ancestors that are looked at.
@@ -53,7 +53,8 @@ pub(crate) fn is_dying(tid: u32) -> bool {
     status_of(tid).map_or_else(|| is_gone(tid), |status| is_fatal(&status))
 }
 
-/// /proc may keep a daemon without privileges from seeing other users' and untraceable processes (`hidepid`).
+/// /proc may keep a daemon without privileges from seeing other users' and untraceable processes
+/// (`hidepid`).
 fn is_gone(tid: u32) -> bool {
     let pid = i32::try_from(tid).ok().and_then(rustix::process::Pid::from_raw);
     pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))

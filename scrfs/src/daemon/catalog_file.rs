@@ -1,12 +1,14 @@
 //! `dataset.<id>.scrinfo`: the COMPLETE record of a dataset with its catalog, as an SCR hash file.
 //!
-//! That this file is there, whole, *is* the record: it is written in one commit when all members have voted.
+//! That this file is there, whole, *is* the record: it is written in one commit when all members
+//! have voted.
 
-use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme, Stamp};
 use crate::hash::{FieldError, FieldProblem, Hash, NulInText, Text};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 use crate::record::{Crc32, Word};
+use crate::redundancy::FAILURES;
 
 /// Members of one dataset.
 const MEMBERS_MAX: usize = 1 << 20;
@@ -24,6 +26,8 @@ pub enum CatalogError {
     #[error("{0}")]
     Wrong(String),
 }
+
+crate::control::are_reasons!(CatalogError);
 
 fn wrong<T>(text: impl Into<String>) -> Result<T, CatalogError> {
     Err(CatalogError::Wrong(text.into()))
@@ -82,7 +86,7 @@ pub fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
     put(&mut tree, "CREATED", catalog.created_us);
     put(&mut tree, "USER", Text::new(catalog.user.clone())?);
     put(&mut tree, "JOBID", Text::new(catalog.job_id.clone())?);
-    put(&mut tree, "TYPE", catalog.layout.scheme.scr_word());
+    put_protection(&mut tree, &catalog.layout.protection)?;
     let mut members = Hash::new();
     for (at, place) in catalog.layout.members.iter().enumerate() {
         let mut member = Hash::new();
@@ -137,7 +141,7 @@ pub fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
         ring.sort_unstable();
         Ok(ring.into_iter().map(|(_, member)| member).collect())
     })?;
-    let layout = Layout { scheme: scheme_of(need(tree.text("TYPE"), "TYPE")?)?, members, sets };
+    let layout = Layout { protection: protection_of(tree)?, members, sets };
     let mut catalog = Catalog {
         id: DatasetId(need(tree.number("ID"), "ID")?),
         epoch: Epoch(need(tree.number("EPOCH"), "EPOCH")?),
@@ -267,8 +271,38 @@ pub(super) fn crc_of(text: &Text) -> Result<u32, FieldError> {
     Crc32::from_word(text).map(|Crc32(crc)| crc).map_err(|problem| FieldError::at("CRC", problem))
 }
 
-fn scheme_of(word: &Text) -> Result<Scheme, CatalogError> {
-    Scheme::from_word(word).map_or_else(|| wrong(format!("unknown scheme {word}")), Ok)
+fn put_protection(tree: &mut Hash, protection: &Protection) -> Result<(), CatalogError> {
+    put(tree, "TYPE", protection.scheme.scr_word());
+    if let Some(failures) = protection.scheme.failures() {
+        put(tree, "SET_FAILURES", u32::from(failures));
+    }
+    put(tree, "INTERVAL", protection.interval);
+    put(tree, "SET_SIZE", protection.set_size);
+    put(tree, "HOP_DISTANCE", protection.hop_distance);
+    put(tree, "GROUP", Text::new(protection.group.clone())?);
+    if let Some(store) = &protection.store {
+        put(tree, "STORE", Text::new(store.clone())?);
+    }
+    Ok(())
+}
+
+/// Catalogs of versions that did not choose say the scheme alone.
+fn protection_of(tree: &Hash) -> Result<Protection, CatalogError> {
+    let failures = tree.number("SET_FAILURES")?.unwrap_or(FAILURES);
+    let usual = Protection::by(scheme_of(need(tree.text("TYPE"), "TYPE")?, failures)?);
+    let group = tree.text("GROUP")?.map(|group| String::from_utf8_lossy(group).into_owned());
+    Ok(Protection {
+        interval: tree.number("INTERVAL")?.unwrap_or(usual.interval),
+        set_size: tree.number("SET_SIZE")?.unwrap_or(usual.set_size),
+        hop_distance: tree.number("HOP_DISTANCE")?.unwrap_or(usual.hop_distance),
+        group: group.unwrap_or(usual.group),
+        store: tree.text("STORE")?.map(|store| store.as_bytes().to_vec()),
+        ..usual
+    })
+}
+
+fn scheme_of(word: &Text, failures: u8) -> Result<Scheme, CatalogError> {
+    Scheme::from_word(word, failures).map_or_else(|| wrong(format!("unknown scheme {word}")), Ok)
 }
 
 #[cfg(test)]
@@ -304,7 +338,7 @@ pub(super) mod tests {
             user: "u".into(),
             job_id: "j".into(),
             layout: Layout {
-                scheme: Scheme::Xor,
+                protection: Protection::by(Scheme::Xor),
                 members: vec![
                     place("n0", 1, 5, Some(4096)),
                     place("n1", 1, 0, None),

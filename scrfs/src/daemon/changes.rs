@@ -1,30 +1,26 @@
-//! What programs here have changed in a sealed dataset, and removed from it: this node's word on its next generation
-//! (DESIGN 4.6). The journal has it, before it is done.
+//! What programs here have changed in a sealed dataset, and removed from it: this node's word on
+//! its next generation (DESIGN 4.6). The journal has it, before it is done.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
-
-use crate::control::{CarriedFile, DirOp, Event, FrozenFile, FrozenPart};
-use crate::dataset::{CatalogIndex, Entry, EntryKind, Moves};
+use crate::control::{DirOp, Event, FrozenFile, FrozenPart, Reason};
+use crate::dataset::{Entry, EntryKind, Names};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
-use crate::store::beneath;
 
-use super::generation::{text, top_of};
-use super::journal::Moving;
+use super::generation::top_of;
 use super::listing::{Lost, walk};
 use super::node::Node;
-use super::state::{Dataset, Home};
+use super::state::Dataset;
 
 impl Node {
     /// Says whether anything was changed here. In the records' thread.
     pub(super) fn send_changes(&self, id: DatasetId) {
-        // The answer speaks of all that was changed before the markers that wait now: whatever is sealed, or found to be
-        // sealed, after it is what these asked for.
+        // The answer speaks of all that was changed before the markers that wait now: whatever is
+        // sealed, or found to be sealed, after it is what these asked for.
         self.state.lock().waiting.covered(id);
         let changed = self.changed_here(id).unwrap_or_else(|reason| {
             self.events.error(Some(id), &format!("its changes cannot be listed: {reason}"));
@@ -34,20 +30,20 @@ impl Node {
         self.state.lock().send(Event::Changes { id, changed });
     }
 
-    fn changed_here(&self, id: DatasetId) -> Result<bool, String> {
-        let dataset = self.dataset(id).map_err(text)?;
+    fn changed_here(&self, id: DatasetId) -> Result<bool, Reason> {
+        let dataset = self.dataset(id)?;
         let top = top_of(&dataset.name)?;
-        if self.journal.lock().is_rearranged(&top, id) {
+        if self.journal.lock().has_removed(&top, id) {
             return Ok(true);
         }
-        if dataset.home != Home::Under {
+        if !dataset.life.is_overwritten() {
             return Ok(false);
         }
-        let files = self.tree.files(&dataset.name).map_err(text)?;
+        let files = self.tree.files(&dataset.name)?;
         let (mut part, others) = self.survey(&dataset, files)?;
-        let index = dataset.catalog.as_ref().ok_or("it is not complete")?;
-        self.leave_out_logs(&dataset, index, &mut part.files).map_err(text)?;
-        // What was removed, or has moved, was looked at above.
+        let index = dataset.life.catalog().ok_or("it is not complete")?;
+        self.leave_out_logs(&dataset, index, &mut part.files)?;
+        // What was removed was looked at above.
         let made = others.iter().any(|entry| {
             entry.kind == EntryKind::Directory
                 && !entry.path.is_root()
@@ -56,55 +52,57 @@ impl Node {
         Ok(made || !part.files.is_empty() || !part.links.is_empty())
     }
 
-    /// A marker of `name` set now asks for what comes after this generation: that all have sealed it may be heard here
-    /// after programs on other nodes have changed it.
+    /// A marker of `name` set now asks for what comes after this generation: that all have sealed
+    /// it may be heard here after programs on other nodes have changed it.
     pub(super) fn marker_base(&self, name: &[u8]) -> Option<DatasetId> {
         self.state.lock().base(name).map(|dataset| dataset.id)
     }
 
     /// Programs have changed sealed dataset `id` here.
     pub(super) fn is_changed(&self, name: &[u8], id: DatasetId) -> bool {
-        let under = self.state.lock().base(name).is_some_and(|dataset| dataset.home == Home::Under);
-        under || top_of(name).is_ok_and(|top| self.journal.lock().is_rearranged(&top, id))
+        let under = self.state.lock().base(name).is_some_and(|dataset| dataset.life.is_overwritten());
+        under || top_of(name).is_ok_and(|top| self.journal.lock().has_removed(&top, id))
     }
 
-    /// The dataset of that name is complete, and on this node alone: no other one can have changed it.
+    /// The dataset of that name is complete, and on this node alone: no other one can have changed
+    /// it.
     pub(super) fn is_sealed_alone(&self, name: &[u8]) -> bool {
         let state = self.state.lock();
-        let sealed = state.base(name).filter(|dataset| dataset.settled && dataset.failed.is_none());
-        sealed.and_then(|dataset| dataset.catalog.as_ref()).is_some_and(|index| {
+        let sealed = state.base(name).filter(|dataset| dataset.life.is_settled() && dataset.failed.is_none());
+        sealed.and_then(|dataset| dataset.life.catalog()).is_some_and(|index| {
             index.catalog().layout.members.iter().all(|place| place.host == self.config.host)
         })
     }
 
-    /// What this node has of the next generation over `base`, whose `files` are in the tree, and its directories and
-    /// links.
+    /// What this node has of the next generation over `base`, whose `files` are in the tree, and
+    /// its directories and links.
     pub(super) fn survey(
         &self,
         base: &Dataset,
         files: Vec<FrozenFile>,
-    ) -> Result<(FrozenPart, Vec<Entry>), String> {
-        let index = base.catalog.as_ref().ok_or("its base is not complete")?;
+    ) -> Result<(FrozenPart, Vec<Entry>), Reason> {
+        let index = base.life.catalog().ok_or("its base is not complete")?;
         let top = top_of(&base.name)?;
         let mut part = FrozenPart::default();
-        let moves = self.moves_of(base);
+        let gone = self.gone_of(base);
+        let sealed_at = |path: &RelPath| index.entry(path).filter(|_| !gone.cover(path));
         {
             let journal = self.journal.lock();
             part.removed = journal.removed_of(&top, base.id);
-            let removed = Names::new(part.removed.iter().cloned());
-            part.removed.extend(gone(index, &moves));
+            let removed: Names = part.removed.iter().cloned().collect();
+            part.removed.extend(gone.iter().cloned());
             let member_parts = || base.parts.values().filter(|part| part.recorded);
             let own: HashMap<&RelPath, u64> = member_parts()
                 .flat_map(|part| &part.files)
                 .map(|(entry, copy)| (&entry.path, copy.size))
                 .collect();
             for file in files {
-                let sealed = moves.origin(&file.path).and_then(|name| index.entry(&name));
+                let sealed = sealed_at(&file.path);
                 let touched = top.concat(&file.path).is_ok_and(|path| journal.has(&path));
                 match sealed {
                     Some(Entry { path: sealed, kind: EntryKind::File(_), .. }) if !touched => {
                         if own.get(sealed) == Some(&file.size) && !removed.cover(sealed) {
-                            part.carried.push(CarriedFile { file, sealed: sealed.clone() });
+                            part.carried.push(file);
                         }
                     }
                     sealed => {
@@ -114,12 +112,12 @@ impl Node {
                 }
             }
         }
-        let tree = self.cache.tree(base.id, &base.name).map_err(text)?;
+        let tree = self.cache.tree(base.id, &base.name)?;
         let mut others = Vec::new();
         walk(tree.as_fd(), &RelPath::root(), &mut others, &mut Lost::default())
-            .map_err(|e| format!("cannot be listed: {e}"))?;
+            .map_err(|e| Reason::from(e).on("cannot be listed"))?;
         for link in others.iter().filter(|entry| matches!(entry.kind, EntryKind::Symlink(_))) {
-            let sealed = moves.origin(&link.path).and_then(|name| index.entry(&name));
+            let sealed = sealed_at(&link.path);
             if sealed.is_none_or(|sealed| sealed.kind != link.kind) {
                 part.removed.extend(sealed.map(|entry| entry.path.clone()));
                 part.links.push(link.path.clone());
@@ -137,16 +135,17 @@ impl Node {
         self.state.lock().send(Event::Carried { id, result });
     }
 
-    fn try_carry(&self, id: DatasetId, dropped: &[RelPath]) -> Result<(), String> {
+    fn try_carry(&self, id: DatasetId, dropped: &[RelPath]) -> Result<(), Reason> {
         if dropped.is_empty() {
             return Ok(());
         }
-        let dataset = self.dataset(id).map_err(text)?;
+        let dataset = self.dataset(id)?;
         let base = self.state.lock().base(&dataset.name).cloned().ok_or("its base is gone")?;
-        let index = base.catalog.as_ref().ok_or("its base is not complete")?;
-        let removed = Names::new(self.journal.lock().removed_of(&top_of(&base.name)?, base.id));
-        let dropped = Names::new(dropped.iter().cloned());
-        let moves = self.moves_of(&base);
+        let index = base.life.catalog().ok_or("its base is not complete")?;
+        let removed: Names =
+            self.journal.lock().removed_of(&top_of(&base.name)?, base.id).into_iter().collect();
+        let dropped: Names = dropped.iter().cloned().collect();
+        let gone = self.gone_of(&base);
         // A name that was removed here and is there was made anew, here.
         let goes = |sealed: &RelPath| dropped.cover(sealed) && !removed.cover(sealed);
         let mut disk = self.disk.lock();
@@ -155,23 +154,19 @@ impl Node {
             for part in dataset.parts.values_mut() {
                 let part = Arc::make_mut(part);
                 let carried = Arc::clone(&part.carried);
-                part.files.retain(|(entry, _)| !carried.get(&entry.path).is_some_and(goes));
+                part.files.retain(|(entry, _)| !(carried.contains(&entry.path) && goes(&entry.path)));
                 part.others.retain(|entry| {
-                    let sealed = moves.origin(&entry.path).and_then(|name| index.entry(&name));
+                    let sealed = index.entry(&entry.path).filter(|_| !gone.cover(&entry.path));
                     !sealed.is_some_and(|sealed| sealed.kind == entry.kind && goes(&sealed.path))
                 });
             }
         });
-        changed.map_err(text)
+        changed.map_err(Reason::from)
     }
 
-    /// A directory operation below the top of a sealed dataset that makes names begins its next generation.
+    /// A directory that is made below the top of a sealed dataset begins its next generation.
     pub(super) fn open_for(&self, op: &DirOp) -> Result<(), i32> {
-        let path = match op {
-            DirOp::Make { path, .. } => path,
-            DirOp::Rename { from, .. } => from,
-            DirOp::Remove { .. } => return Ok(()),
-        };
+        let DirOp::Make { path, .. } = op else { return Ok(()) };
         let Some((id, _)) = self.inside(path) else { return Ok(()) };
         self.change(id).map_err(|reason| {
             self.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
@@ -186,120 +181,36 @@ impl Node {
         Some((id, inner))
     }
 
-    /// The sealed dataset below whose top an operation is.
+    /// The sealed dataset below whose top an operation is. Directories there are not renamed.
     pub(super) fn operates_in(&self, op: &DirOp) -> Option<DatasetId> {
-        let (DirOp::Make { path, .. } | DirOp::Remove { path } | DirOp::Rename { from: path, .. }) = op;
-        self.inside(path).map(|(id, _)| id)
+        match op {
+            DirOp::Make { path, .. } | DirOp::Remove { path } => self.inside(path).map(|(id, _)| id),
+            DirOp::Rename { .. } => None,
+        }
     }
 
-    /// Records what an operation below the top of sealed dataset `id` is about to remove or to move.
+    /// Records that an operation below the top of sealed dataset `id` is about to remove what was
+    /// sealed at its path, or to make a directory where that was removed on some node.
     pub(super) fn note_operation(&self, id: DatasetId, op: &DirOp) -> io::Result<()> {
         match op {
-            DirOp::Make { path, .. } => {
-                // What was sealed there was removed; it is not to be seen below the new directory.
-                if self.was_sealed_at(id, path) { self.journal.lock().going(path, id) } else { Ok(()) }
+            DirOp::Make { path, .. } | DirOp::Remove { path } if self.is_sealed_at(id, path) => {
+                self.journal.lock().going(path, id)
             }
-            DirOp::Remove { path } => self.journal.lock().going(path, id),
-            DirOp::Rename { from, to, exchange, .. } => {
-                let inode = self.inode_at(id, from)?.ok_or(io::ErrorKind::NotFound)?;
-                let (from, to) = (from.clone(), to.clone());
-                self.journal.lock().moving(Moving { id, from, to, exchange: *exchange, inode })
-            }
+            _ => Ok(()),
         }
     }
 
-    fn was_sealed_at(&self, id: DatasetId, path: &RelPath) -> bool {
-        let index = self.state.lock().table.datasets.get(&id).and_then(|dataset| dataset.catalog.clone());
+    fn is_sealed_at(&self, id: DatasetId, path: &RelPath) -> bool {
+        let index =
+            self.state.lock().table.datasets.get(&id).and_then(|dataset| dataset.life.catalog().cloned());
         let (Some(index), Some((name, inner))) = (index, path.split_first()) else { return false };
         let Ok(top) = RelPath::new(name) else { return false };
-        self.journal.lock().moves(&top, id).origin(&inner).is_some_and(|sealed| index.has(&sealed))
+        index.has(&inner) && !self.journal.lock().gone(&top, id).cover(&inner)
     }
 
-    /// The inode number of what is in the tree at `path`.
-    fn inode_at(&self, id: DatasetId, path: &RelPath) -> io::Result<Option<u64>> {
-        let Some((name, inner)) = path.split_first() else { return Ok(None) };
-        let tree = self.cache.tree(id, name)?;
-        match beneath::open(tree.as_fd(), &inner, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(found) => Ok(Some(rustix::fs::fstat(&found)?.st_ino)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// What [`Node::note_operation`] recorded was done, or was not.
-    pub(super) fn note_done(&self, id: DatasetId, op: &DirOp, done: bool) -> io::Result<()> {
-        let index = self.state.lock().table.datasets.get(&id).and_then(|dataset| dataset.catalog.clone());
-        let mut journal = self.journal.lock();
-        let moved = match op {
-            DirOp::Rename { .. } => journal.moved(done),
-            DirOp::Make { .. } | DirOp::Remove { .. } => Ok(()),
-        };
-        // Only what this operation touched: others' number must not make it slower.
-        let touched = match op {
-            DirOp::Rename { from, to, .. } => vec![from, to],
-            DirOp::Make { path, .. } | DirOp::Remove { path } => vec![path],
-        };
-        let inner: Vec<RelPath> = touched.iter().filter_map(|path| Some(path.split_first()?.1)).collect();
-        if let (Some(index), Some((name, _))) = (index, touched.first().and_then(|path| path.split_first()))
-            && let Ok(top) = RelPath::new(name)
-        {
-            journal.prune(&top, id, Some(&inner), |sealed| index.has(sealed));
-        }
-        moved
-    }
-
-    /// A worker died while it moved a directory: the directory tells whether it had.
-    pub(super) fn settle_move(&self) {
-        let Some(moving) = self.journal.lock().is_moving().cloned() else { return };
-        let moved = self.inode_at(moving.id, &moving.to).map(|inode| inode == Some(moving.inode));
-        if let Err(error) = moved.and_then(|moved| self.journal.lock().moved(moved)) {
-            let text = format!("where {} is cannot be recorded: {error}", moving.from);
-            self.events.error(Some(moving.id), &text);
-        }
-    }
-}
-
-/// What the directories' operations have removed of a dataset: names that stand for all that was sealed below them.
-fn gone(index: &CatalogIndex, moves: &Moves) -> BTreeSet<RelPath> {
-    if moves.is_empty() {
-        return BTreeSet::new();
-    }
-    let entries = &index.catalog().entries;
-    let (there, lost): (Vec<&Entry>, Vec<&Entry>) =
-        entries.iter().partition(|entry| moves.present(&entry.path).is_some());
-    let above = |path: &RelPath| {
-        std::iter::successors(Some(path.clone()), |path| path.split_last().map(|(above, _)| above))
-    };
-    let mut kept: HashSet<RelPath> = HashSet::new();
-    for entry in there {
-        for path in above(&entry.path) {
-            if !kept.insert(path) {
-                break;
-            }
-        }
-    }
-    // The highest name below which nothing is left.
-    lost.iter()
-        .filter_map(|entry| above(&entry.path).take_while(|path| !kept.contains(path)).last())
-        .collect()
-}
-
-/// Names that stand for themselves and all that is below them.
-pub(super) struct Names(HashSet<RelPath>);
-
-impl Names {
-    pub(super) fn new(names: impl IntoIterator<Item = RelPath>) -> Self {
-        Self(names.into_iter().collect())
-    }
-
-    pub(super) fn cover(&self, path: &RelPath) -> bool {
-        let mut at = (!self.0.is_empty()).then(|| path.clone());
-        while let Some(path) = at {
-            if self.0.contains(&path) {
-                return true;
-            }
-            at = path.split_last().map(|(above, _)| above);
-        }
-        false
+    /// Names of a sealed dataset that directory operations have removed on all nodes.
+    pub(super) fn gone_of(&self, dataset: &Dataset) -> Names {
+        top_of(&dataset.name)
+            .map_or_else(|_| Names::new(), |top| self.journal.lock().gone(&top, dataset.id).clone())
     }
 }

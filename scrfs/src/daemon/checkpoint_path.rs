@@ -1,14 +1,14 @@
 //! The job's checkpoint path, where it is not the one that the mount was made with (DESIGN 8).
 //!
-//! The path is recorded, and the next worker serves by it. It changes only while the node has no sealed dataset: what was
-//! made before is not sealed, and counts by the path that holds now.
+//! The path is recorded, and the next worker serves by it. It changes only while the node has no
+//! sealed dataset: what was made before is not sealed, and counts by the path that holds now.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::checkpoint_path::{Chosen, relative};
-use crate::control::Answer;
+use crate::control::{Answer, Reason};
 use crate::path::RelPath;
 use crate::store::{Store, StoreError};
 
@@ -17,8 +17,8 @@ use super::loose_store;
 use super::node::{Node, NodeError};
 use super::state::Dataset;
 
-/// Brings the records of a worker that served by another path to the path that holds now. A worker that dies within
-/// begins again; what that costs is which rank made a file.
+/// Brings the records of a worker that served by another path to the path that holds now. A worker
+/// that dies within begins again; what that costs is which rank made a file.
 pub(super) fn rebase(journal: &mut Journal, chosen: &Chosen, store: &Store) -> Result<(), NodeError> {
     let Some(former) = &chosen.former else { return Ok(()) };
     let failed = |source: std::io::Error| NodeError::Directory { path: store.path().to_owned(), source };
@@ -30,8 +30,8 @@ pub(super) fn rebase(journal: &mut Journal, chosen: &Chosen, store: &Store) -> R
 }
 
 impl Node {
-    /// The job's path is `wanted`, as a person wrote it. [`Answer::Done`]: that is the path that holds.
-    /// [`Answer::Reloading`]: it is recorded, and another worker is about to take over.
+    /// The job's path is `wanted`, as a person wrote it. [`Answer::Done`]: that is the path that
+    /// holds. [`Answer::Reloading`]: it is recorded, and another worker is about to take over.
     pub(super) fn choose_checkpoint_path(&self, wanted: &[u8], uid: u32) -> Answer {
         let wanted = match relative(Path::new(OsStr::from_bytes(wanted)), &self.config.mount_point) {
             Ok(wanted) => wanted,
@@ -58,7 +58,7 @@ impl Node {
         Answer::Reloading
     }
 
-    fn may_choose(&self, now: &RelPath) -> Result<(), String> {
+    fn may_choose(&self, now: &RelPath) -> Result<(), Reason> {
         let state = self.state.lock();
         if state.attached.is_some() {
             return Err("coordinators are at work: it can be set before they start".into());
@@ -71,7 +71,8 @@ impl Node {
             Some(name) => Err(format!(
                 "dataset {name} of this job is in {}: leave the path as it is, or mount anew",
                 shown(now)
-            )),
+            )
+            .into()),
         }
     }
 

@@ -1,9 +1,12 @@
-//! Which thread carries out which command, so that directory rounds and markers are served whatever else goes on.
+//! Which thread carries out which command, so that directory rounds and markers are served whatever
+//! else goes on.
 //!
-//! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's order. Transfers,
-//! files that programs wait for, evictions: a thread each. Freezing: a thread per seal.
+//! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's
+//! order. Transfers, files that programs wait for, evictions: a thread each. Freezing: a thread per
+//! seal.
 
 use crate::control::{Command, Event, Severity};
+use crate::dataset::lifecycle::Step;
 use crate::ids::{DatasetId, RequestId};
 use crate::status::FlushFailure;
 
@@ -33,7 +36,8 @@ impl Node {
             Command::Inventory => self.in_records(link, Self::send_inventory),
             Command::ReadCatalog(id) => self.in_records(link, move |node| node.send_catalog(id)),
             Command::Serve => {
-                // What is still held is the former lead's and was never decided. Now, before this lead's first round.
+                // What is still held is the former lead's and was never decided. Now, before this
+                // lead's first round.
                 self.release_held();
                 self.in_records(link, Self::serve);
             }
@@ -50,7 +54,7 @@ impl Node {
             Command::NotSealed(id) => self.answer_not_sealed(id),
             Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
-            Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(id)),
+            Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(Some(link), id)),
             Command::FlushFailed { id, reason, given_up } => {
                 self.flush_failed(id, FlushFailure { reason, given_up });
             }
@@ -72,7 +76,8 @@ impl Node {
                 self.in_records(link, move |node| node.give_up_background(&[name], "SCR_ENABLE=0"));
             }
             Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),
-            // After what was to be recorded of the failure: the program's death may end the coordinators.
+            // After what was to be recorded of the failure: the program's death may end the
+            // coordinators.
             Command::Fetched { request, errno } => {
                 self.in_records(link, move |node| node.answer_fetch(request, errno));
             }
@@ -146,9 +151,7 @@ impl Node {
             let mut news = false;
             for dataset in state.table.datasets.values_mut() {
                 // What is complete was brought to all nodes while settling.
-                let settled = dataset.settled || dataset.catalog.is_some();
-                news |= settled && !dataset.settled;
-                dataset.settled = settled;
+                news |= !dataset.life.is_settled() && dataset.step(&Step::Settled).is_ok();
             }
             if news {
                 // The former lead did not come to say that it is sealed.
@@ -163,21 +166,30 @@ impl Node {
                 state.send_request(Event::Asked { times });
             }
         }
-        // Markers too whose dataset turned out complete: whether it was changed since then the lead finds out.
+        // Markers too whose dataset turned out complete: whether it was changed since then the lead
+        // finds out.
         self.send_waiting();
         self.tell_loose();
     }
 
-    pub(super) fn mark_flushed(&self, id: DatasetId) {
-        let marked = self.disk.lock().change(&self.state, |table| {
+    /// `link`: the lead's that says so, if any.
+    pub(super) fn mark_flushed(&self, link: Option<u64>, id: DatasetId) {
+        let mut disk = self.disk.lock();
+        // A lead that was replaced while this waited for the lock may speak of another prefix.
+        let attached = self.state.lock().attached.as_ref().map(|attached| attached.link.id());
+        if link.is_some() && link != attached {
+            return;
+        }
+        let marked = disk.change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.flushed = true;
                 dataset.flush_failed = None;
             }
         });
+        drop(disk);
         match marked {
             Ok(()) => {
-                self.state.lock().forget_unsaved(id);
+                self.state.lock().losses.saved(id);
                 self.events.info(Some(id), "is on the PFS");
             }
             Err(error) => {

@@ -1,7 +1,9 @@
-//! Sealed files that are on other nodes, or on the PFS, and are brought here because a program opens them.
+//! Sealed files that are on other nodes, or on the PFS, and are brought here because a program
+//! opens them.
 //!
-//! Before a byte of one is written there is room for all of it: nothing is to be filled up, and nothing removed, for a
-//! file that cannot come. What others write meanwhile may take that room all the same; then the copy is given up.
+//! Before a byte of one is written there is room for all of it: nothing is to be filled up, and
+//! nothing removed, for a file that cannot come. What others write meanwhile may take that room all
+//! the same; then the copy is given up.
 //!
 //! Fault points: those of [`crate::transfer`], `fetch.staged`, `fetch.placed`.
 
@@ -9,13 +11,13 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use crate::control::{Event, FetchFailure, HeldState, NoRoom, Room, SealedFile};
 use crate::dataset::{Entry, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, RequestId};
+use crate::lock::{Mutex, Rank};
 use crate::transfer::Monitor;
 use crate::transfer::pfs::PfsDirectory;
 
@@ -26,8 +28,14 @@ use super::state::Dataset;
 use super::transfers::{here, there};
 
 /// Files on their way here, and the bytes that each will take.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Arriving(Mutex<HashMap<SealedFile, u64>>);
+
+impl Default for Arriving {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Arriving, HashMap::new()))
+    }
+}
 
 impl Arriving {
     /// None are any more.
@@ -65,7 +73,8 @@ impl Node {
         Ok(())
     }
 
-    /// Bytes that are free in a store, less what is on its way there. `SCRFS_CACHE_BYTES` keeps no program from reading.
+    /// Bytes that are free in a store, less what is on its way there. `SCRFS_CACHE_BYTES` keeps no
+    /// program from reading.
     fn free_beside(&self, arriving: &HashMap<SealedFile, u64>, store: usize) -> io::Result<u64> {
         let room = self.cache.room_of(store)?;
         let to_come = arriving.iter().filter(|(file, _)| self.is_in(file.id, store)).map(|(file, takes)| {
@@ -80,8 +89,8 @@ impl Node {
         self.cache.store_of(id).is_ok_and(|at| at == store)
     }
 
-    /// What there is room for in the store of `wanted`, and would be without the datasets there. When it cannot be told,
-    /// nothing has to go.
+    /// What there is room for in the store of `wanted`, and would be without the datasets there.
+    /// When it cannot be told, nothing has to go.
     pub(super) fn room_for_copies(&self, wanted: DatasetId) -> Room {
         let room = self.cache.store_of(wanted).and_then(|store| {
             let complete: Vec<Dataset> = {
@@ -119,7 +128,7 @@ impl Node {
     fn copy_record(&self, file: &SealedFile) -> Result<(Dataset, Entry, FileCopy), DataError> {
         let dataset = self.dataset(file.id)?;
         let missing = || DataError::new(file.id, libc::ENOENT, "is not a sealed file").at(&file.path);
-        let index = dataset.catalog.clone().ok_or_else(missing)?;
+        let index = dataset.life.catalog().cloned().ok_or_else(missing)?;
         match index.entry(&file.path) {
             Some(entry @ Entry { kind: EntryKind::File(copy), .. }) => {
                 Ok((dataset, entry.clone(), copy.clone()))
@@ -158,10 +167,12 @@ impl Node {
         let (_, entry, copy) = self.copy_record(file).map_err(here)?;
         let (monitor, identity) = {
             let mut state = self.state.lock();
-            let attached = state.attached.as_mut().ok_or("the coordinator is gone").map_err(here)?;
+            let identity = state.identity.clone();
+            let attached = state.attached.as_mut().zip(identity).ok_or("the coordinator is gone");
+            let (attached, identity) = attached.map_err(here)?;
             let monitor = Monitor::new(copy.size);
             attached.transfers.push(monitor.clone());
-            (monitor, attached.identity.clone())
+            (monitor, identity)
         };
         let pfs = PfsDirectory::open(&identity, directory).map_err(there)?;
         // The PFS may tell too little; if there is too little room then, all of it is asked for.

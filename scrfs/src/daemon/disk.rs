@@ -8,26 +8,29 @@
 //! | `advice.json` | what programs are advised: a worker that dies takes nothing of it back |
 //! | `dataset.<id>.scrinfo` | COMPLETE and the catalog ([`super::catalog_file`]) |
 //!
-//! A change is made to a copy of the table, written, and then made to the table itself: what programs and the lead are
-//! told never runs ahead of storage. The filemap goes first, so that a member said to be recorded is always in it.
+//! A change is made to a copy of the table, written, and then made to the table itself: what
+//! programs and the lead are told never runs ahead of storage. The filemap goes first, so that a
+//! member said to be recorded is always in it.
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::control::are_reasons;
 use crate::control::{Advice, Settings};
-use crate::dataset::{Catalog, CatalogIndex, Scheme};
+use crate::dataset::lifecycle::{Files, Life, Refused, Step};
+use crate::dataset::{Catalog, CatalogIndex, Protections};
 use crate::hash::{self, Hash, Text};
 use crate::ids::{DatasetId, Epoch, Member};
+use crate::lock::Mutex;
 use crate::record::Record;
 use crate::store::{Store, StoreError};
 
 use super::cache::Cache;
 use super::catalog_file::{self, need, put};
 use super::filemap::{self, CacheNames, Filemap};
-use super::state::{Dataset, Home, Origin, Part, State, Table};
+use super::state::{Dataset, Origin, Part, State, Table};
 
 const NODE: &str = "node.scrinfo";
 const FILEMAP: &str = "filemap_0.scrinfo";
@@ -53,6 +56,17 @@ pub(super) struct Loaded {
     pub(super) problems: Vec<String>,
 }
 
+/// Why a step was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StepError {
+    #[error("dataset {0}: {1}")]
+    Refused(DatasetId, Refused),
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+are_reasons!(StepError);
+
 impl Disk {
     pub(super) fn new(store: Arc<Store>, cache: Arc<Cache>) -> Self {
         Self { store, cache, written: [None, None] }
@@ -62,38 +76,48 @@ impl Disk {
         &self.store
     }
 
+    /// A step in a dataset's life, on storage first; of a dataset that is not here any more, none.
+    pub(super) fn step(&mut self, state: &Mutex<State>, id: DatasetId, step: &Step) -> Result<(), StepError> {
+        let now = state.lock().table.datasets.get(&id).map(|dataset| dataset.life.clone());
+        if let Some(life) = now {
+            life.after(step).map_err(|refused| StepError::Refused(id, refused))?;
+        }
+        self.change(state, |table| drop(table.step(id, step))).map_err(StepError::Store)
+    }
+
     /// Changes the table, on storage first. `edit` is called twice: for the copy and for the table.
     pub(super) fn change(
         &mut self,
         state: &Mutex<State>,
         edit: impl Fn(&mut Table),
     ) -> Result<(), StoreError> {
-        let (mut next, scheme) = {
+        let (mut next, protections) = {
             let state = state.lock();
-            (state.table.clone(), scheme_of(&state))
+            (state.table.clone(), protections_of(&state))
         };
         edit(&mut next);
-        self.write(&next, scheme)?;
+        self.write(&next, &protections)?;
         edit(&mut state.lock().table);
         Ok(())
     }
 
-    /// As [`Disk::change`]; between storage and table comes `step`. When that fails, storage gets the former table back.
+    /// As [`Disk::change`]; between storage and table comes `step`. When that fails, storage gets
+    /// the former table back.
     pub(super) fn change_with(
         &mut self,
         state: &Mutex<State>,
         edit: impl Fn(&mut Table),
         step: impl FnOnce() -> std::io::Result<()>,
     ) -> Result<(), StoreError> {
-        let (former, scheme) = {
+        let (former, protections) = {
             let state = state.lock();
-            (state.table.clone(), scheme_of(&state))
+            (state.table.clone(), protections_of(&state))
         };
         let mut next = former.clone();
         edit(&mut next);
-        self.write(&next, scheme)?;
+        self.write(&next, &protections)?;
         if let Err(source) = step() {
-            self.write(&former, scheme)?;
+            self.write(&former, &protections)?;
             return Err(StoreError::Failed { path: self.store.path().into(), step: "change", source });
         }
         edit(&mut state.lock().table);
@@ -101,10 +125,10 @@ impl Disk {
     }
 
     /// Writes what differs from storage.
-    pub(super) fn write(&mut self, table: &Table, scheme: Scheme) -> Result<(), StoreError> {
+    pub(super) fn write(&mut self, table: &Table, protections: &Protections) -> Result<(), StoreError> {
         self.cache.stores.seen(table.highest_id);
         let names = |id| CacheNames::of(self.cache.place_of(id));
-        let filemap = filemap::encode(table.datasets.values(), scheme, names);
+        let filemap = filemap::encode(table.datasets.values(), protections, names);
         let files = [(FILEMAP, filemap.encode()), (NODE, hash::encode(&encode_node(table)))];
         for (written, (name, bytes)) in self.written.iter_mut().zip(files) {
             if written.as_ref() != Some(&bytes) {
@@ -178,7 +202,8 @@ impl Disk {
         self.store.remove(&dataset_file(id))
     }
 
-    /// Reads everything. What cannot be read is told and left out: a daemon that does not start helps nobody.
+    /// Reads everything. What cannot be read is told and left out: a daemon that does not start
+    /// helps nobody.
     pub(super) fn load(&mut self) -> Result<Loaded, StoreError> {
         let mut problems = Vec::new();
         let master = filemap::master(self.filemap_path()).encode();
@@ -237,10 +262,10 @@ impl Disk {
                     let dataset = table
                         .datasets
                         .entry(id)
-                        .or_insert_with(|| Dataset::new(id, epoch, name, Home::Aside));
+                        .or_insert_with(|| Dataset::new(id, epoch, name, Files::Aside));
                     (dataset.epoch, dataset.name) = (catalog.epoch, catalog.name.clone());
                     table.epoch = table.epoch.max(catalog.epoch);
-                    dataset.catalog = Some(Arc::new(CatalogIndex::new(catalog)));
+                    dataset.complete(&Arc::new(CatalogIndex::new(catalog)));
                 }
                 Ok(_) => problems.push(format!("{name}: holds another dataset")),
                 Err(error) => problems.push(format!("{name}: {error}")),
@@ -255,8 +280,9 @@ impl Disk {
     }
 }
 
-pub(super) fn scheme_of(state: &State) -> Scheme {
-    state.settings.as_ref().map_or(Scheme::Xor, |settings| settings.scheme)
+/// How the job protects its datasets, once a coordinator has told.
+pub(super) fn protections_of(state: &State) -> Protections {
+    state.settings.as_ref().map(|settings| settings.protections.clone()).unwrap_or_default()
 }
 
 fn dataset_file(id: DatasetId) -> String {
@@ -279,14 +305,10 @@ fn encode_node(table: &Table) -> Hash {
         // Names are checked where they come in.
         put(&mut below, "NAME", Text::new(dataset.name.clone()).unwrap_or_default());
         put(&mut below, "EPOCH", dataset.epoch.0);
-        let home = match dataset.home {
-            Home::Tree => "TREE",
-            Home::Aside => "ASIDE",
-            Home::Under => "UNDER",
-        };
-        put(&mut below, "HOME", home);
+        let (files, leaves) = dataset.life.record();
+        put(&mut below, "HOME", files);
+        put(&mut below, "GOING", u32::from(leaves));
         put(&mut below, "FLUSHED", u32::from(dataset.flushed));
-        put(&mut below, "GOING", u32::from(dataset.going));
         put(&mut below, "FAILED", u32::from(dataset.failed.is_some()));
         let mut members = Hash::new();
         for (member, part) in &dataset.parts {
@@ -342,15 +364,12 @@ fn decode_node(
     for (id, below) in tree.get("DATASET").into_iter().flat_map(Hash::iter) {
         let Some(id) = id.number().map(DatasetId) else { continue };
         let name = need(below.text("NAME"), "NAME")?.as_bytes().to_vec();
-        let home = need(below.text("HOME"), "HOME")?;
-        let home = match home.as_bytes() {
-            b"TREE" => Home::Tree,
-            b"UNDER" => Home::Under,
-            _ => Home::Aside,
-        };
-        let mut dataset = Dataset::new(id, Epoch(need(below.number("EPOCH"), "EPOCH")?), name, home);
+        let files = need(below.text("HOME"), "HOME")?;
+        let leaves = below.number::<u32>("GOING")? == Some(1);
+        let epoch = Epoch(need(below.number("EPOCH"), "EPOCH")?);
+        let mut dataset = Dataset::new(id, epoch, name, Files::Aside);
+        dataset.life = Life::from_record(files.as_bytes(), leaves);
         dataset.flushed = below.number::<u32>("FLUSHED")? == Some(1);
-        dataset.going = below.number::<u32>("GOING")? == Some(1);
         if below.number::<u32>("FAILED")? == Some(1) {
             dataset.failed = Some("found bad before this daemon started".into());
         }
@@ -394,16 +413,19 @@ fn join(table: &mut Table, mut map: Filemap, recorded: &[MemberRecord], problems
         part.set.clone_from(&record.set);
         dataset.parts.insert(member, Arc::new(part));
     }
-    // Entries without a record of their member: the worker died between the two commits; the lead was told nothing.
+    // Entries without a record of their member: the worker died between the two commits; the lead
+    // was told nothing.
     for ((id, member), _) in map {
         problems.push(format!("dataset {id}: member {member} was begun and not recorded, dropped"));
     }
-    table
-        .datasets
-        .retain(|_, dataset| dataset.catalog.is_some() || dataset.going || !dataset.parts.is_empty());
+    table.datasets.retain(|_, dataset| {
+        dataset.life.is_complete() || dataset.life.is_leaving() || !dataset.parts.is_empty()
+    });
     let datasets = &table.datasets;
     let sealed = |name: &[u8], id: DatasetId| {
-        datasets.values().any(|dataset| dataset.name == name && dataset.id >= id && dataset.catalog.is_some())
+        datasets
+            .values()
+            .any(|dataset| dataset.name == name && dataset.id >= id && dataset.life.is_complete())
     };
     table.background.retain(|name, id| !sealed(name, *id));
     table.highest_id = table.datasets.keys().map(|id| id.0).fold(table.highest_id, u64::max);

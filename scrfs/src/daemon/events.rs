@@ -1,4 +1,5 @@
-//! The events: what happened and why, a JSON line each, for operators. Bounded in size: a full file becomes `events.1`.
+//! The events: what happened and why, a JSON line each, for operators. Bounded in size: a full file
+//! becomes `events.1`.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::fs::IoRecord;
 use crate::ids::DatasetId;
+use crate::lock::{Mutex, Rank};
 use crate::store::reserve::{Reserve, Use};
 
 /// Bytes of one file before it is put by.
@@ -79,7 +80,7 @@ impl Events {
             }
         };
         let inner = Inner { path, file, bytes, newest, reserve, lost: 0 };
-        Self { counts: Counts::default(), inner: Mutex::new(inner) }
+        Self { counts: Counts::default(), inner: Mutex::new(Rank::Events, inner) }
     }
 
     pub(super) fn info(&self, dataset: Option<DatasetId>, text: &str) {

@@ -1,46 +1,50 @@
-//! Removing a dataset from this node: first it is marked as going, on storage, so that a restarted worker finishes the
-//! removal; then its bytes go, and its records last.
+//! Removing a dataset from this node: first it is marked as going, on storage, so that a restarted
+//! worker finishes the removal; then its bytes go, and its records last.
 //!
 //! Fault points: `evict.begun`, `evict.removed`.
 
-use crate::control::Event;
+use crate::control::{Event, Reason};
+use crate::dataset::lifecycle::Step;
 use crate::faults;
 use crate::ids::DatasetId;
 
 use super::node::Node;
 use super::requests::with_link;
 use super::room::Moment;
-use super::state::Home;
 
 impl Node {
     /// The lead's eviction.
     pub(super) fn evict(&self, link: u64, id: DatasetId) {
-        self.state.lock().remember_unsaved(id);
+        {
+            let state = &mut *self.state.lock();
+            state.losses.leaves(id, &state.table);
+        }
         let me = self.me.clone();
         self.lanes.evictions.run(move || {
             with_link(&me, link, |node| {
                 if node.remove_from_node(id) {
                     node.events.info(Some(id), "evicted from this node");
                 }
-                // Also when bytes of it are left: it is spoken of no more, and its removal goes on at the next start.
+                // Also when bytes of it are left: it is spoken of no more, and its removal goes on
+                // at the next start.
                 node.state.lock().send(Event::Evicted(id));
                 node.look_at_room(Moment::Gone);
             });
         });
     }
 
-    /// A program removed the dataset's directory; the tree has forgotten it already. The lead hears of it before the
-    /// round's end.
+    /// A program removed the dataset's directory; the tree has forgotten it already. The lead hears
+    /// of it before the round's end.
     pub(super) fn remove_dataset(&self, id: DatasetId) {
-        let (name, home) = {
+        let (name, before) = {
             let mut state = self.state.lock();
             let Some(dataset) = state.table.datasets.get_mut(&id) else { return };
-            let home = dataset.home;
-            (dataset.going, dataset.listed, dataset.home) = (true, false, Home::Aside);
-            (dataset.name.clone(), home)
+            let removed = dataset.life.removed();
+            let before = std::mem::replace(&mut dataset.life, removed);
+            (dataset.name.clone(), before)
         };
         // At once: the program may make a directory of that name again.
-        if home == Home::Under {
+        if before.is_overwritten() {
             // The tree has let its next generation go, and the sealed one is aside.
         } else if let Err(error) = self.cache.put_aside(id, &name) {
             self.events.error(Some(id), &format!("its bytes cannot be put aside for removal: {error}"));
@@ -75,50 +79,42 @@ impl Node {
         }
     }
 
-    fn try_remove(&self, id: DatasetId) -> Result<(), String> {
+    fn try_remove(&self, id: DatasetId) -> Result<(), Reason> {
         let Some(dataset) = self.state.lock().table.datasets.get(&id).cloned() else { return Ok(()) };
-        let text = |error: std::io::Error| error.to_string();
-        self.disk
-            .lock()
-            .change(&self.state, |table| {
-                if let Some(dataset) = table.datasets.get_mut(&id) {
-                    dataset.going = true;
-                }
-            })
-            .map_err(|error| error.to_string())?;
+        self.disk.lock().step(&self.state, id, &Step::Leaves)?;
         if let Some((_, monitor)) = &dataset.transfer {
             monitor.cancel();
         }
-        faults::hit("evict.begun").map_err(text)?;
-        if dataset.home == Home::Under && dataset.listed && self.owns_name(id, &dataset.name) {
+        faults::hit("evict.begun")?;
+        if dataset.life.is_overwritten() && dataset.life.is_listed() && self.owns_name(id, &dataset.name) {
             // Without what it was built on its next generation is nothing.
-            self.cache.put_away(id, &dataset.name).map_err(text)?;
+            self.cache.put_away(id, &dataset.name)?;
             if let Ok(top) = crate::path::RelPath::new(dataset.name.clone()) {
-                self.journal.lock().forget(&top).map_err(text)?;
+                self.journal.lock().forget(&top)?;
             }
         }
         // Before the name is free for a program's new directory.
-        if dataset.home == Home::Tree && self.owns_name(id, &dataset.name) {
-            self.cache.put_aside(id, &dataset.name).map_err(text)?;
+        if dataset.life.is_in_tree() && self.owns_name(id, &dataset.name) {
+            self.cache.put_aside(id, &dataset.name)?;
         }
-        if dataset.listed {
+        if dataset.life.is_listed() {
             self.tree.unlisted(id);
-        } else if dataset.home == Home::Tree {
+        } else if dataset.life.is_in_tree() {
             self.tree.thaw(&dataset.name);
         }
         self.forget_generation(id);
-        self.cache.remove_own(id).map_err(text)?;
-        faults::hit("evict.removed").map_err(text)?;
+        self.cache.remove_own(id)?;
+        faults::hit("evict.removed")?;
         let mut disk = self.disk.lock();
-        disk.remove_complete(id).map_err(|error| error.to_string())?;
-        disk.change(&self.state, |table| drop(table.datasets.remove(&id))).map_err(|error| error.to_string())
+        disk.remove_complete(id)?;
+        disk.change(&self.state, |table| drop(table.datasets.remove(&id))).map_err(Reason::from)
     }
 
     /// No other dataset, and no program's new directory, has the name in the tree by now.
     fn owns_name(&self, id: DatasetId, name: &[u8]) -> bool {
         let state = self.state.lock();
         let other =
-            state.present().any(|other| other.id != id && other.home == Home::Tree && other.name == name);
+            state.present().any(|other| other.id != id && other.life.is_in_tree() && other.name == name);
         !other && !state.freezing.values().any(|freezing| freezing.name == name)
     }
 }

@@ -1,4 +1,5 @@
-//! What programs and monitors read in `.scrfs`, and what `user.scrfs.*` tells of a file (DESIGN 4.10).
+//! What programs and monitors read in `.scrfs`, and what `user.scrfs.*` tells of a file (DESIGN
+//! 4.10).
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use crate::status::{Changed, show};
 use super::boundary::{Caller, Errno, Eye};
 use super::node::Node;
 use super::report::state_word;
-use super::state::{Home, State};
+use super::state::State;
 
 mod metrics;
 
@@ -19,8 +20,8 @@ const EVENTS_MAX: usize = 1000;
 /// Threads of programs whose questions are counted: at least this many, at most twice as many.
 const ASKERS: usize = 4096;
 
-/// How often threads have asked whether to write a checkpoint, since the last seal. Programs may ask from ever new
-/// threads, so those that have asked longest ago are forgotten.
+/// How often threads have asked whether to write a checkpoint, since the last seal. Programs may
+/// ask from ever new threads, so those that have asked longest ago are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Askers {
     times: HashMap<u32, u32>,
@@ -121,27 +122,28 @@ impl Node {
     pub(super) fn facts(&self, name: &[u8], path: &RelPath) -> Vec<(&'static str, String)> {
         let changed = RelPath::new(name).and_then(|top| top.concat(path));
         // Lock order: the journal's before the state's.
-        let (changed, rank, origin) = changed.map_or((false, None, None), |full| {
+        let (changed, rank, gone) = changed.map_or((false, None, false), |full| {
             let journal = self.journal.lock();
             let base = self.state.lock().base(name).map(|dataset| dataset.id);
-            let moves = RelPath::new(name).ok().zip(base).map(|(top, id)| journal.moves(&top, id));
-            let origin = moves.map_or(Some(path.clone()), |moves| moves.origin(path));
-            (journal.has(&full), journal.rank_of(&full), origin)
+            let gone = RelPath::new(name).ok().zip(base).map(|(top, id)| journal.gone(&top, id));
+            let gone = gone.is_some_and(|gone| gone.cover(path));
+            (journal.has(&full), journal.rank_of(&full), gone)
         });
         let since = if path.is_root() { self.changed_since(name) } else { String::new() };
         let state = self.state.lock();
-        let sealed = state.base(name).filter(|dataset| dataset.listed && (path.is_root() || !changed));
+        let sealed =
+            state.base(name).filter(|dataset| dataset.life.is_listed() && (path.is_root() || !changed));
         let mut facts = match sealed {
             Some(dataset) => {
                 vec![("id", dataset.id.to_string()), ("state", format!("{}{since}", state_word(dataset)))]
             }
             None => return unsealed(&state, name, path, &self.config.host, rank),
         };
-        let layout = sealed.and_then(|dataset| dataset.catalog.as_ref()).map(|index| &index.catalog().layout);
+        let layout = sealed.and_then(|dataset| dataset.life.catalog()).map(|index| &index.catalog().layout);
         if path.is_root() {
             let hosts = layout.into_iter().flat_map(|layout| &layout.members).map(|at| at.host.as_str());
             facts.push(("node", hosts_for_people(hosts)));
-        } else if let Some((_, copy)) = sealed.zip(origin).and_then(|(dataset, path)| dataset.file(&path)) {
+        } else if let Some((_, copy)) = sealed.filter(|_| !gone).and_then(|dataset| dataset.file(path)) {
             let place = layout.and_then(|layout| layout.members.get(copy.member.0 as usize));
             facts.extend(place.map(|place| ("node", place.host.clone())));
             facts.push(("member", copy.member.to_string()));
@@ -151,9 +153,10 @@ impl Node {
         facts
     }
 
-    /// What follows a sealed dataset's state while its next generation is made here; empty where none has begun.
+    /// What follows a sealed dataset's state while its next generation is made here; empty where
+    /// none has begun.
     fn changed_since(&self, name: &[u8]) -> String {
-        let open = self.state.lock().base(name).filter(|dataset| dataset.home == Home::Under).cloned();
+        let open = self.state.lock().base(name).filter(|dataset| dataset.life.is_overwritten()).cloned();
         let Some(Changed { since_us, files, bytes, .. }) = open.and_then(|dataset| self.changed(&dataset))
         else {
             return String::new();

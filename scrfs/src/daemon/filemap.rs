@@ -1,20 +1,21 @@
-//! `filemap_0.scrinfo`: which member of which dataset is here, with its files, in the form of SCR 2013 (FORMATS 2).
+//! `filemap_0.scrinfo`: which member of which dataset is here, with its files, in the form of SCR
+//! 2013 (FORMATS 2).
 //!
-//! The filemap key, META/FILE and META/NAME are the path relative to the dataset's directory; RANK is the member's
-//! index; FILES counts the redundancy file; a member without files still has its entry. Mode, owner, times and the
-//! program's rank are extra keys of META.
+//! The filemap key, META/FILE and META/NAME are the path relative to the dataset's directory; RANK
+//! is the member's index; FILES counts the redundancy file; a member without files still has its
+//! entry. Mode, owner, times and the program's rank are extra keys of META.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::dataset::{Entry, EntryKind, FileCopy, Scheme};
+use crate::dataset::{Entry, EntryKind, FileCopy, Protection, Protections};
 use crate::hash::{FieldError, FieldProblem, Hash, Text};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::record::{
     Attributes, Crc32, DatasetDescriptor, FileKind, FilemapEntry, FilemapMaster, FilemapMember,
-    FlushDescriptor, Meta, Record, RedundancyDescriptor, require,
+    FlushDescriptor, Meta, Record, RedundancyDescriptor, RedundancyFileName, require,
 };
 
 use crate::stores::Place;
@@ -47,20 +48,23 @@ impl CacheNames {
 /// The filemap of `datasets`; `cache` tells where each is.
 pub(super) fn encode<'a>(
     datasets: impl Iterator<Item = &'a Dataset>,
-    scheme: Scheme,
+    protections: &Protections,
     cache: impl Fn(DatasetId) -> CacheNames,
 ) -> FilemapMember {
     let mut map = FilemapMember::default();
     for dataset in datasets {
-        let scheme = dataset.catalog.as_ref().map_or(scheme, |index| index.catalog().layout.scheme);
+        let protection = match dataset.life.catalog() {
+            Some(index) => &index.catalog().layout.protection,
+            None => protections.of(dataset.id.0),
+        };
         for (member, part) in &dataset.parts {
             let mut entry = entry_of(part);
-            // Known once the dataset is complete; what cannot be put down has not been recorded either.
-            entry.dataset = dataset.catalog.as_ref().and_then(|c| DatasetDescriptor::of(c.catalog()).ok());
+            // Known once the dataset is complete; what cannot be put down has not been recorded
+            // either.
+            entry.dataset = dataset.life.catalog().and_then(|c| DatasetDescriptor::of(c.catalog()).ok());
             if !part.set.is_empty() {
-                let sets =
-                    dataset.catalog.as_ref().map_or(1, |index| index.catalog().layout.sets.len().max(1));
-                entry.redundancy = Some(redundancy_of(*member, part, scheme, sets, &cache(dataset.id)));
+                let sets = dataset.life.catalog().map_or(1, |index| index.catalog().layout.sets.len().max(1));
+                entry.redundancy = Some(redundancy_of(*member, part, protection, sets, &cache(dataset.id)));
             }
             map.set_entry(*member, dataset.id, entry);
         }
@@ -95,7 +99,9 @@ fn entry_of(part: &Part) -> FilemapEntry {
     if let Some(file) = &part.redundancy {
         // Made by the coordinator of position, size and set: never has a NUL.
         let name = Text::new(file.name.clone()).unwrap_or_default();
-        let meta = Meta { crc: Some(Crc32(file.crc)), ..meta(&name, FileKind::Xor, file.size) };
+        let kind = RedundancyFileName::parse(file.name.as_bytes())
+            .map_or(FileKind::Xor, |name| name.kind.file_kind());
+        let meta = Meta { crc: Some(Crc32(file.crc)), ..meta(&name, kind, file.size) };
         entry.files.set_last(name, meta.into());
     }
     entry.expected_files = Some(entry.files.len() as u64);
@@ -105,16 +111,17 @@ fn entry_of(part: &Part) -> FilemapEntry {
 fn redundancy_of(
     member: Member,
     part: &Part,
-    scheme: Scheme,
+    protection: &Protection,
     sets: usize,
     cache: &CacheNames,
 ) -> RedundancyDescriptor {
     RedundancyDescriptor {
         enabled: Some(true),
-        interval: Some(1),
+        interval: Some(protection.interval.into()),
         base: Some(cache.base.clone()),
         directory: Some(cache.directory.clone()),
-        kind: Some(scheme.scr_word().into()),
+        kind: Some(protection.scheme.scr_word().into()),
+        failures: protection.scheme.failures().map(u32::from),
         groups: Some(sets as u64),
         // SCR names a set after its first member.
         group_id: Some(part.set.first().map_or(member, |first| *first).0.into()),
@@ -164,7 +171,7 @@ fn mapped(entry: &FilemapEntry, member: Member) -> Result<Mapped, FieldError> {
 fn add_file(meta: &Meta, name: &Text, member: Member, mapped: &mut Mapped) -> Result<(), FieldError> {
     let size = *require(meta.size.as_ref(), "SIZE")?;
     let crc = meta.crc.map_or(0, |crc| crc.0);
-    if *require(meta.kind.as_ref(), "TYPE")? == FileKind::Xor {
+    if matches!(require(meta.kind.as_ref(), "TYPE")?, FileKind::Xor | FileKind::ReedSolomon) {
         let name = name.as_str().ok_or_else(|| FieldError::here(FieldProblem::Other("is not UTF-8")))?;
         mapped.redundancy = Some(RedundancyFile { name: name.to_owned(), size, crc });
         return Ok(());
@@ -187,13 +194,14 @@ mod tests {
 
     use super::*;
     use crate::daemon::catalog_file::tests::example;
-    use crate::daemon::state::{Home, Origin};
+    use crate::daemon::state::Origin;
     use crate::dataset::CatalogIndex;
+    use crate::dataset::lifecycle::Files;
 
     #[test]
     fn there_and_back_and_counts_the_redundancy_file() {
         let catalog = example();
-        let mut dataset = Dataset::new(catalog.id, catalog.epoch, catalog.name.clone(), Home::Tree);
+        let mut dataset = Dataset::new(catalog.id, catalog.epoch, catalog.name.clone(), Files::InTree);
         let files = catalog.files_of(Member(0)).map(|(e, c)| (e.clone(), c.clone())).collect();
         let mut part = Part::new(Origin::Here, files, Vec::new());
         part.recorded = true;
@@ -203,9 +211,9 @@ mod tests {
         part.redundancy = Some(redundancy.clone());
         dataset.parts.insert(Member(0), Arc::new(part.clone()));
         dataset.parts.insert(Member(2), Arc::new(Part::new(Origin::Here, Vec::new(), Vec::new())));
-        dataset.catalog = Some(Arc::new(CatalogIndex::new(catalog)));
+        dataset.complete(&Arc::new(CatalogIndex::new(catalog)));
         let cache = |_| CacheNames { base: "/dev/shm".into(), directory: "/dev/shm/u/scr.j".into() };
-        let filemap = encode([&dataset].into_iter(), Scheme::Xor, cache);
+        let filemap = encode([&dataset].into_iter(), &Protections::default(), cache);
         assert_eq!(FilemapMember::decode(&filemap.encode()).unwrap(), filemap);
         let tree = crate::hash::decode_file(&filemap.encode()).unwrap();
         let (map, problems) = decode(&tree);

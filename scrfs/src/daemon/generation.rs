@@ -1,16 +1,17 @@
-//! The next generation of a sealed dataset on this node (DESIGN 4.6): begun at the first change, kept apart from the
-//! sealed bytes file by file, sealed, and put in the place of the one before.
+//! The next generation of a sealed dataset on this node (DESIGN 4.6): begun at the first change,
+//! kept apart from the sealed bytes file by file, sealed, and put in the place of the one before.
 //!
-//! When it begins, all sealed files that are in the tree get a second name in `dataset.<id>/aside`, which is the sealed
-//! dataset's home from then on; the tree is the working copy. Both names share an inode until the file's bytes are about
-//! to change: then aside gets a copy of its own. So the inode that programs have open stays, and the sealed generation is
-//! whole at every instant, in the shape that recovery, flush and fetch know.
+//! When it begins, all sealed files that are in the tree get a second name in `dataset.<id>/aside`,
+//! which is the sealed dataset's home from then on; the tree is the working copy. Both names share
+//! an inode until the file's bytes are about to change: then aside gets a copy of its own. So the
+//! inode that programs have open stays, and the sealed generation is whole at every instant, in the
+//! shape that recovery, flush and fetch know.
 //!
-//! Names of the sealed dataset are those that were sealed, aside and between nodes. Where they are in the tree is told by
-//! what directories have moved ([`Moves`], in the journal).
+//! A directory below a sealed dataset is never renamed, so a sealed name is the same aside, in the
+//! tree and on other nodes.
 //!
-//! Fault points: `generation.begun`, `generation.linked`, `generation.recorded`, `generation.filled`,
-//! `generation.copied`, `generation.kept`, `generation.tidied`.
+//! Fault points: `generation.begun`, `generation.linked`, `generation.recorded`,
+//! `generation.filled`, `generation.copied`, `generation.kept`, `generation.tidied`.
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -21,26 +22,27 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::control::{Event, FrozenFile};
-use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy, Moves};
+use crate::control::{Event, FrozenFile, Reason};
+use crate::dataset::lifecycle::{Files, Step};
+use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy, Names};
 use crate::faults;
 use crate::ids::{DatasetId, Member};
-use crate::path::RelPath;
+use crate::path::{PathError, RelPath};
 use crate::store::beneath;
 use crate::transfer::{Monitor, copy};
 
 use super::boundary::{Completion, Errno, Generation};
 use super::cache::{Inodes, Staged};
-use super::changes::Names;
 use super::disk::Disk;
+use super::journal::Journal;
 use super::listing::{Lost, walk};
 use super::members::{DataError, make_others, settle_file};
 use super::node::Node;
 use super::rounds::Answer;
-use super::state::{Dataset, Home};
+use super::state::Dataset;
 
-/// Which inodes the sealed generations have aside, of those whose next generation has begun. Its lock is taken before
-/// the disk's.
+/// Which inodes the sealed generations have aside, of those whose next generation has begun. Its
+/// lock is taken before the disk's.
 #[derive(Default)]
 pub(super) struct Generations {
     aside: HashMap<DatasetId, Inodes>,
@@ -74,16 +76,13 @@ impl CopyError {
 }
 
 /// A dataset's directory, relative to the checkpoint path.
-pub(super) fn top_of(name: &[u8]) -> Result<RelPath, String> {
-    RelPath::new(name).map_err(|error| error.to_string())
-}
-
-pub(super) fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+pub(super) fn top_of(name: &[u8]) -> Result<RelPath, PathError> {
+    RelPath::new(name)
 }
 
 impl Node {
-    /// Carries out a program's request in the generations' thread; `done` also runs when the node ends first.
+    /// Carries out a program's request in the generations' thread; `done` also runs when the node
+    /// ends first.
     pub(super) fn in_generations(
         &self,
         done: Completion,
@@ -97,17 +96,19 @@ impl Node {
         });
     }
 
-    /// A program changes a sealed dataset: its next generation begins, and may need room for all that it will be.
-    pub(super) fn change(&self, id: DatasetId) -> Result<(), String> {
+    /// A program changes a sealed dataset: its next generation begins, and may need room for all
+    /// that it will be.
+    pub(super) fn change(&self, id: DatasetId) -> Result<(), Reason> {
         if self.open_generation(id)? {
-            let name = self.dataset(id).map_err(text)?.name;
+            let name = self.dataset(id)?.name;
             self.begins(&name);
         }
         Ok(())
     }
 
-    /// Begins the next generation of a sealed dataset that programs see; false if it has begun before.
-    pub(super) fn open_generation(&self, id: DatasetId) -> Result<bool, String> {
+    /// Begins the next generation of a sealed dataset that programs see; false if it has begun
+    /// before.
+    pub(super) fn open_generation(&self, id: DatasetId) -> Result<bool, Reason> {
         let mut generations = self.generations.lock();
         let begun = self.begin_generation(&mut generations, id, &BTreeSet::new())?;
         let Some(generation) = begun else { return Ok(false) };
@@ -116,74 +117,70 @@ impl Node {
         Ok(true)
     }
 
-    /// The tree has nothing any more that was removed before the next generation began: what is at such a name from now
-    /// on was made anew.
+    /// The tree has nothing any more that was removed before the next generation began: what is at
+    /// such a name from now on was made anew.
     fn note_begun(&self, id: DatasetId) {
         let noted = self
             .dataset(id)
-            .map_err(text)
-            .and_then(|dataset| top_of(&dataset.name))
-            .and_then(|top| self.journal.lock().begun_over(&top, id).map_err(text));
+            .map_err(Reason::from)
+            .and_then(|dataset| Ok(top_of(&dataset.name)?))
+            .and_then(|top| self.journal.lock().begun_over(&top, id).map_err(Reason::from));
         if let Err(reason) = noted {
             let text = format!("that its next generation has begun cannot be recorded: {reason}");
             self.events.warning(Some(id), &text);
         }
     }
 
-    /// The same, without a word to the tree: what it has to be told, if it had not begun. `logs` are changed by that: the
-    /// sealed bytes of these files are their copies.
+    /// The same, without a word to the tree: what it has to be told, if it had not begun. `logs`
+    /// are changed by that: the sealed bytes of these files are their copies.
     pub(super) fn begin_generation(
         &self,
         generations: &mut Generations,
         id: DatasetId,
         logs: &BTreeSet<RelPath>,
-    ) -> Result<Option<Generation>, String> {
-        let dataset = self.dataset(id).map_err(text)?;
-        let index = dataset.catalog.clone().ok_or("it is not complete")?;
-        match dataset.home {
-            Home::Under => return Ok(None),
-            Home::Aside => return Err("it is not presented".into()),
-            Home::Tree => {}
+    ) -> Result<Option<Generation>, Reason> {
+        let dataset = self.dataset(id)?;
+        let index = dataset.life.catalog().cloned().ok_or("it is not complete")?;
+        match dataset.life.files() {
+            Files::Beneath => return Ok(None),
+            Files::Aside => return Err("it is not presented".into()),
+            Files::InTree => {}
         }
         let top = top_of(&dataset.name)?;
-        faults::hit("generation.begun").map_err(text)?;
+        faults::hit("generation.begun")?;
         let entries = &index.catalog().entries;
-        let inodes = self.cache.link(id, &dataset.name, entries, logs).map_err(text)?;
-        faults::hit("generation.linked").map_err(text)?;
-        let (removed, moves) = {
+        let inodes = self.cache.link(id, &dataset.name, entries, logs)?;
+        faults::hit("generation.linked")?;
+        let (removed, gone) = {
             let journal = self.journal.lock();
-            (journal.removed_of(&top, id), journal.moves(&top, id).clone())
+            (journal.removed_of(&top, id), journal.gone(&top, id).clone())
         };
-        let gone = Names::new(removed.iter().cloned());
-        // Before it begins names can be gone, and none can have moved.
-        let stays = |entry: &&Entry| !gone.cover(&entry.path) && moves.present(&entry.path).is_some();
+        let here: Names = removed.iter().cloned().collect();
+        let stays = |entry: &&Entry| !here.cover(&entry.path) && !gone.cover(&entry.path);
         let kept: Vec<Entry> = entries.iter().filter(stays).cloned().collect();
-        make_others(&self.cache.tree(dataset.id, &dataset.name).map_err(text)?, &kept).map_err(text)?;
+        make_others(&self.cache.tree(dataset.id, &dataset.name)?, &kept)?;
         // What an earlier generation of the name had is sealed.
-        self.journal.lock().forget_files(&top).map_err(text)?;
+        self.journal.lock().forget_files(&top)?;
         for log in logs {
             let rank = match index.entry(log).map(|entry| &entry.kind) {
                 Some(EntryKind::File(copy)) => copy.program_rank,
                 _ => None,
             };
-            self.journal.lock().changing(&top.concat(log).map_err(text)?, rank).map_err(text)?;
+            self.journal.lock().changing(&top.concat(log)?, rank)?;
         }
         let opened = self.disk.lock().change_with(
             &self.state,
-            |table| {
-                if let Some(dataset) = table.datasets.get_mut(&id) {
-                    dataset.home = Home::Under;
-                }
-            },
+            // It is in the tree, as was seen above.
+            |table| drop(table.step(id, &Step::Overwritten)),
             || self.cache.take_linked_aside(id),
         );
-        opened.map_err(text)?;
+        opened?;
         generations.aside.insert(id, inodes);
-        faults::hit("generation.recorded").map_err(text)?;
+        faults::hit("generation.recorded")?;
         self.events.info(Some(id), &format!("{}: its next generation has begun here", dataset.shown_name()));
         self.state.lock().send_request(Event::Overwritten(id));
         let changed = logs.iter().cloned().collect();
-        Ok(Some(Generation { open: true, removed, changed, moves, begins: true }))
+        Ok(Some(Generation { open: true, removed, changed, gone, begins: true }))
     }
 
     /// Tells the tree of a sealed dataset whose next generation has begun with that.
@@ -195,8 +192,7 @@ impl Node {
     /// Shows a complete dataset as the former worker did.
     pub(super) fn list_again(&self, id: DatasetId) {
         let Ok(dataset) = self.dataset(id) else { return };
-        let Some(catalog) = dataset.catalog.clone() else { return };
-        self.settle_move();
+        let Some(catalog) = dataset.life.catalog().cloned() else { return };
         let newest = self.state.lock().base(&dataset.name).map(|base| base.id);
         if newest != Some(id) {
             // Of two generations the newer one, which lets the former leave.
@@ -224,36 +220,27 @@ impl Node {
     /// Tells the tree what programs have done to a dataset before this worker's start.
     pub(super) fn tell_generation(&self, dataset: &Dataset) {
         let Ok(top) = top_of(&dataset.name) else { return };
-        let open = dataset.home == Home::Under;
-        let (removed, changed, moves, begins) = {
-            let mut journal = self.journal.lock();
-            if let Some(index) = &dataset.catalog {
-                journal.prune(&top, dataset.id, None, |name| index.has(name));
-            }
-            let moves = journal.moves(&top, dataset.id).clone();
+        let open = dataset.life.is_overwritten();
+        let (removed, changed, gone, begins) = {
+            let journal = self.journal.lock();
+            let gone = journal.gone(&top, dataset.id).clone();
             let begins = open && !journal.has_begun_over(&top, dataset.id);
-            (journal.removed_of(&top, dataset.id), journal.files_of(&top), moves, begins)
+            (journal.removed_of(&top, dataset.id), journal.files_of(&top), gone, begins)
         };
         if let Err(error) = self.cache.discard_half_kept(dataset.id) {
             self.events.warning(Some(dataset.id), &format!("half-kept files cannot be removed: {error}"));
         }
         let changed = if open { changed } else { Vec::new() };
-        if open || !removed.is_empty() || !moves.is_empty() {
-            self.tree.generation(dataset.id, Generation { open, removed, changed, moves, begins });
+        if open || !removed.is_empty() || !gone.is_empty() {
+            self.tree.generation(dataset.id, Generation { open, removed, changed, gone, begins });
             if begins {
                 self.note_begun(dataset.id);
             }
         }
     }
 
-    /// Where directories of a sealed dataset have moved to.
-    pub(super) fn moves_of(&self, dataset: &Dataset) -> Moves {
-        top_of(&dataset.name)
-            .map_or_else(|_| Moves::new(), |top| self.journal.lock().moves(&top, dataset.id).clone())
-    }
-
-    /// Lets the sealed generation have its own copy of a file whose bytes are about to change; EAGAIN if it is not at
-    /// that path any more. In the generations' thread.
+    /// Lets the sealed generation have its own copy of a file whose bytes are about to change;
+    /// EAGAIN if it is not at that path any more. In the generations' thread.
     pub(super) fn keep_sealed_file(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno> {
         self.try_keep(id, path).map_err(|error| {
             if !matches!(error, CopyError::Moved) {
@@ -266,8 +253,8 @@ impl Node {
     fn try_keep(&self, id: DatasetId, path: &RelPath) -> Result<(), CopyError> {
         let other = |reason: String| CopyError::Io(io::Error::other(reason));
         let dataset = self.dataset(id).map_err(|error| other(error.to_string()))?;
-        let index = dataset.catalog.clone().ok_or_else(|| other("it is not complete".into()))?;
-        if dataset.home != Home::Under {
+        let index = dataset.life.catalog().cloned().ok_or_else(|| other("it is not complete".into()))?;
+        if !dataset.life.is_overwritten() {
             // Sealed or removed meanwhile: the program's request looks again.
             return Ok(());
         }
@@ -293,7 +280,8 @@ impl Node {
                 // The unfinished copy takes room that programs need, and may be why there is none.
                 self.cache.discard(id, &Staged::Kept(entry.path.clone()))?;
                 if let CopyError::Damaged { .. } = error {
-                    // These bytes are of no use to anyone. Without them a restart rebuilds the file.
+                    // These bytes are of no use to anyone. Without them a restart rebuilds the
+                    // file.
                     let aside = self.cache.aside(id)?;
                     for name in &names {
                         beneath::remove_tree(aside.as_fd(), name)?;
@@ -327,12 +315,12 @@ impl Node {
         let (Ok(top), tree) = (top_of(&dataset.name), self.cache.tree(dataset.id, &dataset.name)?) else {
             return Ok(());
         };
-        let moves = self.moves_of(dataset);
-        for name in names.iter().filter_map(|name| moves.present(name)) {
+        let gone = self.gone_of(dataset);
+        for name in names.iter().filter(|name| !gone.cover(name)) {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
-            let Ok(file) = beneath::open(tree.as_fd(), &name, flags, Mode::empty()) else { continue };
+            let Ok(file) = beneath::open(tree.as_fd(), name, flags, Mode::empty()) else { continue };
             if rustix::fs::fstat(&file)?.st_ino == inode
-                && let Ok(path) = top.concat(&name)
+                && let Ok(path) = top.concat(name)
             {
                 self.journal.lock().changing(&path, None)?;
             }
@@ -363,14 +351,14 @@ impl Node {
         Ok(settle_file(id, &to, entry, recorded, true)?)
     }
 
-    /// Puts a sealed file that was brought here where programs find it. With the generations' lock nothing is changed,
-    /// removed or moved meanwhile.
+    /// Puts a sealed file that was brought here where programs find it. With the generations' lock
+    /// nothing is changed, removed or moved meanwhile.
     pub(super) fn place_copy(&self, id: DatasetId, staged: &Staged, path: &RelPath) -> io::Result<()> {
         let mut generations = self.generations.lock();
         let dataset = self.dataset(id).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
         let home = self.cache.home(&dataset, self.tree.as_ref())?;
         self.cache.put_in_place(id, staged, home.as_fd(), path)?;
-        if dataset.home != Home::Under {
+        if !dataset.life.is_overwritten() {
             return Ok(());
         }
         let inode = rustix::fs::fstat(beneath::open_file(home.as_fd(), path)?)?.st_ino;
@@ -378,17 +366,18 @@ impl Node {
             inodes.insert(inode, vec![path.clone()]);
         }
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
-        // A name that goes is recorded first, then removed: with the journal's lock it is there before that, or never.
+        // A name that goes is recorded first, then removed: with the journal's lock it is there
+        // before that, or never.
         let journal = self.journal.lock();
-        let Some(place) = journal.moves(&top, id).present(path) else { return Ok(()) };
-        if Names::new(journal.removed_of(&top, id)).cover(path) {
+        if is_removed(&journal, &top, id, path) {
             return Ok(());
         }
-        self.cache.link_back(id, &dataset.name, (path, &place))
+        self.cache.link_back(id, &dataset.name, path)
     }
 
-    /// The checked files of a rebuilt member get their places, below the directory that is given back. Where the next
-    /// generation has begun, what programs have not changed is renewed for them too.
+    /// The checked files of a rebuilt member get their places, below the directory that is given
+    /// back. Where the next generation has begun, what programs have not changed is renewed for
+    /// them too.
     pub(super) fn place_member(
         &self,
         id: DatasetId,
@@ -399,7 +388,7 @@ impl Node {
         let dataset = self.dataset(id)?;
         let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
         self.place_files(&dataset, member, &home, files)?;
-        if dataset.home == Home::Under {
+        if dataset.life.is_overwritten() {
             // Other inodes are aside now; they are looked at when they are asked for.
             generations.aside.remove(&id);
             for (entry, _) in files {
@@ -413,27 +402,26 @@ impl Node {
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
         let tree = self.cache.tree(dataset.id, &dataset.name)?;
         let journal = self.journal.lock();
-        let Some(place) = journal.moves(&top, dataset.id).present(path) else { return Ok(()) };
-        let full = top.concat(&place).map_err(io::Error::other)?;
-        let ours = journal.has(&full) || Names::new(journal.removed_of(&top, dataset.id)).cover(path);
-        if ours || beneath::open_file(tree.as_fd(), &place).is_err() {
+        let full = top.concat(path).map_err(io::Error::other)?;
+        let ours = journal.has(&full) || is_removed(&journal, &top, dataset.id, path);
+        if ours || beneath::open_file(tree.as_fd(), path).is_err() {
             return Ok(());
         }
-        beneath::remove_tree(tree.as_fd(), &place)?;
-        self.cache.link_back(dataset.id, &dataset.name, (path, &place))
+        beneath::remove_tree(tree.as_fd(), path)?;
+        self.cache.link_back(dataset.id, &dataset.name, path)
     }
 
-    /// `new` is complete and has its files in the tree: the generation before it leaves. What it alone had in the tree
-    /// goes; its sealed bytes stay aside until the lead evicts it. False when there is none. Done again after a crash at
-    /// any point.
-    pub(super) fn supersede(&self, disk: &mut Disk, new: &CatalogIndex) -> Result<bool, String> {
+    /// `new` is complete and has its files in the tree: the generation before it leaves. What it
+    /// alone had in the tree goes; its sealed bytes stay aside until the lead evicts it. False when
+    /// there is none. Done again after a crash at any point.
+    pub(super) fn supersede(&self, disk: &mut Disk, new: &CatalogIndex) -> Result<bool, Reason> {
         let catalog = new.catalog();
         let former: Vec<Dataset> = {
             let state = self.state.lock();
             let before = |dataset: &&Dataset| {
                 dataset.name == catalog.name
-                    && dataset.home != Home::Aside
-                    && dataset.catalog.is_some()
+                    && dataset.life.has_name()
+                    && dataset.life.is_complete()
                     && (dataset.epoch, dataset.id) < (catalog.epoch, catalog.id)
             };
             state.present().filter(before).cloned().collect()
@@ -443,23 +431,22 @@ impl Node {
         }
         let top = top_of(&catalog.name)?;
         for former in &former {
-            if former.home == Home::Under {
+            if former.life.is_overwritten() {
                 self.tidy(former, new)?;
             } else {
                 // It was never changed here, and nothing of the new one is here.
-                self.cache.put_aside(former.id, &former.name).map_err(text)?;
+                self.cache.put_aside(former.id, &former.name)?;
             }
         }
-        faults::hit("generation.tidied").map_err(text)?;
-        self.journal.lock().forget(&top).map_err(text)?;
+        faults::hit("generation.tidied")?;
+        self.journal.lock().forget(&top)?;
         let left = disk.change(&self.state, |table| {
             for id in former.iter().map(|former| former.id) {
-                if let Some(dataset) = table.datasets.get_mut(&id) {
-                    (dataset.home, dataset.listed) = (Home::Aside, false);
-                }
+                // One that leaves by now needs no other state.
+                drop(table.step(id, &Step::Superseded));
             }
         });
-        left.map_err(text)?;
+        left?;
         for former in former {
             self.events.info(Some(former.id), "a newer generation is in its place");
         }
@@ -467,7 +454,7 @@ impl Node {
     }
 
     /// Removes from the tree what is not of `new`: other nodes changed or removed it.
-    fn tidy(&self, former: &Dataset, new: &CatalogIndex) -> Result<(), String> {
+    fn tidy(&self, former: &Dataset, new: &CatalogIndex) -> Result<(), Reason> {
         let catalog = new.catalog();
         let top = top_of(&catalog.name)?;
         let own: HashSet<RelPath> = {
@@ -480,15 +467,16 @@ impl Node {
             Some(EntryKind::File(copy)) => Some((copy.size, copy.crc)),
             _ => None,
         };
-        let (before, moves) = (former.catalog.as_ref(), self.moves_of(former));
-        let tree = self.cache.tree(catalog.id, &catalog.name).map_err(text)?;
-        let gone =
-            |path: &RelPath| beneath::remove_tree(tree.as_fd(), path).map_err(|e| format!("{path}: {e}"));
-        for FrozenFile { path, .. } in self.tree.files(&catalog.name).map_err(text)? {
+        let (before, removed) = (former.life.catalog(), self.gone_of(former));
+        let tree = self.cache.tree(catalog.id, &catalog.name)?;
+        let gone = |path: &RelPath| {
+            beneath::remove_tree(tree.as_fd(), path).map_err(|e| Reason::from(e).on(format_args!("{path}")))
+        };
+        for FrozenFile { path, .. } in self.tree.files(&catalog.name)? {
             let touched = top.concat(&path).is_ok_and(|path| self.journal.lock().has(&path));
             let same = before.is_some_and(|index| {
                 let sealed = bytes(new.entry(&path));
-                let former = moves.origin(&path).and_then(|name| index.entry(&name));
+                let former = index.entry(&path).filter(|_| !removed.cover(&path));
                 sealed.is_some() && bytes(former) == sealed
             });
             if !own.contains(&path) && (touched || !same) {
@@ -496,7 +484,7 @@ impl Node {
             }
         }
         let mut others = Vec::new();
-        walk(tree.as_fd(), &RelPath::root(), &mut others, &mut Lost::default()).map_err(text)?;
+        walk(tree.as_fd(), &RelPath::root(), &mut others, &mut Lost::default())?;
         for entry in others {
             let stays = match &entry.kind {
                 EntryKind::Directory => entry.path.is_root() || new.children(&entry.path).is_some(),
@@ -513,4 +501,11 @@ impl Node {
     pub(super) fn forget_generation(&self, id: DatasetId) {
         self.generations.lock().aside.remove(&id);
     }
+}
+
+/// A name of sealed dataset `id` that programs do not see in its next generation: removed on this
+/// node, or everywhere.
+fn is_removed(journal: &Journal, top: &RelPath, id: DatasetId, path: &RelPath) -> bool {
+    let here: Names = journal.removed_of(top, id).into_iter().collect();
+    here.cover(path) || journal.gone(top, id).cover(path)
 }

@@ -1,10 +1,11 @@
-//! Which program rank creates which file, in an append-only file: an entry is there before its file is, and the 10,000th
-//! costs what the 10th did. Entries are folded into the filemap when their dataset is sealed.
+//! Which program rank creates which file, in an append-only file: an entry is there before its file
+//! is, and the 10,000th costs what the 10th did. Entries are folded into the filemap when their
+//! dataset is sealed.
 //!
-//! In the next generation of a sealed dataset an entry means that the file was made or changed here; a name that was
-//! removed has an entry too, which counts for that one sealed dataset only. Such a name is the one that was sealed: where
-//! that is now is told by what directories have moved ([`Moves`]), which is kept here as well. A directory is about to be
-//! moved, then it was or was not: who dies in between looks which it is.
+//! In the next generation of a sealed dataset an entry means that the file was made or changed
+//! here; a name that was removed has an entry too, which counts for that one sealed dataset only.
+//! What programs of this node have removed, and what directory operations have removed on all
+//! nodes, are two things: other nodes see the first until the next seal.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::Moves;
+use crate::dataset::Names;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::store::log::Log;
@@ -35,38 +36,22 @@ enum Record {
     Create(RelPath, Option<u32>),
     /// A directory got another name.
     Rename(RelPath, RelPath),
-    /// What is at or below it is in the filemap now, or gone; of a whole dataset its removed names too.
+    /// What is at or below it is in the filemap now, or gone; of a whole dataset its removed names
+    /// too.
     Forget(RelPath),
     /// A name of this sealed dataset is about to be removed.
     Remove(RelPath, DatasetId),
     /// As [`Record::Forget`], but removed names stay.
     ForgetFiles(RelPath),
-    /// A directory below a sealed dataset is about to be moved.
-    Moving(Moving),
-    /// It was; or it stayed.
-    Moved(bool),
-    /// What was sealed at this path of a sealed dataset, or has moved there, is gone everywhere.
+    /// What was sealed at this path of a sealed dataset is gone everywhere.
     Gone(RelPath, DatasetId),
-    /// The next generation over that sealed dataset has begun in this directory, and what was removed before is out of it.
+    /// The next generation over that sealed dataset has begun in this directory, and what was
+    /// removed before is out of it.
     Begun(RelPath, DatasetId),
-    /// At this path of a sealed dataset there is what was sealed under that name of it.
-    Stands(RelPath, DatasetId, Option<RelPath>),
     /// Two directories exchanged their names.
     Exchange(RelPath, RelPath),
     /// The first file of this name in the root was entered then, microseconds since 1970.
     Since(Vec<u8>, u64),
-}
-
-/// A directory below a sealed dataset that is about to be moved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Moving {
-    pub(super) id: DatasetId,
-    /// Relative to the checkpoint path.
-    pub(super) from: RelPath,
-    pub(super) to: RelPath,
-    pub(super) exchange: bool,
-    /// The directory itself: where this is, there it is.
-    pub(super) inode: u64,
 }
 
 /// See the module.
@@ -74,11 +59,11 @@ pub(super) struct Journal {
     log: Log<Record>,
     files: BTreeMap<RelPath, Option<u32>>,
     removed: BTreeMap<RelPath, DatasetId>,
-    /// By the dataset's directory.
-    moves: BTreeMap<RelPath, (DatasetId, Moves)>,
-    moving: Option<Moving>,
+    /// By the dataset's directory: names of that sealed dataset that are gone everywhere.
+    gone: BTreeMap<RelPath, (DatasetId, Names)>,
     begun_over: BTreeMap<RelPath, DatasetId>,
-    /// When the first file of each name in the root was entered, microseconds since 1970; 0: not known.
+    /// When the first file of each name in the root was entered, microseconds since 1970; 0: not
+    /// known.
     begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
@@ -91,17 +76,16 @@ impl Journal {
     pub(super) fn load(store: &Arc<Store>) -> Result<(Self, u64), StoreError> {
         let (log, records, torn) = Log::open(store, NAME)?;
         let (files, removed, begun) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (moves, moving, begun_over) = (BTreeMap::new(), None, BTreeMap::new());
-        let mut journal =
-            Self { log, files, removed, moves, moving, begun_over, begun, compact: 0, wasted: true };
+        let (gone, begun_over) = (BTreeMap::new(), BTreeMap::new());
+        let mut journal = Self { log, files, removed, gone, begun_over, begun, compact: 0, wasted: true };
         for record in records {
             journal.follow(record, 0);
         }
         Ok((journal, torn))
     }
 
-    /// `path` (relative to the checkpoint path) is about to be created by a process of `rank`. Where there is no room for
-    /// its entry there is none for the file.
+    /// `path` (relative to the checkpoint path) is about to be created by a process of `rank`.
+    /// Where there is no room for its entry there is none for the file.
     pub(super) fn creating(&mut self, path: &RelPath, rank: Option<u32>) -> io::Result<()> {
         self.enter(path, rank, Log::append)
     }
@@ -153,74 +137,36 @@ impl Journal {
         self.below(name).filter_map(|(path, _)| path.strip(name)).collect()
     }
 
-    /// Names of sealed dataset `id` that were removed, relative to its directory `name`.
+    /// Names of sealed dataset `id` that were removed here, relative to its directory `name`.
     pub(super) fn removed_of(&self, name: &RelPath, id: DatasetId) -> Vec<RelPath> {
         let below = self.removed.iter().filter(|(_, of)| **of == id);
         below.filter_map(|(path, _)| path.strip(name)).collect()
     }
 
-    /// Where directories of sealed dataset `id` have moved to; `name` is its own.
-    pub(super) fn moves(&self, name: &RelPath, id: DatasetId) -> &Moves {
-        static NONE: Moves = Moves::new();
-        self.moves.get(name).filter(|(of, _)| *of == id).map_or(&NONE, |(_, moves)| moves)
+    /// Names of sealed dataset `id` that are gone everywhere; `name` is its directory.
+    pub(super) fn gone(&self, name: &RelPath, id: DatasetId) -> &Names {
+        static NONE: Names = Names::new();
+        self.gone.get(name).filter(|(of, _)| *of == id).map_or(&NONE, |(_, gone)| gone)
     }
 
-    /// Something of sealed dataset `id` was removed, or moved.
-    pub(super) fn is_rearranged(&self, name: &RelPath, id: DatasetId) -> bool {
-        !self.moves(name, id).is_empty() || !self.removed_of(name, id).is_empty()
+    /// Something of sealed dataset `id` was removed.
+    pub(super) fn has_removed(&self, name: &RelPath, id: DatasetId) -> bool {
+        !self.gone(name, id).is_empty() || !self.removed_of(name, id).is_empty()
     }
 
-    /// What was sealed at `path` in dataset `id`, or has moved there, is about to go everywhere.
+    /// What was sealed at `path` in dataset `id` is about to go everywhere.
     pub(super) fn going(&mut self, path: &RelPath, id: DatasetId) -> io::Result<()> {
         self.add(Record::Gone(path.clone(), id))
     }
 
-    /// The next generation over sealed dataset `id` has begun in `name`, and what was removed before is out of the tree.
+    /// The next generation over sealed dataset `id` has begun in `name`, and what was removed
+    /// before is out of the tree.
     pub(super) fn begun_over(&mut self, name: &RelPath, id: DatasetId) -> io::Result<()> {
         self.add(Record::Begun(name.clone(), id))
     }
 
     pub(super) fn has_begun_over(&self, name: &RelPath, id: DatasetId) -> bool {
         self.begun_over.get(name) == Some(&id)
-    }
-
-    /// A directory of a sealed dataset is about to be moved.
-    pub(super) fn moving(&mut self, moving: Moving) -> io::Result<()> {
-        self.add(Record::Moving(moving))
-    }
-
-    /// What is about to be moved, or was when the worker before died.
-    pub(super) fn is_moving(&self) -> Option<&Moving> {
-        self.moving.as_ref()
-    }
-
-    /// It was moved, or stays. That is known here also when it cannot be recorded.
-    pub(super) fn moved(&mut self, moved: bool) -> io::Result<()> {
-        let added = self.add(Record::Moved(moved));
-        if added.is_err() {
-            self.follow(Record::Moved(moved), 0);
-        }
-        added
-    }
-
-    /// Forgets what says nothing of where names of dataset `id` are: at `paths`, relative to it, or anywhere. `known`: that
-    /// name was sealed.
-    pub(super) fn prune(
-        &mut self,
-        name: &RelPath,
-        id: DatasetId,
-        paths: Option<&[RelPath]>,
-        known: impl Fn(&RelPath) -> bool,
-    ) {
-        if let Some((_, moves)) = self.moves.get_mut(name).filter(|(of, _)| *of == id) {
-            match paths {
-                Some(paths) => moves.prune(paths, known),
-                None => moves.prune_all(known),
-            }
-            if moves.is_empty() {
-                self.moves.remove(name);
-            }
-        }
     }
 
     pub(super) fn renamed(&mut self, from: &RelPath, to: &RelPath) -> io::Result<()> {
@@ -236,14 +182,13 @@ impl Journal {
         if path.is_root() {
             self.files.clear();
             self.removed.clear();
-            self.moves.clear();
-            self.moving = None;
+            self.gone.clear();
             self.begun_over.clear();
             self.begun.clear();
             self.compact = 0;
             return self.log.clear();
         }
-        let removed = self.removed.keys().chain(self.moves.keys()).chain(self.begun_over.keys());
+        let removed = self.removed.keys().chain(self.gone.keys()).chain(self.begun_over.keys());
         let removed = removed.into_iter().any(|name| name.strip(path).is_some());
         if self.below(path).next().is_none() && !removed {
             return Ok(());
@@ -251,8 +196,9 @@ impl Journal {
         self.add(Record::Forget(path.clone()))
     }
 
-    /// Makes entries that are relative to `former` relative to `now`, another checkpoint path. What is not below that is no
-    /// dataset's any more, and is forgotten. For a node that has no sealed dataset, so nothing else is entered.
+    /// Makes entries that are relative to `former` relative to `now`, another checkpoint path. What
+    /// is not below that is no dataset's any more, and is forgotten. For a node that has no sealed
+    /// dataset, so nothing else is entered.
     pub(super) fn rebase(&mut self, former: &RelPath, now: &RelPath) -> Result<(), StoreError> {
         let begun: BTreeMap<Vec<u8>, u64> = self.begun().into_iter().collect();
         let mut since: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
@@ -336,16 +282,12 @@ impl Journal {
         let since = self.begun();
         let files = self.files.iter().map(|(path, rank)| Record::Create(path.clone(), *rank));
         let removed = self.removed.iter().map(|(path, id)| Record::Remove(path.clone(), *id));
-        let moves = self.moves.iter().flat_map(|(top, (id, moves))| {
-            moves.iter().filter_map(|(path, sealed)| {
-                Some(Record::Stands(top.concat(path).ok()?, *id, sealed.cloned()))
-            })
+        let gone = self.gone.iter().flat_map(|(top, (id, gone))| {
+            gone.iter().filter_map(|path| Some(Record::Gone(top.concat(path).ok()?, *id)))
         });
         let since = since.into_iter().map(|(top, since)| Record::Since(top, since));
         let over = self.begun_over.iter().map(|(top, id)| Record::Begun(top.clone(), *id));
-        let moving = self.moving.iter().cloned().map(Record::Moving);
-        let records: Vec<Record> =
-            files.chain(since).chain(removed).chain(over).chain(moves).chain(moving).collect();
+        let records: Vec<Record> = files.chain(since).chain(removed).chain(over).chain(gone).collect();
         self.log.rewrite(records.iter())
     }
 
@@ -370,29 +312,14 @@ impl Journal {
                 self.drop_files(&path);
                 if path.names().count() == 1 {
                     self.removed.retain(|name, _| name.strip(&path).is_none());
-                    self.moves.remove(&path);
+                    self.gone.remove(&path);
                     self.begun_over.remove(&path);
                 }
             }
             Record::Remove(path, id) => drop(self.removed.insert(path, id)),
             Record::ForgetFiles(path) => self.drop_files(&path),
             Record::Begun(path, id) => drop(self.begun_over.insert(path, id)),
-            Record::Moving(moving) => self.moving = Some(moving),
-            Record::Moved(moved) => {
-                if let Some(moving) = self.moving.take().filter(|_| moved) {
-                    self.follow_move(&moving);
-                }
-            }
-            Record::Gone(path, id) => {
-                if let Some((moves, inner)) = self.moves_at(&path, id) {
-                    moves.remove(&inner);
-                }
-            }
-            Record::Stands(path, id, sealed) => {
-                if let Some((moves, inner)) = self.moves_at(&path, id) {
-                    moves.set(inner, sealed);
-                }
-            }
+            Record::Gone(path, id) => self.follow_gone(&path, id),
         }
         Vec::new()
     }
@@ -413,26 +340,14 @@ impl Journal {
         begun
     }
 
-    fn follow_move(&mut self, Moving { id, from, to, exchange, .. }: &Moving) {
-        let (moved, replaced) = (self.take_files(from), self.take_files(to));
-        self.put_files(to, moved);
-        if *exchange {
-            self.put_files(from, replaced);
-        }
-        let inner = to.split_first().map(|(_, inner)| inner);
-        if let (Some((moves, from)), Some(to)) = (self.moves_at(from, *id), inner) {
-            moves.rename(&from, &to, *exchange);
-        }
-    }
-
-    /// Of the dataset that `path` is below, and the path in it.
-    fn moves_at(&mut self, path: &RelPath, id: DatasetId) -> Option<(&mut Moves, RelPath)> {
-        let (name, inner) = path.split_first().filter(|(_, inner)| !inner.is_root())?;
-        let known = self.moves.entry(RelPath::new(name).ok()?).or_insert((id, Moves::new()));
+    fn follow_gone(&mut self, path: &RelPath, id: DatasetId) {
+        let Some((name, inner)) = path.split_first().filter(|(_, inner)| !inner.is_root()) else { return };
+        let Ok(top) = RelPath::new(name) else { return };
+        let known = self.gone.entry(top).or_insert((id, Names::new()));
         if known.0 != id {
-            *known = (id, Moves::new());
+            *known = (id, Names::new());
         }
-        Some((&mut known.1, inner))
+        known.1.insert(inner);
     }
 
     /// Takes out what is at or below `path`, relative to it.
@@ -458,7 +373,8 @@ impl Journal {
         Some(name.to_vec())
     }
 
-    /// What moves takes its beginning with it; what moves into a dataset that has begun does not change when that did.
+    /// What moves takes its beginning with it; what moves into a dataset that has begun does not
+    /// change when that did.
     fn begins_as(&mut self, from: &RelPath, to: &RelPath, now: u64) -> Option<Vec<u8>> {
         let ((from_top, from_rest), (to_top, to_rest)) = (from.split_first()?, to.split_first()?);
         let goes_on = !to_rest.is_root() && self.has_files(to_top);
@@ -527,45 +443,30 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_a_sealed_dataset_take_along_what_is_below() {
+    fn what_is_gone_everywhere_counts_for_its_dataset_only() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(dir.path()).unwrap());
         let (mut journal, _) = Journal::load(&store).unwrap();
         let id = DatasetId(3);
-        let moving = |from: &str, to: &str, exchange| Moving {
-            id,
-            from: path(from),
-            to: path(to),
-            exchange,
-            inode: 7,
-        };
         journal.changing(&path("ck/d/new"), Some(1)).unwrap();
-        journal.changing(&path("ck/e/stale"), None).unwrap();
-        journal.changing(&path("ck/q/other"), Some(2)).unwrap();
-        journal.moving(moving("ck/d", "ck/e", false)).unwrap();
-        journal.moved(true).unwrap();
-        journal.moving(moving("ck/e", "ck/f", false)).unwrap();
-        journal.moved(false).unwrap();
-        journal.moving(moving("ck/e", "ck/q", true)).unwrap();
-        journal.moved(true).unwrap();
-        journal.going(&path("ck/e/s"), id).unwrap();
-        journal.moving(moving("ck/q", "ck/z", false)).unwrap();
-        for _ in 0..2 {
-            let moves = journal.moves(&path("ck"), id);
-            assert_eq!(moves.present(&path("d/x")), Some(path("q/x")));
-            assert_eq!(moves.present(&path("q/x")), Some(path("e/x")));
-            assert_eq!(moves.present(&path("q/s/x")), None);
-            assert!(journal.moves(&path("ck"), DatasetId(4)).is_empty());
-            assert_eq!(journal.files_of(&path("ck")), [path("e/other"), path("q/new")]);
-            assert_eq!(journal.is_moving(), Some(&moving("ck/q", "ck/z", false)), "nobody knows yet");
-            journal = Journal::load(&store).unwrap().0;
-        }
-        journal.moved(true).unwrap();
-        assert_eq!(journal.moves(&path("ck"), id).present(&path("d/x")), Some(path("z/x")));
+        journal.going(&path("ck/d/s"), id).unwrap();
+        journal.going(&path("ck.b/d"), id).unwrap();
         journal.forget_files(&path("ck")).unwrap();
-        assert!(journal.is_rearranged(&path("ck"), id) && journal.files_of(&path("ck")).is_empty());
+        for time in 0..3 {
+            let gone = journal.gone(&path("ck"), id);
+            assert!(gone.cover(&path("d/s/x")) && !gone.cover(&path("d/x")));
+            assert!(journal.gone(&path("ck"), DatasetId(4)).is_empty());
+            assert!(journal.has_removed(&path("ck"), id) && journal.files_of(&path("ck")).is_empty());
+            journal = Journal::load(&store).unwrap().0;
+            if time == 1 {
+                journal.rewrite().unwrap();
+            }
+        }
         journal.forget(&path("ck")).unwrap();
-        assert!(!Journal::load(&store).unwrap().0.is_rearranged(&path("ck"), id));
+        journal.going(&path("ck.b/q"), DatasetId(4)).unwrap();
+        let journal = Journal::load(&store).unwrap().0;
+        assert!(!journal.has_removed(&path("ck"), id) && !journal.has_removed(&path("ck.b"), id));
+        assert!(journal.gone(&path("ck.b"), DatasetId(4)).cover(&path("q")));
     }
 
     #[test]

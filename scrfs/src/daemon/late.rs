@@ -1,8 +1,8 @@
 //! Files that a seal by a data-file marker left out because that marker came too early.
 //!
-//! A data-file marker (`SCRFS_MARKER`) is one program's last write. Programs on other nodes may still be writing then, and
-//! no seal can know that. Their writes change the sealed dataset, so they are in its next generation, which nothing
-//! protects. A warning names these files.
+//! A data-file marker (`SCRFS_MARKER`) is one program's last write. Programs on other nodes may
+//! still be writing then, and no seal can know that. Their writes change the sealed dataset, so
+//! they are in its next generation, which nothing protects. A warning names these files.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,8 @@ use crate::path::RelPath;
 use super::node::Node;
 use super::state::State;
 
-/// Microseconds after a seal in which a change on another node means that the marker came too early.
+/// Microseconds after a seal in which a change on another node means that the marker came too
+/// early.
 const LATE_US: u64 = 10_000_000;
 /// Files of one dataset that are named.
 const NAMED_MAX: u32 = 16;
@@ -37,12 +38,12 @@ impl Late {
 }
 
 impl State {
-    /// The data-file marker by which another node sealed dataset `id` less than [`LATE_US`] before `now_us`
-    /// (microseconds since 1970).
+    /// The data-file marker by which another node sealed dataset `id` less than [`LATE_US`] before
+    /// `now_us` (microseconds since 1970).
     fn early_marker(&self, id: DatasetId, now_us: u64) -> Option<&[u8]> {
         let markers = &self.settings.as_ref()?.sealing.markers;
         let dataset = self.table.datasets.get(&id)?;
-        let index = dataset.catalog.as_ref()?;
+        let index = dataset.life.catalog()?;
         if now_us.saturating_sub(index.catalog().created_us) >= LATE_US {
             return None;
         }
@@ -56,7 +57,8 @@ impl State {
 }
 
 impl Node {
-    /// A program here is about to make or change the file `path` in the next generation of dataset `id`.
+    /// A program here is about to make or change the file `path` in the next generation of dataset
+    /// `id`.
     pub(super) fn tell_late(&self, id: DatasetId, path: &RelPath) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);

@@ -1,13 +1,16 @@
-//! Files with several names in a dataset (hard links): sealed, each name is a file of its own, on the node that made them
-//! as on all others. So a change of one is no change of another, and does not conflict with what other nodes do.
+//! Files with several names in a dataset (hard links): sealed, each name is a file of its own, on
+//! the node that made them as on all others. So a change of one is no change of another, and does
+//! not conflict with what other nodes do.
 //!
-//! When the dataset is frozen, all names but the first get a copy in `dataset.<id>/links`: blocks are shared where the
-//! file system can. From then on the copy is what is read for the seal. With COMPLETE it takes its name's place in the
-//! tree; a failed seal removes it with the dataset's directory, and the program's names are one file as they were. Where
-//! there is no room for a copy its name stays what it is, and an event says so: that is no reason not to protect it.
+//! When the dataset is frozen, all names but the first get a copy in `dataset.<id>/links`: blocks
+//! are shared where the file system can. From then on the copy is what is read for the seal. With
+//! COMPLETE it takes its name's place in the tree; a failed seal removes it with the dataset's
+//! directory, and the program's names are one file as they were. Where there is no room for a copy
+//! its name stays what it is, and an event says so: that is no reason not to protect it.
 //!
-//! A file may have a name outside the dataset too, to which it was renamed. Then the first name gets a copy as well, and
-//! without room the seal fails: what is sealed must not change with what is not.
+//! A file may have a name outside the dataset too, to which it was renamed. Then the first name
+//! gets a copy as well, and without room the seal fails: what is sealed must not change with what
+//! is not.
 //!
 //! Fault points: `seal.links`, `commit.links`.
 
@@ -18,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Stat, XattrFlags};
 use rustix::io::Errno;
 
+use crate::control::Reason;
 use crate::faults;
 use crate::fs::{INVALID, MARKER};
 use crate::ids::DatasetId;
@@ -28,9 +32,7 @@ use crate::transfer::Monitor;
 
 use super::boundary;
 use super::cache::{Cache, Instead, Staged, sync_directories};
-use super::generation::text;
 use super::node::Node;
-use super::state::Home;
 
 /// Bytes of a list of extended attributes, and of a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 65_536;
@@ -84,10 +86,10 @@ impl Linked {
 
 impl Node {
     /// Which names of frozen dataset `name` are to be files of their own.
-    pub(super) fn links_of(&self, name: &[u8], linked: Linked) -> Result<Vec<Link>, String> {
+    pub(super) fn links_of(&self, name: &[u8], linked: Linked) -> Result<Vec<Link>, Reason> {
         let mut leave = linked.have_others();
         if !leave.is_empty() {
-            let here = self.names_not_sealed(name, &leave).map_err(text)?;
+            let here = self.names_not_sealed(name, &leave)?;
             leave.retain(|inode| {
                 let names = linked.0.get(inode).map_or(0, |names| names.all - names.found.len());
                 names > here.get(inode).copied().unwrap_or(0)
@@ -96,8 +98,8 @@ impl Node {
         Ok(linked.parted(&leave))
     }
 
-    /// How many names these inodes of a dataset have that are no program's business elsewhere: what former generations
-    /// have aside, and what is no data.
+    /// How many names these inodes of a dataset have that are no program's business elsewhere: what
+    /// former generations have aside, and what is no data.
     fn names_not_sealed(&self, name: &[u8], inodes: &BTreeSet<u64>) -> io::Result<BTreeMap<u64, usize>> {
         let mut names: BTreeMap<u64, usize> = BTreeMap::new();
         let mut add = |inode: u64, count| {
@@ -117,7 +119,7 @@ impl Node {
         let former: Vec<_> = {
             let state = self.state.lock();
             let has_name = state.table.datasets.values().filter(|dataset| dataset.name == name);
-            has_name.filter_map(|dataset| Some((dataset.id, dataset.catalog.clone()?))).collect()
+            has_name.filter_map(|dataset| Some((dataset.id, dataset.life.catalog().cloned()?))).collect()
         };
         for (id, catalog) in former.into_iter().filter(|(id, _)| self.cache.is_aside(*id)) {
             let aside = self.cache.inodes_aside(id, &catalog.catalog().entries)?;
@@ -128,37 +130,37 @@ impl Node {
         Ok(names)
     }
 
-    /// Copies `links`, names of frozen files of `bytes` in all. When this returns, the copies are on storage.
+    /// Copies `links`, names of frozen files of `bytes` in all. When this returns, the copies are
+    /// on storage.
     pub(super) fn copy_links(
         &self,
         id: DatasetId,
         name: &[u8],
         (links, bytes): (Vec<Link>, u64),
         cancelled: &Monitor,
-    ) -> Result<(), String> {
-        self.cache.discard_copies(id, Instead::Link).map_err(text)?;
+    ) -> Result<(), Reason> {
+        self.cache.discard_copies(id, Instead::Link)?;
         if links.is_empty() {
             return Ok(());
         }
-        let top = self.tree.backing_directory(name).map_err(text)?;
+        let top = self.tree.backing_directory(name)?;
         let (mut copied, mut left) = (BTreeSet::new(), Vec::new());
         for Link { path: link, leaves } in links {
             let staged = Staged::Instead(Instead::Link, link.clone());
             let made = self.has_room_for_link(name, top.as_fd(), (&link, leaves), bytes).and_then(|()| {
                 self.copy_frozen(id, &top, (&link, &staged), cancelled)?;
                 let (from, to) = (beneath::open_file(top.as_fd(), &link), self.cache.staged(id, &staged));
-                copy_attributes(from.map_err(text)?, to.map_err(text)?).map_err(text)
+                copy_attributes(from?, to?).map_err(Reason::from)
             });
             match made {
                 Ok(()) => drop(copied.insert(link)),
                 Err(_) if cancelled.is_cancelled() => return Err(super::seal::GIVEN_UP.into()),
                 Err(reason) if leaves => {
-                    return Err(format!(
-                        "{link} has a name outside the dataset, and cannot be copied: {reason}"
-                    ));
+                    let what = format_args!("{link} has a name outside the dataset, and cannot be copied");
+                    return Err(reason.on(what));
                 }
                 Err(reason) => {
-                    self.cache.discard(id, &staged).map_err(text)?;
+                    self.cache.discard(id, &staged)?;
                     left.push((link, reason));
                 }
             }
@@ -172,35 +174,37 @@ impl Node {
             self.events.warning(Some(id), &told);
         }
         if !copied.is_empty() {
-            self.cache.sync_copies(id, Instead::Link, &copied).map_err(text)?;
+            self.cache.sync_copies(id, Instead::Link, &copied)?;
         }
-        faults::hit("seal.links").map_err(text)
+        faults::hit("seal.links").map_err(Reason::from)
     }
 
-    /// The seal needs room too: for what protects `bytes`, at most as many. A name that leaves goes first.
+    /// The seal needs room too: for what protects `bytes`, at most as many. A name that leaves goes
+    /// first.
     fn has_room_for_link(
         &self,
         name: &[u8],
         top: BorrowedFd<'_>,
         (link, leaves): (&RelPath, bool),
         bytes: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), Reason> {
         if leaves {
             return Ok(());
         }
-        let size = rustix::fs::fstat(beneath::open_file(top, link).map_err(text)?).map_err(text)?.st_size;
-        let store = self.cache.tree_store(name).map_err(text)?.unwrap_or(PRIMARY);
-        let room = self.room_in(store).map_err(text)?;
+        let size = rustix::fs::fstat(beneath::open_file(top, link)?)?.st_size;
+        let store = self.cache.tree_store(name)?.unwrap_or(PRIMARY);
+        let room = self.room_in(store)?;
         if size.cast_unsigned().saturating_add(bytes) > room.f_bavail.saturating_mul(room.f_frsize) {
             return Err("there is no room for a copy beside what protects the dataset".into());
         }
         Ok(())
     }
 
-    /// The copies that were sealed get their places in the tree. Done again after a crash at any point.
+    /// The copies that were sealed get their places in the tree. Done again after a crash at any
+    /// point.
     pub(super) fn place_links(&self, id: DatasetId) {
         let Ok(dataset) = self.dataset(id) else { return };
-        if dataset.home != Home::Tree || dataset.catalog.is_none() {
+        if !dataset.life.is_in_tree() || !dataset.life.is_complete() {
             return;
         }
         if self.cache.copies(id, Instead::Link).is_ok_and(|links| links.is_empty()) {

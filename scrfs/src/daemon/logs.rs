@@ -1,11 +1,13 @@
-//! Logs that stay open (DESIGN 4.6): a file to which all its writers append is sealed at the size that it has when its
-//! dataset is frozen, from a copy of its first bytes in `dataset.<id>/logs`. The program's file is not touched.
+//! Logs that stay open (DESIGN 4.6): a file to which all its writers append is sealed at the size
+//! that it has when its dataset is frozen, from a copy of its first bytes in `dataset.<id>/logs`.
+//! The program's file is not touched.
 //!
-//! Until COMPLETE the copy is read wherever a sealed byte of the file is wanted; a failed seal removes it with the
-//! dataset's directory. With COMPLETE the dataset's next generation has begun here: the sealed files are aside, the copies
-//! among them, and the program's file is one that was changed. So it goes on growing where programs see it, the next
-//! marker seals it at its size then, and a restart presents the sealed one. What is left in `logs` (the same file under
-//! another name) says which files it was: one that has not grown since was not changed.
+//! Until COMPLETE the copy is read wherever a sealed byte of the file is wanted; a failed seal
+//! removes it with the dataset's directory. With COMPLETE the dataset's next generation has begun
+//! here: the sealed files are aside, the copies among them, and the program's file is one that was
+//! changed. So it goes on growing where programs see it, the next marker seals it at its size then,
+//! and a restart presents the sealed one. What is left in `logs` (the same file under another name)
+//! says which files it was: one that has not grown since was not changed.
 //!
 //! Fault points: `seal.log` (each block), `seal.logs`.
 
@@ -18,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::control::FrozenFile;
+use crate::control::{FrozenFile, Reason};
 use crate::dataset::{CatalogIndex, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Member};
@@ -29,11 +31,10 @@ use crate::transfer::{Monitor, sparse};
 
 use super::boundary::Generation;
 use super::cache::{Instead, Staged};
-use super::generation::text;
 use super::listing::entry_of;
 use super::members::settle_file;
 use super::node::Node;
-use super::state::{Dataset, Home};
+use super::state::Dataset;
 
 /// Bytes that the kernel is asked to copy at once: a seal that is given up ends between two.
 const CHUNK: u64 = 16 << 20;
@@ -57,23 +58,23 @@ impl Node {
         name: &[u8],
         paths: &BTreeSet<RelPath>,
         cancelled: &Monitor,
-    ) -> Result<Logs, String> {
+    ) -> Result<Logs, Reason> {
         let mut logs = Logs::new();
         if paths.is_empty() {
             return Ok(logs);
         }
-        self.cache.discard_copies(id, Instead::Log).map_err(text)?;
-        let top = self.tree.backing_directory(name).map_err(text)?;
+        self.cache.discard_copies(id, Instead::Log)?;
+        let top = self.tree.backing_directory(name)?;
         for path in paths {
             let log = self
                 .copy_log(id, &top, path, cancelled)
-                .map_err(|error| format!("{path} is open for append and cannot be copied: {error}"))?;
+                .map_err(|error| error.on(format_args!("{path} is open for append and cannot be copied")))?;
             let told = format!("{path}: is open for append, sealed is a copy of its {} bytes", log.size);
             self.events.info(Some(id), &told);
             logs.insert(path.clone(), log);
         }
-        self.cache.sync_copies(id, Instead::Log, paths).map_err(text)?;
-        faults::hit("seal.logs").map_err(text)?;
+        self.cache.sync_copies(id, Instead::Log, paths)?;
+        faults::hit("seal.logs")?;
         Ok(logs)
     }
 
@@ -83,38 +84,40 @@ impl Node {
         top: &OwnedFd,
         path: &RelPath,
         cancelled: &Monitor,
-    ) -> Result<LogCopy, String> {
+    ) -> Result<LogCopy, Reason> {
         let staged = Staged::Instead(Instead::Log, path.clone());
         let (copied, stat) = self.copy_frozen(id, top, (path, &staged), cancelled)?;
         Ok(LogCopy { size: copied.size, crc: copied.crc, stat })
     }
 
-    /// Copies what `path` holds now to `staged`, with its attributes; the copy is on storage when this returns.
+    /// Copies what `path` holds now to `staged`, with its attributes; the copy is on storage when
+    /// this returns.
     pub(super) fn copy_frozen(
         &self,
         id: DatasetId,
         top: &OwnedFd,
         (path, staged): (&RelPath, &Staged),
         cancelled: &Monitor,
-    ) -> Result<(Seen, Stat), String> {
-        let from = File::from(beneath::open_file(top.as_fd(), path).map_err(text)?);
-        let stat = rustix::fs::fstat(&from).map_err(text)?;
+    ) -> Result<(Seen, Stat), Reason> {
+        let from = File::from(beneath::open_file(top.as_fd(), path)?);
+        let stat = rustix::fs::fstat(&from)?;
         let size = stat.st_size.cast_unsigned();
-        let staged = self.cache.stage(id, staged, OFlags::RDWR).map_err(text)?;
-        let to = File::from(staged.try_clone().map_err(text)?);
-        fill(&from, &to, size, cancelled).map_err(text)?;
-        let copied = first(&to, size, cancelled).map_err(text)?;
-        let written = first(&from, size, cancelled).map_err(text)?;
+        let staged = self.cache.stage(id, staged, OFlags::RDWR)?;
+        let to = File::from(staged.try_clone()?);
+        fill(&from, &to, size, cancelled)?;
+        let copied = first(&to, size, cancelled)?;
+        let written = first(&from, size, cancelled)?;
         if copied != written || copied.size != size {
             return Err("its bytes changed meanwhile".into());
         }
         let recorded = FileCopy { size, crc: copied.crc, member: Member(0), program_rank: None };
         let entry = entry_of(path.clone(), EntryKind::File(recorded.clone()), &stat);
-        settle_file(id, &staged, &entry, &recorded, true).map_err(text)?;
+        settle_file(id, &staged, &entry, &recorded, true)?;
         Ok((copied, stat))
     }
 
-    /// A dataset was not frozen: its copies go, unless it is recorded as frozen; then they go with it.
+    /// A dataset was not frozen: its copies go, unless it is recorded as frozen; then they go with
+    /// it.
     pub(super) fn drop_copies(&self, id: DatasetId) {
         if self.state.lock().table.datasets.contains_key(&id) {
             return;
@@ -130,14 +133,14 @@ impl Node {
         self.cache.discard_copies(id, Instead::Link)
     }
 
-    /// A complete dataset with logs has its files aside from now on, and its next generation has begun. Done again after a
-    /// crash at any point; the tree has to be told.
-    pub(super) fn place_logs(&self, id: DatasetId) -> Result<Option<Generation>, String> {
-        let dataset = self.dataset(id).map_err(text)?;
-        if dataset.home != Home::Tree || dataset.catalog.is_none() {
+    /// A complete dataset with logs has its files aside from now on, and its next generation has
+    /// begun. Done again after a crash at any point; the tree has to be told.
+    pub(super) fn place_logs(&self, id: DatasetId) -> Result<Option<Generation>, Reason> {
+        let dataset = self.dataset(id)?;
+        if !dataset.life.is_in_tree() || !dataset.life.is_complete() {
             return Ok(None);
         }
-        let logs = self.cache.copies(id, Instead::Log).map_err(text)?;
+        let logs = self.cache.copies(id, Instead::Log)?;
         if logs.is_empty() {
             return Ok(None);
         }
@@ -151,7 +154,7 @@ impl Node {
         home: &OwnedFd,
         path: &RelPath,
     ) -> io::Result<OwnedFd> {
-        if dataset.home == Home::Tree
+        if dataset.life.is_in_tree()
             && let Some(copy) = self.cache.instead(dataset.id, path)?
         {
             return Ok(copy);
@@ -171,10 +174,10 @@ impl Node {
             return Ok(());
         }
         let tree = self.cache.tree(dataset.id, &dataset.name)?;
-        let moves = self.moves_of(dataset);
+        let gone = self.gone_of(dataset);
         let rests = |file: &FrozenFile| {
-            let origin = moves.origin(&file.path).filter(|sealed| logs.contains(sealed));
-            let Some(sealed) = origin.and_then(|sealed| index.entry(&sealed)) else { return false };
+            let is_log = logs.contains(&file.path) && !gone.cover(&file.path);
+            let Some(sealed) = index.entry(&file.path).filter(|_| is_log) else { return false };
             let now = beneath::open_file(tree.as_fd(), &file.path)
                 .and_then(|fd| Ok(entry_of(file.path.clone(), sealed.kind.clone(), &rustix::fs::fstat(fd)?)));
             matches!(&sealed.kind, EntryKind::File(copy) if copy.size == file.size)
@@ -196,8 +199,9 @@ impl Node {
     }
 }
 
-/// Gives `to`, which is empty, the first `size` bytes of `from`: their blocks are shared where the file system can do
-/// that, else the kernel copies them, else they are read and written. Holes stay holes.
+/// Gives `to`, which is empty, the first `size` bytes of `from`: their blocks are shared where the
+/// file system can do that, else the kernel copies them, else they are read and written. Holes stay
+/// holes.
 fn fill(from: &File, to: &File, size: u64, cancelled: &Monitor) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return to.set_len(size);

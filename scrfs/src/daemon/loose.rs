@@ -1,9 +1,10 @@
-//! Pointer files (DESIGN 4.7): what programs change in the mount goes to the lead, and what the lead orders goes to
-//! storage and into the mount.
+//! Pointer files (DESIGN 4.7): what programs change in the mount goes to the lead, and what the
+//! lead orders goes to storage and into the mount.
 //!
-//! A change is sent as what the name is now, so that asking twice is asking once. What was put into the mount is
-//! remembered: only what differs from that is a program's change. A version that comes while a program has the name open
-//! for writing, or has changed it and waits for its turn, is not put over it.
+//! A change is sent as what the name is now, so that asking twice is asking once. What was put into
+//! the mount is remembered: only what differs from that is a program's change. A version that comes
+//! while a program has the name open for writing, or has changed it and waits for its turn, is not
+//! put over it.
 //!
 //! Fault points: `loose.storing`, `loose.indexed`, `loose.placed`, `loose.bound`, `loose.shown`.
 
@@ -12,14 +13,14 @@ use std::collections::{HashMap, HashSet};
 use crate::control::loose::{
     Age, Begun, LooseBase, LooseEntry, LooseInventory, LooseOwner, LooseStamp, LooseVersion,
 };
-use crate::control::{Event, LooseRules};
+use crate::control::{Event, LooseRules, Reason};
 use crate::faults;
 use crate::ids::RequestId;
 
 use super::boundary::{Caller, Completion, Errno, Look, Marking};
 use super::loose_store::LooseStore;
 use super::node::Node;
-use super::state::{Home, State};
+use super::state::State;
 use super::waiting::Wanted;
 
 /// Names that are told to stay on this node.
@@ -43,13 +44,18 @@ impl Loose {
         Self { store, pending: HashMap::new(), show: None, told: false, staying: HashSet::new() }
     }
 
-    /// A program changed it since it was put here, or another one that did so waits.
+    /// A program changed it since it was put here, or another one that did so waits. While another
+    /// node's version waits to be put here, the same bytes written anew are a change too: they are
+    /// the last word.
     fn is_change(&self, entry: &LooseEntry) -> bool {
         if self.pending.contains_key(&entry.name) {
             return true;
         }
         match self.store.placed(&entry.name) {
-            Some((_, placed)) => !placed.same(entry),
+            Some((stamp, placed)) => {
+                let waits = self.store.live(&entry.name).is_some_and(|live| live.stamp != *stamp);
+                !placed.same(entry) || (waits && placed.mtime != entry.mtime)
+            }
             None => !entry.is_gone(),
         }
     }
@@ -163,7 +169,8 @@ impl Node {
         });
     }
 
-    /// All waits are known to the lead now: tells it of changes that nobody waits for, and puts in place what could not be.
+    /// All waits are known to the lead now: tells it of changes that nobody waits for, and puts in
+    /// place what could not be.
     pub(super) fn tell_loose(&self) {
         let found = self.tree.loose_names();
         let mut names = found.unwrap_or_else(|error| {
@@ -214,11 +221,12 @@ impl Node {
 
     pub(super) fn send_loose(&self, stamp: LooseStamp) {
         let version = self.loose.lock().store.read(stamp);
-        let version = version.map_err(|reason| self.events.warning(None, &reason)).ok().map(Box::new);
+        let version = version.map_err(|reason| self.events.warning(None, reason.words())).ok().map(Box::new);
         self.state.lock().send(Event::LooseRead { stamp, version });
     }
 
-    /// When a dataset's first file that is not sealed was made here; 0: there is none, or nobody knows.
+    /// When a dataset's first file that is not sealed was made here; 0: there is none, or nobody
+    /// knows.
     pub(super) fn begun_at(&self, name: &[u8]) -> u64 {
         let begun = self.journal.lock().begun();
         begun.into_iter().find(|(begun, _)| begun == name).map_or(0, |(_, since)| since)
@@ -377,8 +385,8 @@ impl Node {
         }
     }
 
-    /// The seal of `age` comes to nothing: versions that were bound to it belong to what is not sealed again. In the
-    /// records' thread, before the seal is forgotten.
+    /// The seal of `age` comes to nothing: versions that were bound to it belong to what is not
+    /// sealed again. In the records' thread, before the seal is forgotten.
     pub(super) fn unbind_loose(&self, age: Age, name: &[u8]) {
         let mut loose = self.loose.lock();
         loose.store.unbind(age, name);
@@ -392,7 +400,7 @@ impl Node {
     }
 
     /// Puts what goes with the presented dataset into the mount, which has no loose files now.
-    pub(super) fn show_loose(&self) -> Result<(), String> {
+    pub(super) fn show_loose(&self) -> Result<(), Reason> {
         let epoch = self.state.lock().attached.as_ref().map(|attached| attached.greeting.epoch);
         let mut loose = self.loose.lock();
         let plan = loose.show.clone();
@@ -410,23 +418,23 @@ impl Node {
             };
             let name = String::from_utf8_lossy(&version.entry.name).into_owned();
             let placed =
-                self.tree.place_loose(&version.entry, max).map_err(|error| format!("{name}: {error}"))?;
+                self.tree.place_loose(&version.entry, max).map_err(|error| Reason::from(error).on(&name))?;
             loose.store.stands(&version);
             if placed {
                 loose.store.place(&version);
             }
         }
-        faults::hit("loose.shown").map_err(|error| error.to_string())?;
-        loose.store.commit().map_err(|error| error.to_string())
+        faults::hit("loose.shown")?;
+        loose.store.commit().map_err(Reason::from)
     }
 }
 
-/// What has begun under these names, over what is complete here. Of a dataset that nobody has changed since it was sealed a
-/// worker that died may have left entries.
+/// What has begun under these names, over what is complete here. Of a dataset that nobody has
+/// changed since it was sealed a worker that died may have left entries.
 fn begun_over(state: &State, names: Vec<(Vec<u8>, u64)>) -> Vec<Begun> {
     let over = |(name, since_us): (Vec<u8>, u64)| {
         let base = state.base(&name);
-        let unchanged = base.is_some_and(|dataset| dataset.home == Home::Tree);
+        let unchanged = base.is_some_and(|dataset| dataset.life.is_in_tree());
         (!unchanged).then(|| Begun { base: base.map(|dataset| dataset.id), name, since_us })
     };
     names.into_iter().filter_map(over).collect()

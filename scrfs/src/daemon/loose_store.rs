@@ -1,6 +1,7 @@
-//! Versions of pointer files on storage: in `loose/` of the control directory a file `<epoch>.<serial>` with the bytes of
-//! each, and `index` with everything else. Bytes come first, the index makes them count; what it does not name is removed
-//! at start. A version's size and CRC are in the index: bytes that do not fit are treated as missing.
+//! Versions of pointer files on storage: in `loose/` of the control directory a file
+//! `<epoch>.<serial>` with the bytes of each, and `index` with everything else. Bytes come first,
+//! the index makes them count; what it does not name is removed at start. A version's size and CRC
+//! are in the index: bytes that do not fit are treated as missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::Reason;
 use crate::control::loose::{
     Age, LooseBase, LooseEntry, LooseKind, LooseOwner, LooseSet, LooseStamp, LooseVersion,
 };
@@ -33,7 +35,8 @@ struct Index {
     versions: BTreeMap<LooseStamp, LooseVersion>,
     /// The version of each name that stands.
     live: BTreeMap<Vec<u8>, LooseStamp>,
-    /// What was put in the mount last under each name; what is there now may be a program's change of it.
+    /// What was put in the mount last under each name; what is there now may be a program's change
+    /// of it.
     placed: BTreeMap<Vec<u8>, (LooseStamp, LooseEntry)>,
     base: Option<LooseBase>,
     /// When sealed datasets began, microseconds since 1970.
@@ -119,8 +122,8 @@ impl LooseStore {
     }
 
     /// All versions whose bytes are whole, without them; others are forgotten.
-    pub(super) fn whole(&mut self) -> (Vec<LooseVersion>, Vec<String>) {
-        let bad: Vec<(LooseStamp, String)> = self
+    pub(super) fn whole(&mut self) -> (Vec<LooseVersion>, Vec<Reason>) {
+        let bad: Vec<(LooseStamp, Reason)> = self
             .index
             .versions
             .keys()
@@ -132,9 +135,9 @@ impl LooseStore {
         (self.index.versions.values().cloned().collect(), bad.into_iter().map(|(_, why)| why).collect())
     }
 
-    /// What dataset `age`, which is presented or newer, is to be presented with: of each name that is something the newest
-    /// version that is not later.
-    pub(super) fn set_of(&self, age: Age) -> Result<LooseSet, String> {
+    /// What dataset `age`, which is presented or newer, is to be presented with: of each name that
+    /// is something the newest version that is not later.
+    pub(super) fn set_of(&self, age: Age) -> Result<LooseSet, Reason> {
         let belongs = |version: &&LooseVersion| {
             let lost = self.index.base.is_some_and(|base| base.gave_up(version));
             !lost && matches!(version.owner, LooseOwner::Sealed(owner) if owner <= age)
@@ -150,18 +153,15 @@ impl LooseStore {
     }
 
     /// A version with its bytes, checked.
-    pub(super) fn read(&self, stamp: LooseStamp) -> Result<LooseVersion, String> {
+    pub(super) fn read(&self, stamp: LooseStamp) -> Result<LooseVersion, Reason> {
         let mut version = self.index.versions.get(&stamp).cloned().ok_or("no such version")?;
-        let told = |text: String| format!("{}: {text}", String::from_utf8_lossy(&version.entry.name));
+        let name = String::from_utf8_lossy(&version.entry.name).into_owned();
         if matches!(version.entry.kind, LooseKind::File { .. }) {
-            let bytes = self.store.read(&file_of(&stamp), BYTES_MAX).map_err(|e| told(e.to_string()))?;
-            version.entry.bytes = bytes.ok_or_else(|| told("its bytes are gone".into()))?;
+            let bytes =
+                self.store.read(&file_of(&stamp), BYTES_MAX).map_err(|e| Reason::from(e).on(&name))?;
+            version.entry.bytes = bytes.ok_or_else(|| Reason::from("its bytes are gone").on(&name))?;
         }
-        if version.entry.is_whole() {
-            Ok(version)
-        } else {
-            Err(format!("{}: wrong size or CRC", String::from_utf8_lossy(&version.entry.name)))
-        }
+        if version.entry.is_whole() { Ok(version) } else { Err(Reason::from("wrong size or CRC").on(&name)) }
     }
 
     /// Puts bytes on storage; [`LooseStore::commit`] makes them count.
@@ -295,12 +295,12 @@ impl LooseStore {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Index, String> {
+fn decode(bytes: &[u8]) -> Result<Index, Reason> {
     let (crc, body) = bytes.split_first_chunk().ok_or("it is too short")?;
     if u32::from_be_bytes(*crc) != crc32fast::hash(body) {
         return Err("its CRC is wrong".into());
     }
-    postcard::from_bytes(body).map_err(|error| error.to_string())
+    postcard::from_bytes(body).map_err(|error| Reason::of(&error))
 }
 
 fn file_of(stamp: &LooseStamp) -> String {

@@ -1,10 +1,10 @@
-//! Data connections: a coordinator's workers read and write a dataset's bytes through descriptors that are opened here,
-//! and hand over what they made.
+//! Data connections: a coordinator's workers read and write a dataset's bytes through descriptors
+//! that are opened here, and hand over what they made.
 //!
-//! What arrives is staged and gets its place only when it is whole and checked. `FinishMember` is the member's vote:
-//! when it is answered, files, redundancy data and filemap are on storage. A member that is here and is rebuilt, because
-//! its bytes are bad, counts as it is until then; each of its files is replaced by a rename, so that a program that has
-//! the old one open keeps it.
+//! What arrives is staged and gets its place only when it is whole and checked. `FinishMember` is
+//! the member's vote: when it is answered, files, redundancy data and filemap are on storage. A
+//! member that is here and is rebuilt, because its bytes are bad, counts as it is until then; each
+//! of its files is replaced by a rename, so that a program that has the old one open keeps it.
 //!
 //! Fault points: `rebuild.begun`, `seal.synced`, `seal.placed`, `seal.recorded`.
 
@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use rustix::fs::{OFlags, Stat};
 
-use crate::control::{DataReply, DataRequest, MemberPart};
+use crate::control::{DataReply, DataRequest, MemberPart, Reason};
+use crate::dataset::lifecycle::Files;
 use crate::dataset::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Epoch, Member};
@@ -26,7 +27,7 @@ use crate::transfer::pfs::restore_attributes;
 use super::cache::{self, Staged};
 use super::catalog_file;
 use super::node::Node;
-use super::state::{Dataset, Home, Origin, Part, RedundancyFile};
+use super::state::{Dataset, Origin, Part, RedundancyFile};
 
 /// Why a worker's request failed.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,12 @@ pub(super) struct DataError {
     at: Option<String>,
     errno: i32,
     reason: String,
+}
+
+impl From<DataError> for Reason {
+    fn from(error: DataError) -> Self {
+        Self::with_errno(error.to_string(), error.errno)
+    }
 }
 
 impl DataError {
@@ -99,12 +106,17 @@ impl Node {
         let done = |()| Ok((DataReply::Done, None));
         match request {
             DataRequest::OpenFile { id, path } => descriptor(self.open_member_file(id, &path)?),
-            DataRequest::OpenRedundancy { id, member } => descriptor(self.open_redundancy(id, member)?),
+            DataRequest::OpenRedundancy { id, member } => {
+                let (fd, crc) = self.open_redundancy(id, member)?;
+                Ok((DataReply::Redundancy { crc }, Some(fd)))
+            }
             DataRequest::CreateRedundancy { id, member, name } => {
                 descriptor(self.create_redundancy(id, member, &name)?)
             }
             DataRequest::BeginMember { catalog, member } => done(self.begin_member(epoch, *catalog, member)?),
-            DataRequest::CreateFile { id, path } => descriptor(self.create_member_file(id, &path)?),
+            DataRequest::CreateFile { id, member, path } => {
+                descriptor(self.create_member_file(id, member, &path)?)
+            }
             DataRequest::FinishMember { id, member, crcs, redundancy, set, members } => {
                 let finish = Finish { id, member, crcs, redundancy, set, members };
                 let (entries, taken) = self.finish_member(epoch, finish)?;
@@ -127,7 +139,8 @@ impl Node {
     }
 
     pub(super) fn dataset(&self, id: DatasetId) -> Result<Dataset, DataError> {
-        let found = self.state.lock().table.datasets.get(&id).filter(|dataset| !dataset.going).cloned();
+        let found =
+            self.state.lock().table.datasets.get(&id).filter(|dataset| !dataset.life.is_leaving()).cloned();
         // Not ENOENT: nothing of it is bad, it was removed.
         found.ok_or_else(|| DataError::new(id, libc::ESTALE, "is not on this node"))
     }
@@ -153,7 +166,8 @@ impl Node {
         Ok(file)
     }
 
-    fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<OwnedFd, DataError> {
+    /// With the CRC that it had when the member was finished.
+    fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<(OwnedFd, u32), DataError> {
         let dataset = self.dataset(id)?;
         let redundancy = dataset.parts.get(&member).and_then(|part| part.redundancy.as_ref());
         let redundancy = redundancy.ok_or_else(|| {
@@ -161,7 +175,8 @@ impl Node {
         })?;
         let name = file_name(id, &redundancy.name)?;
         let own = self.cache.own(id).map_err(DataError::io(id, &name))?;
-        beneath::open_file(own.as_fd(), &name).map_err(DataError::io(id, &name))
+        let file = beneath::open_file(own.as_fd(), &name).map_err(DataError::io(id, &name))?;
+        Ok((file, redundancy.crc))
     }
 
     fn create_redundancy(&self, id: DatasetId, member: Member, name: &str) -> Result<OwnedFd, DataError> {
@@ -188,13 +203,15 @@ impl Node {
         };
         match &have {
             None if !restarts => return Err(wrong("the dataset was removed here".into())),
-            Some(dataset) if dataset.going => return Err(wrong("the dataset is being removed here".into())),
+            Some(dataset) if dataset.life.is_leaving() => {
+                return Err(wrong("the dataset is being removed here".into()));
+            }
             Some(dataset) if dataset.name != catalog.name => {
                 return Err(wrong("another dataset has this id".into()));
             }
             _ => {}
         }
-        let index = match have.as_ref().and_then(|dataset| dataset.catalog.clone()) {
+        let index = match have.as_ref().and_then(|dataset| dataset.life.catalog().cloned()) {
             Some(index) if index.catalog().revision >= catalog.revision => index,
             _ => {
                 disk.record_complete(&catalog).map_err(DataError::store(id))?;
@@ -212,11 +229,11 @@ impl Node {
         let here = have.as_ref().and_then(|dataset| dataset.parts.get(&member));
         if here.is_some_and(|here| here.recorded && here.files == part.files) {
             // With its store its directory may be gone, too.
-            if have.as_ref().is_some_and(|dataset| dataset.home == Home::Tree) {
+            if have.as_ref().is_some_and(|dataset| dataset.life.is_in_tree()) {
                 self.cache.tree(id, &catalog.name).map_err(DataError::io(id, member))?;
             }
             if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
-                dataset.catalog = Some(index);
+                dataset.complete(&index);
                 dataset.rebuilding.insert(member, part);
             }
             return faults::hit("rebuild.begun").map_err(DataError::io(id, member));
@@ -227,8 +244,8 @@ impl Node {
             let dataset = table
                 .datasets
                 .entry(id)
-                .or_insert_with(|| Dataset::new(id, catalog.epoch, catalog.name.clone(), Home::Aside));
-            dataset.catalog = Some(Arc::clone(&index));
+                .or_insert_with(|| Dataset::new(id, catalog.epoch, catalog.name.clone(), Files::Aside));
+            dataset.complete(&index);
             dataset.epoch = catalog.epoch;
             dataset.parts.insert(member, Arc::clone(&part));
         })
@@ -236,16 +253,20 @@ impl Node {
         faults::hit("rebuild.begun").map_err(DataError::io(id, member))
     }
 
-    fn create_member_file(&self, id: DatasetId, path: &RelPath) -> Result<OwnedFd, DataError> {
+    fn create_member_file(
+        &self,
+        id: DatasetId,
+        member: Member,
+        path: &RelPath,
+    ) -> Result<OwnedFd, DataError> {
         let dataset = self.dataset(id)?;
         let unfinished =
-            dataset.parts.iter().filter(|(_, part)| part.origin == Origin::Staged && !part.recorded);
-        let mut begun = dataset.rebuilding.iter().chain(unfinished);
-        let Some((&member, _)) = begun.find(|(_, part)| part.file(path).is_some()) else {
-            return Err(
-                DataError::new(id, libc::ENOENT, "belongs to no member that is rebuilt here").at(path)
-            );
-        };
+            || dataset.parts.get(&member).filter(|part| part.origin == Origin::Staged && !part.recorded);
+        let begun = dataset.rebuilding.get(&member).or_else(unfinished);
+        if begun.is_none_or(|part| part.file(path).is_none()) {
+            let reason = format!("belongs to no member {member} that is rebuilt here");
+            return Err(DataError::new(id, libc::ENOENT, reason).at(path));
+        }
         let staged = Staged::File(member, path.clone());
         self.cache.stage(id, &staged, OFlags::WRONLY).map_err(DataError::io(id, path))
     }
@@ -359,7 +380,8 @@ impl Node {
         placed.map_err(DataError::io(id, &file.name))
     }
 
-    /// Checked files of a rebuilt member get their places; links and directories of the dataset are made too.
+    /// Checked files of a rebuilt member get their places; links and directories of the dataset are
+    /// made too.
     pub(super) fn place_files(
         &self,
         dataset: &Dataset,
@@ -373,7 +395,7 @@ impl Node {
                 .put_in_place(id, &Staged::File(member, entry.path.clone()), home.as_fd(), &entry.path)
                 .map_err(DataError::io(id, &entry.path))?;
         }
-        let Some(catalog) = &dataset.catalog else { return Ok(()) };
+        let Some(catalog) = dataset.life.catalog() else { return Ok(()) };
         make_others(home, &catalog.catalog().entries).map_err(DataError::io(id, member))
     }
 
@@ -399,7 +421,7 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
     }
     let mut files = part.files.clone();
     for ((entry, copy), &crc) in files.iter_mut().zip(crcs) {
-        let carried = part.carried.contains_key(&entry.path);
+        let carried = part.carried.contains(&entry.path);
         // One that is there before, of a file that was not carried on, is a log's.
         let known = part.crcs_known || part.recorded || carried || copy.crc != 0;
         if known && copy.crc != crc {
@@ -432,8 +454,8 @@ pub(super) fn settle_file(
     rustix::fs::fdatasync(fd).map_err(|errno| failed()(errno.into()))
 }
 
-/// Makes the directories and links of `entries` that are missing below `home`. Attributes of directories are set last,
-/// the deepest first: making something in one changes its times.
+/// Makes the directories and links of `entries` that are missing below `home`. Attributes of
+/// directories are set last, the deepest first: making something in one changes its times.
 pub(super) fn make_others(home: &OwnedFd, entries: &[Entry]) -> io::Result<()> {
     for entry in entries {
         match &entry.kind {

@@ -1,24 +1,26 @@
 //! The daemon of one node: its two halves and the loop that ties them to the coordinator.
 //!
-//! The mounted tree (what programs see) is one half, the node (datasets, filemap, coordinator) the other; they meet in
-//! [`boundary`]. This module is the node. In reading order:
+//! The mounted tree (what programs see) is one half, the node (datasets, filemap, coordinator) the
+//! other; they meet in [`boundary`]. This module is the node. In reading order:
 //!
-//! * [`node`]: [`Node`] and its life; `service`: coordinators and tools that connect; `commands` hands each command to the thread that carries it out.
-//! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and `filemap` are its forms,
-//!   `journal` the cheap record of new files, `cache` where bytes are.
-//! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze, commit, drop;
-//!   `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what stays open meanwhile;
-//!   `links`: files of several names.
-//! * `members`: coordinators' workers read and write through descriptors that are opened here; `copies`: sealed files
-//!   that are brought here to be read.
-//! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn; `changes` tells what they
-//!   did, `listing` what is in a directory.
+//! * [`node`]: [`Node`] and its life; `service`: coordinators and tools that connect; `commands`
+//!   hands each command to the thread that carries it out.
+//! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and
+//!   `filemap` are its forms, `journal` the cheap record of new files, `cache` where bytes are.
+//! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze,
+//!   commit, drop; `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what
+//!   stays open meanwhile; `links`: files of several names.
+//! * `members`: coordinators' workers read and write through descriptors that are opened here;
+//!   `copies`: sealed files that are brought here to be read.
+//! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn;
+//!   `changes` tells what they did, `listing` what is in a directory.
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
 //! * `checkpoint_path`: the job's, where it is not the mount's.
-//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing; `scavenge`: saving when a job
-//!   has ended without coordinators.
-//! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of the lead.
+//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing;
+//!   `scavenge`: saving when a job has ended without coordinators.
+//! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of
+//!   the lead.
 
 pub mod boundary;
 pub mod catalog_file;
@@ -44,6 +46,7 @@ mod listing;
 mod logs;
 mod loose;
 mod loose_store;
+mod losses;
 mod members;
 mod priority;
 mod promise;

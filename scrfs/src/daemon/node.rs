@@ -1,4 +1,5 @@
-//! The node: starts from what is on storage, takes coordinators, gives each command to the thread that does it.
+//! The node: starts from what is on storage, takes coordinators, gives each command to the thread
+//! that does it.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -8,13 +9,13 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::checkpoint_path::Chosen;
 use crate::control::HeldState;
 use crate::control::server::{Heard, Server, Service};
+use crate::dataset::lifecycle::Step;
 use crate::ids::{Epoch, RequestId};
 use crate::lane::Lane;
+use crate::lock::{Condvar, Mutex, Rank};
 use crate::store::{Store, StoreError};
 use crate::stores::{PRIMARY, Stores};
 
@@ -31,7 +32,7 @@ use super::loose_store::LooseStore;
 use super::priority::Priority;
 use super::reserve::KeptBack;
 use super::rounds::Rounds;
-use super::state::{Home, Origin, State};
+use super::state::{Origin, State};
 use super::stores::CacheStore;
 use super::waiting::Waiting;
 
@@ -66,8 +67,8 @@ pub struct NodeConfig {
     pub stores: Vec<CacheStore>,
     /// Called for [`Ask::Stop`](crate::control::Ask::Stop): unmount and end. Must not block.
     pub on_stop: Arc<dyn Fn() + Send + Sync>,
-    /// Called when another worker is to take over, which serves by another checkpoint path; false where nobody can start
-    /// one. Must not block.
+    /// Called when another worker is to take over, which serves by another checkpoint path; false
+    /// where nobody can start one. Must not block.
     pub on_reload: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -115,12 +116,11 @@ pub struct Node {
     pub(super) cache: Arc<Cache>,
     pub(super) bound: Bound,
     pub(super) arriving: Arriving,
-    /// Lock order: `rounds`, `generations`, `disk`, `journal`, `state`; none is taken while a later one is held.
+    /// These locks have a [`Rank`].
     pub(super) disk: Mutex<Disk>,
     pub(super) rounds: Mutex<Rounds>,
     pub(super) generations: Mutex<Generations>,
     pub(super) journal: Mutex<Journal>,
-    /// Before the locks of the tree, with no other of these held.
     pub(super) loose: Mutex<Loose>,
     pub(super) state: Mutex<State>,
     /// Something began to wait, or what waits has to be looked at anew.
@@ -140,8 +140,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts from what is in the directories, listens on the socket. Datasets whose seal is in doubt are frozen again,
-    /// complete ones are listed in `tree` as before.
+    /// Starts from what is in the directories, listens on the socket. Datasets whose seal is in
+    /// doubt are frozen again, complete ones are listed in `tree` as before.
     pub fn start(config: NodeConfig, tree: Arc<dyn MountedTree>) -> Result<Arc<Self>, NodeError> {
         make_directory(&config.control_directory, 0o711)?;
         for place in config.in_use.places() {
@@ -225,8 +225,7 @@ impl Node {
             askers: super::eyes::Askers::default(),
             shortage: super::room::Shortage::default(),
             late: super::late::Late::default(),
-            unsaved: Vec::new(),
-            saved: None,
+            losses: super::losses::Losses::default(),
             stopping: false,
         };
         let lane = |name| Lane::start(name).map_err(NodeError::Start);
@@ -246,14 +245,14 @@ impl Node {
             cache,
             bound: Bound::new(limit),
             arriving: Arriving::default(),
-            disk: Mutex::new(disk),
-            rounds: Mutex::new(rounds),
-            generations: Mutex::default(),
-            journal: Mutex::new(journal),
-            loose: Mutex::new(loose),
-            state: Mutex::new(state),
-            wake: Condvar::new(),
-            thawed: Condvar::new(),
+            disk: Mutex::new(Rank::Disk, disk),
+            rounds: Mutex::new(Rank::Rounds, rounds),
+            generations: Mutex::new(Rank::Generations, Generations::default()),
+            journal: Mutex::new(Rank::Journal, journal),
+            loose: Mutex::new(Rank::Loose, loose),
+            state: Mutex::new(Rank::State, state),
+            wake: Condvar::default(),
+            thawed: Condvar::default(),
             events,
             kept_back,
             priority: Priority::default(),
@@ -261,8 +260,8 @@ impl Node {
             me: me.clone(),
             origin: random(),
             serial: AtomicU64::new(1),
-            server: Mutex::new(None),
-            watcher: Mutex::new(None),
+            server: Mutex::leaf(None),
+            watcher: Mutex::leaf(None),
         }))
     }
 
@@ -292,21 +291,13 @@ impl Node {
             let mut frozen: Vec<Vec<u8>> = state.table.background.keys().cloned().collect();
             let (mut listed, mut going) = (Vec::new(), Vec::new());
             for dataset in state.table.datasets.values_mut() {
-                // Moving between the two is two steps; files aside are the truth.
-                match (dataset.home, self.cache.is_aside(dataset.id)) {
-                    (Home::Tree, true) => dataset.home = Home::Aside,
-                    // Its next generation had not quite begun.
-                    (Home::Under, false) => dataset.home = Home::Tree,
-                    _ => {}
-                }
-                match (dataset.going, dataset.home, &dataset.catalog) {
-                    (true, _, _) => going.push(dataset.id),
-                    (false, Home::Tree | Home::Under, Some(_)) => {
-                        dataset.listed = true;
-                        listed.push(dataset.id);
-                    }
-                    (false, Home::Tree | Home::Under, None) => frozen.push(dataset.name.clone()),
-                    (false, Home::Aside, _) => {}
+                dataset.life = dataset.life.found(self.cache.is_aside(dataset.id));
+                if dataset.life.is_leaving() {
+                    going.push(dataset.id);
+                } else if dataset.step(&Step::Listed).is_ok() {
+                    listed.push(dataset.id);
+                } else if dataset.life.has_name() {
+                    frozen.push(dataset.name.clone());
                 }
             }
             (frozen, listed, going)
@@ -329,14 +320,15 @@ impl Node {
     fn settle_all(&self) {
         let datasets: Vec<_> = self.state.lock().table.datasets.values().cloned().collect();
         for dataset in datasets {
-            let entries = dataset.catalog.as_ref().map_or(&[][..], |index| &index.catalog().entries);
+            let entries = dataset.life.catalog().map_or(&[][..], |index| &index.catalog().entries);
             if let Err(error) = self.cache.settle(dataset.id, &dataset.name, entries) {
                 self.events.error(Some(dataset.id), &format!("its own directory cannot be made: {error}"));
             }
         }
     }
 
-    /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their work is done.
+    /// Closes the socket and all links, answers all who wait (EIO), and ends the threads once their
+    /// work is done.
     pub fn stop(&self) {
         self.priority.detached();
         let (attached, waiters) = {
@@ -400,9 +392,9 @@ impl Node {
                 dataset.rebuilding.clear();
                 dataset.parts.retain(|_, part| part.recorded || part.origin == Origin::Here);
             }
-            table
-                .datasets
-                .retain(|_, dataset| dataset.catalog.is_some() || dataset.going || !dataset.parts.is_empty());
+            table.datasets.retain(|_, dataset| {
+                dataset.life.is_complete() || dataset.life.is_leaving() || !dataset.parts.is_empty()
+            });
         });
         if let Err(error) = unfinished {
             self.events.error(None, &format!("unfinished members could not be forgotten: {error}"));

@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::control::server::Peer;
 use crate::control::{Command, DataRequest};
 use crate::ids::DatasetId;
+use crate::lock::Mutex;
 use crate::priority::budget::Budget;
 use crate::priority::threads::Threads;
 use crate::priority::{LINGER, Wait, due};
@@ -16,7 +15,8 @@ use super::node::Node;
 use super::state::State;
 use super::waiting::Wanted;
 
-/// Of this node's processes. Its lock is taken last, and nothing is waited for under it save system calls.
+/// Of this node's processes. Its lock is taken last, and nothing is waited for under it save system
+/// calls.
 #[derive(Default)]
 pub(super) struct Priority(Mutex<Inner>);
 
@@ -141,7 +141,8 @@ impl Priority {
         inner.coordinator = None;
     }
 
-    /// Somebody waits for what comes next; true when that is news, and what is raised has to be given back some time.
+    /// Somebody waits for what comes next; true when that is news, and what is raised has to be
+    /// given back some time.
     fn hurry(&self, now: Instant) -> bool {
         let mut inner = self.0.lock();
         if !inner.able {
@@ -177,8 +178,8 @@ impl Priority {
 }
 
 impl Node {
-    /// A program waits for what comes next, here or elsewhere. Not to be called with the state's lock held: it makes some
-    /// system calls for each thread, once until it is given back.
+    /// A program waits for what comes next, here or elsewhere. Not to be called with the state's
+    /// lock held: it makes some system calls for each thread, once until it is given back.
     pub(super) fn hurry(&self) {
         if self.priority.hurry(Instant::now()) {
             // The watching thread gives it back.
@@ -187,7 +188,8 @@ impl Node {
         self.tell_priority();
     }
 
-    /// Says what there is to be said of it, once for each coordinator. Not with the state's lock held.
+    /// Says what there is to be said of it, once for each coordinator. Not with the state's lock
+    /// held.
     pub(super) fn tell_priority(&self) {
         let Some(text) = self.priority.news() else { return };
         if rustix::process::geteuid().is_root() {
@@ -198,8 +200,8 @@ impl Node {
         }
     }
 
-    /// A worker of the coordinator asks for something: its threads are new. Programs wait for files that come from other
-    /// nodes, or go there, and for the encoding that makes progress.
+    /// A worker of the coordinator asks for something: its threads are new. Programs wait for files
+    /// that come from other nodes, or go there, and for the encoding that makes progress.
     pub(super) fn attend(&self, request: &DataRequest) {
         let waited = is_asked_for(request, &self.state.lock());
         if waited {

@@ -1,5 +1,5 @@
-//! When all nodes are frozen: markers that wait for no more are answered, and what is to be sealed stays as it is, whatever
-//! dies, until it is sealed or given up.
+//! When all nodes are frozen: markers that wait for no more are answered, and what is to be sealed
+//! stays as it is, whatever dies, until it is sealed or given up.
 //!
 //! Fault point: `seal.promised`.
 
@@ -20,8 +20,9 @@ pub(super) enum Settling {
 }
 
 impl Node {
-    /// All nodes are frozen: markers that wait for no more than this are answered. Each node had recorded that it keeps
-    /// the dataset as it is, whatever dies, before it said that it is frozen. In the records' thread.
+    /// All nodes are frozen: markers that wait for no more than this are answered. Each node had
+    /// recorded that it keeps the dataset as it is, whatever dies, before it said that it is
+    /// frozen. In the records' thread.
     pub(super) fn all_frozen(&self, id: DatasetId) {
         let (name, background) = {
             let state = self.state.lock();

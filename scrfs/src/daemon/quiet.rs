@@ -1,12 +1,12 @@
-//! A dataset is quiet when nobody can write its files any more, save at the end of those that programs hold open for append
-//! only (DESIGN 4.5).
+//! A dataset is quiet when nobody can write its files any more, save at the end of those that
+//! programs hold open for append only (DESIGN 4.5).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
+use crate::control::Reason;
+use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
 use crate::transfer::Monitor;
 
@@ -17,8 +17,8 @@ use super::seal::GIVEN_UP;
 
 /// How often leases are looked at while somebody writes who has no handle whose release would tell.
 const LEASE_TICK: Duration = Duration::from_millis(20);
-/// A release reaches the daemon a little after its close(2) has returned: a writer who must not be waited for may still
-/// seem to be one for that long.
+/// A release reaches the daemon a little after its close(2) has returned: a writer who must not be
+/// waited for may still seem to be one for that long.
 const RELEASE_GRACE: Duration = Duration::from_millis(250);
 
 /// Wakes a freezing thread.
@@ -37,27 +37,27 @@ impl Bell {
     fn wait(&self, at_most: Duration) {
         let mut rung = self.rung.lock();
         if !*rung {
-            let _ = self.wake.wait_for(&mut rung, at_most);
+            self.wake.wait_for(&mut rung, at_most);
         }
         *rung = false;
     }
 }
 
 impl Node {
-    /// Waits until no writable descriptor or mapping is left but of files to which all writers append: those are told.
-    /// Else says who has one.
+    /// Waits until no writable descriptor or mapping is left but of files to which all writers
+    /// append: those are told. Else says who has one.
     pub(super) fn wait_quiet(
         &self,
         name: &[u8],
         cancelled: &Monitor,
         bell: &Arc<Bell>,
-    ) -> Result<BTreeSet<RelPath>, String> {
+    ) -> Result<BTreeSet<RelPath>, Reason> {
         let ring = Arc::clone(bell);
         self.tree.on_release(name, Arc::new(move || ring.ring()));
         let begun = Instant::now();
         let timeout = self.state.lock().seal_timeout();
         loop {
-            let writers = self.tree.writers(name).map_err(|error| error.to_string())?;
+            let writers = self.tree.writers(name)?;
             let waited = begun.elapsed();
             let closing = writers.iter().any(|writer| writer.closing) && waited < RELEASE_GRACE.min(timeout);
             let (logs, writers) = apart(writers);
@@ -72,11 +72,12 @@ impl Node {
                 return Err(format!(
                     "{} is still open for writing by the process that set the marker, or one that it descends from",
                     shown(writer)
-                ));
+                )
+                .into());
             }
             if waited >= timeout {
                 let names: Vec<_> = writers.iter().take(8).map(shown).collect();
-                return Err(format!("still open for writing after {timeout:?}: {}", names.join(", ")));
+                return Err(format!("still open for writing after {timeout:?}: {}", names.join(", ")).into());
             }
             let unseen = writers.iter().any(|writer| writer.pid == 0);
             let left = timeout.saturating_sub(waited);
@@ -88,7 +89,8 @@ impl Node {
         }
     }
 
-    /// A writer that is the process whose marker waits here, or an ancestor of it: it would wait for itself.
+    /// A writer that is the process whose marker waits here, or an ancestor of it: it would wait
+    /// for itself.
     fn own_writer<'a>(&self, name: &[u8], writers: &'a [Writer]) -> Option<&'a Writer> {
         let tids = self.state.lock().waiting.marker_callers(name);
         if tids.is_empty() {

@@ -13,7 +13,7 @@ use crate::stores::PRIMARY;
 
 use super::members::size_of;
 use super::node::Node;
-use super::state::{Dataset, Home};
+use super::state::Dataset;
 
 /// Open datasets shown; each costs a walk of its directory.
 const OPEN_MAX: usize = 16;
@@ -57,12 +57,16 @@ impl Node {
                 pid: attached.pid,
             }),
             was_attached: state.was_attached,
+            prefix: state
+                .settings
+                .as_ref()
+                .map_or(String::new(), |settings| String::from_utf8_lossy(&settings.prefix).into_owned()),
             enabled: state.settings.as_ref().is_none_or(|settings| settings.enable),
             flush_every: state.settings.as_ref().map_or(0, |settings| settings.flush_every),
             epoch: state.table.epoch.0,
             priority: self.priority_status(&state),
             datasets,
-            unsaved: state.unsaved.clone(),
+            unsaved: state.losses.list(),
             more_open,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }
@@ -76,12 +80,12 @@ impl Node {
         status.current = current == Some(dataset.id);
         let encoded = dataset.encoded.filter(|_| status.state == "encoding");
         status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress()).or(encoded);
-        if let Some(index) = &dataset.catalog {
+        if let Some(index) = dataset.life.catalog() {
             let layout = &index.catalog().layout;
-            status.scheme = layout.scheme.word().into();
+            status.scheme = layout.scheme().to_string();
             status.files = layout.members.iter().map(|place| place.files).sum();
             // Of a hidden one the catalog says where its members were, and no more.
-            if !dataset.is_hidden() {
+            if !dataset.life.is_hidden() {
                 status.hosts = layout.members.iter().map(|place| place.host.clone()).collect();
                 status.hosts.dedup();
                 status.survives = survives(layout, dataset.flushed);
@@ -100,7 +104,7 @@ impl Node {
     fn changed_datasets(&self) -> HashMap<DatasetId, Changed> {
         let open: Vec<Dataset> = {
             let state = self.state.lock();
-            state.present().filter(|dataset| dataset.home == Home::Under).cloned().collect()
+            state.present().filter(|dataset| dataset.life.is_overwritten()).cloned().collect()
         };
         open.iter().filter_map(|dataset| Some((dataset.id, self.changed(dataset)?))).collect()
     }
@@ -123,7 +127,8 @@ impl Node {
         Some(Changed { since_us, files: files.len() as u64, bytes, removed })
     }
 
-    /// Directories that have files here and are not sealed, the first of them, and how many others there are.
+    /// Directories that have files here and are not sealed, the first of them, and how many others
+    /// there are.
     fn open_datasets(&self) -> (Vec<DatasetStatus>, u64) {
         let names = self.journal.lock().names();
         let known: Vec<Vec<u8>> = {
@@ -170,13 +175,13 @@ pub(super) fn state_word(dataset: &Dataset) -> &'static str {
     if dataset.failed.is_some() {
         return "failed";
     }
-    if dataset.is_hidden() {
+    if dataset.life.is_hidden() {
         return "hidden";
     }
     match (dataset.state(), &dataset.transfer) {
         (HeldState::Complete, Some(("flushing", _))) => "flushing",
         (HeldState::Complete, _) if dataset.flushed => "flushed",
-        (HeldState::Complete, _) => match &dataset.catalog {
+        (HeldState::Complete, _) => match dataset.life.catalog() {
             Some(index) if is_protected(&index.catalog().layout) => "protected",
             _ => SEALED,
         },

@@ -1,22 +1,24 @@
 //! Programs that wait for an answer that needs other nodes.
 //!
-//! Each waiter has a bound. One thread looks every 50 ms, only while anything waits, whether a waiter's process is about
-//! to die by a signal (then EINTR; what it asked for goes on), and whether its bound has passed. Without a coordinator
-//! the rules of DESIGN 4.4 hold: none ever attached, act locally at once; one is gone, wait for a successor; after one
-//! such wait was in vain, act locally at once until one attaches.
+//! Each waiter has a bound. One thread looks every 50 ms, only while anything waits, whether a
+//! waiter's process is about to die by a signal (then EINTR; what it asked for goes on), and
+//! whether its bound has passed. Without a coordinator the rules of DESIGN 4.4 hold: none ever
+//! attached, act locally at once; one is gone, wait for a successor; after one such wait was in
+//! vain, act locally at once until one attaches.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::{DirOp, Event, SealedFile};
 use crate::ids::{DatasetId, RequestId};
+use crate::lock::MutexGuard;
 use crate::path::RelPath;
 
 use super::boundary::{Caller, Completion, Errno, Eye, GlobalRequests, Marking};
 use super::callers;
 use super::node::{Node, never_voted};
 use super::promise::Settling;
-use super::state::{Home, State};
+use super::state::State;
 use super::waiting::{DIRECTORY_MAX, Waiter, Wanted, attached_bound};
 
 /// How often callers are looked at while any waits.
@@ -34,7 +36,8 @@ enum Way {
 }
 
 impl Node {
-    /// Puts a request into the waiting table and asks the lead; gives `done` back when there is no lead to ask.
+    /// Puts a request into the waiting table and asks the lead; gives `done` back when there is no
+    /// lead to ask.
     pub(super) fn wait_for(
         &self,
         state: &mut State,
@@ -77,16 +80,18 @@ impl Node {
         let mut state = self.state.lock();
         let State { waiting, table, .. } = &mut *state;
         let events = waiting.events(table.background.keys());
-        let overwritten =
-            table.datasets.values().filter(|dataset| dataset.home == Home::Under && dataset.listed);
+        let overwritten = table
+            .datasets
+            .values()
+            .filter(|dataset| dataset.life.is_overwritten() && dataset.life.is_listed());
         let overwritten: Vec<Event> = overwritten.map(|dataset| Event::Overwritten(dataset.id)).collect();
         for event in events.into_iter().chain(overwritten) {
             state.send_request(event);
         }
     }
 
-    /// No seal comes of the markers of `name` that have been set: they end with `errno`. What is set from now on is another
-    /// try.
+    /// No seal comes of the markers of `name` that have been set: they end with `errno`. What is
+    /// set from now on is another try.
     pub(super) fn answer_markers(&self, name: &[u8], errno: i32) {
         let waiters = {
             let mut state = self.state.lock();
@@ -99,9 +104,10 @@ impl Node {
         }
     }
 
-    /// Seal `id` of `name` is dropped here: the markers that have been set fail with it, what is set from now on is another
-    /// try. Their programs hear of it when all nodes are so far: who hears of it may take the cause away at once and set the
-    /// marker on a node that would else still count it as one of those that fail.
+    /// Seal `id` of `name` is dropped here: the markers that have been set fail with it, what is
+    /// set from now on is another try. Their programs hear of it when all nodes are so far: who
+    /// hears of it may take the cause away at once and set the marker on a node that would else
+    /// still count it as one of those that fail.
     pub(super) fn doom_markers(&self, name: &[u8], id: DatasetId) {
         let mut state = self.state.lock();
         state.waiting.doom_markers(name, id);
@@ -123,7 +129,8 @@ impl Node {
             let waiters = state.waiting.take_markers(name, Some(id));
             state.send(Event::Heard(id));
             if state.waiting.wants_marker(name) {
-                // Set after a change of what is sealed now: the lead may have taken them for those of this seal.
+                // Set after a change of what is sealed now: the lead may have taken them for those
+                // of this seal.
                 let everywhere = state.waiting.set_everywhere(name);
                 state.send_request(Event::Marker { name: name.to_vec(), everywhere });
             }
@@ -142,10 +149,10 @@ impl Node {
             let until_look = self.look_now_and_then(&mut state, &mut looked);
             let until_look = self.ease(&state).map_or(until_look, |raised| until_look.min(raised));
             if state.waiting.waiters.is_empty() && state.lost_at.is_none() {
-                let _ = self.wake.wait_for(&mut state, until_look);
+                self.wake.wait_for(&mut state, until_look);
                 continue;
             }
-            let _ = self.wake.wait_for(&mut state, TICK);
+            self.wake.wait_for(&mut state, TICK);
             let callers: Vec<_> = state
                 .waiting
                 .waiters
@@ -153,14 +160,14 @@ impl Node {
                 .filter(|waiter| waiter.caller.tid != 0)
                 .map(|waiter| (waiter.request, waiter.caller.tid))
                 .collect();
-            parking_lot::MutexGuard::unlocked(&mut state, || self.interrupt_dying(callers));
+            MutexGuard::unlocked(&mut state, || self.interrupt_dying(callers));
             let expired = self.expired(&mut state);
             let given_up = state.attached.is_none()
                 && state.lost_at.is_some_and(|lost| lost.elapsed() >= self.coordinator_wait(&state));
             if given_up {
                 state.lost_at = None;
             }
-            parking_lot::MutexGuard::unlocked(&mut state, || {
+            MutexGuard::unlocked(&mut state, || {
                 if given_up {
                     self.successor_did_not_come();
                 }
@@ -184,7 +191,7 @@ impl Node {
         let now = Instant::now();
         let busy = !state.served()
             || !state.freezing.is_empty()
-            || state.present().any(|dataset| dataset.catalog.is_none() || !dataset.settled);
+            || state.present().any(|dataset| !dataset.life.is_settled());
         let attached = state.attached.is_some();
         let mut over = Vec::new();
         for waiter in state.waiting.waiters.values_mut().filter(|waiter| waiter.deadline <= now) {
@@ -252,7 +259,7 @@ impl Node {
         let attached =
             if state.attached.is_some() { "the coordinator did not end it" } else { "no coordinator" };
         match state.by_name(name) {
-            Some(dataset) if dataset.catalog.is_some() => {
+            Some(dataset) if dataset.life.is_complete() => {
                 (Some(dataset.id), format!("{shown}: undecided, recorded as complete here ({attached})"))
             }
             Some(dataset) => (
@@ -265,13 +272,13 @@ impl Node {
         }
     }
 
-    /// The wait for a successor is over: names that a round held are free again, and seals that this node has not voted
-    /// for are dropped (nobody can have recorded them as complete).
+    /// The wait for a successor is over: names that a round held are free again, and seals that
+    /// this node has not voted for are dropped (nobody can have recorded them as complete).
     fn successor_did_not_come(&self) {
         let (dropped, background) = {
             let state = self.state.lock();
             let undecided =
-                |name: &&Vec<u8>| state.by_name(name).is_none_or(|dataset| dataset.catalog.is_some());
+                |name: &&Vec<u8>| state.by_name(name).is_none_or(|dataset| dataset.life.is_complete());
             let background: Vec<Vec<u8>> = state.table.background.keys().filter(undecided).cloned().collect();
             (never_voted(&state), background)
         };
@@ -286,7 +293,7 @@ impl Node {
             let Some(node) = me.upgrade() else { return };
             for id in dropped {
                 if node.state.lock().attached.is_none() {
-                    node.drop_seal(id, "the coordinators are gone", Settling::Given);
+                    node.drop_seal(id, &"the coordinators are gone".into(), Settling::Given);
                 }
             }
             if node.state.lock().attached.is_none() {
@@ -346,7 +353,8 @@ impl GlobalRequests for Node {
 
     fn marker(&self, name: &[u8], marking: Marking, caller: Caller, done: Completion) {
         self.hurry();
-        // Set on a sealed dataset it asks for the next generation, if any node has changed anything: the lead finds out.
+        // Set on a sealed dataset it asks for the next generation, if any node has changed
+        // anything: the lead finds out.
         let base = self.marker_base(name);
         let mut state = self.state.lock();
         if state.stopping {

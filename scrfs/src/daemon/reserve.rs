@@ -1,13 +1,12 @@
-//! What the node does with the room that is kept back for its records ([`Reserve`]): tells that it is in use, and fills
-//! it up again.
+//! What the node does with the room that is kept back for its records ([`Reserve`]): tells that it
+//! is in use, and fills it up again.
 
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
+use crate::lock::Mutex;
 use crate::store::Store;
 use crate::store::reserve::{Level, Reserve, Use};
 
@@ -117,10 +116,11 @@ impl Node {
     pub(super) fn look_at_reserve(&self) {
         let Some(reserve) = self.kept_back.reserve() else { return };
         // Before it is whole again, else nobody would hear of it.
-        let before = self.kept_back.told.lock().look(reserve.level(), Instant::now());
+        let level = reserve.level();
+        let before = self.kept_back.told.lock().look(level, Instant::now());
         reserve.refill();
-        let Level { held, wanted, inodes, inodes_wanted } = reserve.level();
-        let after = self.kept_back.told.lock().look(reserve.level(), Instant::now());
+        let level @ Level { held, wanted, inodes, inodes_wanted } = reserve.level();
+        let after = self.kept_back.told.lock().look(level, Instant::now());
         let at = reserve.path().display();
         match before.or(after) {
             None => return,

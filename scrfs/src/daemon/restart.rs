@@ -1,11 +1,12 @@
 //! What a start of the coordinators asks for: the inventory, catalogs, and presenting datasets.
 //!
-//! Fault points: `present.begun`, `present.aside`, `present.listed`.
+//! Fault points: `present.begun`, `present.aside`, `present.back`, `present.listed`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::control::{Event, HeldDataset, HeldState, Inventory};
+use crate::control::{Event, HeldDataset, HeldState, Inventory, Reason};
+use crate::dataset::lifecycle::Step;
 use crate::faults;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
@@ -14,7 +15,7 @@ use crate::store::beneath;
 
 use super::members::{file_name, make_others, size_of};
 use super::node::Node;
-use super::state::{Dataset, Home, Origin, Part};
+use super::state::{Dataset, Origin, Part};
 
 /// Names whose files that are not sealed are told one by one.
 const UNSEALED_TOLD: usize = 16;
@@ -52,19 +53,19 @@ impl Node {
         let members = dataset
             .parts
             .iter()
-            .filter(|(_, part)| part.recorded || (part.origin == Origin::Here && dataset.catalog.is_none()))
+            .filter(|(_, part)| part.recorded || (part.origin == Origin::Here && !dataset.life.is_complete()))
             .filter(|(_, part)| whole(part))
             .map(|(member, _)| *member)
             .collect();
         HeldDataset {
             id: dataset.id,
             epoch: dataset.epoch,
-            revision: dataset.catalog.as_ref().map_or(0, |index| index.catalog().revision),
+            revision: dataset.life.catalog().map_or(0, |index| index.catalog().revision),
             name: dataset.name.clone(),
             state: dataset.state(),
             members,
             flushed: dataset.flushed,
-            listed: dataset.listed,
+            listed: dataset.life.is_listed(),
             failed: dataset.failed.is_some(),
         }
     }
@@ -96,12 +97,18 @@ impl Node {
 
     pub(super) fn send_catalog(&self, id: DatasetId) {
         let state = self.state.lock();
-        let index = state.table.datasets.get(&id).filter(|d| !d.going).and_then(|d| d.catalog.clone());
+        let index = state
+            .table
+            .datasets
+            .get(&id)
+            .filter(|d| !d.life.is_leaving())
+            .and_then(|d| d.life.catalog().cloned());
         let catalog = index.map(|index| Box::new(index.catalog().clone()));
         state.send(Event::Catalog { id, catalog });
     }
 
-    /// Lists exactly `datasets`; everything else in the checkpoint path goes. In the records' thread.
+    /// Lists exactly `datasets`; everything else in the checkpoint path goes. In the records'
+    /// thread.
     pub(super) fn present(&self, datasets: &[DatasetId]) {
         let result = self.try_present(datasets);
         match &result {
@@ -122,15 +129,16 @@ impl Node {
         names.join(", ")
     }
 
-    fn try_present(&self, wanted: &[DatasetId]) -> Result<(), String> {
-        faults::hit("present.begun").map_err(|error| error.to_string())?;
+    fn try_present(&self, wanted: &[DatasetId]) -> Result<(), Reason> {
+        faults::hit("present.begun")?;
         let background: Vec<Vec<u8>> = self.state.lock().table.background.keys().cloned().collect();
         self.give_up_background(&background, "the job was started again");
+        self.find_files()?;
         let held: Vec<Dataset> = self.state.lock().present().cloned().collect();
         let keep = self.tell_unsealed();
         for id in wanted {
-            if !held.iter().any(|dataset| dataset.id == *id && dataset.catalog.is_some()) {
-                return Err(format!("dataset {id} is not complete here"));
+            if !held.iter().any(|dataset| dataset.id == *id && dataset.life.is_complete()) {
+                return Err(format!("dataset {id} is not complete here").into());
             }
         }
         for dataset in &held {
@@ -141,29 +149,46 @@ impl Node {
                 _ => self.forget_seal(dataset)?,
             }
         }
-        // No program runs: what they changed in sealed datasets is given up, and the tree has no part of these.
-        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Under) {
+        // No program runs: what they changed in sealed datasets is given up, and the tree has no
+        // part of these.
+        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.life.is_overwritten()) {
             self.hide(dataset)?;
         }
         // Those in the tree already must be known to it before everything else there goes.
-        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home == Home::Tree) {
-            // As it was sealed: what programs hid of it, and the modes that they gave it here, are given up too.
-            if dataset.listed {
+        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.life.is_in_tree()) {
+            // As it was sealed: what programs hid of it, and the modes that they gave it here, are
+            // given up too.
+            if dataset.life.is_listed() {
                 self.tree.unlisted(dataset.id);
             }
             self.show(dataset)?;
         }
-        faults::hit("present.aside").map_err(|error| error.to_string())?;
-        self.tree.remove_junk(keep.as_deref()).map_err(|error| format!("junk cannot be removed: {error}"))?;
+        faults::hit("present.aside")?;
+        self.tree
+            .remove_junk(keep.as_deref())
+            .map_err(|error| Reason::from(error).on("junk cannot be removed"))?;
         self.journal
             .lock()
             .forget(&RelPath::root())
-            .map_err(|error| format!("the filemap's journal: {error}"))?;
-        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.home != Home::Tree) {
+            .map_err(|error| Reason::from(error).on("the filemap's journal"))?;
+        for dataset in held.iter().filter(|d| wanted.contains(&d.id) && !d.life.is_in_tree()) {
             self.show(dataset)?;
         }
         self.show_loose()?;
-        faults::hit("present.listed").map_err(|error| error.to_string())
+        faults::hit("present.listed").map_err(Reason::from)
+    }
+
+    /// Where files are after a try to present them that failed in the middle: else the next try
+    /// would take what is at a dataset's name for its sealed files.
+    fn find_files(&self) -> Result<(), Reason> {
+        let held: Vec<Dataset> = self.state.lock().present().cloned().collect();
+        for dataset in held {
+            let aside = self.cache.is_aside(dataset.id);
+            if dataset.life.found(aside).files() != dataset.life.files() {
+                self.step(dataset.id, &Step::Found { aside })?;
+            }
+        }
+        Ok(())
     }
 
     /// What is not sealed goes now, or is put aside under the label that is given: says what it is.
@@ -189,7 +214,8 @@ impl Node {
         keep
     }
 
-    /// Names in the checkpoint path below which files were made or changed since they were sealed, and how many.
+    /// Names in the checkpoint path below which files were made or changed since they were sealed,
+    /// and how many.
     fn unsealed(&self) -> Vec<(Vec<u8>, usize, u64)> {
         let names = self.journal.lock().names();
         let mut found = Vec::new();
@@ -206,63 +232,56 @@ impl Node {
     }
 
     /// Takes a complete dataset out of the mount; its bytes stay.
-    fn hide(&self, dataset: &Dataset) -> Result<(), String> {
+    fn hide(&self, dataset: &Dataset) -> Result<(), Reason> {
         let id = dataset.id;
-        if dataset.home == Home::Tree {
-            if dataset.listed {
+        if dataset.life.is_in_tree() {
+            if dataset.life.is_listed() {
                 self.tree.unlisted(id);
             } else {
                 self.tree.thaw(&dataset.name);
             }
             self.cache
                 .put_aside(id, &dataset.name)
-                .map_err(|error| format!("dataset {id} cannot be put aside: {error}"))?;
+                .map_err(|error| Reason::from(error).on(format_args!("dataset {id} cannot be put aside")))?;
         }
-        if dataset.home == Home::Under {
+        if dataset.life.is_overwritten() {
             self.tree.unlisted(id);
             self.forget_generation(id);
         }
-        self.set_home(id, Home::Aside, false)
+        let hidden = self.step(id, &Step::Hidden);
+        // One that is being evicted by now is out of the mount too.
+        let leaves = self.state.lock().table.datasets.get(&id).is_none_or(|now| now.life.is_leaving());
+        if leaves { Ok(()) } else { hidden }
     }
 
     /// Puts a complete dataset into the mount, with all its directories and links.
-    fn show(&self, dataset: &Dataset) -> Result<(), String> {
+    fn show(&self, dataset: &Dataset) -> Result<(), Reason> {
         let id = dataset.id;
-        let Some(catalog) = &dataset.catalog else { return Ok(()) };
+        let Some(catalog) = dataset.life.catalog() else { return Ok(()) };
         let failed = |error: std::io::Error| format!("dataset {id} cannot be put in place: {error}");
-        if dataset.home != Home::Tree {
+        if !dataset.life.is_in_tree() {
             // Recorded first: a home in the tree with files aside is put right at start.
-            self.set_home(id, Home::Tree, false)?;
+            self.step(id, &Step::PutBack)?;
+            faults::hit("present.back").map_err(failed)?;
             self.cache.put_back(id, &dataset.name).map_err(failed)?;
-            let mut here = dataset.clone();
-            here.home = Home::Tree;
+            let here = self.dataset(id)?;
             let home = self.cache.home(&here, self.tree.as_ref()).map_err(failed)?;
             make_others(&home, &catalog.catalog().entries).map_err(failed)?;
         }
         self.tree.sealed(Arc::clone(catalog));
-        self.set_home(id, Home::Tree, true)
+        self.step(id, &Step::Presented)
     }
 
-    fn set_home(&self, id: DatasetId, home: Home, listed: bool) -> Result<(), String> {
-        let changed = self.disk.lock().change(&self.state, |table| {
-            if let Some(dataset) = table.datasets.get_mut(&id) {
-                dataset.home = home;
-                dataset.listed = listed;
-                dataset.settled = true;
-            }
-        });
-        changed.map_err(|error| error.to_string())
+    fn step(&self, id: DatasetId, step: &Step) -> Result<(), Reason> {
+        self.disk.lock().step(&self.state, id, step).map_err(Reason::from)
     }
 
-    fn forget_seal(&self, dataset: &Dataset) -> Result<(), String> {
+    fn forget_seal(&self, dataset: &Dataset) -> Result<(), Reason> {
         let id = dataset.id;
-        self.disk
-            .lock()
-            .change(&self.state, |table| drop(table.datasets.remove(&id)))
-            .map_err(|error| error.to_string())?;
-        if dataset.home == Home::Tree {
+        self.disk.lock().change(&self.state, |table| drop(table.datasets.remove(&id)))?;
+        if dataset.life.is_in_tree() {
             self.tree.thaw(&dataset.name);
         }
-        self.cache.remove_own(id).map_err(|error| format!("dataset {id}: {error}"))
+        self.cache.remove_own(id).map_err(|error| Reason::from(error).on(format_args!("dataset {id}")))
     }
 }

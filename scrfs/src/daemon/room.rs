@@ -1,16 +1,16 @@
 //! Room for what programs write next (DESIGN 5).
 //!
-//! With passthrough the kernel itself tells a program that the cache is full, at once, and the daemon hears nothing of it.
-//! So room is looked at before: when a dataset begins, and every second. If it is short, the lead is told, which lets the
-//! oldest dataset go that may go. After each removal it is looked at again.
+//! With passthrough the kernel itself tells a program that the cache is full, at once, and the
+//! daemon hears nothing of it. So room is looked at before: when a dataset begins, and every
+//! second. If it is short, the lead is told, which lets the oldest dataset go that may go. After
+//! each removal it is looked at again.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
-
 use crate::control::{Event, HeldState};
 use crate::ids::DatasetId;
+use crate::lock::MutexGuard;
 use crate::path::RelPath;
 use crate::stores::PRIMARY;
 
@@ -50,7 +50,8 @@ pub(super) struct Shortage {
     name: Vec<u8>,
     /// Where.
     store: usize,
-    /// What might have gone then, and was it on the PFS: as long as that is the same, asking again is of no use.
+    /// What might have gone then, and was it on the PFS: as long as that is the same, asking again
+    /// is of no use.
     asked_with: Vec<(DatasetId, bool)>,
     asked_at: Option<Instant>,
 }
@@ -69,7 +70,8 @@ impl State {
 }
 
 impl Node {
-    /// For a thread that waits for other things with `state`: looks if it is time, and says when it will be next.
+    /// For a thread that waits for other things with `state`: looks if it is time, and says when it
+    /// will be next.
     pub(super) fn look_now_and_then(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -94,7 +96,8 @@ impl Node {
         LOOK
     }
 
-    /// A name has no entry in the filemap's journal. That there is no room its program is told, and nobody else.
+    /// A name has no entry in the filemap's journal. That there is no room its program is told, and
+    /// nobody else.
     pub(super) fn not_entered(&self, path: &RelPath, error: &std::io::Error) -> Errno {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         if !matches!(errno, libc::ENOSPC | libc::EDQUOT) {
@@ -121,8 +124,8 @@ impl Node {
         asked.elapsed() < PATIENCE
     }
 
-    /// The store whose room counts: where something begins, or was short of room; else of those that are written to the one
-    /// with least, or the one that is next.
+    /// The store whose room counts: where something begins, or was short of room; else of those
+    /// that are written to the one with least, or the one that is next.
     pub(super) fn store_in_need(&self, moment: Moment) -> usize {
         if self.cache.is_one() {
             return PRIMARY;
@@ -180,7 +183,8 @@ impl Node {
         if !state.may_be_short() {
             return;
         }
-        let newest = state.current_now().and_then(|id| state.table.datasets.get(&id)?.catalog.clone());
+        let newest =
+            state.current_now().and_then(|id| state.table.datasets.get(&id)?.life.catalog().cloned());
         let whole = newest.map_or(0, |index| index.catalog().layout.bytes_on(&self.config.host));
         let (wanted, begins) = match moment {
             Moment::Begin(_) => (whole, true),

@@ -1,8 +1,8 @@
 //! Directory operations in rounds: vote and hold, apply, finish (`docs/protocol.md`).
 //!
-//! What is about to be applied is written to a small log first, so that a restarted worker still tells the next lead of
-//! operations that other nodes may not have applied. The log is not synced: it is for the death of the process; after a
-//! power loss the directories are united anyway.
+//! What is about to be applied is written to a small log first, so that a restarted worker still
+//! tells the next lead of operations that other nodes may not have applied. The log is not synced:
+//! it is for the death of the process; after a power loss the directories are united anyway.
 //!
 //! Fault points: `round.prepared`, `round.recorded`, `round.applied`.
 
@@ -44,7 +44,8 @@ pub(super) struct Rounds {
     held: Option<Held>,
     /// Applied here and not known to be applied everywhere.
     unfinished: BTreeMap<RequestId, DirOp>,
-    /// Of these, what a program here waited for when it was applied: nothing else tells the kernel of it.
+    /// Of these, what a program here waited for when it was applied: nothing else tells the kernel
+    /// of it.
     asked: BTreeSet<RequestId>,
     log: Log<Record>,
 }
@@ -90,7 +91,8 @@ impl Rounds {
 impl Node {
     pub(super) fn dir_prepare(&self, round: u64, ops: Vec<(RequestId, DirOp)>) {
         let mut rounds = self.rounds.lock();
-        // A lead prepares the next round only when the former is applied: what is still held is another lead's.
+        // A lead prepares the next round only when the former is applied: what is still held is
+        // another lead's.
         self.release(&mut rounds);
         let votes: Vec<i32> = ops.iter().map(|(_, op)| self.vote(op).err().unwrap_or(0)).collect();
         rounds.held = Some(Held { round, ops, votes: votes.clone() });
@@ -127,10 +129,15 @@ impl Node {
                 Some(dataset) if dataset.state() != HeldState::Complete => Err(libc::EBUSY),
                 _ => Ok(()),
             },
-            // Records name datasets by their directory.
+            // Records name datasets by their directory, and files by where they were sealed.
             DirOp::Rename { from, to, exchange, .. } => {
                 let sealed_target = *exchange && top(to).is_some();
-                if top(from).is_some() || sealed_target { Err(libc::EXDEV) } else { Ok(()) }
+                let below = |path: &RelPath| {
+                    let inside = path.split_first().filter(|(_, inner)| !inner.is_root());
+                    inside.is_some_and(|(name, _)| state.base(name).is_some())
+                };
+                let sealed = top(from).is_some() || sealed_target || below(from) || below(to);
+                if sealed { Err(libc::EXDEV) } else { Ok(()) }
             }
         }
     }
@@ -177,8 +184,8 @@ impl Node {
         self.apply(op, asked)
     }
 
-    /// Applies an operation whose names are held, with all that follows on this node. `asked`: a program here waits for
-    /// it.
+    /// Applies an operation whose names are held, with all that follows on this node. `asked`: a
+    /// program here waits for it.
     fn apply(&self, op: &DirOp, asked: bool) -> i32 {
         let inside = self.operates_in(op);
         // What is brought to a sealed dataset meanwhile finds its place before, or after.
@@ -189,7 +196,6 @@ impl Node {
             return error.raw_os_error().unwrap_or(libc::EIO);
         }
         let applied = if asked { self.tree.apply_asked(op) } else { self.tree.apply(op) };
-        let noted = inside.map_or(Ok(()), |id| self.note_done(id, op, applied.is_ok()));
         if let Err(errno) = applied {
             self.events.error(None, &format!("{op:?} was decided but failed here: {errno}"));
             return errno.0;
@@ -203,7 +209,6 @@ impl Node {
                 }
                 Ok(())
             }
-            DirOp::Rename { .. } if inside.is_some() => noted,
             DirOp::Rename { from, to, exchange: true, .. } => self.journal.lock().exchanged(from, to),
             DirOp::Rename { from, to, .. } => self.journal.lock().renamed(from, to),
             DirOp::Remove { path } => {
@@ -224,12 +229,13 @@ impl Node {
         if !rest.is_root() {
             return None;
         }
-        self.state.lock().by_name(name).filter(|dataset| dataset.catalog.is_some()).map(|dataset| dataset.id)
+        self.state.lock().by_name(name).filter(|dataset| dataset.life.is_complete()).map(|dataset| dataset.id)
     }
 
     pub(super) fn dir_replay(&self, round: u64, ops: &[(RequestId, DirOp)]) {
         let mut rounds = self.rounds.lock();
-        // Names held for the former lead: those decided are in `ops`, the others were never decided.
+        // Names held for the former lead: those decided are in `ops`, the others were never
+        // decided.
         self.release(&mut rounds);
         let results = ops.iter().map(|(request, op)| self.replay(&mut rounds, *request, op)).collect();
         drop(rounds);
@@ -309,8 +315,8 @@ impl Node {
         }
     }
 
-    /// Does it on this node alone, in its own thread: the caller may hold the tree's locks. `request` may have
-    /// waited for a lead before.
+    /// Does it on this node alone, in its own thread: the caller may hold the tree's locks.
+    /// `request` may have waited for a lead before.
     pub(super) fn act_alone(&self, op: DirOp, request: RequestId, done: Completion) {
         let me = self.me.clone();
         let answer = Answer::new(done);

@@ -1,7 +1,9 @@
-//! The job has ended without its coordinators, which would have flushed: this node saves its part of the newest dataset
-//! in the prefix ([`crate::prefix::scavenge`]), with the job user's rights, before its cache is removed.
+//! The job has ended without its coordinators, which would have flushed: this node saves its part
+//! of the newest dataset in the prefix ([`crate::prefix::scavenge`]), with the job user's rights,
+//! before its cache is removed.
 //!
-//! It works in the transfers' thread, which no program waits for; who asks is answered in time whatever the PFS does.
+//! It works in the transfers' thread, which no program waits for; who asks is answered in time
+//! whatever the PFS does.
 //!
 //! Fault points: those of a flush's files, `scavenge.copied`, `scavenge.saved`.
 
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::loose::Age;
-use crate::control::{HeldState, Named, Scavenged};
+use crate::control::{HeldState, Named, Reason, Scavenged};
 use crate::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use crate::faults;
 use crate::ids::{DatasetId, Epoch, Member};
@@ -28,7 +30,8 @@ use super::members::file_name;
 use super::node::Node;
 use super::state::{Dataset, Part, State};
 
-/// A coordinator that was killed is not gone at once: its socket is closed when its last process is.
+/// A coordinator that was killed is not gone at once: its socket is closed when its last process
+/// is.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The job's prefix, and with whose rights work is done there.
@@ -47,28 +50,31 @@ impl Place {
 }
 
 /// The datasets of which this node is to save its part, or why there are none.
-fn wanted(state: &State) -> Result<Vec<Named>, String> {
+fn wanted(state: &State) -> Result<Vec<Named>, Reason> {
     let settings = state.settings.as_ref().ok_or("no coordinator was ever here, so nothing is protected")?;
     if !settings.enable {
-        return Err("SCR_ENABLE=0: nothing is protected".to_owned());
+        return Err("SCR_ENABLE=0: nothing is protected".into());
     }
     if settings.advice.end_reserve == 0 {
-        return Err("SCRFS_END_GRACE=0: nothing is saved at the end of the job".to_owned());
+        return Err("SCRFS_END_GRACE=0: nothing is saved at the end of the job".into());
     }
     let newest = state.current_now().and_then(|id| state.table.datasets.get(&id));
     let age = |dataset: &Dataset| (dataset.epoch, dataset.id);
-    // Voted for here, and perhaps complete elsewhere.
-    let in_doubt = |dataset: &&Dataset| {
-        let newer = newest.is_none_or(|newest| age(dataset) > age(newest));
-        newer && dataset.state() == HeldState::Recorded && dataset.failed.is_none()
+    let newer = |dataset: &&Dataset| {
+        newest.is_none_or(|newest| age(dataset) > age(newest)) && dataset.failed.is_none()
     };
+    // Voted for here, and perhaps complete elsewhere.
+    let in_doubt = state.present().filter(newer).filter(|dataset| dataset.state() == HeldState::Recorded);
+    // A restart without the nodes that have the rest could not present it; they may save theirs.
+    let hidden = state.present().filter(newer).filter(|dataset| dataset.life.is_hidden() && !dataset.flushed);
+    let hidden = hidden.max_by_key(|dataset| age(dataset));
     let unsaved = newest.filter(|newest| !newest.flushed).into_iter();
     let named = |dataset: &Dataset| Named { id: dataset.id, name: dataset.name.clone() };
-    let wanted: Vec<Named> = unsaved.chain(state.present().filter(in_doubt)).map(named).collect();
+    let wanted: Vec<Named> = unsaved.chain(hidden).chain(in_doubt).map(named).collect();
     match newest {
         _ if !wanted.is_empty() => Ok(wanted),
-        Some(newest) => Err(format!("{} (dataset {}) is on the PFS", newest.shown_name(), newest.id)),
-        None => Err("no dataset is protected here".to_owned()),
+        Some(newest) => Err(format!("{} (dataset {}) is on the PFS", newest.shown_name(), newest.id).into()),
+        None => Err("no dataset is protected here".into()),
     }
 }
 
@@ -107,7 +113,7 @@ impl Node {
             });
         }
         drop(give);
-        let late = || Err(format!("not done in {} s", limit.as_secs()));
+        let late = || Err(format!("not done in {} s", limit.as_secs()).into());
         let tried = wanted.into_iter().map(|named| {
             let saved = done.recv_deadline(until).unwrap_or_else(|_| {
                 monitor.cancel();
@@ -118,7 +124,7 @@ impl Node {
         Scavenged::Tried(tried.collect())
     }
 
-    fn tell_saved(&self, id: DatasetId, saved: &Result<String, String>) {
+    fn tell_saved(&self, id: DatasetId, saved: &Result<String, Reason>) {
         match saved {
             Ok(how) => self.events.info(Some(id), how),
             Err(reason) => self.events.error(Some(id), &format!("this node's part is not saved: {reason}")),
@@ -126,14 +132,14 @@ impl Node {
     }
 
     /// Says how it stands, if this node's part is safe.
-    fn save(&self, id: DatasetId, monitor: &Monitor) -> Result<String, String> {
-        let dataset = self.dataset(id).map_err(|error| error.to_string())?;
+    fn save(&self, id: DatasetId, monitor: &Monitor) -> Result<String, Reason> {
+        let dataset = self.dataset(id)?;
+        let known = self.state.lock().identity.clone();
+        let identity = known.unwrap_or_else(|| Identity::of(self.config.job_uid, self.config.job_gid));
         let place = {
             let mut state = self.state.lock();
             let settings = state.settings.as_ref().ok_or("no coordinator was ever here")?;
             let root = settings.prefix.clone();
-            let (uid, gid) = (self.config.job_uid, self.config.job_gid);
-            let identity = state.identity.clone().unwrap_or_else(|| Identity::of(uid, gid));
             let (epoch, host) = (state.table.epoch, self.config.host.clone());
             if let Some(dataset) = state.table.datasets.get_mut(&id) {
                 dataset.transfer = Some(("scavenging", monitor.clone()));
@@ -142,27 +148,27 @@ impl Node {
         };
         let age = Age { epoch: dataset.epoch, id };
         let user = UserThread::start(&place.identity)
-            .map_err(|e| format!("the rights of user {} cannot be had: {e}", place.identity.uid))?;
+            .map_err(|e| Reason::from(e).on(format_args!("the rights of user {}", place.identity.uid)))?;
         let begin = |place: Place| move || Collection::begin(&place.prefix(), age);
         let collection = match flat(user.run(begin(place.clone())))? {
             Begun::Collect(collection) => collection,
             settled => return self.settled(id, &settled),
         };
         let path = collection.path().as_os_str().as_encoded_bytes().to_vec();
-        let pfs = PfsDirectory::of_user(user, &path).map_err(|error| error.to_string())?;
+        let pfs = PfsDirectory::of_user(user, &path)?;
         let saved =
             Saving { place: &place, collection: &collection, pfs: &pfs, monitor }.parts(self, &dataset);
         if let Err(reason) = saved {
             // Others may have published it meanwhile, from what they have saved.
-            let again = pfs.run(begin(place)).map_err(|error| error.to_string())?;
+            let again = pfs.run(begin(place))?;
             return match again {
                 Ok(settled @ (Begun::Stored | Begun::Newer(_))) => self.settled(id, &settled),
                 Ok(Begun::Collect(_)) | Err(_) => Err(reason),
             };
         }
-        faults::hit("scavenge.saved").map_err(|error| error.to_string())?;
+        faults::hit("scavenge.saved")?;
         let published = pfs.run(move || adopt(&place.prefix(), age, By::Node));
-        match published.map_err(|error| error.to_string())? {
+        match published? {
             Ok(adoption) => match adoption.outcome {
                 Outcome::Published(_) | Outcome::Stored => self.settled(id, &Begun::Stored),
                 outcome => Ok(format!("saved, and {outcome}")),
@@ -173,23 +179,26 @@ impl Node {
     }
 
     /// There is nothing more to be saved.
-    fn settled(&self, id: DatasetId, begun: &Begun) -> Result<String, String> {
+    fn settled(&self, id: DatasetId, begun: &Begun) -> Result<String, Reason> {
         match begun {
             Begun::Stored => {
-                self.mark_flushed(id);
+                self.mark_flushed(None, id);
                 Ok("saved: it is on the PFS".to_owned())
             }
             Begun::Newer(newer) => {
                 let name = String::from_utf8_lossy(&newer.name);
-                Ok(format!("not needed: {name} (dataset {}), which is newer, is on the PFS", newer.id))
+                Ok(format!(
+                    "not needed: {name} (dataset {} of epoch {}), which is newer, is on the PFS",
+                    newer.id, newer.epoch
+                ))
             }
-            Begun::Collect(_) => Err("it is not on the PFS".to_owned()),
+            Begun::Collect(_) => Err("it is not on the PFS".into()),
         }
     }
 }
 
-fn flat<T>(done: std::io::Result<Result<T, PfsError>>) -> Result<T, String> {
-    done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+fn flat<T>(done: std::io::Result<Result<T, PfsError>>) -> Result<T, Reason> {
+    Ok(done??)
 }
 
 /// What is needed to save one dataset's members.
@@ -205,14 +214,14 @@ impl Saving<'_> {
     fn there<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Collection, &Prefix) -> Result<T, PfsError> + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, Reason> {
         let (collection, place) = (self.collection.clone(), self.place.clone());
         let done = self.pfs.run(move || work(&collection, &place.prefix()));
-        done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        Ok(done??)
     }
 
-    fn parts(&self, node: &Node, dataset: &Dataset) -> Result<(), String> {
-        if let Some(index) = dataset.catalog.clone() {
+    fn parts(&self, node: &Node, dataset: &Dataset) -> Result<(), Reason> {
+        if let Some(index) = dataset.life.catalog().cloned() {
             let age = Age { epoch: dataset.epoch, id: dataset.id };
             let pointers = node.loose.lock().store.set_of(age);
             let pointers = pointers
@@ -231,40 +240,39 @@ impl Saving<'_> {
         recorded.try_for_each(|(member, part)| self.part(node, dataset, *member, part))
     }
 
-    fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), String> {
+    fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), Reason> {
         let id = dataset.id;
         let digest = digest(part.files.iter().map(|(entry, copy)| (&entry.path, copy)));
         if self.there(move |collection, _| collection.has(member, digest))? {
             return Ok(());
         }
-        let text = |error: &dyn std::fmt::Display| error.to_string();
         let temporary = format!("copy.{member}.{}.{}", self.place.host, std::process::id());
-        let temporary = RelPath::new(temporary).map_err(|e| text(&e))?;
+        let temporary = RelPath::new(temporary)?;
         let mut there = Vec::new();
         for (entry, copy) in &part.files {
             if node.state.lock().attached.is_some() {
-                return Err("coordinators have come: the flush is theirs".to_owned());
+                return Err("coordinators have come: the flush is theirs".into());
             }
-            let to = RelPath::new(DATASET).and_then(|top| top.concat(&entry.path)).map_err(|e| text(&e))?;
+            let to = RelPath::new(DATASET).and_then(|top| top.concat(&entry.path))?;
             node.copy_out(id, &entry.path, |local| {
                 self.pfs.put_whole(local, (entry, copy), (&temporary, &to), self.monitor)
             })?;
             there.push(to);
         }
         let redundancy = part.redundancy.as_ref().map(|file| {
-            let name = file_name(id, &file.name).map_err(|e| text(&e))?;
-            let own = node.cache.own(id).map_err(|e| text(&e))?;
-            let local = beneath::open_file(own.as_fd(), &name).map_err(|e| format!("{name}: {e}"))?;
+            let name = file_name(id, &file.name)?;
+            let own = node.cache.own(id)?;
+            let local = beneath::open_file(own.as_fd(), &name)
+                .map_err(|e| Reason::from(e).on(format_args!("{name}")))?;
             let copy = FileCopy { size: file.size, crc: file.crc, member, program_rank: None };
             let entry = plain(&name, &copy, &self.place.identity);
-            let put = self.pfs.put_whole(local, (&entry, &copy), (&temporary, &name), self.monitor);
-            put.map_err(|e| text(&e))?;
+            self.pfs.put_whole(local, (&entry, &copy), (&temporary, &name), self.monitor)?;
             there.push(name.clone());
-            Ok::<_, String>(RedundancyCopy { name, size: file.size, crc: file.crc })
+            Ok::<_, Reason>(RedundancyCopy { name, size: file.size, crc: file.crc })
         });
         let redundancy = redundancy.transpose()?;
-        self.pfs.sync_directories(there).map_err(|e| text(&e))?;
-        faults::hit("scavenge.copied").map_err(|e| text(&e))?;
+        self.pfs.sync_directories(there)?;
+        faults::hit("scavenge.copied")?;
         let age = Age { epoch: dataset.epoch, id };
         let record = MemberRecord { age, member, host: self.place.host.clone(), digest, redundancy };
         self.there(move |collection, prefix| collection.record(prefix, &record))

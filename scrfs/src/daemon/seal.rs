@@ -1,18 +1,21 @@
 //! This node's part in a seal: freeze, commit, sealed; or drop.
 //!
-//! Freezing waits in a thread of its own until nobody can write; its bound is the job's seal time-out. What was frozen
-//! is recorded before the lead hears of it, so that a restarted worker freezes it again. COMPLETE is one commit of one
-//! file.
+//! Freezing waits in a thread of its own until nobody can write; its bound is the job's seal
+//! time-out. What was frozen is recorded before the lead hears of it, so that a restarted worker
+//! freezes it again. COMPLETE is one commit of one file.
 //!
-//! Fault points: `seal.begun`, `seal.quiet`, `seal.frozen`, `commit.begun`, `commit.recorded`, `commit.listed`.
+//! Fault points: `seal.begun`, `seal.quiet`, `seal.frozen`, `commit.begun`, `commit.recorded`,
+//! `commit.listed`.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::loose::Age;
-use crate::control::{Event, FrozenPart, HeldState};
+use crate::control::{Event, FrozenPart, HeldState, Reason};
+use crate::dataset::lifecycle::{Files, Step};
 use crate::dataset::{Catalog, CatalogIndex, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Member};
@@ -29,7 +32,7 @@ use super::logs::Logs;
 use super::node::Node;
 use super::promise::Settling;
 use super::quiet::Bell;
-use super::state::{Dataset, Freezing, Home, Origin, Part};
+use super::state::{Dataset, Freezing, Origin, Part};
 
 /// How long a given up seal may take to thaw.
 const THAW_MAX: Duration = Duration::from_secs(5);
@@ -58,12 +61,12 @@ impl Node {
         });
         if let Err(error) = spawned {
             self.state.lock().freezing.remove(&id);
-            self.state.lock().send(Event::Frozen { id, result: Err(format!("no thread: {error}")) });
+            self.state.lock().send(Event::Frozen { id, result: Err(format!("no thread: {error}").into()) });
         }
     }
 
-    fn begin_freeze(&self, id: DatasetId, name: &[u8], base: Option<DatasetId>) -> Result<(), String> {
-        catalog_file::validate_name(name).map_err(|error| error.to_string())?;
+    fn begin_freeze(&self, id: DatasetId, name: &[u8], base: Option<DatasetId>) -> Result<(), Reason> {
+        catalog_file::validate_name(name)?;
         {
             let mut state = self.state.lock();
             // A seal of the name that was given up may still be thawing.
@@ -71,8 +74,8 @@ impl Node {
             let thawing = |state: &mut super::state::State| {
                 state.freezing.values().any(|other| other.name == name && other.cancelled.is_cancelled())
             };
-            let _ = self.thawed.wait_while_until(&mut state, thawing, until);
-            let is_base = |dataset: &Dataset| dataset.catalog.is_some() && Some(dataset.id) == base;
+            self.thawed.wait_while_until(&mut state, thawing, until);
+            let is_base = |dataset: &Dataset| dataset.life.is_complete() && Some(dataset.id) == base;
             let here = state.by_name(name);
             if here.is_none() && base.is_some() {
                 return Err("the generation before it is not here".into());
@@ -82,7 +85,8 @@ impl Node {
                     "its name is that of dataset {}, {:?} here",
                     dataset.id,
                     dataset.state()
-                ));
+                )
+                .into());
             }
             if state.table.datasets.contains_key(&id)
                 || state.freezing.values().any(|other| other.name == name)
@@ -90,10 +94,10 @@ impl Node {
                 return Err("it is being sealed already".into());
             }
         }
-        faults::hit("seal.begun").map_err(|error| error.to_string())?;
+        faults::hit("seal.begun")?;
         let seen =
             self.disk.lock().change(&self.state, |table| table.highest_id = table.highest_id.max(id.0));
-        seen.map_err(|error| error.to_string())
+        seen.map_err(Reason::from)
     }
 
     fn freeze_and_tell(
@@ -142,20 +146,20 @@ impl Node {
         name: &[u8],
         (member, base): (Member, Option<DatasetId>),
         (cancelled, bell): (&Monitor, &Arc<Bell>),
-    ) -> Result<FrozenPart, String> {
+    ) -> Result<FrozenPart, Reason> {
         if self.tree.is_invalid(name) {
             return Err(".invalid is in it".into());
         }
         let logs = self.wait_quiet(name, cancelled, bell)?;
-        let text = |error: io::Error| error.to_string();
-        faults::hit("seal.quiet").map_err(text)?;
+        faults::hit("seal.quiet")?;
         if let Some(base) = base {
-            // Its sealed files leave the tree also where nothing was changed: the tree is the new generation's.
+            // Its sealed files leave the tree also where nothing was changed: the tree is the new
+            // generation's.
             self.open_generation(base)?;
         }
-        self.cache.settle(id, name, &[]).map_err(text)?;
+        self.cache.settle(id, name, &[])?;
         let logs = self.copy_logs(id, name, &logs, cancelled)?;
-        let mut frozen = self.tree.files(name).map_err(|error| error.to_string())?;
+        let mut frozen = self.tree.files(name)?;
         for file in &mut frozen {
             if let Some(log) = logs.get(&file.path) {
                 file.size = log.size;
@@ -163,9 +167,9 @@ impl Node {
         }
         let limit = self.state.lock().settings.as_ref().map_or(u64::MAX, |settings| settings.list_max);
         if frozen.len() as u64 > limit {
-            return Err(format!("{} files, more than SCRFS_LIST_MAX ({limit})", frozen.len()));
+            return Err(format!("{} files, more than SCRFS_LIST_MAX ({limit})", frozen.len()).into());
         }
-        let base = base.map(|base| self.dataset(base)).transpose().map_err(|error| error.to_string())?;
+        let base = base.map(|base| self.dataset(base)).transpose()?;
         let told = match &base {
             Some(base) => self.survey(base, frozen)?.0,
             None => FrozenPart { files: frozen, ..FrozenPart::default() },
@@ -175,27 +179,26 @@ impl Node {
         let bytes = part.files.iter().map(|(_, copy)| copy.size).sum();
         self.copy_links(id, name, (links, bytes), cancelled)?;
         self.record_frozen(id, name, member, part, cancelled)?;
-        faults::hit("seal.frozen").map_err(text)?;
+        faults::hit("seal.frozen")?;
         Ok(told)
     }
 
-    /// The member's files with their attributes and ranks, and the links and directories beside them; also the names that
-    /// are to be files of their own.
+    /// The member's files with their attributes and ranks, and the links and directories beside
+    /// them; also the names that are to be files of their own.
     fn describe(
         &self,
         (id, name, member): (DatasetId, &[u8], Member),
         told: &FrozenPart,
         base: Option<&Dataset>,
         logs: &Logs,
-    ) -> Result<(Part, Vec<Link>), String> {
-        let top = self.tree.backing_directory(name).map_err(|error| error.to_string())?;
+    ) -> Result<(Part, Vec<Link>), Reason> {
+        let top = self.tree.backing_directory(name)?;
         let at = |path: &RelPath, error: io::Error| format!("{path}: {error}");
-        let name = RelPath::new(name).map_err(|error| error.to_string())?;
+        let name = RelPath::new(name)?;
         let mut files = Vec::with_capacity(told.files.len() + told.carried.len());
-        let carried: std::collections::BTreeMap<RelPath, RelPath> =
-            told.carried.iter().map(|carried| (carried.file.path.clone(), carried.sealed.clone())).collect();
+        let carried: BTreeSet<RelPath> = told.carried.iter().map(|file| file.path.clone()).collect();
         let mut linked = Linked::default();
-        for file in told.carried.iter().map(|carried| &carried.file).chain(&told.files) {
+        for file in told.carried.iter().chain(&told.files) {
             let log = logs.get(&file.path);
             let stat = match log {
                 Some(log) => log.stat,
@@ -204,17 +207,16 @@ impl Node {
                     .map_err(|e| at(&file.path, e))?,
             };
             if stat.st_size.cast_unsigned() != file.size {
-                return Err(format!("{}: changed its size while frozen", file.path));
+                return Err(format!("{}: changed its size while frozen", file.path).into());
             }
             if log.is_none() {
-                linked.add(&file.path, &stat, carried.contains_key(&file.path));
+                linked.add(&file.path, &stat, carried.contains(&file.path));
             }
             let rank = name.concat(&file.path).ok().and_then(|path| self.journal.lock().rank_of(&path));
             let crc = log.map_or(0, |log| log.crc);
             let mut copy = FileCopy { size: file.size, crc, member, program_rank: rank };
-            if let Some((_, sealed)) =
-                carried.get(&file.path).and_then(|sealed| base.and_then(|base| base.file(sealed)))
-            {
+            let sealed = base.filter(|_| carried.contains(&file.path));
+            if let Some((_, sealed)) = sealed.and_then(|base| base.file(&file.path)) {
                 (copy.crc, copy.program_rank) = (sealed.crc, sealed.program_rank);
             }
             files.push((entry_of(file.path.clone(), EntryKind::File(copy.clone()), &stat), copy));
@@ -222,7 +224,7 @@ impl Node {
         files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
         let (mut others, mut lost) = (Vec::new(), Lost::default());
         walk(top.as_fd(), &RelPath::root(), &mut others, &mut lost)
-            .map_err(|error| format!("cannot be listed: {error}"))?;
+            .map_err(|error| Reason::from(error).on("cannot be listed"))?;
         if let Some(text) = lost.told(&name) {
             self.events.warning(Some(id), &text);
         }
@@ -238,7 +240,7 @@ impl Node {
         member: Member,
         part: Part,
         cancelled: &Monitor,
-    ) -> Result<(), String> {
+    ) -> Result<(), Reason> {
         let part = Arc::new(part);
         let mut disk = self.disk.lock();
         // Who cancels a seal and then looks at the table takes this lock in between.
@@ -247,17 +249,18 @@ impl Node {
         }
         let epoch = self.state.lock().table.epoch;
         let recorded = disk.change(&self.state, |table| {
-            let mut dataset = Dataset::new(id, epoch, name.to_vec(), Home::Tree);
+            let mut dataset = Dataset::new(id, epoch, name.to_vec(), Files::InTree);
             dataset.parts.insert(member, Arc::clone(&part));
             table.datasets.insert(id, dataset);
-            // When all nodes are frozen, markers may be answered: from here on it stays as it is until the outcome.
+            // When all nodes are frozen, markers may be answered: from here on it stays as it is
+            // until the outcome.
             table.background.insert(name.to_vec(), id);
         });
-        recorded.map_err(|error| error.to_string())
+        recorded.map_err(Reason::from)
     }
 
     /// The seal failed, or is in doubt no more: nothing of it is left. In the records' thread.
-    pub(super) fn drop_seal(&self, id: DatasetId, reason: &str, settling: Settling) {
+    pub(super) fn drop_seal(&self, id: DatasetId, reason: &Reason, settling: Settling) {
         let begun = {
             let mut state = self.state.lock();
             if let Some(freezing) = state.freezing.get(&id) {
@@ -266,11 +269,15 @@ impl Node {
             state.seals.remove(&id)
         };
         let name = self.take_seal_back(id, settling).or(begun);
-        let shown = name.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
-        let remedy = remedy(reason, "the node that is named");
-        self.events.error(Some(id), &format!("{shown}: not sealed: {reason}{remedy}"));
+        match name.as_deref().map(String::from_utf8_lossy) {
+            Some(shown) => {
+                let remedy = remedy(reason, "the node that is named");
+                self.events.error(Some(id), &format!("{shown}: not sealed: {reason}{remedy}"));
+            }
+            None => self.events.info(Some(id), &format!("no seal of it is under way here: {reason}")),
+        }
         if let Some(name) = name.as_ref().filter(|_| settling != Settling::Kept) {
-            self.give_up_background(std::slice::from_ref(name), reason);
+            self.give_up_background(std::slice::from_ref(name), reason.words());
         }
         match name {
             Some(name) if settling == Settling::No => self.doom_markers(&name, id),
@@ -282,12 +289,13 @@ impl Node {
     fn take_seal_back(&self, id: DatasetId, settling: Settling) -> Option<Vec<u8>> {
         let mut disk = self.disk.lock();
         let dataset = self.state.lock().table.datasets.get(&id).cloned()?;
-        if dataset.catalog.is_some() {
+        if dataset.life.is_complete() {
             // Complete stays complete; only what was begun on top of it goes.
             self.forget_unrecorded(&mut disk, id);
             return None;
         }
-        // Under a restart all that is not presented is given up; it may also be one that is being fetched.
+        // Under a restart all that is not presented is given up; it may also be one that is being
+        // fetched.
         let later = self.state.lock().attached.as_ref().is_some_and(super::state::Attached::presents_later);
         if !later {
             self.unbind_loose(Age { epoch: dataset.epoch, id }, &dataset.name);
@@ -298,13 +306,13 @@ impl Node {
         drop(disk);
         let keeps =
             settling == Settling::Kept && self.state.lock().table.background.contains_key(&dataset.name);
-        if dataset.home == Home::Tree && !keeps {
+        if dataset.life.is_in_tree() && !keeps {
             self.tree.thaw(&dataset.name);
         }
         if let Err(error) = self.cache.remove_own(id) {
             self.events.warning(Some(id), &format!("its redundancy data cannot be removed: {error}"));
         }
-        (dataset.home == Home::Tree).then_some(dataset.name)
+        (dataset.life.is_in_tree()).then_some(dataset.name)
     }
 
     fn forget_unrecorded(&self, disk: &mut disk::Disk, id: DatasetId) {
@@ -314,8 +322,8 @@ impl Node {
                 dataset.parts.retain(|_, part| part.recorded);
             }
         });
-        let forgotten = forgotten.map_err(|error| error.to_string());
-        let removed = self.cache.discard_staged(id, None).map_err(|error| error.to_string());
+        let forgotten = forgotten.map_err(Reason::from);
+        let removed = self.cache.discard_staged(id, None).map_err(Reason::from);
         if let Err(error) = forgotten.and(removed) {
             self.events.warning(Some(id), &format!("unfinished members cannot be forgotten: {error}"));
         }
@@ -338,29 +346,29 @@ impl Node {
         self.state.lock().send(Event::Committed { id, result });
     }
 
-    fn record_complete(&self, mut catalog: Catalog) -> Result<(), String> {
+    fn record_complete(&self, mut catalog: Catalog) -> Result<(), Reason> {
         catalog.sort();
-        catalog_file::validate(&catalog).map_err(|error| error.to_string())?;
+        catalog_file::validate(&catalog)?;
         let id = catalog.id;
         let mut disk = self.disk.lock();
         let known = self.state.lock().table.datasets.get(&id).cloned();
         if let Some(known) = &known {
             fits(known, &catalog)?;
-            let newer = known.catalog.as_ref().is_some_and(|have| have.catalog().revision > catalog.revision);
+            let newer = known.life.catalog().is_some_and(|have| have.catalog().revision > catalog.revision);
             if newer {
                 return Ok(());
             }
         }
-        faults::hit("commit.begun").map_err(|error| error.to_string())?;
-        disk.record_complete(&catalog).map_err(|error| error.to_string())?;
-        faults::hit("commit.recorded").map_err(|error| error.to_string())?;
+        faults::hit("commit.begun")?;
+        disk.record_complete(&catalog)?;
+        faults::hit("commit.recorded")?;
         let index = Arc::new(CatalogIndex::new(catalog));
         let settled = self.cache.settle(id, &index.catalog().name, &index.catalog().entries);
-        settled.map_err(|error| format!("its own directory cannot be made: {error}"))?;
+        settled.map_err(|error| Reason::from(error).on("its own directory cannot be made"))?;
         let later = self.state.lock().attached.as_ref().is_some_and(super::state::Attached::presents_later);
-        // A dataset that was never here has its place in the tree, where files are brought; under a restart it gets it
-        // when it is presented.
-        let home = if later { Home::Aside } else { Home::Tree };
+        // A dataset that was never here has its place in the tree, where files are brought; under a
+        // restart it gets it when it is presented.
+        let home = if later { Files::Aside } else { Files::InTree };
         let changed = disk.change(&self.state, |table| {
             let catalog = index.catalog();
             table.highest_id = table.highest_id.max(id.0);
@@ -369,37 +377,41 @@ impl Node {
                 .entry(id)
                 .or_insert_with(|| Dataset::new(id, catalog.epoch, catalog.name.clone(), home));
             dataset.epoch = catalog.epoch;
-            dataset.catalog = Some(Arc::clone(&index));
+            dataset.complete(&index);
             dataset.failed = None;
             table.background.remove(&catalog.name);
         });
-        // COMPLETE is there; what the other files tell of it is written again at the next change, or at start.
+        // COMPLETE is there; what the other files tell of it is written again at the next change,
+        // or at start.
         if let Err(error) = changed {
             self.events.error(Some(id), &format!("complete, but the node's record lags: {error}"));
-            return Err(error.to_string());
+            return Err(error.into());
         }
-        let fresh = |dataset: &Dataset| dataset.home == Home::Tree && !dataset.listed;
+        let fresh = |dataset: &Dataset| dataset.life.is_in_tree() && !dataset.life.is_listed();
         let fresh = self.state.lock().table.datasets.get(&id).is_some_and(fresh);
         // Before programs can change it, so that nothing of theirs is forgotten.
         if fresh && !self.supersede(&mut disk, &index)? {
-            let top = RelPath::new(index.catalog().name.clone()).map_err(|error| error.to_string())?;
-            self.journal.lock().forget(&top).map_err(|error| format!("the filemap's journal: {error}"))?;
+            let top = RelPath::new(index.catalog().name.clone())?;
+            self.journal
+                .lock()
+                .forget(&top)
+                .map_err(|error| Reason::from(error).on("the filemap's journal"))?;
         }
         drop(disk);
         self.place_links(id);
         let begun = self.place_logs(id)?;
         self.list(id, later, begun);
-        faults::hit("commit.listed").map_err(|error| error.to_string())
+        faults::hit("commit.listed").map_err(Reason::from)
     }
 
-    /// Tells the tree of a complete dataset that has its files there, and of its next generation if that has `begun`.
+    /// Tells the tree of a complete dataset that has its files there, and of its next generation if
+    /// that has `begun`.
     fn list(&self, id: DatasetId, later: bool, begun: Option<Generation>) {
         let listed = {
             let mut state = self.state.lock();
             match state.table.datasets.get_mut(&id) {
-                Some(dataset) if dataset.home != Home::Aside && (dataset.listed || !later) => {
-                    dataset.listed = true;
-                    dataset.catalog.clone()
+                Some(dataset) if dataset.life.is_listed() || !later => {
+                    dataset.step(&Step::Listed).ok().and_then(|()| dataset.life.catalog().cloned())
                 }
                 _ => None,
             }
@@ -415,10 +427,11 @@ impl Node {
     pub(super) fn sealed(&self, id: DatasetId) {
         let name = {
             let mut state = self.state.lock();
-            let Some(dataset) = state.table.datasets.get_mut(&id).filter(|d| d.catalog.is_some()) else {
+            let Some(dataset) = state.table.datasets.get_mut(&id).filter(|d| d.life.is_complete()) else {
                 return state.send(Event::Heard(id));
             };
-            dataset.settled = true;
+            // One that a program has removed meanwhile was sealed all the same.
+            drop(dataset.step(&Step::Settled));
             let name = dataset.name.clone();
             state.seals.remove(&id);
             state.askers.forget();
@@ -442,11 +455,18 @@ impl Node {
         }
     }
 
-    fn unprotected(&self, id: DatasetId) -> Option<&'static str> {
+    /// In which way a dataset is protected less than was asked for.
+    fn unprotected(&self, id: DatasetId) -> Option<String> {
         let state = self.state.lock();
-        let layout = &state.table.datasets.get(&id)?.catalog.as_ref()?.catalog().layout;
-        if layout.members.len() == 1 || layout.sets.iter().any(|set| set.len() == 1) {
-            Some("a redundancy set has one member only: nothing protects it but the PFS")
+        let layout = &state.table.datasets.get(&id)?.life.catalog()?.catalog().layout;
+        let smallest = layout.sets.iter().map(Vec::len).min().unwrap_or(0);
+        let (survived, asked) = (layout.scheme().losses(smallest), layout.scheme().failures().unwrap_or(0));
+        if smallest <= 1 {
+            Some("a redundancy set has one member only: nothing protects it but the PFS".to_owned())
+        } else if survived < asked.into() {
+            Some(format!(
+                "a redundancy set has {smallest} members only: it survives {survived} losses, not {asked}"
+            ))
         } else {
             None
         }
@@ -454,9 +474,8 @@ impl Node {
 }
 
 /// What a person can do about a seal that failed on node `host`; nothing where the reason says it.
-fn remedy(reason: &str, host: &str) -> String {
-    let told = |errno: i32| reason.contains(&io::Error::from_raw_os_error(errno).to_string());
-    if !told(libc::ENOSPC) && !told(libc::EDQUOT) {
+fn remedy(reason: &Reason, host: &str) -> String {
+    if !reason.is_shortage_of_room() {
         return String::new();
     }
     format!(
@@ -466,18 +485,18 @@ fn remedy(reason: &str, host: &str) -> String {
 }
 
 /// The catalog must speak of the bytes that are here.
-fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), String> {
+fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), Reason> {
     if known.name != catalog.name {
-        return Err(format!("it is {:?} here and another name in the catalog", known.shown_name()));
+        return Err(format!("it is {:?} here and another name in the catalog", known.shown_name()).into());
     }
-    if known.state() == HeldState::Frozen && known.home == Home::Tree && known.catalog.is_none() {
+    if known.state() == HeldState::Frozen && known.life.is_in_tree() && !known.life.is_complete() {
         return Err("this node has not recorded its member".into());
     }
     for (member, part) in known.parts.iter().filter(|(_, part)| part.recorded) {
         let ours = part.files.iter().map(|(entry, copy)| (&entry.path, copy.size, copy.crc));
         let theirs = catalog.files_of(*member).map(|(entry, copy)| (&entry.path, copy.size, copy.crc));
         if !ours.eq(theirs) {
-            return Err(format!("member {member} has other files here than in the catalog"));
+            return Err(format!("member {member} has other files here than in the catalog").into());
         }
     }
     Ok(())
@@ -485,13 +504,13 @@ fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::remedy;
+    use super::*;
 
     #[test]
     fn a_seal_that_has_no_room_says_where_to_make_some() {
-        let full = "encode: n3: /k/tree/d/f: write: No space left on device (os error 28)";
-        assert!(remedy(full, "n3").starts_with("; make room on n3: remove files"));
-        assert!(!remedy("n0: Disk quota exceeded (os error 122)", "n0").is_empty());
-        assert!(remedy("n0: the coordinator is gone", "n0").is_empty());
+        let full = Reason::with_errno("encode: n3: /k/tree/d/f: write", libc::ENOSPC);
+        assert!(remedy(&full, "n3").starts_with("; make room on n3: remove files"));
+        assert!(!remedy(&Reason::with_errno("n0", libc::EDQUOT), "n0").is_empty());
+        assert!(remedy(&"n0: the coordinator is gone".into(), "n0").is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! The node as coordinators and tools see it: takes one coordinator at a time, of the newest epoch, and answers questions.
+//! The node as coordinators and tools see it: takes one coordinator at a time, of the newest epoch,
+//! and answers questions.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -20,18 +21,20 @@ impl Service for Node {
     fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
         let mut disk = self.disk.lock();
         let highest = self.state.lock().table.epoch;
-        let refuse = |reason: String| {
+        let refused = |reason: String, lasting: bool| {
             self.events.warning(None, &format!("a coordinator was refused: {reason}"));
-            Err(Refusal { reason, highest })
+            Err(Refusal { reason, highest, lasting })
         };
+        let refuse = |reason: String| refused(reason, false);
         let epoch = greeting.epoch;
-        // Else it would seal and flush another job's checkpoints as its own. A mount without a scheduler has no job.
+        // Else it would seal and flush another job's checkpoints as its own. A mount without a
+        // scheduler has no job.
         let (mine, its) = (&self.config.job_id, &greeting.settings.job_id);
         if mine != its && mine != NO_JOB {
-            return refuse(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"));
+            return refused(format!("it is of job {its}, and this mount of job {mine} (SCR_JOB_ID)"), true);
         }
         if let Some(other) = self.of_another_run(&greeting.settings.restart.name) {
-            return refuse(other);
+            return refused(other, true);
         }
         if let Some(other) = self.of_another_path(greeting.settings.checkpoint_path.as_deref()) {
             return refuse(other);
@@ -39,13 +42,26 @@ impl Service for Node {
         if epoch < highest {
             return refuse(format!("epoch {epoch} is older than {highest}"));
         }
-        if epoch > highest
-            && let Err(error) = disk.change(&self.state, |table| table.epoch = epoch)
-        {
+        let left = self.left_prefix(&greeting.settings);
+        if let Err(error) = disk.change(&self.state, |table| table.begin_epoch(epoch, left.is_some())) {
             return refuse(format!("epoch {epoch} cannot be recorded: {error}"));
         }
         if let Err(error) = disk.record_settings(&greeting.settings) {
+            // With the former prefix a new worker would believe what is flushed to this one.
+            if left.is_some() {
+                return refuse(format!("the new prefix cannot be recorded: {error}"));
+            }
             self.events.error(None, &format!("the job's settings cannot be kept: {error}"));
+        }
+        if let Some(left) = left {
+            self.state.lock().losses.elsewhere();
+            let prefix = String::from_utf8_lossy(&greeting.settings.prefix);
+            self.events.info(
+                None,
+                &format!(
+                    "the prefix was {left} and is {prefix}: what was flushed to the former one is not in it"
+                ),
+            );
         }
         if greeting.start == Start::Restart
             && let Err(error) = disk.forget_advice()
@@ -58,17 +74,18 @@ impl Service for Node {
             greeting.hosts.len(),
             greeting.start
         );
+        let identity = Identity::of_peer(peer);
         let former = {
             let mut state = self.state.lock();
             if state.stopping {
-                return Err(Refusal { reason: "the daemon ends".into(), highest });
+                return Err(Refusal { reason: "the daemon ends".into(), highest, lasting: false });
             }
             state.former_epoch = highest;
             state.was_attached = true;
             state.local = false;
             state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
-            state.identity = Some(Identity::of_peer(peer));
+            state.identity = Some(identity);
             self.tree.attached();
             if greeting.start == Start::Restart {
                 // What was advised and asked was the former program's.
@@ -87,7 +104,6 @@ impl Service for Node {
                 link: link.clone(),
                 greeting,
                 pid: peer.pid,
-                identity: Identity::of_peer(peer),
                 served: false,
                 transfers: Vec::new(),
             })
@@ -142,8 +158,13 @@ impl Service for Node {
             Some(_) => Err(Refusal {
                 reason: "another epoch's coordinator is attached".into(),
                 highest: state.table.epoch,
+                lasting: false,
             }),
-            None => Err(Refusal { reason: "no coordinator is attached".into(), highest: state.table.epoch }),
+            None => Err(Refusal {
+                reason: "no coordinator is attached".into(),
+                highest: state.table.epoch,
+                lasting: false,
+            }),
         }
     }
 
@@ -172,7 +193,8 @@ impl Service for Node {
 }
 
 impl Node {
-    /// Begins or ends the records of what programs do with files; a successor of this worker goes on with it.
+    /// Begins or ends the records of what programs do with files; a successor of this worker goes
+    /// on with it.
     fn switch_records(&self, on: bool, uid: u32) -> Answer {
         let disk = self.disk.lock();
         let kept = if on { disk.store().commit(RECORD_IO, b"") } else { disk.store().remove(RECORD_IO) };

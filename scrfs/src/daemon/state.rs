@@ -1,44 +1,36 @@
 //! What the node knows, in memory: the dataset table, the attached coordinator, seals under way.
 //!
-//! All of it is behind one lock that is never held over a system call that can take long. What must survive a restart of
-//! the worker is in [`super::disk`]; it is written first, then the table changes.
+//! All of it is behind one lock that is never held over a system call that can take long. What must
+//! survive a restart of the worker is in [`super::disk`]; it is written first, then the table
+//! changes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::server::{Greeting, LinkHandle};
 use crate::control::{Advice, HeldState, Settings, Start};
+use crate::dataset::lifecycle::{Files, Life, Refused, Step};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
-use crate::status::{FlushFailure, Unsaved};
+use crate::status::FlushFailure;
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
 use super::eyes::Askers;
 use super::late::Late;
+use super::losses::Losses;
 use super::room::Shortage;
 use super::waiting::Waiting;
 
 /// Until a coordinator says otherwise.
 const SEAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where a dataset's files are on this node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Home {
-    /// At the dataset's name in the mounted tree.
-    Tree,
-    /// In `dataset.<id>/aside`: not presented, or not yet.
-    Aside,
-    /// In `dataset.<id>/aside`, and presented: what is at the dataset's name in the mounted tree is its next generation.
-    Under,
-}
-
 /// A member's redundancy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RedundancyFile {
-    /// `<m>_of_<n>_in_<g>.xor`.
+    /// `<m>_of_<n>_in_<g>.xor` or `.rs`.
     pub(super) name: String,
     pub(super) size: u64,
     pub(super) crc: u32,
@@ -57,15 +49,15 @@ pub(super) enum Origin {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Part {
     pub(super) origin: Origin,
-    /// Regular files in the order of the logical file. Their CRCs count once `recorded`, and before that where they
-    /// come with the files (rebuilt, fetched).
+    /// Regular files in the order of the logical file. Their CRCs count once `recorded`, and before
+    /// that where they come with the files (rebuilt, fetched).
     pub(super) files: Vec<(Entry, FileCopy)>,
     /// The other names that this member adds: links and directories.
     pub(super) others: Vec<Entry>,
     /// The CRCs in `files` are known before the member is finished.
     pub(super) crcs_known: bool,
-    /// Files of the generation before, with their CRCs from there, and their names there; only while it is being sealed.
-    pub(super) carried: Arc<BTreeMap<RelPath, RelPath>>,
+    /// Files of the generation before, with their CRCs from there; only while it is being sealed.
+    pub(super) carried: Arc<BTreeSet<RelPath>>,
     pub(super) redundancy: Option<RedundancyFile>,
     /// Its redundancy set in ring order; empty until recorded.
     pub(super) set: Vec<Member>,
@@ -103,28 +95,20 @@ impl Part {
 
 /// One dataset.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct Dataset {
     pub(super) id: DatasetId,
     /// The epoch that sealed it, or tries to.
     pub(super) epoch: Epoch,
     pub(super) name: Vec<u8>,
-    pub(super) home: Home,
-    /// COMPLETE is recorded, with this catalog.
-    pub(super) catalog: Option<Arc<CatalogIndex>>,
+    pub(super) life: Life,
     pub(super) parts: BTreeMap<Member, Arc<Part>>,
-    /// Members of `parts` that are being rebuilt here, as they will be. Not on storage: until one is finished, what
-    /// `parts` says of it is true, and what has arrived for it is forgotten with its coordinator.
+    /// Members of `parts` that are being rebuilt here, as they will be. Not on storage: until one
+    /// is finished, what `parts` says of it is true, and what has arrived for it is forgotten with
+    /// its coordinator.
     pub(super) rebuilding: BTreeMap<Member, Arc<Part>>,
     pub(super) flushed: bool,
     /// The last try of it that failed; not on storage.
     pub(super) flush_failed: Option<FlushFailure>,
-    /// Its eviction has begun: it is on storage that it has, so it is no longer spoken of.
-    pub(super) going: bool,
-    /// All members have recorded COMPLETE; not on storage, each settling finds it out again.
-    pub(super) settled: bool,
-    /// The tree lists it.
-    pub(super) listed: bool,
     /// A transfer of it that runs: what, and how far.
     pub(super) transfer: Option<(&'static str, Monitor)>,
     /// Bytes of its files here that were read to be encoded, and all of them. Not on storage.
@@ -134,20 +118,17 @@ pub(super) struct Dataset {
 }
 
 impl Dataset {
-    pub(super) fn new(id: DatasetId, epoch: Epoch, name: Vec<u8>, home: Home) -> Self {
+    /// `files`: where they are while it is not complete.
+    pub(super) fn new(id: DatasetId, epoch: Epoch, name: Vec<u8>, files: Files) -> Self {
         Self {
             id,
             epoch,
             name,
-            home,
-            catalog: None,
+            life: Life::begin(files),
             parts: BTreeMap::new(),
             rebuilding: BTreeMap::new(),
             flushed: false,
             flush_failed: None,
-            going: false,
-            settled: false,
-            listed: false,
             transfer: None,
             encoded: None,
             failed: None,
@@ -155,7 +136,7 @@ impl Dataset {
     }
 
     pub(super) fn state(&self) -> HeldState {
-        if self.catalog.is_some() {
+        if self.life.is_complete() {
             HeldState::Complete
         } else if !self.parts.is_empty() && self.parts.values().all(|part| part.recorded) {
             HeldState::Recorded
@@ -164,14 +145,20 @@ impl Dataset {
         }
     }
 
-    /// Complete, and not in the mount: a restart did not present it, or has yet to.
-    pub(super) fn is_hidden(&self) -> bool {
-        self.catalog.is_some() && self.home == Home::Aside
+    /// COMPLETE is recorded.
+    pub(super) fn complete(&mut self, catalog: &Arc<CatalogIndex>) {
+        self.life = self.life.completed(catalog);
+    }
+
+    /// The next state; a step that this one does not have changes nothing.
+    pub(super) fn step(&mut self, step: &Step) -> Result<(), Refused> {
+        self.life = self.life.after(step)?;
+        Ok(())
     }
 
     /// Of all members, once that is known; until then of those here.
     pub(super) fn bytes(&self) -> u64 {
-        match &self.catalog {
+        match self.life.catalog() {
             Some(index) => index.catalog().bytes(),
             None => self.parts.values().map(|part| part.bytes()).sum(),
         }
@@ -186,7 +173,7 @@ impl Dataset {
         if let Some(found) = self.parts.values().find_map(|part| part.file(path)) {
             return Some(found.clone());
         }
-        let entry = self.catalog.as_ref()?.entry(path)?;
+        let entry = self.life.catalog()?.entry(path)?;
         match &entry.kind {
             EntryKind::File(copy) => Some((entry.clone(), copy.clone())),
             _ => None,
@@ -194,16 +181,11 @@ impl Dataset {
     }
 }
 
-/// Datasets that are remembered as neither saved nor cached.
-const UNSAVED_MAX: usize = 16;
-
 /// The attached coordinator.
 pub(super) struct Attached {
     pub(super) link: LinkHandle,
     pub(super) greeting: Greeting,
     pub(super) pid: i32,
-    /// With whose rights work on the PFS is done.
-    pub(super) identity: Identity,
     /// Settling is over: requests are sent.
     pub(super) served: bool,
     /// Transfers that it asked for.
@@ -234,7 +216,8 @@ impl Freezing {
     }
 }
 
-/// What is on storage too. Changed by [`super::disk::Disk::change`] only, save for the fields that say otherwise.
+/// What is on storage too. Changed by [`super::disk::Disk::change`] only, save for the fields that
+/// say otherwise.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     /// The highest epoch seen.
@@ -242,10 +225,32 @@ pub(super) struct Table {
     /// The highest dataset id seen.
     pub(super) highest_id: u64,
     pub(super) datasets: BTreeMap<DatasetId, Dataset>,
-    /// Datasets that were frozen here for a seal of which no outcome is known here. Markers may have been answered, which
-    /// is done when all nodes are frozen: so they stay frozen, and are asked for again, until there is one. With the seal
-    /// that it was.
+    /// Datasets that were frozen here for a seal of which no outcome is known here. Markers may
+    /// have been answered, which is done when all nodes are frozen: so they stay frozen, and are
+    /// asked for again, until there is one. With the seal that it was.
     pub(super) background: BTreeMap<Vec<u8>, DatasetId>,
+}
+
+impl Table {
+    /// A step in the life of dataset `id`, if that is here.
+    pub(super) fn step(&mut self, id: DatasetId, step: &Step) -> Result<(), Refused> {
+        self.datasets.get_mut(&id).map_or(Ok(()), |dataset| dataset.step(step))
+    }
+
+    /// Coordinators of `epoch` have come; `elsewhere`: with another prefix than the last ones.
+    /// They try anew what the former ones gave up. What is on the PFS under the former prefix is
+    /// not where this job looks for it.
+    pub(super) fn begin_epoch(&mut self, epoch: Epoch, elsewhere: bool) {
+        self.epoch = self.epoch.max(epoch);
+        for dataset in self.datasets.values_mut() {
+            if elsewhere {
+                dataset.flushed = false;
+                dataset.flush_failed = None;
+            } else if let Some(failure) = &mut dataset.flush_failed {
+                failure.given_up = false;
+            }
+        }
+    }
 }
 
 /// Everything.
@@ -256,7 +261,8 @@ pub(super) struct State {
     pub(super) attached: Option<Attached>,
     /// Of the last coordinator; kept after it is gone.
     pub(super) settings: Option<Settings>,
-    /// The same, as long as this worker lives.
+    /// With whose rights work on the PFS is done: the last coordinator's, as long as this worker
+    /// lives.
     pub(super) identity: Option<Identity>,
     pub(super) was_attached: bool,
     /// A request timed out without a coordinator: act locally at once until one attaches.
@@ -264,43 +270,20 @@ pub(super) struct State {
     /// The last coordinator was lost then, and what waits for its successor has not been settled.
     pub(super) lost_at: Option<Instant>,
     pub(super) freezing: HashMap<DatasetId, Freezing>,
-    /// Names of the seals of this epoch that have not ended, also of those that could not be frozen.
+    /// Names of the seals of this epoch that have not ended, also of those that could not be
+    /// frozen.
     pub(super) seals: HashMap<DatasetId, Vec<u8>>,
     pub(super) waiting: Waiting,
     /// The lead's, the same on all nodes; of a program that is over none.
     pub(super) advice: Option<Advice>,
     pub(super) askers: Askers,
     pub(super) shortage: Shortage,
-    /// For the status. Not on storage.
-    pub(super) unsaved: Vec<Unsaved>,
-    /// The newest dataset that this worker has seen on the PFS.
-    pub(super) saved: Option<DatasetId>,
+    pub(super) losses: Losses,
     pub(super) late: Late,
     pub(super) stopping: bool,
 }
 
 impl State {
-    /// Dataset `id` is about to leave the caches. That it was due for the PFS and its flush failed is remembered.
-    pub(super) fn remember_unsaved(&mut self, id: DatasetId) {
-        let Some(dataset) = self.table.datasets.get(&id).filter(|dataset| !dataset.flushed) else { return };
-        let Some(failure) = &dataset.flush_failed else { return };
-        let flushed = self.table.datasets.values().filter(|other| other.flushed).map(|other| other.id);
-        if flushed.max().max(self.saved) > Some(id) {
-            return;
-        }
-        let (name, bytes, reason) = (dataset.shown_name(), dataset.bytes(), failure.reason.clone());
-        self.unsaved.retain(|gone| gone.id != id.0);
-        self.unsaved.push(Unsaved { id: id.0, name, bytes, reason });
-        let more = self.unsaved.len().saturating_sub(UNSAVED_MAX);
-        self.unsaved.drain(..more);
-    }
-
-    /// Dataset `id` is on the PFS: of older ones that are not nothing is lost that a restart would want.
-    pub(super) fn forget_unsaved(&mut self, id: DatasetId) {
-        self.saved = self.saved.max(Some(id));
-        self.unsaved.retain(|gone| gone.id > id.0);
-    }
-
     /// Until a coordinator brings the job's, the default.
     pub(super) fn seal_timeout(&self) -> Duration {
         self.settings.as_ref().map_or(SEAL_TIMEOUT, |s| Duration::from_millis(s.seal_timeout_ms))
@@ -325,24 +308,27 @@ impl State {
 
     /// Datasets that are not on their way out.
     pub(super) fn present(&self) -> impl Iterator<Item = &Dataset> {
-        self.table.datasets.values().filter(|dataset| !dataset.going)
+        self.table.datasets.values().filter(|dataset| !dataset.life.is_leaving())
     }
 
     /// The sealed or half-sealed dataset that has `name` in the tree.
     pub(super) fn by_name(&self, name: &[u8]) -> Option<&Dataset> {
-        self.present().filter(|dataset| dataset.home != Home::Aside && dataset.name == name).last()
+        self.present().filter(|dataset| dataset.life.has_name() && dataset.name == name).last()
     }
 
-    /// The complete dataset that programs see under `name`, changed or not: the base of its next generation.
+    /// The complete dataset that programs see under `name`, changed or not: the base of its next
+    /// generation.
     pub(super) fn base(&self, name: &[u8]) -> Option<&Dataset> {
-        let presented = |dataset: &&Dataset| dataset.catalog.is_some() && dataset.home != Home::Aside;
+        let presented = |dataset: &&Dataset| dataset.life.is_complete() && dataset.life.has_name();
         self.present().filter(presented).filter(|dataset| dataset.name == name).last()
     }
 
     /// What the mount presents: a dataset that the last restart hid is not it, however new.
     pub(super) fn current_now(&self) -> Option<DatasetId> {
         self.present()
-            .filter(|dataset| dataset.catalog.is_some() && dataset.failed.is_none() && !dataset.is_hidden())
+            .filter(|dataset| {
+                dataset.life.is_complete() && dataset.failed.is_none() && !dataset.life.is_hidden()
+            })
             .max_by_key(|dataset| (dataset.epoch, dataset.id))
             .map(|dataset| dataset.id)
     }

@@ -33,7 +33,8 @@ impl CacheStore {
     }
 }
 
-/// Puts the choice of the stores, the primary and others, into the events of a control directory of which no worker has begun yet.
+/// Puts the choice of the stores, the primary and others, into the events of a control directory of
+/// which no worker has begun yet.
 pub fn tell_of_stores(
     control: &Path,
     count: usize,

@@ -1,6 +1,7 @@
 //! Work on all bytes of a dataset here: flush, verify, fetch.
 //!
-//! One at a time, in a thread of their own; a transfer ends when the coordinator that wanted it is gone.
+//! One at a time, in a thread of their own; a transfer ends when the coordinator that wanted it is
+//! gone.
 //!
 //! Fault points: those of [`crate::transfer`], and `fetch.staged`.
 
@@ -9,7 +10,8 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, OFlags};
 
-use crate::control::{Event, FetchFailure, FrozenFile};
+use crate::control::{Event, FetchFailure, FrozenFile, Reason};
+use crate::dataset::lifecycle::Files;
 use crate::dataset::{Entry, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Epoch, Member};
@@ -23,7 +25,7 @@ use super::cache::{self, Staged};
 use super::catalog_file;
 use super::members::{file_name, make_others};
 use super::node::Node;
-use super::state::{Dataset, Home, Origin, Part};
+use super::state::{Dataset, Origin, Part};
 
 /// What [`crate::control::Command::FetchMember`] says.
 pub(super) struct FetchOrder {
@@ -36,14 +38,15 @@ pub(super) struct FetchOrder {
 }
 
 impl Node {
-    /// A monitor of a transfer of the attached coordinator, and with whose rights it works on the PFS.
+    /// A monitor of a transfer of the attached coordinator, and with whose rights it works on the
+    /// PFS.
     fn begin_transfer(&self, id: DatasetId, what: &'static str, bytes: u64) -> Option<(Monitor, Identity)> {
         let mut state = self.state.lock();
         let monitor = Monitor::new(bytes);
         let attached = state.attached.as_mut()?;
         attached.transfers.retain(|transfer| transfer.progress().0 < transfer.progress().1);
         attached.transfers.push(monitor.clone());
-        let identity = attached.identity.clone();
+        let identity = state.identity.clone()?;
         if let Some(dataset) = state.table.datasets.get_mut(&id) {
             dataset.transfer = Some((what, monitor.clone()));
         }
@@ -68,9 +71,9 @@ impl Node {
         self.state.lock().send(Event::FlushedMember { id, result: result.map(drop) });
     }
 
-    fn try_flush(&self, id: DatasetId, directory: &[u8]) -> Result<u64, String> {
-        let dataset = self.dataset(id).map_err(|error| error.to_string())?;
-        let index = dataset.catalog.clone().ok_or("it is not complete")?;
+    fn try_flush(&self, id: DatasetId, directory: &[u8]) -> Result<u64, Reason> {
+        let dataset = self.dataset(id)?;
+        let index = dataset.life.catalog().cloned().ok_or("it is not complete")?;
         // Of equal files of two members the lower member's is copied.
         let visible = |entry: &Entry, copy: &FileCopy| match index.entry(&entry.path).map(|e| &e.kind) {
             Some(EntryKind::File(first)) => first.member == copy.member,
@@ -82,29 +85,28 @@ impl Node {
         let total = files.iter().map(|(_, copy)| copy.size).sum();
         let gone = "the coordinator is gone";
         let (monitor, identity) = self.begin_transfer(id, "flushing", total).ok_or(gone)?;
-        let text = |error: TransferError| error.to_string();
-        let pfs = PfsDirectory::open(&identity, directory).map_err(text)?;
+        let pfs = PfsDirectory::open(&identity, directory)?;
         for (entry, copy) in &files {
             self.copy_out(id, &entry.path, |local| pfs.put(local, entry, copy, &monitor))?;
         }
-        pfs.sync_directories(files.iter().map(|(entry, _)| entry.path.clone()).collect()).map_err(text)?;
+        pfs.sync_directories(files.iter().map(|(entry, _)| entry.path.clone()).collect())?;
         Ok(total)
     }
 
-    /// Has `put` copy one file. A program may begin the next generation meanwhile and change the file that was opened: then
-    /// its sealed bytes are in a copy, which is opened instead.
+    /// Has `put` copy one file. A program may begin the next generation meanwhile and change the
+    /// file that was opened: then its sealed bytes are in a copy, which is opened instead.
     pub(super) fn copy_out(
         &self,
         id: DatasetId,
         path: &RelPath,
         put: impl Fn(OwnedFd) -> Result<(), TransferError>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Reason> {
         let open = || {
-            let dataset = self.dataset(id).map_err(|error| error.to_string())?;
-            let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(|error| error.to_string())?;
+            let dataset = self.dataset(id)?;
+            let home = self.cache.home(&dataset, self.tree.as_ref())?;
             self.open_sealed(&dataset, &home, path)
                 .and_then(|local| Ok((rustix::fs::fstat(&local)?.st_ino, local)))
-                .map_err(|error| format!("{path}: {error}"))
+                .map_err(|error| Reason::from(error).on(format_args!("{path}")))
         };
         let (inode, local) = open()?;
         match put(local) {
@@ -112,11 +114,11 @@ impl Node {
             Err(mismatch @ TransferError::Mismatch { .. }) => {
                 let (again, local) = open()?;
                 if again == inode {
-                    return Err(mismatch.to_string());
+                    return Err(mismatch.into());
                 }
-                put(local).map_err(|error| error.to_string())
+                put(local).map_err(Reason::from)
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -132,7 +134,7 @@ impl Node {
         self.state.lock().send(Event::Verified { id, members });
     }
 
-    fn verify_members(&self, id: DatasetId) -> Vec<(Member, Result<(), String>)> {
+    fn verify_members(&self, id: DatasetId) -> Vec<(Member, Result<(), Reason>)> {
         let Ok(dataset) = self.dataset(id) else { return Vec::new() };
         let total = dataset.parts.values().map(|part| part.bytes()).sum();
         let Some((monitor, _)) = self.begin_transfer(id, "verifying", total) else { return Vec::new() };
@@ -140,21 +142,21 @@ impl Node {
         recorded.map(|(member, part)| (*member, self.verify_part(&dataset, part, &monitor))).collect()
     }
 
-    /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as missing.
-    fn verify_part(&self, dataset: &Dataset, part: &Part, monitor: &Monitor) -> Result<(), String> {
-        let text = |error: std::io::Error| error.to_string();
-        let home = self.cache.home(dataset, self.tree.as_ref()).map_err(text)?;
+    /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as
+    /// missing.
+    fn verify_part(&self, dataset: &Dataset, part: &Part, monitor: &Monitor) -> Result<(), Reason> {
+        let home = self.cache.home(dataset, self.tree.as_ref())?;
         let mut problems = Vec::new();
         for (entry, recorded) in &part.files {
             match verify_file(&home, &entry.path, recorded, monitor) {
                 Ok(()) => {}
-                Err(TransferError::Cancelled) => return Err(TransferError::Cancelled.to_string()),
-                Err(error) => problems.push(error.to_string()),
+                Err(TransferError::Cancelled) => return Err(TransferError::Cancelled.into()),
+                Err(error) => problems.push(Reason::from(error)),
             }
         }
         if let Some(redundancy) = &part.redundancy {
-            let name = file_name(dataset.id, &redundancy.name).map_err(|error| error.to_string())?;
-            let own = self.cache.own(dataset.id).map_err(text)?;
+            let name = file_name(dataset.id, &redundancy.name)?;
+            let own = self.cache.own(dataset.id)?;
             let recorded = FileCopy {
                 size: redundancy.size,
                 crc: redundancy.crc,
@@ -162,10 +164,10 @@ impl Node {
                 program_rank: None,
             };
             if let Err(error) = verify_file(&own, &name, &recorded, monitor) {
-                problems.push(error.to_string());
+                problems.push(Reason::from(error));
             }
         }
-        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+        Reason::all(problems).map_or(Ok(()), Err)
     }
 
     pub(super) fn fetch_member(&self, order: &FetchOrder) {
@@ -222,41 +224,40 @@ impl Node {
     }
 
     /// The filemap's entry is there before the first byte.
-    fn begin_fetch(&self, order: &FetchOrder, part: &Part) -> Result<Dataset, String> {
+    fn begin_fetch(&self, order: &FetchOrder, part: &Part) -> Result<Dataset, Reason> {
         let (id, member) = (order.id, order.member);
         let mut disk = self.disk.lock();
         if let Some(have) = self.state.lock().table.datasets.get(&id) {
-            if have.name != order.name || have.going {
-                return Err(format!("dataset {id} is {} here, or is being removed", have.shown_name()));
+            if have.name != order.name || have.life.is_leaving() {
+                return Err(format!("dataset {id} is {} here, or is being removed", have.shown_name()).into());
             }
-            if have.catalog.is_none() && have.home == Home::Tree {
+            if !have.life.is_complete() && have.life.is_in_tree() {
                 return Err("it is being sealed here".into());
             }
         }
-        self.cache.settle(id, &order.name, &order.entries).map_err(|error| error.to_string())?;
+        self.cache.settle(id, &order.name, &order.entries)?;
         let part = Arc::new(part.clone());
         disk.change(&self.state, |table| {
             table.highest_id = table.highest_id.max(id.0);
             let dataset = table
                 .datasets
                 .entry(id)
-                .or_insert_with(|| Dataset::new(id, order.epoch, order.name.clone(), Home::Aside));
+                .or_insert_with(|| Dataset::new(id, order.epoch, order.name.clone(), Files::Aside));
             dataset.flushed = true;
             dataset.parts.insert(member, Arc::clone(&part));
-        })
-        .map_err(|error| error.to_string())?;
+        })?;
         drop(disk);
-        self.dataset(id).map_err(|error| error.to_string())
+        self.dataset(id).map_err(Reason::from)
     }
 
-    fn put_part(&self, id: DatasetId, member: Member, part: &Part) -> Result<(), String> {
+    fn put_part(&self, id: DatasetId, member: Member, part: &Part) -> Result<(), Reason> {
         let part = Arc::new(part.clone());
         let put = self.disk.lock().change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.parts.insert(member, Arc::clone(&part));
             }
         });
-        put.map_err(|error| error.to_string())
+        put.map_err(Reason::from)
     }
 
     /// Brings a file's bytes here, whole; they have no place yet. A failure comes with its errno.
@@ -290,7 +291,7 @@ impl Node {
         let forgotten = self.disk.lock().change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.parts.retain(|m, part| *m != member || part.recorded);
-                if dataset.catalog.is_none() && dataset.parts.is_empty() {
+                if !dataset.life.is_complete() && dataset.parts.is_empty() {
                     table.datasets.remove(&id);
                 }
             }
@@ -298,7 +299,7 @@ impl Node {
         let gone = !self.state.lock().table.datasets.contains_key(&id);
         let removed =
             if gone { self.cache.remove_own(id) } else { self.cache.discard_staged(id, Some(member)) };
-        if let Err(error) = forgotten.map_err(|e| e.to_string()).and(removed.map_err(|e| e.to_string())) {
+        if let Err(error) = forgotten.map_err(Reason::from).and(removed.map_err(Reason::from)) {
             self.events.warning(Some(id), &format!("a failed fetch cannot be forgotten: {error}"));
         }
     }

@@ -11,7 +11,8 @@ use super::boundary::{Caller, Completion, Errno, Marking};
 
 /// A directory operation while a coordinator is attached.
 pub(super) const DIRECTORY_MAX: Duration = Duration::from_mins(2);
-/// A file that is brought here while a coordinator is attached: it may be large, and come from the PFS.
+/// A file that is brought here while a coordinator is attached: it may be large, and come from the
+/// PFS.
 const FETCH_MAX: Duration = Duration::from_mins(30);
 /// A marker until its seal begins, beyond the seal's own time-out; other seals may run before it.
 const MARKER_START_MAX: Duration = Duration::from_mins(3);
@@ -29,12 +30,13 @@ pub(super) enum Wanted {
 pub(super) struct Waiter {
     pub(super) request: RequestId,
     pub(super) wanted: Wanted,
-    /// Of a marker: the sealed dataset that was changed here before it was set, until the lead knows that. Its own seal is
-    /// not what is waited for.
+    /// Of a marker: the sealed dataset that was changed here before it was set, until the lead
+    /// knows that. Its own seal is not what is waited for.
     pub(super) base: Option<DatasetId>,
     /// Of a marker: how it was set.
     pub(super) marking: Marking,
-    /// Of a marker: the seal that was dropped here and is being dropped elsewhere, with which it fails.
+    /// Of a marker: the seal that was dropped here and is being dropped elsewhere, with which it
+    /// fails.
     pub(super) doom: Option<DatasetId>,
     pub(super) caller: Caller,
     pub(super) done: Completion,
@@ -58,7 +60,8 @@ impl Waiter {
 #[derive(Default)]
 pub(super) struct Waiting {
     pub(super) waiters: BTreeMap<RequestId, Waiter>,
-    /// Files on the way and the request that asked for each; others that want the same file join it.
+    /// Files on the way and the request that asked for each; others that want the same file join
+    /// it.
     pub(super) fetches: HashMap<SealedFile, RequestId>,
 }
 
@@ -85,7 +88,8 @@ impl Waiting {
         self.waiters.remove(&request)
     }
 
-    /// Takes those that want the marker of `name`, save those that ask for the generation after `sealed`.
+    /// Takes those that want the marker of `name`, save those that ask for the generation after
+    /// `sealed`.
     pub(super) fn take_markers(&mut self, name: &[u8], sealed: Option<DatasetId>) -> Vec<Waiter> {
         let later = |waiter: &Waiter| sealed.is_some() && waiter.base == sealed;
         self.take_where(|waiter| waiter.marks(name) && !later(waiter))
@@ -108,8 +112,8 @@ impl Waiting {
         self.take_where(|waiter| waiter.marks(name) && (background || waiter.marking.holds_directory))
     }
 
-    /// The lead is told what was changed in `sealed` until now: markers that asked for the generation after it are
-    /// answered by what comes of that.
+    /// The lead is told what was changed in `sealed` until now: markers that asked for the
+    /// generation after it are answered by what comes of that.
     pub(super) fn covered(&mut self, sealed: DatasetId) {
         for waiter in self.waiters.values_mut().filter(|waiter| waiter.base == Some(sealed)) {
             waiter.base = None;
@@ -173,10 +177,11 @@ impl Waiting {
         self.waiters.values().any(|waiter| waiter.marking.everywhere && waiter.marks(name))
     }
 
-    /// The events that ask the lead for what is waited for, each thing once; `background`: markers that were answered
-    /// when all were frozen.
+    /// The events that ask the lead for what is waited for, each thing once; `background`: markers
+    /// that were answered when all were frozen.
     pub(super) fn events<'a>(&mut self, background: impl Iterator<Item = &'a Vec<u8>>) -> Vec<Event> {
-        // The lead that dropped their seals is gone and did not say that all had: they are tries like any other.
+        // The lead that dropped their seals is gone and did not say that all had: they are tries
+        // like any other.
         self.waiters.values_mut().for_each(|waiter| waiter.doom = None);
         let mut events = Vec::new();
         let mut markers: Vec<Vec<u8>> = background.cloned().collect();

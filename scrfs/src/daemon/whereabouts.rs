@@ -1,8 +1,8 @@
 //! In which store what is: the cache directories of a mount over several stores (`crate::stores`).
 //!
-//! `dataset.<id>` is where the dataset's directory in the tree is. It is made there when the node first hears of the
-//! dataset ([`Cache::settle`]), and found by looking for it after that: nothing else records it. With one store nothing is
-//! looked for.
+//! `dataset.<id>` is where the dataset's directory in the tree is. It is made there when the node
+//! first hears of the dataset ([`Cache::settle`]), and found by looking for it after that: nothing
+//! else records it. With one store nothing is looked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -58,8 +58,9 @@ impl Cache {
         Ok(self.find(&self.in_tree(name)?))
     }
 
-    /// Dataset `id` of that name is here from now on, or will be: where its directory is, all else of it will be too. Of one
-    /// that was never here the descriptors decide; flat ones are in the primary store (of which the top of `entries` tells).
+    /// Dataset `id` of that name is here from now on, or will be: where its directory is, all else
+    /// of it will be too. Of one that was never here the descriptors decide; flat ones are in the
+    /// primary store (of which the top of `entries` tells).
     pub(super) fn settle(&self, id: DatasetId, name: &[u8], entries: &[Entry]) -> io::Result<()> {
         if self.is_one() || self.find(&Self::own_path(id)?).is_some() {
             return Ok(());
@@ -93,7 +94,8 @@ impl Cache {
         self.roots.iter().try_for_each(|root| beneath::remove_tree(root.as_fd(), &path))
     }
 
-    /// Own directories of datasets that are not `known` and have nothing in them go: a worker died before it recorded them.
+    /// Own directories of datasets that are not `known` and have nothing in them go: a worker died
+    /// before it recorded them.
     pub(super) fn drop_empty(&self, known: &BTreeSet<DatasetId>) -> io::Result<()> {
         let mut unknown = self.own_directories()?.into_iter().filter(|id| !known.contains(id));
         unknown.try_for_each(|id| self.drop_if_empty(id))

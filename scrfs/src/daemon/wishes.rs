@@ -1,6 +1,6 @@
 //! What operators ask of the lead through a node, and which run of the job it works for.
 
-use crate::control::{Event, Flushable, Named};
+use crate::control::{Event, Flushable, Named, Settings};
 use crate::ids::DatasetId;
 use crate::status::FlushFailure;
 
@@ -17,7 +17,7 @@ impl Node {
             let chosen = match name {
                 None => state.current_now(),
                 Some(name) => {
-                    let complete = |dataset: &&Dataset| dataset.name == name && dataset.catalog.is_some();
+                    let complete = |dataset: &&Dataset| dataset.name == name && dataset.life.is_complete();
                     let newest = state.present().filter(complete).max_by_key(|d| (d.epoch, d.id));
                     newest.map(|dataset| dataset.id)
                 }
@@ -50,18 +50,25 @@ impl Node {
         Flushable::Asked(asked)
     }
 
-    /// Several scrfs-runs of a job work on nodes of their own, each with a prefix of its own: what one has sealed here is
-    /// no other's to go on from. Says whose it is.
+    /// Several scrfs-runs of a job work on nodes of their own, each with a prefix of its own: what
+    /// one has sealed here is no other's to go on from. Says whose it is.
     pub(super) fn of_another_run(&self, name: &str) -> Option<String> {
         let state = self.state.lock();
         let former = &state.settings.as_ref()?.restart.name;
-        let held = state.present().any(|dataset| dataset.catalog.is_some());
+        let held = state.present().any(|dataset| dataset.life.is_complete());
         let shown =
             |name: &str| if name.is_empty() { "without a name".to_owned() } else { format!("--name {name}") };
         (held && former != name).then(|| {
             let (former, name) = (shown(former), shown(name));
             format!("this node has datasets of the run {former}, and this is the run {name}: use other nodes, or unmount with --purge")
         })
+    }
+
+    /// The last job's prefix, where these `settings` have another one.
+    pub(super) fn left_prefix(&self, settings: &Settings) -> Option<String> {
+        let state = self.state.lock();
+        let former = &state.settings.as_ref()?.prefix;
+        (*former != settings.prefix).then(|| String::from_utf8_lossy(former).into_owned())
     }
 
     /// A try to flush it has failed.

@@ -1,12 +1,15 @@
-//! The catalog of a sealed dataset: every name in it, where its bytes are, and how they are protected.
+//! The catalog of a sealed dataset: every name in it, where its bytes are, and how they are
+//! protected.
 //!
-//! The lead joins the members' parts into one catalog; each daemon stores it when it records COMPLETE. From then on
-//! listings, attributes, fetch on open, status and recovery are answered from it.
+//! The lead joins the members' parts into one catalog; each daemon stores it when it records
+//! COMPLETE. From then on listings, attributes, fetch on open, status and recovery are answered
+//! from it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Protection;
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 
@@ -19,6 +22,11 @@ pub enum Scheme {
     Partner,
     /// One lost member per set can be rebuilt.
     Xor,
+    /// Any `failures` lost members per set can be rebuilt (RS).
+    ReedSolomon {
+        /// At least 1; a set of no more members than this survives all losses but of all of it.
+        failures: u8,
+    },
 }
 
 /// Seconds and nanoseconds since 1970; `nsecs` is below 1,000,000,000.
@@ -94,19 +102,32 @@ pub struct MemberPlace {
     pub files: u64,
     /// Bytes of those files together: the length of its logical file.
     pub bytes: u64,
-    /// Bytes of the cache that they and the redundancy file took when it was sealed, if that is known: holes take none.
+    /// Bytes of the cache that they and the redundancy file took when it was sealed, if that is
+    /// known: holes take none.
     pub taken: Option<u64>,
 }
 
 /// Members and redundancy sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// The scheme of every set.
-    pub scheme: Scheme,
+    /// What was chosen for it when it was sealed: the scheme is every set's.
+    pub protection: Protection,
     /// Indexed by [`Member`].
     pub members: Vec<MemberPlace>,
     /// Each set's members in ring order; every member is in exactly one.
     pub sets: Vec<Vec<Member>>,
+}
+
+impl Layout {
+    /// The scheme of every set.
+    pub fn scheme(&self) -> Scheme {
+        self.protection.scheme
+    }
+
+    /// Any one member may be lost.
+    pub fn is_redundant(&self) -> bool {
+        self.sets.iter().all(|set| self.scheme().losses(set.len()) > 0)
+    }
 }
 
 /// A sealed dataset.
@@ -152,7 +173,8 @@ impl Catalog {
         self.entries.get(at).filter(|e| e.path == *path)
     }
 
-    /// Puts entries in order. Of two members' equal files the lower member's stays visible by [`Catalog::entry`].
+    /// Puts entries in order. Of two members' equal files the lower member's stays visible by
+    /// [`Catalog::entry`].
     pub fn sort(&mut self) {
         self.entries.sort_by(|a, b| a.path.cmp(&b.path).then_with(|| member_of(a).cmp(&member_of(b))));
     }

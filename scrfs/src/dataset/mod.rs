@@ -1,8 +1,11 @@
 //! What a dataset is once it is sealed: its [`Catalog`], the same on every node.
 
 mod catalog;
-mod moves;
+pub mod lifecycle;
+mod names;
+pub mod protection;
 mod room;
 
 pub use catalog::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
-pub use moves::Moves;
+pub use names::Names;
+pub use protection::{NODE, Protection, Protections};

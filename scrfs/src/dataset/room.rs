@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 
 use super::{Layout, Scheme};
 use crate::ids::Member;
-use crate::redundancy::xor::Geometry;
+use crate::redundancy::geometry::Geometry;
 
 impl Layout {
-    /// Bytes of the cache that the dataset takes on each host, its members' files and what protects their sets: what was
-    /// seen when it was sealed, else by their sizes.
+    /// Bytes of the cache that the dataset takes on each host, its members' files and what protects
+    /// their sets: what was seen when it was sealed, else by their sizes.
     pub fn bytes_by_host(&self) -> BTreeMap<&str, u64> {
         let bytes = |member: &Member| self.members.get(member.0 as usize).map_or(0, |place| place.bytes);
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for set in &self.sets {
             let lengths: Vec<u64> = set.iter().map(bytes).collect();
-            // A set of one protects nothing, and has no chunk.
-            let chunk = Geometry::new(&lengths).as_ref().map_or(0, Geometry::chunk);
+            // A set of one protects nothing, and has no parity.
+            let geometry = Geometry::new(&lengths, self.scheme().parities(set.len()));
+            let parity = geometry.as_ref().map_or(0, Geometry::payload);
             for (at, member) in set.iter().enumerate() {
                 let Some(place) = self.members.get(member.0 as usize) else { continue };
-                let protection = match self.scheme {
-                    Scheme::Single => 0,
+                let protection = match self.scheme() {
                     Scheme::Partner if set.len() == 1 => 0,
                     Scheme::Partner => lengths[(at + set.len() - 1) % set.len()],
-                    Scheme::Xor => chunk,
+                    Scheme::Single | Scheme::Xor | Scheme::ReedSolomon { .. } => parity,
                 };
                 let taken = place.taken.unwrap_or(place.bytes.saturating_add(protection));
                 let sum = sums.entry(&place.host).or_default();
@@ -41,7 +41,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::MemberPlace;
+    use crate::dataset::{MemberPlace, Scheme};
 
     fn layout(scheme: Scheme, bytes: &[u64]) -> Layout {
         let place = |(at, &bytes): (usize, &u64)| MemberPlace {
@@ -52,7 +52,7 @@ mod tests {
         };
         let members: Vec<MemberPlace> = bytes.iter().enumerate().map(place).collect();
         let sets = vec![(0..).map(Member).take(bytes.len()).collect()];
-        Layout { scheme, members, sets }
+        Layout { protection: crate::dataset::Protection::by(scheme), members, sets }
     }
 
     #[test]
@@ -62,6 +62,9 @@ mod tests {
         assert_eq!(layout(Scheme::Partner, &[10, 20, 30]).bytes_on("n0"), 40);
         assert_eq!(layout(Scheme::Xor, &[10, 20, 31]).bytes_on("n1"), 36);
         assert_eq!(layout(Scheme::Xor, &[10]).bytes_on("n0"), 10);
+        let rs = Scheme::ReedSolomon { failures: 2 };
+        assert_eq!(layout(rs, &[10, 20, 31]).bytes_on("n1"), 20 + 2 * 31);
+        assert_eq!(layout(rs, &[10, 20]).bytes_on("n1"), 20 + 20);
         assert_eq!(layout(Scheme::Xor, &[10, 20]).bytes_on("elsewhere"), 0);
     }
 

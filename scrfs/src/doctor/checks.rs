@@ -1,7 +1,8 @@
 //! From facts to findings. Pure: a table of facts is all that its tests need.
 
-use super::facts::{Facts, Kind, Parameters, Prefix, Program, Room, Store};
+use super::facts::{Facts, Kind, Parameters, Prefix, Program, Reason, Room, Store};
 use super::{Finding, Grade, Report};
+use crate::allocation::has_pmix;
 use crate::priority::threads::Means;
 use crate::status::people::bytes_for_people;
 
@@ -13,6 +14,11 @@ const GOOD_KERNEL: (u32, u32) = (6, 9);
 const SKEW_MAX: f64 = 2.0;
 /// Fewer descriptors than this, and programs with many open files meet the limit.
 const DESCRIPTORS_MIN: u64 = 4096;
+/// Free bytes of control directories below which a job of some hundred thousand files may meet the
+/// end of them.
+const CONTROL_BYTES_MIN: u64 = 64 << 20;
+/// A control directory has some dozen files, a dataset a few more.
+const CONTROL_INODES_MIN: u64 = 1000;
 /// Names in one finding.
 const NAMES_MAX: usize = 4;
 
@@ -25,6 +31,7 @@ pub fn all(facts: &Facts) -> Report {
     findings.extend(prefix(facts.prefix.as_ref(), facts));
     findings.extend(facts.parameters.as_ref().map(|parameters| time_limit(parameters, facts.now)));
     findings.extend(stores(facts));
+    findings.extend(facts.control.as_ref().map(|control| control_room(control, facts.rights.root)));
     findings.extend(leftovers(facts));
     findings.push(priority(facts));
     findings.push(descriptors(facts));
@@ -136,8 +143,9 @@ fn launchers(facts: &Facts) -> Vec<Finding> {
         ),
     };
     let there = facts.launchers.iter().filter(|program| program.path.is_some());
-    let found: Vec<Finding> = there.map(one).collect();
+    let mut found: Vec<Finding> = there.map(one).collect();
     if found.iter().any(|finding| finding.grade == Grade::Ok) {
+        found.extend(facts.mpi_types.as_ref().and_then(pmix));
         return found;
     }
     let names: Vec<&str> = facts.launchers.iter().map(|program| program.name).collect();
@@ -148,6 +156,18 @@ fn launchers(facts: &Facts) -> Vec<Finding> {
         "install openmpi-bin, or load the module of the MPI that scrfs was built with",
     ));
     all
+}
+
+/// That srun cannot start coordinators. Why it says nothing is in its own finding.
+fn pmix(types: &Result<String, Reason>) -> Option<Finding> {
+    let types = types.as_ref().ok()?;
+    (!has_pmix(types)).then(|| {
+        warn(
+            "launcher",
+            "srun has no pmix: `scrfs-run` starts programs with mpirun in its place",
+            "install Slurm's PMIx plugin (mpi_pmix.so), if srun is to be the launcher",
+        )
+    })
 }
 
 /// One of our own programs. The coordinator's version can be had only when its MPI can be loaded.
@@ -244,7 +264,7 @@ fn one_store(store: &Store, bound: u64, facts: &Facts) -> Finding {
         Ok(room) => room,
         Err(reason) => return fail("cache", format!("{at}: {reason}"), elsewhere),
     };
-    let Room { memory, writable, size, free } = *room;
+    let Room { memory, writable, size, free, .. } = *room;
     if !writable {
         return fail("cache", format!("{at} cannot be written to"), elsewhere);
     }
@@ -271,6 +291,30 @@ fn one_store(store: &Store, bound: u64, facts: &Facts) -> Finding {
     }
     let what = if memory { "memory" } else { "disk" };
     ok("cache", format!("{at} is {what}: may take {takes_text}, {} are free", bytes_for_people(free)))
+}
+
+/// Where names of files, catalogs and pointer files are kept. Without root there are no other
+/// users' jobs in it.
+fn control_room(control: &Store, root: bool) -> Finding {
+    let at = control.path.display();
+    let elsewhere = "name another directory in SCR_CNTL_BASE";
+    let room = match &control.room {
+        Ok(room) if room.writable => room,
+        Ok(_) => return fail("control", format!("{at} cannot be written to"), elsewhere),
+        Err(reason) => return fail("control", format!("{at}: {reason}"), elsewhere),
+    };
+    let inodes = if room.inodes == 0 { String::new() } else { format!(" and {} inodes", room.free_inodes) };
+    let free = format!("{at}: {}{inodes} are free", bytes_for_people(room.free));
+    if room.free < CONTROL_BYTES_MIN || (room.inodes > 0 && room.free_inodes < CONTROL_INODES_MIN) {
+        return warn(
+            "control",
+            format!("{free}: names of files are kept there"),
+            "remove what is there and nobody needs (`scrfs sweep`), or give it a larger file system",
+        );
+    }
+    let shared =
+        if root && !room.own { "; on a node that jobs share, give it a tmpfs of its own" } else { "" };
+    ok("control", format!("{free}{shared}"))
 }
 
 fn leftovers(facts: &Facts) -> Vec<Finding> {
@@ -306,7 +350,8 @@ fn leftovers(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// While every core runs a rank that spins, a marker waits for their time slices where this cannot be had.
+/// While every core runs a rank that spins, a marker waits for their time slices where this cannot
+/// be had.
 fn priority(facts: &Facts) -> Finding {
     let slow = "markers take several times as long while every core runs a rank that spins";
     match &facts.priority {

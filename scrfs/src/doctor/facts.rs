@@ -21,6 +21,8 @@ pub struct Facts {
     pub parameters: Result<Parameters, Reason>,
     /// mpirun, and srun where there is Slurm.
     pub launchers: Vec<Program>,
+    /// What `srun --mpi=list` says, if there is an srun.
+    pub mpi_types: Option<Result<String, Reason>>,
     /// scrfs-coordinator, scrfs-ctl and scrfs-run, beside this program.
     pub programs: Vec<Program>,
     /// The version that these should have.
@@ -29,6 +31,8 @@ pub struct Facts {
     pub prefix: Option<Prefix>,
     /// Entries of `SCR_CACHE_BASE`.
     pub stores: Vec<Store>,
+    /// `SCR_CNTL_BASE`, or where control directories are made without it.
+    pub control: Option<Store>,
     /// Bytes of the node's memory.
     pub memory: u64,
     /// The least bound that a cgroup puts on this process.
@@ -130,6 +134,12 @@ pub struct Room {
     pub size: u64,
     /// Bytes that are free.
     pub free: u64,
+    /// Inodes; 0: the file system makes them when they are needed.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub free_inodes: u64,
+    /// The path is the file system's top: nothing else has its room.
+    pub own: bool,
 }
 
 /// Of ended jobs.

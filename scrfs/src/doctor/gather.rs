@@ -1,4 +1,5 @@
-//! How facts are had. Whatever may hang, on a file system or in a program, is asked in bounded time.
+//! How facts are had. Whatever may hang, on a file system or in a program, is asked in bounded
+//! time.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -53,12 +54,17 @@ pub fn facts(sources: &Sources, questions: &Questions) -> Facts {
         rights: rights(&questions.path),
         parameters: config.as_ref().map(|config| parameters(config, sources)).map_err(ToString::to_string),
         launchers: ["mpirun", "srun"].map(|name| program(name, &questions.path)).into(),
+        mpi_types: find("srun", &questions.path).map(|srun| {
+            // Which of the two it prints to depends on its version.
+            answer(Command::new("sh").args(["-c", "exec \"$0\" --mpi=list 2>&1"]).arg(srun))
+        }),
         programs: ["scrfs-coordinator", "scrfs-ctl", "scrfs-run"].map(|name| program(name, &beside)).into(),
         version: env!("CARGO_PKG_VERSION"),
         prefix: usable.filter(|config| config.prefix != sources.working_directory).map(prefix),
         stores: usable
             .map(|config| config.cache_bases.iter().map(|base| store(base)).collect())
             .unwrap_or_default(),
+        control: usable.map(|config| store(&config.control_base)),
         memory: memory(),
         cgroup: cgroup_limit(),
         leftovers: usable.map(leftovers).unwrap_or_default(),
@@ -131,7 +137,8 @@ fn program(name: &'static str, path: &[PathBuf]) -> Program {
     Program { name, path, says }
 }
 
-/// Standard output of a program that is given [`LIMIT`]; why there is none, in its own words if it has any.
+/// Standard output of a program that is given [`LIMIT`]; why there is none, in its own words if it
+/// has any.
 fn answer(command: &mut Command) -> Result<String, Reason> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.map_err(reason)?;
@@ -256,9 +263,17 @@ fn store(base: &Path) -> Store {
             writable: rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
             size: stat.f_blocks.saturating_mul(stat.f_frsize),
             free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            inodes: stat.f_files,
+            free_inodes: stat.f_favail,
+            own: path.exists() && is_top(&path)?,
         })
     });
     Store { path: base.to_owned(), room: room.map_err(reason) }
+}
+
+/// Its parent directory is on another file system.
+fn is_top(path: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(path)?.dev() != fs::metadata(path.join(".."))?.dev())
 }
 
 fn memory() -> u64 {
@@ -272,7 +287,8 @@ fn cgroup_limit() -> Option<u64> {
     limit_files(&table).iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min()
 }
 
-/// Where the bounds are, version 2 and 1. What has no bound says `max`, or a number beyond all memory.
+/// Where the bounds are, version 2 and 1. What has no bound says `max`, or a number beyond all
+/// memory.
 fn limit_files(table: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in table.lines() {
@@ -367,9 +383,10 @@ mod tests {
     #[test]
     fn the_end_of_a_job_is_set_or_asked_for() {
         let dir = tempfile::tempdir().unwrap();
-        let squeue = dir.path().join("squeue");
-        fs::write(&squeue, "#!/bin/sh\necho 1:00:00\n").unwrap();
-        fs::set_permissions(&squeue, fs::Permissions::from_mode(0o755)).unwrap();
+        // Written by another process: what this one has open for writing, a child of another test
+        // may have too, and then it cannot be executed.
+        let write = "printf '#!/bin/sh\\necho 1:00:00\\n' >squeue && chmod 755 squeue";
+        assert!(Command::new("sh").args(["-c", write]).current_dir(&dir).status().unwrap().success());
         let end = |set: &[(&str, &str)]| {
             let path = [("PATH", dir.path().to_str().unwrap())];
             let set = set.iter().chain(&path).map(|(name, value)| (name.into(), value.into()));

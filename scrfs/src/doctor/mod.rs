@@ -3,11 +3,13 @@
 //! * [`facts`]: what is known of the node, as values.
 //! * [`checks`]: from facts to findings; pure.
 //! * [`gather`]: how the facts are had, each within a bounded time.
+//! * [`remote_shell`]: how other hosts are asked.
 //! * [`Report`]: the findings as people and programs read them.
 
 pub mod checks;
 pub mod facts;
 pub mod gather;
+pub mod remote_shell;
 pub mod skew;
 
 use serde::Serialize;

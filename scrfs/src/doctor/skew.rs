@@ -1,4 +1,5 @@
-//! Clocks: how far another one is from this node's, as far as the time that asking took lets one say.
+//! Clocks: how far another one is from this node's, as far as the time that asking took lets one
+//! say.
 
 /// Another clock minus ours, in seconds: somewhere between.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,7 +11,8 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// The other clock showed `other` at some moment between `before` and `after` of ours, to within `grain`.
+    /// The other clock showed `other` at some moment between `before` and `after` of ours, to
+    /// within `grain`.
     pub fn between(before: f64, other: f64, after: f64, grain: f64) -> Self {
         Self { least: other - after - grain, most: other - before + grain }
     }

@@ -1,5 +1,5 @@
-//! A mount without a node: directories change here at once, markers fail, nothing can be fetched. For tests, and for
-//! looking at the file system by itself.
+//! A mount without a node: directories change here at once, markers fail, nothing can be fetched.
+//! For tests, and for looking at the file system by itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

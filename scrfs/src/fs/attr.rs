@@ -28,7 +28,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// From a directory entry's or an inode's type; a type that Linux does not know is taken for a file.
+    /// From a directory entry's or an inode's type; a type that Linux does not know is taken for a
+    /// file.
     pub(crate) fn of(kind: FileType) -> Self {
         match kind {
             FileType::Directory => Self::Directory,

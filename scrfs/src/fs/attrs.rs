@@ -25,8 +25,8 @@ use crate::keep::decide::{Intent, Now};
 /// The kernel's own bound on a value and on a list of names (XATTR_SIZE_MAX).
 const XATTR_BYTES_MAX: u32 = 65536;
 
-/// Extended attributes that tell what the daemon knows of a file or dataset. They are not on the backing file, and not
-/// listed: what copies attributes must not try to set them elsewhere.
+/// Extended attributes that tell what the daemon knows of a file or dataset. They are not on the
+/// backing file, and not listed: what copies attributes must not try to set them elsewhere.
 const OURS: &[u8] = b"user.scrfs.";
 
 /// What is told of an extended attribute, or of all their names.
@@ -107,7 +107,8 @@ impl FileSystem {
         }
         let nothing = *changes == Changes { handle: changes.handle, ..Changes::default() };
         if changes.uid.is_some() || changes.gid.is_some() || nothing {
-            // Without ids it is a chown(2) of -1 and -1, or the kernel's wish that suid and sgid bits go.
+            // Without ids it is a chown(2) of -1 and -1, or the kernel's wish that suid and sgid
+            // bits go.
             let (uid, gid) = (changes.uid.map(Uid::from_raw), changes.gid.map(Gid::from_raw));
             let chown = || Ok(rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?);
             if !nothing || self.may_clear(caller, &fd)? {
@@ -127,8 +128,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Its handle may write: what is frozen waits for it to be closed, and not the other way round. For one that appends
-    /// nobody waits.
+    /// Its handle may write: what is frozen waits for it to be closed, and not the other way round.
+    /// For one that appends nobody waits.
     fn is_waited_for(&self, changes: &Changes) -> bool {
         changes
             .handle
@@ -172,8 +173,8 @@ impl FileSystem {
         Ok(rustix::fs::ftruncate(&file, size)?)
     }
 
-    /// Room of the file system in which inode `id` is, as far as programs may use it. Of the checkpoint path: of the store
-    /// to which the next dataset goes.
+    /// Room of the file system in which inode `id` is, as far as programs may use it. Of the
+    /// checkpoint path: of the store to which the next dataset goes.
     pub fn statfs(&self, id: u64) -> Result<StatVfs, Errno> {
         let room = match self.store_of(id) {
             None => rustix::fs::fstatvfs(&self.root)?,
@@ -185,7 +186,8 @@ impl FileSystem {
         })
     }
 
-    /// An extended attribute's value, at most `room` bytes of it or ERANGE; its length alone when `room` is 0.
+    /// An extended attribute's value, at most `room` bytes of it or ERANGE; its length alone when
+    /// `room` is 0.
     pub fn getxattr(&self, id: u64, name: &[u8], room: u32) -> Result<Value, Errno> {
         if let Some(asked) = name.strip_prefix(OURS) {
             let value = self.told(id, asked)?.ok_or(Errno(libc::ENODATA))?.into_bytes();
@@ -203,14 +205,16 @@ impl FileSystem {
         Ok(Value::Bytes(value))
     }
 
-    /// Names of all extended attributes, each ended by a NUL; `room` as with [`FileSystem::getxattr`].
+    /// Names of all extended attributes, each ended by a NUL; `room` as with
+    /// [`FileSystem::getxattr`].
     pub fn listxattr(&self, caller: Caller, id: u64, room: u32) -> Result<Value, Errno> {
         let Some(fd) = self.xattr_file(id, b"user.")? else { return Ok(Value::of(Vec::new(), room)) };
         let mut names = vec![0_u8; XATTR_BYTES_MAX as usize];
         let length = rustix::fs::listxattr(proc_path(&fd), &mut names[..])?;
         names.truncate(length);
         let is = |name: &[u8], prefix: &str| name.starts_with(prefix.as_bytes());
-        // What programs cannot use through the mount is not shown either; nor to all what is the administrator's.
+        // What programs cannot use through the mount is not shown either; nor to all what is the
+        // administrator's.
         let trusted = !names.split_inclusive(|&b| b == 0).any(|name| is(name, "trusted."))
             || super::rights::administers(caller);
         let shown = names
@@ -283,7 +287,8 @@ impl FileSystem {
         }
         let world = self.world.read();
         match self.place_of(id) {
-            // They are not sealed, so what the tree has may change; what is on another node is not reached.
+            // They are not sealed, so what the tree has may change; what is on another node is not
+            // reached.
             Some((_, place)) if world.base(&place).is_some() && self.table.get(id)?.backing().is_none() => {
                 fail(libc::EROFS)
             }
@@ -291,8 +296,8 @@ impl FileSystem {
         }
     }
 
-    /// The file whose attributes these are; `None` when it is on another node, where its attributes stay.
-    /// ACLs are refused: the kernel checks mode bits only, so they would not protect.
+    /// The file whose attributes these are; `None` when it is on another node, where its attributes
+    /// stay. ACLs are refused: the kernel checks mode bits only, so they would not protect.
     fn xattr_file(&self, id: u64, name: &[u8]) -> Result<Option<Arc<OwnedFd>>, Errno> {
         if name.starts_with(b"system.") {
             return fail(libc::EOPNOTSUPP);

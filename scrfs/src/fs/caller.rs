@@ -1,4 +1,5 @@
-//! Who calls, as /proc tells. Nothing here touches a path of the mount: that would wait for the daemon itself.
+//! Who calls, as /proc tells. Nothing here touches a path of the mount: that would wait for the
+//! daemon itself.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,17 +7,17 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::descriptors::Bound;
 use crate::daemon::boundary::Caller;
 use crate::daemon::callers::is_dying;
+use crate::lock::Mutex;
 
 /// Longest environment that is searched for a rank.
 const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
 /// More than the kernel writes into a status.
 const STATUS_BYTES_MAX: u64 = 64 * 1024;
-/// What most texts of /proc fit in. Each read makes the kernel write the text anew: one read is all it should take.
+/// What most texts of /proc fit in. Each read makes the kernel write the text anew: one read is all
+/// it should take.
 const TEXT_BYTES: usize = 8 * 1024;
 /// Of the text about a descriptor: position, flags, mount and inode come first.
 const INFO_BYTES: usize = 512;
@@ -41,7 +42,8 @@ pub(crate) struct Process {
 /// A thread's process, and how to see that it is still that.
 #[derive(Debug)]
 struct Known {
-    /// The command's name of this very thread: when it is gone there is none, though another may have its number.
+    /// The command's name of this very thread: when it is gone there is none, though another may
+    /// have its number.
     name: fs::File,
     process: Arc<Process>,
 }
@@ -169,8 +171,8 @@ pub(crate) fn dying_by_signal(caller: Caller) -> bool {
     caller.tid != 0 && (ended_by_signal(caller.tid) || is_dying(caller.tid))
 }
 
-/// A thread that ends has given up its memory before it closes files. One that has memory may be in execve(2), where its
-/// stat waits, as the links do (see [`Sought::is_held_by`]).
+/// A thread that ends has given up its memory before it closes files. One that has memory may be in
+/// execve(2), where its stat waits, as the links do (see [`Sought::is_held_by`]).
 fn ended_by_signal(tid: u32) -> bool {
     let Some(status) = text_of(tid, "status", STATUS_BYTES_MAX) else { return false };
     let has_memory = status_field(&String::from_utf8_lossy(&status), "VmSize").is_some();
@@ -192,14 +194,16 @@ pub(crate) struct Sought<'a> {
 impl Sought<'_> {
     /// The calling process has another descriptor of it.
     ///
-    /// execve(2) holds a process's `exec_update_lock` while it closes what is close-on-exec, and so while the kernel
-    /// waits for this daemon's answer to FUSE_FLUSH. Newer kernels (found on 6.18.44) let the links below /proc/PID and
-    /// /proc/PID/stat wait for that lock: a daemon that reads them then waits for itself. fdinfo and status do not wait.
+    /// execve(2) holds a process's `exec_update_lock` while it closes what is close-on-exec, and so
+    /// while the kernel waits for this daemon's answer to FUSE_FLUSH. Newer kernels (found on
+    /// 6.18.44) let the links below /proc/PID and /proc/PID/stat wait for that lock: a daemon that
+    /// reads them then waits for itself. fdinfo and status do not wait.
     pub(crate) fn is_held_by(self, caller: Caller) -> bool {
         self.is_found_in(caller.tid, |_| true)
     }
 
-    /// Some process has it open for writing: `pid`, which opened it, or one that got the descriptor from there.
+    /// Some process has it open for writing: `pid`, which opened it, or one that got the descriptor
+    /// from there.
     pub(crate) fn is_written_by_anybody(self, pid: u32) -> bool {
         self.is_found_in(pid, writes) || self.is_written_by_others(Caller::default())
     }
@@ -233,9 +237,10 @@ impl Sought<'_> {
         })
     }
 
-    /// Mount number `mount` is this one: a file elsewhere can have the same number, as that below it has, and pipes and
-    /// the like, whose mounts are in no table, have small ones. A descriptor that has come from outside the process's
-    /// mount namespace, or from outside its root, is on a mount of the daemon's own table.
+    /// Mount number `mount` is this one: a file elsewhere can have the same number, as that below
+    /// it has, and pipes and the like, whose mounts are in no table, have small ones. A descriptor
+    /// that has come from outside the process's mount namespace, or from outside its root, is on a
+    /// mount of the daemon's own table.
     fn is_on(self, tid: u32, mount: &str) -> bool {
         let tables = [format!("/proc/{tid}/mountinfo"), "/proc/self/mountinfo".to_owned()];
         tables.iter().find_map(|table| self.is_in(&fs::read(table).ok()?, mount)).unwrap_or(false)

@@ -157,7 +157,8 @@ impl FileSystem {
         self.attempt(caller, step, Box::new(finish));
     }
 
-    /// The marker that link(2) makes is an empty file of its own: as another name of `source` it would be data.
+    /// The marker that link(2) makes is an empty file of its own: as another name of `source` it
+    /// would be data.
     fn make_marker(&self, caller: Caller, source: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
         let stat = stat_of(source)?;
         if !is_regular(stat.st_mode) {
@@ -300,7 +301,8 @@ impl FileSystem {
         let dir = self.directory_of(parent, name)?;
         let open = world.open(&place).filter(|_| !place.is_marker());
         if let Some(open) = open.filter(|_| !matches!(self.has_made(caller.unique, &dir, name), Ok(true))) {
-            // A name that the kernel did not know; another program's, or another node's, may be there by now.
+            // A name that the kernel did not know; another program's, or another node's, may be
+            // there by now.
             if let Ok(entry) = self.lookup_open(open, &place, parent, name) {
                 let inode = self.table.get(entry.attr.nodeid)?;
                 let opened = if flags & libc::O_EXCL != 0 {
@@ -335,8 +337,8 @@ impl FileSystem {
             Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 || place.is_marker() => {
                 let entry = self.lookup_backed(&place, parent, name)?;
                 if entry.attr.kind != Kind::File {
-                    // Made by another program a moment ago; opening it here could wait for a partner. The kernel is to
-                    // look the name up.
+                    // Made by another program a moment ago; opening it here could wait for a
+                    // partner. The kernel is to look the name up.
                     self.forget(entry.attr.nodeid, 1);
                     return fail(libc::ESTALE);
                 }
@@ -360,8 +362,9 @@ impl FileSystem {
         }
     }
 
-    /// Makes an empty file of the caller's without opening it for data: the inode's own descriptor must not count as a
-    /// writer. A daemon without privileges must be able to open it first, so there the mode comes afterwards.
+    /// Makes an empty file of the caller's without opening it for data: the inode's own descriptor
+    /// must not count as a writer. A daemon without privileges must be able to open it first, so
+    /// there the mode comes afterwards.
     pub(crate) fn new_file(
         &self,
         caller: Caller,

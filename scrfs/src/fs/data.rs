@@ -25,7 +25,8 @@ use crate::keep::decide::{Intent, Now};
 pub(crate) const MARKER_BYTES_MAX: u64 = 4096;
 
 impl FileSystem {
-    /// read(2) of a handle that the daemon serves, up to the length of `buffer`: how many bytes there are.
+    /// read(2) of a handle that the daemon serves, up to the length of `buffer`: how many bytes
+    /// there are.
     pub fn read(&self, fh: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         if let Some(eye) = opened_eye(fh) {
             return self.read_eye(eye, fh, offset, buffer);
@@ -36,8 +37,9 @@ impl FileSystem {
         filled
     }
 
-    /// write(2) to a handle that the daemon serves. The kernel says where an appending one goes, and lets no other write
-    /// of the file come between: one that is sent again goes to the same place.
+    /// write(2) to a handle that the daemon serves. The kernel says where an appending one goes,
+    /// and lets no other write of the file come between: one that is sent again goes to the same
+    /// place.
     pub fn write(&self, caller: Caller, fh: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         if let Some(eye) = opened_eye(fh) {
             return self.write_eye(eye, caller, data);
@@ -255,8 +257,9 @@ fn served(handle: &Handle) -> Result<&File, Errno> {
     handle.file.as_ref().ok_or(Errno(libc::EBADF))
 }
 
-/// The daemon's own descriptor of a passthrough handle, opened when it is first needed. It is opened for writing only
-/// when the handle is, so it never outlasts the right to write, nor counts as a writer that is not there.
+/// The daemon's own descriptor of a passthrough handle, opened when it is first needed. It is
+/// opened for writing only when the handle is, so it never outlasts the right to write, nor counts
+/// as a writer that is not there.
 fn side_file(handle: &Handle, access: OFlags, privileged: bool, bound: Bound) -> Result<Arc<File>, Errno> {
     let writes = access == OFlags::RDWR;
     if writes && !handle.writable() {

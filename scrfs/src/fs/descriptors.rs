@@ -1,5 +1,5 @@
-//! Descriptors that are kept back: what programs hold open has numbers below a bound, so that names, removals, seals and
-//! control connections always find some.
+//! Descriptors that are kept back: what programs hold open has numbers below a bound, so that
+//! names, removals, seals and control connections always find some.
 //!
 //! The kernel gives the lowest number that is free: a number tells whether there are lower ones.
 
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
 use super::FileSystem;
 use super::inode::{Backing, Inode};
 use crate::daemon::boundary::Errno;
+use crate::lock::Mutex;
 
 /// This part of what the process may have is kept back, within bounds.
 const PART: u64 = 8;
@@ -55,7 +55,8 @@ pub(crate) struct Descriptors {
 }
 
 impl FileSystem {
-    /// A program is about to make and open a file: nothing is made when it cannot be opened. EMFILE.
+    /// A program is about to make and open a file: nothing is made when it cannot be opened.
+    /// EMFILE.
     pub(crate) fn admit_new(&self) -> Result<(), Errno> {
         if self.has_descriptors() {
             return Ok(());

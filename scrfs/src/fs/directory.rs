@@ -1,4 +1,5 @@
-//! Directories of the checkpoint path: every change goes to the lead and takes effect on all nodes (DESIGN 4.4).
+//! Directories of the checkpoint path: every change goes to the lead and takes effect on all nodes
+//! (DESIGN 4.4).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -156,7 +157,8 @@ impl FileSystem {
         requests.directory(request, told, caller, Box::new(answer));
     }
 
-    /// The names have changed. What comes with that can fail yet, and then the kernel would take them for what they were.
+    /// The names have changed. What comes with that can fail yet, and then the kernel would take
+    /// them for what they were.
     fn in_spite_of_errors(self: &Arc<Self>, done: Done<()>) -> Done<()> {
         let fs = Arc::clone(self);
         Box::new(move |outcome| {
@@ -167,7 +169,8 @@ impl FileSystem {
         })
     }
 
-    /// Answers a removal when its room is free, as any file system does; should that take too long, without it.
+    /// Answers a removal when its room is free, as any file system does; should that take too long,
+    /// without it.
     fn when_gone(self: &Arc<Self>, number: u64, caller: Caller, done: Done<()>) {
         let done = self.in_spite_of_errors(done);
         let step =
@@ -237,8 +240,8 @@ impl FileSystem {
             let entry = sealed.entry(&inner);
             match entry.map(|entry| &entry.kind) {
                 Some(crate::dataset::EntryKind::Directory) => {}
-                // A file that is removed before a directory gets its name; or it is hidden here already, and what
-                // another node wants is done.
+                // A file that is removed before a directory gets its name; or it is hidden here
+                // already, and what another node wants is done.
                 _ => return Ok(()),
             }
         } else {
@@ -273,14 +276,8 @@ impl FileSystem {
         }
         let (from_place, to_place) = (self.names.place(from), self.names.place(to));
         if world.base(&from_place).is_some() || world.base(&to_place).is_some() {
-            // A dataset's records name it by its directory; parts of it stay in it.
-            let inside = |place: &Place| matches!(place, Place::Inside { .. });
-            if !inside(&from_place) || !inside(&to_place) || from_place.dataset() != to_place.dataset() {
-                return fail(libc::EXDEV);
-            }
-            if let Some(sealed) = world.sealed(&from_place) {
-                return vote_rename_sealed(sealed, [&from_place, &to_place], no_replace, exchange);
-            }
+            // Records name a dataset by its directory, and its files by where they were sealed.
+            return fail(libc::EXDEV);
         }
         if to.strip(from).is_some_and(|below| !below.is_root())
             || exchange && from.strip(to).is_some_and(|below| !below.is_root())
@@ -288,9 +285,6 @@ impl FileSystem {
             return fail(libc::EINVAL);
         }
         if self.kind_of(from)? != rustix::fs::FileType::Directory {
-            return fail(libc::ENOTDIR);
-        }
-        if self.elsewhere(world, to, &to_place).is_some() {
             return fail(libc::ENOTDIR);
         }
         let vote = match self.kind_of(to) {
@@ -313,8 +307,8 @@ impl FileSystem {
         self.open_both(from, to, exchange).map(drop)
     }
 
-    /// The directories that a directory moves between, or two are exchanged in, and their store; EXDEV if there is not
-    /// one store for both.
+    /// The directories that a directory moves between, or two are exchanged in, and their store;
+    /// EXDEV if there is not one store for both.
     fn open_both(
         &self,
         from: &RelPath,
@@ -356,19 +350,12 @@ impl FileSystem {
                 }
                 let place = self.names.place(path);
                 if let (Some(sealed), Place::Inside { inner, .. }) = (world.base(&place), &place) {
-                    sealed.gone(inner);
+                    sealed.set_gone(inner);
                 }
                 Ok(())
             }
             DirOp::Remove { path } => self.remove_directory(world, path),
-            DirOp::Rename { from, to, exchange, .. } => {
-                self.rename_directory(from, to, *exchange)?;
-                if let Some(open) = world.open(&self.names.place(from)) {
-                    let inner = |path: &RelPath| super::names::inner_of(&self.names.place(path));
-                    open.renamed(&inner(from), &inner(to), *exchange);
-                }
-                Ok(())
-            }
+            DirOp::Rename { from, to, exchange, .. } => self.rename_directory(from, to, *exchange),
         }
     }
 
@@ -407,7 +394,7 @@ impl FileSystem {
             }
             (Some(sealed), _) => {
                 let open = sealed.is_open();
-                sealed.gone(&super::names::inner_of(&place));
+                sealed.set_gone(&super::names::inner_of(&place));
                 if open && self.kind_of(path).is_ok_and(|kind| kind != rustix::fs::FileType::Directory) {
                     self.take_out_file(&sealed, path)?;
                 } else if open {
@@ -484,8 +471,8 @@ impl FileSystem {
         matches!(self.open_directory(from), Err(Errno(libc::ENOENT))) && self.open_directory(to).is_ok()
     }
 
-    /// Keeps the table in step with a rename below the mount. Under a parent that the kernel does not know nothing is
-    /// known: what moved there is found again by its next lookup.
+    /// Keeps the table in step with a rename below the mount. Under a parent that the kernel does
+    /// not know nothing is known: what moved there is found again by its next lookup.
     fn move_names(&self, from: (&RelPath, &[u8]), to: (&RelPath, &[u8]), exchange: bool) {
         match (self.table.find(from.0), self.table.find(to.0)) {
             (Some(one), Some(two)) => self.table.rename((one, from.1), (two, to.1), exchange),
@@ -499,40 +486,6 @@ impl FileSystem {
 fn open_path(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
-}
-
-/// As the catalog has it: the next generation begins with this operation.
-fn vote_rename_sealed(
-    sealed: &super::sealed::Sealed,
-    places: [&Place; 2],
-    no_replace: bool,
-    exchange: bool,
-) -> Result<(), Errno> {
-    use crate::dataset::EntryKind;
-    let [from, to] = places.map(super::names::inner_of);
-    let kind = |path: &RelPath| sealed.entry(path).map(|entry| &entry.kind);
-    let below = |one: &RelPath, other: &RelPath| one.strip(other).is_some_and(|below| !below.is_root());
-    if below(&to, &from) || exchange && below(&from, &to) {
-        return fail(libc::EINVAL);
-    }
-    match (kind(&from), kind(&to)) {
-        (None, _) => fail(libc::ENOENT),
-        (Some(EntryKind::Directory), Some(_)) if no_replace => fail(libc::EEXIST),
-        (Some(EntryKind::Directory), Some(EntryKind::Directory)) if exchange => Ok(()),
-        (Some(EntryKind::Directory), Some(EntryKind::Directory)) => {
-            if sealed.children(&to).is_empty() {
-                Ok(())
-            } else {
-                fail(libc::ENOTEMPTY)
-            }
-        }
-        (Some(EntryKind::Directory), None) if exchange => fail(libc::ENOENT),
-        (Some(EntryKind::Directory), None) => match to.split_last().and_then(|(above, _)| kind(&above)) {
-            Some(EntryKind::Directory) => Ok(()),
-            _ => fail(libc::ENOENT),
-        },
-        _ => fail(libc::ENOTDIR),
-    }
 }
 
 /// A dataset that is being sealed: its directories are in the catalog by now.

@@ -1,9 +1,9 @@
-//! Deleting trees: out of sight at once, by one rename; the bytes go in a thread of their own, so that the daemon serves
-//! everything else while a big tree is deleted.
+//! Deleting trees: out of sight at once, by one rename; the bytes go in a thread of their own, so
+//! that the daemon serves everything else while a big tree is deleted.
 //!
-//! A tree is deleted only when its rename is on storage, so that no half of it comes back after a power loss. What a
-//! crash left is deleted at the next start. Who removed a directory is answered when its bytes are gone: the room that
-//! statfs then tells of can be written to.
+//! A tree is deleted only when its rename is on storage, so that no half of it comes back after a
+//! power loss. What a crash left is deleted at the next start. Who removed a directory is answered
+//! when its bytes are gone: the room that statfs then tells of can be written to.
 //!
 //! Fault points: `remove.aside`, `remove.synced`.
 
@@ -11,15 +11,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::place::RESERVED_AT_ROOT;
 use crate::daemon::boundary::Errno;
 use crate::faults;
 use crate::lane::Lane;
+use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
 use crate::store::beneath;
 
@@ -72,8 +72,11 @@ impl Doomed {
         }
         let number = |(_, name): &(usize, Vec<u8>)| std::str::from_utf8(name).ok()?.parse::<u64>().ok();
         let next = left.iter().filter_map(number).max().map_or(0, |last| last.saturating_add(1));
-        let shared =
-            Arc::new(Shared { keeps, count: Mutex::new(Count { next, gone: next }), gone: Condvar::new() });
+        let shared = Arc::new(Shared {
+            keeps,
+            count: Mutex::leaf(Count { next, gone: next }),
+            gone: Condvar::default(),
+        });
         let doomed = Self { lane: Lane::start("scrfs-delete")?, shared };
         for (store, name) in left {
             let shared = Arc::clone(&doomed.shared);
@@ -82,13 +85,14 @@ impl Doomed {
         Ok(doomed)
     }
 
-    /// Where things of a store are that programs do not see; what is left there is deleted at the next start.
+    /// Where things of a store are that programs do not see; what is left there is deleted at the
+    /// next start.
     pub(crate) fn directory(&self, store: usize) -> BorrowedFd<'_> {
         self.shared.keeps[store].as_fd()
     }
 
-    /// Takes `name` out of directory `from` of a store, which is opened with O_PATH. One that is empty, or no directory, is gone
-    /// by that.
+    /// Takes `name` out of directory `from` of a store, which is opened with O_PATH. One that is
+    /// empty, or no directory, is gone by that.
     pub(crate) fn take(&self, store: usize, from: OwnedFd, name: &[u8]) -> Result<Option<Aside>, Errno> {
         match rustix::fs::unlinkat(&from, name, AtFlags::REMOVEDIR) {
             Ok(()) => return Ok(None),
@@ -114,8 +118,8 @@ impl Doomed {
         Ok(Some(Aside { store, number, from }))
     }
 
-    /// Puts `name` of directory `from` of a store, which is opened with O_PATH, into `kept.<label>`, out of the programs'
-    /// sight. It is not deleted.
+    /// Puts `name` of directory `from` of a store, which is opened with O_PATH, into
+    /// `kept.<label>`, out of the programs' sight. It is not deleted.
     pub(crate) fn keep(&self, store: usize, from: &OwnedFd, name: &[u8], label: &str) -> Result<(), Errno> {
         let kept = RelPath::new(format!("kept.{label}"))?;
         let directory = beneath::make_directories(self.directory(store), &kept)?;
@@ -123,7 +127,8 @@ impl Doomed {
         Ok(beneath::rename(from.as_fd(), &name, directory.as_fd(), &name)?)
     }
 
-    /// Deletes it by and by; `after` runs in the deleting thread. Its number is for [`Doomed::is_gone`].
+    /// Deletes it by and by; `after` runs in the deleting thread. Its number is for
+    /// [`Doomed::is_gone`].
     pub(crate) fn delete(&self, aside: Aside, after: impl FnOnce() + Send + 'static) -> u64 {
         let Aside { store, number, from } = aside;
         self.queue(number, move |shared| shared.delete_safely(store, &from, number), after);
@@ -157,7 +162,8 @@ impl Doomed {
     pub(crate) fn wait(&self, at_most: Duration) -> bool {
         let mut count = self.shared.count.lock();
         let last = count.next;
-        !self.shared.gone.wait_while_for(&mut count, |count| count.gone < last, at_most).timed_out()
+        self.shared.gone.wait_while_until(&mut count, |count| count.gone < last, Instant::now() + at_most);
+        count.gone >= last
     }
 }
 

@@ -1,14 +1,13 @@
 //! `.scrfs` at the mount's root: small files whose text is made when they are opened (DESIGN 4.10).
 //!
-//! None of it is on the backing tree, in the inode table or in the state memory: numbers of inodes and handles say which
-//! file is meant, so a new worker goes on with them. Sizes are told as 0, as in /proc; reads do not go through the page
-//! cache. The directory is found by name and not listed at the root.
+//! None of it is on the backing tree, in the inode table or in the state memory: numbers of inodes
+//! and handles say which file is meant, so a new worker goes on with them. Sizes are told as 0, as
+//! in /proc; reads do not go through the page cache. The directory is found by name and not listed
+//! at the root.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::FileSystem;
 use super::attr::{Attr, Changes, Kind, stat_of};
@@ -21,9 +20,10 @@ use super::open::{Data, Opened};
 use super::place::RESERVED_AT_ROOT;
 use super::table::ROOT;
 use crate::daemon::boundary::{Caller, Errno, Eye};
+use crate::lock::Mutex;
 
-/// Marks numbers of inodes and handles in here. Those of inodes of our own begin at 2^56 and are counted up; those of
-/// handles have the worker's count in bits 40 and above.
+/// Marks numbers of inodes and handles in here. Those of inodes of our own begin at 2^56 and are
+/// counted up; those of handles have the worker's count in bits 40 and above.
 const MARK: u64 = 1 << 62;
 /// Where a handle's number tells its file.
 const EYE_SHIFT: u32 = 48;

@@ -1,25 +1,27 @@
-//! Flat datasets: files directly in the checkpoint path whose names tell their dataset (`SCRFS_DATASET_PATTERN`).
+//! Flat datasets: files directly in the checkpoint path whose names tell their dataset
+//! (`SCRFS_DATASET_PATTERN`).
 //!
-//! In the tree, and to everything below it, such a dataset is a directory like any other, called what the pattern
-//! captures. Only names differ. A name of the checkpoint path that the pattern matches is that name in the dataset's
-//! directory, `.complete.<dataset>` is `.complete` there, and the directory itself is not seen: [`FileSystem::spot`] says
-//! where a name is, and after that an operation is one in a dataset. What is seen in the checkpoint path under the very
-//! name comes first: a file that was made before there was a pattern stays a loose one.
+//! In the tree, and to everything below it, such a dataset is a directory like any other, called
+//! what the pattern captures. Only names differ. A name of the checkpoint path that the pattern
+//! matches is that name in the dataset's directory, `.complete.<dataset>` is `.complete` there, and
+//! the directory itself is not seen: [`FileSystem::spot`] says where a name is, and after that an
+//! operation is one in a dataset. What is seen in the checkpoint path under the very name comes
+//! first: a file that was made before there was a pattern stays a loose one.
 //!
-//! That a directory is one of these its mode tells ([`FLAT`]), which goes wherever the directory goes: to other nodes with
-//! the round that makes it, into the catalog, to the prefix and back, past the death of a worker. The round is asked for
-//! when the first file of a dataset is made on a node that does not have it. A sealed dataset is flat when its directory
-//! was and the pattern gives the names of all its files; otherwise it is seen as the directory that it is.
+//! That a directory is one of these its mode tells ([`FLAT`]), which goes wherever the directory
+//! goes: to other nodes with the round that makes it, into the catalog, to the prefix and back,
+//! past the death of a worker. The round is asked for when the first file of a dataset is made on a
+//! node that does not have it. A sealed dataset is flat when its directory was and the pattern
+//! gives the names of all its files; otherwise it is seen as the directory that it is.
 //!
-//! To unlink a sealed file is an operation of all nodes: each rank may remove its own. A dataset of which no node
-//! lists a file any more is removed, sealed or not.
+//! To unlink a sealed file is an operation of all nodes: each rank may remove its own. A dataset of
+//! which no node lists a file any more is removed, sealed or not.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::attr::{Kind, stat_of};
@@ -35,9 +37,11 @@ use super::world::World;
 use super::{FileSystem, proc_path};
 use crate::control::DirOp;
 use crate::daemon::boundary::{Caller, Errno};
+use crate::lock::Mutex;
 use crate::path::RelPath;
 
-/// These mode bits together, which mean nothing on a directory and which nobody sets, mark a flat dataset's.
+/// These mode bits together, which mean nothing on a directory and which nobody sets, mark a flat
+/// dataset's.
 pub(crate) const FLAT: u32 = libc::S_ISUID | libc::S_ISVTX;
 
 /// How many different things are said of names, at most: programs make names without end.
@@ -153,7 +157,8 @@ impl FileSystem {
         Err(Stop::Need(Need::Flat(flat.dataset.to_vec())))
     }
 
-    /// Where a directory is to be made by renaming: it is no file of a dataset, and takes no file's place.
+    /// Where a directory is to be made by renaming: it is no file of a dataset, and takes no file's
+    /// place.
     pub(crate) fn spot_of_directory<'a>(
         &'a self,
         world: &World,
@@ -246,7 +251,8 @@ impl FileSystem {
 
 /// Listings.
 impl FileSystem {
-    /// Puts the files of flat datasets into a listing of the checkpoint path, in the place of their directories.
+    /// Puts the files of flat datasets into a listing of the checkpoint path, in the place of their
+    /// directories.
     pub(crate) fn list_flat(
         &self,
         world: &World,
@@ -323,14 +329,16 @@ impl FileSystem {
 
 /// What all nodes do.
 impl FileSystem {
-    /// Has the directory of flat dataset `name` made on all nodes. `done` learns no more than that it may be there now.
+    /// Has the directory of flat dataset `name` made on all nodes. `done` learns no more than that
+    /// it may be there now.
     pub(crate) fn make_flat(self: &Arc<Self>, name: &[u8], caller: Caller, done: Done<()>) {
         let op = match self.flat_directory(name, caller) {
             Ok(op) => op,
             Err(error) => return done(Err(error)),
         };
         let answer = move |made| match made {
-            // By another rank; or it is no dataset, which the operation will see when it is tried again.
+            // By another rank; or it is no dataset, which the operation will see when it is tried
+            // again.
             Err(Errno(libc::EEXIST)) => done(Ok(())),
             other => done(other),
         };
@@ -338,7 +346,8 @@ impl FileSystem {
         self.ask_directory(op, Caller { unique: 0, ..caller }, Box::new(answer));
     }
 
-    /// The caller's, and open to those to whom the checkpoint path is; who may make files there the kernel knows.
+    /// The caller's, and open to those to whom the checkpoint path is; who may make files there the
+    /// kernel knows.
     fn flat_directory(&self, name: &[u8], caller: Caller) -> Result<DirOp, Errno> {
         let above = stat_of(self.open_directory(self.names.checkpoint())?)?;
         let setgid = above.st_mode & libc::S_ISGID;
@@ -350,8 +359,8 @@ impl FileSystem {
         })
     }
 
-    /// Unlinking the sealed file at `spot` is what this says, on all nodes. `None`: it is this node's matter, as a
-    /// file of the next generation is.
+    /// Unlinking the sealed file at `spot` is what this says, on all nodes. `None`: it is this
+    /// node's matter, as a file of the next generation is.
     pub(crate) fn unlink_everywhere(&self, world: &World, spot: &Spot<'_>) -> Result<Option<DirOp>, Stop> {
         if spot.flat.is_none() {
             return Ok(None);
@@ -374,7 +383,8 @@ impl FileSystem {
         Some((DirOp::Remove { path }, flat.dataset.to_vec()))
     }
 
-    /// A file of flat dataset `name` is gone: was it the last one, the dataset goes, unless another node has one.
+    /// A file of flat dataset `name` is gone: was it the last one, the dataset goes, unless another
+    /// node has one.
     pub(crate) fn tidy_flat(self: &Arc<Self>, name: &[u8], caller: Caller, done: Done<()>) {
         let empty = {
             let world = self.world.read();
@@ -407,7 +417,8 @@ impl FileSystem {
         }
     }
 
-    /// Takes out a sealed file that some node has unlinked; the node's journal has that. False: it is none.
+    /// Takes out a sealed file that some node has unlinked; the node's journal has that. False: it
+    /// is none.
     pub(crate) fn remove_flat_file(&self, world: &World, path: &RelPath) -> Result<bool, Errno> {
         let place = self.names.place(path);
         let (Place::Inside { dataset, inner }, Some(sealed)) = (&place, world.base(&place)) else {
@@ -416,12 +427,13 @@ impl FileSystem {
         if !self.is_flat(world, dataset) {
             return Ok(false);
         }
-        sealed.gone(inner);
+        sealed.set_gone(inner);
         self.take_out_file(sealed, path)?;
         Ok(true)
     }
 
-    /// Takes a file out of the tree that is gone from the next generation of `sealed`, if that has begun.
+    /// Takes a file out of the tree that is gone from the next generation of `sealed`, if that has
+    /// begun.
     pub(crate) fn take_out_file(&self, sealed: &Sealed, path: &RelPath) -> Result<(), Errno> {
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
         if !sealed.is_open() {
@@ -449,7 +461,8 @@ impl FileSystem {
         self.changed();
     }
 
-    /// Directories whose files the pattern does not give become ordinary ones; what matches and is loose stays so.
+    /// Directories whose files the pattern does not give become ordinary ones; what matches and is
+    /// loose stays so.
     fn settle_names(&self, rules: &Rules) -> Result<(), Errno> {
         for (path, kind) in self.names_below(self.names.checkpoint())? {
             let Place::Entry(name) = self.names.place(&path) else { continue };

@@ -1,9 +1,10 @@
-//! Looking a name up and changing names in one directory exclude each other, so that the table never learns of a name
-//! what was true only before the change. (The kernel does so itself, but not when it checks a name that it knows.)
+//! Looking a name up and changing names in one directory exclude each other, so that the table
+//! never learns of a name what was true only before the change. (The kernel does so itself, but not
+//! when it checks a name that it knows.)
 //!
-//! Taken after the world's lock and before the table's. Directories share a fixed number of gates.
+//! Directories share a fixed number of gates.
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::lock::{Rank, ReadGuard, RwLock, WriteGuard};
 
 const GATES: usize = 64;
 
@@ -13,12 +14,12 @@ pub(crate) struct Gates([RwLock<()>; GATES]);
 
 impl Default for Gates {
     fn default() -> Self {
-        Self([const { RwLock::new(()) }; GATES])
+        Self([const { RwLock::new(Rank::Gate, ()) }; GATES])
     }
 }
 
 /// Held while names change.
-pub(crate) type Change<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
+pub(crate) type Change<'a> = (WriteGuard<'a, ()>, Option<WriteGuard<'a, ()>>);
 
 impl Gates {
     fn at(directory: u64) -> usize {
@@ -26,7 +27,7 @@ impl Gates {
     }
 
     /// Until the guard goes no name in `directory` changes.
-    pub(crate) fn look(&self, directory: u64) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn look(&self, directory: u64) -> ReadGuard<'_, ()> {
         self.0[Self::at(directory)].read()
     }
 
@@ -53,10 +54,10 @@ mod tests {
         let gates = Gates::default();
         drop(gates.change_two(3, 3 + GATES as u64));
         let both = gates.change_two(9, 4);
-        assert!(gates.0[4].try_read().is_none() && gates.0[9].try_read().is_none());
+        assert!(!gates.0[4].can_be_read() && !gates.0[9].can_be_read());
         drop(both);
         let look = gates.look(5);
-        assert!(gates.0[5].try_write().is_none() && gates.0[5].try_read().is_some());
+        assert!(!gates.0[5].can_be_written() && gates.0[5].can_be_read());
         drop(look);
     }
 }

@@ -1,11 +1,12 @@
 //! The next generation of a sealed dataset, as programs make it (DESIGN 4.6).
 //!
-//! Until its first change a sealed dataset is seen as its catalog has it. The first change opens its next generation on
-//! this node: the tree is the working copy then, and names of the sealed dataset that are neither in the tree nor removed
-//! here are seen as well: their bytes are on other nodes. Files of the working copy share their inode with the sealed
-//! dataset, which the node keeps aside, until their bytes change. So before that, [`FileSystem::own`] sees to it that the
-//! sealed ones are kept: it hands over the old file where it is emptied and nobody has it open, else it asks the node
-//! for a copy.
+//! Until its first change a sealed dataset is seen as its catalog has it. The first change opens
+//! its next generation on this node: the tree is the working copy then, and names of the sealed
+//! dataset that are neither in the tree nor removed here are seen as well: their bytes are on other
+//! nodes. Files of the working copy share their inode with the sealed dataset, which the node keeps
+//! aside, until their bytes change. So before that, [`FileSystem::own`] sees to it that the sealed
+//! ones are kept: it hands over the old file where it is emptied and nobody has it open, else it
+//! asks the node for a copy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +71,8 @@ impl FileSystem {
         }
     }
 
-    /// A change is about to be made in a dataset: if it is sealed, its next generation has to begin first.
+    /// A change is about to be made in a dataset: if it is sealed, its next generation has to begin
+    /// first.
     pub(crate) fn need_open(world: &World, place: &Place) -> Result<(), Stop> {
         match world.sealed(place) {
             Some(sealed) => Err(Stop::Need(Need::Open(sealed.id()))),
@@ -86,7 +88,8 @@ impl FileSystem {
             return;
         }
         let Ok(top) = self.names.dataset_path(sealed.name()) else { return };
-        // Removed while it was seen as sealed: the sealed files stayed where they were. Later others may be there.
+        // Removed while it was seen as sealed: the sealed files stayed where they were. Later
+        // others may be there.
         for removed in sealed.removed().into_iter().filter(|_| begins) {
             let made_anew = sealed.is_changed(&removed);
             if !made_anew
@@ -119,8 +122,8 @@ impl FileSystem {
         }
     }
 
-    /// Another generation took a dataset's place: names whose file in the tree is another one now, or gone, are looked
-    /// up anew.
+    /// Another generation took a dataset's place: names whose file in the tree is another one now,
+    /// or gone, are looked up anew.
     pub(crate) fn forget_replaced(&self, top: &RelPath) {
         let Some(id) = self.table.find(top) else { return };
         for id in self.table.below(id) {
@@ -219,7 +222,8 @@ impl FileSystem {
         names.map(|(name, _)| name).collect()
     }
 
-    /// Sees to it that a file's bytes are in the tree; [`Need::Fetch`] where they are on another node.
+    /// Sees to it that a file's bytes are in the tree; [`Need::Fetch`] where they are on another
+    /// node.
     pub(crate) fn here(
         &self,
         world: &World,
@@ -244,8 +248,9 @@ impl FileSystem {
         }
     }
 
-    /// The bytes of a file are about to change. In a sealed dataset: its next generation has begun, the bytes are here,
-    /// the sealed ones are kept, and the journal has the file. `empties`: what it holds now is of no use.
+    /// The bytes of a file are about to change. In a sealed dataset: its next generation has begun,
+    /// the bytes are here, the sealed ones are kept, and the journal has the file. `empties`: what
+    /// it holds now is of no use.
     pub(crate) fn own(
         &self,
         world: &World,
@@ -291,7 +296,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A directory gets the name of a sealed file that was removed on this node: all others have to hear of that first.
+    /// A directory gets the name of a sealed file that was removed on this node: all others have to
+    /// hear of that first.
     pub(crate) fn need_gone(world: &World, path: &RelPath, place: &Place) -> Result<(), Stop> {
         match world.base(place) {
             Some(sealed) if !place.is_marker() && sealed.is_removed_here(&inner_of(place)) => {
@@ -301,8 +307,8 @@ impl FileSystem {
         }
     }
 
-    /// Gives an unchanged file's name to a new empty file, so that the old one need not be copied; only where nobody has
-    /// it open, because who has must go on seeing the same file.
+    /// Gives an unchanged file's name to a new empty file, so that the old one need not be copied;
+    /// only where nobody has it open, because who has must go on seeing the same file.
     fn replace_emptied(
         &self,
         sealed: &Sealed,
@@ -393,14 +399,16 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The name of a sealed file was hidden, and the file itself stays: nobody who still knows it may change it.
+    /// The name of a sealed file was hidden, and the file itself stays: nobody who still knows it
+    /// may change it.
     pub(crate) fn keep_hidden(&self, sealed: &Sealed, path: &RelPath) {
         if let Some(stat) = self.stat_below(path) {
             sealed.set_kept(key_of(&stat));
         }
     }
 
-    /// A file has lost its name here: who has it open must not change it while it is the sealed one.
+    /// A file has lost its name here: who has it open must not change it while it is the sealed
+    /// one.
     pub(crate) fn keep_nameless(sealed: &Sealed, stat: &Stat) {
         if stat.st_nlink > 1 && !sealed.is_own(key_of(stat)) {
             sealed.set_kept(key_of(stat));
@@ -414,8 +422,8 @@ impl FileSystem {
         if kept { fail(libc::EROFS) } else { Ok(()) }
     }
 
-    /// A file gets another name, or another file takes its place: what has to be true before. `to_outside`: it leaves
-    /// its dataset, and must not take the sealed bytes along.
+    /// A file gets another name, or another file takes its place: what has to be true before.
+    /// `to_outside`: it leaves its dataset, and must not take the sealed bytes along.
     pub(crate) fn ready_to_move(
         &self,
         world: &World,

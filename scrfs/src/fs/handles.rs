@@ -7,8 +7,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
-
 use super::attr::{key_of, stat_of};
 use super::caller::Process;
 use super::descriptors::Bound;
@@ -18,8 +16,10 @@ use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::intents::{is_resent, number_of};
 use crate::keep::records::{KeptFd, KeptFile};
+use crate::lock::{Mutex, Rank, RwLock};
 
-/// The kernel's flag for an open that execve(2) makes (`include/linux/fs.h`); FUSE_OPEN has it among open(2)'s.
+/// The kernel's flag for an open that execve(2) makes (`include/linux/fs.h`); FUSE_OPEN has it
+/// among open(2)'s.
 const FMODE_EXEC: i32 = 0x20;
 
 /// An open file.
@@ -47,7 +47,7 @@ pub struct Handle {
 impl Handle {
     /// Of an inode without a file behind it.
     pub(crate) fn nowhere(inode: Arc<Inode>, flags: i32) -> Self {
-        let (file, side, registration) = (None, Mutex::default(), Mutex::default());
+        let (file, side, registration) = (None, Mutex::new(Rank::Served, None), Mutex::default());
         let marking = AtomicU32::new(0);
         Self { inode, flags, file, paged: false, side, process: Arc::default(), marking, registration }
     }
@@ -115,7 +115,8 @@ fn opened_by<T>(slots: &Slots<T>, unique: u64) -> Option<u64> {
 }
 
 impl Handles {
-    /// Numbers begin in a range of this worker's own: a successor never takes an old number for a new handle.
+    /// Numbers begin in a range of this worker's own: a successor never takes an old number for a
+    /// new handle.
     pub(crate) fn new(keep: Arc<Keep>) -> Self {
         let next = AtomicU64::new(keep.begin_generation() << 40 | 1);
         let (files, directories, listings) = (RwLock::default(), RwLock::default(), Listings::default());
@@ -169,8 +170,8 @@ impl Handles {
         opened_by(&self.files, unique)
     }
 
-    /// Some process runs the program with that inode number. /proc/PID/exe tells too, but waits for execve(2) to go on
-    /// (see [`super::caller::Sought::is_held_by`]).
+    /// Some process runs the program with that inode number. /proc/PID/exe tells too, but waits for
+    /// execve(2) to go on (see [`super::caller::Sought::is_held_by`]).
     pub(crate) fn is_executed(&self, inode: u64) -> bool {
         self.files.read().values().any(|slot| slot.value.inode.id == inode && slot.value.is_program())
     }
@@ -217,8 +218,12 @@ impl Handles {
         unique: u64,
     ) {
         let (snapshot, kept) = listing.unzip();
-        let value =
-            Arc::new(DirHandle { inode, snapshot: Mutex::new(snapshot), kept: Mutex::new(kept), record });
+        let value = Arc::new(DirHandle {
+            inode,
+            snapshot: Mutex::new(Rank::Listing, snapshot),
+            kept: Mutex::leaf(kept),
+            record,
+        });
         self.directories.write().insert(fh, Slot { value, record, unique });
     }
 

@@ -5,12 +5,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
-
 use super::nodes::Nodes;
 use super::parked;
 use crate::daemon::boundary::Errno;
 use crate::keep::records::KeptFd;
+use crate::lock::{Mutex, Rank, RwLock};
 
 /// Device and inode number of a backing inode.
 pub(crate) type Key = (u64, u64);
@@ -51,7 +50,8 @@ impl From<Backing> for Known {
     }
 }
 
-/// One inode, for as long as somebody uses it or its descriptor is open. Without backing it is a sealed name whose bytes were not asked for yet, or are on another node.
+/// One inode, for as long as somebody uses it or its descriptor is open. Without backing it is a
+/// sealed name whose bytes were not asked for yet, or are on another node.
 #[derive(Debug)]
 pub struct Inode {
     /// Its number.
@@ -60,7 +60,8 @@ pub struct Inode {
     pub(crate) record: Option<u32>,
     pub(super) backing: RwLock<Option<Known>>,
     pub(super) table: Weak<Mutex<Nodes>>,
-    /// Open handles through which a program may map it and store: of what it does then the kernel tells nobody.
+    /// Open handles through which a program may map it and store: of what it does then the kernel
+    /// tells nobody.
     pub(crate) mappable: AtomicU32,
     /// Its names went with its dataset: what is not open has no bytes here any more.
     pub(crate) let_go: AtomicBool,
@@ -78,11 +79,11 @@ impl Inode {
         Arc::new(Self {
             id,
             record,
-            backing: RwLock::new(known),
+            backing: RwLock::leaf(known),
             table,
             mappable: AtomicU32::new(0),
             let_go: AtomicBool::new(false),
-            passthrough: Mutex::new(None),
+            passthrough: Mutex::new(Rank::Served, None),
         })
     }
 

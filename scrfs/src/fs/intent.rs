@@ -1,7 +1,9 @@
-//! Requests that a predecessor got and did not answer: decided by their intent, not repeated (DESIGN 4.9).
+//! Requests that a predecessor got and did not answer: decided by their intent, not repeated
+//! (DESIGN 4.9).
 //!
-//! An operation writes its intent before its first effect, under the same lock of the world in which it has checked
-//! that it may have it; the adapter takes it back when the answer is with the kernel.
+//! An operation writes its intent before its first effect, under the same lock of the world in
+//! which it has checked that it may have it; the adapter takes it back when the answer is with the
+//! kernel.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -83,8 +85,8 @@ impl FileSystem {
         matches!(self.keep.intent(unique), Some(Intent::Global { .. }))
     }
 
-    /// Under which id the lead is asked for `op`, or the outcome if that is known: the lead decides a request once, also
-    /// when a successor asks again.
+    /// Under which id the lead is asked for `op`, or the outcome if that is known: the lead decides
+    /// a request once, also when a successor asks again.
     pub(crate) fn ask_once(
         &self,
         unique: u64,

@@ -1,5 +1,5 @@
-//! Reading directories. A listing is taken when the directory is opened or rewound, so offsets stay right while names
-//! come and go.
+//! Reading directories. A listing is taken when the directory is opened or rewound, so offsets stay
+//! right while names come and go.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -97,7 +97,8 @@ impl Drop for Share {
 }
 
 impl Snapshot {
-    /// Written to memory that outlives this process: per entry inode number, type, length of the name, name.
+    /// Written to memory that outlives this process: per entry inode number, type, length of the
+    /// name, name.
     pub(crate) fn write(&self) -> std::io::Result<(OwnedFd, Key)> {
         let mut bytes = Vec::new();
         for entry in &self.entries {
@@ -155,9 +156,9 @@ impl FileSystem {
         self.handles.remove_directory(fh);
     }
 
-    /// Calls `emit` with the entries from `offset` on and the offset after each, until there is no room. An entry comes
-    /// with its attributes when `plus`, and is looked up for that: the lookup of one that `emit` did not take with them is
-    /// taken back. `.` and `..` come without.
+    /// Calls `emit` with the entries from `offset` on and the offset after each, until there is no
+    /// room. An entry comes with its attributes when `plus`, and is looked up for that: the lookup
+    /// of one that `emit` did not take with them is taken back. `.` and `..` come without.
     pub fn readdir(
         &self,
         fh: u64,
@@ -241,7 +242,8 @@ impl FileSystem {
             let listed = sealed.children(&inner_of(&place)).into_iter().map(|(name, what)| {
                 let (kind, ino) = match what {
                     Name::Entry(entry) => (Kind::of_entry(entry), self.table.known(inode.id, &name)),
-                    // The last and of the highest number: who copies in either order copies the marker last.
+                    // The last and of the highest number: who copies in either order copies the
+                    // marker last.
                     Name::Marker => (Kind::File, None),
                 };
                 (name, kind, ino)
@@ -315,7 +317,8 @@ impl FileSystem {
             let name = entry.file_name().to_bytes();
             if let Some(path) = special {
                 let here = path.join(name)?;
-                // A marker is listed once its dataset is sealed, and then it is not listed from here.
+                // A marker is listed once its dataset is sealed, and then it is not listed from
+                // here.
                 if self.names.reserved(&here) || self.names.place(&here).is_marker() {
                     continue;
                 }

@@ -1,5 +1,5 @@
-//! Pointer files as the mount has them: loose files and symbolic links directly in the checkpoint path, which the node
-//! brings to all other nodes when they are closed or their names change.
+//! Pointer files as the mount has them: loose files and symbolic links directly in the checkpoint
+//! path, which the node brings to all other nodes when they are closed or their names change.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,8 +21,9 @@ use crate::dataset::Stamp;
 use crate::stores::PRIMARY;
 
 impl FileSystem {
-    /// `done`, after all other nodes have what these names (of directories and names in them) are by then. Only names
-    /// directly in the checkpoint path count. `failed` takes what was done here if the others do not get it.
+    /// `done`, after all other nodes have what these names (of directories and names in them) are
+    /// by then. Only names directly in the checkpoint path count. `failed` takes what was done here
+    /// if the others do not get it.
     pub(crate) fn after_loose<T: Send + 'static>(
         self: &Arc<Self>,
         caller: Caller,
@@ -56,8 +57,9 @@ impl FileSystem {
         })
     }
 
-    /// A descriptor of a writable handle of loose file `name` was closed. What a process that dies by a signal leaves is
-    /// not its last word, nor is what it closes while it has another descriptor (`echo > latest` does).
+    /// A descriptor of a writable handle of loose file `name` was closed. What a process that dies
+    /// by a signal leaves is not its last word, nor is what it closes while it has another
+    /// descriptor (`echo > latest` does).
     pub(crate) fn loose_closed(&self, name: Vec<u8>, nodeid: u64, caller: Caller, done: Done<()>) {
         if self.sought(nodeid, &name).is_held_by(caller) || dying_by_signal(caller) {
             return done(Ok(()));
@@ -123,8 +125,8 @@ impl FileSystem {
         Ok(Look::Pointer(entry))
     }
 
-    /// Makes a loose name what another node made it, in one step. False when somebody may write it here, its name is about
-    /// to change, or what is there stays on this node.
+    /// Makes a loose name what another node made it, in one step. False when somebody may write it
+    /// here, its name is about to change, or what is there stays on this node.
     pub(crate) fn put_loose(&self, entry: &LooseEntry, max: u64) -> Result<bool, Errno> {
         let fresh = self.make_aside(entry)?;
         let placed = self.swap_in(entry, fresh.as_ref(), max);

@@ -1,10 +1,11 @@
 //! When the marker is set (DESIGN 4.5).
 //!
-//! `touch` and shells close a descriptor of the marker while another one of it is open, and only the last close can
-//! report an error; a process that dies by a signal closes all it has. So: at a close of a writable handle by a
-//! process that has no other descriptor of it and is not dying by a signal. A marker that is data (`SCRFS_MARKER`) must be
-//! whole: there no other process may have it open for writing either. Its own handle, whose close waits, is no writer
-//! that the seal would wait for.
+//! `touch` and shells close a descriptor of the marker while another one of it is open, and only
+//! the last close can report an error; a process that dies by a signal closes all it has. So: at a
+//! close of a writable handle by a process that has no other descriptor of it and is not dying by a
+//! signal. A marker that is data (`SCRFS_MARKER`) must be whole: there no other process may have it
+//! open for writing either. Its own handle, whose close waits, is no writer that the seal would
+//! wait for.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,8 +57,9 @@ impl FileSystem {
         }
     }
 
-    /// The marker of `dataset` was set by rename(2) or link(2). The name has changed, so the program's call succeeds
-    /// whatever becomes of the seal; `done` learns when the call may return.
+    /// The marker of `dataset` was set by rename(2) or link(2). The name has changed, so the
+    /// program's call succeeds whatever becomes of the seal; `done` learns when the call may
+    /// return.
     pub(crate) fn set_marker_by_name(
         self: &Arc<Self>,
         dataset: &[u8],

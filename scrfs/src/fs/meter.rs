@@ -1,18 +1,20 @@
-//! Records of what programs did with each file, told at its last close, while an operator wants them.
+//! Records of what programs did with each file, told at its last close, while an operator wants
+//! them.
 //!
-//! The daemon sees every byte of a file that it serves itself. Of one that the kernel serves it sees size and times when
-//! it is opened and when it is closed: bytes are then the growth, and the record says that it is so.
+//! The daemon sees every byte of a file that it serves itself. Of one that the kernel serves it
+//! sees size and times when it is opened and when it is closed: bytes are then the growth, and the
+//! record says that it is so.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::attr::stat_of;
 use super::handles::Handle;
 use crate::dataset::Stamp;
+use crate::lock::Mutex;
 
 /// Files open at once of which there is a record; of more there is none.
 const FILES_MAX: usize = 65_536;
@@ -41,7 +43,8 @@ pub struct IoRecord {
     pub opens: u32,
     /// Bytes read; not known where the kernel serves the file.
     pub bytes_read: Option<u64>,
-    /// Bytes written; where the kernel serves the file, what it has grown by. `None`: it was changed and has not grown.
+    /// Bytes written; where the kernel serves the file, what it has grown by. `None`: it was
+    /// changed and has not grown.
     pub bytes_written: Option<u64>,
     /// How the bytes are known: `daemon`, or `size`: from size and times.
     pub measured: &'static str,
@@ -86,13 +89,13 @@ impl Meters {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
-        let Some(before) = size_and_time(handle) else { return };
+        let (Some(before), path) = (size_and_time(handle), path()) else { return };
         let mut files = self.files.lock();
         if let Some(meter) = files.get_mut(&handle.inode.id) {
             (meter.opens, meter.open) = (meter.opens.saturating_add(1), meter.open + 1);
             return;
         }
-        let Some(path) = (files.len() < FILES_MAX).then(path).flatten() else { return };
+        let Some(path) = path.filter(|_| files.len() < FILES_MAX) else { return };
         let passthrough = handle.file.is_none();
         let meter = Meter {
             path,

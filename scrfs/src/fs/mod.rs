@@ -1,9 +1,13 @@
 //! The mounted tree: what programs see, over the backing tree in the cache.
 //!
-//! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading order: [`place`] says
-//! what a path means; [`table`] keeps the inodes; `world` what is held, frozen or sealed now; `names`, `create`,
-//! `rename`, `data`, `attrs`, `listing` are the operations; `loose` brings pointer files to other nodes; `flat` finds files of datasets in the checkpoint path; `roots` where things are when the mount has several stores; `generation` what changes in sealed datasets need; `directory` and `marker` are those that other nodes take
-//! part in; `eyes` are files that are not there, `meter` records what is done with files; `tree` is what the node asks of the mount ([`MountedTree`]).
+//! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading
+//! order: [`place`] says what a path means; [`table`] keeps the inodes; `world` what is held,
+//! frozen or sealed now; `names`, `create`, `rename`, `data`, `attrs`, `listing` are the
+//! operations; `loose` brings pointer files to other nodes; `flat` finds files of datasets in the
+//! checkpoint path; `roots` where things are when the mount has several stores; `generation` what
+//! changes in sealed datasets need; `directory` and `marker` are those that other nodes take part
+//! in; `eyes` are files that are not there, `meter` records what is done with files; `tree` is what
+//! the node asks of the mount ([`MountedTree`]).
 //!
 //! [`MountedTree`]: crate::daemon::boundary::MountedTree
 
@@ -56,7 +60,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
 use rustix::fs::{Mode, OFlags};
 
 pub use self::attr::{Attr, Changes, Kind, SetTime};
@@ -75,12 +78,13 @@ use self::table::Table;
 pub use self::wait::Done;
 use crate::daemon::boundary::{Errno, GlobalRequests};
 use crate::keep::Keep;
+use crate::lock::{Mutex, Rank, RwLock};
 use crate::path::RelPath;
 use crate::store::beneath;
 use crate::stores::{Place, Stores};
 
-/// Bound of a wait for a seal or a directory round, until the job's settings are known: `SCRFS_SEAL_TIMEOUT` and
-/// `SCRFS_COORDINATOR_WAIT` together.
+/// Bound of a wait for a seal or a directory round, until the job's settings are known:
+/// `SCRFS_SEAL_TIMEOUT` and `SCRFS_COORDINATOR_WAIT` together.
 const WAIT_BOUND: Duration = Duration::from_secs(40);
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -126,7 +130,8 @@ pub struct FileSystem {
     mode_reason: RwLock<String>,
     forget_names: OnceLock<Box<dyn Fn() + Send + Sync>>,
     wakes: Mutex<Vec<(Vec<u8>, Wake)>>,
-    /// Directories whose removal was asked for here and is not decided; then, what is to be waited for.
+    /// Directories whose removal was asked for here and is not decided; then, what is to be waited
+    /// for.
     removing: Mutex<Vec<(RelPath, Option<u64>)>>,
     doomed: OnceLock<doomed::Doomed>,
     me: Weak<Self>,
@@ -141,8 +146,8 @@ impl std::fmt::Debug for FileSystem {
 }
 
 impl FileSystem {
-    /// Opens the backing tree at `tree` (a directory), with datasets in `checkpoint_path` below it, which is made when
-    /// it is missing. Nothing global works before [`FileSystem::connect`].
+    /// Opens the backing tree at `tree` (a directory), with datasets in `checkpoint_path` below it,
+    /// which is made when it is missing. Nothing global works before [`FileSystem::connect`].
     pub fn new(tree: &Path, checkpoint_path: RelPath) -> Result<Arc<Self>, Errno> {
         let fs = Self::with_keep(tree, checkpoint_path, Arc::new(Keep::alone()?))?;
         fs.begin()?;
@@ -188,18 +193,18 @@ impl FileSystem {
             meters: meter::Meters::default(),
             pages: pages::Pages::default(),
             partings: partings::Partings::default(),
-            world: RwLock::default(),
+            world: RwLock::new(Rank::World, world::World::default()),
             handles: handles::Handles::new(Arc::clone(&keep)),
             descriptors: descriptors::Descriptors::default(),
             keep,
             waiters: wait::Waiters::default(),
-            wait_bound: RwLock::new(WAIT_BOUND),
+            wait_bound: RwLock::leaf(WAIT_BOUND),
             rules: RwLock::default(),
             processes: caller::Processes::default(),
             device: OnceLock::new(),
             requests: OnceLock::new(),
             passthrough: AtomicBool::new(false),
-            mode_reason: RwLock::new("not mounted yet".into()),
+            mode_reason: RwLock::leaf("not mounted yet".into()),
             forget_names: OnceLock::new(),
             wakes: Mutex::default(),
             removing: Mutex::default(),
@@ -211,7 +216,8 @@ impl FileSystem {
 
     /// Nobody else uses the tree any more: finishes what a predecessor had begun to delete.
     pub fn begin(&self) -> Result<(), Errno> {
-        // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the process.
+        // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the
+        // process.
         signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
         self.drop_doubles()?;
         let trees: Vec<&Path> = self.roots.all().iter().map(|root| root.path.as_path()).collect();
@@ -236,7 +242,8 @@ impl FileSystem {
         *self.wait_bound.write() = bound;
     }
 
-    /// Tells the device of the mount, `MAJOR:MINOR`, by which descriptors of its files are known from others; once.
+    /// Tells the device of the mount, `MAJOR:MINOR`, by which descriptors of its files are known
+    /// from others; once.
     pub fn set_device(&self, device: String) {
         let _ = self.device.set(device);
     }
@@ -262,8 +269,8 @@ impl FileSystem {
         *self.mode_reason.write() = mode.reason;
     }
 
-    /// The adapter can make the kernel forget all names at once, and does so when `forget` returns: then the kernel may
-    /// remember names that other nodes change.
+    /// The adapter can make the kernel forget all names at once, and does so when `forget` returns:
+    /// then the kernel may remember names that other nodes change.
     pub fn names_are_forgotten_by(&self, forget: impl Fn() + Send + Sync + 'static) {
         let _ = self.forget_names.set(Box::new(forget));
     }
@@ -293,8 +300,8 @@ impl FileSystem {
         }
     }
 
-    /// Takes what is to be deleted out of sight; its bytes go by and by. The number, where there are any, is to wait
-    /// for.
+    /// Takes what is to be deleted out of sight; its bytes go by and by. The number, where there
+    /// are any, is to wait for.
     fn doom(&self, path: &RelPath) -> Result<Option<u64>, Errno> {
         let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
         let (store, dir) = self.open_above(path)?;
@@ -302,7 +309,8 @@ impl FileSystem {
         let me = Weak::clone(&self.me);
         let after = move || {
             if let Some(fs) = me.upgrade() {
-                // Who saw the bytes there and began to wait is in the queue when this lock was to be had.
+                // Who saw the bytes there and began to wait is in the queue when this lock was to
+                // be had.
                 drop(fs.world.write());
                 fs.wake_waiters();
             }
@@ -318,8 +326,8 @@ impl FileSystem {
         self.as_owner(&dir, || self.doomed()?.keep(store, &dir, name, label))
     }
 
-    /// Changes a directory of the backing tree whose modes may keep a daemon without privileges from it: what programs
-    /// may, the kernel has decided by the modes that they see.
+    /// Changes a directory of the backing tree whose modes may keep a daemon without privileges
+    /// from it: what programs may, the kernel has decided by the modes that they see.
     fn as_owner<T>(&self, dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match change() {
             Err(Errno(libc::EACCES)) if !self.privileged => {
@@ -333,7 +341,8 @@ impl FileSystem {
     }
 }
 
-/// The path by which an O_PATH descriptor is opened, or changed by calls that take no such descriptor.
+/// The path by which an O_PATH descriptor is opened, or changed by calls that take no such
+/// descriptor.
 fn proc_path(fd: impl AsFd) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())

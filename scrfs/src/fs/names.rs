@@ -22,11 +22,12 @@ use crate::daemon::boundary::Errno;
 use crate::dataset::{self, EntryKind};
 use crate::path::RelPath;
 
-/// How long the kernel may keep names and attributes that only this node changes. Not longer: stores through a
-/// mapping change times that the kernel does not see.
+/// How long the kernel may keep names and attributes that only this node changes. Not longer:
+/// stores through a mapping change times that the kernel does not see.
 pub(crate) const LOCAL: Duration = Duration::from_secs(1);
 
-/// How long the kernel may keep attributes of a directory whose names other nodes change: one walk along a path.
+/// How long the kernel may keep attributes of a directory whose names other nodes change: one walk
+/// along a path.
 const WALK: Duration = Duration::from_millis(10);
 
 /// What [`FileSystem::let_unknown_go`] has seen.
@@ -66,11 +67,13 @@ impl FileSystem {
         self.table.forget(id, count);
     }
 
-    /// Lets go what the kernel does not know, now and at the call before that, of inodes that have had no name for longer:
-    /// no answer is on its way that tells of them, and no word of the kernel's that it forgets them.
+    /// Lets go what the kernel does not know, now and at the call before that, of inodes that have
+    /// had no name for longer: no answer is on its way that tells of them, and no word of the
+    /// kernel's that it forgets them.
     ///
-    /// A worker that was killed may have taken the kernel's word that it forgets an inode, and told nobody, or counted a
-    /// lookup and not answered it. The bytes of a removed file would stay for as long as the mount.
+    /// A worker that was killed may have taken the kernel's word that it forgets an inode, and told
+    /// nobody, or counted a lookup and not answered it. The bytes of a removed file would stay for
+    /// as long as the mount.
     ///
     /// # Errors
     /// Of `knows`.
@@ -180,7 +183,8 @@ impl FileSystem {
         Ok(Entry { attr, entry_ttl, attr_ttl, shared: true })
     }
 
-    /// What a sealed name that the kernel has forgotten stands for in the tree, if it is here: so it has its number again.
+    /// What a sealed name that the kernel has forgotten stands for in the tree, if it is here: so
+    /// it has its number again.
     fn still_in_tree(&self, entry: &dataset::Entry, parent: u64, name: &[u8]) -> Option<Backing> {
         if self.table.known(parent, name).is_some() {
             return None;
@@ -280,8 +284,8 @@ impl FileSystem {
         Ok(rustix::fs::readlinkat(inode.fd()?, "", Vec::new())?.into_bytes())
     }
 
-    /// May `name` be made, replaced or removed in `parent` now? Its path and place. What is sealed is the caller's to
-    /// decide.
+    /// May `name` be made, replaced or removed in `parent` now? Its path and place. What is sealed
+    /// is the caller's to decide.
     pub(crate) fn may_change(
         &self,
         world: &World,
@@ -345,7 +349,8 @@ impl FileSystem {
         Entry { attr, entry_ttl, attr_ttl: if stored { Duration::ZERO } else { attr_ttl }, shared }
     }
 
-    /// Of a sealed name: its next generation, sealed from another node, may have another file there at any time.
+    /// Of a sealed name: its next generation, sealed from another node, may have another file there
+    /// at any time.
     fn ttls_sealed(&self, attr: &Attr) -> (Duration, Duration) {
         let shared = self.shared_ttl();
         (shared, if attr.kind == Kind::Directory { WALK } else { shared })

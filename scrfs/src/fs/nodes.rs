@@ -1,11 +1,11 @@
-//! What the inode table knows, for those who hold its lock: numbers, what they stand for, and their names.
+//! What the inode table knows, for those who hold its lock: numbers, what they stand for, and their
+//! names.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::inode::{Backing, Inode, Key, Known};
@@ -14,10 +14,12 @@ use super::table::{OWN_BOUND, ROOT, own_number};
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
+use crate::lock::Mutex;
 use crate::path::{PATH_BYTES_MAX, RelPath};
 
-/// Inodes that are kept a while longer than the kernel knows them. When it is told to forget all names it forgets inodes
-/// that it looks up again at once, and those of sealed files have no other number to be found by.
+/// Inodes that are kept a while longer than the kernel knows them. When it is told to forget all
+/// names it forgets inodes that it looks up again at once, and those of sealed files have no other
+/// number to be found by.
 const LINGERING_MAX: usize = 1024;
 
 /// A known number.
@@ -31,7 +33,8 @@ pub(super) struct Node {
     names: Names,
 }
 
-/// An inode, or of one that nobody uses what it takes to make it anew: the kernel may know very many.
+/// An inode, or of one that nobody uses what it takes to make it anew: the kernel may know very
+/// many.
 #[derive(Debug)]
 pub(super) enum Held {
     Used(Arc<Inode>),
@@ -118,7 +121,8 @@ pub(super) struct Nodes {
     /// Numbers by their backing inodes, where they are not [`own_number`] of these.
     others: HashMap<Key, u64>,
     pub(super) pool: Pool,
-    /// Inodes with names that the kernel has forgotten, the last one at the end; some are known to it again, or gone.
+    /// Inodes with names that the kernel has forgotten, the last one at the end; some are known to
+    /// it again, or gone.
     lingering: VecDeque<u64>,
     /// Inodes without a name, which the kernel knows.
     nameless: HashSet<u64>,
@@ -223,9 +227,9 @@ impl Nodes {
         inode
     }
 
-    /// The number that a backing inode shall have: its own, so that it keeps it when the kernel forgets it for a while.
-    /// `None` when that is another's at the moment (a path keeps its number when its backing is replaced), or is on
-    /// another device.
+    /// The number that a backing inode shall have: its own, so that it keeps it when the kernel
+    /// forgets it for a while. `None` when that is another's at the moment (a path keeps its number
+    /// when its backing is replaced), or is on another device.
     pub(super) fn own_number(&self, key: Key) -> Option<u64> {
         let number = own_number(&self.devices, key)?;
         (!self.known.contains_key(&number)).then_some(number)
@@ -386,7 +390,8 @@ impl Nodes {
         found
     }
 
-    /// Closes the descriptor of an inode that has no name, if nobody uses it; else that is done when it is closed.
+    /// Closes the descriptor of an inode that has no name, if nobody uses it; else that is done
+    /// when it is closed.
     pub(super) fn let_go(&mut self, id: u64) {
         let Some(node) = self.get(id).filter(|node| node.links.is_empty()) else { return };
         // One that nobody uses has lost its file with its last name.

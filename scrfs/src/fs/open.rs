@@ -1,10 +1,10 @@
-//! Opening files: passthrough, through the daemon, the marker, and sealed files whose bytes must come first.
+//! Opening files: passthrough, through the daemon, the marker, and sealed files whose bytes must
+//! come first.
 
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::attr::{key_of, stat_of};
@@ -23,9 +23,11 @@ use crate::daemon::boundary::{Caller, Errno};
 use crate::dataset::EntryKind;
 use crate::ids::DatasetId;
 use crate::keep::intents::is_resent;
+use crate::lock::{Mutex, Rank};
 use crate::path::RelPath;
 
-/// How often one open asks for the same file again, when what was brought is gone before it could be opened.
+/// How often one open asks for the same file again, when what was brought is gone before it could
+/// be opened.
 const FETCHES_MAX: u32 = 3;
 
 /// How the data of an open file are served.
@@ -33,7 +35,8 @@ const FETCHES_MAX: u32 = 3;
 pub enum Data {
     /// By the kernel, from the inode's backing.
     Passthrough,
-    /// By the daemon, through the page cache; `kept`: what that has of the file from former opens is good.
+    /// By the daemon, through the page cache; `kept`: what that has of the file from former opens
+    /// is good.
     Paged {
         /// See above.
         kept: bool,
@@ -56,8 +59,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Nothing happens at its close: that is no act, and the kernel has written all of it itself. (A file that gets the
-    /// marker's name, or a pointer's, while it is open has acted by that.)
+    /// Nothing happens at its close: that is no act, and the kernel has written all of it itself.
+    /// (A file that gets the marker's name, or a pointer's, while it is open has acted by that.)
     pub fn no_flush(&self) -> bool {
         !self.handle.writable() || (self.data == Data::Passthrough && !self.acts)
     }
@@ -199,13 +202,15 @@ impl FileSystem {
             self.admit(inode)?;
         }
         let fd = inode.fd()?;
-        // The kernel looks at writers itself before it asks here; at others that truncate only afterwards.
+        // The kernel looks at writers itself before it asks here; at others that truncate only
+        // afterwards.
         let truncates = flags & libc::O_TRUNC != 0 && !made;
         if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && self.handles.is_executed(inode.id) {
             return fail(libc::ETXTBSY);
         }
         let passthrough = self.passthrough.load(Ordering::Acquire)
-            // What the kernel serves already, under a name that became the marker's, it must go on serving.
+            // What the kernel serves already, under a name that became the marker's, it must go on
+            // serving.
             && (!marker || inode.passthrough_in_use());
         let file = if passthrough {
             if truncates {
@@ -291,7 +296,7 @@ impl FileSystem {
             flags,
             file,
             paged: matches!(data, Data::Paged { .. }),
-            side: Mutex::default(),
+            side: Mutex::new(Rank::Served, None),
             process: if writes { self.processes.of(caller) } else { Arc::default() },
             marking: AtomicU32::new(0),
             registration: Mutex::default(),
@@ -305,8 +310,9 @@ impl FileSystem {
     }
 }
 
-/// Flags for the daemon's own descriptor of a handle: what the kernel does itself is left out (it has found the end
-/// that an append goes to, and RWF_NOAPPEND means another place), and O_DIRECT, for which our buffers are not aligned.
+/// Flags for the daemon's own descriptor of a handle: what the kernel does itself is left out (it
+/// has found the end that an append goes to, and RWF_NOAPPEND means another place), and O_DIRECT,
+/// for which our buffers are not aligned.
 pub(super) fn own_flags(flags: i32, privileged: bool) -> OFlags {
     let mut out = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
     out |= libc::O_APPEND | libc::O_ASYNC;

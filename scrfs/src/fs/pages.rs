@@ -1,24 +1,26 @@
-//! Which files' pages the kernel may keep from one open to the next, where the daemon serves file data.
+//! Which files' pages the kernel may keep from one open to the next, where the daemon serves file
+//! data.
 //!
-//! A file that is opened loses its pages unless the answer says that they may stay. They are good as long as nothing but
-//! the kernel's own requests has changed the file: when it is the very file, of the size and times, that it was when a
-//! handle of it was last closed. Reads that the kernel answers from them leave no access time, so pages stay only where a
-//! read would leave none anyway (`relatime`, `noatime`; mount(8)).
+//! A file that is opened loses its pages unless the answer says that they may stay. They are good
+//! as long as nothing but the kernel's own requests has changed the file: when it is the very file,
+//! of the size and times, that it was when a handle of it was last closed. Reads that the kernel
+//! answers from them leave no access time, so pages stay only where a read would leave none anyway
+//! (`relatime`, `noatime`; mount(8)).
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::fs::{Stat, StatVfsMountFlags};
 
 use super::attr::{key_of, now, stat_of};
 use crate::dataset::Stamp;
+use crate::lock::Mutex;
 
 /// Files that are remembered; past that all are forgotten, which costs each one reading.
 const FILES_MAX: usize = 4096;
-/// A file that was changed this short a time ago may change again without a change of its times: file systems take them
-/// from a clock that ticks every 1 to 10 ms.
+/// A file that was changed this short a time ago may change again without a change of its times:
+/// file systems take them from a clock that ticks every 1 to 10 ms.
 const TICK_MAX: Duration = Duration::from_millis(100);
 /// With `relatime` a read sets an access time that is older than this.
 const RELATIME: Duration = Duration::from_hours(24);
@@ -46,7 +48,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// A handle of `inode` is closed, and all that was written through it went through the kernel's pages.
+    /// A handle of `inode` is closed, and all that was written through it went through the kernel's
+    /// pages.
     pub(crate) fn closed(&self, inode: u64, file: impl AsFd) {
         self.closed_at(now(), inode, file);
     }
@@ -66,7 +69,8 @@ impl Pages {
         }
     }
 
-    /// `file`, opened now, is what the kernel's pages of `inode` hold, and a read would not set its access time.
+    /// `file`, opened now, is what the kernel's pages of `inode` hold, and a read would not set its
+    /// access time.
     pub(crate) fn may_stay(&self, inode: u64, file: impl AsFd) -> bool {
         let Some(seen) = self.closed.lock().get(&inode).copied() else { return false };
         let Ok(stat) = stat_of(&file) else { return false };

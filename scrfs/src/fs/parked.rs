@@ -1,9 +1,10 @@
 //! More inodes than descriptors and memory.
 //!
-//! The kernel may know any number of inodes, and a process may have only so many descriptors. Of inodes that were not
-//! asked for lately and that nobody has open the descriptor is closed, and little is kept. What is needed again is
-//! opened by its name, and must be the same file: by device and inode number. An inode that loses its last name
-//! meanwhile is lost to those who know it without having it open.
+//! The kernel may know any number of inodes, and a process may have only so many descriptors. Of
+//! inodes that were not asked for lately and that nobody has open the descriptor is closed, and
+//! little is kept. What is needed again is opened by its name, and must be the same file: by device
+//! and inode number. An inode that loses its last name meanwhile is lost to those who know it
+//! without having it open.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -18,12 +19,14 @@ use super::inode::{Backing, Inode, Key};
 use super::nodes::{Held, Nodes};
 use crate::daemon::boundary::Errno;
 
-/// Descriptors of inodes at most; and of what a process may have, this part: the rest is for open files.
+/// Descriptors of inodes at most; and of what a process may have, this part: the rest is for open
+/// files.
 const OPEN_MAX: usize = 1 << 14;
 const OPEN_PART: usize = 2;
 /// Inodes that are in use and therefore passed over, each time another is needed.
 const PASSED_MAX: u32 = 8;
-/// Descriptors that are closed at most, and inodes passed over, each time one got a number that is kept back.
+/// Descriptors that are closed at most, and inodes passed over, each time one got a number that is
+/// kept back.
 const SHORT_CLOSED_MAX: u32 = 32;
 const SHORT_PASSED_MAX: u32 = 64;
 /// Renames may come between the look at a name and its use.
@@ -88,8 +91,8 @@ impl Nodes {
         }
     }
 
-    /// `fd` was opened for an inode. If its number is one that is kept back, all lower ones are taken: some that nobody uses
-    /// are closed, so that what a request opens for itself finds room.
+    /// `fd` was opened for an inode. If its number is one that is kept back, all lower ones are
+    /// taken: some that nobody uses are closed, so that what a request opens for itself finds room.
     pub(super) fn opened(&mut self, fd: &Arc<OwnedFd>) {
         let (mut closed, mut passed) = (0, 0);
         while !self.pool.bound.admits(fd) && closed < SHORT_CLOSED_MAX && passed < SHORT_PASSED_MAX {
@@ -103,7 +106,8 @@ impl Nodes {
         }
     }
 
-    /// Leaves of an inode only what it takes to make it anew; false when it is in use, or has no name to be found by.
+    /// Leaves of an inode only what it takes to make it anew; false when it is in use, or has no
+    /// name to be found by.
     fn rest(&mut self, id: u64) -> bool {
         let Some(node) = self.get_mut(id) else { return true };
         let Held::Used(inode) = &node.held else { return true };

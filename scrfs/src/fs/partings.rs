@@ -1,15 +1,15 @@
-//! Inodes whose names have become files of their own, and when. A request names an inode, not a name: one that came before
-//! cannot be carried out on what the inode stands for now. ESTALE has the kernel look its name up again, and ask anew.
+//! Inodes whose names have become files of their own, and when. A request names an inode, not a
+//! name: one that came before cannot be carried out on what the inode stands for now. ESTALE has
+//! the kernel look its name up again, and ask anew.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
 use crate::daemon::boundary::Errno;
+use crate::lock::Mutex;
 
-/// Inodes that are remembered. Requests are answered within minutes, so old ones may be forgotten, if nothing is taken for
-/// newer than it is by that.
+/// Inodes that are remembered. Requests are answered within minutes, so old ones may be forgotten,
+/// if nothing is taken for newer than it is by that.
 const INODES_MAX: usize = 4096;
 
 /// A moment between two partings.

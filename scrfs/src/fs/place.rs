@@ -1,4 +1,5 @@
-//! What a path of the mount means: plain scratch, the checkpoint path, a dataset, a marker, a reserved name.
+//! What a path of the mount means: plain scratch, the checkpoint path, a dataset, a marker, a
+//! reserved name.
 
 use crate::control::DirOp;
 use crate::path::{PathError, RelPath};
@@ -92,18 +93,21 @@ impl Namespace {
         self.checkpoint.strip(path).is_some()
     }
 
-    /// A marker's name deeper in a dataset: an ordinary file that its maker may have meant as a marker.
+    /// A marker's name deeper in a dataset: an ordinary file that its maker may have meant as a
+    /// marker.
     pub fn mistaken_marker(&self, path: &RelPath) -> bool {
         let Place::Inside { inner, .. } = self.place(path) else { return false };
         inner.split_last().is_some_and(|(dir, name)| !dir.is_root() && name == MARKER)
     }
 
-    /// What other nodes are told: paths relative to the checkpoint path. `None`: the operation leads out of it.
+    /// What other nodes are told: paths relative to the checkpoint path. `None`: the operation
+    /// leads out of it.
     pub fn outward(&self, op: &DirOp) -> Option<DirOp> {
         with_paths(op, |path| path.strip(&self.checkpoint))
     }
 
-    /// What other nodes tell; the inverse of [`Namespace::outward`]. `None`: the whole path would be too long.
+    /// What other nodes tell; the inverse of [`Namespace::outward`]. `None`: the whole path would
+    /// be too long.
     pub fn inward(&self, op: &DirOp) -> Option<DirOp> {
         with_paths(op, |path| self.checkpoint.concat(path).ok())
     }

@@ -22,8 +22,8 @@ enum Gone {
 }
 
 impl FileSystem {
-    /// unlink(2). In a sealed dataset it only hides the name here, until its next generation is sealed; that of a flat one
-    /// on all nodes.
+    /// unlink(2). In a sealed dataset it only hides the name here, until its next generation is
+    /// sealed; that of a flat one on all nodes.
     pub fn unlink(self: &Arc<Self>, caller: Caller, parent: u64, name: &[u8], done: Done<()>) {
         let done = self.after_loose(caller, &[(parent, name)], |fs, ()| fs.changed(), done);
         self.unlink_as(caller, (parent, name.to_vec()), true, done);
@@ -86,7 +86,8 @@ impl FileSystem {
                 if !sealed.shows_marker() {
                     return fail(libc::ENOENT);
                 }
-                // Its file is no data, so it goes; where none was written there is nothing to remove.
+                // Its file is no data, so it goes; where none was written there is nothing to
+                // remove.
                 if let Ok(dir) = self.table.get(parent)?.fd() {
                     self.as_owner(&dir, || super::create::remove_stale_marker(&dir, name))?;
                 }

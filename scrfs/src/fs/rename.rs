@@ -1,6 +1,5 @@
 //! rename(2): files here, directories of the checkpoint path through the lead.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, RenameFlags};
@@ -161,6 +160,15 @@ impl FileSystem {
         Ok(Some(Step::Renamed))
     }
 
+    fn is_directory(&self, world: &World, at: &At, place: &Place) -> bool {
+        match world.sealed(place) {
+            Some(sealed) => {
+                sealed.entry(&inner_of(place)).is_some_and(|entry| Kind::of_entry(entry) == Kind::Directory)
+            }
+            None => self.kind_at(at) == Ok(FileType::Directory),
+        }
+    }
+
     fn key_of_name(&self, at: &At) -> Result<Option<Key>, Errno> {
         key_at(self.directory_of(at.0, &at.1)?, &at.1)
     }
@@ -186,7 +194,8 @@ impl FileSystem {
             let inner = inner_of(&from_place);
             let repeats = to_place.is_marker() && to_place.dataset() == from_place.dataset();
             if repeats && sealed.entry(&inner).is_some_and(|entry| Kind::of_entry(entry) == Kind::File) {
-                // Two ranks set the marker at once, and this one's file was sealed with the rest meanwhile.
+                // Two ranks set the marker at once, and this one's file was sealed with the rest
+                // meanwhile.
                 self.keep.begin(unique, Intent::Hide);
                 self.hide(sealed, inner);
                 self.table.cut(from.0, &from.1);
@@ -197,7 +206,8 @@ impl FileSystem {
             && let Some(sealed) = world.base(&from_place)
         {
             if sealed.is_open() || !sealed.shows_marker() {
-                // On EXDEV `mv` would copy all but the marker, which is not listed, and then remove what is protected.
+                // On EXDEV `mv` would copy all but the marker, which is not listed, and then remove
+                // what is protected.
                 self.note(format!(
                     "{from_path}: not renamed, for it was changed since it was sealed: set its .complete again first"
                 ));
@@ -213,8 +223,16 @@ impl FileSystem {
                 libc::EISDIR
             });
         }
-        let leaves = from_place.dataset() != to_place.dataset();
         let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let of_sealed = world.base(&from_place).is_some() || world.base(&to_place).is_some();
+        let of_directory = || {
+            self.is_directory(world, from, &from_place) || exchange && self.is_directory(world, to, &to_place)
+        };
+        if of_sealed && of_directory() {
+            // Its files are recorded by where they were sealed.
+            return fail(libc::EXDEV);
+        }
+        let leaves = from_place.dataset() != to_place.dataset();
         self.ready_to_move(world, (&from_path, &from_place), (from.0, &from.1), leaves, caller)?;
         let over = exchange || flags.contains(RenameFlags::NOREPLACE);
         if over && self.elsewhere(world, &to_path, &to_place).is_some() {
@@ -248,7 +266,8 @@ impl FileSystem {
         let global = |place: &Place| !matches!(place, Place::Outside | Place::Top);
         if directory && (global(&from_place) || global(&to_place)) {
             if !(global(&from_place) && global(&to_place)) {
-                // Between scratch and the checkpoint path a directory would change from this node's to everybody's.
+                // Between scratch and the checkpoint path a directory would change from this node's
+                // to everybody's.
                 return fail(libc::EXDEV);
             }
             if source != FileType::Directory || exchange && target != Some(FileType::Directory) {
@@ -256,14 +275,6 @@ impl FileSystem {
             }
             if target.is_some_and(|kind| kind != FileType::Directory) {
                 return fail(libc::ENOTDIR);
-            }
-            if !exchange {
-                Self::need_gone(world, &to_path, &to_place)?;
-                let inner = inner_of(&to_place);
-                let listed = |open| !Self::names_elsewhere(open, &inner, &HashSet::new()).is_empty();
-                if world.open(&to_place).is_some_and(|open| listed(open)) {
-                    return fail(libc::ENOTEMPTY);
-                }
             }
             // Whole directories move: nothing in them may change or be frozen meanwhile.
             if world.frozen(&from_place) || world.frozen(&to_place) {

@@ -1,7 +1,9 @@
-//! A successor's tree: inodes, open files and listings of a worker that was killed, from the state memory.
+//! A successor's tree: inodes, open files and listings of a worker that was killed, from the state
+//! memory.
 //!
-//! Names are not kept there. An inode's own descriptor tells its path; hard links, and what was unlinked under the name
-//! by which it was opened, are looked for in the tree. A sealed name without a descriptor is found by its mark.
+//! Names are not kept there. An inode's own descriptor tells its path; hard links, and what was
+//! unlinked under the name by which it was opened, are looked for in the tree. A sealed name
+//! without a descriptor is found by its mark.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -10,7 +12,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, Stat};
 
 use super::FileSystem;
@@ -24,9 +25,11 @@ use super::sealed::Sealed;
 use crate::daemon::boundary::Errno;
 use crate::keep::keeper::Keepers;
 use crate::keep::records::{KeptFile, KeptInode, SealedMark, mark_of};
+use crate::lock::{Mutex, Rank};
 use crate::path::RelPath;
 
-/// What an open file is served by, for the adapter: its inode and the kernel's number for the backing file.
+/// What an open file is served by, for the adapter: its inode and the kernel's number for the
+/// backing file.
 #[derive(Debug, Clone)]
 pub struct Registered {
     /// The open file.
@@ -39,8 +42,8 @@ pub struct Registered {
 const GONE: &[u8] = b" (deleted)";
 
 impl FileSystem {
-    /// Takes over what `keepers` and the state memory hold, before anything else happens to the tree. Sealed
-    /// names come later: [`FileSystem::restore_sealed`].
+    /// Takes over what `keepers` and the state memory hold, before anything else happens to the
+    /// tree. Sealed names come later: [`FileSystem::restore_sealed`].
     pub fn restore(&self, keepers: &Keepers) -> Result<(), Errno> {
         self.drop_doubles()?;
         let mut lost = HashMap::new();
@@ -71,7 +74,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Gives inodes their names; those without a descriptor, which are in `wanted`, where they can be found.
+    /// Gives inodes their names; those without a descriptor, which are in `wanted`, where they can
+    /// be found.
     fn restore_names(&self, inodes: &[Arc<Inode>], mut wanted: HashMap<Key, u64>) -> Result<(), Errno> {
         let trees = self.tree_paths()?;
         let mut paths: Vec<(RelPath, u64)> = Vec::with_capacity(inodes.len());
@@ -171,7 +175,7 @@ impl FileSystem {
                 flags: file.flags,
                 file: data,
                 paged: false,
-                side: Mutex::default(),
+                side: Mutex::new(Rank::Served, None),
                 process,
                 marking: AtomicU32::new(0),
                 registration: Mutex::default(),
@@ -204,8 +208,8 @@ impl FileSystem {
         (Some(key) == file.data.map(|data| data.key)).then(|| fd.into())
     }
 
-    /// Puts sealed inodes in their places and hides what was removed, once sealed datasets are listed and before requests
-    /// are served.
+    /// Puts sealed inodes in their places and hides what was removed, once sealed datasets are
+    /// listed and before requests are served.
     pub fn restore_sealed(&self) {
         let world = self.world.write();
         let hidden = self.keep.hidden();
@@ -224,8 +228,8 @@ impl FileSystem {
                 .iter()
                 .filter(|inode| inode.sealed.dataset == dataset && self.table.path(inode.number).is_none())
                 .filter_map(|inode| {
-                    let path = sealed.present(marks.get(&inode.sealed.name)?)?;
-                    Some((top.concat(&path).ok()?, inode.number))
+                    let path = marks.get(&inode.sealed.name).filter(|path| !sealed.is_gone(path))?;
+                    Some((top.concat(path).ok()?, inode.number))
                 })
                 .collect();
             found.sort_by_key(|(path, _)| path.as_bytes().len());
@@ -255,8 +259,7 @@ impl FileSystem {
 
 /// The mark of a sealed place.
 pub(crate) fn mark_at(sealed: &Sealed, place: &Place) -> SealedMark {
-    let path = super::names::inner_of(place);
-    mark_in(sealed, &sealed.origin(&path).unwrap_or(path))
+    mark_in(sealed, &super::names::inner_of(place))
 }
 
 fn mark_in(sealed: &Sealed, path: &RelPath) -> SealedMark {

@@ -1,8 +1,9 @@
-//! Acting for the caller. The kernel has decided whether it may; left to this process is to whom a new file belongs, and
-//! which bits of a mode a change clears, for that depends on who makes it.
+//! Acting for the caller. The kernel has decided whether it may; left to this process is to whom a
+//! new file belongs, and which bits of a mode a change clears, for that depends on who makes it.
 //!
-//! The daemon runs without `CAP_FSETID`, so that the kernel clears suid and sgid bits at a program's writes as it does
-//! natively; it is raised for a single call where the caller has it too.
+//! The daemon runs without `CAP_FSETID`, so that the kernel clears suid and sgid bits at a
+//! program's writes as it does natively; it is raised for a single call where the caller has it
+//! too.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -88,8 +89,9 @@ impl Drop for Maker {
 }
 
 impl FileSystem {
-    /// Runs `make`; what it makes, with the bits of `mode`, belongs to `owner`, and to the directory's group where that
-    /// has its sgid bit. (The kernel has checked the caller's right to a sgid bit.)
+    /// Runs `make`; what it makes, with the bits of `mode`, belongs to `owner`, and to the
+    /// directory's group where that has its sgid bit. (The kernel has checked the caller's right to
+    /// a sgid bit.)
     pub(crate) fn made_by<T, E: Into<Errno>>(
         &self,
         owner: Caller,
@@ -113,8 +115,8 @@ impl FileSystem {
         change_mode(made, mode & 0o7777, self.privileged)
     }
 
-    /// False when a chown(2) of nobody to nobody is not the caller's to make. It is no error: at a write the kernel
-    /// asks for it too, and then the write itself clears the bits.
+    /// False when a chown(2) of nobody to nobody is not the caller's to make. It is no error: at a
+    /// write the kernel asks for it too, and then the write itself clears the bits.
     pub(crate) fn may_clear(&self, caller: Caller, file: impl AsFd) -> Result<bool, Errno> {
         let stat = stat_of(file)?;
         let owner = !self.privileged || stat.st_uid == caller.uid || stat.st_mode & 0o6000 == 0;

@@ -1,11 +1,13 @@
 //! The backing trees of a mount over several stores, seen as one.
 //!
-//! Each store has a tree with the checkpoint path in it; all else is in the primary's alone. A name of the checkpoint path
-//! is in one tree: a dataset's directory in any, what is no directory in the primary's. Which one nobody records: it is
-//! looked for, in the primary's first. A mount over one store asks nobody anything.
+//! Each store has a tree with the checkpoint path in it; all else is in the primary's alone. A name
+//! of the checkpoint path is in one tree: a dataset's directory in any, what is no directory in the
+//! primary's. Which one nobody records: it is looked for, in the primary's first. A mount over one
+//! store asks nobody anything.
 //!
-//! Where a rename takes the place of an empty directory in another store, that one is removed after the rename; if a
-//! worker dies in between, its successor removes it before it does anything else ([`FileSystem::drop_doubles`]).
+//! Where a rename takes the place of an empty directory in another store, that one is removed after
+//! the rename; if a worker dies in between, its successor removes it before it does anything else
+//! ([`FileSystem::drop_doubles`]).
 //!
 //! Fault point: `rename.placed`, between the two.
 
@@ -112,8 +114,8 @@ impl Roots {
         }
     }
 
-    /// Gives the checkpoint path in a store the owner, mode and default ACL that it has in the primary, for that is what
-    /// programs see and what decides about what they make.
+    /// Gives the checkpoint path in a store the owner, mode and default ACL that it has in the
+    /// primary, for that is what programs see and what decides about what they make.
     fn liken(&self, at: usize) -> Result<(), Errno> {
         let (model, other) = (&self.all[PRIMARY].checkpoint, &self.all[at].checkpoint);
         let (wanted, has) = (stat_of(model)?, stat_of(other)?);
@@ -136,7 +138,8 @@ impl Roots {
     }
 }
 
-/// Makes the directories of `path` that are missing in `tree`. They belong to the owner of the tree, the job's user.
+/// Makes the directories of `path` that are missing in `tree`. They belong to the owner of the
+/// tree, the job's user.
 fn make_below(tree: &OwnedFd, path: &RelPath) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let owner = stat_of(tree)?;
@@ -164,7 +167,8 @@ fn acl(path: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Opens `path` below `root`; no symlink on the way is followed, and none at its end unless `flags` allows it.
+/// Opens `path` below `root`; no symlink on the way is followed, and none at its end unless `flags`
+/// allows it.
 fn open_below(root: &OwnedFd, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = flags | OFlags::CLOEXEC;
@@ -182,7 +186,8 @@ fn open_below(root: &OwnedFd, path: &RelPath, flags: OFlags) -> Result<OwnedFd, 
 }
 
 impl FileSystem {
-    /// Opens `path` of the tree; no symlink on the way is followed, and none at its end unless `flags` allows it.
+    /// Opens `path` of the tree; no symlink on the way is followed, and none at its end unless
+    /// `flags` allows it.
     pub(super) fn open_in_tree(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         self.open_in_store(path, flags).map(|(_, fd)| fd)
     }
@@ -288,7 +293,8 @@ impl FileSystem {
         self.open_above(to)
     }
 
-    /// After a directory got the name `to` in `store`: the empty one that had it in another store goes.
+    /// After a directory got the name `to` in `store`: the empty one that had it in another store
+    /// goes.
     pub(super) fn remove_replaced(&self, (store, to): (usize, &RelPath)) -> Result<(), Errno> {
         let Place::Entry(name) = self.names.place(to) else { return Ok(()) };
         for (at, root) in self.roots.all().iter().enumerate() {
@@ -302,8 +308,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Of names that are in several stores the empty directories go, but for one. What a rename left that was
-    /// interrupted is such a one; anything else is told.
+    /// Of names that are in several stores the empty directories go, but for one. What a rename
+    /// left that was interrupted is such a one; anything else is told.
     pub(super) fn drop_doubles(&self) -> Result<(), Errno> {
         if self.roots.is_one() {
             return Ok(());

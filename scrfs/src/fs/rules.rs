@@ -15,7 +15,8 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// Why a name that the pattern matches belongs to no dataset.
 const UNFIT: &str = "what SCRFS_DATASET_PATTERN captures is no name of a dataset";
 
-/// The settings that the mounted tree follows, compiled. The default holds until a coordinator has attached.
+/// The settings that the mounted tree follows, compiled. The default holds until a coordinator has
+/// attached.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules {
     /// No other rules have it.
@@ -28,7 +29,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Compiles what `settings` say. A pattern that is none has no effect; the texts are for the events.
+    /// Compiles what `settings` say. A pattern that is none has no effect; the texts are for the
+    /// events.
     pub(crate) fn new(settings: &Settings) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let mut compiled = |name, text: Option<&String>, compile: fn(&str) -> Result<NamePattern, String>| {
@@ -56,8 +58,8 @@ impl Rules {
         self.loose.pattern == other.loose.pattern
     }
 
-    /// `name`, in the checkpoint path, is a name of a dataset's directory: a file's that the pattern matches, or that of
-    /// the marker. `Err`: it matches, and says no dataset.
+    /// `name`, in the checkpoint path, is a name of a dataset's directory: a file's that the
+    /// pattern matches, or that of the marker. `Err`: it matches, and says no dataset.
     pub(crate) fn flat<'name>(&self, name: &'name [u8]) -> Option<Result<FlatName<'name>, &'static str>> {
         let pattern = self.dataset_pattern.as_ref()?;
         for marker in [MARKER, INVALID] {
@@ -81,7 +83,8 @@ impl Rules {
         matches!(place, Place::Inside { inner, .. } if self.markers.iter().any(|name| *name == inner.as_bytes()))
     }
 
-    /// A marker's name deeper in a dataset: an ordinary file that its maker may have meant as a marker.
+    /// A marker's name deeper in a dataset: an ordinary file that its maker may have meant as a
+    /// marker.
     pub(crate) fn mistaken(&self, place: &Place) -> bool {
         let Place::Inside { inner, .. } = place else { return false };
         let deeper = inner.split_last().filter(|(dir, _)| !dir.is_root());
@@ -94,7 +97,8 @@ impl Rules {
     }
 }
 
-/// A dataset can be called so: names with a dot first are reserved, and its marker's name is longer by ten bytes.
+/// A dataset can be called so: names with a dot first are reserved, and its marker's name is longer
+/// by ten bytes.
 fn is_name(dataset: &[u8]) -> bool {
     !dataset.is_empty() && dataset[0] != b'.' && dataset.len() + MARKER.len() < NAME_BYTES_MAX
 }

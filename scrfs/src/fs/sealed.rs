@@ -1,63 +1,56 @@
-//! How a sealed dataset is seen: names and attributes from its catalog, less the names that were removed here, and with
-//! the attributes that were given here. Both are this mount's view of it and end with the worker: what was sealed, and
-//! what other nodes see, does not change.
+//! How a sealed dataset is seen: names and attributes from its catalog, less the names that were
+//! removed here, and with the attributes that were given here. Both are this mount's view of it and
+//! end with the worker: what was sealed, and what other nodes see, does not change.
 //!
-//! Once the next generation has begun, directories can have moved. Paths here are those that programs see, unless they are
-//! called sealed names: what is hidden or given is noted by those, and stays so wherever a directory takes it.
+//! What directory operations have removed is gone on all nodes, and another file or directory may
+//! have its name.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::{Mutex, RwLock};
 
 use super::attr::{Attr, Changes};
 use super::inode::Key;
 use super::place::MARKER;
 use crate::daemon::boundary::{Errno, Generation};
-use crate::dataset::{CatalogIndex, Entry, EntryKind, Moves, Stamp};
+use crate::dataset::{CatalogIndex, Entry, EntryKind, Names, Stamp};
 use crate::ids::DatasetId;
+use crate::lock::{Mutex, RwLock};
 use crate::path::RelPath;
 
 /// A sealed, listed dataset.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     index: Arc<CatalogIndex>,
-    /// Directories that no entry of the catalog names: their attributes are those of the dataset's directory.
+    /// Directories that no entry of the catalog names: their attributes are those of the dataset's
+    /// directory.
     implied: BTreeMap<RelPath, Entry>,
-    /// Sealed names.
-    hidden: RwLock<BTreeSet<RelPath>>,
-    /// By sealed names.
-    given: RwLock<BTreeMap<RelPath, Attr>>,
-    next: Next,
+    view: RwLock<View>,
     /// By which rules it was asked last whether it is flat, and what was found.
     flat: Mutex<Option<(u64, bool)>>,
 }
 
-/// What is known here of its next generation.
-#[derive(Debug, Default)]
-struct Next {
-    /// It has begun: the tree is the working copy.
-    open: AtomicBool,
-    /// Files that have their entry in the journal.
-    changed: RwLock<HashSet<RelPath>>,
-    /// Where directories have moved to.
-    moves: RwLock<Moves>,
+/// How this mount sees it, and what is known here of its next generation.
+#[derive(Debug, Clone, Default)]
+struct View {
+    /// Names that were removed here, of which other nodes need not know.
+    hidden: Names,
+    /// Attributes that were given here.
+    given: BTreeMap<RelPath, Attr>,
+    /// The next generation has begun: the tree is the working copy.
+    open: bool,
+    /// Its files that have their entry in the journal.
+    changed: HashSet<RelPath>,
+    /// Sealed names that are gone on all nodes.
+    gone: Names,
     /// Backing inodes that share no bytes with the sealed files.
-    own: RwLock<HashSet<Key>>,
+    own: HashSet<Key>,
     /// Backing inodes that lost their name here and are still the sealed files'.
-    kept: RwLock<HashSet<Key>>,
+    kept: HashSet<Key>,
 }
 
-impl Clone for Next {
-    fn clone(&self) -> Self {
-        Self {
-            open: AtomicBool::new(self.open.load(Ordering::Acquire)),
-            changed: RwLock::new(self.changed.read().clone()),
-            moves: RwLock::new(self.moves.read().clone()),
-            own: RwLock::new(self.own.read().clone()),
-            kept: RwLock::new(self.kept.read().clone()),
-        }
+impl View {
+    fn has_removed(&self, path: &RelPath) -> bool {
+        self.gone.cover(path) || self.hidden.cover(path)
     }
 }
 
@@ -71,11 +64,10 @@ pub(crate) enum Name<'a> {
 }
 
 impl Sealed {
-    /// The dataset of `index`; what was hidden and given in `before` (an earlier revision of it) stays so.
+    /// The dataset of `index`; what was hidden and given in `before` (an earlier revision of it)
+    /// stays so.
     pub(crate) fn new(index: Arc<CatalogIndex>, before: Option<&Sealed>) -> Self {
-        let hidden = before.map(|sealed| sealed.hidden.read().clone()).unwrap_or_default();
-        let given = before.map(|sealed| sealed.given.read().clone()).unwrap_or_default();
-        let next = before.map(|sealed| sealed.next.clone()).unwrap_or_default();
+        let view = before.map(|sealed| sealed.view.read().clone()).unwrap_or_default();
         let mut implied = BTreeMap::new();
         let model = index.entry(&RelPath::root());
         for entry in &index.catalog().entries {
@@ -91,8 +83,7 @@ impl Sealed {
         implied.entry(RelPath::root()).or_insert_with(|| {
             model.cloned().unwrap_or_else(|| directory(&RelPath::root(), None, index.catalog().created_us))
         });
-        let (hidden, given) = (RwLock::new(hidden), RwLock::new(given));
-        Self { index, implied, hidden, given, next, flat: Mutex::default() }
+        Self { index, implied, view: RwLock::leaf(view), flat: Mutex::default() }
     }
 
     /// Whether all names that were sealed are as `fits` wants them, by the rules of that number.
@@ -111,15 +102,16 @@ impl Sealed {
 
     /// What programs have done to it is known from elsewhere.
     pub(crate) fn take_up(&self, generation: Generation) {
-        self.hidden.write().extend(generation.removed);
-        self.next.changed.write().extend(generation.changed);
-        *self.next.moves.write() = generation.moves;
-        self.next.open.store(generation.open, Ordering::Release);
+        let mut view = self.view.write();
+        view.hidden.extend(generation.removed);
+        view.changed.extend(generation.changed);
+        view.gone = generation.gone;
+        view.open = generation.open;
     }
 
     /// Its next generation has begun.
     pub(crate) fn is_open(&self) -> bool {
-        self.next.open.load(Ordering::Acquire)
+        self.view.read().open
     }
 
     /// The sealed file of that path, unless it was removed here.
@@ -127,73 +119,54 @@ impl Sealed {
         self.entry(path).filter(|entry| matches!(entry.kind, EntryKind::File(_)))
     }
 
-    /// All names that are gone, where they were sealed.
+    /// All names that were removed, here or on all nodes.
     pub(crate) fn removed(&self) -> Vec<RelPath> {
-        let moves = self.next.moves.read();
-        let gone = moves.iter().filter(|(_, sealed)| sealed.is_none()).map(|(path, _)| path.clone());
-        gone.chain(self.hidden.read().iter().cloned()).collect()
+        let view = self.view.read();
+        view.gone.iter().chain(view.hidden.iter()).cloned().collect()
     }
 
-    /// The sealed name that `path` stands for.
-    pub(crate) fn origin(&self, path: &RelPath) -> Option<RelPath> {
-        self.next.moves.read().origin(path)
-    }
-
-    /// Where a sealed name is now.
-    pub(crate) fn present(&self, sealed: &RelPath) -> Option<RelPath> {
-        self.next.moves.read().present(sealed)
-    }
-
-    /// A directory was renamed.
-    pub(crate) fn renamed(&self, from: &RelPath, to: &RelPath, exchange: bool) {
-        let moved = |path: RelPath| match (path.strip(from), path.strip(to)) {
-            (Some(below), _) => to.concat(&below).ok(),
-            (None, Some(below)) => from.concat(&below).ok().filter(|_| exchange),
-            (None, None) => Some(path),
-        };
-        let mut changed = self.next.changed.write();
-        *changed = std::mem::take(&mut *changed).into_iter().filter_map(moved).collect();
-        let mut moves = self.next.moves.write();
-        moves.rename(from, to, exchange);
-        moves.prune([from, to], |sealed| self.index.has(sealed));
+    /// What was sealed at `path` is gone on all nodes.
+    pub(crate) fn is_gone(&self, path: &RelPath) -> bool {
+        self.view.read().gone.cover(path)
     }
 
     /// What is at `path` and below it is gone, or was put in the place of something that is.
-    pub(crate) fn gone(&self, path: &RelPath) {
-        self.next.changed.write().retain(|file| file.strip(path).is_none());
-        let mut moves = self.next.moves.write();
-        moves.remove(path);
-        moves.prune([path], |sealed| self.index.has(sealed));
+    pub(crate) fn set_gone(&self, path: &RelPath) {
+        let mut view = self.view.write();
+        view.changed.retain(|file| file.strip(path).is_none());
+        if self.index.has(path) {
+            view.gone.insert(path.clone());
+        }
     }
 
     /// A name that was removed on this node, and perhaps nowhere else: other nodes go on seeing it.
     pub(crate) fn is_removed_here(&self, path: &RelPath) -> bool {
-        let sealed = self.origin(path);
-        sealed.is_some_and(|sealed| self.index.entry(&sealed).is_some() && self.is_hidden(&sealed))
+        let view = self.view.read();
+        self.index.entry(path).is_some() && !view.gone.cover(path) && view.hidden.cover(path)
     }
 
     pub(crate) fn is_changed(&self, path: &RelPath) -> bool {
-        self.next.changed.read().contains(path)
+        self.view.read().changed.contains(path)
     }
 
     pub(crate) fn set_changed(&self, path: RelPath) {
-        self.next.changed.write().insert(path);
+        self.view.write().changed.insert(path);
     }
 
     pub(crate) fn is_own(&self, key: Key) -> bool {
-        self.next.own.read().contains(&key)
+        self.view.read().own.contains(&key)
     }
 
     pub(crate) fn set_own(&self, key: Key) {
-        self.next.own.write().insert(key);
+        self.view.write().own.insert(key);
     }
 
     pub(crate) fn is_kept(&self, key: Key) -> bool {
-        self.next.kept.read().contains(&key)
+        self.view.read().kept.contains(&key)
     }
 
     pub(crate) fn set_kept(&self, key: Key) {
-        self.next.kept.write().insert(key);
+        self.view.write().kept.insert(key);
     }
 
     pub(crate) fn id(&self) -> DatasetId {
@@ -211,23 +184,25 @@ impl Sealed {
 
     /// The entry of `path`, unless it is hidden.
     pub(crate) fn entry(&self, path: &RelPath) -> Option<&Entry> {
-        let sealed = self.origin(path)?;
-        if self.is_hidden(&sealed) {
+        if self.view.read().has_removed(path) {
             return None;
         }
-        self.index.entry(&sealed).or_else(|| self.implied.get(&sealed))
+        self.index.entry(path).or_else(|| self.implied.get(path))
     }
 
-    /// The attributes of `path` under number `nodeid`, unless it is hidden. The marker's are those of an empty file.
+    /// The attributes of `path` under number `nodeid`, unless it is hidden. The marker's are those
+    /// of an empty file.
     pub(crate) fn attr(&self, nodeid: u64, path: &RelPath) -> Option<Attr> {
         let marker = path.as_bytes() == MARKER && self.shows_marker();
         let entry = self.entry(path);
         if entry.is_none() && !marker {
             return None;
         }
-        if let Some(given) = self.origin(path).and_then(|sealed| self.given.read().get(&sealed).cloned()) {
-            return Some(Attr { nodeid, ..given });
+        let view = self.view.read();
+        if let Some(given) = view.given.get(path).filter(|_| !view.gone.cover(path)) {
+            return Some(Attr { nodeid, ..given.clone() });
         }
+        drop(view);
         let Some(entry) = entry else {
             let owner = self.top().map_or((0, 0), |top| (top.uid, top.gid));
             return Some(Attr::of_empty_file(nodeid, owner, self.sealed_at()));
@@ -239,14 +214,13 @@ impl Sealed {
     pub(crate) fn change(&self, path: &RelPath, changes: &Changes) -> Result<(), Errno> {
         let mut attr = self.attr(0, path).ok_or(Errno(libc::ENOENT))?;
         attr.change(changes);
-        let sealed = self.origin(path).ok_or(Errno(libc::ENOENT))?;
-        self.given.write().insert(sealed, attr);
+        self.view.write().given.insert(path.clone(), attr);
         Ok(())
     }
 
-    /// All attributes that were given here, by sealed names.
+    /// All attributes that were given here.
     pub(crate) fn given(&self) -> Vec<(RelPath, Attr)> {
-        self.given.read().iter().map(|(path, attr)| (path.clone(), attr.clone())).collect()
+        self.view.read().given.iter().map(|(path, attr)| (path.clone(), attr.clone())).collect()
     }
 
     /// The dataset's own directory.
@@ -256,25 +230,26 @@ impl Sealed {
 
     /// The marker is listed until it is removed here.
     pub(crate) fn shows_marker(&self) -> bool {
-        !self.hidden.read().iter().any(|path| path.as_bytes() == MARKER)
+        !self.view.read().hidden.iter().any(|path| path.as_bytes() == MARKER)
     }
 
     /// Names directly in `dir`; empty when it is no directory. The marker comes last.
     pub(crate) fn children(&self, dir: &RelPath) -> Vec<(Vec<u8>, Name<'_>)> {
         let mut names: BTreeMap<Vec<u8>, Name<'_>> = BTreeMap::new();
-        let Some(sealed) = self.origin(dir).filter(|sealed| !self.is_hidden(sealed)) else {
+        let view = self.view.read();
+        if view.has_removed(dir) {
             return Vec::new();
-        };
-        let implied =
-            self.implied.values().filter(|e| e.path.split_last().is_some_and(|(up, _)| up == sealed));
-        for entry in self.index.children(&sealed).into_iter().flatten().chain(implied) {
+        }
+        let implied = self.implied.values().filter(|e| e.path.split_last().is_some_and(|(up, _)| up == *dir));
+        for entry in self.index.children(dir).into_iter().flatten().chain(implied) {
             if let Some((_, name)) = entry.path.split_last()
-                && !self.hidden.read().contains(&entry.path)
-                && dir.join(name).ok().and_then(|path| self.origin(&path)).as_ref() == Some(&entry.path)
+                && !view.hidden.contains(&entry.path)
+                && !view.gone.contains(&entry.path)
             {
                 names.insert(name.to_vec(), Name::Entry(entry));
             }
         }
+        drop(view);
         let marker = (dir.is_root() && self.shows_marker()).then(|| (MARKER.to_vec(), Name::Marker));
         names.into_iter().chain(marker).collect()
     }
@@ -285,31 +260,14 @@ impl Sealed {
         entries.chain(self.implied.keys().cloned()).chain(RelPath::new(MARKER)).collect()
     }
 
-    /// Hides a sealed name and what is below it.
+    /// Hides a name and what is below it.
     pub(crate) fn hide(&self, path: RelPath) {
-        self.hidden.write().insert(path);
+        self.view.write().hidden.insert(path);
     }
 
     /// Shows a name again (the marker, set anew).
     pub(crate) fn show(&self, path: &RelPath) {
-        self.hidden.write().remove(path);
-    }
-
-    fn is_hidden(&self, path: &RelPath) -> bool {
-        let hidden = self.hidden.read();
-        if hidden.is_empty() {
-            return false;
-        }
-        let mut path = path.clone();
-        loop {
-            if hidden.contains(&path) {
-                return true;
-            }
-            match path.split_last() {
-                Some((dir, _)) => path = dir,
-                None => return false,
-            }
-        }
+        self.view.write().hidden.remove(path);
     }
 }
 

@@ -4,11 +4,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// True when some process can write the file: it has a writable descriptor or a shared writable mapping.
+/// True when some process can write the file: it has a writable descriptor or a shared writable
+/// mapping.
 ///
-/// The kernel grants a read lease exactly when none is left. `file` must be opened read-only. The lease is given back
-/// at once; a writer that opens meanwhile waits for that and the kernel tells this process with SIGIO, which the
-/// daemon must not die of.
+/// The kernel grants a read lease exactly when none is left. `file` must be opened read-only. The
+/// lease is given back at once; a writer that opens meanwhile waits for that and the kernel tells
+/// this process with SIGIO, which the daemon must not die of.
 pub(crate) fn has_writer(file: BorrowedFd<'_>) -> io::Result<bool> {
     let set = |kind: libc::c_int| {
         // SAFETY: F_SETLEASE takes an int and touches no memory of ours; the descriptor is open.

@@ -1,16 +1,16 @@
-//! The inode table: the daemon's own numbers, what they stand for, and under which names they are known.
+//! The inode table: the daemon's own numbers, what they stand for, and under which names they are
+//! known.
 //!
-//! A number lives as long as the kernel knows it (its lookup count) or a child does, and is given to nothing else. One
-//! lock guards the whole table, so that a lookup and a forget of one inode cannot miss each other; no system call is
-//! made under it but for closing. A backing inode is known by device and inode number; its descriptor is held open
-//! (O_PATH), so the file system below cannot give that number to another file meanwhile. Of the many that nobody uses the
-//! descriptors are closed, and opened again when they are needed: see `parked.rs`. `nodes.rs` is what the lock guards,
-//! `inode.rs` what the others are given.
+//! A number lives as long as the kernel knows it (its lookup count) or a child does, and is given
+//! to nothing else. One lock guards the whole table, so that a lookup and a forget of one inode
+//! cannot miss each other; no system call is made under it but for closing. A backing inode is
+//! known by device and inode number; its descriptor is held open (O_PATH), so the file system below
+//! cannot give that number to another file meanwhile. Of the many that nobody uses the descriptors
+//! are closed, and opened again when they are needed: see `parked.rs`. `nodes.rs` is what the lock
+//! guards, `inode.rs` what the others are given.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use super::eyes::is_eye;
 use super::inode::{Backing, Inode, Key};
@@ -19,16 +19,18 @@ use super::parked::{Pool, too_many};
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
+use crate::lock::{Mutex, Rank};
 use crate::path::RelPath;
 
 /// The root's number, as FUSE wants it.
 pub const ROOT: u64 = 1;
 
-/// Numbers from here on are not those of backing inodes. (xfs comes near it on file systems of an exbibyte.)
+/// Numbers from here on are not those of backing inodes. (xfs comes near it on file systems of an
+/// exbibyte.)
 pub(super) const OWN_BOUND: u64 = 1 << 56;
 
-/// Where a number says in which other store its inode is: above those that are counted up from [`OWN_BOUND`], and below
-/// those of files that are not there ([`super::eyes`]).
+/// Where a number says in which other store its inode is: above those that are counted up from
+/// [`OWN_BOUND`], and below those of files that are not there ([`super::eyes`]).
 const STORE_SHIFT: u32 = 57;
 const STORES_MAX: u64 = 1 << 5;
 
@@ -58,10 +60,11 @@ impl Table {
     }
 
     fn with_pool(backings: Vec<Backing>, keep: Arc<Keep>, pool: Pool) -> Self {
-        Self { nodes: Arc::new_cyclic(|me| Mutex::new(Nodes::new(backings, keep, pool, me))) }
+        Self { nodes: Arc::new_cyclic(|me| Mutex::new(Rank::Inodes, Nodes::new(backings, keep, pool, me))) }
     }
 
-    /// The inode of that number; ESTALE when it is not known. What is not on the tree does not change: EPERM.
+    /// The inode of that number; ESTALE when it is not known. What is not on the tree does not
+    /// change: EPERM.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<Inode>, Errno> {
         let unknown = || Errno(if is_eye(id) { libc::EPERM } else { libc::ESTALE });
         self.nodes.lock().inode(id).ok_or_else(unknown)
@@ -72,7 +75,8 @@ impl Table {
         self.nodes.lock().named(parent, name)
     }
 
-    /// The number that backing inode `number` of a store's device (`None`: the primary's) has, or would be given.
+    /// The number that backing inode `number` of a store's device (`None`: the primary's) has, or
+    /// would be given.
     pub(crate) fn number_of(&self, device: Option<u64>, number: u64) -> Option<u64> {
         let nodes = self.nodes.lock();
         let key = (device.or_else(|| nodes.devices.first().copied())?, number);
@@ -89,7 +93,8 @@ impl Table {
         nodes.count(id).ok()
     }
 
-    /// Counts a lookup of `name`, which stands for `backing`; a new inode unless the backing is known already.
+    /// Counts a lookup of `name`, which stands for `backing`; a new inode unless the backing is
+    /// known already.
     pub(crate) fn enter(&self, parent: u64, name: &[u8], backing: Backing) -> Result<Arc<Inode>, Errno> {
         self.verify(parent, name, backing.key);
         let mut nodes = self.nodes.lock();
@@ -99,8 +104,8 @@ impl Table {
         nodes.count(id)
     }
 
-    /// A backing inode without a descriptor here can be gone, and its number another's, if it is found under a name that
-    /// is new. What had the number then gives it up.
+    /// A backing inode without a descriptor here can be gone, and its number another's, if it is
+    /// found under a name that is new. What had the number then gives it up.
     fn verify(&self, parent: u64, name: &[u8], key: Key) {
         let parked = self.nodes.lock().parked_elsewhere(parent, name, key);
         if let Some(inode) = parked
@@ -110,7 +115,8 @@ impl Table {
         }
     }
 
-    /// Counts a lookup of a sealed `name`, which is `mark`: the inode it has, else a new one without backing.
+    /// Counts a lookup of a sealed `name`, which is `mark`: the inode it has, else a new one
+    /// without backing.
     pub(crate) fn enter_sealed(
         &self,
         parent: u64,
@@ -138,8 +144,9 @@ impl Table {
         }
     }
 
-    /// Takes an inode's backing: it is not what its name stands for any more, and nobody has it open. The kernel, which
-    /// may still know that name, looks it up again when it is told so (ESTALE).
+    /// Takes an inode's backing: it is not what its name stands for any more, and nobody has it
+    /// open. The kernel, which may still know that name, looks it up again when it is told so
+    /// (ESTALE).
     pub(crate) fn detach(&self, inode: &Inode) {
         let mut nodes = self.nodes.lock();
         let old = inode.backing.write().take();
@@ -171,8 +178,8 @@ impl Table {
         self.nodes.lock().cut(parent, name);
     }
 
-    /// `name` is gone with everything below it, and the kernel may go on knowing what it stood for: bytes of it are held
-    /// only where somebody has it open.
+    /// `name` is gone with everything below it, and the kernel may go on knowing what it stood for:
+    /// bytes of it are held only where somebody has it open.
     pub(crate) fn let_tree_go(&self, parent: u64, name: &[u8]) {
         let top = self.known(parent, name);
         self.let_below_go(parent, name);
@@ -181,7 +188,8 @@ impl Table {
         }
     }
 
-    /// The same of a directory. It has no bytes itself, and who is in it or knows it may still ask about it.
+    /// The same of a directory. It has no bytes itself, and who is in it or knows it may still ask
+    /// about it.
     pub(crate) fn let_below_go(&self, parent: u64, name: &[u8]) {
         let ids: Vec<u64> = {
             let nodes = self.nodes.lock();
@@ -193,7 +201,8 @@ impl Table {
         }
     }
 
-    /// What `open` opens. Should there be no descriptor left for it, those that nobody uses are closed first.
+    /// What `open` opens. Should there be no descriptor left for it, those that nobody uses are
+    /// closed first.
     pub(crate) fn opening<T>(&self, open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         open().or_else(|error| {
             if !too_many(error) {
@@ -234,7 +243,8 @@ impl Table {
         self.nodes.lock().path(id)
     }
 
-    /// Takes in inodes that a predecessor left, without names; [`Table::link_kept`] gives them those.
+    /// Takes in inodes that a predecessor left, without names; [`Table::link_kept`] gives them
+    /// those.
     pub(crate) fn take_in(&self, kept: Vec<(KeptInode, Option<Backing>)>) -> Vec<Arc<Inode>> {
         let mut nodes = self.nodes.lock();
         kept.into_iter().map(|(kept, backing)| nodes.take_in(&kept, backing)).collect()

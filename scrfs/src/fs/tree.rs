@@ -234,7 +234,7 @@ impl MountedTree for FileSystem {
     fn follow(&self, settings: &Settings) {
         let bound = settings.seal_timeout_ms.saturating_add(settings.coordinator_wait_ms);
         self.set_wait_bound(Duration::from_millis(bound));
-        self.roots.stores.follow(&settings.stores);
+        self.roots.stores.follow(&settings.protections);
         let (rules, problems) = Rules::new(settings);
         let rules = Arc::new(rules);
         let before = std::mem::replace(&mut *self.rules.write(), Arc::clone(&rules));
@@ -287,11 +287,12 @@ impl FileSystem {
         outcome
     }
 
-    /// Names of the checkpoint path are not what they were: before another node may build on that, no lookup here must
-    /// be answered from what the kernel remembers. What waits looks again.
+    /// Names of the checkpoint path are not what they were: before another node may build on that,
+    /// no lookup here must be answered from what the kernel remembers. What waits looks again.
     ///
-    /// Not for less than that: the kernel takes every name that it knew out of its tree and finds it again, and meanwhile
-    /// a working directory has no path, and a name waits for whatever else is under way in its directory.
+    /// Not for less than that: the kernel takes every name that it knew out of its tree and finds
+    /// it again, and meanwhile a working directory has no path, and a name waits for whatever else
+    /// is under way in its directory.
     pub(super) fn changed(&self) {
         if let Some(forget) = self.forget_names.get() {
             forget();
@@ -343,7 +344,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Regular files of a dataset with their sizes, sorted by path; without the marker, which is no data.
+    /// Regular files of a dataset with their sizes, sorted by path; without the marker, which is no
+    /// data.
     fn regular_files(&self, name: &[u8]) -> Result<Vec<(RelPath, u64)>, Errno> {
         let top = self.names.dataset_path(name)?;
         let mut found = Vec::new();

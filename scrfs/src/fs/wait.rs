@@ -1,26 +1,25 @@
-//! Operations that wait for a held name or a frozen dataset. They occupy no session thread: what is left to do is kept
-//! here. One thread runs all of it again when something has changed (never the thread that changed it, which may hold
-//! locks of the node's), answers EINTR for a caller who has a fatal signal pending, and ETIMEDOUT when the bound of a
-//! wait has passed.
+//! Operations that wait for a held name or a frozen dataset. They occupy no session thread: what is
+//! left to do is kept here. One thread runs all of it again when something has changed (never the
+//! thread that changed it, which may hold locks of the node's), answers EINTR for a caller who has
+//! a fatal signal pending, and ETIMEDOUT when the bound of a wait has passed.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use super::FileSystem;
 use super::caller::fatal_signal_pending;
 use super::errno::Stop;
 use super::world::World;
 use crate::daemon::boundary::{Caller, Errno};
+use crate::lock::{Condvar, Mutex};
 
 /// How often callers are looked at for fatal signals, of which no event tells.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the thread may keep a file system alive that is not used any more.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What the node may have to do for one operation, time after time, before it is given up: files that were brought can be
-/// gone again, datasets sealed.
+/// What the node may have to do for one operation, time after time, before it is given up: files
+/// that were brought can be gone again, datasets sealed.
 const NEEDS_MAX: u32 = 16;
 
 /// Takes the outcome of an operation, once.
@@ -56,8 +55,9 @@ impl std::fmt::Debug for Waiters {
 }
 
 impl FileSystem {
-    /// Does `step` when nothing it touches is held or frozen, and hands its outcome to `done`. `step` may run several
-    /// times; it must not have changed anything when it returns [`Stop::Wait`] or [`Stop::Need`].
+    /// Does `step` when nothing it touches is held or frozen, and hands its outcome to `done`.
+    /// `step` may run several times; it must not have changed anything when it returns
+    /// [`Stop::Wait`] or [`Stop::Need`].
     pub(crate) fn attempt<T, F>(self: &Arc<Self>, caller: Caller, step: F, done: Done<T>)
     where
         T: 'static,
@@ -98,7 +98,8 @@ impl FileSystem {
                     Some(error) => done(Err(error)),
                     None => fs.attempt_until(caller, (until, needs), step, done),
                 });
-                // Queued before the lock goes: who changes the world after this finds it in the queue.
+                // Queued before the lock goes: who changes the world after this finds it in the
+                // queue.
                 self.queue(Waiter { caller, until, again });
                 return;
             }

@@ -1,8 +1,9 @@
-//! What the mounted tree must respect at the moment: held names, frozen datasets, sealed datasets and those of which the
-//! next generation has begun.
+//! What the mounted tree must respect at the moment: held names, frozen datasets, sealed datasets
+//! and those of which the next generation has begun.
 //!
-//! Every operation reads this under one lock from its check to its last system call, and who changes it takes the
-//! lock for writing; so nothing slips in between a freeze, or a vote, and what follows from it.
+//! Every operation reads this under one lock from its check to its last system call, and who
+//! changes it takes the lock for writing; so nothing slips in between a freeze, or a vote, and what
+//! follows from it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -64,7 +65,8 @@ impl World {
         self.base(place).filter(|sealed| !sealed.is_open())
     }
 
-    /// The sealed dataset that `place` names or is in, if its next generation has begun: the tree's names come first.
+    /// The sealed dataset that `place` names or is in, if its next generation has begun: the tree's
+    /// names come first.
     pub(crate) fn open(&self, place: &Place) -> Option<&Arc<Sealed>> {
         self.base(place).filter(|sealed| sealed.is_open())
     }

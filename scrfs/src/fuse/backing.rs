@@ -1,5 +1,6 @@
-//! The kernel's numbers for backing files. One per inode while any handle is open, as the kernel demands, and kept in the
-//! state memory: a successor must name the same number for as long as a program has a predecessor's handle open.
+//! The kernel's numbers for backing files. One per inode while any handle is open, as the kernel
+//! demands, and kept in the state memory: a successor must name the same number for as long as a
+//! program has a predecessor's handle open.
 #![expect(unsafe_code, reason = "fuser's types for these numbers end with the process; ioctl gives them up")]
 
 use std::any::Any;

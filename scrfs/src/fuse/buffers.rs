@@ -1,9 +1,10 @@
 //! Session threads' buffers, whose pages are there before the first request is.
 //!
-//! The kernel copies a request into a buffer while a thread reads the connection. If the thread is killed meanwhile, and
-//! the page that comes next has never been touched, the kernel cannot make it any more, and ends the request with EIO: its
-//! program would notice that a worker died. fuser makes its buffers itself, each of them a large piece of zeros, so it is
-//! the allocator that sees to it.
+//! The kernel copies a request into a buffer while a thread reads the connection. If the thread is
+//! killed meanwhile, and the page that comes next has never been touched, the kernel cannot make it
+//! any more, and ends the request with EIO: its program would notice that a worker died. fuser
+//! makes its buffers itself, each of them a large piece of zeros, so it is the allocator that sees
+//! to it.
 #![expect(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -25,7 +26,8 @@ pub(super) fn have(bytes: usize) {
 #[derive(Debug)]
 pub struct Allocator;
 
-// SAFETY: what the system's allocator gives is passed on; bytes of a new allocation are written within its layout.
+// SAFETY: what the system's allocator gives is passed on; bytes of a new allocation are written
+// within its layout.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.

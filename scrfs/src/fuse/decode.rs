@@ -45,7 +45,8 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
         Ok(after) => {
             Stamp { secs: 0_i64.saturating_add_unsigned(after.as_secs()), nsecs: after.subsec_nanos() }
         }
-        // fuser 0.18 takes the nanoseconds off a time before the epoch instead of adding them: taken back here.
+        // fuser 0.18 takes the nanoseconds off a time before the epoch instead of adding them:
+        // taken back here.
         Err(before) => {
             let before = before.duration();
             Stamp { secs: 0_i64.saturating_sub_unsigned(before.as_secs()), nsecs: before.subsec_nanos() }

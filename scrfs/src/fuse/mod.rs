@@ -1,7 +1,8 @@
-//! The adapter to FUSE: the one place that names fuser. Decodes a request, calls the file system, encodes the answer.
+//! The adapter to FUSE: the one place that names fuser. Decodes a request, calls the file system,
+//! encodes the answer.
 //!
-//! An answer may be given later, from another thread: the reply travels in the completion, and no session thread
-//! waits for other nodes.
+//! An answer may be given later, from another thread: the reply travels in the completion, and no
+//! session thread waits for other nodes.
 
 mod backing;
 mod buffers;
@@ -31,7 +32,8 @@ const SMALL_REQUEST_BYTES: usize = 64 << 10;
 const HEAD_BYTES: usize = 8 << 10;
 /// Readahead and other background requests that the kernel may have under way.
 const BACKGROUND: u16 = 128;
-/// Session threads at most. Metadata needs few; an fsync or a rename on a slow cache must not stop the others.
+/// Session threads at most. Metadata needs few; an fsync or a rename on a slow cache must not stop
+/// the others.
 const THREADS_MAX: usize = 8;
 /// An answer that was given is with the program by then.
 const UNKNOWN_INTERVAL: Duration = Duration::from_secs(10);
@@ -54,11 +56,12 @@ struct Adapter {
     device: Arc<OwnedFd>,
 }
 
-/// Serves the connection `device` until it is unmounted. `ready` runs when requests will be answered.
+/// Serves the connection `device` until it is unmounted. `ready` runs when requests will be
+/// answered.
 ///
-/// Kernel and daemon greet each other first; what the kernel offers decides the mode, and one file that is registered
-/// for passthrough tells whether this process may do that at all (it takes CAP_SYS_ADMIN, and a cache that is not itself
-/// a stacked file system).
+/// Kernel and daemon greet each other first; what the kernel offers decides the mode, and one file
+/// that is registered for passthrough tells whether this process may do that at all (it takes
+/// CAP_SYS_ADMIN, and a cache that is not itself a stacked file system).
 pub fn serve(
     fs: &Arc<FileSystem>,
     device: &Arc<OwnedFd>,
@@ -88,9 +91,9 @@ pub fn serve(
     session.run()
 }
 
-/// Lets the kernel remember names that other nodes change, if it can be told to forget them. It is told so now where a
-/// predecessor may have died between a change of another node's and that, before anybody is told that this daemon has made
-/// a change.
+/// Lets the kernel remember names that other nodes change, if it can be told to forget them. It is
+/// told so now where a predecessor may have died between a change of another node's and that,
+/// before anybody is told that this daemon has made a change.
 pub fn remember_names(fs: &FileSystem, device: &Arc<OwnedFd>) {
     let device = Arc::clone(device);
     let keep = fs.keep();
@@ -111,7 +114,8 @@ pub fn remember_names(fs: &FileSystem, device: &Arc<OwnedFd>) {
     }
 }
 
-/// A successor's: asks the kernel by and by for inodes that it would long have forgotten. Nothing tells of those.
+/// A successor's: asks the kernel by and by for inodes that it would long have forgotten. Nothing
+/// tells of those.
 fn let_unknown_go(fs: &Weak<FileSystem>, device: &OwnedFd) {
     let mut suspects = Suspects::default();
     while let Some(fs) = fs.upgrade() {
@@ -167,9 +171,10 @@ fn probe(fs: &FileSystem, device: BorrowedFd<'_>) -> DataMode {
 }
 
 impl Adapter {
-    /// Asks for what the kernel offers of what we use. Never: writeback cache (excludes passthrough), locks (the
-    /// kernel keeps them itself), DONT_MASK (the kernel applies the caller's umask), SETXATTR_EXT (fuser cannot parse
-    /// it), ASYNC_DIO (the kernel leaves what others have read before an asynchronous direct write in its pages).
+    /// Asks for what the kernel offers of what we use. Never: writeback cache (excludes
+    /// passthrough), locks (the kernel keeps them itself), DONT_MASK (the kernel applies the
+    /// caller's umask), SETXATTR_EXT (fuser cannot parse it), ASYNC_DIO (the kernel leaves what
+    /// others have read before an asynchronous direct write in its pages).
     fn negotiate(&self, config: &mut KernelConfig) {
         let mut wanted = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,

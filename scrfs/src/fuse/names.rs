@@ -1,8 +1,9 @@
 //! Listings of names that the kernel is not to remember from them.
 //!
-//! What comes with its attributes the kernel enters as known from the moment at which it has read the answer. For a
-//! name that another node changes that is too late: it may have been told of the change before it gets there. Number 0
-//! says that a name comes without, and fuser has no such entry.
+//! What comes with its attributes the kernel enters as known from the moment at which it has read
+//! the answer. For a name that another node changes that is too late: it may have been told of the
+//! change before it gets there. Number 0 says that a name comes without, and fuser has no such
+//! entry.
 
 use std::os::fd::OwnedFd;
 

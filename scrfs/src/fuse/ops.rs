@@ -21,7 +21,8 @@ use crate::daemon::boundary::Errno;
 use crate::faults;
 use crate::fs::{Changes, Data, Done, Entry, NewNode, Opened, Taken, Value};
 
-/// A number is given to another file only when the kernel has forgotten it, so one generation is enough.
+/// A number is given to another file only when the kernel has forgotten it, so one generation is
+/// enough.
 const GENERATION: Generation = Generation(0);
 
 thread_local! {
@@ -81,7 +82,8 @@ fn xattr_reply(reply: ReplyXattr, outcome: Result<Value, Errno>) {
 }
 
 impl Adapter {
-    /// Gives the answer and then takes the request's intent back: from here on it is not sent again.
+    /// Gives the answer and then takes the request's intent back: from here on it is not sent
+    /// again.
     fn answering<T: 'static>(&self, request: &Request, give: Done<T>) -> Done<T> {
         let (fs, unique) = (self.fs.clone(), request.unique().0);
         Box::new(move |outcome| {

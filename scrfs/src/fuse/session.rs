@@ -1,8 +1,9 @@
 //! A session on a connection that may have been served before.
 //!
-//! fuser begins every session with the kernel's greeting, which comes once in a connection's life. A successor gives it
-//! one through a socket, with what was agreed then, and puts the connection in the socket's place afterwards. Then it
-//! asks the kernel to send again what the predecessor took and did not answer.
+//! fuser begins every session with the kernel's greeting, which comes once in a connection's life.
+//! A successor gives it one through a socket, with what was agreed then, and puts the connection in
+//! the socket's place afterwards. Then it asks the kernel to send again what the predecessor took
+//! and did not answer.
 #![expect(unsafe_code, reason = "dup3 onto a descriptor that fuser owns")]
 
 use std::io;
@@ -39,8 +40,8 @@ pub(super) fn open<F: Filesystem>(
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::io::write(&ours, &message(greeting))?;
     let session = Session::from_fd(adapter, theirs, SessionACL::All, config)?;
-    // SAFETY: the session's descriptor stays open and its own; what it refers to becomes the connection. No other thread
-    // has it yet.
+    // SAFETY: the session's descriptor stays open and its own; what it refers to becomes the
+    // connection. No other thread has it yet.
     if unsafe { libc::dup3(device.as_raw_fd(), session.as_fd().as_raw_fd(), libc::O_CLOEXEC) } == -1 {
         return Err(io::Error::last_os_error());
     }
@@ -70,8 +71,8 @@ fn resend(device: &OwnedFd) -> io::Result<()> {
     notify(device, RESEND, &[])
 }
 
-/// Makes the kernel look up every name anew that it learnt before this call, also from an answer that is on its way.
-/// Since Linux 6.16.
+/// Makes the kernel look up every name anew that it learnt before this call, also from an answer
+/// that is on its way. Since Linux 6.16.
 pub(super) fn forget_names(device: &OwnedFd) -> io::Result<()> {
     notify(device, INC_EPOCH, &[])
 }

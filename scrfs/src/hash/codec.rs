@@ -1,8 +1,9 @@
-//! A tree as packed bytes: a big-endian `u32` count, then that many elements; an element is its key, a NUL, and the
-//! packed tree below it. A leaf is the count 0.
+//! A tree as packed bytes: a big-endian `u32` count, then that many elements; an element is its
+//! key, a NUL, and the packed tree below it. A leaf is the count 0.
 //!
-//! Bounds: a count is checked against the bytes that are left, less what the lists around it still need, before
-//! anything is allocated; so memory is at most a small multiple of the input. Depth is limited, so recursion is.
+//! Bounds: a count is checked against the bytes that are left, less what the lists around it still
+//! need, before anything is allocated; so memory is at most a small multiple of the input. Depth is
+//! limited, so recursion is.
 
 use std::collections::HashSet;
 
@@ -38,8 +39,8 @@ pub fn pack(tree: &Hash, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads one packed tree from the start of `bytes`; returns it and its size. `base` is the offset of `bytes` in the
-/// record, for errors.
+/// Reads one packed tree from the start of `bytes`; returns it and its size. `base` is the offset
+/// of `bytes` in the record, for errors.
 pub fn unpack(bytes: &[u8], base: usize) -> Result<(Hash, usize), FormatError> {
     let mut reader = Reader { bytes, at: 0, base, pending: 0 };
     let tree = reader.list(0)?;

@@ -168,7 +168,8 @@ pub enum FieldProblem {
 }
 
 impl FieldError {
-    /// An error at the place itself; callers add the path with [`FieldError::under`] on the way out.
+    /// An error at the place itself; callers add the path with [`FieldError::under`] on the way
+    /// out.
     pub fn here(problem: FieldProblem) -> Self {
         Self { path: Vec::new(), problem }
     }

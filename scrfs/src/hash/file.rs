@@ -10,8 +10,9 @@
 //! | 20 | S-24 | the packed tree |
 //! | S-4 | 4 | CRC32 (zlib) of all bytes before it |
 //!
-//! What follows a record is not its business: an XOR file has its payload there, a rank2file its next record.
-//! Records without CRC are refused: no release writes them, and a flipped flag must not switch the check off.
+//! What follows a record is not its business: an XOR file has its payload there, a rank2file its
+//! next record. Records without CRC are refused: no release writes them, and a flipped flag must
+//! not switch the check off.
 
 use super::Hash;
 use super::codec::{pack, unpack};
@@ -77,8 +78,9 @@ pub fn decode_file(bytes: &[u8]) -> Result<Hash, FormatError> {
     Ok(tree)
 }
 
-/// How large the record is that begins with `header` (its first [`HEADER_BYTES`] bytes or more), so that a reader of a
-/// file with a payload need not load that. `limit` is the most that the record can be: the file's size, or less.
+/// How large the record is that begins with `header` (its first [`HEADER_BYTES`] bytes or more), so
+/// that a reader of a file with a payload need not load that. `limit` is the most that the record
+/// can be: the file's size, or less.
 pub fn record_size(header: &[u8], limit: u64) -> Result<u64, FormatError> {
     if header.len() < HEADER_BYTES {
         let needed = (HEADER_BYTES - header.len()) as u64;

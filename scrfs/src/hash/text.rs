@@ -1,5 +1,6 @@
-//! The printable form: one key a line, two blanks for each level, as SCR's own printing tool has it. Order is the
-//! file's. Bytes that would break a line or a terminal are written `\xNN`, a backslash `\\`.
+//! The printable form: one key a line, two blanks for each level, as SCR's own printing tool has
+//! it. Order is the file's. Bytes that would break a line or a terminal are written `\xNN`, a
+//! backslash `\\`.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +11,8 @@ const INDENT: usize = 2;
 
 /// Writes `tree`, its top keys indented once.
 pub(super) fn write_tree(tree: &Hash, f: &mut impl Write) -> fmt::Result {
-    // A stack of iterators rather than recursion: a tree that was built, not read, may have any depth.
+    // A stack of iterators rather than recursion: a tree that was built, not read, may have any
+    // depth.
     let mut levels: Vec<Box<dyn Iterator<Item = _>>> = vec![Box::new(tree.iter())];
     while let Some(level) = levels.last_mut() {
         let Some((key, below)) = level.next() else {

@@ -179,8 +179,8 @@ impl Hash {
         self.position(key.as_ref()).is_some()
     }
 
-    /// Puts `below` under `key` at the head of the list, in place of what was there: as SCR's set does, so that what
-    /// is set last comes first in the file.
+    /// Puts `below` under `key` at the head of the list, in place of what was there: as SCR's set
+    /// does, so that what is set last comes first in the file.
     pub fn set(&mut self, key: impl Into<Text>, below: Self) {
         let key = key.into();
         self.remove(&key);
@@ -226,8 +226,8 @@ impl Hash {
         }
     }
 
-    /// Adds an element at the end. The caller knows that `key` is not in the list; the decoder has checked it, and
-    /// records have each of their keys once.
+    /// Adds an element at the end. The caller knows that `key` is not in the list; the decoder has
+    /// checked it, and records have each of their keys once.
     pub(crate) fn append(&mut self, key: Text, below: Self) {
         self.elements.push((key, below));
     }

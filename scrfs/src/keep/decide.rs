@@ -1,8 +1,8 @@
 //! Has a request had its effect? Told from its intent, and from what is there now.
 //!
-//! While a request that changes names has no answer, the kernel lets nobody else change names in the same directories,
-//! and while one that changes an inode's size has none, nobody else changes that. So what is there now was there before
-//! the request, or is its work.
+//! While a request that changes names has no answer, the kernel lets nobody else change names in
+//! the same directories, and while one that changes an inode's size has none, nobody else changes
+//! that. So what is there now was there before the request, or is its work.
 
 use crate::ids::RequestId;
 

@@ -1,16 +1,15 @@
 //! The intents of requests under way, by the kernel's number of the request.
 //!
-//! A request that was answered is never sent again, so an intent that a predecessor left and that nobody asks for is
-//! waste: the oldest of those go when room is short.
+//! A request that was answered is never sent again, so an intent that a predecessor left and that
+//! nobody asks for is waste: the oldest of those go when room is short.
 
 use std::collections::{BTreeSet, HashMap};
-
-use parking_lot::Mutex;
 
 use super::Keep;
 use super::decide::Intent;
 use super::memory::{Memory, Region};
 use crate::ids::RequestId;
+use crate::lock::{Mutex, Rank};
 
 pub(super) const WORDS: usize = 8;
 pub(super) const COUNT: usize = 1 << 14;
@@ -55,7 +54,7 @@ impl Intents {
                 live.requests.insert(request, unique);
             }
         }
-        Self { region, live: Mutex::new(live) }
+        Self { region, live: Mutex::new(Rank::Intents, live) }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The keeper: a process that shares the worker's table of descriptors and sleeps.
 //!
-//! A descriptor table lives as long as one process that uses it. So whatever the worker opens is there when it has been
-//! killed, at no cost while it lives. The worker's successor takes what the records name, puts it under the same
-//! numbers into a table of its own, starts a keeper for that, and the supervisor ends the old one. A successor that is
-//! killed half-way has changed nothing.
+//! A descriptor table lives as long as one process that uses it. So whatever the worker opens is
+//! there when it has been killed, at no cost while it lives. The worker's successor takes what the
+//! records name, puts it under the same numbers into a table of its own, starts a keeper for that,
+//! and the supervisor ends the old one. A successor that is killed half-way has changed nothing.
 //!
-//! The keeper is made before the worker has threads or much memory, by clone(2) without sharing memory. It runs no code
-//! but a few system calls, and has no heap: what locks or buffers it has inherited a copy of does not matter.
+//! The keeper is made before the worker has threads or much memory, by clone(2) without sharing
+//! memory. It runs no code but a few system calls, and has no heap: what locks or buffers it has
+//! inherited a copy of does not matter.
 #![expect(
     unsafe_code,
     reason = "clone(2) with a shared descriptor table, and descriptors under chosen numbers"
@@ -25,8 +26,8 @@ use super::{KEEPERS_MAX, Keep, word};
 /// What `ps` shows, and the name of the process.
 const NAME: &[u8] = b"scrfs-keeper\0";
 
-/// Starts a keeper of this process's descriptors; its id is in the state memory before this process goes on. Before
-/// there are threads.
+/// Starts a keeper of this process's descriptors; its id is in the state memory before this process
+/// goes on. Before there are threads.
 ///
 /// # Errors
 /// No process can be made.
@@ -38,8 +39,9 @@ pub fn start(keep: &Keep) -> io::Result<()> {
     let left_out = LeftOut::new()?;
     let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     let flags = libc::CLONE_FILES | libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
-    // SAFETY: like fork(2): no stack is given and no memory is shared, so the child has a copy of this one's. The kernel
-    // writes four bytes at `id`, which is a mapped word of eight. There is one thread only.
+    // SAFETY: like fork(2): no stack is given and no memory is shared, so the child has a copy of
+    // this one's. The kernel writes four bytes at `id`, which is a mapped word of eight. There is
+    // one thread only.
     let pid = unsafe {
         libc::syscall(
             libc::SYS_clone,
@@ -61,8 +63,8 @@ pub fn start(keep: &Keep) -> io::Result<()> {
     }
 }
 
-/// Memory that a child does not get: what the records were made into. The child would hold a copy of it as soon as this
-/// process changes it.
+/// Memory that a child does not get: what the records were made into. The child would hold a copy
+/// of it as soon as this process changes it.
 struct LeftOut {
     ranges: Vec<(usize, usize)>,
 }
@@ -112,8 +114,8 @@ impl Drop for LeftOut {
 
 /// The keeper's life. It ends with the supervisor, whose child it is, or by its hand.
 fn sleep(supervisor: i32, arguments: (usize, usize)) -> ! {
-    // SAFETY: system calls on this process itself, and stores into its own copy of the memory that holds its arguments,
-    // which nothing else reads in this process.
+    // SAFETY: system calls on this process itself, and stores into its own copy of the memory that
+    // holds its arguments, which nothing else reads in this process.
     unsafe {
         libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, NAME.as_ptr());
@@ -150,7 +152,8 @@ pub struct Keepers {
 }
 
 impl Keepers {
-    /// Finds them. Descriptors of this process itself keep out of the way of those that are to come.
+    /// Finds them. Descriptors of this process itself keep out of the way of those that are to
+    /// come.
     ///
     /// # Errors
     /// No descriptor.
@@ -173,7 +176,8 @@ impl Keepers {
         Ok(Self { processes })
     }
 
-    /// A kept descriptor, under its number unless that is taken; `None` when nobody has it any more.
+    /// A kept descriptor, under its number unless that is taken; `None` when nobody has it any
+    /// more.
     pub fn take(&self, kept: KeptFd) -> Option<OwnedFd> {
         self.processes.iter().find_map(|process| {
             let fd = rustix::process::pidfd_getfd(process, kept.number, PidfdGetfdFlags::empty()).ok()?;
@@ -200,12 +204,14 @@ fn place(fd: OwnedFd, number: RawFd) -> OwnedFd {
     if fd.as_raw_fd() == number {
         return fd;
     }
-    // SAFETY: asks for flags; touches no memory. There is one thread only, so a free number stays free.
+    // SAFETY: asks for flags; touches no memory. There is one thread only, so a free number stays
+    // free.
     let free = unsafe { libc::fcntl(number, libc::F_GETFD) } == -1;
     if !free {
         return fd;
     }
-    // SAFETY: `number` is no descriptor of this process, so nobody owns it; on success this value does.
+    // SAFETY: `number` is no descriptor of this process, so nobody owns it; on success this value
+    // does.
     unsafe {
         match libc::dup3(fd.as_raw_fd(), number, libc::O_CLOEXEC) {
             -1 => fd,

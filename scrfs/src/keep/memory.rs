@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -39,7 +39,8 @@ pub struct Memory {
     words: usize,
 }
 
-// SAFETY: the mapping belongs to this value until it is dropped, and is only accessed through atomics.
+// SAFETY: the mapping belongs to this value until it is dropped, and is only accessed through
+// atomics.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -55,8 +56,8 @@ impl Memory {
         if std::fs::File::from(file.try_clone()?).metadata()?.len() < length {
             rustix::fs::ftruncate(file, length)?;
         }
-        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the file is that long and is
-        // never made shorter.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the file is
+        // that long and is never made shorter.
         let at = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -74,7 +75,8 @@ impl Memory {
     /// Word `index`; the last one stands for all beyond.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         debug_assert!(index < self.words, "{index}");
-        // SAFETY: within the mapping, which lives as long as `self`; page-aligned at its begin; zeroes are valid.
+        // SAFETY: within the mapping, which lives as long as `self`; page-aligned at its begin;
+        // zeroes are valid.
         unsafe { self.at.add(index.min(self.words - 1)).as_ref() }
     }
 

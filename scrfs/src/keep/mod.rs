@@ -1,15 +1,17 @@
 //! What outlives a worker: its descriptors and the state memory (DESIGN 4.9).
 //!
-//! A worker may be killed between any two instructions. What its successor needs to go on unseen is therefore never
-//! collected at the end but kept all the time, in two places:
+//! A worker may be killed between any two instructions. What its successor needs to go on unseen is
+//! therefore never collected at the end but kept all the time, in two places:
 //!
-//! * [`keeper`]: a process that shares the worker's descriptor table and does nothing else. The descriptors of inodes
-//!   and open files live as long as it does; the successor takes them from there, under the same numbers.
-//! * [`memory`]: a file in memory that the supervisor made. [`records`] are its inodes, handles and listings, [`intents`]
-//!   what changing requests were about to do. Every record becomes valid by one store that is done last.
+//! * [`keeper`]: a process that shares the worker's descriptor table and does nothing else. The
+//!   descriptors of inodes and open files live as long as it does; the successor takes them from
+//!   there, under the same numbers.
+//! * [`memory`]: a file in memory that the supervisor made. [`records`] are its inodes, handles and
+//!   listings, [`intents`] what changing requests were about to do. Every record becomes valid by
+//!   one store that is done last.
 //!
-//! [`decide`] tells from an intent, and from what is there now, whether a request that the kernel sends again has had
-//! its effect.
+//! [`decide`] tells from an intent, and from what is there now, whether a request that the kernel
+//! sends again has had its effect.
 
 pub mod decide;
 pub mod intents;
@@ -26,7 +28,8 @@ use self::memory::{Memory, Region};
 
 /// Tells state memory from anything else, and its layout from others.
 const MAGIC: u64 = u64::from_le_bytes(*b"scrfs\0k1");
-/// Keepers that may live at once: a successor may be killed before its predecessor's keeper was ended.
+/// Keepers that may live at once: a successor may be killed before its predecessor's keeper was
+/// ended.
 pub const KEEPERS_MAX: usize = 8;
 
 /// Words of the header, by what they hold.
@@ -184,7 +187,8 @@ impl Keep {
         self.memory.set(word::FORGETS, if forgets { 1 } else { 2 });
     }
 
-    /// Other nodes may have changed names that the kernel was not told of, should this worker die now.
+    /// Other nodes may have changed names that the kernel was not told of, should this worker die
+    /// now.
     pub fn shared(&self) -> bool {
         self.memory.get(word::SHARED) != 0
     }

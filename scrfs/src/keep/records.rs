@@ -1,7 +1,7 @@
 //! Inodes, open files, open directories and hidden names in the state memory.
 //!
-//! An inode's backing can change while it is known: it has two places for one, and the word that is stored last says
-//! which counts. Lookups may be counted too high after a death, never too low.
+//! An inode's backing can change while it is known: it has two places for one, and the word that is
+//! stored last says which counts. Lookups may be counted too high after a death, never too low.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -136,7 +136,8 @@ fn fd_word(fd: RawFd) -> u32 {
 }
 
 impl Keep {
-    /// Begins an inode's record with no lookups counted. `None`: there is no room, and it is not kept.
+    /// Begins an inode's record with no lookups counted. `None`: there is no room, and it is not
+    /// kept.
     pub(crate) fn add_inode(&self, number: u64, backing: Option<KeptFd>, sealed: SealedMark) -> Option<u32> {
         let Some(record) = self.inodes.take(&self.memory) else {
             tracing::warn!(number, "too many inodes to keep them all for a successor");
@@ -203,8 +204,8 @@ impl Keep {
         self.set_inode(record, inode::REGISTRATION, id.into());
     }
 
-    /// Backing file `id` is about to be given up. The inode may have another by now: the last handle is released while
-    /// the next open is served. And the record may be another inode's.
+    /// Backing file `id` is about to be given up. The inode may have another by now: the last
+    /// handle is released while the next open is served. And the record may be another inode's.
     #[cfg_attr(all(not(feature = "fuse"), not(test)), expect(dead_code, reason = "the adapter's"))]
     pub(crate) fn clear_registration(&self, record: u32, id: u32) {
         let word = self.memory.word(self.inodes.at(record, inode::REGISTRATION));

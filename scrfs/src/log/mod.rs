@@ -1,7 +1,9 @@
-//! The log of a process, on its standard error. A log that cannot be written is no reason for anything to fail: what is
-//! lost is counted, and the log says how much it was once it can be written again.
+//! The log of a process, on its standard error. A log that cannot be written is no reason for
+//! anything to fail: what is lost is counted, and the log says how much it was once it can be
+//! written again.
 //!
-//! A daemon's standard error is a file, which is bounded: [`keep_bounded`]. So is that of a coordinator of `scrfs try`.
+//! A daemon's standard error is a file, which is bounded: [`keep_bounded`]. So is that of a
+//! coordinator of `scrfs try`.
 
 mod outlet;
 mod rotation;
@@ -11,7 +13,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::lock::{Mutex, Rank};
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
 
@@ -19,13 +21,13 @@ use self::outlet::Outlet;
 use self::rotation::Rotation;
 
 /// Standard error is the process's, so this is too.
-static BOUNDED: Mutex<Option<Rotation>> = Mutex::new(None);
+static BOUNDED: Mutex<Option<Rotation>> = Mutex::new(Rank::LogFile, None);
 
 /// What a process's log is built on; each line begins with `prefix`.
 pub fn builder(
     prefix: String,
 ) -> SubscriberBuilder<DefaultFields, Format, tracing_subscriber::filter::LevelFilter, Log> {
-    let log = Log { prefix: prefix.into(), outlet: Arc::default() };
+    let log = Log { prefix: prefix.into(), outlet: Arc::new(Mutex::new(Rank::Log, Outlet::default())) };
     // It reports its own errors where it could not write before, and panics when it cannot.
     tracing_subscriber::fmt().log_internal_errors(false).with_writer(log)
 }
@@ -77,7 +79,8 @@ mod tests {
 
     #[test]
     fn a_message_is_always_taken() {
-        let log = Log { prefix: "[0 node0] ".into(), outlet: Arc::default() };
+        let log =
+            Log { prefix: "[0 node0] ".into(), outlet: Arc::new(Mutex::new(Rank::Log, Outlet::default())) };
         assert_eq!(log.make_writer().write(b"a line\n").unwrap(), 7);
     }
 }

@@ -1,7 +1,9 @@
-//! A log file that is bounded: a full `daemon.log` becomes `daemon.log.1`, in place of the former one.
+//! A log file that is bounded: a full `daemon.log` becomes `daemon.log.1`, in place of the former
+//! one.
 //!
-//! Several processes append to one file, each through its standard error, and any of them may put it by; a lock on the
-//! file keeps the others away meanwhile. Whoever still appends to one that was put by goes on with the new one.
+//! Several processes append to one file, each through its standard error, and any of them may put
+//! it by; a lock on the file keeps the others away meanwhile. Whoever still appends to one that was
+//! put by goes on with the new one.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd};

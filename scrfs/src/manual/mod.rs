@@ -1,8 +1,10 @@
-//! Manual pages and completions. They are made from the programs' own command lines and from the table of parameters, so
-//! that they cannot miss an option; what no table knows (examples, exit codes, files) is in texts beside the programs, in the
-//! `man` macros, and follows the generated part.
+//! Manual pages and completions. They are made from the programs' own command lines and from the
+//! table of parameters, so that they cannot miss an option; what no table knows (examples, exit
+//! codes, files) is in texts beside the programs, in the `man` macros, and follows the generated
+//! part.
 //!
-//! Each program writes its own when its first argument is [`OPTION`] and the second a directory, laid out as `/usr/share`.
+//! Each program writes its own when its first argument is [`OPTION`] and the second a directory,
+//! laid out as `/usr/share`.
 
 mod parameters;
 
@@ -37,8 +39,8 @@ const VERSION: &str = "@VERSION@";
 /// Stands in [`CONFIGURATION`] for the table of parameters.
 const TABLE: &str = "@PARAMETERS@";
 
-/// Writes page and completions of `command` if the arguments ask for it, and says how the program is to end then.
-/// `others`: also the pages that belong to no program.
+/// Writes page and completions of `command` if the arguments ask for it, and says how the program
+/// is to end then. `others`: also the pages that belong to no program.
 pub fn when_asked(
     arguments: impl IntoIterator<Item = OsString>,
     command: impl FnOnce() -> Command,

@@ -43,8 +43,8 @@ fn capital(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Plain text as text: a leading dot or quote would be a request, and a backslash an escape. Backquotes mark code in the
-/// other manual.
+/// Plain text as text: a leading dot or quote would be a request, and a backslash an escape.
+/// Backquotes mark code in the other manual.
 fn escaped(text: &str) -> String {
     let text = text.replace('`', "").replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

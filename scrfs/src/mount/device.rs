@@ -1,4 +1,5 @@
-//! The fuse device and mount(2): done here and not by fuser, so that mount and descriptor are the supervisor's.
+//! The fuse device and mount(2): done here and not by fuser, so that mount and descriptor are the
+//! supervisor's.
 
 use std::ffi::OsStr;
 use std::io::IoSliceMut;
@@ -52,8 +53,8 @@ fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-/// Without privileges: fusermount3 mounts and sends the descriptor over a socket. Other users see the mount only where
-/// /etc/fuse.conf has `user_allow_other`, so that is not asked for.
+/// Without privileges: fusermount3 mounts and sends the descriptor over a socket. Other users see
+/// the mount only where /etc/fuse.conf has `user_allow_other`, so that is not asked for.
 fn mount_by_helper(mount_point: &Path, source: &OsStr) -> Result<OwnedFd, MountError> {
     let io = |doing| failed(doing, mount_point);
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)

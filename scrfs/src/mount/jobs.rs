@@ -1,7 +1,8 @@
 //! Jobs by their ids: unmounting one, and removing what it has left on this node.
 //!
-//! Only what belongs to this process's user counts, in directories into which nobody else can write: names that others
-//! have made are not seen. Links are not followed, and other file systems not entered.
+//! Only what belongs to this process's user counts, in directories into which nobody else can
+//! write: names that others have made are not seen. Links are not followed, and other file systems
+//! not entered.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,6 +10,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::launch::Despite;
 use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of};
 use super::places::{JOB_PREFIX, directory_of};
 use super::table::{self, Mounted, TABLE};
@@ -41,12 +43,13 @@ pub struct Order {
     pub user: Option<String>,
     /// Only a mount there.
     pub mount_point: Option<PathBuf>,
-    /// First have this node's part of the newest dataset saved, within so long; if it is not, nothing is done.
+    /// First have this node's part of the newest dataset saved, within so long; if it is not,
+    /// nothing is done.
     pub save: Option<Duration>,
     /// Remove caches and control directory.
     pub purge: bool,
-    /// Unmount even if it is in use.
-    pub force: bool,
+    /// What does not keep it from being unmounted.
+    pub despite: Despite,
 }
 
 /// A job of which there is something on this node.
@@ -105,14 +108,18 @@ pub(super) fn with_directories(bases: &Bases) -> BTreeSet<Job> {
     jobs
 }
 
-/// Unmounts what `order` says, and removes what it says; nothing to do is no error. Lines for people.
+/// Unmounts what `order` says, and removes what it says; nothing to do is no error. Lines for
+/// people.
 pub fn unmount(order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
     let found: Vec<Job> = all(bases)?
         .into_iter()
         .filter(|job| job.id == order.job_id && order.user.as_ref().is_none_or(|user| *user == job.user))
         .collect();
     match &found[..] {
-        [] => Ok(vec![format!("job {}: nothing is here", order.job_id)]),
+        [] => {
+            let whose = if rustix::process::geteuid().is_root() { "" } else { " that this user has mounted" };
+            Ok(vec![format!("job {}: nothing is here{whose}", order.job_id)])
+        }
         [job] => end(job, order, bases),
         several => {
             let users = several.iter().map(|job| job.user.as_str()).collect::<Vec<_>>().join(", ");
@@ -135,7 +142,7 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
             lines.push(format!("{} is this job's too, and stays mounted", point.display()));
             continue;
         }
-        match launch::unmount(point, order.force) {
+        match launch::unmount(point, order.despite) {
             // It ended by itself at this moment.
             Ok(()) | Err(MountError::NotMounted(_)) => {
                 lines.push(format!("{} is unmounted", point.display()));
@@ -171,7 +178,8 @@ fn served(
     Ok(controls)
 }
 
-/// Has the daemon of a control directory save what this node has of the newest dataset. Lines for people.
+/// Has the daemon of a control directory save what this node has of the newest dataset. Lines for
+/// people.
 fn save(job: &Job, control: &Path, limit: Duration) -> Result<Vec<String>, MountError> {
     let not_saved = |why: String| MountError::NotSaved { job_id: job.id.clone(), why };
     let question = Ask::Scavenge { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX) };
@@ -241,6 +249,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::patience::until;
 
     #[test]
     fn directories_tell_their_jobs() {
@@ -269,7 +278,7 @@ mod tests {
             mount_point: None,
             save: None,
             purge,
-            force: false,
+            despite: Despite::Nothing,
         };
         assert!(matches!(unmount(&order(None, true), &bases), Err(MountError::WhoseJob { .. })));
         assert_eq!(unmount(&order(Some("ann"), false), &bases).unwrap(), Vec::<String>::new());
@@ -291,7 +300,7 @@ mod tests {
         let held = Lock::take(&control, WORKER_LOCK).unwrap();
         assert!(matches!(purge(&job, &bases), Err(MountError::Busy { .. })));
         drop(held);
-        purge(&job, &bases).unwrap();
+        until("the end of the job", || purge(&job, &bases).is_ok());
         assert!(!control.exists());
     }
 }

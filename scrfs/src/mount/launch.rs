@@ -16,16 +16,22 @@ use super::places::Places;
 use super::supervisor::{READY, first_line, readable, say};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, Options, device, failed, mount_point, stores, supervisor};
+use crate::control::{Answer, Ask, client};
 use crate::daemon::CacheStore;
 
 /// Bound on a mount's start: the worker's and some more.
 const START_SECONDS: u64 = 60;
 /// Bound on the end of supervisor and worker after an unmount.
 const END_SECONDS: u64 = 20;
+/// For the daemon's answer whether a coordinator is attached.
+const ANSWER_BOUND: Duration = Duration::from_secs(5);
+/// For the end of one that is about to end.
+const COORDINATOR_END: Duration = Duration::from_secs(2);
 /// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
 const COPY_SECONDS: u64 = 3;
 
-/// Mounts, and returns when the mount answers; with `foreground` when it is gone again, and that runs when it answers.
+/// Mounts, and returns when the mount answers; with `foreground` when it is gone again, and that
+/// runs when it answers.
 pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result<(), MountError> {
     clean_stale();
     let made = mount_point::make(&options.mount_point)?;
@@ -60,13 +66,20 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     Places::are_apart(options)?;
     if let Some(pid) = supervisor_of(&places.control) {
         let mounted = table::mounted_at(&options.mount_point).map_err(failed("cannot read", TABLE))?;
-        if mounted
-            .is_some_and(|mount| mount.is_ours() && mount.control_directory() == Some(places.control.clone()))
-        {
+        let of_this_job =
+            |mount: &Mounted| mount.is_ours() && mount.control_directory().as_ref() == Some(&places.control);
+        if mounted.is_some_and(|mount| of_this_job(&mount)) {
             return Ok(Prepared::Mounted);
         }
         is_here(&places.control, pid)?;
-        return Err(MountError::Busy { directory: places.control, pid });
+        let all = table::all().map_err(failed("cannot read", TABLE))?;
+        return Err(match all.into_iter().find(of_this_job) {
+            Some(Mounted { mount_point: at, .. }) => {
+                let (job_id, user) = (options.job_id.clone(), options.user.clone());
+                MountError::MountedElsewhere { job_id, user, at }
+            }
+            None => MountError::Busy { directory: places.control, pid },
+        });
     }
     mount_point::check(&options.mount_point)?;
     let places = Places::make_control(options)?;
@@ -126,7 +139,8 @@ fn answers(mount_point: &Path) -> Result<(), MountError> {
     rustix::fs::statfs(mount_point).map(drop).map_err(|e| failed("no answer from", mount_point)(e.into()))
 }
 
-/// The supervisor's own process: leaves the session of who started it, and tells how the start went.
+/// The supervisor's own process: leaves the session of who started it, and tells how the start
+/// went.
 pub fn supervise(options: &Options) -> Result<(), MountError> {
     let started = (|| {
         // Fails only for the leader of a process group, which is left alone already.
@@ -146,9 +160,24 @@ pub fn supervise(options: &Options) -> Result<(), MountError> {
     started
 }
 
-/// Unmounts and waits until the daemon has ended. `force`: even if the mount is in use.
-pub fn unmount(mount_point: &Path, force: bool) -> Result<(), MountError> {
+/// What does not keep a mount from being unmounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Despite {
+    /// No job runs, and nobody uses the mount.
+    Nothing,
+    /// A coordinator may be attached; whoever uses the mount keeps it.
+    Coordinator,
+    /// Whatever is open fails from then on.
+    Use,
+}
+
+/// Unmounts and waits until the daemon has ended.
+pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
     let (point, control) = mounted(mount_point)?;
+    if despite == Despite::Nothing {
+        is_not_served(&point, &control)?;
+    }
+    let force = despite == Despite::Use;
     let pid = supervisor_of(&control);
     let supervisor = pid.and_then(open_process);
     match &supervisor {
@@ -178,8 +207,24 @@ pub fn unmount(mount_point: &Path, force: bool) -> Result<(), MountError> {
     })
 }
 
-/// The mount that supervisor `pid` of a control directory holds is not only in another mount namespace, as far as this
-/// user may look.
+/// No coordinator is attached to the daemon of this control directory, or the one that is ends now.
+/// A daemon that does not answer has none.
+fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
+    let Ok(Answer::Status(status)) = client::ask(control, &Ask::Status, ANSWER_BOUND) else { return Ok(()) };
+    let Some(coordinator) = status.coordinator else { return Ok(()) };
+    let until = Instant::now() + COORDINATOR_END;
+    // One of another namespace has the number 0 here.
+    let pid = u32::try_from(coordinator.pid).unwrap_or_default();
+    match open_process(pid) {
+        // It has ended meanwhile.
+        None if pid > 0 => Ok(()),
+        Some(process) if readable(process.as_fd(), until) => Ok(()),
+        _ => Err(MountError::Served { mount_point: mount_point.to_owned(), pid }),
+    }
+}
+
+/// The mount that supervisor `pid` of a control directory holds is not only in another mount
+/// namespace, as far as this user may look.
 pub(super) fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
     let ours = |mount: &Mounted| mount.control_directory().is_some_and(|path| path == control);
     if table::all().map_err(failed("cannot read", TABLE))?.iter().any(ours) {
@@ -193,7 +238,8 @@ pub(super) fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
     }
 }
 
-/// Where exactly the mount is that `mount_point` names, and its control directory; it is this user's to change.
+/// Where exactly the mount is that `mount_point` names, and its control directory; it is this
+/// user's to change.
 fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
     let point = mount_point::without_symlinks(path).map_err(failed("cannot find", path))?;
     let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
@@ -216,7 +262,8 @@ fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
     }
 }
 
-/// Has the supervisor replace its worker by one from the program file that is there now; returns when that answers.
+/// Has the supervisor replace its worker by one from the program file that is there now; returns
+/// when that answers.
 pub fn reload(mount_point: &Path) -> Result<(), MountError> {
     let (point, control) = mounted(mount_point)?;
     let nobody = || MountError::Start {

@@ -14,8 +14,8 @@ pub(super) enum Part {
     Worker,
 }
 
-/// Programs are ended before this process, as far as it may say so (CAP_SYS_RESOURCE); without that right it is at least
-/// not ended before others, whatever it was started with.
+/// Programs are ended before this process, as far as it may say so (CAP_SYS_RESOURCE); without that
+/// right it is at least not ended before others, whatever it was started with.
 pub(super) fn be_spared(part: Part) {
     let score = match part {
         Part::Supervisor => "-1000",
@@ -27,7 +27,8 @@ pub(super) fn be_spared(part: Part) {
     }
 }
 
-/// As many descriptors as can be had: every inode that the kernel knows may need one. And files of any size.
+/// As many descriptors as can be had: every inode that the kernel knows may need one. And files of
+/// any size.
 pub(super) fn raise() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let all = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());

@@ -1,10 +1,11 @@
-//! What the supervisor does after a worker has ended: another at once, another after a pause, a fresh mount, or nothing
-//! more. Only decisions; no process, clock or mount.
+//! What the supervisor does after a worker has ended: another at once, another after a pause, a
+//! fresh mount, or nothing more. Only decisions; no process, clock or mount.
 //!
-//! Where the node is short of something (memory, processes, descriptors, room, inodes), the next worker is tried for as
-//! long as that lasts: the mount stays, and programs wait. A worker that dies by its own fault again and again has
-//! found something in the state memory that it cannot bear: then the mount is made afresh. It is given up only after
-//! minutes in which no worker has lived.
+//! Where the node is short of something (memory, processes, descriptors, room, inodes), the next
+//! worker is tried for as long as that lasts: the mount stays, and programs wait. A worker that
+//! dies by its own fault again and again has found something in the state memory that it cannot
+//! bear: then the mount is made afresh. It is given up only after minutes in which no worker has
+//! lived.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// How a worker's life went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It served, and ended later, or by somebody else's doing: that it will come again is not to be feared.
+    /// It served, and ended later, or by somebody else's doing: that it will come again is not to
+    /// be feared.
     Served,
     /// Somebody killed it before it served.
     Killed,

@@ -1,4 +1,5 @@
-//! The locks of a control directory: who holds them, as far as the kernel and the files' owners tell.
+//! The locks of a control directory: who holds them, as far as the kernel and the files' owners
+//! tell.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -54,8 +55,8 @@ pub(super) fn supervisor_of(control: &Path) -> Option<u32> {
     holder(control, SUPERVISOR_LOCK)
 }
 
-/// The process that holds the lock `name` of a control directory. Believed of the directory's owner only, and only of a
-/// process that is that user's.
+/// The process that holds the lock `name` of a control directory. Believed of the directory's owner
+/// only, and only of a process that is that user's.
 pub(crate) fn holder(control: &Path, name: &str) -> Option<u32> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(control.join(name)).ok()?;
@@ -89,6 +90,7 @@ fn read_pid(file: &mut File) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patience::until;
 
     #[test]
     fn one_lock_at_a_time() {
@@ -100,7 +102,7 @@ mod tests {
         ));
         assert_eq!(supervisor_of(dir.path()), Some(std::process::id()));
         drop(lock);
-        assert_eq!(supervisor_of(dir.path()), None);
+        until("the lock's end", || supervisor_of(dir.path()).is_none());
     }
 
     const STRANGER: u32 = 54_321;
@@ -144,6 +146,6 @@ mod tests {
         pipe.unwrap();
         assert_eq!(holder(dir.path(), "pipe"), None);
         drop(file);
-        assert_eq!(holder(dir.path(), WORKER_LOCK), None, "nobody holds it");
+        until("the lock's end", || holder(dir.path(), WORKER_LOCK).is_none());
     }
 }

@@ -5,16 +5,18 @@
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
 //! * [`service`]: what systemd is told.
-//! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live. It does nothing that
-//!   can fail in the meantime: it starts workers and waits.
-//! * [`worker`]: serves requests. It gets the device as its standard input and tells on its standard output that it
-//!   is ready.
+//! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live.
+//!   It does nothing that can fail in the meantime: it starts workers and waits.
+//! * [`worker`]: serves requests. It gets the device as its standard input and tells on its
+//!   standard output that it is ready.
 //!
-//! When a worker dies the supervisor starts another on the same connection. It takes over what [`crate::keep`] has, and
-//! programs see nothing but a pause. `scrfs reload` is the same step on purpose, with the program file that is there then.
-//! If workers die again and again by their own fault, the supervisor unmounts lazily, mounts afresh and starts another:
-//! programs' open files are lost to them (ENOTCONN), names are not. Where the node is short of memory, processes,
-//! descriptors, room or inodes, it tries again until there are some: the mount stays, and programs wait.
+//! When a worker dies the supervisor starts another on the same connection. It takes over what
+//! [`crate::keep`] has, and programs see nothing but a pause. `scrfs reload` is the same step on
+//! purpose, with the program file that is there then. If workers die again and again by their own
+//! fault, the supervisor unmounts lazily, mounts afresh and starts another: programs' open files
+//! are lost to them (ENOTCONN), names are not. Where the node is short of memory, processes,
+//! descriptors, room or inodes, it tries again until there are some: the mount stays, and programs
+//! wait.
 
 pub mod device;
 pub mod jobs;
@@ -37,8 +39,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::control::StoreRule;
 use crate::daemon::NodeError;
+use crate::dataset::Protections;
 use crate::path::RelPath;
 use crate::remedy;
 use crate::store::StoreError;
@@ -66,7 +68,7 @@ pub struct Options {
     /// `SCR_CACHE_BASE`; never empty. Workers get the primary first ([`stores`]).
     pub cache_bases: Vec<PathBuf>,
     /// `CKPT=` lines, until a coordinator brings the job's.
-    pub store_rules: Vec<StoreRule>,
+    pub protections: Protections,
     /// `SCRFS_CACHE_BYTES` until a coordinator brings the job's; 0: no limit.
     pub cache_bytes: u64,
     /// `SCRFS_CHECKPOINT_PATH`, relative to the mount's root.
@@ -105,6 +107,9 @@ pub enum MountError {
         /// What is mounted.
         source_name: String,
     },
+    /// The list of jobs that live is empty.
+    #[error("--alive {0:?}: there is no job id in it")]
+    NobodyAlive(String),
     /// scrfs is not mounted there.
     #[error("{0} is not an scrfs mount")]
     NotMounted(PathBuf),
@@ -143,6 +148,24 @@ pub enum MountError {
     /// The mount is in use.
     #[error("{0} is in use")]
     InUse(PathBuf),
+    /// A coordinator is attached to its daemon: a job runs, though it may have nothing open now.
+    #[error("{mount_point} is in use: a coordinator (process {pid}) is attached, so its job runs")]
+    Served {
+        /// The mount point.
+        mount_point: PathBuf,
+        /// The coordinator.
+        pid: u32,
+    },
+    /// The job has a mount.
+    #[error("job {job_id} of {user} is mounted at {} already", .at.display())]
+    MountedElsewhere {
+        /// The job.
+        job_id: String,
+        /// Its user.
+        user: String,
+        /// The mount point.
+        at: PathBuf,
+    },
     /// fusermount3, which mounts for users without rights, says no.
     #[error("fusermount3 could not {doing} {path}: {words}")]
     Helper {
@@ -285,7 +308,8 @@ pub enum MountError {
 const SHORTAGES: [i32; 6] =
     [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOSPC, libc::EDQUOT];
 
-/// A call failed as the node, or this process, is short of memory, processes, descriptors, room or inodes.
+/// A call failed as the node, or this process, is short of memory, processes, descriptors, room or
+/// inodes.
 pub fn is_shortage(error: &(dyn std::error::Error + 'static)) -> bool {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| {
@@ -308,7 +332,8 @@ impl MountError {
         format!("{self}{HINT}{}", self.hint())
     }
 
-    /// The other end of [`MountError::line`]. `nothing`: what it means that nothing was said; the log may say more.
+    /// The other end of [`MountError::line`]. `nothing`: what it means that nothing was said; the
+    /// log may say more.
     fn told(line: &str, nothing: &str, log: &Path) -> Self {
         let line = line.trim_end();
         let (reason, hint) = match line.split_once(HINT) {
@@ -327,7 +352,19 @@ impl MountError {
                 }
                 _ => "name an empty directory".into(),
             },
-            Self::Mounted { path, .. } => format!("unmount it first: scrfs umount {}", path.display()),
+            Self::Mounted { path, .. } => format!(
+                "unmount it first: scrfs umount {0}; a trial ends with scrfs try --stop {0}",
+                path.display()
+            ),
+            Self::NobodyAlive(_) => "nothing was touched; where no job lives, say --alive none".into(),
+            Self::Served { mount_point, .. } => format!(
+                "end the job first; or end its mount all the same: scrfs umount --force {}",
+                mount_point.display()
+            ),
+            Self::MountedElsewhere { at, .. } => format!(
+                "use that one; or unmount it first: scrfs umount {}; or mount for another job: --job-id",
+                at.display()
+            ),
             Self::Busy { pid, .. } => {
                 format!("use another --job-id, or end it: kill {pid}")
             }

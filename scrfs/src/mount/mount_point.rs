@@ -12,11 +12,12 @@ use crate::store::private::{self, Problem};
 
 /// Dead mounts that may lie on one another.
 const DEAD_MAX: usize = 16;
-/// In the control directory: which directories were made for the mount, the deepest first, a zero byte after each.
+/// In the control directory: which directories were made for the mount, the deepest first, a zero
+/// byte after each.
 const MADE: &str = "mount_point.made";
 
-/// Absolute, without symlinks; the last name may be a mount that nobody serves, or one that lets nobody but its user in,
-/// so it is not looked into.
+/// Absolute, without symlinks; the last name may be a mount that nobody serves, or one that lets
+/// nobody but its user in, so it is not looked into.
 pub(super) fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
@@ -73,8 +74,8 @@ pub(super) fn check(point: &Path) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Makes what is missing of `path`, if root asks: below directories that only root can change. What was made, the deepest
-/// first.
+/// Makes what is missing of `path`, if root asks: below directories that only root can change. What
+/// was made, the deepest first.
 pub(super) fn make(path: &Path) -> Result<Vec<PathBuf>, MountError> {
     let missing = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
     if !rustix::process::geteuid().is_root() || !missing(path) {

@@ -31,15 +31,17 @@ impl Places {
         Ok(Self { control, cache, uid: options.uid, gid: options.gid })
     }
 
-    /// The cache directory in the store `base`. Where that is the control directory's base too, it is `cache` below the
-    /// control directory: the job's user must reach the socket in the one and nothing in the other.
+    /// The cache directory in the store `base`. Where that is the control directory's base too, it
+    /// is `cache` below the control directory: the job's user must reach the socket in the one and
+    /// nothing in the other.
     pub(super) fn cache_of(options: &Options, base: &Path) -> PathBuf {
         let cache = below(base, options);
         if cache == below(&options.control_base, options) { cache.join("cache") } else { cache }
     }
 
-    /// No directory of the job lies at or below the mount point: every use of it there would wait for the daemon itself.
-    /// Nor is the mount point in one, where the mount would hide a part of it.
+    /// No directory of the job lies at or below the mount point: every use of it there would wait
+    /// for the daemon itself. Nor is the mount point in one, where the mount would hide a part of
+    /// it.
     pub(super) fn are_apart(options: &Options) -> Result<(), MountError> {
         let point = resolved(&options.mount_point);
         let control = (CONTROL, &options.control_base);
@@ -75,8 +77,8 @@ impl Places {
         Self::of(options)
     }
 
-    /// Makes the cache directory in the first store. The mount's root belongs to the job's user, all else to the
-    /// daemon's.
+    /// Makes the cache directory in the first store. The mount's root belongs to the job's user,
+    /// all else to the daemon's.
     pub fn make_cache(options: &Options) -> Result<Self, MountError> {
         make(CACHE, options.cache_base(), options, 0o700)?;
         let places = Self::of(options)?;
@@ -119,7 +121,8 @@ fn make(parameter: &'static str, base: &Path, options: &Options, mode: u32) -> R
     private::make_in(&job, mode).map_err(shared(parameter, base))
 }
 
-/// The job's directory in `base`: the one that is there, else where it would be if nobody else had the name.
+/// The job's directory in `base`: the one that is there, else where it would be if nobody else had
+/// the name.
 fn below(base: &Path, options: &Options) -> PathBuf {
     let home = private::find(base, &options.user).unwrap_or_else(|| base.join(&options.user));
     home.join(directory_of(&options.job_id))

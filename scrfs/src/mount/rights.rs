@@ -1,11 +1,13 @@
-//! What root's daemon gives up before it serves anybody (DESIGN 9): capabilities that it does not need, gaining new ones,
-//! and system calls that a file system's daemon has no use for. A daemon of another user has none of root's to give up, and
-//! needs fusermount3, which gains some.
+//! What root's daemon gives up before it serves anybody (DESIGN 9): capabilities that it does not
+//! need, gaining new ones, and system calls that a file system's daemon has no use for. A daemon of
+//! another user has none of root's to give up, and needs fusermount3, which gains some.
 
 use std::collections::{BTreeMap, HashSet};
 
 use caps::{CapSet, Capability};
-use seccompiler::{SeccompAction, SeccompFilter};
+use seccompiler::{
+    BackendError, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 /// Who gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,8 @@ const KEPT: [(Capability, &str); 15] = [
     (Capability::CAP_SYS_RESOURCE, "descriptors for every inode; a worker gives it up when it has them"),
 ];
 
-/// Never: tracing, other kernels and modules, time, keys, namespaces, quotas, and other ways to mount than the one we use.
+/// Never: tracing, other kernels and modules, time, keys, namespaces, quotas, and other ways to
+/// mount than the one we use.
 const REFUSED: &[i64] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -71,7 +74,6 @@ const REFUSED: &[i64] = &[
     libc::SYS_chroot,
     libc::SYS_pivot_root,
     libc::SYS_setns,
-    libc::SYS_unshare,
     libc::SYS_open_tree,
     libc::SYS_move_mount,
     libc::SYS_fsopen,
@@ -85,8 +87,8 @@ const REFUSED: &[i64] = &[
 /// And by a worker: it starts no program and mounts nothing.
 const REFUSED_TO_WORKERS: &[i64] = &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_mount];
 
-/// Gives up what `process` does not need, if it is root's; says what it could not. Before it has threads: each has its own
-/// rights.
+/// Gives up what `process` does not need, if it is root's; says what it could not. Before it has
+/// threads: each has its own rights.
 pub(super) fn give_up(process: Process) -> Vec<String> {
     if !rustix::process::geteuid().is_root() {
         return Vec::new();
@@ -136,14 +138,22 @@ fn reduce(process: Process) -> Result<(), String> {
 
 fn refuse(process: Process) -> Result<(), String> {
     let calls = REFUSED.iter().chain(if process == Process::Worker { REFUSED_TO_WORKERS } else { &[] });
-    let rules: BTreeMap<i64, Vec<seccompiler::SeccompRule>> = calls.map(|call| (*call, Vec::new())).collect();
-    let architecture =
-        std::env::consts::ARCH.try_into().map_err(|e: seccompiler::BackendError| e.to_string())?;
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.map(|call| (*call, Vec::new())).collect();
+    rules.insert(libc::SYS_unshare, unshare_rules().map_err(|error| error.to_string())?);
+    let architecture = std::env::consts::ARCH.try_into().map_err(|e: BackendError| e.to_string())?;
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, architecture);
     let program: seccompiler::BpfProgram =
         filter.and_then(TryInto::try_into).map_err(|error| error.to_string())?;
     seccompiler::apply_filter(&program).map_err(|error| error.to_string())
+}
+
+/// Namespaces are refused. A thread of a worker with the user's rights has a umask of its own
+/// (`CLONE_FS` alone); the supervisor's filter is its workers' too.
+fn unshare_rules() -> Result<Vec<SeccompRule>, BackendError> {
+    let own_umask = u64::from(libc::CLONE_FS.unsigned_abs());
+    let other = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, own_umask)?;
+    Ok(vec![SeccompRule::new(vec![other])?])
 }
 
 #[cfg(test)]
@@ -154,9 +164,9 @@ mod tests {
 
     use super::*;
 
-    /// What the calls of a process say that it may do, and those that it may not: tried in a thread, which alone has the
-    /// filter.
-    fn tried(process: Option<Process>) -> [Result<(), Errno>; 3] {
+    /// What the calls of a process say that it may do, and those that it may not: tried in a
+    /// thread, which alone has the filter.
+    fn tried(process: Option<Process>) -> [Result<(), Errno>; 4] {
         let thread = std::thread::spawn(move || {
             if let Some(process) = process {
                 rustix::thread::set_no_new_privs(true).unwrap();
@@ -164,6 +174,7 @@ mod tests {
             }
             [
                 // A namespace of descriptors, to which everybody has the right.
+                unshare(CloneFlags::CLONE_FS),
                 unshare(CloneFlags::CLONE_FILES),
                 chroot("/no/such/directory"),
                 execv(c"/no/such/program", &[c"x"]).map(|_| ()),
@@ -175,9 +186,9 @@ mod tests {
     #[test]
     fn calls_that_are_given_up_are_refused() {
         let none = Err(Errno::ENOENT);
-        assert_eq!(tried(None), [Ok(()), none, none]);
+        assert_eq!(tried(None), [Ok(()), Ok(()), none, none]);
         let refused = Err(Errno::EPERM);
-        assert_eq!(tried(Some(Process::Supervisor)), [refused, refused, none], "it starts workers");
-        assert_eq!(tried(Some(Process::Worker)), [refused; 3]);
+        assert_eq!(tried(Some(Process::Supervisor)), [Ok(()), refused, refused, none], "it starts workers");
+        assert_eq!(tried(Some(Process::Worker)), [Ok(()), refused, refused, refused]);
     }
 }

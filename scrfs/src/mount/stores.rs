@@ -1,16 +1,16 @@
-//! Which stores a mount uses, of the directories that `SCR_CACHE_BASE` names, and which of them is the primary
-//! (`crate::stores`).
+//! Which stores a mount uses, of the directories that `SCR_CACHE_BASE` names, and which of them is
+//! the primary (`crate::stores`).
 //!
-//! All are used that can be. The choice is made once, when it is mounted, by the supervisor, under its lock; the primary
-//! is:
+//! All are used that can be. The choice is made once, when it is mounted, by the supervisor, under
+//! its lock; the primary is:
 //!
-//! 1. The store that has files of this job; of several the one that was the last mount's primary, else the one with most
-//!    of the datasets that the control directory knows.
+//! 1. The store that has files of this job; of several the one that was the last mount's primary,
+//!    else the one with most of the datasets that the control directory knows.
 //! 2. Where none has any, the one with most room; of equal ones the first of the list.
 //!
-//! An entry that cannot be used is passed over and told of. What must not be passed over is a store with files of this
-//! job: if it cannot be used, or is not in the list any more, nothing is mounted. [`RECORD`] in the control directory
-//! keeps what was chosen: workers go by it.
+//! An entry that cannot be used is passed over and told of. What must not be passed over is a store
+//! with files of this job: if it cannot be used, or is not in the list any more, nothing is
+//! mounted. [`RECORD`] in the control directory keeps what was chosen: workers go by it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -97,8 +97,8 @@ struct Former {
     datasets: BTreeSet<u64>,
 }
 
-/// Chooses the stores and makes the job's directories in them; `control` is there and locked. The options that come back
-/// name the primary first.
+/// Chooses the stores and makes the job's directories in them; `control` is there and locked. The
+/// options that come back name the primary first.
 pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), MountError> {
     let store = Store::open(control).map_err(failed("cannot open", control))?;
     let former = Former::of(&store)?;
@@ -131,7 +131,7 @@ pub fn in_use(options: &Options, control: &Path) -> Result<Arc<Stores>, MountErr
     let record = read_record(&store)?;
     let others = record.iter().filter(|store| store.used && store.base != primary);
     let others = others.map(|store| place(&store.base)).collect();
-    Ok(Arc::new(Stores::new(place(primary), others, options.store_rules.clone())))
+    Ok(Arc::new(Stores::new(place(primary), others, options.protections.clone())))
 }
 
 fn read_record(store: &Store) -> Result<Vec<CacheStore>, MountError> {
@@ -168,7 +168,8 @@ impl Former {
         self.primary.as_deref().is_some_and(|former| same(former, base))
     }
 
-    /// Something may be missing without the store `base`, where all others have `found` these datasets.
+    /// Something may be missing without the store `base`, where all others have `found` these
+    /// datasets.
     fn needs(&self, base: &Path, found: &BTreeSet<u64>) -> bool {
         let missing = || !self.datasets.is_subset(found);
         if self.was_primary(base) { !self.datasets.is_empty() } else { self.used(base) && missing() }
@@ -217,7 +218,8 @@ fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>
         let away = if !datasets[at].is_empty() || former.needs(base, &elsewhere) {
             Some("datasets")
         } else {
-            // A directory of which nothing can be seen has files of the job only if the last mount used it.
+            // A directory of which nothing can be seen has files of the job only if the last mount
+            // used it.
             let known = || former.used(base) || cache.join("tree").symlink_metadata().is_ok();
             (holds(&cache) && known()).then_some("files")
         };

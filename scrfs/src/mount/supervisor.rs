@@ -33,7 +33,8 @@ pub(super) const READY: &str = "ready";
 /// What a worker says when it has what its predecessor's keeper held.
 pub(super) const TAKEN: &str = "taken";
 
-/// What the mount is served through. The supervisor's copy keeps the connection alive when a worker dies.
+/// What the mount is served through. The supervisor's copy keeps the connection alive when a worker
+/// dies.
 #[derive(Debug)]
 struct Device {
     connection: OwnedFd,
@@ -87,7 +88,8 @@ enum Ended {
     Replaced,
 }
 
-/// Mounts and supervises until the mount is gone; `control` is there. `ready` runs once, when the first worker serves.
+/// Mounts and supervises until the mount is gone; `control` is there. `ready` runs once, when the
+/// first worker serves.
 pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
     let _lock = Lock::take(control, SUPERVISOR_LOCK)?;
     limits::be_spared(limits::Part::Supervisor);
@@ -169,7 +171,8 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
             Next::Worker(pause) | Next::Afresh(pause) => {
                 drop(device);
                 sweep(&options.mount_point);
-                // Requests in flight and open handles are lost to their programs; names and files are not.
+                // Requests in flight and open handles are lost to their programs; names and files
+                // are not.
                 tracing::error!("no worker can take over: mounting afresh");
                 let rest = signals.rest(pause);
                 device = match mount_afresh(options, places, &signals, &mut lives)? {
@@ -285,8 +288,8 @@ enum Rest {
     Reload,
 }
 
-/// Which program file a worker is started from: the one that is now where this one was started from, and this one itself
-/// if that does not serve.
+/// Which program file a worker is started from: the one that is now where this one was started
+/// from, and this one itself if that does not serve.
 struct Programs {
     path: PathBuf,
     own: bool,
@@ -396,8 +399,8 @@ impl Lines {
         Self { from: BufReader::new(File::from(from)) }
     }
 
-    /// Empty when there is none within the time, or when `speaker` has ended before: a keeper holds the other end of
-    /// the pipe too, so that says nothing.
+    /// Empty when there is none within the time, or when `speaker` has ended before: a keeper holds
+    /// the other end of the pipe too, so that says nothing.
     fn next(&mut self, until: Instant, speaker: Option<&OwnedFd>) -> String {
         loop {
             let from = self.from.get_ref().as_fd();
@@ -439,7 +442,8 @@ fn any_readable(fds: &[BorrowedFd<'_>], until: Instant) -> bool {
     }
 }
 
-/// Waits for the worker's end, or for a signal: then unmounts by `end_mount` and has the worker end.
+/// Waits for the worker's end, or for a signal: then unmounts by `end_mount` and has the worker
+/// end.
 fn wait(mut worker: Worker, signals: &Signals, end_mount: impl FnOnce()) -> Result<Ended, MountError> {
     loop {
         let mut fds = [&worker.pidfd.as_fd(), &signals.end.as_fd(), &signals.reload.as_fd()]
@@ -470,8 +474,8 @@ fn wait(mut worker: Worker, signals: &Signals, end_mount: impl FnOnce()) -> Resu
     }
 }
 
-/// Unmounts, at once even if the mount is in use. What else is mounted there by now stays: this one may be gone here, and
-/// be served for another mount namespace only.
+/// Unmounts, at once even if the mount is in use. What else is mounted there by now stays: this one
+/// may be gone here, and be served for another mount namespace only.
 fn end_mount(options: &Options, places: &Places) {
     let mount_point = &options.mount_point;
     if !is_mounted(options, places) {
@@ -484,7 +488,8 @@ fn end_mount(options: &Options, places: &Places) {
     }
 }
 
-/// A worker ends when its connection does; where files are still open that is not now, so it is told, and at last killed.
+/// A worker ends when its connection does; where files are still open that is not now, so it is
+/// told, and at last killed.
 fn end(worker: &mut Worker, end_mount: impl FnOnce()) -> Result<(), MountError> {
     end_mount();
     if !readable(worker.pidfd.as_fd(), Instant::now() + END_BOUND) {

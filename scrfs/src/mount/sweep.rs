@@ -1,7 +1,7 @@
 //! What jobs that are gone have left: mounts, caches, control directories.
 //!
-//! A job is gone if the scheduler, asked after its directory was seen, does not know it. What the scheduler cannot know, as
-//! a job without a number, stays.
+//! A job is gone if the scheduler, asked after its directory was seen, does not know it. What the
+//! scheduler cannot know, as a job without a number, stays.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::MountError;
 use super::jobs::{Bases, Job, Order, all, end};
+use super::launch::Despite;
 use super::supervisor::readable;
 use crate::config::NO_JOB;
 
@@ -28,6 +29,20 @@ pub enum Alive {
 }
 
 impl Alive {
+    /// The administrator's list: ids with commas, blanks or newlines between them, or `none`.
+    ///
+    /// # Errors
+    /// There is no id in it: whoever made the list may have failed.
+    pub fn listed(text: &str) -> Result<Self, MountError> {
+        let ids = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|id| !id.is_empty());
+        let ids: Vec<String> = ids.map(str::to_owned).collect();
+        match &ids[..] {
+            [] => Err(MountError::NobodyAlive(text.to_owned())),
+            [none] if none == "none" => Ok(Self::Listed(Vec::new())),
+            _ => Ok(Self::Listed(ids)),
+        }
+    }
+
     /// The ids; asked after `found` were seen.
     fn ids(&self) -> Result<BTreeSet<String>, MountError> {
         match self {
@@ -45,11 +60,12 @@ impl Alive {
     }
 }
 
-/// Ends and removes what is here of jobs that are gone, for at most about `limit`. Lines for people.
+/// Ends and removes what is here of jobs that are gone, for at most about `limit`. Lines for
+/// people.
 ///
 /// # Errors
-/// The scheduler does not say which jobs live: then nothing is touched. Or something could not be removed, or there was no
-/// time for it.
+/// The scheduler does not say which jobs live: then nothing is touched. Or something could not be
+/// removed, or there was no time for it.
 pub fn sweep(alive: &Alive, bases: &Bases, limit: Duration) -> Result<Vec<String>, MountError> {
     // First: of a job that begins later there is nothing in it.
     sweep_of(&all(bases)?, alive, bases, limit)
@@ -74,7 +90,9 @@ fn sweep_of(
             continue;
         }
         let (job_id, user) = (job.id.clone(), Some(job.user.clone()));
-        let order = Order { job_id, user, mount_point: None, save: None, purge: true, force: false };
+        // A job that is gone may have left a coordinator.
+        let despite = Despite::Coordinator;
+        let order = Order { job_id, user, mount_point: None, save: None, purge: true, despite };
         match end(job, &order, bases) {
             Ok(done) => lines.extend(done),
             Err(error) => left.push(format!("job {} of {}: {error}", job.id, job.user)),
@@ -160,6 +178,15 @@ mod tests {
             with_directories(&bases).into_iter().map(|job| job.id).collect::<Vec<_>>().join(" ")
         };
         let soon = Duration::from_mins(1);
+        for text in ["7,8", "7 8", " 7\n8\n", "7, 8,"] {
+            assert_eq!(Alive::listed(text).unwrap(), Alive::Listed(vec!["7".into(), "8".into()]), "{text:?}");
+        }
+        assert_eq!(Alive::listed("none").unwrap(), Alive::Listed(Vec::new()));
+        // Whoever should have said which jobs live has failed.
+        for text in ["", "\n", ", "] {
+            let error = Alive::listed(text).unwrap_err();
+            assert!(error.hint().contains("--alive none"), "{error}");
+        }
         let listed = |ids: &[&str]| Alive::Listed(ids.iter().map(|id| (*id).to_owned()).collect());
         assert_eq!(left(&listed(&["7", "8"]), Duration::ZERO), "7 8 mine 9 local", "no time");
         let mine = Job { user: "ann".into(), id: "mine".into() };
@@ -169,6 +196,6 @@ mod tests {
         let held = super::super::lock::Lock::take(&at("ann/scr.7"), "supervisor.lock").unwrap();
         assert_eq!(left(&listed(&[]), soon), "7 local");
         drop(held);
-        assert_eq!(left(&listed(&[]), soon), "local");
+        crate::patience::until("the end of job 7", || left(&listed(&[]), soon) == "local");
     }
 }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 pub const FS_TYPE: &str = "fuse.scrfs";
 /// What it is read from.
 pub(super) const TABLE: &str = "/proc/self/mountinfo";
-/// Begins the source of our mounts; the control directory follows. No colon: programs that read the table, df and du
-/// among them, take a source with one for another machine's.
+/// Begins the source of our mounts; the control directory follows. No colon: programs that read the
+/// table, df and du among them, take a source with one for another machine's.
 const SOURCE_PREFIX: &str = "scrfs@";
 
 /// One mount.
@@ -38,7 +38,8 @@ impl Mounted {
         }
         let path = self.source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes())?;
         let path = PathBuf::from(OsString::from_vec(path.to_vec()));
-        // Users who mount may call it what they like: a directory that is not theirs is not theirs to name.
+        // Users who mount may call it what they like: a directory that is not theirs is not theirs
+        // to name.
         let theirs =
             path.symlink_metadata().map_or(true, |meta| self.owner.is_none_or(|owner| owner == meta.uid()));
         theirs.then_some(path)
@@ -68,8 +69,8 @@ pub fn all() -> io::Result<Vec<Mounted>> {
     Ok(parse(&std::fs::read(TABLE)?).collect())
 }
 
-/// A mount that `wanted` accepts in another mount namespace, and a process there; one that this user may not look at is
-/// passed over.
+/// A mount that `wanted` accepts in another mount namespace, and a process there; one that this
+/// user may not look at is passed over.
 pub fn elsewhere(wanted: impl Fn(&Mounted) -> bool) -> Option<(u32, Mounted)> {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let mut seen = BTreeSet::from([namespace("self")?]);

@@ -26,8 +26,8 @@ use crate::stores::Stores;
 /// Bound on the end of predecessors' keepers.
 const KEEPER_BOUND: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Serves the connection on standard input until it is unmounted, going on where a predecessor has left the state memory
-/// `state`, an inherited descriptor.
+/// Serves the connection on standard input until it is unmounted, going on where a predecessor has
+/// left the state memory `state`, an inherited descriptor.
 pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let connection = Arc::new(take_connection()?);
     crate::faults::hit("worker.start").map_err(failed("cannot begin with", &options.mount_point))?;
@@ -70,6 +70,11 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let node = start_node(options, &places, &stores, &fs, chosen)?;
     for text in &kept {
         node.warn(text);
+    }
+    if let Some(name) = options.operator_group.as_ref().filter(|name| group(name).is_none()) {
+        node.warn(&format!(
+            "SCRFS_OPERATOR_GROUP: there is no group {name:?} on this node: nobody but root is an operator"
+        ));
     }
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
@@ -114,11 +119,7 @@ fn start_node(
 }
 
 fn group(name: &str) -> Option<u32> {
-    let found = nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
-    if found.is_none() {
-        tracing::warn!("SCRFS_OPERATOR_GROUP: there is no group {name:?} on this node");
-    }
-    found
+    nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
 }
 
 /// The supervisor unmounts; a worker that has lost it does so itself.
@@ -141,7 +142,8 @@ fn reload(supervisor: Option<Pid>) -> bool {
     reached.is_some_and(|pid| rustix::process::kill_process(pid, Signal::HUP).is_ok())
 }
 
-/// The device came as standard input, the one descriptor that a child gets without further agreement.
+/// The device came as standard input, the one descriptor that a child gets without further
+/// agreement.
 fn take_connection() -> Result<OwnedFd, MountError> {
     let io = |doing| failed(doing, "/dev/null");
     let connection = std::io::stdin().as_fd().try_clone_to_owned().map_err(io("cannot keep the device"))?;
@@ -151,8 +153,8 @@ fn take_connection() -> Result<OwnedFd, MountError> {
     Ok(connection)
 }
 
-/// A thread that panics ends the process: another worker takes over at once, where the others would go on without it
-/// and its program wait for ever.
+/// A thread that panics ends the process: another worker takes over at once, where the others would
+/// go on without it and its program wait for ever.
 fn end_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -166,11 +168,12 @@ fn prepare_process() -> Vec<String> {
     end_on_panic();
     // The kernel has applied the caller's.
     rustix::process::umask(Mode::empty());
+    crate::priority::threads::be_prompt();
     limits::raise();
     limits::be_spared(limits::Part::Worker);
     let mut kept = rights::give_up(rights::Process::Worker);
-    // With CAP_FSETID in effect, programs' writes through this process would keep suid and sgid bits. The process raises
-    // CAP_FSETID for single calls only.
+    // With CAP_FSETID in effect, programs' writes through this process would keep suid and sgid
+    // bits. The process raises CAP_FSETID for single calls only.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_FSETID).unwrap_or(false)
         && let Err(error) = caps::drop(None, CapSet::Effective, Capability::CAP_FSETID)
     {

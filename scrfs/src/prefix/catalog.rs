@@ -1,14 +1,15 @@
 //! A dataset's catalog as the records beside its files, and back.
 //!
-//! `summary.scr` has the dataset's descriptor and, as keys that other readers ignore, its epoch, directories and links;
-//! the rank2file leaf has each member's files with size and CRC, and in further such keys mode, owner and times. What SCR
-//! wrote has none of these; then the files' own attributes on the PFS count.
+//! `summary.scr` has the dataset's descriptor and, as keys that other readers ignore, its epoch,
+//! directories and links; the rank2file leaf has each member's files with size and CRC, and in
+//! further such keys mode, owner and times. What SCR wrote has none of these; then the files' own
+//! attributes on the PFS count.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme, Stamp};
 use crate::hash::{NulInText, Text};
 use crate::ids::{Epoch, Member};
 use crate::path::RelPath;
@@ -86,7 +87,8 @@ fn name_of(entry: &Entry, target: Option<Text>) -> NameOnPfs {
     NameOnPfs { target, attributes: Some(Attributes::of(entry)), ..NameOnPfs::default() }
 }
 
-/// Reads the catalog of a dataset in the prefix: names, sizes and CRCs; every member is a set of its own.
+/// Reads the catalog of a dataset in the prefix: names, sizes and CRCs; every member is a set of
+/// its own.
 pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
     let directory = prefix.dataset(&stored.name);
     let top = open(&directory)?;
@@ -124,7 +126,7 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
         created_us: about.created_us.unwrap_or(0),
         user: text(about.user),
         job_id: text(about.job_id),
-        layout: Layout { scheme: Scheme::Single, members, sets },
+        layout: Layout { protection: Protection::by(Scheme::Single), members, sets },
         entries,
     };
     catalog.sort();

@@ -64,6 +64,21 @@ pub enum PfsError {
         /// Why not.
         reason: String,
     },
+    /// A newer dataset of this name is there.
+    #[error(
+        "{} (dataset {id}) of epoch {epoch} is not put there: a newer dataset of this name is there, of epoch {newer}",
+        String::from_utf8_lossy(name)
+    )]
+    Newer {
+        /// The id of the one that is refused.
+        id: DatasetId,
+        /// Its name.
+        name: Vec<u8>,
+        /// Its epoch.
+        epoch: Epoch,
+        /// The epoch of the one that stays.
+        newer: Epoch,
+    },
     /// Newer coordinators are at work.
     #[error("epoch {0} has begun; this one, {1}, changes nothing any more")]
     Superseded(Epoch, Epoch),
@@ -91,8 +106,9 @@ impl PfsError {
         Self::Unusable { path: path.to_owned(), reason: reason.into() }
     }
 
-    /// Bytes were read, and they are not those that were written. Not a record that is missing or sound and says what
-    /// this version does not understand: another release may have written it so.
+    /// Bytes were read, and they are not those that were written. Not a record that is missing or
+    /// sound and says what this version does not understand: another release may have written it
+    /// so.
     pub(super) fn is_damage(&self) -> bool {
         use FormatError::{Flags, Type, Version};
         match self {
@@ -105,6 +121,36 @@ impl PfsError {
 }
 
 pub(crate) type Result<T> = std::result::Result<T, PfsError>;
+
+/// A dataset on its way into the prefix: what belongs to its copy and its swap is named after it.
+/// No two epochs share one, so that daemons of an older epoch which open their directory late write
+/// into no other's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Arrival {
+    /// The epoch whose coordinators flush it, or which has sealed what nodes have saved; `None` in
+    /// the names that former versions gave.
+    pub(super) epoch: Option<Epoch>,
+    pub(super) id: DatasetId,
+}
+
+impl Arrival {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (epoch, id) = match text.split_once('.') {
+            Some((epoch, id)) => (Some(Epoch(epoch.parse().ok()?)), id),
+            None => (None, text),
+        };
+        Some(Self { epoch, id: DatasetId(id.parse().ok()?) })
+    }
+}
+
+impl std::fmt::Display for Arrival {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.epoch {
+            Some(epoch) => write!(f, "{epoch}.{}", self.id),
+            None => write!(f, "{}", self.id),
+        }
+    }
+}
 
 /// The job's directory on the PFS, as coordinators of one epoch use it.
 #[derive(Debug)]
@@ -133,8 +179,8 @@ impl Prefix {
         }
     }
 
-    /// The same for whoever works there without coordinators: of the newest epoch that has begun, or of `epoch` if that
-    /// is newer.
+    /// The same for whoever works there without coordinators: of the newest epoch that has begun,
+    /// or of `epoch` if that is newer.
     ///
     /// # Errors
     /// `.scr` cannot be listed.
@@ -160,27 +206,39 @@ impl Prefix {
         self.root.join(".scr").join(name.as_ref())
     }
 
-    /// A flush of dataset `id` has begun and is not over, or was left half-done.
+    /// A flush of a dataset `id` has begun, by coordinators of any epoch, and is not over, or was
+    /// left half-done.
     ///
     /// # Errors
     /// The prefix cannot be read.
     pub fn is_flushing(&self, id: DatasetId) -> Result<bool> {
-        exists(&self.flush(id))
+        Ok(self.named("flush.", Arrival::parse)?.iter().any(|arrival| arrival.id == id))
+    }
+
+    /// Dataset `id` as this epoch's coordinators flush it.
+    pub(super) fn arrival(&self, id: DatasetId) -> Arrival {
+        Arrival { epoch: Some(self.epoch), id }
+    }
+
+    /// Those of `<prefix>/.scr/<word><arrival>`, lowest epoch first, that are not of a newer epoch.
+    pub(super) fn arrivals(&self, word: &str) -> Result<Vec<Arrival>> {
+        let own = Some(self.epoch);
+        self.named(word, |text| Arrival::parse(text).filter(|arrival| arrival.epoch <= own))
     }
 
     /// Where a dataset is copied to before it gets its name.
-    pub(super) fn flush(&self, id: DatasetId) -> PathBuf {
-        self.state(format!("flush.{id}"))
+    pub(super) fn flush(&self, arrival: Arrival) -> PathBuf {
+        self.state(format!("flush.{arrival}"))
     }
 
     /// Where a former dataset of its name waits until the index is written.
-    pub(super) fn old(&self, id: DatasetId) -> PathBuf {
-        self.state(format!("old.{id}"))
+    pub(super) fn old(&self, arrival: Arrival) -> PathBuf {
+        self.state(format!("old.{arrival}"))
     }
 
     /// A link that holds the dataset's name from before the swap until after the index entry.
-    pub(super) fn swap(&self, id: DatasetId) -> PathBuf {
-        self.state(format!("swap.{id}"))
+    pub(super) fn swap(&self, arrival: Arrival) -> PathBuf {
+        self.state(format!("swap.{arrival}"))
     }
 
     /// The directory of dataset `name`.
@@ -268,12 +326,14 @@ pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as SCR's files are.
+/// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as
+/// SCR's files are.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_by(path, bytes, "new")
 }
 
-/// The same where others may do so at the same time: `token` names this process in the temporary file's name.
+/// The same where others may do so at the same time: `token` names this process in the temporary
+/// file's name.
 pub(super) fn replace_by(path: &Path, bytes: &[u8], token: &str) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".");

@@ -1,13 +1,18 @@
 //! A flush as the lead sees it: a place to copy to, then the swap and the index entry.
 //!
-//! `swap.<id>`, a link that holds the dataset's name, stands from before the first rename until after the index entry. A
-//! successor that finds it finishes the swap when the copy or the swapped dataset is there, and undoes it when neither is.
+//! `swap.<epoch>.<id>`, a link that holds the dataset's name, stands from before the first rename
+//! until after the index entry. A successor that finds it finishes the swap when the copy or the
+//! swapped dataset is there, and undoes it when neither is. The copy is `flush.<epoch>.<id>`, and
+//! what it replaces waits in `old.<epoch>.<id>`; former releases left out the epoch.
+//!
+//! Two jobs may use a prefix at once, with the same ids and names. Each epoch copies into a
+//! directory of its own, and a dataset never takes the place of one that a newer epoch has sealed.
 
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::dataset::{Catalog, Entry, EntryKind};
 use crate::ids::{DatasetId, Epoch};
@@ -19,8 +24,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::catalog::Published;
 use super::directory::{
-    PfsError, Prefix, Result, exists, is_name, read_record, remove_file, remove_tree, rename, replace,
-    sync_directory, sync_parent,
+    Arrival, PfsError, Prefix, Result, exists, is_name, read_record, remove_file, remove_tree, rename,
+    replace, sync_directory, sync_parent,
 };
 use super::index;
 use super::lock::Lock;
@@ -31,7 +36,12 @@ pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
         return Err(refused(catalog, "this name cannot be used in the prefix"));
     }
     prefix.make()?;
-    let directory = prefix.flush(catalog.id);
+    prefix.newest()?;
+    if let Some(newer) = index::newer(prefix, &catalog.name, (catalog.epoch, catalog.id), None)? {
+        let (id, name, epoch) = (catalog.id, catalog.name.clone(), catalog.epoch);
+        return Err(PfsError::Newer { id, name, epoch, newer });
+    }
+    let directory = prefix.flush(prefix.arrival(catalog.id));
     remove_tree(&directory)?;
     fs::create_dir(&directory).map_err(PfsError::io(&directory, "mkdir"))?;
     make_names(&directory, catalog)?;
@@ -60,15 +70,32 @@ fn link(top: std::os::fd::BorrowedFd<'_>, path: &RelPath, target: &[u8]) -> io::
     }
 }
 
-/// All members have copied: gives the dataset its name and its index entry. Again after a crash: finishes what is left.
+/// All members have copied: gives the dataset its name and its index entry. Again after a crash:
+/// finishes what is left.
 pub(super) fn publish(prefix: &Prefix, catalog: &Catalog) -> Result<()> {
-    let copied = prefix.flush(catalog.id);
+    prefix.newest()?;
+    let arrival = prefix.arrival(catalog.id);
+    let copied = prefix.flush(arrival);
     if exists(&copied)? {
         finish_copy(prefix, &copied, catalog)?;
     }
     let lock = Lock::take(prefix)?;
-    announce(prefix, catalog)?;
-    finish_swap(prefix, &lock, catalog.id)
+    announce(prefix, arrival, &catalog.name)?;
+    let swapped = finish_swap(prefix, &lock, arrival);
+    if let Err(PfsError::Newer { .. }) = swapped {
+        // There is no use for it any more.
+        discard(&copied);
+        remove_file(&prefix.swap(arrival))?;
+    }
+    is_this(swapped?, catalog, &copied)
+}
+
+/// What was swapped in, or was in place already, is not a dataset of the same id and another epoch.
+fn is_this(published: Option<Epoch>, catalog: &Catalog, copied: &Path) -> Result<()> {
+    match published {
+        Some(epoch) if epoch == catalog.epoch => Ok(()),
+        _ => Err(PfsError::io(copied, "open")(io::ErrorKind::NotFound.into())),
+    }
 }
 
 /// All files are in `copied`: checks that, and adds the records.
@@ -79,117 +106,208 @@ pub(super) fn finish_copy(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> 
 }
 
 /// The link that stands until the index entry is written.
-fn announce(prefix: &Prefix, catalog: &Catalog) -> Result<()> {
-    let swap = prefix.swap(catalog.id);
+fn announce(prefix: &Prefix, arrival: Arrival, name: &[u8]) -> Result<()> {
+    let swap = prefix.swap(arrival);
     if !exists(&swap)? {
-        let name = Path::new(std::ffi::OsStr::from_bytes(&catalog.name));
+        let name = Path::new(std::ffi::OsStr::from_bytes(name));
         std::os::unix::fs::symlink(name, &swap).map_err(PfsError::io(&swap, "symlink"))?;
         sync_directory(&prefix.state(""))?;
     }
     Ok(())
 }
 
-/// Publishes the dataset that is whole, with its records, in `from`, a directory of `.scr`. A flush of it that nobody
-/// finishes goes.
+/// Publishes the dataset that is whole, with its records, in `from`, a directory of `.scr`. Flushes
+/// of it that nobody finishes go.
 pub(super) fn swap_in(prefix: &Prefix, lock: &Lock, catalog: &Catalog, from: &Path) -> Result<()> {
     if !exists(from)? {
         return Err(PfsError::io(from, "open")(io::ErrorKind::NotFound.into()));
     }
     prefix.newest()?;
-    settle_swap(prefix, lock, catalog.id)?;
-    let copied = prefix.flush(catalog.id);
-    remove_tree(&copied)?;
-    announce(prefix, catalog)?;
+    settle_swaps(prefix, lock, catalog.id)?;
+    // Not of this epoch: its coordinators may be about to flush another dataset of this id.
+    let arrival = Arrival { epoch: Some(catalog.epoch), id: catalog.id };
+    remove_tree(&prefix.flush(arrival))?;
+    for left in of_id(prefix, "flush.", catalog.id)? {
+        if left.epoch < Some(prefix.epoch) {
+            discard(&prefix.flush(left));
+        }
+    }
+    announce(prefix, arrival, &catalog.name)?;
     prefix.step("scavenge.swap")?;
-    rename(from, &copied)?;
+    rename(from, &prefix.flush(arrival))?;
     sync_parent(from)?;
     sync_directory(&prefix.state(""))?;
-    finish_swap(prefix, lock, catalog.id)
+    is_this(finish_swap(prefix, lock, arrival)?, catalog, from)
 }
 
-/// Finishes or undoes the swap of dataset `id`, if a crash has left it half done.
+fn of_id(prefix: &Prefix, word: &str, id: DatasetId) -> Result<Vec<Arrival>> {
+    let mut found = prefix.arrivals(word)?;
+    found.retain(|arrival| arrival.id == id);
+    Ok(found)
+}
+
+/// Finishes or undoes the swaps of datasets `id`, where a crash has left one half done.
 pub(super) fn settle(prefix: &Prefix, id: DatasetId) -> Result<()> {
-    if !exists(&prefix.swap(id))? {
+    if of_id(prefix, "swap.", id)?.is_empty() {
         return Ok(());
     }
     let lock = Lock::take(prefix)?;
-    settle_swap(prefix, &lock, id)
+    settle_swaps(prefix, &lock, id)
 }
 
-fn settle_swap(prefix: &Prefix, lock: &Lock, id: DatasetId) -> Result<()> {
-    if !exists(&prefix.swap(id))? {
+fn settle_swaps(prefix: &Prefix, lock: &Lock, id: DatasetId) -> Result<()> {
+    of_id(prefix, "swap.", id)?.into_iter().try_for_each(|arrival| settle_swap(prefix, lock, arrival))
+}
+
+fn settle_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<()> {
+    if !exists(&prefix.swap(arrival))? {
         return Ok(());
     }
-    match finish_swap(prefix, lock, id) {
-        Err(error @ (PfsError::Dataset { .. } | PfsError::Content { .. } | PfsError::Unusable { .. })) => {
-            tracing::warn!(dataset = id.0, %error, "a half-done swap cannot be finished");
-            remove_file(&prefix.swap(id))
+    match finish_swap(prefix, lock, arrival).map(drop) {
+        Err(
+            error @ (PfsError::Dataset { .. }
+            | PfsError::Content { .. }
+            | PfsError::Unusable { .. }
+            | PfsError::Newer { .. }),
+        ) => {
+            tracing::warn!(dataset = arrival.id.0, %error, "a half-done swap cannot be finished");
+            remove_file(&prefix.swap(arrival))
         }
         other => other,
     }
 }
 
-/// Finishes or undoes the swaps that a crash left half done, and removes copies that were never finished.
+/// Finishes or undoes the swaps that a crash left half done, and removes copies that were never
+/// finished: those of this epoch and of all before it.
 pub(super) fn recover(prefix: &Prefix) -> Result<()> {
-    // A dataset that is swapped in has its link before its copy: a copy of which there was no link afterwards is none.
-    let [flushes, olds, swaps] = ["flush.", "old.", "swap."].map(|word| prefix.numbered(word));
+    // A dataset that is swapped in has its link before its copy: a copy of which there was no link
+    // afterwards is none.
+    let [flushes, olds, swaps] = ["flush.", "old.", "swap."].map(|word| prefix.arrivals(word));
     let (flushes, olds, swaps) = (flushes?, olds?, swaps?);
     if swaps.is_empty() && flushes.is_empty() && olds.is_empty() {
         return Ok(());
     }
     let lock = Lock::take(prefix)?;
-    for id in swaps.into_iter().map(DatasetId) {
-        settle_swap(prefix, &lock, id)?;
+    for arrival in swaps {
+        settle_swap(prefix, &lock, arrival)?;
     }
-    for id in flushes.into_iter().map(DatasetId) {
-        remove_tree(&prefix.flush(id))?;
+    for arrival in flushes {
+        discard(&prefix.flush(arrival));
     }
-    for id in olds.into_iter().map(DatasetId) {
-        remove_tree(&prefix.old(id))?;
+    for arrival in olds {
+        discard(&prefix.old(arrival));
     }
     Ok(())
 }
 
-/// Does what is left of the swap that `swap.<id>` announces.
-fn finish_swap(prefix: &Prefix, lock: &Lock, id: DatasetId) -> Result<()> {
-    let swap = prefix.swap(id);
-    let target = fs::read_link(&swap).map_err(PfsError::io(&swap, "readlink"))?;
-    let name = target.as_os_str().as_bytes();
-    if !is_name(name) {
-        return Err(PfsError::content(&swap, "names no dataset"));
+/// Removes what is of no use any more. What others still write to, or have open, stays for the next
+/// start.
+fn discard(directory: &Path) {
+    if let Err(error) = remove_tree(directory) {
+        tracing::warn!(%error, "what is of no use any more stays for now");
     }
-    let (copied, place, old) = (prefix.flush(id), prefix.dataset(name), prefix.old(id));
-    if exists(&copied)? && summary_of(&copied)?.is_some() {
-        if exists(&place)? {
-            if !is_dataset(&place)? {
-                remove_file(&swap)?;
-                let reason = "something that is no dataset has this name in the prefix".to_owned();
-                return Err(PfsError::Dataset { id, name: name.to_vec(), reason });
-            }
-            prefix.step("flush.swap")?;
-            remove_tree(&old)?;
-            rename(&place, &old)?;
-        }
-        prefix.step("flush.swapping")?;
-        rename(&copied, &place)?;
-        sync_directory(prefix.root())?;
-        sync_directory(&prefix.state(""))?;
-    }
-    prefix.step("flush.swapped")?;
-    match summary_of(&place)? {
-        Some((found, epoch, summary)) if found == id => {
-            index::add(prefix, lock, id, epoch, summary.dataset.unwrap_or_default())?;
-        }
-        _ if exists(&old)? && !exists(&place)? => rename(&old, &place)?,
-        _ => {}
-    }
-    prefix.step("flush.cleanup")?;
-    remove_tree(&old)?;
-    remove_file(&swap)?;
-    sync_directory(&prefix.state(""))
 }
 
-/// Whether a directory is a complete dataset, or was one before its summary was damaged: such a one may be replaced too.
+/// Does what is left of the swap that `swap.<arrival>` announces. The epoch that sealed the dataset
+/// of this id that is published then; `None`: there is none.
+fn finish_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<Option<Epoch>> {
+    let swap = Swap::announced(prefix, lock, arrival)?;
+    if exists(&swap.copied)?
+        && let Some((_, epoch, _)) = summary_of(&swap.copied)?
+    {
+        swap.exchange(epoch)?;
+    }
+    prefix.step("flush.swapped")?;
+    let published = match summary_of(&swap.place)? {
+        Some((found, epoch, summary)) if found == arrival.id => {
+            index::add(prefix, lock, found, epoch, summary.dataset.unwrap_or_default())?;
+            Some(epoch)
+        }
+        _ => {
+            swap.put_back()?;
+            None
+        }
+    };
+    prefix.step("flush.cleanup")?;
+    // It is published, whatever becomes of the former one: its files may still be open somewhere.
+    discard(&swap.old);
+    remove_file(&swap.link)?;
+    sync_directory(&prefix.state(""))?;
+    Ok(published)
+}
+
+/// The paths of one swap.
+struct Swap<'a> {
+    prefix: &'a Prefix,
+    lock: &'a Lock,
+    id: DatasetId,
+    name: Vec<u8>,
+    link: PathBuf,
+    copied: PathBuf,
+    place: PathBuf,
+    old: PathBuf,
+}
+
+impl<'a> Swap<'a> {
+    fn announced(prefix: &'a Prefix, lock: &'a Lock, arrival: Arrival) -> Result<Self> {
+        let link = prefix.swap(arrival);
+        let target = fs::read_link(&link).map_err(PfsError::io(&link, "readlink"))?;
+        let name = target.as_os_str().as_bytes().to_vec();
+        if !is_name(&name) {
+            return Err(PfsError::content(&link, "names no dataset"));
+        }
+        let (copied, place, old) = (prefix.flush(arrival), prefix.dataset(&name), prefix.old(arrival));
+        Ok(Self { prefix, lock, id: arrival.id, name, link, copied, place, old })
+    }
+
+    /// Puts the copy, sealed by `epoch`, in place of what has its name.
+    fn exchange(&self, epoch: Epoch) -> Result<()> {
+        let prefix = self.prefix;
+        if exists(&self.place)? {
+            self.make_way(epoch)?;
+        }
+        prefix.step("flush.swapping")?;
+        if let Err(error) = self.may_replace(&self.old, epoch) {
+            self.put_back()?;
+            return Err(error);
+        }
+        rename(&self.copied, &self.place)?;
+        sync_directory(prefix.root())?;
+        sync_directory(&prefix.state(""))
+    }
+
+    fn make_way(&self, epoch: Epoch) -> Result<()> {
+        if !is_dataset(&self.place)? {
+            remove_file(&self.link)?;
+            let reason = "something that is no dataset has this name in the prefix".to_owned();
+            return Err(PfsError::Dataset { id: self.id, name: self.name.clone(), reason });
+        }
+        self.prefix.step("flush.swap")?;
+        remove_tree(&self.old)?;
+        self.may_replace(&self.place, epoch)?;
+        rename(&self.place, &self.old)
+    }
+
+    /// Fails unless the lock is still ours, and a dataset of `epoch` may take the place of the one
+    /// that is in `former`, or was until now, and of what the index has under this name.
+    fn may_replace(&self, former: &Path, epoch: Epoch) -> Result<()> {
+        self.prefix.newest()?;
+        self.lock.is_held()?;
+        let there = summary_of(former)?.map(|(id, epoch, _)| (epoch, id));
+        match index::newer(self.prefix, &self.name, (epoch, self.id), there)? {
+            Some(newer) => Err(PfsError::Newer { id: self.id, name: self.name.clone(), epoch, newer }),
+            None => Ok(()),
+        }
+    }
+
+    /// The former dataset gets its name back, unless something has it.
+    fn put_back(&self) -> Result<()> {
+        if exists(&self.old)? && !exists(&self.place)? { rename(&self.old, &self.place) } else { Ok(()) }
+    }
+}
+
+/// Whether a directory is a complete dataset, or was one before its summary was damaged: such a one
+/// may be replaced too.
 fn is_dataset(directory: &Path) -> Result<bool> {
     match read_summary(directory) {
         Err(PfsError::Record { .. }) => Ok(true),
@@ -198,7 +316,8 @@ fn is_dataset(directory: &Path) -> Result<bool> {
     }
 }
 
-/// Which dataset a directory is; `None` when it is none, or not a complete one, or its summary is damaged.
+/// Which dataset a directory is; `None` when it is none, or not a complete one, or its summary is
+/// damaged.
 fn summary_of(directory: &Path) -> Result<Option<(DatasetId, Epoch, Summary)>> {
     let summary = match read_summary(directory) {
         Err(error @ PfsError::Record { .. }) => {
@@ -252,7 +371,8 @@ fn write_records(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> Result<()
     replace(&directory.join("summary.scr"), &published.summary)
 }
 
-/// Modes and times of directories, deepest first, now that nothing is written into them any more; and their names.
+/// Modes and times of directories, deepest first, now that nothing is written into them any more;
+/// and their names.
 fn put_on_storage(copied: &Path, catalog: &Catalog) -> Result<()> {
     let top = open(copied)?;
     let mut directories: Vec<&Entry> =

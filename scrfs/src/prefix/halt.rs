@@ -12,12 +12,13 @@ use super::directory::{PfsError, Prefix, Result};
 /// A file of messages that is longer becomes `messages.1`.
 const MESSAGES_MAX: u64 = 16 << 20;
 
-/// Reads the halt file, and counts `sealed` checkpoints in it where it counts them. SCR's tools change it in place under
-/// a lock, and so does this.
+/// Reads the halt file, and counts `sealed` checkpoints in it where it counts them. SCR's tools
+/// change it in place under a lock, and so does this.
 pub(super) fn count(prefix: &Prefix, sealed: u32) -> Result<Halt> {
     let path = crate::halt::path(prefix.root());
     let access = if sealed > 0 { Access::Write } else { Access::Read };
-    // The lock is not waited for: a tool that was stopped with it must not hold up what else is to be done on the PFS.
+    // The lock is not waited for: a tool that was stopped with it must not hold up what else is to
+    // be done on the PFS.
     let Some(mut file) = HaltFile::open(&path, access, Duration::ZERO)? else { return Ok(Halt::default()) };
     if let Some(left) = file.halt.checkpoints_left.filter(|left| sealed > 0 && *left > 0) {
         file.halt.checkpoints_left = Some(left.saturating_sub(i64::from(sealed)).max(0));

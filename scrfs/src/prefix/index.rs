@@ -38,6 +38,7 @@ pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
             epoch: Epoch(view.epoch.unwrap_or(0)),
             name: name.to_vec(),
             directory: directory.as_os_str().as_bytes().to_vec(),
+            created_us: view.dataset.and_then(|dataset| dataset.created_us),
             usable,
             current: current.as_ref() == Some(name),
         });
@@ -51,8 +52,8 @@ pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
     Ok(stored)
 }
 
-/// Adds a dataset that is in place; other entries of its name go with the files that they were about. This is the commit
-/// point of a flush.
+/// Adds a dataset that is in place; other entries of its name go with the files that they were
+/// about. This is the commit point of a flush.
 pub(super) fn add(
     prefix: &Prefix,
     lock: &Lock,
@@ -64,6 +65,9 @@ pub(super) fn add(
     let Some(name) = about.name.clone() else {
         return Err(PfsError::content(&prefix.state("index.scr"), format!("dataset {id} has no name")));
     };
+    if let Some(newer) = newer_in(&index, name.as_bytes(), (epoch, id), None) {
+        return Err(PfsError::Newer { id, name: name.as_bytes().to_vec(), epoch, newer });
+    }
     let replaced: Vec<_> =
         index.entries().filter(|v| v.name == Some(&name) && v.id != id).map(|v| v.id).collect();
     for other in replaced {
@@ -91,12 +95,38 @@ pub(super) fn add(
     place_link(prefix)
 }
 
+/// The epoch of a dataset of this name that is newer than one of age `than`: of one in the index,
+/// or of `there`, which has the name in the prefix. Those that are marked FAILED may be replaced.
+pub(super) fn newer(
+    prefix: &Prefix,
+    name: &[u8],
+    than: (Epoch, DatasetId),
+    there: Option<(Epoch, DatasetId)>,
+) -> Result<Option<Epoch>> {
+    Ok(newer_in(&read(prefix)?, name, than, there))
+}
+
+fn newer_in(
+    index: &Index,
+    name: &[u8],
+    than: (Epoch, DatasetId),
+    there: Option<(Epoch, DatasetId)>,
+) -> Option<Epoch> {
+    let of_name = || index.entries().filter(|view| view.name.is_some_and(|it| it.as_bytes() == name));
+    let has_failed = |found| of_name().any(|view| age(&view) == found && !view.failed.is_empty());
+    let listed = of_name().filter(|view| view.complete && view.failed.is_empty()).map(|view| age(&view));
+    let all = listed.chain(there.filter(|found| !has_failed(*found)));
+    all.filter(|of| *of > than).map(|(epoch, _)| epoch).max()
+}
+
 /// Notes that a fetch of this dataset found bad bytes or records.
 pub(super) fn mark_failed(prefix: &Prefix, lock: &Lock, stored: &StoredDataset) -> Result<()> {
     let mut index = read(prefix)?;
     let path = prefix.state("index.scr");
     let name = Text::new(stored.name.clone()).map_err(|e| PfsError::content(&path, e.to_string()))?;
-    let Some(entry) = index.entry_mut(&name, stored.id) else {
+    // One that has taken its place meanwhile is another.
+    let entry = index.entry_mut(&name, stored.id).filter(|entry| entry.epoch.unwrap_or(0) == stored.epoch.0);
+    let Some(entry) = entry else {
         return Err(PfsError::content(&path, format!("no entry of dataset {}", stored.id)));
     };
     entry.failed = now();
@@ -107,7 +137,14 @@ fn age(view: &IndexView<'_>) -> (Epoch, DatasetId) {
     (Epoch(view.epoch.unwrap_or(0)), view.id)
 }
 
-/// The index; one that is damaged or missing is made anew from the summaries, and replaced by the next write.
+/// The highest epoch of a dataset in the prefix, by the index or, without one, by the datasets' own
+/// summaries.
+pub(super) fn highest_epoch(prefix: &Prefix) -> Result<Epoch> {
+    Ok(Epoch(read(prefix)?.entries().filter_map(|view| view.epoch).max().unwrap_or(0)))
+}
+
+/// The index; one that is damaged or missing is made anew from the summaries, and replaced by the
+/// next write.
 fn read(prefix: &Prefix) -> Result<Index> {
     match read_record(&prefix.state("index.scr")) {
         Err(error @ PfsError::Record { .. }) => {
@@ -168,8 +205,8 @@ fn write(prefix: &Prefix, lock: &Lock, index: &Index) -> Result<()> {
     replace(&prefix.state("index.scr"), &index.encode())
 }
 
-/// The dataset that a restart presents: what the link says where a person changed the link, else CURRENT, which
-/// `scr_index --current` sets and leaves the link.
+/// The dataset that a restart presents: what the link says where a person changed the link, else
+/// CURRENT, which `scr_index --current` sets and leaves the link.
 fn current(prefix: &Prefix, index: &Index) -> Result<Option<Text>> {
     let linked = target(&prefix.root().join(CURRENT))?;
     // A flush that ended before it could place the new link leaves the former one.
@@ -201,7 +238,8 @@ fn make_link(prefix: &Prefix, index: &Index) -> Result<()> {
     std::os::unix::fs::symlink(name.as_path(), &link).map_err(PfsError::io(&link, "symlink"))
 }
 
-/// Puts the new link in the place of the former one. A person's own file or directory of that name stays.
+/// Puts the new link in the place of the former one. A person's own file or directory of that name
+/// stays.
 fn place_link(prefix: &Prefix) -> Result<()> {
     let (new, link) = (new_link(prefix), prefix.root().join(CURRENT));
     if fs::symlink_metadata(&link).is_ok_and(|found| !found.is_symlink()) {
@@ -218,7 +256,8 @@ fn now() -> Words {
     std::iter::once((text, ())).collect()
 }
 
-/// `YYYY-MM-DDTHH:MM:SS` of seconds since 1970 (days to civil date in the proleptic Gregorian calendar).
+/// `YYYY-MM-DDTHH:MM:SS` of seconds since 1970 (days to civil date in the proleptic Gregorian
+/// calendar).
 fn stamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years from 1 March 0000, so that the leap day is the last of its year.

@@ -9,8 +9,8 @@ use crate::record::{Index, Record};
 /// An index that is longer is not looked into.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
 
-/// Layouts of a prefix that SCR made and that this version cannot read. Nothing is written into such a prefix: SCR would
-/// no longer find its datasets.
+/// Layouts of a prefix that SCR made and that this version cannot read. Nothing is written into
+/// such a prefix: SCR would no longer find its datasets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ForeignLayout {
     /// `<prefix>/index.scr`.
@@ -68,8 +68,9 @@ fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Makes `<prefix>/.scr`, where records are kept, and gives its path. At most the last directory of the prefix is made
-/// with it: a mistyped one must not become a directory that nobody will look for.
+/// Makes `<prefix>/.scr`, where records are kept, and gives its path. At most the last directory of
+/// the prefix is made with it: a mistyped one must not become a directory that nobody will look
+/// for.
 ///
 /// # Errors
 /// Those of the system calls; the prefix's parent is missing; the prefix has a [`ForeignLayout`].

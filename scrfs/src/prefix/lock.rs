@@ -1,9 +1,10 @@
 //! The lock of the index: a file that names the epoch of its holder.
 //!
-//! A holder of a lower epoch is gone, or may change nothing any more: its lock is taken over. One of a higher epoch is
-//! respected. One of the same epoch is another worker's, where nodes publish what they have saved, or a dead
-//! coordinator's: it is waited for, and taken over once it has not changed for long. The holder looks for newer epochs,
-//! and whether the lock is still its own, right before it writes, so that a lock that was taken over does no harm.
+//! A holder of a lower epoch is gone, or may change nothing any more: its lock is taken over. One
+//! of a higher epoch is respected. One of the same epoch is another worker's, where nodes publish
+//! what they have saved, or a dead coordinator's: it is waited for, and taken over once it has not
+//! changed for long. The holder looks for newer epochs, and whether the lock is still its own,
+//! right before it writes, so that a lock that was taken over does no harm.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -52,7 +53,8 @@ impl Lock {
             if of > prefix.epoch {
                 break;
             }
-            // One that is not (yet) readable was left by a crash between create and write, or is of this very moment.
+            // One that is not (yet) readable was left by a crash between create and write, or is of
+            // this very moment.
             let may_live = (of == prefix.epoch || bytes.is_empty()) && bytes != content.as_bytes();
             if may_live {
                 if seen.0 != bytes {

@@ -1,6 +1,7 @@
-//! Pointer files in the prefix: `.scr/loose/<epoch>.<id>.<epoch>.<serial>/`, which names the dataset that they are presented
-//! with and the newest version that was considered. In it `files/` has them as programs made them, and `versions` has what
-//! a file system cannot keep, with sizes and CRCs. A set appears whole, by a rename; then former ones of its dataset go.
+//! Pointer files in the prefix: `.scr/loose/<epoch>.<id>.<epoch>.<serial>/`, which names the
+//! dataset that they are presented with and the newest version that was considered. In it `files/`
+//! has them as programs made them, and `versions` has what a file system cannot keep, with sizes
+//! and CRCs. A set appears whole, by a rename; then former ones of its dataset go.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -1,10 +1,11 @@
-//! The job's directory on the PFS, the prefix: its layout, and the work of the lead there, which is done with the job
-//! user's rights, in a worker thread of rank 0.
+//! The job's directory on the PFS, the prefix: its layout, and the work of the lead there, which is
+//! done with the job user's rights, in a worker thread of rank 0.
 //!
-//! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries them out. In reading
-//! order: `layout` (what all parts agree on), `worker`, `flush` (copy, swap, recovery), `index`, `lock`, `catalog` (the
-//! records), `halt`, `loose` (pointer files), `directory` (paths and small files). [`scavenge`] is what nodes do
-//! without coordinators. Beside the worker, `status` keeps the last status.
+//! Tasks and outcomes are values; the lead orders them, [`start`] makes the thread that carries
+//! them out. In reading order: `layout` (what all parts agree on), `worker`, `flush` (copy, swap,
+//! recovery), `index`, `lock`, `catalog` (the records), `halt`, `loose` (pointer files),
+//! `directory` (paths and small files). [`scavenge`] is what nodes do without coordinators. Beside
+//! the worker, `status` keeps the last status.
 
 mod catalog;
 mod directory;
@@ -20,6 +21,10 @@ pub mod status;
 mod tests;
 mod worker;
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::control::Reason;
 use crate::control::loose::{Age, LooseSet};
 use crate::dataset::Catalog;
 use crate::ids::{DatasetId, Epoch};
@@ -29,17 +34,29 @@ pub use self::directory::{PfsError, Prefix};
 pub use self::layout::{ForeignLayout, foreign_layout, make};
 pub use self::worker::start;
 
+/// The highest epoch that has sealed a dataset of the prefix at `root`; 0 where there is none, or
+/// none can be read.
+pub fn highest_epoch(root: &Path) -> Epoch {
+    let prefix = Prefix::new(root.as_os_str().as_bytes(), Epoch(0), "");
+    index::highest_epoch(&prefix).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the epochs of the prefix's datasets are not known");
+        Epoch(0)
+    })
+}
+
 /// What the lead wants done in the prefix.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PfsTask {
     /// Which datasets does the prefix have? Finishes or undoes half-done swaps first.
     Survey,
-    /// Make `<prefix>/.scr/flush.<id>/` with the dataset's directories and links; a leftover of a former try is removed
-    /// (so is a leftover `old.<id>` that is settled).
+    /// Make `<prefix>/.scr/flush.<epoch>.<id>/` with the dataset's directories and links; a
+    /// leftover of a former try is removed.
     BeginFlush(Box<Catalog>),
-    /// All members are copied: summary and rank2file, swap it in, index entry, current. The commit point of a flush.
+    /// All members are copied: summary and rank2file, swap it in, index entry, current. The commit
+    /// point of a flush.
     Publish(Box<Catalog>),
-    /// Read a dataset's names, sizes and CRCs as a catalog to fetch by; members as its rank2file has them.
+    /// Read a dataset's names, sizes and CRCs as a catalog to fetch by; members as its rank2file
+    /// has them.
     ReadCatalog(StoredDataset),
     /// Mark it FAILED in the index: a fetch found bad bytes or records.
     MarkFailed(StoredDataset),
@@ -72,10 +89,22 @@ pub struct StoredDataset {
     pub name: Vec<u8>,
     /// Absolute path.
     pub directory: Vec<u8>,
+    /// When it was sealed, microseconds since 1970, if the index says so.
+    pub created_us: Option<u64>,
     /// The index says complete and not failed, and something has its name.
     pub usable: bool,
     /// A person or scrfs marked it as the one to restart from.
     pub current: bool,
+}
+
+impl StoredDataset {
+    /// It is the dataset of this catalog. In a prefix that other jobs have used, another dataset
+    /// may have its id, epoch and name.
+    pub fn is(&self, catalog: &Catalog) -> bool {
+        (self.epoch, self.id) == (catalog.epoch, catalog.id)
+            && self.name == catalog.name
+            && self.created_us.is_none_or(|created| created == catalog.created_us)
+    }
 }
 
 /// What a task ended with.
@@ -111,7 +140,7 @@ pub struct PfsFailure {
     /// What it says of the dataset.
     pub cause: PfsCause,
     /// With the path.
-    pub reason: String,
+    pub reason: Reason,
 }
 
 /// What the failure of a task says of its dataset.

@@ -1,14 +1,14 @@
-//! The last status and the events of the lead's node, kept in the prefix for those who have no mount
-//! ([`crate::status::last`]). In a thread of its own: a PFS that hangs holds up nothing else.
+//! The last status and the events of the lead's node, kept in the prefix for those who have no
+//! mount ([`crate::status::last`]). In a thread of its own: a PFS that hangs holds up nothing else.
 //!
-//! The thread asks the daemon when the lead has told it something that changes a dataset, and every `PERIOD`. What
-//! changed in a dataset's life is written at once, figures at most once a period.
+//! The thread asks the daemon when the lead has told it something that changes a dataset, and every
+//! `PERIOD`. What changed in a dataset's life is written at once, figures at most once a period.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::control::Command;
+use crate::control::{Command, Reason};
 use crate::status::NodeStatus;
 use crate::status::last::{self, LastStatus};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -30,9 +30,9 @@ const EVENTS_MAX: u64 = 16 << 20;
 /// What the thread asks of the daemon.
 pub trait Source: Send + 'static {
     /// Its status.
-    fn status(&self) -> std::result::Result<NodeStatus, String>;
+    fn status(&self) -> std::result::Result<NodeStatus, Reason>;
     /// Its newest events, at most so many, oldest first.
-    fn events(&self, most: u32) -> std::result::Result<Vec<String>, String>;
+    fn events(&self, most: u32) -> std::result::Result<Vec<String>, Reason>;
 }
 
 enum Nudge {
@@ -86,8 +86,8 @@ impl Reporter {
         }
     }
 
-    /// The coordinators end as they were asked to: one last word. A thread that has not come to look at what it was told
-    /// before waits for the PFS, and is not waited for.
+    /// The coordinators end as they were asked to: one last word. A thread that has not come to
+    /// look at what it was told before waits for the PFS, and is not waited for.
     pub fn end(self) {
         if self.nudge.try_send(Nudge::End).is_ok() {
             let _ = self.ended.recv_timeout(END_LIMIT);
@@ -114,7 +114,7 @@ impl<S: Source> Desk<S> {
             if let Err(reason) = &kept
                 && !self.failing
             {
-                tracing::warn!(reason, "the last status cannot be kept in the prefix");
+                tracing::warn!(%reason, "the last status cannot be kept in the prefix");
             }
             self.failing = kept.is_err();
             if ends {
@@ -123,10 +123,10 @@ impl<S: Source> Desk<S> {
         }
     }
 
-    fn keep(&mut self, ended: bool) -> std::result::Result<(), String> {
+    fn keep(&mut self, ended: bool) -> std::result::Result<(), Reason> {
         let status = self.daemon.status()?;
         let events = self.daemon.events(EVENTS_ASKED)?;
-        self.write_status(status, ended).and_then(|()| self.append(&events)).map_err(|e| e.to_string())
+        self.write_status(status, ended).and_then(|()| self.append(&events)).map_err(Reason::from)
     }
 
     fn write_status(&mut self, status: NodeStatus, ended: bool) -> Result<()> {
@@ -149,7 +149,8 @@ impl<S: Source> Desk<S> {
         Ok(())
     }
 
-    /// Those that are newer than all in the file. A former lead's stay, and what it was told too is not told again.
+    /// Those that are newer than all in the file. A former lead's stay, and what it was told too is
+    /// not told again.
     fn append(&mut self, events: &[String]) -> Result<()> {
         let noted_us = self.noted_us.unwrap_or_else(|| {
             let newest = last::events(self.prefix.root(), 1).unwrap_or_default();
@@ -171,7 +172,8 @@ impl<S: Source> Desk<S> {
     }
 }
 
-/// Waits for what is worth a look, and lets more of it come. True: the end; `None`: without a last word.
+/// Waits for what is worth a look, and lets more of it come. True: the end; `None`: without a last
+/// word.
 fn next(nudges: &Receiver<Nudge>) -> Option<bool> {
     match nudges.recv_timeout(PERIOD) {
         Err(RecvTimeoutError::Disconnected) => return None,
@@ -231,10 +233,10 @@ mod tests {
     struct Fake(Arc<Mutex<Told>>);
 
     impl Source for Fake {
-        fn status(&self) -> std::result::Result<NodeStatus, String> {
+        fn status(&self) -> std::result::Result<NodeStatus, Reason> {
             Ok(self.0.lock().0.clone())
         }
-        fn events(&self, _: u32) -> std::result::Result<Vec<String>, String> {
+        fn events(&self, _: u32) -> std::result::Result<Vec<String>, Reason> {
             Ok(self.0.lock().1.clone())
         }
     }
@@ -298,7 +300,7 @@ mod tests {
         let told = Arc::new(Mutex::new((status("protected"), Vec::new())));
         crate::prefix::make(root.path()).unwrap();
         std::fs::write(root.path().join(".scr/epoch.4"), b"").unwrap();
-        assert!(desk(root.path(), &told).keep(false).unwrap_err().contains("epoch 4 has begun"));
+        assert!(desk(root.path(), &told).keep(false).unwrap_err().words().contains("epoch 4 has begun"));
         assert!(LastStatus::read(root.path()).is_err());
     }
 }

@@ -1,6 +1,8 @@
 //! Flush, crash at each step, recovery, reading back.
 
 mod damage;
+mod epochs;
+mod losses;
 mod scavenge;
 mod scr;
 
@@ -8,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme, Stamp};
 use crate::hash::Text;
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
@@ -43,7 +45,8 @@ fn entry(path: RelPath, kind: EntryKind, mode: u32) -> Entry {
     Entry { path, kind, mode, uid, gid, atime: time, mtime: time }
 }
 
-/// Three members, the second without files; names with blanks and bytes that are no text; a link; an empty directory.
+/// Three members, the second without files; names with blanks and bytes that are no text; a link;
+/// an empty directory.
 fn catalog(id: u64, name: &[u8]) -> Catalog {
     let file = |member: u32, at: RelPath| {
         let data = bytes(id, member);
@@ -79,7 +82,7 @@ fn catalog(id: u64, name: &[u8]) -> Catalog {
         user: "me".to_owned(),
         job_id: "j 1".to_owned(),
         layout: Layout {
-            scheme: Scheme::Single,
+            protection: Protection::by(Scheme::Single),
             members: (0..3).map(place).collect(),
             sets: (0..3).map(|m| vec![Member(m)]).collect(),
         },
@@ -217,7 +220,8 @@ fn damage(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Also after a crash in the swap, which otherwise would keep all datasets of the prefix from being seen.
+/// Also after a crash in the swap, which otherwise would keep all datasets of the prefix from being
+/// seen.
 #[test]
 fn a_former_dataset_with_a_damaged_summary_is_replaced() {
     for crashed in [false, true] {
@@ -253,7 +257,7 @@ fn a_damaged_copy_leaves_the_former_dataset() {
     before.steps_left.set(2);
     assert!(carry_out(&before, &PfsTask::Publish(Box::new(catalog(2, b"ck")))).is_err());
     assert!(!root.path().join("ck").exists());
-    damage(&before.flush(DatasetId(2)).join(".scr/summary.scr"));
+    damage(&before.flush(before.arrival(DatasetId(2))).join(".scr/summary.scr"));
     let after = prefix(root.path(), 6);
     let found = survey(&after);
     assert_eq!(found.iter().map(|d| (d.id.0, d.usable)).collect::<Vec<_>>(), [(1, true)]);
@@ -281,13 +285,14 @@ fn a_damaged_or_missing_index_is_made_anew() {
     assert_eq!(survey(&prefix).iter().map(|d| d.id.0).collect::<Vec<_>>(), [4, 3, 1]);
 }
 
-/// A full or read-only PFS: what a crash left cannot be removed, and the datasets are seen all the same.
+/// A full or read-only PFS: what a crash left cannot be removed, and the datasets are seen all the
+/// same.
 #[test]
 fn leftovers_that_must_stay_hide_nothing() {
     let root = tempfile::tempdir().unwrap();
     let prefix = prefix(root.path(), 5);
     flush(&prefix, &catalog(1, b"ck"));
-    fs::create_dir(prefix.flush(DatasetId(9))).unwrap();
+    fs::create_dir(prefix.flush(prefix.arrival(DatasetId(9)))).unwrap();
     // No lock can be made here.
     fs::create_dir(prefix.state("index.lock")).unwrap();
     let found = survey(&prefix);
@@ -301,7 +306,7 @@ fn a_copy_that_is_not_whole_is_not_published() {
     let prefix = prefix(root.path(), 5);
     let catalog = catalog(1, b"ck");
     begin_and_copy(&prefix, &catalog);
-    fs::write(prefix.flush(DatasetId(1)).join("sub/rank 0"), b"short").unwrap();
+    fs::write(prefix.flush(prefix.arrival(DatasetId(1))).join("sub/rank 0"), b"short").unwrap();
     let error = carry_out(&prefix, &PfsTask::Publish(Box::new(catalog))).unwrap_err().to_string();
     assert!(error.contains("rank 0") && error.contains("5 bytes"), "{error}");
     assert_eq!(survey(&prefix), []);
@@ -332,7 +337,7 @@ fn nor_is_a_persons_own_file() {
         let catalog = catalog(1, b"notes");
         begin_and_copy(&before, &catalog);
         if crashed {
-            std::os::unix::fs::symlink("notes", before.swap(DatasetId(1))).unwrap();
+            std::os::unix::fs::symlink("notes", before.swap(before.arrival(DatasetId(1)))).unwrap();
         } else {
             let told = carry_out(&before, &PfsTask::Publish(Box::new(catalog))).unwrap_err().to_string();
             assert!(told.contains("something that is no dataset has this name"), "{told}");
@@ -431,7 +436,8 @@ fn current_does_not_go_back_to_an_older_dataset() {
     assert!(survey(&prefix)[0].current);
 }
 
-/// The form of 2013: no keys of ours, several leaves in one file, redundancy files that are not fetched.
+/// The form of 2013: no keys of ours, several leaves in one file, redundancy files that are not
+/// fetched.
 #[test]
 fn what_scr_wrote_is_read() {
     let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The thread of rank 0 that works in the prefix, one task at a time. A PFS that hangs holds up this thread and
-//! no other; the lead waits for none of its outcomes without a limit.
+//! The thread of rank 0 that works in the prefix, one task at a time. A PFS that hangs holds up
+//! this thread and no other; the lead waits for none of its outcomes without a limit.
 
 use std::cell::Cell;
 use std::io;
@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 
-use super::directory::{PfsError, Prefix, Result, exists};
+use crate::control::Reason;
+
+use super::directory::{Arrival, PfsError, Prefix, Result, exists};
 use super::lock::Lock;
 use super::scavenge::{self, Progress};
 use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose};
@@ -15,7 +17,8 @@ use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, ind
 /// Between two signs of life of a task that takes long.
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its sender.
+/// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its
+/// sender.
 ///
 /// # Errors
 /// No thread can be had.
@@ -25,9 +28,9 @@ pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::
         crate::priority::threads::be_nice();
         for task in waiting {
             let outcome = carry_out(&prefix, &task, &done).unwrap_or_else(|error| {
-                tracing::warn!(%error, "a task on the PFS failed");
+                tracing::debug!(%error, "a task on the PFS failed");
                 let cause = cause(&prefix, &task, &error);
-                PfsOutcome::Failed(task, PfsFailure { cause, reason: error.to_string() })
+                PfsOutcome::Failed(task, PfsFailure { cause, reason: Reason::of(&error) })
             });
             done(outcome);
         }
@@ -36,11 +39,12 @@ pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::
     Ok(tasks)
 }
 
-/// Whether the dataset is to blame. Not while the prefix as a whole is away: then every file of it seems to be missing. Nor
-/// in a swap that could not be settled: then another dataset may be at its place for now.
+/// Whether the dataset is to blame. Not while the prefix as a whole is away: then every file of it
+/// seems to be missing. Nor in a swap that could not be settled: then another dataset may be at its
+/// place for now.
 pub(super) fn cause(prefix: &Prefix, task: &PfsTask, error: &PfsError) -> PfsCause {
     let there = || exists(&prefix.state("index.scr")).unwrap_or(false);
-    let settled = || prefix.numbered("swap.").is_ok_and(|swaps| swaps.is_empty());
+    let settled = || prefix.named("swap.", Arrival::parse).is_ok_and(|swaps| swaps.is_empty());
     if matches!(task, PfsTask::ReadCatalog(_)) && error.is_damage() && there() && settled() {
         PfsCause::Damaged
     } else {
@@ -55,7 +59,8 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask, busy: &dyn Fn(PfsOutcom
         PfsTask::Survey => {
             match flush::recover(prefix) {
                 Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
-                // What is left over on a PFS that is full or read-only must not hide the datasets that are there.
+                // What is left over on a PFS that is full or read-only must not hide the datasets
+                // that are there.
                 Err(error) => tracing::warn!(%error, "what a crash left in the prefix stays for now"),
                 Ok(()) => {}
             }

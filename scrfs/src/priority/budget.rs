@@ -1,9 +1,10 @@
 //! How much of a node's processors may go to what is preferred.
 //!
-//! The coordinator is the job's user's process, and the daemon works for that user: what makes them go first can be made
-//! up, and code of the user's own can be put into the coordinator. So what preferred threads take is counted, and over some
-//! time it is at most a part of the processors; the rest is everybody's. A seal that really encodes for minutes takes some
-//! threads' time, which a node with many processors has to spare.
+//! The coordinator is the job's user's process, and the daemon works for that user: what makes them
+//! go first can be made up, and code of the user's own can be put into the coordinator. So what
+//! preferred threads take is counted, and over some time it is at most a part of the processors;
+//! the rest is everybody's. A seal that really encodes for minutes takes some threads' time, which
+//! a node with many processors has to spare.
 
 use std::time::{Duration, Instant};
 
@@ -61,8 +62,9 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Who wants to be preferred all the time, with so many threads that never sleep, on a node of so many processors: what
-    /// it gets of an hour, in seconds of one processor, and how often it was told to step back.
+    /// Who wants to be preferred all the time, with so many threads that never sleep, on a node of
+    /// so many processors: what it gets of an hour, in seconds of one processor, and how often it
+    /// was told to step back.
     fn takes(processors: usize, threads: f64, seconds: u32) -> (f64, u32) {
         let zero = Instant::now();
         let mut budget = Budget::new(processors, zero);
@@ -80,8 +82,8 @@ mod tests {
 
     #[test]
     fn a_long_encode_is_preferred_to_its_end_and_a_thief_gets_its_part() {
-        // Processors, threads that never sleep, minutes; the most that they may get, of all processors; and whether what they
-        // ask for is theirs.
+        // Processors, threads that never sleep, minutes; the most that they may get, of all
+        // processors; and whether what they ask for is theirs.
         for (processors, threads, minutes, part, all) in [
             // An encode that takes the coordinator's thread and one more.
             (16, 2.0, 10, 1.0, true),

@@ -1,8 +1,9 @@
 //! How much the kernel is to prefer a job's own processes, by what waits for them.
 //!
-//! On a real node every core runs a rank of the program, and while one rank waits for a marker the others spin. Without
-//! preference each hand-over of ours stands behind their time slices. So for as long as somebody waits, this node's daemon
-//! and coordinator come first; else they are processes like any other, and background work is nice. [`due`] decides;
+//! On a real node every core runs a rank of the program, and while one rank waits for a marker the
+//! others spin. Without preference each hand-over of ours stands behind their time slices. So for
+//! as long as somebody waits, this node's daemon and coordinator come first; else they are
+//! processes like any other, with short time slices, and background work is nice. [`due`] decides;
 //! [`budget`] says how much they may take of the processors so; [`threads`] is the kernel's side.
 
 pub mod budget;
@@ -10,8 +11,8 @@ pub mod threads;
 
 use std::time::{Duration, Instant};
 
-/// No single wait is preferred for longer without a sign that something is done for it: an order of the lead, or progress
-/// of its encoding.
+/// No single wait is preferred for longer without a sign that something is done for it: an order of
+/// the lead, or progress of its encoding.
 pub const WAIT_MAX: Duration = Duration::from_mins(2);
 /// After the last order of the lead: more is likely, and both ways cost a few hundred system calls.
 pub const LINGER: Duration = Duration::from_millis(100);
@@ -39,7 +40,7 @@ impl Wait {
             Self::Directory => "a directory operation waits",
             Self::Open => "an open waits for a file of another node",
             Self::Seal => "a seal is under way",
-            Self::Order => "a program on another node waits",
+            Self::Order => "a program waits, here or on another node",
         }
     }
 
@@ -51,7 +52,8 @@ impl Wait {
     }
 }
 
-/// Whether processes are to be preferred at `now`, for what, and how long at most. `waits`: each with its beginning.
+/// Whether processes are to be preferred at `now`, for what, and how long at most. `waits`: each
+/// with its beginning.
 pub fn due(waits: impl IntoIterator<Item = (Wait, Instant)>, now: Instant) -> Option<(Wait, Instant)> {
     let counting = waits
         .into_iter()
@@ -90,7 +92,8 @@ mod tests {
             // One that is too old hides no other.
             (&[(Wait::Marker, 0.0), (Wait::Seal, 9.0)], limit + 1.0, Some((Wait::Seal, 9.0 + limit))),
             (&[(Wait::Open, 0.0), (Wait::Directory, 0.0)], limit + 1.0, None),
-            // A marker that waits for an encode of ten minutes, of which there was progress a moment ago.
+            // A marker that waits for an encode of ten minutes, of which there was progress a
+            // moment ago.
             (
                 &[(Wait::Marker, 0.0), (Wait::Seal, 599.8), (Wait::Order, 599.8)],
                 600.0,

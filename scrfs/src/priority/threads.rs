@@ -1,8 +1,9 @@
 //! Sets the scheduling of a process's threads, and sets it back.
 //!
-//! A thread that is nice does background work and is left as it is. The others get `SCHED_RR` at its lowest priority,
-//! which goes before every time slice whatever session or control group the program is in; where the kernel refuses that,
-//! nice -20 and the shortest time slice. Threads and processes that they start begin as usual (reset on fork).
+//! A thread that is nice does background work and is left as it is. The others get `SCHED_RR` at
+//! its lowest priority, which goes before every time slice whatever session or control group the
+//! program is in; where the kernel refuses that, nice -20 and the shortest time slice. Threads and
+//! processes that they start begin as usual (reset on fork).
 #![expect(unsafe_code, reason = "sched_setattr and sched_getattr have no safe wrapper")]
 
 use std::collections::BTreeMap;
@@ -11,9 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::control::peer::lives;
 
 /// The lowest: before the program, behind whatever an administrator has made real-time.
 const RR_PRIORITY: u32 = 1;
@@ -79,18 +81,26 @@ impl Attributes {
         self.policy == libc::SCHED_OTHER.unsigned_abs() && self.nice <= 0
     }
 
+    /// Raised by a daemon, also where code in the thread has changed since what it may change: how
+    /// nice it is, and which of the usual policies it has. The flag is root's to take away, no
+    /// child inherits it, and it stays with a thread that execve(2) makes the leader.
     fn is_ours(self) -> bool {
-        [Means::RoundRobin, Means::Nice].map(Self::of).iter().any(|ours| {
-            (self.policy, self.priority, self.nice) == (ours.policy, ours.priority, ours.nice)
-                && self.flags & RESET_ON_FORK != 0
-        })
+        let round_robin = self.policy == libc::SCHED_RR.unsigned_abs() && self.priority == RR_PRIORITY;
+        let usual = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(i32::unsigned_abs);
+        let nice = usual.contains(&self.policy) && self.nice < 0;
+        self.flags & RESET_ON_FORK != 0 && (round_robin || nice)
+    }
+
+    /// Of a thread that has been raised, and of which nobody knows how it was before.
+    fn plain() -> Self {
+        Self { size: SIZE, flags: RESET_ON_FORK, runtime: SHORT_SLICE, ..Self::default() }
     }
 }
 
 fn attributes(tid: i32) -> io::Result<Attributes> {
     let mut got = Attributes::default();
-    // SAFETY: `got` is a live `sched_attr` of SIZE bytes, to which the kernel writes at most as many; any bytes are valid
-    // in it.
+    // SAFETY: `got` is a live `sched_attr` of SIZE bytes, to which the kernel writes at most as
+    // many; any bytes are valid in it.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut got, SIZE, 0) };
     if result == 0 { Ok(got) } else { Err(io::Error::last_os_error()) }
 }
@@ -110,21 +120,26 @@ fn first_that_works(set: impl Fn(Means) -> io::Result<()>) -> io::Result<Means> 
 /// A process by its directory in /proc, which stays its own however numbers are used again.
 struct Process {
     directory: OwnedFd,
+    /// Its number, as long as it lives.
+    pid: i32,
 }
 
 impl Process {
-    fn open(path: &str) -> io::Result<Self> {
+    fn open(pid: i32) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { directory: rustix::fs::open(path, flags, Mode::empty())? })
+        Ok(Self { directory: rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?, pid })
     }
 
-    /// The process at the other end of a socket, of which `held` is the pidfd, if its program is a coordinator that
-    /// nobody else can have changed.
+    fn own() -> io::Result<Self> {
+        Self::open(rustix::process::getpid().as_raw_nonzero().get())
+    }
+
+    /// The process at the other end of a socket, of which `held` is the pidfd, if its program is a
+    /// coordinator that nobody else can have changed.
     fn coordinator(pid: i32, held: BorrowedFd<'_>) -> io::Result<Self> {
-        let process = Self::open(&format!("/proc/{pid}"))?;
+        let process = Self::open(pid)?;
         // It lives still, so the number was its when the directory was opened.
-        let mut end = [PollFd::new(&held, PollFlags::IN)];
-        if rustix::event::poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0 {
+        if !lives(held)? {
             return Err(Errno::SRCH.into());
         }
         let link = rustix::fs::readlinkat(&process.directory, "exe", Vec::new())?;
@@ -163,6 +178,15 @@ impl Process {
         text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
     }
 
+    /// Processor time that all its threads have had, also those that have ended; `None`: it has
+    /// ended itself, or the kernel does not tell.
+    fn ran_in_all(&self) -> Option<Duration> {
+        let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(self.pid)).ok()?;
+        let ran = nix::time::clock_gettime(clock).ok()?;
+        // It lives still, so the number was its.
+        self.has(self.pid).then(|| Duration::from(ran))
+    }
+
     fn has(&self, tid: i32) -> bool {
         rustix::fs::statat(&self.directory, format!("task/{tid}"), rustix::fs::AtFlags::empty()).is_ok()
     }
@@ -182,6 +206,8 @@ struct Raised {
 pub struct Threads {
     process: Process,
     raised: BTreeMap<i32, Raised>,
+    /// What the process had had in all at the last look.
+    in_all: Option<Duration>,
     most: usize,
     means: Option<Means>,
 }
@@ -189,7 +215,7 @@ pub struct Threads {
 impl Threads {
     /// Of this process.
     pub fn own() -> io::Result<Self> {
-        Ok(Self::of(Process::open("/proc/self")?, THREADS_MAX))
+        Ok(Self::of(Process::own()?, THREADS_MAX))
     }
 
     /// Of a coordinator that has connected: its pid and pidfd. Refused when it is not what it says.
@@ -198,11 +224,15 @@ impl Threads {
     }
 
     fn of(process: Process, most: usize) -> Self {
-        Self { process, raised: BTreeMap::new(), most, means: None }
+        Self { process, raised: BTreeMap::new(), in_all: None, most, means: None }
     }
 
-    /// Prefers all threads that are not background ones, also those that have come since the last time.
+    /// Prefers all threads that are not background ones, also those that have come since the last
+    /// time.
     pub fn raise(&mut self) -> io::Result<Means> {
+        if self.raised.is_empty() {
+            self.in_all = self.process.ran_in_all();
+        }
         let threads = self.process.threads()?;
         let mut means = self.means;
         for tid in threads {
@@ -224,8 +254,10 @@ impl Threads {
     }
 
     fn raise_thread(&mut self, tid: i32, known: Option<Means>) -> io::Result<Option<Means>> {
-        let former = attributes(tid)?;
-        if !former.is_usual() {
+        let mut former = attributes(tid)?;
+        if former.is_ours() {
+            former = Attributes::plain();
+        } else if !former.is_usual() {
             return Ok(None);
         }
         let means = match known {
@@ -243,8 +275,9 @@ impl Threads {
         }
     }
 
-    /// Processor time that raised threads have had since this was asked for last, and at most that: of one that has ended
-    /// meanwhile it is not known, so that all the time counts.
+    /// Processor time that raised threads have had since this was asked for last, and at most that:
+    /// of one that has ended meanwhile it is not known, so that all the time counts, but not more
+    /// than what the whole process has had.
     pub fn take_stock(&mut self, now: Instant) -> Duration {
         let mut used = Duration::ZERO;
         let process = &self.process;
@@ -257,13 +290,27 @@ impl Threads {
             (raised.ran, raised.at) = (ran, now);
             ran.is_some() || process.has(*tid)
         });
-        used
+        let in_all = process.ran_in_all();
+        match (std::mem::replace(&mut self.in_all, in_all), in_all) {
+            (Some(then), Some(now)) => used.min(now.saturating_sub(then)),
+            _ => used,
+        }
     }
 
-    /// Sets every thread back that is still there.
+    /// Sets every thread back that is raised: also one that has got another number by execve(2).
     pub fn give_back(&mut self) {
-        for (tid, Raised { former, .. }) in std::mem::take(&mut self.raised) {
-            // Not a thread that got the number of one that has ended: that one was never raised, or by an administrator.
+        let raised = std::mem::take(&mut self.raised);
+        let mut threads: BTreeMap<i32, Attributes> = self
+            .process
+            .threads()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|tid| (tid, Attributes::plain()))
+            .collect();
+        threads.extend(raised.into_iter().map(|(tid, raised)| (tid, raised.former)));
+        for (tid, former) in threads {
+            // Not a thread that got the number of one that has ended: that one was never raised, or
+            // by an administrator.
             let ours = attributes(tid).is_ok_and(Attributes::is_ours);
             if ours
                 && self.process.has(tid)
@@ -307,17 +354,41 @@ const NICE: i32 = 5;
 
 /// From now on this thread does background work.
 pub fn be_nice() {
-    if let Err(error) = rustix::process::nice(NICE) {
+    let nice = || {
+        rustix::process::nice(NICE)?;
+        // In slices as anybody's: many short ones cost more.
+        slice(0)
+    };
+    if let Err(error) = nice() {
         tracing::debug!(%error, "could not lower the priority");
     }
 }
 
+/// From now on this thread, and those that it starts while it is not raised, work in short time
+/// slices: no larger part of the processors, but as soon as something comes instead of at the end
+/// of the slice of a rank that spins. Since Linux 6.12; before that it changes nothing. Needs no
+/// right.
+pub fn be_prompt() {
+    if let Err(error) = slice(SHORT_SLICE) {
+        tracing::debug!(%error, "could not shorten the time slices");
+    }
+}
+
+/// So many nanoseconds for each of this thread's slices; 0: the kernel's usual.
+fn slice(runtime: u64) -> io::Result<()> {
+    let now = attributes(0)?;
+    if now.policy != libc::SCHED_OTHER.unsigned_abs() {
+        // An administrator's wish.
+        return Ok(());
+    }
+    set(0, Attributes { size: SIZE, runtime, ..now })
+}
+
 /// Gives back what a daemon gave this process: for a coordinator whose daemon is gone.
 pub fn step_back() -> io::Result<()> {
-    for tid in Process::open("/proc/self")?.threads()? {
+    for tid in Process::own()?.threads()? {
         if attributes(tid).is_ok_and(Attributes::is_ours) {
-            // The flag is root's to take away.
-            set(tid, Attributes { size: SIZE, flags: RESET_ON_FORK, ..Attributes::default() })?;
+            set(tid, Attributes::plain())?;
         }
     }
     Ok(())
@@ -330,99 +401,181 @@ mod tests {
 
     use super::*;
 
+    /// Runs `body` of this test in a process of its own: it sets the scheduling of all threads of
+    /// the process, or looks how its own is set, and daemons of other tests set all of them back.
+    fn alone(test: &str, body: impl FnOnce()) {
+        const IS_ALONE: &str = "SCRFS_TEST_IS_ALONE";
+        if std::env::var_os(IS_ALONE).is_some() {
+            return body();
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", &format!("priority::threads::tests::{test}")]).env(IS_ALONE, "1");
+        let ran = child.stdin(Stdio::null()).output().unwrap();
+        let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    }
+
     #[test]
     fn threads_are_raised_save_nice_ones_and_set_back() {
-        let (told, asked) = std::sync::mpsc::channel::<()>();
-        let mut tids = Vec::new();
-        let threads = [0, 5].map(|nice| {
-            let (tell, tid) = std::sync::mpsc::channel();
-            let (hold, end) = std::sync::mpsc::channel::<()>();
-            let thread = std::thread::spawn(move || {
-                // Whatever the process was started with; without root only nicer than that.
-                let set = rustix::process::setpriority_process(None, nice);
-                assert!(set.is_ok() || !rustix::process::geteuid().is_root(), "{set:?}");
-                tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-                let _ = end.recv();
+        alone("threads_are_raised_save_nice_ones_and_set_back", || {
+            let (told, asked) = std::sync::mpsc::channel::<()>();
+            let mut tids = Vec::new();
+            let threads = [0, 5].map(|nice| {
+                let (tell, tid) = std::sync::mpsc::channel();
+                let (hold, end) = std::sync::mpsc::channel::<()>();
+                let thread = std::thread::spawn(move || {
+                    // Whatever the process was started with; without root only nicer than that.
+                    let set = rustix::process::setpriority_process(None, nice);
+                    assert!(set.is_ok() || !rustix::process::geteuid().is_root(), "{set:?}");
+                    tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+                    let _ = end.recv();
+                });
+                tids.push(tid.recv().unwrap());
+                (thread, hold)
             });
-            tids.push(tid.recv().unwrap());
-            (thread, hold)
+            let before: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
+            let mut own = Threads::own().unwrap();
+            let raised = own.raise();
+            if rustix::process::geteuid().is_root() {
+                raised.unwrap();
+                let now = attributes(tids[0]).unwrap();
+                assert!(now.is_ours(), "{now:?}");
+            }
+            assert_eq!(attributes(tids[1]).unwrap(), before[1], "background stays nice");
+            own.give_back();
+            let after: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
+            assert_eq!(after, before);
+            drop((told, asked));
+            for (thread, hold) in threads {
+                drop(hold);
+                thread.join().unwrap();
+            }
         });
-        let before: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
-        let mut own = Threads::own().unwrap();
-        let raised = own.raise();
-        if rustix::process::geteuid().is_root() {
-            raised.unwrap();
-            let now = attributes(tids[0]).unwrap();
-            assert!(now.is_ours(), "{now:?}");
-        }
-        assert_eq!(attributes(tids[1]).unwrap(), before[1], "background stays nice");
-        own.give_back();
-        let after: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
-        assert_eq!(after, before);
-        drop((told, asked));
-        for (thread, hold) in threads {
-            drop(hold);
+    }
+
+    #[test]
+    fn prompt_threads_and_theirs_work_in_short_slices_and_background_does_not() {
+        alone("prompt_threads_and_theirs_work_in_short_slices_and_background_does_not", || {
+            let own = || attributes(0).unwrap();
+            let thread = std::thread::spawn(move || {
+                let usual = own();
+                be_prompt();
+                let child = std::thread::spawn(own).join().unwrap();
+                assert_eq!(child, own());
+                assert_eq!((child.policy, child.nice), (usual.policy, usual.nice));
+                // Before Linux 6.12 there is nothing to see.
+                assert!(usual.runtime == 0 || child.runtime == SHORT_SLICE, "{usual:?} {child:?}");
+                be_nice();
+                assert_eq!(own().nice, (usual.nice + NICE).min(19));
+                assert_eq!(own().runtime, usual.runtime);
+            });
             thread.join().unwrap();
-        }
+        });
     }
 
     #[test]
     fn where_there_is_no_real_time_nice_must_do() {
-        let refused = || io::Error::from_raw_os_error(libc::EPERM);
-        let grants = |granted: &[Means]| {
-            first_that_works(|means| granted.contains(&means).then_some(()).ok_or_else(refused))
-        };
-        assert_eq!(grants(&[Means::RoundRobin, Means::Nice]).unwrap(), Means::RoundRobin);
-        assert_eq!(grants(&[Means::Nice]).unwrap(), Means::Nice);
-        assert_eq!(grants(&[]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
-        // As the kernel does it: a thread of its own, since it stays nice without the right to be otherwise.
-        let thread = std::thread::spawn(|| {
-            // Whatever the process was started with.
-            rustix::process::setpriority_process(None, 0).unwrap();
-            let me = rustix::thread::gettid().as_raw_nonzero().get();
-            let mut own = Threads::own().unwrap();
-            let former = attributes(me).unwrap();
-            assert_eq!(own.raise_thread(me, Some(Means::Nice)).unwrap(), Some(Means::Nice));
-            let now = attributes(me).unwrap();
-            assert_eq!((now.policy, now.nice), (libc::SCHED_OTHER.unsigned_abs(), -20));
-            assert!(now.is_ours() && Means::Nice.word() == "nice -20");
-            own.give_back();
-            assert_eq!(attributes(me).unwrap(), former);
+        alone("where_there_is_no_real_time_nice_must_do", || {
+            let refused = || io::Error::from_raw_os_error(libc::EPERM);
+            let grants = |granted: &[Means]| {
+                first_that_works(|means| granted.contains(&means).then_some(()).ok_or_else(refused))
+            };
+            assert_eq!(grants(&[Means::RoundRobin, Means::Nice]).unwrap(), Means::RoundRobin);
+            assert_eq!(grants(&[Means::Nice]).unwrap(), Means::Nice);
+            assert_eq!(grants(&[]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            if !rustix::process::geteuid().is_root() {
+                return;
+            }
+            // As the kernel does it: a thread of its own, since it stays nice without the right to
+            // be otherwise.
+            let thread = std::thread::spawn(|| {
+                // Whatever the process was started with.
+                rustix::process::setpriority_process(None, 0).unwrap();
+                let me = rustix::thread::gettid().as_raw_nonzero().get();
+                let mut own = Threads::own().unwrap();
+                let former = attributes(me).unwrap();
+                assert_eq!(own.raise_thread(me, Some(Means::Nice)).unwrap(), Some(Means::Nice));
+                let now = attributes(me).unwrap();
+                assert_eq!((now.policy, now.nice), (libc::SCHED_OTHER.unsigned_abs(), -20));
+                assert!(now.is_ours() && Means::Nice.word() == "nice -20");
+                own.give_back();
+                assert_eq!(attributes(me).unwrap(), former);
+                // Whatever code of the user's makes of it in between, and whoever has lost count.
+                for forgotten in [false, true] {
+                    own.raise_thread(me, Some(Means::Nice)).unwrap();
+                    set(me, Attributes { policy: libc::SCHED_BATCH.unsigned_abs(), nice: -19, ..now })
+                        .unwrap();
+                    assert!(attributes(me).unwrap().is_ours());
+                    if forgotten {
+                        own.raised.clear();
+                        own.raise_thread(me, Some(Means::Nice)).unwrap();
+                        assert_eq!(own.raised[&me].former, Attributes::plain(), "what it was made up to be");
+                        own.raised.clear();
+                    }
+                    own.give_back();
+                    let left = attributes(me).unwrap();
+                    assert_eq!((left.policy, left.nice), (former.policy, former.nice.max(0)), "{left:?}");
+                    set(me, former).unwrap();
+                }
+            });
+            thread.join().unwrap();
         });
-        thread.join().unwrap();
     }
 
     #[test]
     fn what_raised_threads_take_is_counted_also_of_those_that_have_ended() {
-        let mut own = Threads::own().unwrap();
-        let me = rustix::thread::gettid().as_raw_nonzero().get();
-        let usual = attributes(me).unwrap();
-        let raise = |own: &mut Threads, tid: i32, at: Instant| {
-            // As if: whether this process may raise anything is no matter here.
-            own.raised.insert(tid, Raised { former: usual, ran: own.process.ran(tid), at });
-        };
-        raise(&mut own, me, Instant::now());
-        let until = own.process.ran(me).expect("this kernel tells") + Duration::from_millis(30);
-        let mut sum = 0_u64;
-        while own.process.ran(me).unwrap() < until {
-            sum = std::hint::black_box(sum.wrapping_add(1));
-        }
-        let used = own.take_stock(Instant::now());
-        assert!((Duration::from_millis(25)..Duration::from_secs(5)).contains(&used), "{used:?}");
-        assert!(own.take_stock(Instant::now()) < Duration::from_millis(25), "counted twice");
-        // One that has ended counts as if it had run all the time, once.
-        let ended = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get()).join().unwrap();
-        let begun = Instant::now();
-        while own.process.has(ended) {
-            std::thread::yield_now();
-        }
-        own.raised.clear();
-        raise(&mut own, ended, begun);
-        assert_eq!(own.take_stock(begun + Duration::from_secs(3)), Duration::from_secs(3));
-        assert_eq!(own.take_stock(begun + Duration::from_secs(9)), Duration::ZERO);
+        alone("what_raised_threads_take_is_counted_also_of_those_that_have_ended", || {
+            let mut own = Threads::own().unwrap();
+            let me = rustix::thread::gettid().as_raw_nonzero().get();
+            let usual = attributes(me).unwrap();
+            let raise = |own: &mut Threads, tid: i32, at: Instant| {
+                // As if: whether this process may raise anything is no matter here.
+                own.raised.insert(tid, Raised { former: usual, ran: own.process.ran(tid), at });
+            };
+            raise(&mut own, me, Instant::now());
+            let until = own.process.ran(me).expect("this kernel tells") + Duration::from_millis(30);
+            let mut sum = 0_u64;
+            while own.process.ran(me).unwrap() < until {
+                sum = std::hint::black_box(sum.wrapping_add(1));
+            }
+            let used = own.take_stock(Instant::now());
+            assert!((Duration::from_millis(25)..Duration::from_secs(5)).contains(&used), "{used:?}");
+            assert!(own.take_stock(Instant::now()) < Duration::from_millis(25), "counted twice");
+            // One that has ended counts as if it had run all the time, once, where the process's
+            // time is not known either.
+            let ended =
+                std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get()).join().unwrap();
+            let begun = Instant::now();
+            while own.process.has(ended) {
+                std::thread::yield_now();
+            }
+            own.raised.clear();
+            raise(&mut own, ended, begun);
+            own.in_all = None;
+            assert_eq!(own.take_stock(begun + Duration::from_secs(3)), Duration::from_secs(3));
+            assert_eq!(own.take_stock(begun + Duration::from_secs(9)), Duration::ZERO);
+        });
+    }
+
+    #[test]
+    fn threads_that_have_ended_took_no_more_than_their_process() {
+        // A process of its own: what other tests take here is not to be counted.
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let mut threads = Threads::of(Process::open(pid).unwrap(), THREADS_MAX);
+        let (former, begun) = (attributes(pid).unwrap(), Instant::now());
+        // As if; no thread has this number.
+        let ended = Raised { former, ran: Some(Duration::ZERO), at: begun };
+        threads.raised.insert(i32::MAX, ended);
+        threads.in_all = threads.process.ran_in_all();
+        assert!(threads.in_all.is_some());
+        let used = threads.take_stock(begun + Duration::from_mins(1));
+        assert!(used < Duration::from_secs(1), "it slept: {used:?}");
+        // Its number is nobody's any more, or another's.
+        threads.raised.insert(i32::MAX, ended);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(threads.take_stock(begun + Duration::from_mins(1)), Duration::from_mins(1));
     }
 
     #[test]

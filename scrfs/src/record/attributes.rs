@@ -1,5 +1,5 @@
-//! Mode, owner and times of a sealed name: seven keys of scrfs's own beside SCR's, in every record that lists names.
-//! Other readers ignore them.
+//! Mode, owner and times of a sealed name: seven keys of scrfs's own beside SCR's, in every record
+//! that lists names. Other readers ignore them.
 
 use super::field::{Field, Fields, Writer};
 use crate::dataset::{Entry, EntryKind, Stamp};

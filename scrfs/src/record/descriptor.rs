@@ -4,10 +4,11 @@ use super::field::record;
 use crate::dataset::Catalog;
 use crate::hash::{NulInText, Text};
 use crate::ids::DatasetId;
-use crate::redundancy::Scheme;
+use crate::redundancy::{FAILURES, Scheme};
 
 record! {
-    /// A dataset: `DSETDESC` in filemaps, `DSET` in summaries, indexes and XOR headers.
+    /// A dataset: `DSETDESC` in filemaps, `DSET` in summaries, indexes and headers of
+    /// redundancy files.
     DatasetDescriptor {
         /// Every member's files were there.
         complete: Option<bool> = ["COMPLETE"],
@@ -55,8 +56,11 @@ impl DatasetDescriptor {
 }
 
 record! {
-    /// How a dataset is protected, as one member sees it: `REDDESC` in filemaps, `CKPTDESC` in 2011.
+    /// How a dataset is protected, as one member sees it: `REDDESC` in filemaps, `CKPTDESC` in
+    /// 2011.
     RedundancyDescriptor {
+        /// Members of a set that may be lost, with RS (3.x).
+        failures: Option<u32> = ["SET_FAILURES"],
         /// Members per set that were asked for (2011).
         set_size: Option<u64> = ["SET_SIZE"],
         /// Hop distance (2011).
@@ -87,7 +91,8 @@ record! {
 impl RedundancyDescriptor {
     /// The scheme, where it is one of ours.
     pub fn scheme(&self) -> Option<Scheme> {
-        self.kind.as_ref().and_then(|word| Scheme::from_word(word))
+        let failures = self.failures.map_or(Some(FAILURES), |failures| u8::try_from(failures).ok())?;
+        self.kind.as_ref().and_then(|word| Scheme::from_word(word, failures))
     }
 }
 

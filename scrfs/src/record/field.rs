@@ -1,17 +1,19 @@
 //! How a record's fields are read from a tree and written to one, with the tree's order kept.
 //!
-//! A record is a table: field, type, key, and the other words that releases have had for the key. [`record!`] makes
-//! the struct and both directions from it. What a table does not know stays in the record's [`Shape`], and so does the
-//! order; but every known value is written from the typed field.
+//! A record is a table: field, type, key, and the other words that releases have had for the key.
+//! [`record!`] makes the struct and both directions from it. What a table does not know stays in
+//! the record's [`Shape`], and so does the order; but every known value is written from the typed
+//! field.
 
 use super::ordered::Ordered;
 use crate::hash::{FieldError, FieldProblem, Hash, Text};
 use crate::ids::{DatasetId, Member};
 
-/// Order and spelling of the keys as they were read, and the elements that are not ours: they are written back.
+/// Order and spelling of the keys as they were read, and the elements that are not ours: they are
+/// written back.
 ///
-/// A record that was not read has the default shape and is written in SCR's order (2013). Shapes are equal when their
-/// foreign elements are: order says nothing to a reader.
+/// A record that was not read has the default shape and is written in SCR's order (2013). Shapes
+/// are equal when their foreign elements are: order says nothing to a reader.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
     slots: Vec<Slot>,
@@ -109,7 +111,8 @@ impl<'a> Writer<'a> {
         self.fields.extend(words.first().map(|&field| (field, Some(below))));
     }
 
-    /// New fields first, in the table's order; then, in the order that was read, what is still there.
+    /// New fields first, in the table's order; then, in the order that was read, what is still
+    /// there.
     pub(super) fn finish(mut self) -> Hash {
         let mut tree = Hash::new();
         for (field, below) in &mut self.fields {
@@ -132,8 +135,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A field of a record, with the words of its key, the one that is written first. A field of several keys knows them
-/// itself, and has no words.
+/// A field of a record, with the words of its key, the one that is written first. A field of
+/// several keys knows them itself, and has no words.
 pub(super) trait Field: Sized {
     fn read(fields: &mut Fields<'_>, words: &[&'static str]) -> Result<Self, FieldError>;
     fn write(&self, writer: &mut Writer<'_>, words: &[&'static str]);
@@ -308,8 +311,8 @@ impl Word for Member {
     }
 }
 
-/// Makes a record of a table: struct, reading and writing. Fields are written in the table's order where the record
-/// was not read from a file.
+/// Makes a record of a table: struct, reading and writing. Fields are written in the table's order
+/// where the record was not read from a file.
 macro_rules! record {
     (
         $(#[$about:meta])*

@@ -16,8 +16,9 @@ record! {
 }
 
 record! {
-    /// `filemap_<k>.scrinfo`: what a node holds. The same facts twice, by dataset and by member; change them with
-    /// [`FilemapMember::set_entry`] and [`FilemapMember::remove_entry`], which keep both sides together.
+    /// `filemap_<k>.scrinfo`: what a node holds. The same facts twice, by dataset and by member;
+    /// change them with [`FilemapMember::set_entry`] and [`FilemapMember::remove_entry`], which
+    /// keep both sides together.
     FilemapMember {
         /// The members of each dataset that have an entry here.
         by_dataset: Ordered<DatasetId, DatasetMembers> = ["DSET", "CKPT"],
@@ -26,8 +27,8 @@ record! {
     }
 }
 
-/// `<rank>.scrfilemap` of a scavenged dataset: a filemap with one member and one dataset, file names relative to the
-/// dataset's directory.
+/// `<rank>.scrfilemap` of a scavenged dataset: a filemap with one member and one dataset, file
+/// names relative to the dataset's directory.
 pub type RankFilemap = FilemapMember;
 
 record! {
@@ -47,8 +48,9 @@ record! {
 }
 
 record! {
-    /// What one member has of one dataset. A member without files has an entry too; a left neighbour's entry may hold
-    /// nothing but its redundancy descriptor, which so survives the neighbour's loss.
+    /// What one member has of one dataset. A member without files has an entry too; a left
+    /// neighbour's entry may hold nothing but its redundancy descriptor, which so survives the
+    /// neighbour's loss.
     FilemapEntry {
         /// The files, redundancy file included. Their order is the order of the logical file.
         files: Ordered<Text, FileEntry> = ["FILE"],
@@ -100,7 +102,8 @@ impl FilemapMember {
         }
     }
 
-    /// Removes what `member` has of dataset `id`, and member and dataset where nothing is left of them.
+    /// Removes what `member` has of dataset `id`, and member and dataset where nothing is left of
+    /// them.
     pub fn remove_entry(&mut self, member: Member, id: DatasetId) -> Option<FilemapEntry> {
         let removed = self.by_member.get_mut(&member)?.datasets.remove(&id);
         if self.by_member.get(&member).is_some_and(|of| of.datasets.is_empty()) {

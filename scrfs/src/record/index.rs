@@ -10,7 +10,8 @@ use crate::ids::DatasetId;
 pub const INDEX_VERSION: u64 = 1;
 
 record! {
-    /// The datasets in a prefix, by name and by id. Change it with [`Index::set_entry`] and [`Index::remove_entry`].
+    /// The datasets in a prefix, by name and by id. Change it with [`Index::set_entry`] and
+    /// [`Index::remove_entry`].
     Index {
         /// The dataset that a restart presents.
         current: Option<Text> = ["CURRENT"],

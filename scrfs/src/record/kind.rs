@@ -2,7 +2,7 @@
 
 use super::{
     FilemapMaster, FilemapMember, FlushFile, Halt, Index, Meta, Nodes, Rank2File, RankFilemap, Record,
-    Summary, Transfer, XorHeader,
+    RedundancyFileName, RedundancyHeader, Summary, Transfer,
 };
 use crate::hash::{FieldError, Hash};
 
@@ -52,8 +52,8 @@ kinds! {
     FilemapMember(FilemapMember),
     /// `<rank>.scrfilemap`, later `fmap.<rank>.scr`.
     RankFilemap(RankFilemap),
-    /// `<m>_of_<n>_in_<g>.xor`, later `xor.<g>_<m>_of_<n>.scr`.
-    XorHeader(XorHeader),
+    /// `<m>_of_<n>_in_<g>.xor`, later `xor.<g>_<m>_of_<n>.scr`; with `.rs` our own.
+    RedundancyHeader(RedundancyHeader),
     /// `summary.scr`.
     Summary(Summary),
     /// `rank2file.scr` and its leaves.
@@ -70,8 +70,8 @@ kinds! {
     Transfer(Transfer),
 }
 
-/// Which record a file with this name (without directories) and this tree is; `None` where it is none of ours, such
-/// as the redundancy files of SCR 3.
+/// Which record a file with this name (without directories) and this tree is; `None` where it is
+/// none of ours, such as the redundancy files of SCR 3.
 pub fn detect(name: &[u8], tree: &Hash) -> Option<RecordKind> {
     let between = |first: &[u8], last: &[u8]| {
         name.len() > first.len() + last.len() && name.starts_with(first) && name.ends_with(last)
@@ -86,7 +86,12 @@ pub fn detect(name: &[u8], tree: &Hash) -> Option<RecordKind> {
         b"transfer.scr" | b"transfer.scrinfo" => RecordKind::Transfer,
         _ if between(b"filemap_", b".scrinfo") => RecordKind::FilemapMember,
         _ if between(b"", b".scrfilemap") || between(b"fmap.", b".scr") => RecordKind::RankFilemap,
-        _ if between(b"", b".xor") || between(b"xor.", b".scr") => RecordKind::XorHeader,
+        _ if between(b"", b".xor")
+            || between(b"xor.", b".scr")
+            || RedundancyFileName::parse(name).is_some() =>
+        {
+            RecordKind::RedundancyHeader
+        }
         _ if name.starts_with(b"rank2file") => RecordKind::Rank2File,
         // In 2011 every file has one beside it, under the program's own name.
         _ if between(b"", b".scr") && tree.has("FILE") && tree.has("TYPE") => RecordKind::Meta,

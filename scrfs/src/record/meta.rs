@@ -8,11 +8,13 @@ use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 
 record! {
-    /// A file's meta data: `META` in filemaps, `FILE/<j>` in XOR headers, and in 2011 a file `<file>.scr`.
+    /// A file's meta data: `META` in filemaps, `FILE/<j>` in headers of redundancy files, and in
+    /// 2011 a file `<file>.scr`.
     ///
-    /// `file` and `name` hold the path relative to the dataset's directory (in SCR's own files the base name).
-    /// `program_rank` and `attributes` are scrfs's own; other readers ignore them. A member's XOR header has metas
-    /// without `crc`: they are written before the CRCs are known.
+    /// `file` and `name` hold the path relative to the dataset's directory (in SCR's own files the
+    /// base name). `program_rank` and `attributes` are scrfs's own; other readers ignore them. A
+    /// redundancy file's header has metas without `crc`: they are written before the CRCs are
+    /// known.
     Meta {
         /// CRC32 of the bytes.
         crc: Option<Crc32> = ["CRC"],
@@ -44,7 +46,8 @@ record! {
 }
 
 impl Meta {
-    /// The file's path within the dataset's directory (`FILE`); an error if it is missing or leads out of it.
+    /// The file's path within the dataset's directory (`FILE`); an error if it is missing or leads
+    /// out of it.
     pub fn path_in_dataset(&self) -> Result<RelPath, FieldError> {
         let file = super::require(self.file.as_ref(), "FILE")?;
         RelPath::new(file.as_bytes()).map_err(|error| FieldError::at("FILE", error.into()))
@@ -60,8 +63,10 @@ pub enum FileKind {
     Full,
     /// A copy of another member's file.
     Partner,
-    /// Redundancy data.
+    /// Redundancy data of XOR.
     Xor,
+    /// Redundancy data of Reed-Solomon.
+    ReedSolomon,
     /// A word of another release.
     Other(Text),
 }
@@ -73,6 +78,7 @@ impl Word for FileKind {
             b"FULL" => Self::Full,
             b"PARTNER" => Self::Partner,
             b"XOR" => Self::Xor,
+            b"RS" => Self::ReedSolomon,
             _ => Self::Other(word.clone()),
         })
     }
@@ -83,6 +89,7 @@ impl Word for FileKind {
             Self::Full => "FULL".into(),
             Self::Partner => "PARTNER".into(),
             Self::Xor => "XOR".into(),
+            Self::ReedSolomon => "RS".into(),
             Self::Other(word) => word.clone(),
         }
     }

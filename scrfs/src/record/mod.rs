@@ -1,9 +1,10 @@
 //! SCR's records: typed views of hash trees.
 //!
-//! A record reads every spelling that releases since 2011 have had ([`Record::from_hash`]) and writes the form of 2013
-//! ([`Record::to_hash`]). What was read is written back in its own order and spelling, with the keys of others, so that
-//! reading and writing an unchanged file gives the same bytes. Fields are `Option` where a release may lack them;
-//! a reader that cannot do without one says so with [`require`].
+//! A record reads every spelling that releases since 2011 have had ([`Record::from_hash`]) and
+//! writes the form of 2013 ([`Record::to_hash`]). What was read is written back in its own order
+//! and spelling, with the keys of others, so that reading and writing an unchanged file gives the
+//! same bytes. Fields are `Option` where a release may lack them; a reader that cannot do without
+//! one says so with [`require`].
 //!
 //! | file | record | module |
 //! |---|---|---|
@@ -13,14 +14,14 @@
 //! | `filemap.scrinfo` | [`FilemapMaster`] | [`filemap`] |
 //! | `filemap_<k>.scrinfo` | [`FilemapMember`] | [`filemap`] |
 //! | `<rank>.scrfilemap` | [`RankFilemap`] | [`filemap`] |
-//! | `<m>_of_<n>_in_<g>.xor` | [`XorHeader`], then the payload; [`XorFileName`] | [`xor_header`] |
+//! | `<m>_of_<n>_in_<g>.xor` or `.rs` | [`RedundancyHeader`], then the payload; [`RedundancyFileName`] | [`redundancy_header`] |
 //! | `summary.scr` | [`Summary`] | [`summary`] |
 //! | `rank2file.scr`, `rank2file.0.<i>.scr` | [`Rank2FileNode`], [`Rank2FileLeaf`]; [`Rank2File`] reads either | [`rank2file`] |
 //! | `index.scr` | [`Index`] | [`index`] |
 //! | `flush.scr`, `halt.scr`, `nodes.scr`, `transfer.scrinfo` | [`FlushFile`], [`Halt`], [`Nodes`], [`Transfer`] | [`state`] |
 //!
-//! [`detect`] tells which a file is. Maps are [`Ordered`]: their order is the file's, and for a member's files it is the
-//! order of its logical file. To make a record:
+//! [`detect`] tells which a file is. Maps are [`Ordered`]: their order is the file's, and for a
+//! member's files it is the order of its logical file. To make a record:
 //!
 //! ```
 //! use scrfs::ids::{DatasetId, Member};
@@ -43,10 +44,10 @@ mod kind;
 pub mod meta;
 mod ordered;
 pub mod rank2file;
+pub mod redundancy_header;
 pub mod state;
 pub mod summary;
 mod value;
-pub mod xor_header;
 
 pub use attributes::Attributes;
 pub use descriptor::{DatasetDescriptor, FlushDescriptor, RedundancyDescriptor};
@@ -58,10 +59,10 @@ pub use kind::{AnyRecord, RecordKind, detect};
 pub use meta::{FileKind, Meta};
 pub use ordered::{Ordered, Words};
 pub use rank2file::{Rank2File, Rank2FileBody, Rank2FileLeaf, Rank2FileNode, RecordPlace};
+pub use redundancy_header::{MemberFiles, RedundancyFileName, RedundancyHeader, RedundancyKind, SetMembers};
 pub use state::{FlushEntry, FlushFile, Halt, Nodes, Transfer, TransferFile};
 pub use summary::{FileOnPfs, NameOnPfs, RankFiles, Summary};
 pub use value::{Crc32, Decimal};
-pub use xor_header::{MemberFiles, XorFileName, XorGroup, XorHeader};
 
 use crate::hash::{self, FieldError, FieldProblem, FormatError, Hash};
 
@@ -78,7 +79,8 @@ pub trait Record: Sized {
         Ok(Self::from_hash(&hash::decode_file(bytes)?)?)
     }
 
-    /// Reads the record that `bytes` begin with, and tells its size; a payload or another record may follow.
+    /// Reads the record that `bytes` begin with, and tells its size; a payload or another record
+    /// may follow.
     fn decode_first(bytes: &[u8]) -> Result<(Self, usize), RecordError> {
         let (tree, size) = hash::decode_record(bytes)?;
         Ok((Self::from_hash(&tree)?, size))

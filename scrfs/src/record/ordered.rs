@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
 
-/// A map with an order of its own: new entries go to the head, as SCR puts them, or to the end. All operations are
-/// logarithmic or better, so a filemap of 10,000 files is no burden.
+/// A map with an order of its own: new entries go to the head, as SCR puts them, or to the end. All
+/// operations are logarithmic or better, so a filemap of 10,000 files is no burden.
 #[derive(Clone)]
 pub struct Ordered<K, V> {
     /// Each key's place in the order.

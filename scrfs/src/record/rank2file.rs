@@ -1,5 +1,6 @@
-//! `rank2file.scr` and its leaves: which member has which files on the PFS. A tree, so that no one process must read
-//! or write all of it; a node names files that hold the records of the level below, several in one file.
+//! `rank2file.scr` and its leaves: which member has which files on the PFS. A tree, so that no one
+//! process must read or write all of it; a node names files that hold the records of the level
+//! below, several in one file.
 
 use super::field::{Value, record};
 use super::ordered::Ordered;

@@ -1,4 +1,5 @@
-//! The small state files: flush, halt, nodes, transfer. SCR's tools change them in place, under a lock.
+//! The small state files: flush, halt, nodes, transfer. SCR's tools change them in place, under a
+//! lock.
 
 use super::descriptor::DatasetDescriptor;
 use super::field::record;
@@ -31,7 +32,8 @@ record! {
         is_checkpoint: Option<u64> = ["CKPT"],
         /// 1 where it is a result to keep (1.2 and later).
         is_output: Option<u64> = ["OUTPUT"],
-        /// Where it is: [`LOCATION_CACHE`], [`LOCATION_PFS`], [`LOCATION_FLUSHING`] or a word of another release.
+        /// Where it is: [`LOCATION_CACHE`], [`LOCATION_PFS`], [`LOCATION_FLUSHING`] or a word of
+        /// another release.
         locations: Words = ["LOCATION"],
         /// Its name on the PFS (`NAME` in 1.2 and later).
         name: Option<Text> = ["DIR", "NAME"],
@@ -51,7 +53,8 @@ record! {
         exit_after: Option<i64> = ["ExitAfter"],
         /// Stop so many seconds before the allocation ends, or before `exit_before`.
         halt_seconds: Option<i64> = ["HaltSeconds"],
-        /// 1: for `exit_reason` the job stops at once, not at its next checkpoint. SCR's tools leave it as it is.
+        /// 1: for `exit_reason` the job stops at once, not at its next checkpoint. SCR's tools
+        /// leave it as it is.
         immediate: Option<u64> = ["Immediate"],
     }
 }

@@ -54,7 +54,8 @@ record! {
 }
 
 record! {
-    /// One file on the PFS. `program_rank` and `attributes` are scrfs's own; other readers ignore them.
+    /// One file on the PFS. `program_rank` and `attributes` are scrfs's own; other readers ignore
+    /// them.
     FileOnPfs {
         /// MPI rank of the process that made the file.
         program_rank: Option<u32> = ["PROGRAM_RANK"],

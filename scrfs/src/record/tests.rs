@@ -160,9 +160,9 @@ fn headers_that_lie_are_refused() {
     assert_eq!(gap.in_order().unwrap_err().to_string(), "FILE/1: is missing");
     let short: MemberFiles = same("  FILES\n    18446744073709551615\n");
     assert!(short.in_order().is_err());
-    let group = XorGroup::new(&[Member(4), Member(9)]);
+    let group = SetMembers::new(&[Member(4), Member(9)]);
     assert_eq!(group.in_order(), Ok(vec![Member(4), Member(9)]));
-    let lying = XorGroup { size: Some(3), ..group };
+    let lying = SetMembers { size: Some(3), ..group };
     assert!(lying.in_order().is_err());
     assert_eq!(require(lying.size.as_ref(), "GROUP/RANKS"), Ok(&3));
     assert_eq!(require::<u64>(None, "GROUP/RANKS").unwrap_err().to_string(), "GROUP/RANKS: is missing");
@@ -170,14 +170,17 @@ fn headers_that_lie_are_refused() {
 
 #[test]
 fn xor_file_names_of_both_forms() {
-    let name = XorFileName { position: 2, members: 4, group: 10 };
+    let name = RedundancyFileName { kind: RedundancyKind::Xor, position: 2, members: 4, group: 10 };
     assert_eq!(name.to_string(), "3_of_4_in_10.xor");
-    assert_eq!(XorFileName::parse(b"3_of_4_in_10.xor"), Some(name));
-    assert_eq!(XorFileName::parse(b"xor.10_3_of_4.scr"), Some(name));
+    assert_eq!(RedundancyFileName::parse(b"3_of_4_in_10.xor"), Some(name));
+    assert_eq!(RedundancyFileName::parse(b"xor.10_3_of_4.scr"), Some(name));
+    let rs = RedundancyFileName { kind: RedundancyKind::ReedSolomon, ..name };
+    assert_eq!(rs.to_string(), "3_of_4_in_10.rs");
+    assert_eq!(RedundancyFileName::parse(b"3_of_4_in_10.rs"), Some(rs));
     for bad in
         ["0_of_4_in_1.xor", "5_of_4_in_1.xor", "+1_of_4_in_1.xor", "1_of_4.xor", "_of__in_.xor", "xor.1.scr"]
     {
-        assert_eq!(XorFileName::parse(bad.as_bytes()), None, "{bad}");
+        assert_eq!(RedundancyFileName::parse(bad.as_bytes()), None, "{bad}");
     }
 }
 

@@ -3,7 +3,8 @@
 use super::field::Word;
 use crate::hash::{FieldProblem, Text};
 
-/// A CRC32 (zlib) of a file's bytes. Written `%#lx`: lower case, not padded, and 0, the CRC of no bytes, as `0`.
+/// A CRC32 (zlib) of a file's bytes. Written `%#lx`: lower case, not padded, and 0, the CRC of no
+/// bytes, as `0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Crc32(pub u32);
 

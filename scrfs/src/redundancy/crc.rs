@@ -1,7 +1,8 @@
 //! CRCs of files that are read out of order.
 //!
-//! Encoding reads a logical file block by block of each piece in turn, so a file that spans pieces is seen as several
-//! interleaved runs. Each run has its own CRC32; at the end the runs of a file are joined without reading it again.
+//! Encoding reads a logical file block by block of each piece in turn, so a file that spans pieces
+//! is seen as several interleaved runs. Each run has its own CRC32; at the end the runs of a file
+//! are joined without reading it again.
 
 use std::collections::HashMap;
 
@@ -50,7 +51,8 @@ impl SegmentCrcs {
         Self { sizes: sizes.into_iter().collect(), runs: HashMap::new() }
     }
 
-    /// Takes `bytes` of file `index` at `offset`. Bytes of one run come in order; runs may interleave.
+    /// Takes `bytes` of file `index` at `offset`. Bytes of one run come in order; runs may
+    /// interleave.
     pub fn add(&mut self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), CrcError> {
         let end = offset.saturating_add(bytes.len() as u64);
         if self.sizes.get(index).is_none_or(|&size| end > size) {

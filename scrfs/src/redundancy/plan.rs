@@ -1,42 +1,61 @@
 //! Who sends what to whom, and when.
 //!
-//! **Encoding** is a reduce-scatter in a ring of `n` members, done block by block so that a block stays in the cache.
-//! At step `s` (1 to `n - 1`) member `r` handles column `(r - s) mod n`: it XORs its own part of that column into what
-//! came from its left neighbour (nothing came at step 1) and sends the result to its right. What arrives at step `n` is
-//! column `r` with everyone's part but its own: its parity. Each data byte is read once, each parity byte written once,
-//! and each member sends `n - 1` chunks, about the size of its data.
+//! **Encoding** is a reduce-scatter in a ring of `n` members, done block by block so that a block
+//! stays in the cache. At step `s` (1 to `n`) member `r` handles column `(r - s) mod n`. As long as
+//! it has data there (steps 1 to `n - k`) it adds its own part to the `k` sums that came from its
+//! left neighbour (none came at step 1) and sends them to its right. Then come the members that
+//! hold the column's parities, from `k - 1` down to 0: each keeps the last sum, which is its
+//! parity, and sends the others on. Each data byte is read once, each parity byte written once, and
+//! each member sends `k (n - k) + k (k - 1) / 2` chunks: with XOR the size of its data, else more
+//! than `k` times that.
 //!
-//! **Rebuilding** lost member `t` is a chain over the survivors, for each column: each XORs its part into what came and
-//! passes it on; the last one's result goes to the node where `t` is rebuilt, and is `t`'s part of that column. Every
-//! survivor reads and sends `n` chunks, whatever `n` is.
+//! **Rebuilding** lost members is a chain over the survivors, for each column: each adds its part,
+//! times what [`super::code::Recipe`] says, to a sum for each lost member, and passes the sums on;
+//! the last one sends each to the node where that member is rebuilt, and it is that member's part
+//! of the column. Every survivor reads `n` chunks at most and sends `n` for each lost member,
+//! whatever `n` is.
 
 /// One step of one member's encoding of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodeStep {
     /// From 1 to the number of members.
     pub step: usize,
-    /// The column it is about. At the last step this is the member's own: what was received is its parity.
+    /// The column it is about.
     pub column: usize,
-    /// A block comes from the left neighbour.
-    pub receive: bool,
-    /// The member's own part of the column is XORed into it, and the result goes to the right neighbour.
-    pub send: bool,
+    /// Sums that come from the left neighbour: one for each parity that is not kept yet.
+    pub receive: usize,
+    /// Sums that go to the right neighbour. One fewer than came means that the last of those is
+    /// this member's parity; else its own part is added to all of them.
+    pub send: usize,
 }
 
-/// The steps of the member at position `member` in a ring of `members`, for each block.
-pub fn encode_steps(members: usize, member: usize) -> impl Iterator<Item = EncodeStep> + Clone {
-    debug_assert!(member < members);
+/// The steps of the member at position `member` in a ring of `members`, of which `parities` may be
+/// lost, for each block.
+pub fn encode_steps(
+    members: usize,
+    parities: usize,
+    member: usize,
+) -> impl Iterator<Item = EncodeStep> + Clone {
+    debug_assert!(member < members && parities < members);
     (1..=members).map(move |step| EncodeStep {
         step,
         column: (member + members - step) % members,
-        receive: step > 1,
-        send: step < members,
+        receive: if step == 1 { 0 } else { parities.min(members - step + 1) },
+        send: parities.min(members - step),
     })
 }
 
-/// The survivors in the order in which they pass blocks on when member `lost` is rebuilt: the first only sends, the
-/// last sends to the target. It begins right of the lost member, so that the ring's links are used in their direction.
-pub fn rebuild_chain(members: usize, lost: usize) -> impl Iterator<Item = usize> + Clone {
-    debug_assert!(lost < members);
-    (1..members).map(move |step| (lost + step) % members)
+impl EncodeStep {
+    /// The member has data in this column, and adds it.
+    pub fn adds(&self) -> bool {
+        self.step == 1 || self.receive == self.send
+    }
+}
+
+/// The survivors in the order in which they pass blocks on when the members in `lost` are rebuilt:
+/// the first only sends, the last sends to the targets. It begins right of the first lost member,
+/// so that the ring's links are used in their direction.
+pub fn rebuild_chain(members: usize, lost: &[usize]) -> impl Iterator<Item = usize> + Clone {
+    let first = lost.first().copied().unwrap_or(0);
+    (0..members).map(move |step| (first + step) % members).filter(|member| !lost.contains(member))
 }

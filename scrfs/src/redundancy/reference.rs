@@ -1,22 +1,23 @@
-//! Encoding and rebuilding in memory, by the same schedules that the coordinators carry out over the network. For
-//! tests, and for files that fit in memory.
+//! Encoding and rebuilding in memory, by the same schedules that the coordinators carry out over
+//! the network. For tests, and for files that fit in memory.
 
 use std::ops::Range;
 
-use super::kernel::xor_into;
+use super::code::Code;
+use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment, blocks};
+use super::kernel::add_multiple;
 use super::plan::{encode_steps, rebuild_chain};
 use super::right;
-use super::xor::{Geometry, GeometryError, LogicalFile, Part, Segment, blocks};
 
 /// A member's data: its files' bytes, in filemap order.
 pub type Files<'a> = Vec<&'a [u8]>;
 
-/// A surviving member: its files and the payload of its redundancy file.
+/// A surviving member.
 #[derive(Debug, Clone)]
 pub struct Survivor<'a> {
     /// Its data.
     pub files: Files<'a>,
-    /// Its parity.
+    /// The payload of its redundancy file.
     pub parity: &'a [u8],
 }
 
@@ -29,69 +30,94 @@ pub struct Rebuilt {
     pub parity: Vec<u8>,
 }
 
-/// Each member's parity, made in blocks of `block` bytes.
-pub fn encode(members: &[Files<'_>], block: u64) -> Result<Vec<Vec<u8>>, GeometryError> {
+/// The payload of each member's redundancy file, made in blocks of `block` bytes.
+pub fn encode(code: &Code, members: &[Files<'_>], block: u64) -> Result<Vec<Vec<u8>>, GeometryError> {
     let logical: Vec<LogicalFile> = members.iter().map(|files| logical(files)).collect::<Result<_, _>>()?;
     let lengths: Vec<u64> = logical.iter().map(LogicalFile::len).collect();
-    let geometry = Geometry::new(&lengths)?;
-    let n = members.len();
-    let mut parity = vec![Vec::new(); n];
+    let geometry = Geometry::new(&lengths, code.parities())?;
+    let (n, k) = (members.len(), code.parities());
+    let mut payloads = vec![vec![0; index(geometry.payload())]; n];
     for range in blocks(geometry.chunk(), block) {
-        let mut on_the_way: Vec<Vec<u8>> = vec![Vec::new(); n];
+        let mut on_the_way: Vec<Vec<Vec<u8>>> = vec![Vec::new(); n];
         for step in 1..=n {
             let mut arriving = vec![Vec::new(); n];
             for member in 0..n {
-                let Some(todo) = encode_steps(n, member).nth(step - 1) else { continue };
-                let mut bytes =
-                    if todo.receive { std::mem::take(&mut on_the_way[member]) } else { zeros(&range) };
-                if todo.send {
-                    let own = geometry.part(member, todo.column);
-                    xor_part(&mut bytes, own, &range, &logical[member], &members[member], &[]);
-                    arriving[right(n, member)] = bytes;
-                } else {
-                    parity[todo.column].append(&mut bytes);
+                let Some(todo) = encode_steps(n, k, member).nth(step - 1) else { continue };
+                let mut sums = std::mem::take(&mut on_the_way[member]);
+                assert_eq!(sums.len(), todo.receive, "what the left neighbour sent");
+                let part = geometry.part(member, todo.column);
+                let own = geometry.range(part, &range);
+                if todo.adds() {
+                    sums.resize(k, zeros(&range));
+                    for (sum, factor) in sums.iter_mut().zip(code.coefficients_of(member)) {
+                        add_data(sum, factor, own.clone(), &logical[member], &members[member]);
+                    }
+                } else if let Some(parity) = sums.pop() {
+                    payloads[member][index(own.start)..index(own.end)].copy_from_slice(&parity);
                 }
+                assert_eq!(sums.len(), todo.send, "what goes to the right neighbour");
+                arriving[right(n, member)] = sums;
             }
             on_the_way = arriving;
         }
     }
-    Ok(parity)
+    Ok(payloads)
 }
 
-/// Recomputes the one member that is `None`, whose files had `lost_sizes`, in blocks of `block` bytes.
+/// Recomputes the members that are `None`, whose files had `sizes`, in order, in blocks of `block`
+/// bytes; `None` when they are too many.
 ///
 /// # Panics
-/// If not exactly one member is `None`, or a parity is not one chunk long.
+/// If a payload has not the length that the code and `chunk` say.
 pub fn rebuild(
+    code: &Code,
     members: &[Option<Survivor<'_>>],
     chunk: u64,
-    lost_sizes: &[u64],
+    sizes: &[Vec<u64>],
     block: u64,
-) -> Result<Rebuilt, GeometryError> {
-    let geometry = Geometry::with_chunk(members.len(), chunk)?;
-    let lost = members.iter().position(Option::is_none).unwrap_or(0);
-    let chain: Vec<_> = rebuild_chain(members.len(), lost)
+) -> Result<Option<Vec<Rebuilt>>, GeometryError> {
+    let geometry = Geometry::with_chunk(members.len(), code.parities(), chunk)?;
+    let lost: Vec<usize> = (0..members.len()).filter(|at| members[*at].is_none()).collect();
+    let chain: Vec<_> = rebuild_chain(members.len(), &lost)
         .filter_map(|m| members[m].as_ref().map(|survivor| (m, survivor)))
         .map(|(m, survivor)| Ok((m, survivor, logical(&survivor.files)?)))
         .collect::<Result<_, _>>()?;
-    assert!(members[lost].is_none() && chain.len() + 1 == members.len(), "exactly one member is lost");
-    let target = LogicalFile::new(lost_sizes.iter().copied())?;
-    let mut rebuilt =
-        Rebuilt { files: lost_sizes.iter().map(|&size| vec![0; index(size)]).collect(), parity: Vec::new() };
+    let targets: Vec<LogicalFile> =
+        sizes.iter().map(|sizes| LogicalFile::new(sizes.iter().copied())).collect::<Result<_, _>>()?;
+    let empty = |sizes: &Vec<u64>| Rebuilt {
+        files: sizes.iter().map(|&size| vec![0; index(size)]).collect(),
+        parity: vec![0; index(geometry.payload())],
+    };
+    let mut rebuilt: Vec<Rebuilt> = sizes.iter().map(empty).collect();
     for column in 0..members.len() {
+        let Some(recipe) = code.recipe(column, &lost) else { return Ok(None) };
         for range in blocks(chunk, block) {
-            let mut bytes = zeros(&range);
+            let mut sums = vec![zeros(&range); lost.len()];
             for (m, survivor, logical) in &chain {
                 let part = geometry.part(*m, column);
-                xor_part(&mut bytes, part, &range, logical, &survivor.files, survivor.parity);
+                let own = geometry.range(part, &range);
+                for (sum, factor) in sums.iter_mut().zip(recipe.coefficients_of(*m)) {
+                    match part {
+                        Part::Data { .. } => add_data(sum, factor, own.clone(), logical, &survivor.files),
+                        Part::Parity { .. } => {
+                            add_multiple(sum, &survivor.parity[index(own.start)..index(own.end)], factor);
+                        }
+                    }
+                }
             }
-            match geometry.part(lost, column).data_range(&range) {
-                None => rebuilt.parity.append(&mut bytes),
-                Some(range) => put_segments(&mut rebuilt.files, &target, range, &bytes),
+            for (at, (sum, rebuilt)) in sums.iter().zip(&mut rebuilt).enumerate() {
+                let part = geometry.part(lost[at], column);
+                let own = geometry.range(part, &range);
+                match part {
+                    Part::Data { .. } => put_segments(&mut rebuilt.files, &targets[at], own, sum),
+                    Part::Parity { .. } => {
+                        rebuilt.parity[index(own.start)..index(own.end)].copy_from_slice(sum);
+                    }
+                }
             }
         }
     }
-    Ok(rebuilt)
+    Ok(Some(rebuilt))
 }
 
 fn logical(files: &[&[u8]]) -> Result<LogicalFile, GeometryError> {
@@ -107,23 +133,13 @@ fn index(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// XORs a block of a member's part into `bytes`.
-fn xor_part(
-    bytes: &mut [u8],
-    part: Part,
-    block: &Range<u64>,
-    logical: &LogicalFile,
-    files: &[&[u8]],
-    parity: &[u8],
-) {
-    let Some(range) = part.data_range(block) else {
-        return xor_into(bytes, &parity[index(block.start)..index(block.end)]);
-    };
+/// Adds `range` of a member's logical file, times `factor`, to `sum`.
+fn add_data(sum: &mut [u8], factor: u8, range: Range<u64>, logical: &LogicalFile, files: &[&[u8]]) {
     let mut at = 0;
     for segment in logical.segments(range) {
         let end = at + index(segment.len());
         if let Segment::File { index: file, offset, len } = segment {
-            xor_into(&mut bytes[at..end], &files[file][index(offset)..index(offset + len)]);
+            add_multiple(&mut sum[at..end], &files[file][index(offset)..index(offset + len)], factor);
         }
         at = end;
     }

@@ -1,13 +1,15 @@
 //! Which members form a redundancy set.
 //!
-//! Two members of one failure group (a node, a rack, a power supply) never share a set: its loss would take both.
-//! The rule is SCR's: members with the same index within their failure group form a *level*, in member order; a level
-//! of `L` is split into `floor(L / set_size)` sets (at least one) of sizes as even as can be, larger ones first.
-//! A hop distance `h` strides: member `i` of a level goes with `i + h`, `i + 2h` and so on, so that neighbours in a
-//! rack, whose numbers are near, land in different sets.
+//! Two members of one failure group (a node, a rack, a power supply) never share a set: its loss
+//! would take both. The rule is SCR's: members with the same index within their failure group form
+//! a *level*, in member order; a level of `L` is split into `floor(L / set_size)` sets (at least
+//! one) of sizes as even as can be, larger ones first. A hop distance `h` strides: member `i` of a
+//! level goes with `i + h`, `i + 2h` and so on, so that neighbours in a rack, whose numbers are
+//! near, land in different sets.
 //!
-//! Where failure groups are uneven, that rule leaves sets of one, which protect nothing. Then members are dealt to the
-//! sets in turn instead, the largest group first, which leaves as few alone as can be.
+//! Where failure groups are uneven, that rule leaves sets of one, which protect nothing. Then
+//! members are dealt to the sets in turn instead, the largest group first, which leaves as few
+//! alone as can be.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,8 +19,8 @@ use crate::ids::Member;
 /// A set of one protects nothing, so none is asked for.
 const SET_SIZE_MIN: usize = 2;
 
-/// Lays out the sets of `groups.len()` members, where `groups[m]` is the failure group of member `m`. Every member is
-/// in exactly one set; a set lists its members in ring order.
+/// Lays out the sets of `groups.len()` members, where `groups[m]` is the failure group of member
+/// `m`. Every member is in exactly one set; a set lists its members in ring order.
 pub fn lay_out<G: Eq + Hash>(groups: &[G], set_size: usize, hop_distance: usize) -> Vec<Vec<Member>> {
     let numbers = number_groups(groups);
     let levels = levels(&numbers);
@@ -46,7 +48,8 @@ fn number_groups<G: Eq + Hash>(groups: &[G]) -> Vec<usize> {
         .collect()
 }
 
-/// Members by their index within their group. There are as many levels as the largest group has members.
+/// Members by their index within their group. There are as many levels as the largest group has
+/// members.
 fn levels(numbers: &[usize]) -> Vec<Vec<usize>> {
     let mut used = HashMap::new();
     let mut levels: Vec<Vec<usize>> = Vec::new();
@@ -63,7 +66,8 @@ fn levels(numbers: &[usize]) -> Vec<Vec<usize>> {
 
 /// Splits one level into chains by hop distance, and each chain into sets.
 fn split_level(level: &[usize], set_size: usize, hop_distance: usize) -> Vec<Vec<usize>> {
-    // A distance that would leave chains of one is shortened: less spread is better than no protection.
+    // A distance that would leave chains of one is shortened: less spread is better than no
+    // protection.
     let hop = hop_distance.min(level.len() / 2).max(1);
     (0..hop)
         .flat_map(|first| {
@@ -87,8 +91,8 @@ fn split_chain(chain: &[usize], set_size: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Deals members to sets in turn, group by group, the largest first. With at least as many sets as the largest group
-/// has members (`levels`), no set gets two of one group.
+/// Deals members to sets in turn, group by group, the largest first. With at least as many sets as
+/// the largest group has members (`levels`), no set gets two of one group.
 fn deal(numbers: &[usize], levels: usize, set_size: usize) -> Vec<Vec<usize>> {
     let count = (numbers.len() / set_size.max(SET_SIZE_MIN)).max(levels);
     let mut sizes: HashMap<usize, usize> = HashMap::new();

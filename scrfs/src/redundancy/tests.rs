@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 
+use super::code::{Code, TooMany};
 use super::crc::{CrcError, SegmentCrcs};
+use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment, blocks};
 use super::plan::{EncodeStep, encode_steps};
 use super::reference::{Rebuilt, Survivor, encode, rebuild};
-use super::xor::{Geometry, GeometryError, LogicalFile, Part, Segment, blocks};
 use super::*;
 use crate::ids::Member;
 
@@ -20,14 +21,20 @@ fn distinct(members: u32) -> Vec<u32> {
 
 #[test]
 fn what_each_scheme_survives() {
-    use Scheme::{Partner, Single, Xor};
-    for scheme in [Single, Partner, Xor] {
+    use Scheme::{Partner, ReedSolomon, Single, Xor};
+    let rs = ReedSolomon { failures: 2 };
+    for scheme in [Single, Partner, Xor, rs] {
         assert!(scheme.survives(4, &[]) && !scheme.survives(1, &[0]));
-        assert_eq!(Scheme::from_word(scheme.word().as_bytes()), Some(scheme));
+        assert_eq!(Scheme::from_word(scheme.word().as_bytes(), 2), Some(scheme));
+        assert!(!scheme.survives(3, &[0, 1, 2]), "somebody must be left");
     }
     assert!(!Single.survives(4, &[2]));
     assert!(Xor.survives(4, &[2]) && Xor.survives(2, &[0]) && !Xor.survives(4, &[0, 2]));
     assert!(Partner.survives(4, &[0, 2]) && !Partner.survives(4, &[3, 0]) && !Partner.survives(4, &[1, 2]));
+    assert!(rs.survives(4, &[3, 0]) && rs.survives(3, &[1, 2]) && !rs.survives(4, &[0, 1, 2]));
+    assert!(rs.survives(2, &[1]) && !rs.survives(2, &[0, 1]), "a small set survives what it can");
+    assert_eq!([Single, Partner, Xor, rs].map(|scheme| scheme.losses(5)), [0, 1, 1, 2]);
+    assert_eq!([Xor, rs].map(|scheme| scheme.to_string()), ["XOR", "RS(2)"]);
 }
 
 #[test]
@@ -62,15 +69,29 @@ fn hops_stride() {
 #[test]
 fn geometry_of_the_walkthrough() {
     // Three members, the longest with 10 bytes: chunk 5, two pieces each.
-    let geometry = Geometry::new(&[10, 3, 0]).unwrap();
-    assert_eq!((geometry.members(), geometry.chunk()), (3, 5));
+    let geometry = Geometry::new(&[10, 3, 0], 1).unwrap();
+    assert_eq!((geometry.members(), geometry.chunk(), geometry.payload()), (3, 5, 5));
     let parts: Vec<_> = (0..3).map(|column| geometry.part(1, column)).collect();
-    assert_eq!(parts, [Part::Data { start: 0 }, Part::Parity, Part::Data { start: 5 }]);
-    assert_eq!(Geometry::new(&[0, 0]).unwrap().chunk(), 1, "empty data still has a byte of parity");
-    assert_eq!(Geometry::new(&[7]), Err(GeometryError::TooFew(1)));
-    assert_eq!(Geometry::new(&[u64::MAX, 0, 0]), Err(GeometryError::TooLarge));
-    assert_eq!(Geometry::with_chunk(2, 0), Err(GeometryError::NoChunk));
+    assert_eq!(parts, [Part::Data { piece: 0 }, Part::Parity { index: 0 }, Part::Data { piece: 1 }]);
+    assert_eq!(geometry.range(parts[2], &(1..3)), 6..8);
+    assert_eq!(Geometry::new(&[0, 0], 1).unwrap().chunk(), 1, "empty data still has a byte of parity");
+    let too_few = |members, losses| Err(GeometryError::TooFew { members, losses });
+    assert_eq!(Geometry::new(&[7], 1), too_few(1, 1));
+    assert_eq!((Geometry::new(&[7, 7], 2), Geometry::new(&[7, 7], 0)), (too_few(2, 2), too_few(2, 0)));
+    assert_eq!(Geometry::new(&[u64::MAX, 0, 0], 1), Err(GeometryError::TooLarge));
+    assert_eq!(Geometry::with_chunk(2, 1, 0), Err(GeometryError::NoChunk));
     assert_eq!(LogicalFile::new([u64::MAX, 1]), Err(GeometryError::TooLarge));
+}
+
+#[test]
+fn two_parities_wrap_round_the_ring() {
+    let geometry = Geometry::new(&[10; 4], 2).unwrap();
+    assert_eq!((geometry.chunk(), geometry.payload()), (5, 10));
+    let parts = |member| (0..4).map(|column| geometry.part(member, column)).collect::<Vec<_>>();
+    let (data, parity) = (|piece| Part::Data { piece }, |index| Part::Parity { index });
+    assert_eq!(parts(0), [parity(0), parity(1), data(0), data(1)]);
+    assert_eq!(parts(2), [data(0), data(1), parity(0), parity(1)]);
+    assert_eq!(parts(3), [parity(1), data(0), data(1), parity(0)]);
 }
 
 #[test]
@@ -91,13 +112,28 @@ fn segments_skip_empty_files_and_end_in_zeros() {
 
 #[test]
 fn the_ring_of_four() {
-    let columns = |member| encode_steps(4, member).map(|step| step.column).collect::<Vec<_>>();
+    let columns = |member| encode_steps(4, 1, member).map(|step| step.column).collect::<Vec<_>>();
     assert_eq!((columns(0), columns(1)), (vec![3, 2, 1, 0], vec![0, 3, 2, 1]));
-    let last = EncodeStep { step: 4, column: 2, receive: true, send: false };
-    assert_eq!(encode_steps(4, 2).last(), Some(last));
-    let first = EncodeStep { step: 1, column: 1, receive: false, send: true };
-    assert_eq!(encode_steps(4, 2).next(), Some(first));
-    assert_eq!(plan::rebuild_chain(4, 2).collect::<Vec<_>>(), [3, 0, 1]);
+    let last = EncodeStep { step: 4, column: 2, receive: 1, send: 0 };
+    assert_eq!(encode_steps(4, 1, 2).last(), Some(last));
+    let first = EncodeStep { step: 1, column: 1, receive: 0, send: 1 };
+    assert_eq!(encode_steps(4, 1, 2).next(), Some(first));
+    let sums = encode_steps(4, 2, 0).map(|step| (step.receive, step.send, step.adds())).collect::<Vec<_>>();
+    assert_eq!(sums, [(0, 2, true), (2, 2, true), (2, 1, false), (1, 0, false)]);
+    assert_eq!(plan::rebuild_chain(4, &[2]).collect::<Vec<_>>(), [3, 0, 1]);
+    assert_eq!(plan::rebuild_chain(5, &[1, 3]).collect::<Vec<_>>(), [2, 4, 0]);
+}
+
+#[test]
+fn a_code_needs_points_for_all() {
+    let rs = |failures| Scheme::ReedSolomon { failures };
+    assert_eq!(Code::of(rs(2), 255), Err(TooMany { members: 255, losses: 2 }));
+    assert_eq!(Code::of(rs(2), 254).map(|code| code.map(|code| code.parities())), Ok(Some(2)));
+    assert_eq!(Code::of(rs(7), 3).map(|code| code.map(|code| code.parities())), Ok(Some(2)));
+    assert_eq!(Code::of(Scheme::Xor, 300).map(|code| code.map(|code| code.parities())), Ok(Some(1)));
+    for none in [(Scheme::Xor, 1), (rs(2), 1), (Scheme::Single, 4), (Scheme::Partner, 4)] {
+        assert_eq!(Code::of(none.0, none.1), Ok(None));
+    }
 }
 
 #[test]
@@ -114,19 +150,53 @@ fn crcs_refuse_what_is_not_the_file() {
     assert_eq!(crcs.add(0, 2, b"cd"), Err(CrcError::NotCovered { index: 0, offset: 3 }));
 }
 
-/// The definition, byte by byte.
-fn parity_by_definition(members: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
-    let n = members.len();
+/// Redset's matrix: Vandermonde's, brought by operations on columns to the unit in its first rows.
+fn matrix(n: usize, k: usize) -> Vec<Vec<u8>> {
+    let mut rows: Vec<Vec<u8>> = Vec::new();
+    for x in 0..n + k {
+        let x = u8::try_from(x).unwrap();
+        let powers = std::iter::successors(Some(1), |power| Some(galois::multiply(*power, x)));
+        rows.push(powers.take(n).collect());
+    }
+    for at in 0..n {
+        let pivot = (at..n).find(|&column| rows[at][column] != 0).unwrap();
+        let factor = galois::inverse(rows[at][pivot]).unwrap();
+        for row in &mut rows {
+            row.swap(at, pivot);
+            row[at] = galois::multiply(row[at], factor);
+        }
+        for column in (0..n).filter(|column| *column != at) {
+            let factor = rows[at][column];
+            for row in &mut rows {
+                row[column] ^= galois::multiply(factor, row[at]);
+            }
+        }
+    }
+    rows.split_off(n)
+}
+
+/// The definition (FORMATS 4 and 5), byte by byte.
+fn parity_by_definition(scheme: Scheme, members: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
+    let (n, k) = (members.len(), scheme.parities(members.len()));
+    let rows = if scheme == Scheme::Xor { vec![vec![1; n]] } else { matrix(n, k) };
     let data: Vec<Vec<u8>> = members.iter().map(|files| files.concat()).collect();
     let longest = data.iter().map(Vec::len).max().unwrap();
-    let chunk = longest.div_ceil(n - 1).max(1);
-    let byte = |r: usize, m: usize, b: usize| {
-        let piece = if m < r { m } else { m - 1 };
-        data[r].get(piece * chunk + b).copied().unwrap_or(0)
+    let chunk = longest.div_ceil(n - k).max(1);
+    let byte = |m: usize, i: usize, b: usize| {
+        let c = (m + i) % n;
+        let piece = |r: usize| c - if c > r { k } else { 0 } - (r + k).saturating_sub(n);
+        let of = |r: usize| data[r].get(piece(r) * chunk + b).copied().unwrap_or(0);
+        let there = (0..n).filter(|r| (c + n - r) % n >= k);
+        there.fold(0, |sum, r| sum ^ galois::multiply(rows[i][r], of(r)))
     };
-    let parity =
-        |m| (0..chunk).map(|b| (0..n).filter(|&r| r != m).fold(0, |x, r| x ^ byte(r, m, b))).collect();
-    (0..n).map(parity).collect()
+    (0..n)
+        .map(|m| (0..k).flat_map(|i| (0..chunk).map(move |b| (i, b))).map(|(i, b)| byte(m, i, b)).collect())
+        .collect()
+}
+
+fn any_scheme() -> impl Strategy<Value = Scheme> {
+    let rs = (1..5_u8).prop_map(|failures| Scheme::ReedSolomon { failures });
+    prop_oneof![Just(Scheme::Xor), rs]
 }
 
 fn any_set() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
@@ -141,22 +211,49 @@ fn borrowed(members: &[Vec<Vec<u8>>]) -> Vec<Vec<&[u8]>> {
 
 proptest! {
     #[test]
-    fn the_ring_makes_what_the_definition_says(members in any_set(), block in 1..40_u64) {
-        prop_assert_eq!(encode(&borrowed(&members), block).unwrap(), parity_by_definition(&members));
+    fn the_ring_makes_what_the_definition_says(scheme in any_scheme(), members in any_set(), block in 1..40_u64) {
+        let code = Code::of(scheme, members.len()).unwrap().unwrap();
+        let made = encode(&code, &borrowed(&members), block).unwrap();
+        prop_assert_eq!(made, parity_by_definition(scheme, &members));
     }
 
     #[test]
-    fn any_one_member_comes_back(members in any_set(), lost in any::<prop::sample::Index>(), block in 1..40_u64) {
-        let parity = parity_by_definition(&members);
-        let lost = lost.index(members.len());
+    fn any_members_that_may_be_lost_come_back(
+        scheme in any_scheme(),
+        members in any_set(),
+        order in Just((0..7_usize).collect::<Vec<_>>()).prop_shuffle(),
+        block in 1..40_u64,
+    ) {
+        let n = members.len();
+        let code = Code::of(scheme, n).unwrap().unwrap();
+        let parity = parity_by_definition(scheme, &members);
+        let chunk = (parity[0].len() / code.parities()) as u64;
         let data = borrowed(&members);
-        let survivors: Vec<_> = (0..members.len())
-            .map(|m| (m != lost).then(|| Survivor { files: data[m].clone(), parity: &parity[m] }))
-            .collect();
-        let sizes: Vec<u64> = members[lost].iter().map(|file| file.len() as u64).collect();
-        let rebuilt = rebuild(&survivors, parity[0].len() as u64, &sizes, block).unwrap();
-        let wanted = Rebuilt { files: members[lost].clone(), parity: parity[lost].clone() };
-        prop_assert_eq!(rebuilt, wanted);
+        let order: Vec<usize> = order.into_iter().filter(|at| *at < n).collect();
+        for count in 0..=code.parities() + 1 {
+            let mut lost = order[..count].to_vec();
+            lost.sort_unstable();
+            let survivors: Vec<_> = (0..n)
+                .map(|m| (!lost.contains(&m)).then(|| Survivor { files: data[m].clone(), parity: &parity[m] }))
+                .collect();
+            let sizes: Vec<Vec<u64>> =
+                lost.iter().map(|m| members[*m].iter().map(|file| file.len() as u64).collect()).collect();
+            let rebuilt = rebuild(&code, &survivors, chunk, &sizes, block).unwrap();
+            let wanted = lost.iter().map(|m| Rebuilt { files: members[*m].clone(), parity: parity[*m].clone() });
+            prop_assert_eq!(rebuilt, scheme.survives(n, &lost).then(|| wanted.collect()));
+        }
+    }
+
+    #[test]
+    fn multiples_are_multiples(target in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..300_usize, factor in any::<u8>()) {
+        let source: Vec<u8> = target.iter().rev().copied().take(cut).collect();
+        let mut fast = target.clone();
+        kernel::add_multiple(&mut fast, &source, factor);
+        let plain = |at: usize| target[at] ^ galois::multiply(factor, source.get(at).copied().unwrap_or(0));
+        prop_assert_eq!(fast, (0..target.len()).map(plain).collect::<Vec<_>>());
+        let mut scaled = target.clone();
+        kernel::multiply_by(&mut scaled, factor);
+        prop_assert_eq!(scaled, target.iter().map(|x| galois::multiply(factor, *x)).collect::<Vec<_>>());
     }
 
     #[test]
@@ -172,18 +269,19 @@ proptest! {
     #[test]
     fn crcs_in_the_order_of_encoding(
         files in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..5),
-        members in 2..6_usize,
+        parities in 1..3_usize,
+        members in 3..6_usize,
         block in 1..50_u64,
     ) {
         let sizes: Vec<u64> = files.iter().map(|file| file.len() as u64).collect();
         let logical = LogicalFile::new(sizes.iter().copied()).unwrap();
         let mut lengths = vec![0; members];
         lengths[1] = logical.len();
-        let geometry = Geometry::new(&lengths).unwrap();
+        let geometry = Geometry::new(&lengths, parities).unwrap();
         let mut crcs = SegmentCrcs::new(sizes);
         for range in blocks(geometry.chunk(), block) {
-            for step in encode_steps(members, 1).filter(|step| step.send) {
-                let range = geometry.part(1, step.column).data_range(&range).unwrap();
+            for step in encode_steps(members, parities, 1).filter(EncodeStep::adds) {
+                let range = geometry.range(geometry.part(1, step.column), &range);
                 for segment in logical.segments(range) {
                     if let Segment::File { index, offset, len } = segment {
                         let (from, to) = (usize::try_from(offset).unwrap(), usize::try_from(offset + len).unwrap());

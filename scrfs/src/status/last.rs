@@ -1,8 +1,9 @@
-//! The last status of a job, in its prefix: `<prefix>/.scr/status`, and beside it `events`, both JSON lines. Read on
-//! nodes that have no mount, such as the login node, also when the job's own nodes are gone.
+//! The last status of a job, in its prefix: `<prefix>/.scr/status`, and beside it `events`, both
+//! JSON lines. Read on nodes that have no mount, such as the login node, also when the job's own
+//! nodes are gone.
 //!
-//! Whoever may write to the prefix may have written these files: what is read is bounded, and holds no control
-//! characters but in names, which are escaped when they are shown.
+//! Whoever may write to the prefix may have written these files: what is read is bounded, and holds
+//! no control characters but in names, which are escaped when they are shown.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -32,8 +33,8 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 pub struct LastStatus {
     /// Microseconds since 1970.
     pub written_us: u64,
-    /// The coordinators were asked to end after this, or scrfs-run has ended. `false` too when the coordinators died and
-    /// nobody has looked after them.
+    /// The coordinators were asked to end after this, or scrfs-run has ended. `false` too when the
+    /// coordinators died and nobody has looked after them.
     pub ended: bool,
     /// The node's own status.
     #[serde(flatten)]
@@ -82,8 +83,9 @@ impl LastStatus {
         Self::parse(&bytes).map_err(|reason| LastError::Content { path, reason })
     }
 
-    /// Says that the job of `prefix` has ended, where its coordinators could not say so: they died, or the PFS was too slow
-    /// for their last word. The rest of the status stays. Waits for the PFS as long as that takes.
+    /// Says that the job of `prefix` has ended, where its coordinators could not say so: they died,
+    /// or the PFS was too slow for their last word. The rest of the status stays. Waits for the PFS
+    /// as long as that takes.
     ///
     /// # Errors
     /// There is no status, it is not what scrfs writes, or it cannot be replaced.
@@ -170,7 +172,8 @@ fn read(path: &Path, most: u64, tail: bool) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first field with characters that a terminal would obey. Names of datasets may hold any: they are shown escaped.
+/// The first field with characters that a terminal would obey. Names of datasets may hold any: they
+/// are shown escaped.
 fn control_characters(value: &Value, at: &str) -> Option<String> {
     match value {
         Value::String(text) if at != "name" && text.chars().any(char::is_control) => Some(at.to_owned()),

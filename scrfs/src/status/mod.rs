@@ -37,8 +37,8 @@ pub struct NodeStatus {
     pub stores: Vec<StoreStatus>,
     /// Bytes that the cache has taken and may take (`SCRFS_CACHE_BYTES`), if there is such a bound.
     pub cache_bytes: Option<(u64, u64)>,
-    /// While the control directory's file system is full: bytes left of those kept back for records, and how many there
-    /// should be.
+    /// While the control directory's file system is full: bytes left of those kept back for
+    /// records, and how many there should be.
     pub reserve: Option<(u64, u64)>,
     /// `None`: no coordinator is attached now.
     pub coordinator: Option<CoordinatorStatus>,
@@ -46,15 +46,18 @@ pub struct NodeStatus {
     pub was_attached: bool,
     /// The highest epoch seen.
     pub epoch: u64,
-    /// `SCR_ENABLE` of the job: without it nothing is protected. True also while no coordinator has told it.
+    /// The job's directory on the PFS; empty while no coordinator has told it.
+    #[serde(default)]
+    pub prefix: String,
+    /// `SCR_ENABLE` of the job: without it nothing is protected. True also while no coordinator has
+    /// told it.
     pub enabled: bool,
     /// `SCR_FLUSH` of the job; 0 also while no coordinator has told it.
     pub flush_every: u32,
     /// Newest first.
     pub datasets: Vec<DatasetStatus>,
-    /// What was due for the PFS, could not be flushed, and has left the caches since; until a newer dataset is on the PFS, or the
-    /// worker is another.
-    /// Newest last.
+    /// What was due for the PFS, could not be flushed, and has left the caches since; until a newer
+    /// dataset is on the PFS, or the worker is another. Newest last.
     #[serde(default)]
     pub unsaved: Vec<Unsaved>,
     /// Open datasets of this node beyond those listed.
@@ -80,7 +83,8 @@ pub struct PriorityStatus {
 }
 
 impl PriorityStatus {
-    /// Why they are not preferred although somebody may wait for them; `None`: they are, or will be.
+    /// Why they are not preferred although somebody may wait for them; `None`: they are, or will
+    /// be.
     pub fn hindrance(&self) -> Option<&str> {
         let hindered =
             |how: &str| ["cannot be raised", "stepped back"].iter().any(|why| how.starts_with(why));
@@ -97,7 +101,8 @@ pub struct StoreStatus {
     pub used: bool,
     /// Why it is used, or what is wrong with it.
     pub note: String,
-    /// Bytes that can be written to its file system, and that file system's size; `None`: it does not tell.
+    /// Bytes that can be written to its file system, and that file system's size; `None`: it does
+    /// not tell.
     pub room: Option<(u64, u64)>,
 }
 
@@ -119,8 +124,9 @@ pub struct DatasetStatus {
     pub id: u64,
     /// Its directory's name.
     pub name: String,
-    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed; sealed ([`SEALED`]): complete, and
-    /// nothing protects it; hidden: complete, and the last restart did not present it.
+    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed; sealed
+    /// ([`SEALED`]): complete, and nothing protects it; hidden: complete, and the last restart did
+    /// not present it.
     pub state: String,
     /// XOR, PARTNER, SINGLE; empty until it is sealed.
     pub scheme: String,
@@ -134,7 +140,8 @@ pub struct DatasetStatus {
     pub flushed: bool,
     /// Why the last try to flush it failed, while it is not on the PFS.
     pub flush_failed: Option<FlushFailure>,
-    /// What programs have changed on this node since it was sealed: nothing protects that until it is sealed again.
+    /// What programs have changed on this node since it was sealed: nothing protects that until it
+    /// is sealed again.
     pub changed: Option<Changed>,
     /// What a restart now would present.
     pub current: bool,
@@ -145,13 +152,15 @@ pub struct DatasetStatus {
 }
 
 impl DatasetStatus {
-    /// It is complete, whether or not anything protects it, and the last restart did not leave it out.
+    /// It is complete, whether or not anything protects it, and the last restart did not leave it
+    /// out.
     pub fn is_complete(&self) -> bool {
         self.id != 0 && matches!(self.state.as_str(), SEALED | "protected" | "flushing" | "flushed")
     }
 }
 
-/// The state of a dataset that is complete, and that the loss of some node would take: "protected" is never said of it.
+/// The state of a dataset that is complete, and that the loss of some node would take: "protected"
+/// is never said of it.
 pub const SEALED: &str = "sealed";
 
 /// The next generation of a sealed dataset, as far as it is on one node.
@@ -172,7 +181,8 @@ pub struct Changed {
 pub struct FlushFailure {
     /// With the path on the PFS, or the host.
     pub reason: String,
-    /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody asks for it.
+    /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody
+    /// asks for it.
     pub given_up: bool,
 }
 
@@ -191,7 +201,8 @@ pub struct Unsaved {
 
 /// Per host of `layout`: would the dataset survive if that node died now.
 ///
-/// A set survives when the members it has lost are at most what its scheme rebuilds. On the PFS it survives anything.
+/// A set survives when the members it has lost are at most what its scheme rebuilds. On the PFS it
+/// survives anything.
 pub fn survives(layout: &Layout, flushed: bool) -> Vec<(String, bool)> {
     let mut hosts: Vec<&str> = layout.members.iter().map(|m| m.host.as_str()).collect();
     hosts.sort_unstable();
@@ -218,5 +229,5 @@ fn set_survives(layout: &Layout, set: &[Member], host: &str) -> bool {
     let lost: Vec<usize> =
         (0..set.len()).filter(|&at| place(&set[at]).is_some_and(|place| place.host == host)).collect();
     let nothing_to_lose = lost.iter().all(|&at| place(&set[at]).is_some_and(|place| place.files == 0));
-    nothing_to_lose || layout.scheme.survives(set.len(), &lost)
+    nothing_to_lose || layout.scheme().survives(set.len(), &lost)
 }

@@ -20,9 +20,11 @@ pub fn bytes_for_people(bytes: u64) -> String {
     }
 }
 
-/// Host names for people, as schedulers write them: `login node[0-3,7]`. Each once, in order of name and number.
+/// Host names for people, as schedulers write them: `login node[0-3,7]`. Each once, in order of
+/// name and number.
 pub fn hosts_for_people<'a>(hosts: impl IntoIterator<Item = &'a str>) -> String {
-    // Names that differ in their last number only: prefix and number of digits, for numbers with leading zeros.
+    // Names that differ in their last number only: prefix and number of digits, for numbers with
+    // leading zeros.
     let mut groups: BTreeMap<(&str, usize), BTreeSet<u64>> = BTreeMap::new();
     let mut single = BTreeSet::new();
     for host in hosts {

@@ -21,6 +21,9 @@ pub fn show(s: &NodeStatus) -> String {
     let epoch = if s.epoch == 0 { "no epoch yet".to_owned() } else { format!("epoch {}", s.epoch) };
     let _ = writeln!(text, "job {job}, {epoch}, {}", coordinator(s));
     let _ = writeln!(text, "cache {}, control directory {}", s.cache_directory, s.control_directory);
+    if !s.prefix.is_empty() {
+        let _ = writeln!(text, "prefix {}", s.prefix);
+    }
     if s.stores.len() > 1 {
         text.extend(s.stores.iter().map(shown_store));
     }
@@ -42,7 +45,8 @@ pub fn show(s: &NodeStatus) -> String {
         let _ = writeln!(text, "requests of programs that wait: {}", s.waiting);
     }
     if s.priority.raised {
-        let _ = writeln!(text, "daemon and coordinator go first ({}): {}", s.priority.how, s.priority.why);
+        let why = if s.priority.why.is_empty() { "a program has just waited" } else { &s.priority.why };
+        let _ = writeln!(text, "daemon and coordinator go first ({}): {why}", s.priority.how);
     } else if let Some(why) = s.priority.hindrance() {
         let _ = writeln!(text, "daemon and coordinator do not go before programs that spin: {why}");
     }
@@ -113,7 +117,9 @@ fn shown_store(store: &StoreStatus) -> String {
 fn coordinator(s: &NodeStatus) -> String {
     match &s.coordinator {
         Some(c) => format!("coordinator {} of {} (pid {})", c.rank, c.hosts.len(), c.pid),
-        None if s.was_attached => "coordinator gone: nothing new is protected until one attaches".to_owned(),
+        None if s.was_attached => {
+            "no coordinator now: nothing new is protected until scrfs-run starts one".to_owned()
+        }
         None => "no coordinator yet: this mount is on its own".to_owned(),
     }
 }
@@ -159,8 +165,8 @@ fn progress((done, all): (u64, u64)) -> String {
     format!("{} of {}", bytes_for_people(done), bytes_for_people(all))
 }
 
-/// For each node: what a restart would present if it alone died now, and what would be gone. Nodes whose loss costs the
-/// same are told together.
+/// For each node: what a restart would present if it alone died now, and what would be gone. Nodes
+/// whose loss costs the same are told together.
 fn losses(s: &NodeStatus) -> Table {
     let mut costs: Vec<((String, String), Vec<&str>)> = Vec::new();
     for host in hosts(s) {

@@ -1,5 +1,5 @@
-//! Opening, making, moving and removing below a directory that paths cannot leave: no symbolic link is followed, whoever
-//! put it there (DESIGN 9).
+//! Opening, making, moving and removing below a directory that paths cannot leave: no symbolic link
+//! is followed, whoever put it there (DESIGN 9).
 
 use std::ffi::OsStr;
 use std::io;
@@ -61,7 +61,8 @@ pub fn make_directories(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result
     Ok(at)
 }
 
-/// Makes the new file `path` (0600) and the directories above it; a former file of that name is removed first.
+/// Makes the new file `path` (0600) and the directories above it; a former file of that name is
+/// removed first.
 pub fn create_file(directory: BorrowedFd<'_>, path: &RelPath, flags: OFlags) -> io::Result<OwnedFd> {
     let (parent, name) = parent_of(directory, path, true)?;
     match rustix::fs::unlinkat(&parent, name.as_path(), AtFlags::empty()) {
@@ -82,8 +83,8 @@ pub fn parent_of(directory: BorrowedFd<'_>, path: &RelPath, make: bool) -> io::R
     Ok((parent, name))
 }
 
-/// Moves `from` below one directory to `to` below another of the same file system, making the directories above `to`;
-/// a former file there is replaced.
+/// Moves `from` below one directory to `to` below another of the same file system, making the
+/// directories above `to`; a former file there is replaced.
 pub fn put_in_place(
     from_directory: BorrowedFd<'_>,
     from: &RelPath,
@@ -95,8 +96,8 @@ pub fn put_in_place(
     rename(from_parent.as_fd(), &from_name, to_parent.as_fd(), &to_name)
 }
 
-/// rename(2). A directory's own mode may keep a process without privileges from giving it another parent: it is its
-/// owner's to move all the same.
+/// rename(2). A directory's own mode may keep a process without privileges from giving it another
+/// parent: it is its owner's to move all the same.
 pub fn rename(
     from_directory: BorrowedFd<'_>,
     from: &RelPath,
@@ -121,7 +122,8 @@ fn open_path(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
 }
 
-/// Gives its owner all rights on a directory, which may be opened with O_PATH; returns its mode until now.
+/// Gives its owner all rights on a directory, which may be opened with O_PATH; returns its mode
+/// until now.
 pub fn open_up(directory: impl AsFd) -> io::Result<Mode> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode & 0o7777);
     close_again(directory, mode | Mode::RWXU)?;
@@ -134,7 +136,8 @@ pub fn close_again(directory: impl AsFd, mode: Mode) -> io::Result<()> {
     Ok(rustix::fs::chmodat(rustix::fs::CWD, path, mode, AtFlags::empty())?)
 }
 
-/// Removes `path` with all that is below it, whatever the modes of its directories; it is no error when there is none.
+/// Removes `path` with all that is below it, whatever the modes of its directories; it is no error
+/// when there is none.
 pub fn remove_tree(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result<()> {
     let (parent, name) = match parent_of(directory, path, false) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -246,7 +249,7 @@ mod tests {
         for (at, mode) in [("from/d/closed/deep", 0o500), ("from/d/closed", 0), ("from/d", 0o500)] {
             std::fs::set_permissions(dir.path().join(at), PermissionsExt::from_mode(mode)).unwrap();
         }
-        let identity = crate::transfer::user::Identity { uid: user, gid: user, groups: vec![user] };
+        let identity = crate::transfer::user::Identity { uid: user, gid: user, groups: vec![user], umask: 0 };
         let owner = crate::transfer::user::UserThread::start(&identity).unwrap();
         let (root, to) = (handle(dir.path()), dir.path().join("to/moved"));
         let moved = to.clone();

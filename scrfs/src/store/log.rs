@@ -1,8 +1,9 @@
-//! An append-only file of small records. What a crash tore off the end is dropped when it is opened again.
+//! An append-only file of small records. What a crash tore off the end is dropped when it is opened
+//! again.
 //!
-//! Appends are not synced: they survive the death of the process, which is what they are for; what must survive a power
-//! loss is committed by [`Store::commit`](super::Store::commit). A record: length and CRC32 of the body, both
-//! big-endian u32, then the body (postcard).
+//! Appends are not synced: they survive the death of the process, which is what they are for; what
+//! must survive a power loss is committed by [`Store::commit`](super::Store::commit). A record:
+//! length and CRC32 of the body, both big-endian u32, then the body (postcard).
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -30,13 +31,15 @@ pub struct Log<T> {
     file: File,
     /// Bytes of whole records.
     bytes: u64,
-    /// An append failed: what follows the whole records is not known. The next append starts the file anew.
+    /// An append failed: what follows the whole records is not known. The next append starts the
+    /// file anew.
     torn: bool,
     records: PhantomData<fn(T)>,
 }
 
 impl<T: Serialize + DeserializeOwned> Log<T> {
-    /// Opens file `name` and reads its records; the second value tells how many bytes of a torn tail were dropped.
+    /// Opens file `name` and reads its records; the second value tells how many bytes of a torn
+    /// tail were dropped.
     pub fn open(store: &Arc<Store>, name: &str) -> Result<(Self, Vec<T>, u64), StoreError> {
         let bytes = store.read(name, LOG_MAX)?.unwrap_or_default();
         let (records, whole) = parse(&bytes);

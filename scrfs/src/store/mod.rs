@@ -1,7 +1,8 @@
-//! Putting small state on storage so that a crash at any instant leaves the former or the new version, whole.
+//! Putting small state on storage so that a crash at any instant leaves the former or the new
+//! version, whole.
 //!
-//! * [`Store::commit`] replaces a file: temporary, fsync, rename, fsync of the directory. Every metadata file of the
-//!   daemon is written by it.
+//! * [`Store::commit`] replaces a file: temporary, fsync, rename, fsync of the directory. Every
+//!   metadata file of the daemon is written by it.
 //! * [`log::Log`] appends records; a torn last one is dropped when it is read again.
 //! * [`reserve`] keeps room back for both where others may fill the file system.
 //! * [`beneath`] opens, makes and removes things in a directory that paths cannot leave.
@@ -20,11 +21,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use self::reserve::{Reserve, Use};
 use crate::faults;
+use crate::lock::Mutex;
 
 /// Why state did not reach storage, or cannot be read from it.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +40,8 @@ pub enum StoreError {
         /// The reason.
         source: io::Error,
     },
-    /// The new version is in place, but whether it would survive a power loss is not known. Only a whole commit of the
-    /// same file ends the doubt.
+    /// The new version is in place, but whether it would survive a power loss is not known. Only a
+    /// whole commit of the same file ends the doubt.
     #[error("{}: replaced, but its directory could not be written: {source}", path.display())]
     InDoubt {
         /// The file.

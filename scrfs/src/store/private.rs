@@ -1,8 +1,9 @@
 //! Directories of one's own in places that others can write to, such as /dev/shm (DESIGN 9).
 //!
-//! `<base>/<name>` belongs to whoever makes it first. If that is somebody else, ours is `<base>/<name>.<16 digits>`, which
-//! nobody can guess; it is found again because nobody else can make a directory that is ours. What is made in it needs no
-//! such care: only its owner can make names there.
+//! `<base>/<name>` belongs to whoever makes it first. If that is somebody else, ours is
+//! `<base>/<name>.<16 digits>`, which nobody can guess; it is found again because nobody else can
+//! make a directory that is ours. What is made in it needs no such care: only its owner can make
+//! names there.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -10,6 +11,10 @@ use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
+
+/// Variables that tell Open MPI 4 and 5 where its processes are to keep their small files. Its own
+/// choice is a name in /tmp that every user can know and make first.
+pub const OPEN_MPI_PLACES: [&str; 2] = ["OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"];
 
 /// Digits after the name of a directory whose plain name is somebody else's.
 const DIGITS: usize = 16;
@@ -62,8 +67,8 @@ pub fn is_ours(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_dir() && meta.uid() == me() && meta.mode() & 0o022 == 0)
 }
 
-/// Nobody but root and this process's user can put something else in the place of the directory `path`, or of anything
-/// that those two have in it. Its real path.
+/// Nobody but root and this process's user can put something else in the place of the directory
+/// `path`, or of anything that those two have in it. Its real path.
 ///
 /// # Errors
 /// Somebody can, or there is no such directory.
@@ -182,7 +187,8 @@ pub fn find_or_make(base: &Path, name: &str) -> Result<PathBuf, Problem> {
     Err(Problem::io(&path)(io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Makes a new one that only its owner can enter, under a name that nobody can know before: `<base>/<name>.<16 digits>`.
+/// Makes a new one that only its owner can enter, under a name that nobody can know before:
+/// `<base>/<name>.<16 digits>`.
 ///
 /// # Errors
 /// `base` cannot be relied upon, or nothing can be made there.

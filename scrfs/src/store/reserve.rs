@@ -1,17 +1,19 @@
-//! Room that is kept back for the daemon's records, on a file system that programs or others may fill: a file that takes
-//! room and holds nothing. Of it a record gets what it needs when there is no other room, and it is filled up again when
-//! there is. So are inodes, where the file system has only so many: empty files, of which one is removed for each that a
-//! record's new version, or a socket, needs.
+//! Room that is kept back for the daemon's records, on a file system that programs or others may
+//! fill: a file that takes room and holds nothing. Of it a record gets what it needs when there is
+//! no other room, and it is filled up again when there is. So are inodes, where the file system has
+//! only so many: empty files, of which one is removed for each that a record's new version, or a
+//! socket, needs.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::Store;
+use crate::lock::Mutex;
 
 /// The file.
 const NAME: &str = "reserve";
@@ -64,8 +66,8 @@ struct Missing {
 }
 
 impl Missing {
-    /// For `bytes` more in a file system with this `room`. One that is full and says otherwise has its reasons: then bytes
-    /// are what may help.
+    /// For `bytes` more in a file system with this `room`. One that is full and says otherwise has
+    /// its reasons: then bytes are what may help.
     fn of(room: &rustix::fs::StatVfs, bytes: u64) -> Self {
         let inodes = room.f_files > 0 && room.f_ffree == 0;
         let free = room.f_bfree.saturating_mul(room.f_frsize);
@@ -73,7 +75,7 @@ impl Missing {
     }
 }
 
-type Told = Box<dyn Fn() + Send + Sync>;
+type Told = Arc<dyn Fn() + Send + Sync>;
 
 /// See the module.
 pub struct Reserve {
@@ -96,7 +98,8 @@ impl std::fmt::Debug for Reserve {
 }
 
 impl Reserve {
-    /// Keeps room back beside the files of `store`; how much there was room for, [`Reserve::level`] tells.
+    /// Keeps room back beside the files of `store`; how much there was room for, [`Reserve::level`]
+    /// tells.
     pub fn open(store: &Store) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(store.directory(), NAME, flags, Mode::RUSR | Mode::WUSR)?;
@@ -110,7 +113,7 @@ impl Reserve {
         let inodes = (0..inodes_wanted).take_while(|nth| is_there(&directory, *nth)).count();
         let inodes = u32::try_from(inodes).unwrap_or(0);
         let level = Level { held, wanted: wanted(whole, 0).max(held), inodes, inodes_wanted };
-        let (path, level) = (store.path().to_owned(), Mutex::new(level));
+        let (path, level) = (store.path().to_owned(), Mutex::leaf(level));
         let reserve = Self { path, directory, file: file.into(), whole, level, told: Mutex::default() };
         if let Err(error) = reserve.fill(&mut reserve.level.lock())
             && error.raw_os_error() != Some(libc::ENOSPC)
@@ -132,7 +135,7 @@ impl Reserve {
 
     /// `told` runs each time after some was taken. It must not block, and not write to the store.
     pub fn when_taken(&self, told: impl Fn() + Send + Sync + 'static) {
-        *self.told.lock() = Some(Box::new(told));
+        *self.told.lock() = Some(Arc::new(told));
     }
 
     /// What is missing is kept back again, if there is room now.
@@ -187,7 +190,8 @@ impl Reserve {
         if purpose == Use::Record && outcome.is_ok() {
             self.want(wanted(self.whole, bytes as u64));
         }
-        if taken && let Some(told) = &*self.told.lock() {
+        let told = self.told.lock().clone().filter(|_| taken);
+        if let Some(told) = told {
             told();
         }
         outcome
@@ -302,7 +306,8 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut room = rustix::fs::statvfs(dir.path()).unwrap();
         room.f_frsize = 4096;
-        // Free blocks and inodes, inodes in all; which of bytes and inodes are to be given for 100,000 bytes.
+        // Free blocks and inodes, inodes in all; which of bytes and inodes are to be given for
+        // 100,000 bytes.
         for (blocks, free, files, bytes, inodes) in [
             (1000, 0, 10, false, true),
             (20, 0, 10, true, true),
@@ -343,8 +348,8 @@ mod tests {
         let reserve = Reserve::open(&store).unwrap();
         let level = reserve.level();
         assert!(level.wanted > 0 && !level.is_short());
-        let told = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
-        let count = std::sync::Arc::clone(&told);
+        let told = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let count = Arc::clone(&told);
         reserve.when_taken(move || {
             count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         });

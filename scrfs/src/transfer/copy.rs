@@ -18,8 +18,8 @@ pub struct Seen {
     pub crc: u32,
 }
 
-/// Reads `from` to its end, at most `limit` bytes and one more to show that there are more, and writes it to `to`, which
-/// is empty.
+/// Reads `from` to its end, at most `limit` bytes and one more to show that there are more, and
+/// writes it to `to`, which is empty.
 pub fn copy(
     from: &mut impl Read,
     limit: u64,

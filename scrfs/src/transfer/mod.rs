@@ -1,8 +1,9 @@
 //! Moving a dataset's bytes between this node's cache and the PFS, and checking them.
 //!
-//! Bytes are read once; their CRC32 is taken in the same pass and compared with what the dataset's records say. Memory is
-//! one block, whatever the file. Zeros are not written ([`sparse`]). Work on the PFS is done with the job user's ids and groups, in a thread that has no
-//! others ([`user::UserThread`]).
+//! Bytes are read once; their CRC32 is taken in the same pass and compared with what the dataset's
+//! records say. Memory is one block, whatever the file. Zeros are not written ([`sparse`]). Work on
+//! the PFS is done with the job user's ids and groups, in a thread that has no others
+//! ([`user::UserThread`]).
 //!
 //! Fault points: `flush.block`, `flush.copied`, `fetch.block`, `verify.block`.
 

@@ -50,7 +50,8 @@ impl PfsDirectory {
         Ok(Self { user, directory: Arc::new(directory) })
     }
 
-    /// Copies a file of the cache to its path here: one pass, compared with its record, on storage when this returns.
+    /// Copies a file of the cache to its path here: one pass, compared with its record, on storage
+    /// when this returns.
     pub fn put(
         &self,
         local: OwnedFd,
@@ -63,8 +64,8 @@ impl PfsDirectory {
         self.in_thread(move || put(&directory, local, &entry, &recorded, &monitor))
     }
 
-    /// The same where others may do so at the same time: it is written as `temporary` below the directory, and gets its place
-    /// there, `place`, when it is whole and on storage.
+    /// The same where others may do so at the same time: it is written as `temporary` below the
+    /// directory, and gets its place there, `place`, when it is whole and on storage.
     pub fn put_whole(
         &self,
         local: OwnedFd,
@@ -90,7 +91,8 @@ impl PfsDirectory {
         self.user.run(work).map_err(TransferError::io(&RelPath::root(), "work on the PFS"))
     }
 
-    /// Bytes that a file here takes, as far as the PFS tells; no more than its size, in whole pages.
+    /// Bytes that a file here takes, as far as the PFS tells; no more than its size, in whole
+    /// pages.
     pub fn taken(&self, path: &RelPath) -> Result<u64, TransferError> {
         let (directory, path) = (Arc::clone(&self.directory), path.clone());
         self.in_thread(move || {
@@ -101,7 +103,8 @@ impl PfsDirectory {
         })
     }
 
-    /// Copies the file of `entry` here into `local`, an empty file of the cache; one pass, compared with its record.
+    /// Copies the file of `entry` here into `local`, an empty file of the cache; one pass, compared
+    /// with its record.
     pub fn get(
         &self,
         local: OwnedFd,
@@ -191,8 +194,9 @@ pub fn compare(path: &RelPath, seen: Seen, recorded: &FileCopy) -> Result<(), Tr
     })
 }
 
-/// Owner, mode and times, as far as the user may: the PFS may not let them. Its owner can always read it, because it is
-/// checked and fetched with the owner's rights; the sealed mode is in the records.
+/// Owner, mode and times, as far as the user may: the PFS may not let them. Its owner can always
+/// read it, because it is checked and fetched with the owner's rights; the sealed mode is in the
+/// records.
 pub(crate) fn keep_attributes(to: &File, entry: &Entry) {
     let uid = rustix::fs::Uid::from_raw(entry.uid);
     let gid = rustix::fs::Gid::from_raw(entry.gid);

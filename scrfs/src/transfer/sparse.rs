@@ -1,8 +1,8 @@
 //! Writing without zeros: where whole pages of what is written are zero, a hole is left.
 //!
-//! A sealed dataset may have sparse files, and there may be room for their data alone. So whatever scrfs writes itself,
-//! copies, rebuilt files, redundancy files, takes no more room than what programs wrote, whether its source was a hole
-//! or zeros. What is read is the same.
+//! A sealed dataset may have sparse files, and there may be room for their data alone. So whatever
+//! scrfs writes itself, copies, rebuilt files, redundancy files, takes no more room than what
+//! programs wrote, whether its source was a hole or zeros. What is read is the same.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -10,12 +10,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// What a hole consists of; file systems that allocate larger units fill them up.
 const PAGE: usize = 4096;
-/// Bytes compared in one go: the compiler turns a line into a few wide operations, and most pages of data end at their
-/// first line.
+/// Bytes compared in one go: the compiler turns a line into a few wide operations, and most pages
+/// of data end at their first line.
 const LINE: usize = 64;
 
-/// Writes `bytes` at `offset` of `file`, where nothing was written before, except for pages of zeros. The file may be
-/// shorter than what was written by then: see [`end`].
+/// Writes `bytes` at `offset` of `file`, where nothing was written before, except for pages of
+/// zeros. The file may be shorter than what was written by then: see [`end`].
 pub fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     runs(bytes, offset).try_for_each(|(start, data)| file.write_all_at(data, offset + start as u64))
 }
@@ -25,13 +25,14 @@ pub fn end(file: &File, size: u64) -> io::Result<()> {
     if file.metadata()?.len() == size { Ok(()) } else { file.set_len(size) }
 }
 
-/// Bytes that a copy of a file takes: what the file takes where it is, but no more than its size in whole pages.
+/// Bytes that a copy of a file takes: what the file takes where it is, but no more than its size in
+/// whole pages.
 pub fn room_of(file: &Metadata) -> u64 {
     file.blocks().saturating_mul(512).min(file.len().next_multiple_of(PAGE as u64))
 }
 
-/// The parts of `bytes` that are not zero, as long as they can be, and where they begin. They begin and end at pages
-/// of the file, or where `bytes` does.
+/// The parts of `bytes` that are not zero, as long as they can be, and where they begin. They begin
+/// and end at pages of the file, or where `bytes` does.
 fn runs(bytes: &[u8], offset: u64) -> impl Iterator<Item = (usize, &[u8])> {
     let before = usize::try_from(offset % PAGE as u64).unwrap_or(0);
     let page_from = move |at: usize| (at + PAGE - (before + at) % PAGE).min(bytes.len());

@@ -1,14 +1,17 @@
 //! A thread that works on files with the job user's ids and groups only.
 //!
-//! File-system ids and supplementary groups belong to a thread; giving up fsuid 0 also gives up the capabilities that
-//! override permissions. The daemon's other threads keep theirs, and signals to this one stay root's to send.
+//! File-system ids and supplementary groups belong to a thread; giving up fsuid 0 also gives up the
+//! capabilities that override permissions. The daemon's other threads keep theirs, and signals to
+//! this one stay root's to send. So does the umask: where programs' files are made it is 0.
 
 use std::ffi::CString;
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
 use crossbeam_channel::Sender;
+use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use rustix::fs::Mode;
 
 use crate::control::server::Peer;
 
@@ -21,15 +24,21 @@ pub struct Identity {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// Permission bits that its new files and directories do not get.
+    pub umask: u32,
 }
 
+/// Where a user's own is not known: nobody else's business.
+const PRIVATE: u32 = 0o077;
+
 impl Identity {
-    /// The rights that a peer had when it connected; where the kernel does not tell its groups, those that the user
-    /// database gives.
+    /// The rights that a peer had when it connected; where the kernel does not tell its groups,
+    /// those that the user database gives.
     pub fn of_peer(peer: &Peer) -> Self {
+        let umask = peer.umask().unwrap_or(PRIVATE);
         match &peer.groups {
-            Some(groups) => Self { uid: peer.uid, gid: peer.gid, groups: groups.clone() },
-            None => Self::of(peer.uid, peer.gid),
+            Some(groups) => Self { uid: peer.uid, gid: peer.gid, groups: groups.clone(), umask },
+            None => Self { umask, ..Self::of(peer.uid, peer.gid) },
         }
     }
 
@@ -40,7 +49,7 @@ impl Identity {
             .and_then(|name| CString::new(name).ok())
             .and_then(|name| nix::unistd::getgrouplist(&name, Gid::from_raw(gid)).ok())
             .unwrap_or_else(|| vec![Gid::from_raw(gid)]);
-        Self { uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect() }
+        Self { uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect(), umask: PRIVATE }
     }
 }
 
@@ -96,6 +105,9 @@ fn ended() -> io::Error {
 }
 
 fn take_on(identity: &Identity) -> io::Result<()> {
+    // From here on it is this thread's alone.
+    unshare(CloneFlags::CLONE_FS)?;
+    rustix::process::umask(Mode::from_raw_mode(identity.umask));
     let own = rustix::process::geteuid().as_raw();
     if own == identity.uid && own != 0 {
         return Ok(());
@@ -130,18 +142,22 @@ mod tests {
         let secret = dir.path().join("secret");
         std::fs::write(&secret, b"x").unwrap();
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let identity = Identity { uid: 12345, gid: 12346, groups: vec![12346, 12347] };
+        std::fs::write(dir.path().join("before"), b"z").unwrap();
+        let identity = Identity { uid: 12345, gid: 12346, groups: vec![12346, 12347], umask: 0o027 };
         let user = UserThread::start(&identity).unwrap();
         let made = dir.path().join("made");
         let path = made.clone();
         user.run(move || std::fs::write(path, b"y")).unwrap().unwrap();
         let meta = std::fs::metadata(&made).unwrap();
-        assert_eq!((meta.uid(), meta.gid()), (12345, 12346));
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (12345, 12346, 0o640));
         let path = secret.clone();
         let refused = user.run(move || std::fs::read(path)).unwrap();
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        // The rest of the process kept its rights.
+        // The rest of the process kept its rights, and its umask.
         assert_eq!(std::fs::read(&secret).unwrap(), b"x");
+        std::fs::write(dir.path().join("after"), b"z").unwrap();
+        let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().mode() & 0o777;
+        assert_eq!(mode("after"), mode("before"));
     }
 
     #[test]
@@ -149,7 +165,7 @@ mod tests {
         let identity = Identity::of(0, 0);
         assert!(identity.groups.contains(&0));
         let nobody = Identity::of(54_321, 77);
-        assert_eq!(nobody.groups, [77]);
+        assert_eq!((&nobody.groups[..], nobody.umask), (&[77][..], 0o077));
         let mut peer = Peer { pid: 1, uid: 54_321, gid: 77, groups: Some(vec![5, 6]), process: None };
         assert_eq!(
             Identity::of_peer(&peer).groups,
@@ -157,6 +173,13 @@ mod tests {
             "what the process has, not what the database says"
         );
         peer.groups = None;
-        assert_eq!(Identity::of_peer(&peer), nobody);
+        assert_eq!(Identity::of_peer(&peer), nobody, "a process that is not held may be another");
+        peer.pid = i32::try_from(std::process::id()).unwrap();
+        let own = rustix::process::Pid::from_raw(peer.pid).unwrap();
+        let held = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap();
+        peer.process = Some(std::sync::Arc::new(held));
+        let told = std::fs::read_to_string("/proc/self/status").unwrap();
+        let told = told.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap().trim().to_owned();
+        assert_eq!(format!("{:04o}", Identity::of_peer(&peer).umask), told);
     }
 }

@@ -25,8 +25,8 @@ fn every_hash_file_parses_and_comes_back() {
     assert_eq!(counts, expected.into_iter().collect());
 }
 
-/// Reads every file of `release` as the record that it is and compares what is written again. Returns how many there
-/// were of each kind, and how many are no record of ours.
+/// Reads every file of `release` as the record that it is and compares what is written again.
+/// Returns how many there were of each kind, and how many are no record of ours.
 fn round_trips(name: &str) -> (BTreeMap<K, usize>, usize) {
     let mut counts = BTreeMap::new();
     let mut others = 0;
@@ -49,7 +49,7 @@ fn records_of_2013_come_back() {
         (K::FilemapMaster, 20),
         (K::FilemapMember, 20),
         (K::RankFilemap, 7),
-        (K::XorHeader, 31),
+        (K::RedundancyHeader, 31),
         (K::Summary, 10),
         (K::Rank2File, 20),
         (K::Index, 6),
@@ -67,7 +67,7 @@ fn records_of_2011_come_back() {
         (K::FilemapMaster, 8),
         (K::FilemapMember, 8),
         (K::RankFilemap, 7),
-        (K::XorHeader, 23),
+        (K::RedundancyHeader, 23),
         (K::Summary, 3),
         (K::Index, 2),
         (K::Flush, 8),
@@ -82,7 +82,7 @@ fn records_of_later_releases_come_back() {
     let counts = [
         (K::FilemapMaster, 4),
         (K::FilemapMember, 4),
-        (K::XorHeader, 8),
+        (K::RedundancyHeader, 8),
         (K::Summary, 2),
         (K::Rank2File, 4),
         (K::Index, 1),
@@ -95,7 +95,7 @@ fn records_of_later_releases_come_back() {
         (K::FilemapMaster, 8),
         (K::FilemapMember, 8),
         (K::RankFilemap, 7),
-        (K::XorHeader, 23),
+        (K::RedundancyHeader, 23),
         (K::Summary, 3),
         (K::Rank2File, 6),
         (K::Index, 2),
@@ -104,7 +104,8 @@ fn records_of_later_releases_come_back() {
         (K::Nodes, 3),
     ];
     assert_eq!(round_trips("scr-1.2"), (counts.into_iter().collect(), 0));
-    // The others are redundancy descriptors, cache indexes and the like, which have no record of ours.
+    // The others are redundancy descriptors, cache indexes and the like, which have no record of
+    // ours.
     let counts =
         [(K::Summary, 7), (K::Rank2File, 14), (K::Index, 4), (K::Flush, 5), (K::Halt, 5), (K::Nodes, 5)];
     assert_eq!(round_trips("scr-3"), (counts.into_iter().collect(), 337));

@@ -4,10 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use scrfs::hash::file::HEADER_BYTES;
+use scrfs::hash::record_size;
 use scrfs::ids::Member;
-use scrfs::record::{FilemapMember, MemberFiles, Meta, Record, XorFileName, XorHeader};
-use scrfs::redundancy::reference::{Survivor, encode, rebuild};
-use scrfs::redundancy::xor::Geometry;
+use scrfs::record::{
+    FilemapMember, MemberFiles, Meta, Record, RedundancyFileName, RedundancyHeader, RedundancyKind,
+};
+use scrfs::redundancy::Scheme;
+use scrfs::redundancy::code::Code;
+use scrfs::redundancy::geometry::Geometry;
+use scrfs::redundancy::reference::{Rebuilt, Survivor, encode, rebuild};
 
 use crate::vectors::{RELEASES, Vector, release, root};
 
@@ -17,7 +23,7 @@ const BLOCK: u64 = 128 * 1024;
 /// One member of a set, as it is on disk.
 struct Part {
     path: PathBuf,
-    header: XorHeader,
+    header: RedundancyHeader,
     payload: Vec<u8>,
     files: Vec<Vec<u8>>,
 }
@@ -44,10 +50,10 @@ impl Part {
     }
 }
 
-/// Reads an XOR file and the files that it says its member has; they are in `directory`, or where the program had
-/// them below it.
+/// Reads an XOR file and the files that it says its member has; they are in `directory`, or where
+/// the program had them below it.
 fn read(file: &Vector, directory: &Path) -> Part {
-    let (header, size) = XorHeader::decode_first(&file.bytes).unwrap();
+    let (header, size) = RedundancyHeader::decode_first(&file.bytes).unwrap();
     let metas = header.current.as_ref().unwrap().in_order().unwrap();
     let files = metas.iter().map(|meta| {
         let name = meta.file.as_ref().unwrap().as_path();
@@ -61,7 +67,8 @@ fn read(file: &Vector, directory: &Path) -> Part {
     Part { path: file.path.clone(), payload: file.bytes[size..].to_vec(), files, header }
 }
 
-/// Where the data is that an XOR file belongs to, and the name of its set: release, case, cache or prefix, dataset.
+/// Where the data is that an XOR file belongs to, and the name of its set: release, case, cache or
+/// prefix, dataset.
 fn place(file: &Vector) -> (PathBuf, String) {
     let directory = file.path.parent().unwrap();
     let hidden = directory.file_name().is_some_and(|name| name == ".scr");
@@ -93,6 +100,16 @@ fn sets() -> BTreeMap<String, Vec<Part>> {
     sets
 }
 
+fn code(scheme: Scheme, members: usize) -> Code {
+    Code::of(scheme, members).unwrap().unwrap()
+}
+
+/// The one member of an XOR set that is lost.
+fn rebuild_one(members: &[Option<Survivor<'_>>], chunk: u64, sizes: Vec<u64>) -> Rebuilt {
+    let code = code(Scheme::Xor, members.len());
+    rebuild(&code, members, chunk, &[sizes], BLOCK).unwrap().unwrap().remove(0)
+}
+
 #[test]
 fn our_parity_is_scrs() {
     let mut compared = 0;
@@ -104,14 +121,16 @@ fn our_parity_is_scrs() {
         }
         let files: Vec<_> = parts.iter().map(Part::borrowed).collect();
         let lengths: Vec<u64> = files.iter().map(|files| files.concat().len() as u64).collect();
-        let chunk = Geometry::new(&lengths).unwrap().chunk();
-        for (parity, part) in encode(&files, BLOCK).unwrap().iter().zip(&parts) {
+        let chunk = Geometry::new(&lengths, 1).unwrap().chunk();
+        let code = code(Scheme::Xor, files.len());
+        for (parity, part) in encode(&code, &files, BLOCK).unwrap().iter().zip(&parts) {
             assert_eq!(part.header.chunk, Some(chunk), "{name}");
             assert!(*parity == part.payload, "{name}: {:?}", part.path);
             compared += 1;
         }
     }
-    // 85 XOR files; the three sets of three were scavenged without node 2, whose files are elsewhere.
+    // 85 XOR files; the three sets of three were scavenged without node 2, whose files are
+    // elsewhere.
     assert_eq!((compared, incomplete), (76, 3));
 }
 
@@ -123,7 +142,7 @@ fn any_lost_member_of_any_set_is_rebuilt() {
             let sizes = right.header.partner.as_ref().unwrap().sizes().unwrap();
             let mut members: Vec<_> = parts.iter().map(|part| Some(part.survivor())).collect();
             members[lost] = None;
-            let rebuilt = rebuild(&members, part.header.chunk.unwrap(), &sizes, BLOCK).unwrap();
+            let rebuilt = rebuild_one(&members, part.header.chunk.unwrap(), sizes);
             assert!(rebuilt.files == part.files, "{name}: files of {lost}");
             assert!(rebuilt.parity == part.payload, "{name}: parity of {lost}");
         }
@@ -145,18 +164,52 @@ fn what_was_scavenged_is_rebuilt_as_scr_rebuilt_it() {
         // The right neighbour's header knows the lost member's files.
         let known = parts[lost].header.partner.as_ref().unwrap();
         assert_eq!(known.rank, Some(Member(2)), "{name}");
-        let rebuilt = rebuild(&members, chunk, &known.sizes().unwrap(), BLOCK).unwrap();
+        let rebuilt = rebuild_one(&members, chunk, known.sizes().unwrap());
         assert!(rebuilt.files == after[lost].files, "{name}");
         assert!(rebuilt.parity == after[lost].payload, "{name}");
-        let header = XorHeader::of_lost(&parts[lost - 1].header, &parts[lost].header);
+        let header = RedundancyHeader::of_lost(&parts[lost - 1].header, &parts[lost].header);
         assert_same_facts(&header, &after[lost].header, &name);
         rebuilt_sets += 1;
     }
     assert_eq!(rebuilt_sets, 3);
 }
 
+/// SCR 3's Reed-Solomon: four members, two of which may be lost.
+#[test]
+fn reed_solomon_is_redsets() {
+    for dataset in [2, 3] {
+        let (mut data, mut payloads) = (Vec::new(), Vec::new());
+        for rank in 0..4 {
+            let node = root().join(format!("scr-3/rs2/nodes/node{rank}/cache/root/scr.j1"));
+            let directory = node.join(format!("scr.dataset.{dataset}"));
+            data.push(fs::read(directory.join(format!("rank_{rank}.ckpt"))).unwrap());
+            let name = format!(".scr/reddesc.er.{rank}.rs.grp_1_of_1.mem_{}_of_4.redset", rank + 1);
+            let bytes = fs::read(directory.join(name)).unwrap();
+            let header =
+                record_size(bytes.first_chunk::<HEADER_BYTES>().unwrap(), bytes.len() as u64).unwrap();
+            payloads.push(bytes[usize::try_from(header).unwrap()..].to_vec());
+        }
+        let code = code(Scheme::ReedSolomon { failures: 2 }, 4);
+        let files: Vec<Vec<&[u8]>> = data.iter().map(|bytes| vec![bytes.as_slice()]).collect();
+        let made = encode(&code, &files, BLOCK).unwrap();
+        assert!(made == payloads, "dataset {dataset}");
+
+        let chunk = (payloads[0].len() / 2) as u64;
+        for (first, second) in (0..4).flat_map(|first| (first + 1..4).map(move |second| (first, second))) {
+            let there = |at: usize| ![first, second].contains(&at);
+            let survivor = |at: usize| Survivor { files: files[at].clone(), parity: &payloads[at] };
+            let members: Vec<_> = (0..4).map(|at| there(at).then(|| survivor(at))).collect();
+            let sizes = [first, second].map(|at| vec![data[at].len() as u64]);
+            let rebuilt = rebuild(&code, &members, chunk, &sizes, BLOCK).unwrap().unwrap();
+            for (at, rebuilt) in [first, second].into_iter().zip(rebuilt) {
+                assert!(rebuilt.files[0] == data[at] && rebuilt.parity == payloads[at], "{first}, {second}");
+            }
+        }
+    }
+}
+
 /// SCR's rebuilt header says the same as ours, if in another order.
-fn assert_same_facts(ours: &XorHeader, scrs: &XorHeader, name: &str) {
+fn assert_same_facts(ours: &RedundancyHeader, scrs: &RedundancyHeader, name: &str) {
     let files = |member: &Option<MemberFiles>| {
         let member = member.clone().unwrap();
         (member.rank, member.in_order().unwrap().into_iter().cloned().collect::<Vec<_>>())
@@ -179,12 +232,13 @@ fn headers_say_what_we_would_say() {
             assert_eq!(current.count, Some(part.files.len() as u64));
             let position = ring.iter().position(|&member| member == part.rank()).unwrap();
             let file_name = part.path.file_name().unwrap().as_encoded_bytes();
-            let said = XorFileName {
+            let said = RedundancyFileName {
+                kind: RedundancyKind::Xor,
                 position: position as u64,
                 members: ring.len() as u64,
                 group: ring[0].0.into(),
             };
-            assert_eq!(XorFileName::parse(file_name), Some(said), "{name}");
+            assert_eq!(RedundancyFileName::parse(file_name), Some(said), "{name}");
             let left = ring[(position + ring.len() - 1) % ring.len()];
             let partner = header.partner.as_ref().unwrap();
             assert_eq!(partner.rank, Some(left), "{name}");

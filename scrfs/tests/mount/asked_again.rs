@@ -164,7 +164,8 @@ fn a_generation_that_has_begun_goes_on() {
     });
 }
 
-/// A log that stays open for append while its dataset is sealed, and workers die before, in and after that.
+/// A log that stays open for append while its dataset is sealed, and workers die before, in and
+/// after that.
 #[test]
 fn a_log_goes_on_growing_through_seals() {
     both_modes(log_through_seals);

@@ -1,11 +1,12 @@
-//! O_DIRECT: what a program wrote so is what all others read, also when it was written asynchronously.
+//! O_DIRECT: what a program wrote so is what all others read, also when it was written
+//! asynchronously.
 
 use std::fs;
 
 use super::{Mounted, TWO_STORES, both_modes};
 
-/// Native asynchronous I/O (libaio's system calls), direct, while other descriptors read the same bytes through the page
-/// cache; what they read after a write has ended is what was written.
+/// Native asynchronous I/O (libaio's system calls), direct, while other descriptors read the same
+/// bytes through the page cache; what they read after a write has ended is what was written.
 const AIO: &str = r#"
 import ctypes, mmap, os, platform, struct, threading
 SETUP, DESTROY, SUBMIT, EVENTS = (206, 207, 209, 208) if platform.machine() == "x86_64" else (0, 1, 2, 4)
@@ -65,7 +66,8 @@ fn asynchronous_writes_are_seen_by_all() {
     });
 }
 
-/// `dd oflag=direct` writes a tail that is no whole block after it has taken O_DIRECT from its descriptor.
+/// `dd oflag=direct` writes a tail that is no whole block after it has taken O_DIRECT from its
+/// descriptor.
 fn with_a_tail(m: &Mounted) -> bool {
     m.shell(0, "mkdir d && head -c 1000000 /dev/urandom > ../data");
     m.shell(0, "head -c 999424 ../data | dd of=d/whole bs=4096 oflag=direct iflag=fullblock");
@@ -84,7 +86,8 @@ fn with_a_tail(m: &Mounted) -> bool {
 fn a_tail_that_is_no_block() {
     // tmpfs takes any, natively too.
     both_modes(|m| assert!(!with_a_tail(m)));
-    // On a disk's file system the daemon's way takes it; with passthrough the kernel does not (semantics: "Direct I/O").
+    // On a disk's file system the daemon's way takes it; with passthrough the kernel does not
+    // (semantics: "Direct I/O").
     for (options, fails) in [(&["--no-passthrough"][..], false), (&[], true)] {
         let thread = std::thread::spawn(move || {
             TWO_STORES.set(true);

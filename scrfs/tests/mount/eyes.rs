@@ -131,7 +131,8 @@ fn the_leads_advice_and_what_reaches_it() {
         assert!(eye(m, "status").contains("coordinator 0 of 2"));
         m.shell(0, "echo hello > .scrfs/post");
         assert!(matches!(lead.next(), Event::Posted { text } if text == "message of user 0: hello"));
-        // What was advised outlives the worker, and the next lead hears of it, and how often was asked.
+        // What was advised outlives the worker, and the next lead hears of it, and how often was
+        // asked.
         drop(lead);
         let mut lead = Lead::attach(&m.control(), 2);
         assert_eq!(lead.inventory().advice, Some(advice));

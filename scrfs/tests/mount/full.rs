@@ -1,5 +1,6 @@
-//! The store is full: control directory and cache are on one small tmpfs, as they are where nothing else was set.
-//! Everything goes on but what needs room itself, and the mount is served by the supervisor that made it.
+//! The store is full: control directory and cache are on one small tmpfs, as they are where nothing
+//! else was set. Everything goes on but what needs room itself, and the mount is served by the
+//! supervisor that made it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -61,8 +62,9 @@ fn logs_and_records(m: &Mounted, by: &Path) {
     // The log cannot grow by a byte: what supervisor and workers say now is lost.
     let log = m.control().join("daemon.log");
     fill(&log);
-    // Answers that come after the release of what filled the store: a worker that is killed in that may leave the file
-    // registered with the kernel, and its bytes there (scrfs/docs/mount.md, "Limits").
+    // Answers that come after the release of what filled the store: a worker that is killed in that
+    // may leave the file registered with the kernel, and its bytes there (scrfs/docs/mount.md,
+    // "Limits").
     goes_on(m);
     for _ in 0..3 {
         replace_worker(m);

@@ -1,5 +1,5 @@
-//! What prologs and epilogs do: a mount for the scheduler's job and user, its end by the job's id, and what root's daemon
-//! may still do meanwhile.
+//! What prologs and epilogs do: a mount for the scheduler's job and user, its end by the job's id,
+//! and what root's daemon may still do meanwhile.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -152,8 +152,8 @@ fn roots_daemon_has_given_up_what_it_does_not_need() {
             u64::from_str_radix(&line, 16).unwrap()
         };
         let bit = |number: u32| 1_u64 << number;
-        // CAP_CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, SETPCAP, SYS_PTRACE, SYS_ADMIN, SYS_NICE,
-        // MKNOD, LEASE, SETFCAP.
+        // CAP_CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, SETPCAP,
+        // SYS_PTRACE, SYS_ADMIN, SYS_NICE, MKNOD, LEASE, SETFCAP.
         let worker =
             [0, 1, 2, 3, 4, 6, 7, 8, 19, 21, 23, 27, 28, 31].into_iter().fold(0, |all, one| all | bit(one));
         let resource = bit(24);

@@ -1,4 +1,5 @@
-//! A lead of a job of two nodes of which one is real, over the daemon's socket: step by step, or steadily.
+//! A lead of a job of two nodes of which one is real, over the daemon's socket: step by step, or
+//! steadily.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -9,13 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use scrfs::control::StoreRule;
 use scrfs::control::client::{ClientError, DataConnection, Link};
 use scrfs::control::{
     Command, DataReply, DataRequest, DirOp, Event, Inventory, MemberPart, Role, Settings, Start,
 };
 use scrfs::daemon::CacheStore;
-use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Scheme};
+use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Protections, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 
 const WAIT: Duration = Duration::from_mins(1);
@@ -23,11 +23,13 @@ const WAIT: Duration = Duration::from_mins(1);
 const TURN: Duration = Duration::from_millis(50);
 
 /// Where the mount has a second store, that is where the job's datasets go.
-fn rules(control: &Path) -> Vec<StoreRule> {
+fn protections(control: &Path) -> Protections {
     let recorded = scrfs::mount::stores::recorded(control);
     let second = recorded.into_iter().filter(|store| store.used && !store.primary);
     let bytes = |store: CacheStore| store.base.into_os_string().into_encoded_bytes();
-    second.map(|store| StoreRule { interval: 1, store: Some(bytes(store)) }).collect()
+    let usual = Protection::by(Scheme::Xor);
+    let named = |store| Protection { store: Some(bytes(store)), ..usual.clone() };
+    Protections { descriptors: second.map(named).collect(), usual }
 }
 
 /// A lead whose steps a test says.
@@ -48,9 +50,7 @@ impl Lead {
             seal_timeout_ms: 20_000,
             cache_size: 2,
             cache_bytes: 0,
-            scheme: Scheme::Xor,
-            set_size: 8,
-            hop_distance: 1,
+            protections: protections(control),
             enable: true,
             flush_every: 0,
             fetch: true,
@@ -61,7 +61,6 @@ impl Lead {
             loose: scrfs::control::LooseRules::default(),
             restart: scrfs::control::RestartRules::default(),
             advice: scrfs::control::AdviceRules::default(),
-            stores: rules(control),
         };
         let (hosts, start, epoch) = (vec!["n0".into(), "n1".into()], Start::Attach, Epoch(epoch));
         let role = Role::Coordinator { epoch, rank: NodeRank(0), hosts, start, settings: Box::new(settings) };
@@ -165,14 +164,19 @@ pub(crate) fn catalog(id: DatasetId, name: &[u8], epoch: Epoch, part: &MemberPar
         created_us: 1,
         user: "root".into(),
         job_id: "t".into(),
-        layout: Layout { scheme: Scheme::Xor, members, sets: vec![vec![Member(0), Member(1)]] },
+        layout: Layout {
+            protection: Protection::by(Scheme::Xor),
+            members,
+            sets: vec![vec![Member(0), Member(1)]],
+        },
         entries: part.entries.clone(),
     };
     catalog.sort();
     catalog
 }
 
-/// A lead that attaches to one worker after the other and serves rounds; it seals only when it is told to.
+/// A lead that attaches to one worker after the other and serves rounds; it seals only when it is
+/// told to.
 pub(crate) struct Steady {
     orders: Arc<Orders>,
     thread: JoinHandle<()>,

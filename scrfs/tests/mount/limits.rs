@@ -87,8 +87,8 @@ fn more_files_than_descriptors() {
     in_namespace(&["--no-passthrough"], |m| more_files(m, &["--no-passthrough"]));
 }
 
-/// Programs open more than there can be: they are told, all else goes on meanwhile, and all is well when they have closed
-/// some.
+/// Programs open more than there can be: they are told, all else goes on meanwhile, and all is well
+/// when they have closed some.
 fn more_open_files(m: &Mounted, options: &[&str], least: usize) {
     let begun = std::time::Instant::now();
     limit(m, options);
@@ -113,7 +113,8 @@ fn more_open_files(m: &Mounted, options: &[&str], least: usize) {
         let refusals = more.iter().filter(|opened| !opened.as_ref().map_or_else(refused, |_| true)).count();
         assert!(refusals > 90, "{refusals}");
         drop(more);
-        // Names, attributes and their changes need no more than there is, nor do those who ask the daemon.
+        // Names, attributes and their changes need no more than there is, nor do those who ask the
+        // daemon.
         for n in 0..FILES {
             assert_eq!(fs::metadata(at(m, &format!("idle{n}"))).unwrap().len(), 4);
         }
@@ -175,7 +176,8 @@ fn use_up(m: &Mounted) -> Vec<fs::File> {
     open
 }
 
-/// Programs have used up what there is for them: a dataset is sealed all the same, and whoever asks is answered.
+/// Programs have used up what there is for them: a dataset is sealed all the same, and whoever asks
+/// is answered.
 fn a_seal_without_descriptors(m: &Mounted, options: &[&str]) {
     limit(m, options);
     let lead = Steady::start(&m.control());

@@ -1,5 +1,5 @@
-//! Names of one file that a seal makes files of their own, and descriptors of one file in several processes, while programs
-//! use them.
+//! Names of one file that a seal makes files of their own, and descriptors of one file in several
+//! processes, while programs use them.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,8 @@ use super::lead::{Lead, catalog, encode};
 use super::takeover::replace_worker;
 use super::{both_modes, wait_until};
 
-/// The kernel asks for an inode, which has stood for all names when the program that waits gave one of them.
+/// The kernel asks for an inode, which has stood for all names when the program that waits gave one
+/// of them.
 #[test]
 fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
     both_modes(|m| {
@@ -70,8 +71,8 @@ fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
     });
 }
 
-/// execve(2) closes what is close-on-exec while links below /proc/PID wait for that execve to go on: a daemon that
-/// follows one before it answers would wait for ever, and the program too.
+/// execve(2) closes what is close-on-exec while links below /proc/PID wait for that execve to go
+/// on: a daemon that follows one before it answers would wait for ever, and the program too.
 #[test]
 fn a_program_that_begins_closes_files() {
     both_modes(|m| {

@@ -1,7 +1,7 @@
 //! The real mount: `scrfs mount` in a private mount namespace, then what ordinary programs do.
 //!
-//! Needs root and /dev/fuse. Every test runs in a thread of its own with its own mount namespace, in passthrough mode
-//! and in plain mode.
+//! Needs root and /dev/fuse. Every test runs in a thread of its own with its own mount namespace,
+//! in passthrough mode and in plain mode.
 #![cfg(feature = "fuse")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 

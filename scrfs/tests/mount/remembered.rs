@@ -1,4 +1,5 @@
-//! Names that the kernel remembers and another node changes: none is stale once the change has been answered.
+//! Names that the kernel remembers and another node changes: none is stale once the change has been
+//! answered.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -83,7 +84,8 @@ impl Other {
     }
 }
 
-/// Programs that look at names all the time, so that answers are on their way whenever a name changes.
+/// Programs that look at names all the time, so that answers are on their way whenever a name
+/// changes.
 struct Lookers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -199,7 +201,8 @@ fn what_other_nodes_make_disturbs_nothing_that_is_known() {
     });
 }
 
-/// A worker dies with the round half done: its successor says that it is done, and no name is stale then.
+/// A worker dies with the round half done: its successor says that it is done, and no name is stale
+/// then.
 #[test]
 fn a_death_between_a_change_and_its_answer() {
     in_namespace(&[], |m| {

@@ -19,7 +19,8 @@ use super::{Mounted, SLOWLY, both_modes, fails, has_ended, in_namespace, scrfs, 
 
 /// Shorter than the supervisor waits for a word of a worker whose end it has not seen (30 s).
 const UNSEEN: Duration = Duration::from_secs(25);
-/// Longer than a successor takes to serve, however busy the machine is, and shorter than twice the supervisor's bound.
+/// Longer than a successor takes to serve, however busy the machine is, and shorter than twice the
+/// supervisor's bound.
 const SUCCESSOR_MAX: Duration = Duration::from_secs(55);
 /// Windows of some milliseconds around each change, so that most deaths hit one.
 #[cfg(feature = "faults")]
@@ -386,7 +387,8 @@ fn logs(m: &Mounted) -> String {
     read("daemon.log.1").unwrap_or_default() + &read("daemon.log").unwrap()
 }
 
-/// `count` deaths under load, while a marker waits and, with a lead, directories are made in rounds.
+/// `count` deaths under load, while a marker waits and, with a lead, directories are made in
+/// rounds.
 pub(crate) fn torture(m: &Mounted, count: u32, led: bool) {
     let lead = led.then(|| Steady::start(&m.control()));
     let mut marker = led.then(|| waiting_marker(m));

@@ -54,7 +54,8 @@ fn read_in_pieces(dir: &Path, count: usize, tale: &mut Tale) {
     }
     let seen: HashSet<Vec<u8>> = names.iter().cloned().collect();
     tale.say("distinct", seen.len() == names.len());
-    // What was not read yet goes, every second one; new ones come. No name that stays may be missed or come twice.
+    // What was not read yet goes, every second one; new ones come. No name that stays may be missed
+    // or come twice.
     for n in (0..count).step_by(2).filter(|n| !seen.contains(format!("{n:06}").as_bytes())) {
         fs::remove_file(at(n)).unwrap();
     }
@@ -84,8 +85,9 @@ fn read_in_pieces(dir: &Path, count: usize, tale: &mut Tale) {
     tale.say("left", fs::read_dir(dir).unwrap().count());
 }
 
-/// Threads that make, link, rename and remove the same few names while others look at them: nothing but ENOENT and
-/// EEXIST may come of it, no name may show another's content, and numbers stay with their files.
+/// Threads that make, link, rename and remove the same few names while others look at them: nothing
+/// but ENOENT and EEXIST may come of it, no name may show another's content, and numbers stay with
+/// their files.
 pub fn coming_and_going(dir: &Path, tale: &mut Tale) {
     let stop = Arc::new(AtomicBool::new(false));
     let emptied_shows = tale.cached;
@@ -103,7 +105,8 @@ pub fn coming_and_going(dir: &Path, tale: &mut Tale) {
                     while !stop.load(Ordering::Relaxed) {
                         expected(fs::symlink_metadata(name(random.below(8))).map(drop));
                         expected(fs::read(name(random.below(8))).map(|text| {
-                            // Emptied meanwhile, where the kernel caches what the daemon serves: semantics.md, Limits.
+                            // Emptied meanwhile, where the kernel caches what the daemon serves:
+                            // semantics.md, Limits.
                             let gone = emptied_shows && text == [0; 7];
                             assert!(text.is_empty() || text == b"content" || gone, "{text:?}");
                         }));

@@ -110,7 +110,8 @@ impl Drop for Stream {
     }
 }
 
-/// A lock of this open file (OFD) on bytes; `kind` F_RDLCK, F_WRLCK, F_UNLCK. Not waited for unless `wait`.
+/// A lock of this open file (OFD) on bytes; `kind` F_RDLCK, F_WRLCK, F_UNLCK. Not waited for unless
+/// `wait`.
 pub fn lock_bytes(file: BorrowedFd<'_>, kind: i32, start: i64, length: i64, wait: bool) -> Result<i64, i32> {
     // SAFETY: all zero is a valid flock.
     let mut lock: libc::flock64 = unsafe { std::mem::zeroed() };

@@ -1,4 +1,5 @@
-//! What a program can ask of a file system, as data: so that the same thing can be asked of two of them.
+//! What a program can ask of a file system, as data: so that the same thing can be asked of two of
+//! them.
 
 /// Who asks. Ids that no account of the machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

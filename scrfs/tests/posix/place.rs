@@ -1,4 +1,5 @@
-//! A mount in a mount namespace of the thread's own, and a plain directory on the same file system beside its cache.
+//! A mount in a mount namespace of the thread's own, and a plain directory on the same file system
+//! beside its cache.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +23,8 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// The program that makes it in an image file, its arguments, and how it is mounted; tmpfs needs no image.
+    /// The program that makes it in an image file, its arguments, and how it is mounted; tmpfs
+    /// needs no image.
     fn maker(self) -> Option<(&'static str, &'static [&'static str], &'static str)> {
         match self {
             Self::Tmpfs => None,
@@ -76,8 +78,8 @@ pub enum Scope {
     Dataset,
 }
 
-/// Where a place is seen in its mount namespace: the same short path whatever TMPDIR is, as sockets have no more than
-/// 107 bytes for theirs.
+/// Where a place is seen in its mount namespace: the same short path whatever TMPDIR is, as sockets
+/// have no more than 107 bytes for theirs.
 const SEEN: &str = "/mnt";
 
 pub struct Place {

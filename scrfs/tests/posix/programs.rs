@@ -1,5 +1,5 @@
-//! Real programs, on the mount. Those that are not installed are said to be missing, and their test fails: `tests/run`
-//! installs them.
+//! Real programs, on the mount. Those that are not installed are said to be missing, and their test
+//! fails: `tests/run` installs them.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,8 @@ naptime = 0.02
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// Eight processes count in one file under one lock, and write lines under locks of bytes that overlap.
+/// Eight processes count in one file under one lock, and write lines under locks of bytes that
+/// overlap.
 const TURNS: &str = r"
 import fcntl, os, sys
 lock = getattr(fcntl, sys.argv[1])
@@ -126,7 +127,8 @@ fn pjdfstest() {
         let failed: Vec<_> = failed.iter().map(|told| name(told)).collect();
         let new: Vec<_> = failed_mounted.iter().filter(|told| !failed.contains(&name(told))).collect();
         assert!(new.is_empty(), "{way:?}: {new:#?}");
-        // The C library knows the greatest number of links of a few file systems, and asks no other.
+        // The C library knows the greatest number of links of a few file systems, and asks no
+        // other.
         assert!(passed_mounted + 1 >= passed, "{way:?}: {passed} natively, {passed_mounted} mounted");
     }
 }
@@ -197,7 +199,8 @@ fn a_large_tree_comes_and_goes() {
 
 #[test]
 fn stressors() {
-    // Those of `stress-ng --class filesystem` that pass natively and need no rights over the whole machine.
+    // Those of `stress-ng --class filesystem` that pass natively and need no rights over the whole
+    // machine.
     in_both(
         "stress",
         "stress-ng --temp-path . --timeout 2 --quiet --verify \

@@ -1,6 +1,7 @@
-//! Random sequences of operations, the same in every run. A run prints its seed; seeds that once found something are
-//! kept in `regressions.txt` and run first. Another seed: `POSIX_SEED=… cargo test -p scrfs --test posix random`;
-//! with `POSIX_SEED=fresh` it is one that nobody has tried, as in `tests/repeat`.
+//! Random sequences of operations, the same in every run. A run prints its seed; seeds that once
+//! found something are kept in `regressions.txt` and run first. Another seed:
+//! `POSIX_SEED=… cargo test -p scrfs --test posix random`; with `POSIX_SEED=fresh` it is one that
+//! nobody has tried, as in `tests/repeat`.
 
 use super::op::{Op, Path, Time, USERS, User};
 use super::perform::SLOTS;

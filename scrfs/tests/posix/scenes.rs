@@ -1,4 +1,5 @@
-//! Longer stories. Each is told in a directory of its own on either side; the two transcripts must be equal.
+//! Longer stories. Each is told in a directory of its own on either side; the two transcripts must
+//! be equal.
 
 use std::fmt::{Debug, Write as _};
 use std::fs::{self, File, OpenOptions, Permissions};

@@ -1,7 +1,8 @@
-//! Every call on every kind of name, for every kind of user: what suites of POSIX tests check one by one.
+//! Every call on every kind of name, for every kind of user: what suites of POSIX tests check one
+//! by one.
 //!
-//! What is made and removed on the way changes the directory for what follows, on both sides alike; it is put back in
-//! order before each row.
+//! What is made and removed on the way changes the directory for what follows, on both sides alike;
+//! it is put back in order before each row.
 
 use super::op::{Op, Path, Time, User};
 use super::place::{WAYS, Way, in_place};

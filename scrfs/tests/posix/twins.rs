@@ -87,8 +87,9 @@ impl Twins {
         Ok(one)
     }
 
-    /// POSIX has two words for a directory that is not empty. xfs says EEXIST to a rename; of a dataset's directories,
-    /// which are on all nodes, the daemon speaks, as the other file systems do.
+    /// POSIX has two words for a directory that is not empty. xfs says EEXIST to a rename; of a
+    /// dataset's directories, which are on all nodes, the daemon speaks, as the other file systems
+    /// do.
     fn is_other_word(&self, op: &Op, native: &Outcome, mounted: &Outcome) -> bool {
         matches!(op, Op::Rename(..))
             && (self.scope, self.way.backing) == (Scope::Dataset, Backing::Xfs)
@@ -100,7 +101,8 @@ impl Twins {
         self.native.enter();
         let directory = |path: &[u8]| Side::see(path).is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFDIR);
         match op {
-            // ext4 dates the directory of a whiteout that it then takes back: no kernel expects that of a failure.
+            // ext4 dates the directory of a whiteout that it then takes back: no kernel expects
+            // that of a failure.
             Op::Rename(_, to, flags) if flags & libc::RENAME_WHITEOUT != 0 && directory(to) => true,
             Op::Rename(from, to, flags) if self.scope == Scope::Dataset => {
                 let exchange = flags & libc::RENAME_EXCHANGE != 0 && directory(from) != directory(to);
@@ -114,8 +116,9 @@ impl Twins {
             // btrfs names what others may not read.
             Op::ListXattr(..) if user != User::Root => self.way.backing == Backing::Btrfs,
             Op::Chown(_, u32::MAX, u32::MAX, _) | Op::Fchown(_, u32::MAX, u32::MAX) => user != User::Root,
-            // The kernel clears the bits before it asks, and keeps them cleared when it is refused, as tmpfs does here,
-            // or when there is nothing to do: btrfs does not touch a file for a hole behind its end.
+            // The kernel clears the bits before it asks, and keeps them cleared when it is refused,
+            // as tmpfs does here, or when there is nothing to do: btrfs does not touch a file for a
+            // hole behind its end.
             Op::Fallocate(slot, mode, ..)
                 if match self.way.backing {
                     Backing::Tmpfs => mode & FallocateFlags::ZERO_RANGE.bits() != 0,
@@ -129,8 +132,9 @@ impl Twins {
         }
     }
 
-    /// Root may write to files with suid bits and they stay; the kernel writes for passthrough as the daemon, which
-    /// has not that right. Likewise members of the group, where sgid does not mean execution.
+    /// Root may write to files with suid bits and they stay; the kernel writes for passthrough as
+    /// the daemon, which has not that right. Likewise members of the group, where sgid does not
+    /// mean execution.
     fn keeps_bits(&self, user: User, op: &Op) -> bool {
         self.way.passthrough
             && op.writes()
@@ -193,7 +197,8 @@ impl Twins {
             let was = (was_one.ino == one.ino, was_two.ino == two.ino);
             let moved = |was: &Seen, is: &Seen| (was.mtime != is.mtime, was.ctime != is.ctime);
             let (one, two) = (moved(was_one, one), moved(was_two, two));
-            // tmpfs gives a directory the time of the file that went, which can be that of the change before.
+            // tmpfs gives a directory the time of the file that went, which can be that of the
+            // change before.
             let takes = matches!(op, Op::Unlink(_) | Op::Rmdir(_) | Op::Rename(..) | Op::Link(..));
             let same = was.0 && was.1 && !piped;
             if same && one != two && !(takes && is_directory) {
@@ -290,7 +295,8 @@ impl Twins {
         if distinct.len() != numbers.len() {
             return Err(self.tell("two files of one number"));
         }
-        // Births are told in ticks: another file can be born with the same number within the tick of this moment.
+        // Births are told in ticks: another file can be born with the same number within the tick
+        // of this moment.
         let settled = begun.saturating_sub(Duration::from_millis(100));
         let born = |secs: i64, nanos| Duration::new(u64::try_from(secs).unwrap_or(0), nanos);
         numbers.retain(|(_, secs, nanos), _| born(*secs, *nanos) < settled);

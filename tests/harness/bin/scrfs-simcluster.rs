@@ -1,4 +1,5 @@
-//! A simulated cluster for people and scripts: `up` holds one until it is interrupted, the other verbs work on it.
+//! A simulated cluster for people and scripts: `up` holds one until it is interrupted, the other
+//! verbs work on it.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 use std::io::Write;

@@ -1,8 +1,9 @@
-//! The door and its bell: a remote shell without keys. The server knows by the socket who asks, and runs the command
-//! in the node as that user, on the caller's own standard input, output and error.
+//! The door and its bell: a remote shell without keys. The server knows by the socket who asks, and
+//! runs the command in the node as that user, on the caller's own standard input, output and error.
 //!
-//! It behaves as ssh does where launchers can tell: a cut-off node is not reached (255 after a while), a node that is
-//! down refuses (255 at once), and when a node loses power in the middle, nothing is heard.
+//! It behaves as ssh does where launchers can tell: a cut-off node is not reached (255 after a
+//! while), a node that is down refuses (255 at once), and when a node loses power in the middle,
+//! nothing is heard.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

@@ -13,7 +13,8 @@ use crate::cluster::Record;
 use crate::place::{Place, State};
 use crate::wait;
 
-/// Starts the head, says `ready`, waits for the end of standard input or of the head, and clears up.
+/// Starts the head, says `ready`, waits for the end of standard input or of the head, and clears
+/// up.
 pub(super) fn keep(state: &State) -> Outcome<u8> {
     let outcome = start_head(state).map(|mut head| {
         // A closed pipe at the other end is no reason to stop: standard input tells.

@@ -36,7 +36,8 @@ pub(super) fn head(state: &State) -> Outcome<u8> {
     reap()
 }
 
-/// Starts a node's process 1 and connects it; runs in the head, prints the pid that the head knows it by.
+/// Starts a node's process 1 and connects it; runs in the head, prints the pid that the head knows
+/// it by.
 pub(super) fn start(place: Place) -> Outcome<u8> {
     let Place::Node(k) = place else { return Err("the head is no node".to_owned()) };
     let log = File::create(State::inside().log(place)).during("the node's log")?;
@@ -46,8 +47,8 @@ pub(super) fn start(place: Place) -> Outcome<u8> {
     init.arg(place.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     // Signals to whoever boots it are not for the node.
     init.process_group(0);
-    // In a thread of its own, for only the one that unshares has its children in the new namespace: `ip` below
-    // resolves the pid in the namespace that it runs in, which must stay the head's.
+    // In a thread of its own, for only the one that unshares has its children in the new namespace:
+    // `ip` below resolves the pid in the namespace that it runs in, which must stay the head's.
     let born = thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWPID).during("the node's PID namespace")?;
         init.spawn().during("starting the node")
@@ -104,11 +105,11 @@ fn program(mode: &str) -> Command {
     command
 }
 
-/// Carries out lines of `ip`.
+/// Carries out lines of `ip`. It waits for its turn while namespaces of other clusters are removed.
 fn network(lines: &str) -> Outcome<()> {
     let mut command = Command::new("/usr/bin/timeout");
     environment(&mut command, 0);
-    command.args(["-k", "2", "10", "ip", "-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    command.args(["-k", "2", "40", "ip", "-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
     command.stderr(Stdio::piped());
     let mut child = command.spawn().during("starting ip")?;
     if let Some(mut input) = child.stdin.take() {

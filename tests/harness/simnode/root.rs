@@ -1,7 +1,8 @@
 //! A place's root: a small file system of its own, with the host's directories bound into it.
 //!
-//! So a place has `/scr`, `/cache` and `/pfs` without a trace of them on the host, and none of the host's other mounts.
-//! That matters for FUSE above all: a copied FUSE mount pins its superblock, and its daemon does not end at umount.
+//! So a place has `/scr`, `/cache` and `/pfs` without a trace of them on the host, and none of the
+//! host's other mounts. That matters for FUSE above all: a copied FUSE mount pins its superblock,
+//! and its daemon does not end at umount.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,8 +20,8 @@ use crate::place::{CACHE, INSIDE, PFS, Place, SCR, State};
 /// Made anew in every place; all else of `/` is the host's.
 const OWN: [&str; 9] = ["cache", "dev", "lost+found", "pfs", "proc", "run", "scr", "sys", "tmp"];
 
-/// Builds the root of `place` and moves into it. The process has a new mount namespace and is process 1 of its PID
-/// namespace. `state` is the cluster's directory as seen before.
+/// Builds the root of `place` and moves into it. The process has a new mount namespace and is
+/// process 1 of its PID namespace. `state` is the cluster's directory as seen before.
 pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     let conf = read_conf(state).during("reading the cluster's configuration")?;
     let text = |name: &str| conf[name].as_str().unwrap_or_default().to_owned();
@@ -28,7 +29,8 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     drop_inherited(&conf)?;
 
     let root = state.root();
-    // `/run` is in it, and has room for the records of many files: on a real node it is a tenth of the memory.
+    // `/run` is in it, and has room for the records of many files: on a real node it is a tenth of
+    // the memory.
     tmpfs(&root, "256m", 0o755)?;
     for entry in fs::read_dir("/").during("reading /")?.flatten() {
         let name = entry.file_name();
@@ -56,7 +58,8 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     // Not what is mounted below it: the new root is.
     fs::create_dir_all(&inside).during("making the cluster's directory")?;
     attach(state.dir().to_str(), &inside, None, MsFlags::MS_BIND, None)?;
-    // In a node the directory as first built, not what the head shows, is no longer in sight: hand on the head's.
+    // In a node the directory as first built, not what the head shows, is no longer in sight: hand
+    // on the head's.
     let bin = if place == Place::Head { PathBuf::from(text("bin")) } else { state.dir().join("bin") };
     bind(&bin, &inside.join("bin"))?;
     share(&root, &conf)?;
@@ -68,8 +71,8 @@ pub(super) fn build(state: &State, place: Place) -> Outcome<()> {
     enter(&root)
 }
 
-/// The cluster's `/etc`: the host's files, copied, and the cluster's own. Nodes have the head's, so that what is written
-/// there later is seen on all of them, and never on the host.
+/// The cluster's `/etc`: the host's files, copied, and the cluster's own. Nodes have the head's, so
+/// that what is written there later is seen on all of them, and never on the host.
 fn own_etc(etc: &Path, state: &State) -> Outcome<()> {
     fs::create_dir(etc).during("making /etc")?;
     for entry in fs::read_dir("/etc").during("reading /etc")?.flatten() {

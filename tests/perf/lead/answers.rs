@@ -33,7 +33,8 @@ impl Answers {
 
     pub(crate) fn begin(&self, epoch: Epoch) -> Result<Input, String> {
         let hosts = (0..self.nodes).map(|node| format!("node{node:05}")).collect();
-        Ok(Input::Begin { epoch, hosts, start: Start::Restart, settings: Box::new(settings()?) })
+        let groups = scrfs_coordinator::groups::FailureGroups::default();
+        Ok(Input::Begin { epoch, hosts, groups, start: Start::Restart, settings: Box::new(settings()?) })
     }
 
     pub(crate) fn marker(name: &str) -> Event {
@@ -136,6 +137,7 @@ fn settings() -> Result<Settings, String> {
         user: "user".to_owned(),
         host: "node00000".to_owned(),
         administrator: false,
+        essential: None,
         reads_user_file: false,
     };
     let config = Config::load(&sources, |_| Ok(None)).map_err(|error| error.to_string())?;

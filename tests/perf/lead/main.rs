@@ -1,6 +1,6 @@
-//! `scrfs-perf-lead`: what a seal costs the lead's coordinator on many nodes: time and memory. No node and no network is
-//! behind it: answers come at once, and what is to be sent stays in memory until the seal is over, as if no node had taken
-//! any of it.
+//! `scrfs-perf-lead`: what a seal costs the lead's coordinator on many nodes: time and memory. No
+//! node and no network is behind it: answers come at once, and what is to be sent stays in memory
+//! until the seal is over, as if no node had taken any of it.
 //!
 //! `cargo build --release --workspace && target/release/scrfs-perf-lead`
 //!
@@ -81,7 +81,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The median time of the seals, and the most memory that one of them took beyond what was there before.
+/// The median time of the seals, and the most memory that one of them took beyond what was there
+/// before.
 fn measure(arguments: &Arguments) -> Result<(Duration, u64), String> {
     let answers = Answers::new(arguments.nodes, arguments.files);
     let mut rank0 = Rank0 {

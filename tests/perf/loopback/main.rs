@@ -1,5 +1,6 @@
-//! `scrfs-loopback BELOW POINT`: the peer of `scrfs-perf`. A loopback over FUSE with kernel passthrough that does as
-//! little as it can: no journal, no datasets, one thread. Prints "ready" when it serves; ends with its unmount.
+//! `scrfs-loopback BELOW POINT`: the peer of `scrfs-perf`. A loopback over FUSE with kernel
+//! passthrough that does as little as it can: no journal, no datasets, one thread. Prints "ready"
+//! when it serves; ends with its unmount.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! What the attacker tries: what it is, and a line of bash. Each line's exit code is 0 if it gets what it wants. It finds
-//! in its environment: CONTROL, CACHE (directories), WORKER, SUPERVISOR, COORDINATOR, PROGRAM (processes), PREFIX.
+//! What the attacker tries: what it is, and a line of bash. Each line's exit code is 0 if it gets
+//! what it wants. It finds in its environment: CONTROL, CACHE (directories), WORKER, SUPERVISOR,
+//! COORDINATOR, PROGRAM (processes), PREFIX.
 
 /// What, and how.
 pub(super) type Attack = (&'static str, &'static str);
@@ -267,15 +268,15 @@ pub(super) const OPERATORS: &[Attack] = &[
     ("reading", "cat /scr/ck.1/data"),
     (
         "garbage",
-        "python3 -c \"import os, socket; s = socket.socket(socket.AF_UNIX); s.connect(os.environ['CONTROL'] + '/socket'); s.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n' * 100); s.settimeout(5); raise SystemExit(not s.recv(1))\"",
+        "python3 -c \"import os, socket; s = socket.socket(socket.AF_UNIX); s.connect(os.environ['CONTROL'] + '/socket'); s.settimeout(5)\ntry: s.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n' * 100); said = s.recv(1)\nexcept ConnectionError: said = b''\nprint(said or 'no answer')\nraise SystemExit(not said)\"",
     ),
     (
         "an oversize length",
-        "python3 -c \"import os, socket; s = socket.socket(socket.AF_UNIX); s.connect(os.environ['CONTROL'] + '/socket'); s.sendall(b'\\x7f\\xff\\xff\\xff' + bytes(100)); s.settimeout(5); raise SystemExit(not s.recv(1))\"",
+        "python3 -c \"import os, socket; s = socket.socket(socket.AF_UNIX); s.connect(os.environ['CONTROL'] + '/socket'); s.settimeout(5)\ntry: s.sendall(b'\\x7f\\xff\\xff\\xff' + bytes(100)); said = s.recv(1)\nexcept ConnectionError: said = b''\nprint(said or 'no answer')\nraise SystemExit(not said)\"",
     ),
     (
         "connections held while the job asks",
-        "python3 -c \"import os, socket, time; a = [socket.socket(socket.AF_UNIX) for _ in range(60)]; [s.connect(os.environ['CONTROL'] + '/socket') for s in a]; time.sleep(2); raise SystemExit(1)\"",
+        "python3 -c \"import os, socket, time; a = [socket.socket(socket.AF_UNIX) for _ in range(60)]; [s.connect(os.environ['CONTROL'] + '/socket') for s in a]; time.sleep(2); print('all held'); raise SystemExit(1)\"",
     ),
     (
         "connections that never end",

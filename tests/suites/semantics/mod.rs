@@ -1,5 +1,6 @@
-//! `scrfs/docs/semantics.md`, followed section by section: each of its headings has the test of that name here, in the
-//! page's order, which tries what the section says where a program would meet it. The other suites go into depth.
+//! `scrfs/docs/semantics.md`, followed section by section: each of its headings has the test of
+//! that name here, in the page's order, which tries what the section says where a program would
+//! meet it. The other suites go into depth.
 
 mod mounted;
 mod sealed;
@@ -13,8 +14,8 @@ use scrfs_harness::place::SCR;
 
 const HOSTS: [usize; 3] = [0, 1, 2];
 
-/// Runs each statement of Python in /scr on `node`, one after the other in one process: it must end as is said beside
-/// it, `ok` or the error's name.
+/// Runs each statement of Python in /scr on `node`, one after the other in one process: it must end
+/// as is said beside it, `ok` or the error's name.
 #[track_caller]
 fn try_out(job: &Job<'_>, node: usize, steps: &[(&str, &str)]) {
     const RUNNER: &str = "\

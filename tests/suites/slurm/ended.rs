@@ -1,4 +1,5 @@
-//! Jobs that end before their time: what is protected is saved, or waits on the nodes for the job to run again.
+//! Jobs that end before their time: what is protected is saved, or waits on the nodes for the job
+//! to run again.
 
 use super::*;
 
@@ -12,8 +13,8 @@ fn jobs_that_are_ended() {
     nothing_is_left(&cluster, 0..4);
 }
 
-/// The caches of a job that waits to run again stay, those of one that will not are freed; without them the job goes on
-/// from the PFS.
+/// The caches of a job that waits to run again stay, those of one that will not are freed; without
+/// them the job goes on from the PFS.
 fn jobs_that_are_queued_again(cluster: &Cluster, slurm: &Slurm<'_>) {
     let job = Saver::new(slurm, "queued");
     let hold = format!("2 uneven hold={PFS}/queued/go");
@@ -44,7 +45,8 @@ fn jobs_that_are_queued_again(cluster: &Cluster, slurm: &Slurm<'_>) {
     nothing_is_left(cluster, 0..4);
 }
 
-/// What is protected is saved by the Epilogs, and nothing half-done is taken for a checkpoint, or stays.
+/// What is protected is saved by the Epilogs, and nothing half-done is taken for a checkpoint, or
+/// stays.
 fn a_job_that_is_cancelled_in_a_flush(slurm: &Slurm<'_>) {
     let job = Saver::new(slurm, "cancelled");
     let begun = |what: &str| job.unfinished().iter().any(|name| name.starts_with(what));
@@ -73,37 +75,41 @@ fn a_prefix_that_cannot_be_written_at_the_end(cluster: &Cluster, slurm: &Slurm<'
     job.await_state(&batch, "CANCELLED");
     (0..4).for_each(|node| slurm.await_node(node, "idle"));
     for node in 0..4 {
-        let kept = format!("grep '^unsaved [0-9]' /run/scrfs-slurm/{0} && mountpoint /scr/{0}", batch.0);
-        cluster.on(node).run(&kept).must();
+        let note = format!("cat /run/scrfs-slurm/{0} && mountpoint /scr/{0}", batch.0);
+        let note = cluster.on(node).run(&note).must().to_owned();
+        assert!(note.contains("unsaved "), "node{node}: {note}\n{}", job.account(&batch));
     }
     assert_eq!(job.current(), 0);
     of(JOB_UID);
     nothing_is_left(cluster, 0..4);
     assert!(job.current() >= job.sealed(), "{} is on the PFS: {}", job.current(), job.account(&batch));
+    assert_eq!(job.open_to_others(), "", "what nodes have saved");
     job.goes_on_from_newest("--nodes=4", "");
 }
 
-/// With `--no-kill` nothing runs in the allocation any more when its batch host is gone: the health check of those left
-/// puts it back into the queue, and it starts from the caches. One that a person holds has no batch host, and stays.
+/// With `--no-kill` nothing runs in the allocation any more when its batch host is gone: the health
+/// check of those left puts it back into the queue, and it starts from the caches. One that a
+/// person holds has no batch host, and stays.
 #[test]
 fn the_batch_host_of_an_allocation_that_goes_on() {
     let cluster = Cluster::up(6);
     let slurm = Slurm::start(&cluster, SYSTEM);
     let held = Held::start(&cluster, &slurm, 6);
-    let job = Saver::new(&slurm, "headless");
-    let batch =
-        job.submit("--nodes=5 --no-kill --requeue", "export SCR_FLUSH=0", "--nodes 4", "8 uneven pause=500");
+    // Neither is near its end when the node is lost, however long the other takes to start.
     let once = Saver::new(&slurm, "once");
     let options = "-w node[0-4] --nodes=5 --no-kill --no-requeue";
-    let single = once.submit(options, "export SCR_FLUSH=0", "--nodes 4", "40 uneven pause=500");
-    job.await_sealed(&batch, 3);
+    let single = once.submit(options, "export SCR_FLUSH=0", "--nodes 4", "200 uneven pause=500");
     once.await_sealed(&single, 3);
+    let job = Saver::new(&slurm, "headless");
+    let batch =
+        job.submit("--nodes=5 --no-kill --requeue", "export SCR_FLUSH=0", "--nodes 4", "24 uneven pause=500");
+    job.await_sealed(&batch, 3);
     let sealed = job.sealed();
     for batch in [&batch, &single] {
         assert_eq!(slurm.field(batch, "BatchHost"), "node0");
     }
     cluster.poweroff(0);
-    job.await_sealed(&batch, 8);
+    job.await_sealed(&batch, 24);
     job.await_state(&batch, "COMPLETED");
     let starts = job.started_after();
     assert!(starts.len() == 2 && starts[1] >= sealed, "{}", job.account(&batch));
@@ -111,7 +117,8 @@ fn the_batch_host_of_an_allocation_that_goes_on() {
     assert_eq!(slurm.state(&held.batch), "RUNNING", "{}", slurm.account("held", &held.batch));
     assert_eq!(slurm.field(&held.batch, "NodeList"), "node[1-5]");
     held.end(&slurm);
-    // One that may not run again is ended. The others have saved their parts, and the lost one is rebuilt from those.
+    // One that may not run again is ended. The others have saved their parts, and the lost one is
+    // rebuilt from those.
     once.await_state(&single, "CANCELLED");
     (1..5).for_each(|node| slurm.await_node(node, "idle"));
     once.goes_on_from_newest("--nodes=4", "");

@@ -1,5 +1,5 @@
-//! What hooks do when something is wrong with a node, whatever jobs are called, and for jobs that want nothing of
-//! scrfs.
+//! What hooks do when something is wrong with a node, whatever jobs are called, and for jobs that
+//! want nothing of scrfs.
 
 use super::*;
 
@@ -40,7 +40,8 @@ fn a_node_without_fuse_is_drained_and_comes_back(cluster: &Cluster, slurm: &Slur
     slurm.await_node(0, "idle");
 }
 
-/// Nobody's fault that Slurm should know of: the job hears of it, of every node, and scrfs-run goes without them.
+/// Nobody's fault that Slurm should know of: the job hears of it, of every node, and scrfs-run goes
+/// without them.
 fn a_mount_that_fails_is_told_in_the_output(cluster: &Cluster, slurm: &Slurm<'_>) {
     let remount = |how: &str| {
         for node in [0, 2] {
@@ -69,7 +70,7 @@ fn a_mount_that_fails_is_told_in_the_output(cluster: &Cluster, slurm: &Slurm<'_>
 fn a_mount_point_that_others_can_change(cluster: &Cluster, slurm: &Slurm<'_>) {
     let conf = |mount: &str| slurm.write("/etc/scrfs.conf", &format!("SCR_CACHE_BASE={CACHE}\n{mount}"));
     let before = cluster.head().run("cat /etc/scrfs.conf").must().to_owned();
-    conf("SCRFS_MOUNT=/tmp/theirs/%j\n");
+    conf(" SCRFS_MOUNT = \"/tmp/theirs/%j\"  # as any configuration is written\n");
     cluster.on(1).job().run("mkdir /tmp/theirs").must();
     let batch =
         slurm.submit(JOB_UID, "theirs", "--constraint=scrfs -w node1", "ls -A /tmp/theirs; echo done");
@@ -81,7 +82,8 @@ fn a_mount_point_that_others_can_change(cluster: &Cluster, slurm: &Slurm<'_>) {
     slurm.await_node(1, "idle");
 }
 
-/// Whatever a user calls a job, alone or one of an array or of a heterogeneous job, it is over when Slurm says so.
+/// Whatever a user calls a job, alone or one of an array or of a heterogeneous job, it is over when
+/// Slurm says so.
 fn names_that_look_like_answers(cluster: &Cluster, slurm: &Slurm<'_>) {
     let script = "ls -d $SCRFS_MOUNT";
     for (name, options) in [

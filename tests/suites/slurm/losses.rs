@@ -1,4 +1,5 @@
-//! Nodes are lost under a job: it goes on on a spare, or is queued again and goes on from the caches.
+//! Nodes are lost under a job: it goes on on a spare, or is queued again and goes on from the
+//! caches.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -48,8 +49,8 @@ fn the_batch_script_as_it_is(slurm: &Slurm<'_>) {
     assert!(job.log().iter().any(|line| line == "end"), "{}", job.account(&batch));
 }
 
-/// A login node is told how the job is; and what an administrator has planned for a node does not stop a healthy
-/// program, nor is it run again when it has ended.
+/// A login node is told how the job is; and what an administrator has planned for a node does not
+/// stop a healthy program, nor is it run again when it has ended.
 #[test]
 fn a_drained_node_changes_nothing() {
     let cluster = Cluster::up(3);
@@ -66,7 +67,27 @@ fn a_drained_node_changes_nothing() {
     assert_eq!(job.started_after(), [0], "{}", job.account(&batch));
     slurm.client(0, "scontrol update NodeName=node1 State=RESUME").must();
     slurm.await_node(1, "idle");
+    input_is_the_same_again_under_srun(&slurm);
     nothing_is_left(&cluster, 0..3);
+}
+
+/// The first run of the program ends badly after it has read its input, the second well.
+fn input_is_the_same_again_under_srun(slurm: &Slurm<'_>) {
+    let name = "input";
+    let directory = slurm.directory(JOB_UID, name);
+    std::fs::write(directory.join("input"), "skipped\nread\n".repeat(3000)).expect("the PFS can be written");
+    let script = format!(
+        "export SCR_PREFIX={PFS}/{name}
+         {{ read line; scrfs-run --launcher srun -- /bin/sh -c 'test $SLURM_PROCID = 0 || exec cat
+             cat > {PFS}/{name}/in.$SCRFS_RUN; test $SCRFS_RUN = 2'; }} < {PFS}/{name}/input"
+    );
+    let options = "--nodes=2 --ntasks-per-node=1 --constraint=scrfs";
+    let batch = slurm.submit(JOB_UID, name, options, &script);
+    slurm.await_state(name, &batch, "COMPLETED", LIMIT);
+    for run in ["in.1", "in.2"] {
+        let read = std::fs::read_to_string(directory.join(run)).unwrap_or_default();
+        assert!(read == "skipped\nread\n".repeat(3000)[8..], "{run}: {}", slurm.account(name, &batch));
+    }
 }
 
 /// By the job's user, where there is no mount.
@@ -146,7 +167,8 @@ fn report(launcher: &str, seen: &[Duration]) {
     );
 }
 
-/// Without `--no-kill`: the batch host dies, Slurm queues the job again, and it starts from the caches of the others.
+/// Without `--no-kill`: the batch host dies, Slurm queues the job again, and it starts from the
+/// caches of the others.
 fn caches_of_a_requeued_job(cluster: &Cluster, slurm: &Slurm<'_>) {
     let job = Saver::new(slurm, "requeued");
     let batch = job.submit("--nodes=4 --requeue", "export SCR_FLUSH=0", "", "8 uneven pause=500");

@@ -8,6 +8,7 @@ mod losses;
 mod manuals;
 mod neighbours;
 mod nodes;
+mod steps;
 mod time_limit;
 
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ impl<'a> Saver<'a> {
         Self { slurm, name, uid: JOB_UID }
     }
 
-    /// Submits it for `steps` checkpoints; `settings` are lines of the script before scrfs-run, `arguments` its own.
+    /// Submits it for `steps` checkpoints; `settings` are lines of the script before scrfs-run,
+    /// `arguments` its own.
     fn submit(&self, options: &str, settings: &str, arguments: &str, steps: &str) -> Batch {
         let (program, name) = (program("ckpt"), self.name);
         let script = format!(
@@ -75,7 +77,16 @@ impl<'a> Saver<'a> {
         names.filter(|name| ["flush.", "scavenge."].iter().any(|begin| name.starts_with(begin))).collect()
     }
 
-    /// A new job of the prefix starts from the newest sealed step, whose job has ended, and takes one step more.
+    /// What was saved for the job's user others than that one can change.
+    fn open_to_others(&self) -> String {
+        let prefix = self.slurm.directory(self.uid, self.name);
+        let mut find = std::process::Command::new("find");
+        let found = find.arg(prefix).args(["!", "-type", "l", "-perm", "/022"]).output().expect("find");
+        String::from_utf8_lossy(&found.stdout).into_owned()
+    }
+
+    /// A new job of the prefix starts from the newest sealed step, whose job has ended, and takes
+    /// one step more.
     #[track_caller]
     fn goes_on_from_newest(&self, options: &str, words: &str) {
         let (sealed, before) = (self.sealed(), self.started_after().len());
@@ -112,7 +123,8 @@ impl<'a> Saver<'a> {
     }
 }
 
-/// Of jobs that are over nothing is left on these nodes: no process, mount, cache, control directory or note.
+/// Of jobs that are over nothing is left on these nodes: no process, mount, cache, control
+/// directory or note.
 #[track_caller]
 fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
     let look = format!(

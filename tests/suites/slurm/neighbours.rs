@@ -57,7 +57,8 @@ fn two_users_share_nodes() {
     }
 }
 
-/// All jobs are mounted at one place, one after the other: what waits there to run again stays its user's.
+/// All jobs are mounted at one place, one after the other: what waits there to run again stays its
+/// user's.
 #[test]
 fn users_take_turns_at_one_mount_point() {
     let cluster = Cluster::up(3);

@@ -1,4 +1,5 @@
-//! Hooks by hand, on nodes that are drained, that boot, that hang, and with a slurmctld that says nothing.
+//! Hooks by hand, on nodes that are drained, that boot, that hang, and with a slurmctld that says
+//! nothing.
 
 use scrfs_harness::Config;
 use scrfs_harness::place::BIN;
@@ -107,7 +108,8 @@ fn a_silent_controller_holds_up_nobody(cluster: &Cluster, slurm: &Slurm<'_>, nod
     nothing_is_left(cluster, [node]);
 }
 
-/// What the hooks have drained they take back, also after a reboot; what an administrator has drained they leave alone.
+/// What the hooks have drained they take back, also after a reboot; what an administrator has
+/// drained they leave alone.
 fn who_drained_a_node_takes_it_back(cluster: &Cluster, slurm: &Slurm<'_>) {
     let no_fuse = "touch /tmp/none && mount --bind /tmp/none /dev/fuse";
     let reason =
@@ -143,7 +145,18 @@ fn notes_that_cannot_be_made(cluster: &Cluster, slurm: &Slurm<'_>) {
         "{ran}"
     );
     assert_eq!(slurm.node(1), "drained");
-    cluster.on(1).run("rm /run/scrfs-slurm").must();
+    // Made, and full to the last byte.
+    cluster
+        .on(1)
+        .run("rm /run/scrfs-slurm && mkdir /run/scrfs-slurm && mount -t tmpfs -o size=64k none /run/scrfs-slurm")
+        .must();
+    slurm.await_node(1, "idle");
+    let fill = "cat /dev/zero >/run/scrfs-slurm/.others; test -s /run/scrfs-slurm/.others";
+    cluster.on(1).run(fill).must();
+    let ran = slurm.hook(1, "prolog", "SLURM_JOB_ID=900100 SLURM_JOB_USER=job SLURM_JOB_COMMENT=scrfs");
+    assert!(ran.code == 1 && ran.err.contains("scrfs: /run/scrfs-slurm has no room for notes"), "{ran}");
+    assert_eq!(slurm.node(1), "drained");
+    cluster.on(1).run("umount /run/scrfs-slurm && rm -r /run/scrfs-slurm").must();
     slurm.await_node(1, "idle");
 }
 
@@ -201,7 +214,8 @@ fn a_mount_that_takes_too_long(cluster: &Cluster, slurm: &Slurm<'_>) {
     slurm.await_node(1, "idle");
 }
 
-/// A job waits to run again while its node boots; when it is cancelled nothing on the node remembers it but its caches.
+/// A job waits to run again while its node boots; when it is cancelled nothing on the node
+/// remembers it but its caches.
 fn caches_that_a_disk_has_kept(cluster: &Cluster, slurm: &Slurm<'_>) {
     let job = Saver::new(slurm, "kept");
     let hold = format!("1 uneven hold={PFS}/kept/go");
@@ -220,6 +234,7 @@ fn caches_that_a_disk_has_kept(cluster: &Cluster, slurm: &Slurm<'_>) {
     }
     slurm.cancel(&batch);
     nothing_is_left(cluster, [0, 1]);
-    // Of the node that did not boot the part was saved, though nothing was mounted there; the other is rebuilt from it.
+    // Of the node that did not boot the part was saved, though nothing was mounted there; the other
+    // is rebuilt from it.
     job.goes_on_from_newest("--nodes=2", "");
 }

@@ -1,4 +1,5 @@
-//! Jobs at the end of their time, or asked to end: what is newest is on the PFS before Slurm ends them.
+//! Jobs at the end of their time, or asked to end: what is newest is on the PFS before Slurm ends
+//! them.
 
 use super::*;
 
@@ -23,6 +24,10 @@ fn jobs_at_their_time_limit() {
         let batch = job.submit(&format!("{ONE_MINUTE} {signal}"), &settings, "", "1000 uneven pause=2000");
         (job, batch, words)
     });
+    // Nobody says so, and what it believes of its end is wrong: Slurm kills it.
+    let unwarned = Saver::new(&slurm, "unwarned");
+    let believes = "export SCR_FLUSH=0 SCRFS_END_TIME=4000000000";
+    let cut_off = unwarned.submit(ONE_MINUTE, believes, "", "1000 uneven pause=2000");
     for (job, batch, words) in ways.iter().rev() {
         job.await_sealed(batch, 2);
         if job.name == "asked" {
@@ -31,11 +36,15 @@ fn jobs_at_their_time_limit() {
         job.await_state(batch, "FAILED");
         assert!(job.output(batch).contains(words), "{words:?}: {}", job.account(batch));
     }
+    unwarned.await_state(&cut_off, "TIMEOUT");
     for node in 0..4 {
         slurm.await_node(node, "idle");
     }
     for (job, batch, ..) in &ways {
         assert!(job.current() >= job.sealed(), "{} is on the PFS: {}", job.current(), job.account(batch));
     }
+    nothing_is_left(&cluster, 0..4);
+    // The Epilogs have saved what the job could not.
+    unwarned.goes_on_from_newest("--nodes=2", "");
     nothing_is_left(&cluster, 0..4);
 }

@@ -1,5 +1,5 @@
-//! Pointer files when an epoch begins: the nodes tell what they have, what of it counts is worked out, and every node gets
-//! it.
+//! Pointer files when an epoch begins: the nodes tell what they have, what of it counts is worked
+//! out, and every node gets it.
 
 use std::collections::BTreeSet;
 
@@ -51,8 +51,8 @@ impl Loose {
         }
         let base = told.iter().map(|(_, inventory)| inventory.base).max().flatten();
         self.versions.based(base);
-        // Who took no part in the last restart may have what was forgotten since: of the branch that goes on the others
-        // know all that counts.
+        // Who took no part in the last restart may have what was forgotten since: of the branch
+        // that goes on the others know all that counts.
         let (current, former): (Vec<_>, Vec<_>) =
             told.into_iter().partition(|(_, inventory)| inventory.base == base);
         for (_, inventory) in &current {
@@ -65,7 +65,8 @@ impl Loose {
             let counts = alone && knows(inventory);
             for version in &inventory.versions {
                 let not_later = matches!(version.owner, LooseOwner::Sealed(age) if age <= shown);
-                // What a restart had given up before that node left is of no branch that can come back with it.
+                // What a restart had given up before that node left is of no branch that can come
+                // back with it.
                 let of_its_branch = !is_lost(inventory.base, version);
                 if self.versions.get(version.stamp).is_some()
                     || (of_its_branch && ((counts && not_later) || self.versions.is_lost(version)))
@@ -74,7 +75,8 @@ impl Loose {
                 }
             }
         }
-        // The branch of what is presented, as those know it that were in it: what it had given up is not of it.
+        // The branch of what is presented, as those know it that were in it: what it had given up
+        // is not of it.
         let of_branch = current.iter().chain(&former).map(|(_, inventory)| inventory).filter(|i| knows(i));
         let bases = of_branch.filter_map(|inventory| inventory.base).filter(|b| b.epoch <= shown.epoch);
         if let Some(branch) = bases.max() {
@@ -88,8 +90,8 @@ impl Loose {
 
     /// Attach: every node gets what the others have.
     pub(in crate::lead) fn attach(&mut self, cluster: &mut Cluster, doubts: &[(Vec<u8>, DatasetId)]) {
-        // Before any of it may be removed: what belonged to that belongs to what had begun before it. What is complete on
-        // some nodes is sealed, also where that is not known yet.
+        // Before any of it may be removed: what belonged to that belongs to what had begun before
+        // it. What is complete on some nodes is sealed, also where that is not known yet.
         let sealed =
             |begun: &Begun| doubts.iter().any(|(name, id)| *name == begun.name && begun.base != Some(*id));
         let told = self.telling.iter().flat_map(Answers::iter);
@@ -121,8 +123,8 @@ impl Loose {
         self.spread_on(cluster);
     }
 
-    /// Restart: the first of `chosen` is presented (none: nothing is), of which the prefix has what goes with it, if it is
-    /// `stored` there. False until every node has what that takes.
+    /// Restart: the first of `chosen` is presented (none: nothing is), of which the prefix has what
+    /// goes with it, if it is `stored` there. False until every node has what that takes.
     pub(in crate::lead) fn present(
         &mut self,
         cluster: &mut Cluster,
@@ -144,7 +146,8 @@ impl Loose {
                     let created = chosen.first().map_or(0, |(catalog, _)| catalog.created_us);
                     self.sealed.entry(shown).or_insert(created);
                 }
-                // What the nodes have may be of another branch: who knew it left before the others were told.
+                // What the nodes have may be of another branch: who knew it left before the others
+                // were told.
                 None if !known => {
                     if !stored {
                         cluster.warn(format!(

@@ -11,7 +11,8 @@ use super::super::cluster::Cluster;
 use super::super::requests::Requests;
 use super::{Loose, Now};
 
-/// Requests of one round, and bytes in them (once there is one), so that a message stays well below the bound of a frame.
+/// Requests of one round, and bytes in them (once there is one), so that a message stays well below
+/// the bound of a frame.
 const ROUND_MAX: usize = 256;
 const ROUND_BYTES: usize = 16 << 20;
 

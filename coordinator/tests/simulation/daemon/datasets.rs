@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use scrfs::control::{CarriedFile, FetchFailure, FrozenFile, FrozenPart, HeldState, MemberPart};
+use scrfs::control::{FetchFailure, FrozenFile, FrozenPart, HeldState, MemberPart};
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
@@ -34,10 +34,7 @@ impl Daemon {
             .collect();
         let part = FrozenPart {
             files: listing(&changed),
-            carried: listing(&carried)
-                .into_iter()
-                .map(|file| CarriedFile { sealed: file.path.clone(), file })
-                .collect(),
+            carried: listing(&carried),
             removed: removed.iter().chain(changed.keys()).cloned().collect(),
             links: Vec::new(),
             begun_us: 0,

@@ -1,5 +1,5 @@
-//! A model of a daemon: what it must remember, and how it answers commands. Contents of files are numbers; size and CRC
-//! follow from them.
+//! A model of a daemon: what it must remember, and how it answers commands. Contents of files are
+//! numbers; size and CRC follow from them.
 
 mod datasets;
 mod directories;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use scrfs::control::loose::Age;
 use scrfs::control::{
     Advice, Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory,
-    Room, SealedFile,
+    Reason, Room, SealedFile,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
@@ -89,8 +89,8 @@ pub(crate) struct Daemon {
     pub(crate) waiting: BTreeMap<RequestId, DirOp>,
     /// With the sealed dataset that was changed here before.
     pub(crate) markers: BTreeMap<Vec<u8>, Option<DatasetId>>,
-    /// Markers that fail with a seal that was dropped here, and do not know it yet: name, base, and whether they hold a
-    /// directory.
+    /// Markers that fail with a seal that was dropped here, and do not know it yet: name, base, and
+    /// whether they hold a directory.
     pub(crate) doomed: Vec<(DatasetId, Vec<u8>, Option<DatasetId>, bool)>,
     /// Markers that hold a directory, and count everywhere.
     pub(crate) renamed: BTreeSet<Vec<u8>>,
@@ -350,12 +350,12 @@ impl Daemon {
                     begun,
                 };
                 self.datasets.insert(id, dataset);
-                events.push(Event::Frozen { id, result });
+                events.push(Event::Frozen { id, result: result.map_err(Reason::from) });
             }
             Command::Carry { id, dropped } => {
                 let result =
                     if trouble_now() { Err("injected".to_owned()) } else { self.carry(id, &dropped) };
-                events.push(Event::Carried { id, result });
+                events.push(Event::Carried { id, result: result.map_err(Reason::from) });
             }
             Command::AllFrozen(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
@@ -399,7 +399,7 @@ impl Daemon {
                     self.commit(&catalog);
                     Ok(())
                 };
-                events.push(Event::Committed { id, result });
+                events.push(Event::Committed { id, result: result.map_err(Reason::from) });
             }
             Command::Sealed(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
@@ -443,7 +443,7 @@ impl Daemon {
                     Some(_) if prefix.refuses(id, Curse::Copy) => Err("cursed".to_owned()),
                     Some((dataset, catalog)) => self.copy_out(id, dataset, catalog, prefix),
                 };
-                events.push(Event::FlushedMember { id, result });
+                events.push(Event::FlushedMember { id, result: result.map_err(Reason::from) });
             }
             Command::MarkFlushed(id) => {
                 if let Some(dataset) = self.datasets.get_mut(&id) {
@@ -458,7 +458,8 @@ impl Daemon {
             Command::Verify(id) => {
                 let result = |data: &MemberData| if data.bad { Err("bad CRC".to_owned()) } else { Ok(()) };
                 let members = self.datasets.get(&id).map(|d| &d.members).into_iter().flatten();
-                let members = members.map(|(member, data)| (*member, result(data))).collect();
+                let members =
+                    members.map(|(member, data)| (*member, result(data).map_err(Reason::from))).collect();
                 events.push(Event::Verified { id, members });
             }
             Command::FetchMember { id, epoch, name, member, entries, .. } => {
@@ -487,7 +488,7 @@ impl Daemon {
                     self.present(&datasets);
                     self.present_pointers();
                 }
-                events.push(Event::Presented { result });
+                events.push(Event::Presented { result: result.map_err(Reason::from) });
             }
             Command::Fetched { request, errno } => {
                 if let Some(file) = self.fetches.remove(&request) {

@@ -1,4 +1,5 @@
-//! What must hold: at every answer, at every commit, when a start is over and when everything has settled.
+//! What must hold: at every answer, at every commit, when a start is over and when everything has
+//! settled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,7 +141,8 @@ impl World {
         }
     }
 
-    /// With scope all every node's programs wait for this seal, unless it was set by what all have seen.
+    /// With scope all every node's programs wait for this seal, unless it was set by what all have
+    /// seen.
     pub(super) fn freezing(&self, name: &[u8]) {
         let everywhere = |node: &Daemon| node.renamed.contains(name) || node.background.contains(name);
         let set = |node: &Daemon| node.markers.contains_key(name);
@@ -195,6 +197,7 @@ impl World {
             assert_eq!(*truth, sealed, "other bytes under the id of {key:?}");
         } else {
             self.check_generation(catalog.id, &sealed);
+            self.racks_are_apart(catalog);
             self.pointers_sealed(catalog);
             self.truth.insert(key, sealed);
             self.seals += 1;
@@ -214,7 +217,8 @@ impl World {
         }
     }
 
-    /// Nothing is on its way: what is due is flushed, or cursed. One that fails every time holds no other up.
+    /// Nothing is on its way: what is due is flushed, or cursed. One that fails every time holds no
+    /// other up.
     pub(super) fn check_flushes(&self) {
         if self.lead.is_none() || !self.smooth || !self.ready {
             return;
@@ -247,7 +251,8 @@ impl World {
         }
     }
 
-    /// A next generation is the one before it, less what was removed anywhere, with what was changed anywhere.
+    /// A next generation is the one before it, less what was removed anywhere, with what was
+    /// changed anywhere.
     fn check_generation(&mut self, id: DatasetId, sealed: &BTreeMap<RelPath, u64>) {
         let overs: Vec<_> =
             self.nodes.iter().filter_map(|node| node.datasets.get(&id)?.over.as_ref()).cloned().collect();
@@ -293,7 +298,8 @@ impl World {
                 let epoch = self.nodes[at].datasets[id].epoch;
                 for node in &self.nodes {
                     let Some(dataset) = node.datasets.get(id) else {
-                        // An old one whose marker was set again, or room was short: it has made room meanwhile.
+                        // An old one whose marker was set again, or room was short: it has made
+                        // room meanwhile.
                         let newer = node.datasets.iter().any(|(other, d)| other > id && d.listed);
                         assert!(newer || self.sacrificed.contains(id), "{id} is not on {}", node.host);
                         continue;

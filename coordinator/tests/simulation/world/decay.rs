@@ -1,5 +1,5 @@
-//! Bytes that go bad while programs run, and what an open must give then: the right bytes while any source has them, and
-//! EIO, never wrong ones, when none has.
+//! Bytes that go bad while programs run, and what an open must give then: the right bytes while any
+//! source has them, and EIO, never wrong ones, when none has.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    fn is_everywhere(&self, key: Key) -> bool {
+    pub(super) fn is_everywhere(&self, key: Key) -> bool {
         self.nodes.iter().all(|node| {
             let held = node.datasets.get(&key.1).filter(|d| d.epoch == key.0);
             held.is_some_and(|d| d.state == HeldState::Complete && d.listed)
@@ -46,14 +46,17 @@ impl World {
         self.rotten.last() < Some(&key)
     }
 
-    /// The newest promise is gone: of the older ones only those count that the lead must go on keeping. It cannot know
-    /// of a dataset that has rotted and that nobody has read since, and counts it.
+    /// The newest promise is gone: of the older ones only those count that the lead must go on
+    /// keeping. It cannot know of a dataset that has rotted and that nobody has read since, and
+    /// counts it.
     pub(super) fn forget_older(&mut self) {
         let evicts = |id: DatasetId| self.down.iter().flatten().any(|command| *command == Command::Evict(id));
         let counted = |key: &Key| self.is_everywhere(*key) && !self.failed.contains(key) && !evicts(key.1);
         let all: BTreeSet<Key> = self.promised.keys().chain(&self.rotten).copied().collect();
         let kept: Vec<Key> = all.into_iter().rev().filter(counted).collect();
-        let kept: Vec<Key> = kept.into_iter().take(self.settings.cache_size as usize).collect();
+        let guarded = self.guarded(|key| self.is_everywhere(key));
+        let places = self.settings.cache_size as usize - usize::from(guarded.is_some());
+        let kept: Vec<Key> = kept.into_iter().take(places).chain(guarded).collect();
         self.promised.retain(|key, _| kept.contains(key) && observer::in_caches(&self.nodes, *key));
     }
 

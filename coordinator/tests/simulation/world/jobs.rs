@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use scrfs::control::HeldState;
-use scrfs::dataset::Scheme;
+use scrfs::control::{HeldState, MemberPart};
+use scrfs::dataset::{Catalog, Scheme};
 use scrfs::path::RelPath;
 use scrfs_coordinator::job::{Job, JobFailure, JobId, JobOutput, JobResult, SetMember};
 
@@ -38,65 +38,17 @@ impl World {
                 let part = self.nodes[share.node].finish_member(*id).map_err(JobFailure::passing)?;
                 Ok(JobOutput::Part(Box::new(part)))
             }
-            Job::Rebuild { catalog, set, lost } => {
-                let around = |by: usize| set[(*lost as usize + by) % set.len()].member;
-                let (right, left) = (around(1), around(set.len() - 1));
-                let lost = &set[*lost as usize];
-                let target = lost.node.0 as usize;
-                let partner = catalog.layout.scheme == Scheme::Partner;
-                let gives = |m: &&SetMember| {
-                    if partner { m.member == right || m.member == left } else { m.member != lost.member }
-                };
-                let gone_or_bad = |member: &&SetMember| {
-                    let peer = self.nodes[member.node.0 as usize].datasets.get(&catalog.id);
-                    peer.and_then(|d| d.members.get(&member.member)).is_none_or(|data| data.bad)
-                };
-                let bad =
-                    || set.iter().filter(gives).filter(gone_or_bad).map(|m| m.node.0 as usize).collect();
-                let bad: &Vec<usize> = self.found_bad.entry(share.id).or_insert_with(bad);
-                if bad.contains(&share.node) || (share.node == target && !bad.is_empty()) {
-                    let here = self.nodes[share.node].datasets.contains_key(&catalog.id);
-                    let bad = here && bad.contains(&share.node);
-                    return Err(JobFailure { reason: "a member is bad".to_owned(), bad, full: None });
-                }
-                if share.node != target {
-                    return Ok(JobOutput::Done);
-                }
-                if self.ready && !self.nodes[target].datasets.contains_key(&catalog.id) {
-                    return passing("it was removed");
-                }
-                let truth = &self.truth[&(catalog.epoch, catalog.id)];
-                let files = catalog.files_of(lost.member).map(|(entry, _)| entry.path.clone());
-                let files = files.map(|path| (path.clone(), truth[&path])).collect();
-                let dataset = self.nodes[share.node].datasets.entry(catalog.id).or_insert_with(|| Dataset {
-                    epoch: catalog.epoch,
-                    name: catalog.name.clone(),
-                    state: HeldState::Recorded,
-                    frozen: None,
-                    members: BTreeMap::new(),
-                    catalog: Some((**catalog).clone()),
-                    flushed: false,
-                    listed: false,
-                    failed: false,
-                    over: None,
-                    begun: 0,
-                });
-                dataset.members.insert(lost.member, MemberData { files, bad: false });
-                self.mended += u64::from(self.ready);
-                let entries = Vec::new();
-                let part = scrfs::control::MemberPart { member: lost.member, entries, taken: 0 };
-                Ok(JobOutput::Part(Box::new(part)))
-            }
+            Job::Rebuild { catalog, set, lost } => self.rebuild(share, (catalog, set, lost)),
             Job::Send { file, from, to, .. } => {
                 let (from, to) = (from.0 as usize, to.0 as usize);
                 let Some(held) = self.nodes[from].datasets.get(&file.id) else { return passing("gone") };
                 let key = (held.epoch, file.id);
                 let whole = held.members.values().any(|d| !d.bad && d.files.contains_key(&file.path));
                 let bad =
-                    self.found_bad.entry(share.id).or_insert_with(|| if whole { vec![] } else { vec![from] });
+                    self.found_bad.entry(share.id).or_insert_with(|| if whole { vec![] } else { vec![0] });
                 if !bad.is_empty() {
-                    let bad = share.node == from;
-                    return Err(JobFailure { reason: "no such file".to_owned(), bad, full: None });
+                    let bad = if share.node == from { vec![0] } else { Vec::new() };
+                    return Err(JobFailure { reason: "no such file".into(), bad, full: None });
                 }
                 if share.node == to {
                     if !self.nodes[to].datasets.contains_key(&file.id) {
@@ -105,13 +57,72 @@ impl World {
                     let content = self.truth[&key][&file.path];
                     if let Some(full) = self.no_room(to, content) {
                         let reason = "the cache is full".to_owned();
-                        return Err(JobFailure { reason, bad: false, full: Some(full) });
+                        return Err(JobFailure { reason: reason.into(), bad: Vec::new(), full: Some(full) });
                     }
                     self.nodes[to].copies.insert((file.id, file.path.clone()), content);
                 }
                 Ok(JobOutput::Done)
             }
         }
+    }
+
+    /// A share of the rebuild of these members of a set.
+    fn rebuild(
+        &mut self,
+        share: &Share,
+        (catalog, set, lost): (&Catalog, &[SetMember], &[u32]),
+    ) -> JobResult {
+        let is_lost = |at: usize| lost.iter().any(|lost| *lost as usize == at);
+        let is_target = |node: usize| (0..set.len()).any(|at| is_lost(at) && set[at].node.0 as usize == node);
+        let partner = catalog.layout.scheme() == Scheme::Partner;
+        // A member's copy is at its right neighbour.
+        let beside = |at: usize| is_lost((at + 1) % set.len()) || is_lost((at + set.len() - 1) % set.len());
+        let gives = |at: &usize| !is_lost(*at) && (!partner || beside(*at));
+        let gone_or_bad = |at: &usize| {
+            let peer = self.nodes[set[*at].node.0 as usize].datasets.get(&catalog.id);
+            peer.and_then(|d| d.members.get(&set[*at].member)).is_none_or(|data| data.bad)
+        };
+        let bad = || (0..set.len()).filter(gives).filter(gone_or_bad).collect();
+        let bad: &Vec<usize> = self.found_bad.entry(share.id).or_insert_with(bad);
+        let of_share = bad.iter().filter(|at| set[**at].node.0 as usize == share.node);
+        let mut of_share: Vec<u32> = of_share.filter_map(|at| u32::try_from(*at).ok()).collect();
+        if !of_share.is_empty() || (is_target(share.node) && !bad.is_empty()) {
+            if !self.nodes[share.node].datasets.contains_key(&catalog.id) {
+                of_share.clear();
+            }
+            let bad = of_share;
+            return Err(JobFailure { reason: "a member is bad".into(), bad, full: None });
+        }
+        if is_target(share.node) && self.ready && !self.nodes[share.node].datasets.contains_key(&catalog.id) {
+            return passing("it was removed");
+        }
+        let mut output = JobOutput::Done;
+        for lost in (0..set.len()).filter(|at| is_lost(*at)).map(|at| &set[at]) {
+            if lost.node.0 as usize != share.node {
+                continue;
+            }
+            let truth = &self.truth[&(catalog.epoch, catalog.id)];
+            let files = catalog.files_of(lost.member).map(|(entry, _)| entry.path.clone());
+            let files = files.map(|path| (path.clone(), truth[&path])).collect();
+            let dataset = self.nodes[share.node].datasets.entry(catalog.id).or_insert_with(|| Dataset {
+                epoch: catalog.epoch,
+                name: catalog.name.clone(),
+                state: HeldState::Recorded,
+                frozen: None,
+                members: BTreeMap::new(),
+                catalog: Some(catalog.clone()),
+                flushed: false,
+                listed: false,
+                failed: false,
+                over: None,
+                begun: 0,
+            });
+            dataset.members.insert(lost.member, MemberData { files, bad: false });
+            self.mended += u64::from(self.ready);
+            let entries = Vec::new();
+            output = JobOutput::Part(Box::new(MemberPart { member: lost.member, entries, taken: 0 }));
+        }
+        Ok(output)
     }
 }
 

@@ -1,5 +1,8 @@
 //! Nodes that are lost between two runs, and what must outlive that.
 
+use std::collections::BTreeSet;
+
+use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::Member;
 
 use super::World;
@@ -7,13 +10,16 @@ use crate::daemon::Daemon;
 use crate::observer::{self, Key};
 
 impl World {
-    /// Loses nodes between two runs. The newest promised dataset must be there before, and after the loss of any node
-    /// that its scheme promises to survive.
+    /// Loses nodes between two runs. The newest promised dataset must be there before, and after
+    /// the loss of any node that its scheme promises to survive.
     pub(crate) fn lose_nodes(&mut self) {
         assert!(self.lead.is_none());
         let promise = self.newest_promise();
         if let Some(key) = promise {
             assert!(self.can_give(key), "the newest promised dataset {key:?} is gone without a loss");
+        }
+        if let Some(key) = promise.and_then(|_| self.guarded(|_| true)) {
+            assert!(self.can_give(key), "the newest protected dataset {key:?} is gone without a loss");
         }
         if self.rng.chance(10) && !self.graveyard.is_empty() {
             let at = self.rng.below(self.graveyard.len());
@@ -46,7 +52,8 @@ impl World {
         self.say(|| format!("=== loses {host}"));
         let survives = promise.is_some_and(|key| {
             let layout = observer::catalog(&self.nodes, key).map(|catalog| &catalog.layout);
-            // Members that an earlier loss took and that are not rebuilt yet do not count as protected.
+            // Members that an earlier loss took and that are not rebuilt yet do not count as
+            // protected.
             let whole = layout.is_some_and(|layout| {
                 (0..).map(Member).zip(&layout.members).all(|(member, place)| {
                     let holder = self.nodes.iter().find(|node| node.host == place.host);
@@ -95,8 +102,34 @@ impl World {
         observer::in_caches(&self.nodes, key) || prefix || !self.settings.distribute
     }
 
+    /// The newest promised dataset that survives the loss of a node, where newer ones do not: one
+    /// stays behind them, unless one is kept only.
+    pub(super) fn guarded(&self, counts: impl Fn(Key) -> bool) -> Option<Key> {
+        let is_protected = |key: &Key| {
+            let of_key = |((of, _), _): &(&(Key, u32), &Catalog)| of == key;
+            self.catalogs.iter().find(of_key).is_some_and(|(_, catalog)| {
+                catalog.layout.scheme() != Scheme::Single
+                    && catalog.layout.sets.iter().all(|set| set.len() > 1)
+            })
+        };
+        let stays = |key: &Key, name: &Vec<u8>| {
+            let replaced = || self.promised.iter().any(|(newer, other)| newer > key && other == name);
+            counts(*key) && !replaced() && !self.removing.contains(name)
+        };
+        if self.settings.cache_size <= 1
+            || self.promised.last_key_value().is_none_or(|(key, _)| is_protected(key))
+        {
+            return None;
+        }
+        // One that has rotted, was replaced, or was removed stayed in its place until then.
+        let all: BTreeSet<Key> = self.promised.keys().chain(&self.rotten).copied().collect();
+        let found = all.into_iter().rev().find(is_protected)?;
+        self.promised.get(&found).filter(|name| stays(&found, name)).map(|_| found)
+    }
+
     fn newest_promise(&self) -> Option<Key> {
-        // After a loss beyond the promise nothing is promised until the next restart has found something.
+        // After a loss beyond the promise nothing is promised until the next restart has found
+        // something.
         let (key, name) = self.promised.last_key_value().filter(|_| self.ready || self.programs)?;
         (!self.removing.contains(name)).then_some(*key)
     }

@@ -1,5 +1,6 @@
-//! The world of one seed: daemons, links, jobs, prefix, programs, and a lead that may die at any instant. One step is
-//! one delivery, one share of a job, one PFS task, one program's act or a tick of the clock.
+//! The world of one seed: daemons, links, jobs, prefix, programs, and a lead that may die at any
+//! instant. One step is one delivery, one share of a job, one PFS task, one program's act or a tick
+//! of the clock.
 
 mod checks;
 mod decay;
@@ -7,6 +8,7 @@ mod jobs;
 mod losses;
 mod pointers;
 mod programs;
+mod racks;
 mod room;
 mod wishes;
 
@@ -15,10 +17,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use scrfs::control::{
     Command, DirOp, Event, FetchFailure, HeldState, MarkerScope, NoRoom, SealRules, Settings, Start,
 };
-use scrfs::dataset::{Catalog, Scheme};
+use scrfs::dataset::{Catalog, Protection, Protections, Scheme};
 use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs::prefix::{PfsCause, PfsTask};
+use scrfs_coordinator::groups::FailureGroups;
 use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lead, Output};
 
@@ -121,6 +124,24 @@ pub(crate) struct World {
     trace: VecDeque<String>,
 }
 
+fn protection(rng: &mut Rng) -> Protection {
+    let rs = Scheme::ReedSolomon { failures: 2 };
+    let scheme = *rng.pick(&[Scheme::Xor, rs, Scheme::Partner, Scheme::Single]).expect("some");
+    let (set_size, failures) = *rng.pick(&[(2, 1), (3, 2), (8, 3)]).expect("some");
+    let scheme = if scheme == rs { Scheme::ReedSolomon { failures } } else { scheme };
+    Protection { set_size, ..Protection::by(scheme) }
+}
+
+fn protections(rng: &mut Rng) -> Protections {
+    let usual = protection(rng);
+    if usual.scheme != Scheme::Xor || usual.set_size != 3 {
+        return Protections::all(usual);
+    }
+    // As with several levels: every other dataset is not protected.
+    let descriptors = vec![Protection { interval: 2, ..usual.clone() }];
+    Protections { usual: Protection { scheme: Scheme::Single, ..usual }, descriptors }
+}
+
 fn settings(rng: &mut Rng) -> Settings {
     let scope = if rng.chance(25) { MarkerScope::All } else { MarkerScope::Any };
     Settings {
@@ -132,9 +153,7 @@ fn settings(rng: &mut Rng) -> Settings {
         seal_timeout_ms: 30_000,
         cache_size: *rng.pick(&[1, 2, 2, 3]).expect("some"),
         cache_bytes: 0,
-        scheme: *rng.pick(&[Scheme::Xor, Scheme::Xor, Scheme::Partner, Scheme::Single]).expect("some"),
-        set_size: *rng.pick(&[2, 3, 8]).expect("some"),
-        hop_distance: 1,
+        protections: protections(rng),
         enable: true,
         flush_every: *rng.pick(&[0, 1, 2, 3]).expect("some"),
         fetch: rng.chance(90),
@@ -145,7 +164,6 @@ fn settings(rng: &mut Rng) -> Settings {
         loose: scrfs::control::LooseRules::default(),
         restart: scrfs::control::RestartRules::default(),
         advice: scrfs::control::AdviceRules::default(),
-        stores: Vec::new(),
     }
 }
 
@@ -157,6 +175,7 @@ impl World {
         if seed % 10 == 3 {
             settings.cache_bytes = 500 + seed % 4001;
         }
+        racks::ask(&mut settings, seed);
         if seed % 3 == 1 {
             settings.advice.seconds = 1 + seed % 20;
         }
@@ -282,7 +301,8 @@ impl World {
         self.lead = Some(Lead::new());
         self.feed(Input::Now(self.now));
         let hosts = self.nodes.iter().map(|node| node.host.clone()).collect();
-        self.feed(Input::Begin { epoch, hosts, start, settings: Box::new(self.settings.clone()) });
+        let settings = Box::new(self.settings.clone());
+        self.feed(Input::Begin { epoch, hosts, groups: self.groups(), start, settings });
     }
 
     /// All coordinators die: nothing in flight arrives, jobs stop where they are.
@@ -354,7 +374,8 @@ impl World {
             Command::Evict(id) => self.evicting(*id),
             Command::Freeze { name, .. } => self.freezing(name),
             Command::AllFrozen(id) => {
-                // One of an earlier epoch that is complete somewhere is decided; others may have to get it yet.
+                // One of an earlier epoch that is complete somewhere is decided; others may have to
+                // get it yet.
                 let here = |node: &Daemon| node.datasets.contains_key(id);
                 let decided = |node: &Daemon| {
                     node.datasets.get(id).is_some_and(|dataset| dataset.state == HeldState::Complete)

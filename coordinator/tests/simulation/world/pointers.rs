@@ -1,5 +1,5 @@
-//! Pointer files: what a restart presents must be the newest that is not later than the presented dataset. Told apart
-//! from the lead by what programs did, and when.
+//! Pointer files: what a restart presents must be the newest that is not later than the presented
+//! dataset. Told apart from the lead by what programs did, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -260,7 +260,8 @@ impl World {
             let overruled = |old: &Pointer| {
                 of_name().any(|(request, p)| bad(request) && p.answered.is_none_or(|end| end > old.asked))
             };
-            // Written after a restart that presented something older: of another branch than what is presented now.
+            // Written after a restart that presented something older: of another branch than what
+            // is presented now.
             let restarts = &self.pointers.restarts;
             let elsewhere = |pointer: &Pointer| {
                 restarts.iter().any(|(epoch, shown)| {
@@ -301,8 +302,8 @@ impl World {
         self.give_up(Some(current), former);
     }
 
-    /// What belongs to anything later is of a branch that is given up.
-    /// `former`: of a branch that was given up in that epoch; what was asked for since is of the other one.
+    /// What belongs to anything later is of a branch that is given up. `former`: of a branch that
+    /// was given up in that epoch; what was asked for since is of the other one.
     fn give_up(&mut self, current: Option<Key>, former: Option<u64>) {
         self.pointers.restarts.push((self.epoch, current));
         let tree = &self.nodes[0].pointers.tree;
@@ -326,7 +327,8 @@ impl World {
             let away = self.from_prefix || (pointer.says.is_some() && !self.nodes.iter().any(had));
             let overruled = away && !shown && (tree.contains_key(&pointer.name) || pointer.says.is_some());
             if later(pointer.least) || later(pointer.most) || overruled {
-                // It may belong to either, or have gone with its nodes: it is not asked for any more.
+                // It may belong to either, or have gone with its nodes: it is not asked for any
+                // more.
                 pointer.most = Owner::Free;
             }
         }

@@ -1,4 +1,5 @@
-//! Caches that have no room for every file that programs open: nothing leaves them for one that cannot come.
+//! Caches that have no room for every file that programs open: nothing leaves them for one that
+//! cannot come.
 
 use scrfs::control::{NoRoom, SealedFile};
 use scrfs::ids::DatasetId;
@@ -36,8 +37,8 @@ impl World {
         Some(full)
     }
 
-    /// The lead's word on room for a file that is opened: `HOST: ... it takes WANTED bytes, and FREE are free; dataset ID
-    /// leaves the caches early`.
+    /// The lead's word on room for a file that is opened:
+    /// `HOST: ... it takes WANTED bytes, and FREE are free; dataset ID leaves the caches early`.
     pub(super) fn going(&mut self, text: &str) {
         let Some((host, rest)) = text.split_once(": room is short for a file that is opened: it takes ")
         else {

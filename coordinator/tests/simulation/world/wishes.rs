@@ -6,8 +6,8 @@ use scrfs::ids::DatasetId;
 use super::World;
 
 impl World {
-    /// Dataset `id` was sealed: every other one is asked for, on some node. Not those whose flushes fail every time: they
-    /// would be tried without end.
+    /// Dataset `id` was sealed: every other one is asked for, on some node. Not those whose flushes
+    /// fail every time: they would be tried without end.
     pub(super) fn wish(&mut self, id: DatasetId) {
         if id.0.is_multiple_of(2) || self.prefix.cursed(id) {
             return;

@@ -1,4 +1,5 @@
-//! What programs are advised, and how often they ask: under the next lead, the next worker, the next program.
+//! What programs are advised, and how often they ask: under the next lead, the next worker, the
+//! next program.
 
 use super::*;
 use crate::control::Advice;

@@ -1,4 +1,5 @@
-//! Markers that wait only until all nodes are frozen: what was promised then outlives workers and coordinators.
+//! Markers that wait only until all nodes are frozen: what was promised then outlives workers and
+//! coordinators.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! A crash after any step of any commit to storage: what was told stands, what is there is whole, and a retry succeeds.
+//! A crash after any step of any commit to storage: what was told stands, what is there is whole,
+//! and a retry succeeds.
 
 use super::*;
 use crate::control::HeldState;
@@ -10,7 +11,8 @@ impl Node {
     }
 }
 
-/// Runs `act` with a crash after each number of steps until it gets through whole; `check` looks at the restarted node.
+/// Runs `act` with a crash after each number of steps until it gets through whole; `check` looks at
+/// the restarted node.
 pub(super) fn at_every_step(
     prepare: impl Fn(&Bench, &mut Lead),
     act: impl Fn(&Bench, &mut Lead) -> bool,

@@ -1,7 +1,9 @@
-//! The next generation of a sealed dataset. What the mounted tree does before a change, the tests do.
+//! The next generation of a sealed dataset. What the mounted tree does before a change, the tests
+//! do.
 
 use super::*;
-use crate::control::{CarriedFile, FrozenPart, HeldState};
+use crate::control::{FrozenPart, HeldState};
+use crate::dataset::Names;
 
 impl Bench {
     pub(super) fn begin(&self, id: u64) -> Result<(), Errno> {
@@ -51,11 +53,6 @@ pub(super) fn names(files: &[FrozenFile]) -> Vec<String> {
     files.iter().map(|file| file.path.to_string()).collect()
 }
 
-/// Of what is carried on: the files.
-pub(super) fn carried(part: &FrozenPart) -> Vec<FrozenFile> {
-    part.carried.iter().map(|CarriedFile { file, .. }| file.clone()).collect()
-}
-
 impl Lead {
     pub(super) fn changed(&mut self, id: u64) -> bool {
         self.send(Command::AskChanges(DatasetId(id)));
@@ -78,12 +75,9 @@ impl Lead {
     /// Encodes and commits what was frozen.
     pub(super) fn finish(&mut self, id: u64, part: &FrozenPart, dropped: &[&str]) {
         self.carry(id, dropped);
-        let mut files: Vec<FrozenFile> = part.files.iter().cloned().chain(carried(part)).collect();
-        let goes = |file: &FrozenFile| {
-            let sealed =
-                part.carried.iter().find(|carried| carried.file == *file).map(|carried| &carried.sealed);
-            dropped.iter().any(|name| sealed.is_some_and(|sealed| sealed.strip(&path(name)).is_some()))
-        };
+        let mut files: Vec<FrozenFile> = part.files.iter().chain(&part.carried).cloned().collect();
+        let dropped: Names = dropped.iter().map(|name| path(name)).collect();
+        let goes = |file: &FrozenFile| part.carried.contains(file) && dropped.cover(&file.path);
         files.retain(|file| !goes(file));
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let part = encode(&mut self.data(), id, &files).unwrap();
@@ -122,10 +116,7 @@ fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
         lead = bench.serving(lead.epoch + 1);
     }
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
-    assert_eq!(
-        (names(&part.files), names(&carried(&part))),
-        (vec!["a".into(), "n".into()], vec!["b".into()])
-    );
+    assert_eq!((names(&part.files), names(&part.carried)), (vec!["a".into(), "n".into()], vec!["b".into()]));
     assert_eq!(part.removed, [path("c"), path("a")], "gone, and replaced");
     lead.finish(2, &part, &[]);
     assert!(!lead.changed(2));
@@ -176,7 +167,7 @@ fn what_others_changed_leaves_the_tree_with_the_seal() {
     let refused = lead.freeze_over(2, "ck", None).unwrap_err();
     assert!(refused.contains("dataset 1"), "{refused}");
     let part = lead.freeze_over(3, "ck", Some(1)).unwrap();
-    assert_eq!(names(&carried(&part)), ["a", "b", "sub/c"]);
+    assert_eq!(names(&part.carried), ["a", "b", "sub/c"]);
     lead.send(Command::Drop { id: DatasetId(3), reason: "try again".into() });
     lead.next();
     assert_eq!(bench.in_tree("b").as_deref(), Some("ck/b"), "a failed seal leaves all as it was");
@@ -201,7 +192,7 @@ fn wrong_sealed_bytes_are_not_carried_on() {
     }
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
     lead.carry(2, &[]);
-    let error = encode(&mut lead.data(), 2, &carried(&part)).unwrap_err();
+    let error = encode(&mut lead.data(), 2, &part.carried).unwrap_err();
     assert!(error.contains("CRC"), "{error}");
     lead.send(Command::Drop { id: DatasetId(2), reason: "wrong bytes".into() });
     lead.next();
@@ -272,82 +263,4 @@ fn every_lead_hears_what_is_being_overwritten() {
     };
     assert_eq!(told(&mut lead), DatasetId(1));
     assert_eq!(told(&mut bench.serving(2)), DatasetId(1));
-}
-
-/// A worker dies before a directory is renamed, or after that and before it could say so; with or without the exchange of
-/// two.
-#[test]
-fn a_directory_that_was_about_to_move_is_found_where_it_is() {
-    for (exchange, renamed) in [(false, false), (false, true), (true, false), (true, true)] {
-        let mut bench = Bench::new();
-        for file in ["ck/d/x", "ck/d/y", "ck/e/z"] {
-            bench.write(file, b"old");
-        }
-        let mut lead = bench.serving(1);
-        lead.seal(1, "ck");
-        bench.begin(1).unwrap();
-        bench.change(1, "d/x", b"newer");
-        bench.remove(1, "d/y");
-        let (from, to) = (path("ck/d"), path(if exchange { "ck/e" } else { "ck/f" }));
-        let op = DirOp::Rename { from: from.clone(), to: to.clone(), no_replace: false, exchange };
-        bench.node.note_operation(DatasetId(1), &op).unwrap();
-        if renamed {
-            let flags =
-                if exchange { rustix::fs::RenameFlags::EXCHANGE } else { rustix::fs::RenameFlags::empty() };
-            let here = rustix::fs::CWD;
-            rustix::fs::renameat_with(here, bench.tree.at(&from), here, bench.tree.at(&to), flags).unwrap();
-        }
-        bench.restart();
-        let told = bench.told(1).unwrap();
-        let now = |sealed: &str| told.moves.present(&path(sealed)).unwrap().to_string();
-        let [d, e] = match (renamed, exchange) {
-            (false, _) => ["d", "e"],
-            (true, false) => ["f", "e"],
-            (true, true) => ["e", "d"],
-        };
-        assert_eq!([now("d/x"), now("e/z")], [format!("{d}/x"), format!("{e}/z")]);
-        assert_eq!((told.changed, told.removed), (vec![path(&format!("{d}/x"))], vec![path("d/y")]));
-        assert!(!told.begins, "what is in the tree is not what was removed");
-        let mut lead = bench.serving(2);
-        let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
-        assert_eq!(
-            (names(&part.files), names(&carried(&part))),
-            (vec![format!("{d}/x")], vec![format!("{e}/z")])
-        );
-        assert_eq!(part.carried[0].sealed, path("e/z"));
-        assert_eq!(part.removed, [path("d/y"), path("d/x")]);
-        lead.finish(2, &part, &[]);
-        assert_eq!(bench.in_tree(&format!("{d}/x")).as_deref(), Some("newer"));
-        assert_eq!([read(&lead, 2, &format!("{e}/z")), read(&lead, 1, "d/y")], ["old", "old"]);
-    }
-}
-
-#[test]
-fn what_is_brought_or_kept_goes_where_its_directory_has_moved() {
-    let bench = Bench::new();
-    for file in ["ck/d/x", "ck/d/y"] {
-        bench.write(file, b"old");
-    }
-    let mut lead = bench.serving(1);
-    lead.seal(1, "ck");
-    bench.begin(1).unwrap();
-    let op = DirOp::Rename { from: path("ck/d"), to: path("ck/e"), no_replace: false, exchange: false };
-    let (id, node) = (DatasetId(1), &bench.node);
-    node.note_operation(id, &op).unwrap();
-    std::fs::rename(bench.tree.at(&path("ck/d")), bench.tree.at(&path("ck/e"))).unwrap();
-    node.note_done(id, &op, true).unwrap();
-    // The program has gone on to the next name when the node comes to the file.
-    assert_eq!(bench.keep(1, "d/x"), Err(Errno(libc::EAGAIN)));
-    bench.change(1, "e/x", b"newer");
-    assert_eq!(read(&lead, 1, "d/x"), "old");
-    // Lost here, and brought again.
-    std::fs::remove_file(bench.tree.at(&path("ck/e/y"))).unwrap();
-    let staged = crate::daemon::cache::Staged::Copy(path("d/y"));
-    let file = node.cache.stage(id, &staged, OFlags::WRONLY).unwrap();
-    rustix::io::write(&file, b"old").unwrap();
-    node.place_copy(id, &staged, &path("d/y")).unwrap();
-    assert_eq!(bench.in_tree("e/y").as_deref(), Some("old"));
-    assert!(bench.in_tree("d/y").is_none());
-    let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
-    assert_eq!((names(&part.files), names(&carried(&part))), (vec!["e/x".into()], vec!["e/y".into()]));
 }

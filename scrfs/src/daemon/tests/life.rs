@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::control::{Answer, Ask, HeldState, client};
+use crate::status::FlushFailure;
 
 /// Restarts; the new worker must tell a new coordinator what the old one would have.
 fn survives_restart(bench: &mut Bench) {
@@ -120,6 +121,48 @@ fn what_leaves_the_caches_unsaved_is_remembered_until_a_newer_one_is_saved() {
     evict(&mut lead, 4);
     evict(&mut lead, 3);
     assert!(unsaved().is_empty());
+}
+
+/// Also for a worker that is new.
+#[test]
+fn what_was_flushed_or_given_up_counts_for_its_prefix_and_its_coordinators() {
+    let mut bench = Bench::new();
+    let mut lead = bench.serving(1);
+    for id in 1..=2 {
+        bench.write(&format!("ck{id}/f"), b"hello");
+        lead.seal(id, &format!("ck{id}"));
+    }
+    let failed = |lead: &mut Lead| {
+        let reason = "/pfs: read-only".to_owned();
+        lead.send(Command::FlushFailed { id: DatasetId(2), reason, given_up: true });
+    };
+    // Newest first.
+    let state = |bench: &Bench| {
+        let failure = |failure: &FlushFailure| failure.given_up;
+        let datasets = bench.node.status().datasets.into_iter();
+        datasets
+            .map(|dataset| (dataset.flushed, dataset.flush_failed.as_ref().map(failure)))
+            .collect::<Vec<_>>()
+    };
+    lead.send(Command::MarkFlushed(DatasetId(1)));
+    failed(&mut lead);
+    until("both", || state(&bench) == [(false, Some(true)), (true, None)]);
+    let mut lead = bench.serving(2);
+    assert_eq!(state(&bench), [(false, Some(false)), (true, None)], "it is tried again");
+    failed(&mut lead);
+    until("the failure", || state(&bench)[0] == (false, Some(true)));
+
+    bench.settings.prefix = b"/elsewhere".to_vec();
+    bench.serving(3);
+    assert_eq!(state(&bench), [(false, None), (false, None)]);
+    survives_restart(&mut bench);
+    assert_eq!(state(&bench), [(false, None), (false, None)]);
+    let mut lead = bench.serving(4);
+    lead.send(Command::MarkFlushed(DatasetId(1)));
+    until("the mark", || state(&bench) == [(false, None), (true, None)]);
+    survives_restart(&mut bench);
+    bench.serving(5);
+    assert_eq!(state(&bench), [(false, None), (true, None)]);
 }
 
 #[test]

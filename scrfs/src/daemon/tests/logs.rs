@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use super::crash::{at_every_step, state};
-use super::generations::{carried, names, read};
+use super::generations::{names, read};
 use super::*;
 use crate::control::HeldState;
 use crate::daemon::cache::Instead;
@@ -57,7 +57,7 @@ fn it_is_sealed_from_a_copy_and_goes_on_growing() {
     }
     let _log = bench.open_log();
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
-    assert_eq!((size(&part.files, "log"), names(&carried(&part))), (Some(14), vec!["a".to_owned()]));
+    assert_eq!((size(&part.files, "log"), names(&part.carried)), (Some(14), vec!["a".to_owned()]));
     log.write_all(b"four ").unwrap();
     lead.finish(2, &part, &[]);
     lead.changed(2);
@@ -123,7 +123,8 @@ fn a_failed_seal_drops_the_copy() {
     assert_eq!(bench.copies(3), 0);
 }
 
-/// Coordinators and workers that die between freeze and commit; a successor that finds the member recorded commits it.
+/// Coordinators and workers that die between freeze and commit; a successor that finds the member
+/// recorded commits it.
 #[test]
 fn what_was_frozen_is_whole_for_a_successor() {
     for start in [Start::Attach, Start::Restart] {

@@ -64,6 +64,15 @@ impl Real {
         self.node.loose(vec![name.into()], Caller::default(), done);
         outcome
     }
+
+    /// A program has it open for writing.
+    fn opens(&self, name: &str) -> u64 {
+        let inode = self.fs.lookup(ROOT, name.as_bytes()).unwrap().attr.nodeid;
+        let (give, opened) = crossbeam_channel::bounded(1);
+        let done = Box::new(move |opened| give.send(opened).unwrap());
+        self.fs.open(Caller::default(), inode, libc::O_WRONLY, done);
+        opened.recv_timeout(WAIT).unwrap().unwrap().fh
+    }
 }
 
 impl Drop for Real {
@@ -137,25 +146,34 @@ fn the_leads_order_stands_and_nobody_is_overwritten() {
 
     // While a program has it open for writing nothing is put over it.
     let inode = bench.fs.lookup(ROOT, b"latest").unwrap().attr.nodeid;
-    let (give, opened) = crossbeam_channel::bounded(1);
-    let done = Box::new(move |opened| give.send(opened).unwrap());
-    bench.fs.open(Caller::default(), inode, libc::O_WRONLY, done);
-    let fh = opened.recv_timeout(WAIT).unwrap().unwrap().fh;
+    let fh = bench.opens("latest");
     lead.store(vec![foreign(5, "latest", "late")]);
     assert_eq!(bench.says("latest").unwrap(), "after");
     bench.fs.release(fh);
     lead.loose();
     assert_eq!(bench.says("latest").unwrap(), "late");
     assert_ne!(bench.fs.lookup(ROOT, b"latest").unwrap().attr.nodeid, inode, "another file");
+    // What it writes then is the last word, also if it is what was there before.
+    let fh = bench.opens("latest");
+    lead.store(vec![foreign(6, "latest", "other")]);
+    let closed = bench.closes("latest", "late");
+    let (request, entry) = lead.asked();
+    assert_eq!(entry.bytes, b"late");
+    lead.store(vec![version(7, request, entry)]);
+    lead.send(Command::LooseFinish { results: vec![(request, 0)] });
+    assert_eq!(closed.recv_timeout(WAIT).unwrap(), Ok(()));
+    bench.fs.release(fh);
+    lead.loose();
+    assert_eq!(bench.says("latest").unwrap(), "late");
     // A name that is gone, a link, and what is no pointer.
-    let gone = version(6, RequestId { origin: 1, serial: 6 }, LooseEntry::gone(b"latest".to_vec()));
-    let mut link = foreign(7, "link", "");
+    let gone = version(8, RequestId { origin: 1, serial: 8 }, LooseEntry::gone(b"latest".to_vec()));
+    let mut link = foreign(9, "link", "");
     link.entry.kind = LooseKind::Symlink(b"ck.1".to_vec());
     lead.store(vec![gone, link]);
     assert!(bench.says("latest").is_none());
     assert_eq!(std::fs::read_link(bench.tree("link")).unwrap(), Path::new("ck.1"));
     std::fs::create_dir(bench.tree("ck")).unwrap();
-    lead.store(vec![foreign(8, "ck", "a file elsewhere")]);
+    lead.store(vec![foreign(10, "ck", "a file elsewhere")]);
     assert!(bench.tree("ck").is_dir());
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the node with stand-ins for its neighbours: a tree that is a plain directory, and a scripted lead that
-//! speaks over the real socket.
+//! Tests of the node with stand-ins for its neighbours: a tree that is a plain directory, and a
+//! scripted lead that speaks over the real socket.
 
 mod advice;
 mod background;
@@ -33,15 +33,16 @@ use rustix::fs::{Mode, OFlags};
 use super::boundary::{Caller, Errno, Eye, Generation, GlobalRequests, Marking, MountedTree, Writer};
 use super::{Node, NodeConfig};
 use crate::checkpoint_path::Chosen;
-use crate::control::StoreRule;
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
     Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, Inventory, MemberPart,
     Role, Settings, Start, test_settings,
 };
-use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Scheme};
+use crate::dataset::protection::to_stores;
+use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Protection, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
 use crate::path::RelPath;
+use crate::patience::until;
 use crate::store::Store;
 use crate::stores::{Place, Stores};
 
@@ -77,6 +78,8 @@ struct Inner {
     /// A seal has asked who writes.
     looked: bool,
     wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
+    /// A process makes this file right after junk was removed.
+    intruder: Option<PathBuf>,
 }
 
 impl FakeTree {
@@ -225,6 +228,11 @@ impl MountedTree for FakeTree {
             let removed = if at.is_dir() { std::fs::remove_dir_all(at) } else { std::fs::remove_file(at) };
             removed.map_err(|e| errno(&e))?;
         }
+        if let Some(file) = self.inner.lock().intruder.take() {
+            let made =
+                std::fs::create_dir_all(file.parent().unwrap()).and_then(|()| std::fs::write(file, b"x"));
+            made.map_err(|e| errno(&e))?;
+        }
         Ok(())
     }
 
@@ -288,16 +296,16 @@ impl Bench {
         (tree, Node::start(config, mounted).unwrap())
     }
 
-    /// Over one store; where `other` is in the directory, over that as well: datasets with even ids go there.
+    /// Over one store; where `other` is in the directory, over that as well: datasets with even ids
+    /// go there.
     fn config(directory: &Path) -> NodeConfig {
         let cache = directory.join("cache/user/scr.j1");
         let in_use = match std::fs::canonicalize(directory.join("other")) {
             Err(_) => Stores::one(&cache),
             Ok(base) => {
-                let rule = |interval, store: &str| StoreRule { interval, store: Some(store.into()) };
                 let first = Place { base: "/first".into(), cache };
                 let other = Place { cache: base.join("user/scr.j1"), base: "/other".into() };
-                Stores::new(first, vec![other], vec![rule(1, "/first"), rule(2, "/other")])
+                Stores::new(first, vec![other], to_stores(&[(1, "/first"), (2, "/other")]))
             }
         };
         NodeConfig {
@@ -418,8 +426,8 @@ impl Lead {
         next(&mut self.link.events)
     }
 
-    /// Returns when `node` is done with what it tells a lead that begins to serve: a request that is made meanwhile is told
-    /// twice.
+    /// Returns when `node` is done with what it tells a lead that begins to serve: a request that
+    /// is made meanwhile is told twice.
     fn serve(&mut self, node: &Node) {
         self.send(Command::Serve);
         until("serving", || node.state.lock().served());
@@ -448,7 +456,7 @@ impl Lead {
         let base = base.map(DatasetId);
         self.send(Command::Freeze { id: DatasetId(id), name: name.into(), member: Member(0), base });
         match self.next() {
-            Event::Frozen { result, .. } => result,
+            Event::Frozen { result, .. } => result.map_err(|reason| reason.to_string()),
             other => panic!("{other:?}"),
         }
     }
@@ -456,7 +464,7 @@ impl Lead {
     fn commit(&mut self, catalog: &Catalog) -> Result<(), String> {
         self.send(Command::Commit(Box::new(catalog.clone())));
         match self.next() {
-            Event::Committed { result, .. } => result,
+            Event::Committed { result, .. } => result.map_err(|reason| reason.to_string()),
             other => panic!("{other:?}"),
         }
     }
@@ -528,7 +536,7 @@ fn catalog(id: u64, epoch: u64, name: &str, part: &MemberPart) -> Catalog {
         user: "tester".into(),
         job_id: "j1".into(),
         layout: Layout {
-            scheme: Scheme::Xor,
+            protection: Protection::by(Scheme::Xor),
             members: vec![place("n0", sizes.len() as u64, sizes.iter().sum()), place("n1", 0, 0)],
             sets: vec![vec![Member(0), Member(1)]],
         },
@@ -536,13 +544,4 @@ fn catalog(id: u64, epoch: u64, name: &str, part: &MemberPart) -> Catalog {
     };
     catalog.sort();
     catalog
-}
-
-/// Waits for something that another thread brings about.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < WAIT, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

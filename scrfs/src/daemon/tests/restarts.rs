@@ -49,6 +49,32 @@ fn only_what_is_presented_is_there() {
     assert!(matches!(lead.next(), Event::Presented { result: Err(_) }));
 }
 
+/// What somebody made at the name meanwhile is not taken for the sealed files, by no later try.
+#[test]
+fn files_that_could_not_be_put_back_stay_aside_for_the_next_try() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    for (id, name) in [(1, "ck1"), (2, "ck2")] {
+        bench.write(&format!("{name}/f"), name.as_bytes());
+        lead.seal(id, name);
+    }
+    let mut lead = bench.lead(2, Start::Restart);
+    let mut present = |id| {
+        lead.send(Command::Present { datasets: vec![DatasetId(id)] });
+        let Event::Presented { result } = lead.next() else { panic!() };
+        result
+    };
+    let read = |name: &str| std::fs::read(bench.tree.at(&path(name))).unwrap();
+    assert_eq!(present(2), Ok(()));
+    for next in [2, 1] {
+        bench.tree.inner.lock().intruder = Some(bench.tree.root.join("ck1/x"));
+        let refused = present(1).unwrap_err();
+        assert!(refused.words().contains("dataset 1 cannot be put in place"), "{refused}");
+        assert_eq!(present(next), Ok(()));
+    }
+    assert_eq!((read("ck1/f"), bench.tree.at(&path("ck1/x")).exists()), (b"ck1".to_vec(), false));
+}
+
 #[test]
 fn a_seal_in_doubt_is_settled_before_presenting() {
     let mut bench = Bench::new();
@@ -78,7 +104,7 @@ fn bad_bytes_are_found_and_never_read_again() {
     std::fs::write(bench.tree.at(&path("ck/f")), b"evil").unwrap();
     lead.send(Command::Verify(DatasetId(1)));
     let Event::Verified { members, .. } = lead.next() else { panic!() };
-    assert!(members[0].1.as_ref().unwrap_err().contains("CRC"));
+    assert!(members[0].1.as_ref().unwrap_err().words().contains("CRC"));
     assert!(!bench.tree.at(&path("ck/f")).exists());
     assert!(bench.tree.at(&path("ck/g")).exists());
     assert!(bench.inventory().datasets[0].members.is_empty());
@@ -86,7 +112,7 @@ fn bad_bytes_are_found_and_never_read_again() {
     std::fs::write(own, b"parits").unwrap();
     lead.send(Command::Verify(DatasetId(1)));
     let Event::Verified { members, .. } = lead.next() else { panic!() };
-    assert!(members[0].1.as_ref().unwrap_err().contains(REDUNDANCY));
+    assert!(members[0].1.as_ref().unwrap_err().words().contains(REDUNDANCY));
 }
 
 #[test]

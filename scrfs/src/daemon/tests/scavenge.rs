@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::loose::Age;
-use crate::control::{Named, Scavenged};
+use crate::control::{Named, Reason, Scavenged};
 use crate::prefix::Prefix;
 use crate::prefix::scavenge::{Begun, Collection, MemberRecord, digest};
 
@@ -27,7 +27,7 @@ fn ask(bench: &Bench) -> Scavenged {
 }
 
 /// What became of each dataset, by id.
-fn tried(bench: &Bench) -> Vec<(u64, Result<String, String>)> {
+fn tried(bench: &Bench) -> Vec<(u64, Result<String, Reason>)> {
     match ask(bench) {
         Scavenged::Tried(tried) => tried.into_iter().map(|(Named { id, .. }, saved)| (id.0, saved)).collect(),
         other => panic!("{other:?}"),
@@ -37,7 +37,7 @@ fn tried(bench: &Bench) -> Vec<(u64, Result<String, String>)> {
 #[track_caller]
 fn nothing(bench: &Bench, why: &str) {
     let Scavenged::Nothing(told) = ask(bench) else { panic!("something is saved") };
-    assert!(told.contains(why), "{told}");
+    assert!(told.words().contains(why), "{told}");
 }
 
 /// What the other node does, which has the member without files.
@@ -145,24 +145,64 @@ fn a_newer_dataset_in_doubt_is_saved_beside_the_newest_complete_one() {
     assert_eq!(std::fs::read(place.path().join("two/f")).unwrap(), b"two");
 }
 
-#[test]
-fn what_cannot_be_saved_is_said_and_tried_again() {
+/// A node with a sealed dataset that the prefix lacks, whose coordinator is gone; and that prefix.
+fn left_behind() -> (Bench, tempfile::TempDir) {
     let bench = Bench::new();
     bench.write("ck/f", b"good");
     let mut lead = bench.serving(1);
     let place = prefix(&bench);
     lead.seal(1, "ck");
     kill(&bench, lead);
-    let failed = |why: &str| {
-        let saved = tried(&bench);
-        assert!(matches!(&saved[..], [(1, Err(told))] if told.contains(why)), "{saved:?}");
-        assert!(!place.path().join(".scr/scavenge.1.1/member.0").exists());
-    };
+    (bench, place)
+}
+
+/// A restart without the nodes that have the rest of it, which come back and save theirs.
+#[test]
+fn what_a_restart_could_not_present_is_saved() {
+    let (bench, place) = left_behind();
+    let mut lead = bench.lead(2, Start::Restart);
+    lead.send(Command::Present { datasets: Vec::new() });
+    assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
+    lead.send(Command::Serve);
+    let again = prefix(&bench);
+    kill(&bench, lead);
+    let saved = tried(&bench);
+    assert!(matches!(&saved[..], [(1, Ok(how))] if how.contains("member 1 (n1) missing")), "{saved:?}");
+    let there = |place: &Path| place.join(".scr/scavenge.1.1/dataset/f").exists();
+    assert!(there(again.path()) && !there(place.path()));
+    // One that is presented and newer makes it needless.
+    bench.write("new/f", b"new");
+    let mut lead = bench.serving(3);
+    let _third = prefix(&bench);
+    lead.seal(2, "new");
+    kill(&bench, lead);
+    assert_eq!(tried(&bench).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn what_takes_too_long_is_said() {
+    let (bench, _place) = left_behind();
+    // The thread that saves has other work.
+    let (release, work) = std::sync::mpsc::channel::<()>();
+    bench.node.lanes.transfers.run(move || {
+        let _ = work.recv();
+    });
     let late = bench.node.scavenge(Duration::ZERO, 0);
     assert!(
         matches!(&late, Scavenged::Tried(tried) if tried[0].1 == Err("not done in 0 s".into())),
         "{late:?}"
     );
+    drop(release);
+}
+
+#[test]
+fn what_cannot_be_saved_is_said_and_tried_again() {
+    let (bench, place) = left_behind();
+    let failed = |why: &str| {
+        let saved = tried(&bench);
+        assert!(matches!(&saved[..], [(1, Err(told))] if told.words().contains(why)), "{saved:?}");
+        assert!(!place.path().join(".scr/scavenge.1.1/member.0").exists());
+    };
     std::fs::write(place.path().join(".scr"), b"in the way").unwrap();
     failed("Not a directory");
     std::fs::remove_file(place.path().join(".scr")).unwrap();

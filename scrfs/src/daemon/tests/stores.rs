@@ -1,7 +1,6 @@
 //! A node over two stores in two file systems: all of a dataset is in one.
 
 use super::super::room::Moment;
-use super::generations::carried;
 use super::*;
 use crate::control::HeldState;
 
@@ -99,7 +98,7 @@ fn the_next_generation_stays_where_the_dataset_is() {
     assert_eq!(std::fs::read(aside.join("f")).unwrap(), b"first");
     // Its id would send a new dataset to the other store.
     let frozen = lead.freeze_over(3, "ck", Some(2)).unwrap();
-    let files: Vec<FrozenFile> = frozen.files.iter().cloned().chain(carried(&frozen)).collect();
+    let files: Vec<FrozenFile> = frozen.files.iter().chain(&frozen.carried).cloned().collect();
     assert_eq!(files.len(), 2);
     assert_eq!(places(&bench, 3, "ck"), [NOWHERE, WHOLE]);
     bench.restart();
@@ -119,7 +118,7 @@ fn what_comes_to_a_node_goes_where_its_id_says() {
     let (id, member) = (DatasetId(4), Member(1));
     data.done(&DataRequest::BeginMember { catalog: Box::new(catalog), member }).unwrap();
     assert_eq!(places(&bench, 4, "ck"), [NOWHERE, ASIDE]);
-    let file = data.descriptor(&DataRequest::CreateFile { id, path: path("d/f") }).unwrap();
+    let file = data.descriptor(&DataRequest::CreateFile { id, member, path: path("d/f") }).unwrap();
     std::fs::File::from(file).write_all(bytes).unwrap();
     let name: String = "2_of_2_in_0.xor".into();
     let parity = data.descriptor(&DataRequest::CreateRedundancy { id, member, name: name.clone() }).unwrap();

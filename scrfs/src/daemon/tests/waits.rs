@@ -69,7 +69,8 @@ fn a_successor_that_takes_its_time_is_asked_for_the_file_again() {
     assert!(matches!(asked, Event::Fetch { .. }));
     drop(lead);
     until("the loss", || bench.events().contains("is gone"));
-    // The watching thread has looked at who waits, several times: each time it lets go one who is dying.
+    // The watching thread has looked at who waits, several times: each time it lets go one who is
+    // dying.
     for _ in 0..3 {
         let dying = bench.marker("other", Caller { tid: u32::MAX / 4, ..Caller::default() });
         assert_eq!(dying.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EINTR)));
@@ -148,7 +149,8 @@ fn a_recorded_seal_stays_frozen_until_a_successor_decides() {
     let mut lead = bench.lead(2, Start::Attach);
     assert_eq!(lead.inventory().datasets.len(), 1);
     lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
-    // Set when it is complete here: others may have changed it since, so that all have sealed it is no answer yet.
+    // Set when it is complete here: others may have changed it since, so that all have sealed it is
+    // no answer yet.
     let marker = bench.marker("ck", Caller::default());
     lead.send(Command::Sealed(DatasetId(1)));
     lead.send(Command::Serve);
@@ -204,7 +206,8 @@ fn a_killed_program_is_let_go() {
     let caller = Caller { tid: child.id(), ..Caller::default() };
     let marker = bench.marker("ck", caller);
     lead.next();
-    // It runs: its wait goes on. Then it is gone, which is the end of the state that a pending kill is the beginning of.
+    // It runs: its wait goes on. Then it is gone, which is the end of the state that a pending kill
+    // is the beginning of.
     assert!(marker.recv_timeout(Duration::from_millis(150)).is_err());
     child.kill().unwrap();
     child.wait().unwrap();
@@ -223,7 +226,7 @@ fn a_coordinator_of_another_job_is_refused() {
         settings: Box::new(Settings { job_id: "other".into(), ..test_settings() }),
     };
     match Link::connect(&bench.control(), role, WAIT) {
-        Err(ClientError::Refused { reason, highest }) => {
+        Err(ClientError::Refused { reason, highest, .. }) => {
             assert!(reason.contains("other") && reason.contains("j1"), "{reason}");
             assert_eq!(highest, Epoch(5), "its epoch counts for nothing");
         }
@@ -288,7 +291,7 @@ fn writers_are_waited_for_and_named() {
     bench.tree.set_writers(vec![writer(me)]);
     let error = lead.freeze(3, "ck").unwrap_err();
     assert!(error.contains("set the marker"), "{error}");
-    lead.send(Command::Drop { id: DatasetId(3), reason: error });
+    lead.send(Command::Drop { id: DatasetId(3), reason: error.into() });
     lead.next();
     lead.send(Command::NotSealed(DatasetId(3)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));

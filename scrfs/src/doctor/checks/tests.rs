@@ -6,6 +6,15 @@ use super::*;
 
 const SAME: Skew = Skew { least: -0.1, most: 0.1 };
 const GIB: u64 = 1 << 30;
+const ROOM: Room = Room {
+    memory: true,
+    writable: true,
+    size: 64 * GIB,
+    free: 60 * GIB,
+    inodes: 1_000_000,
+    free_inodes: 999_000,
+    own: true,
+};
 
 /// A node on which nothing is wrong.
 fn healthy() -> Facts {
@@ -31,6 +40,7 @@ fn healthy() -> Facts {
             program("mpirun", "mpirun (Open MPI) 4.1.4"),
             Program { name: "srun", path: None, says: Err("not found".into()) },
         ],
+        mpi_types: Some(Ok("MPI plugin types are...\n\tpmix\n\tnone".into())),
         programs: vec![program("scrfs-coordinator", "scrfs-coordinator 0.1.0")],
         version: "0.1.0",
         prefix: Some(Prefix {
@@ -39,10 +49,8 @@ fn healthy() -> Facts {
             kind: Ok(Kind::Shared("Lustre")),
             write: Ok(SAME),
         }),
-        stores: vec![Store {
-            path: "/dev/shm".into(),
-            room: Ok(Room { memory: true, writable: true, size: 64 * GIB, free: 60 * GIB }),
-        }],
+        stores: vec![Store { path: "/dev/shm".into(), room: Ok(ROOM) }],
+        control: Some(Store { path: "/run/scrfs".into(), room: Ok(ROOM) }),
         memory: 128 * GIB,
         cgroup: None,
         leftovers: Leftovers::default(),
@@ -86,6 +94,10 @@ fn room(facts: &mut Facts) -> &mut Room {
     facts.stores[0].room.as_mut().unwrap()
 }
 
+fn control(facts: &mut Facts) -> &mut Room {
+    facts.control.as_mut().unwrap().room.as_mut().unwrap()
+}
+
 fn the_prefix(facts: &mut Facts) -> &mut Prefix {
     facts.prefix.as_mut().unwrap()
 }
@@ -126,6 +138,11 @@ const CASES: &[Case] = &[
     (|f| room(f).free = GIB, "cache", Grade::Warn),
     (|f| f.cgroup = Some(16 * GIB), "cache", Grade::Warn),
     (|f| f.memory = 32 * GIB, "cache", Grade::Warn),
+    (|f| f.control.as_mut().unwrap().room = Err("Not a directory".into()), "control", Grade::Fail),
+    (|f| control(f).writable = false, "control", Grade::Fail),
+    (|f| control(f).free = 63 << 20, "control", Grade::Warn),
+    (|f| control(f).free_inodes = 999, "control", Grade::Warn),
+    (|f| f.mpi_types = Some(Ok("MPI plugin types are...\n\tnone\n\tpmi2".into())), "launcher", Grade::Warn),
     (|f| f.leftovers.directories = vec!["/dev/shm/ann/scr.1".into()], "leftovers", Grade::Warn),
     (|f| f.leftovers.mounts = vec!["/scr".into()], "leftovers", Grade::Warn),
     (|f| f.leftovers.cut_short = Some("no answer in 5 s".into()), "leftovers", Grade::Warn),
@@ -159,6 +176,9 @@ fn what_is_no_fault_is_none() {
         |f| (f.cgroup, parameters(f).cache_bytes) = (Some(16 * GIB), 8 * GIB),
         |f| (f.cgroup, room(f).memory) = (Some(16 * GIB), false),
         |f| f.clocks.clear(),
+        |f| (control(f).inodes, control(f).free_inodes) = (0, 0),
+        |f| f.mpi_types = Some(Err("no answer in 5 s".into())),
+        |f| f.mpi_types = None,
     ];
     for (number, change) in fine.iter().enumerate() {
         let mut facts = healthy();
@@ -174,5 +194,16 @@ fn remedies_can_be_followed() {
     facts.leftovers.directories = (0..9).map(|n| format!("/dev/shm/ann/scr.{n}").into()).collect();
     let said = all(&facts).for_people();
     assert!(said.contains("SCRFS_CACHE_BYTES=8589934592"), "{said}");
+    assert!(!said.contains("tmpfs of its own"), "{said}");
     assert!(said.contains("scr.3 and 5 more") && !said.contains("scr.4"), "{said}");
+}
+
+#[test]
+fn roots_control_directories_share_a_file_system_with_a_word_about_that() {
+    let mut facts = healthy();
+    control(&mut facts).own = false;
+    assert_eq!(not_ok(&facts), []);
+    assert!(all(&facts).for_people().contains("give it a tmpfs of its own"));
+    facts.rights = Rights { root: false, admin: false, helper: Some(("/usr/bin/f".into(), true)) };
+    assert!(!all(&facts).for_people().contains("give it a tmpfs of its own"));
 }

@@ -1,4 +1,5 @@
-//! The next generation of a sealed dataset. The test plays the node: it puts sealed files aside as the node does.
+//! The next generation of a sealed dataset. The test plays the node: it puts sealed files aside as
+//! the node does.
 
 use super::*;
 use crate::daemon::boundary::Generation;
@@ -172,7 +173,8 @@ fn a_newer_generation_takes_the_place_of_the_one_before() {
     assert_eq!(id, DatasetId(4));
 }
 
-/// A directory gets the name of a file that was removed here: all nodes hear first that the file is gone.
+/// A directory gets the name of a file that was removed here: all nodes hear first that the file is
+/// gone.
 #[test]
 fn a_directory_takes_the_name_of_a_removed_file() {
     let bench = Bench::new("");
@@ -201,32 +203,48 @@ fn a_directory_takes_the_name_of_a_removed_file() {
 }
 
 #[test]
-fn sealed_names_move_with_their_directory() {
+fn directories_below_a_sealed_dataset_are_not_renamed_and_can_be_made_anew() {
     let bench = Bench::new("");
     let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
     let d = bench.mkdir(ck, "d").attr.nodeid;
+    let other = bench.mkdir(ROOT, "other").attr.nodeid;
+    bench.mkdir(other, "q");
     bench.write(d, "here", b"here");
-    bench.seal(3, "ck", &[("d/far", 5), ("d/gone", 2), ("d/here", 4)]);
+    bench.seal(3, "ck", &[("d/far", 5), ("d/here", 4)]);
+    let rename = |from: (u64, &[u8]), to: (u64, &[u8]), flags: u32| {
+        now(&start(|done| bench.fs.rename(me(), from, to, flags, done)))
+    };
+    let exchange = rustix::fs::RenameFlags::EXCHANGE.bits();
+    let refused = |ck: u64| {
+        assert_eq!(rename((ck, b"d"), (ck, b"e"), 0), Err(Errno(libc::EXDEV)));
+        assert_eq!(rename((ck, b"d"), (ROOT, b"e"), 0), Err(Errno(libc::EXDEV)));
+        assert_eq!(rename((other, b"q"), (ck, b"e"), 0), Err(Errno(libc::EXDEV)));
+        assert_eq!(rename((other, b"q"), (ck, b"d"), exchange), Err(Errno(libc::EXDEV)));
+    };
+    refused(ck);
+    assert!(bench.node.asked.lock().is_empty(), "that begins nothing");
+    for (from, to) in [("ck/d", "ck/e"), ("other/q", "ck/e"), ("ck/d", "other/e")] {
+        let op = DirOp::Rename { from: path(from), to: path(to), no_replace: false, exchange: false };
+        assert_eq!(bench.fs.prepare(&op), Err(Errno(libc::EXDEV)), "what another node asks for, {from}");
+    }
     bench.fs.generation(DatasetId(3), Generation { open: true, begins: true, ..Generation::default() });
-    let unlink = |parent: u64, name: &[u8]| now(&start(|done| bench.fs.unlink(me(), parent, name, done)));
-    unlink(bench.id(ck, "d"), b"gone").unwrap();
-    let moved = start(|done| bench.fs.rename(me(), (ck, b"d"), (ck, b"e"), 0, done));
+    let ck = bench.id(ROOT, "ck");
+    refused(ck);
+    // A new directory of a removed one's name has nothing of it.
+    let d = bench.id(ck, "d");
+    for name in [&b"far"[..], b"here"] {
+        now(&start(|done| bench.fs.unlink(me(), d, name, done))).unwrap();
+    }
+    let removed = start(|done| bench.fs.rmdir(me(), ck, b"d", done));
     bench.round().unwrap();
-    now(&moved).unwrap();
-    let e = bench.id(ck, "e");
-    assert_eq!((bench.names(ck), bench.names(e)), (vec!["e".to_owned()], vec!["far".into(), "here".into()]));
-    let reading = bench.open(bench.id(e, "far"), libc::O_RDONLY);
-    let Asked::Fetch(wanted, done) = bench.asked() else { panic!("not a fetch") };
-    assert_eq!(wanted, path("d/far"), "as other nodes know it");
-    std::fs::write(bench.tree("ck/e/far"), b"12345").unwrap();
-    done(Ok(()));
-    now(&reading).unwrap();
-    unlink(e, b"here").unwrap();
-    assert_eq!(*bench.node.removed.lock(), [path("d/gone"), path("d/here")]);
-    // A new directory of the old name has nothing of it.
+    now(&removed).unwrap();
     let made = start(|done| bench.fs.mkdir(me(), ck, b"d", 0o755, done));
     bench.round().unwrap();
     let d = now(&made).unwrap().attr.nodeid;
     assert!(bench.names(d).is_empty());
-    assert_eq!(unlink(d, b"far"), Err(Errno(libc::ENOENT)));
+    assert_eq!(now(&start(|done| bench.fs.unlink(me(), d, b"far", done))), Err(Errno(libc::ENOENT)));
+    // A file that was never sealed moves as ever.
+    bench.write(d, "new", b"new");
+    rename((d, b"new"), (ck, b"new"), 0).unwrap();
+    assert_eq!(bench.names(ck), ["d", "new"]);
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::daemon::boundary::{Generation, Writer};
 use crate::fs::Data;
+use crate::patience::until;
 
 #[test]
 fn the_marker_is_set_by_its_last_close_and_listed_when_true() {
@@ -216,7 +217,8 @@ fn who_can_only_append_is_told_apart_and_the_file_goes_on() {
     let log = bench.write(ck, "log", b"one ");
     now(&start(|done| bench.fs.link(me(), log, ck, b"alias", done))).unwrap();
     let appending = now(&bench.open(log, libc::O_WRONLY | libc::O_APPEND)).unwrap();
-    // Both names are of the file that it has open. No process of its number has it: it would be on its way to be released.
+    // Both names are of the file that it has open. No process of its number has it: it would be on
+    // its way to be released.
     let writers = bench.fs.writers(b"ck").unwrap();
     let told = |writer: &Writer| (writer.path.to_string(), writer.appends, writer.closing);
     let wanted = |appends| ["alias", "log"].map(|name| (name.to_owned(), appends, appends));
@@ -242,15 +244,12 @@ fn who_can_only_append_is_told_apart_and_the_file_goes_on() {
     bench.fs.write(Caller::default(), appending.fh, 7, b" three").unwrap();
     assert_eq!(std::fs::read(bench.tree("ck/log")).unwrap(), b"one two three");
     // It has two names: whether one of them is the sealed file's the node finds out.
-    let begun = std::time::Instant::now();
-    while bench.node.asked.lock().is_empty() && begun.elapsed() < Duration::from_mins(1) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("a question", || !bench.node.asked.lock().is_empty());
     let Asked::Keep(_, done) = bench.asked() else { panic!("not kept") };
     done(Ok(()));
     let opened = now(&frozen).unwrap();
     for opened in [opened, appending] {
         bench.fs.release(opened.fh);
     }
-    assert!(bench.fs.writers(b"ck").unwrap().is_empty());
+    until("the end of all writers", || bench.fs.writers(b"ck").unwrap().is_empty());
 }

@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::control::{DirOp, StoreRule};
+use crate::control::DirOp;
 use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, Marking, MountedTree};
 use crate::dataset::{
-    Catalog, CatalogIndex, Entry as Sealed, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp,
+    Catalog, CatalogIndex, Entry as Sealed, EntryKind, FileCopy, Layout, MemberPlace, Protection,
+    Protections, Scheme, Stamp,
 };
 use crate::fs::table::ROOT;
 use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, SetTime, Taken};
@@ -133,7 +134,7 @@ impl Bench {
     }
 
     /// Over stores `a` and `b`, of which `rules` say what goes to which.
-    fn over_two(checkpoint: &str, rules: Vec<StoreRule>) -> Self {
+    fn over_two(checkpoint: &str, rules: Protections) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let place = |base: &str| {
             let cache = dir.path().join(base);
@@ -258,7 +259,7 @@ fn catalog(id: u64, name: &str, files: &[(&str, u64)]) -> Catalog {
         user: "u".into(),
         job_id: "1".into(),
         layout: Layout {
-            scheme: Scheme::Single,
+            protection: Protection::by(Scheme::Single),
             members: vec![MemberPlace { host: "h".into(), files: files.len() as u64, bytes: 0, taken: None }],
             sets: vec![vec![Member(0)]],
         },

@@ -1,15 +1,15 @@
 //! A mount over two stores: each dataset is whole in one, and the mount shows one tree.
 
 use super::*;
-use crate::control::StoreRule;
+use crate::dataset::Protections;
+use crate::dataset::protection::to_stores;
 
 const FIRST: &str = "a";
 const OTHER: &str = "b";
 
 /// Directories for even ids are made in the other store.
-fn rules() -> Vec<StoreRule> {
-    let rule = |interval, store: &str| StoreRule { interval, store: Some(store.as_bytes().to_vec()) };
-    vec![rule(1, FIRST), rule(2, OTHER)]
+fn rules() -> Protections {
+    to_stores(&[(1, FIRST), (2, OTHER)])
 }
 
 fn there(bench: &Bench, store: &str, below: &str) -> std::path::PathBuf {

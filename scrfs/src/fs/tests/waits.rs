@@ -1,6 +1,7 @@
 //! What waits for a held name or a frozen dataset, and who is waited for.
 
 use super::*;
+use crate::patience::until;
 
 #[test]
 fn a_held_name_makes_local_operations_wait() {
@@ -121,7 +122,7 @@ fn who_writes_is_named_until_he_stops() {
     bench.fs.release(opened.fh);
     drop(opened);
     wake.try_recv().unwrap();
-    assert!(bench.fs.writers(b"ck").unwrap().is_empty());
+    until("the end of all writers", || bench.fs.writers(b"ck").unwrap().is_empty());
     let files = bench.fs.files(b"ck").unwrap();
     assert_eq!(
         files.iter().map(|f| (f.path.to_string(), f.size)).collect::<Vec<_>>(),

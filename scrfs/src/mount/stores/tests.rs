@@ -1,6 +1,7 @@
 use nix::mount::MsFlags;
 
 use super::*;
+use crate::dataset::Protections;
 
 fn entry(base: &str, free: u64) -> Entry {
     Entry { base: base.into(), problem: None, holds: false, datasets: BTreeSet::new(), free }
@@ -42,7 +43,7 @@ pub(in crate::mount) fn options(control: &Path, bases: &[&Path]) -> Options {
         job_id: "7".into(),
         control_base: control.to_owned(),
         cache_bases: bases.iter().map(|base| (*base).to_owned()).collect(),
-        store_rules: Vec::new(),
+        protections: Protections::default(),
         cache_bytes: 0,
         checkpoint_path: crate::path::RelPath::root(),
         passthrough: false,
@@ -206,7 +207,8 @@ fn all_that_can_be_used_are_used_and_workers_find_them() {
     let rest: Vec<&str> = ["a", "b", "c"].into_iter().filter(|name| *name != left).collect();
     let refused = bench.refused(&rest);
     assert!(refused.contains("not in the list") && refused.contains(left), "{refused}");
-    // One that had nothing may go with its disk, as long as all datasets that are known are elsewhere.
+    // One that had nothing may go with its disk, as long as all datasets that are known are
+    // elsewhere.
     let table = bench.table(3);
     Store::open(&places.control).unwrap().commit(TABLE, &table).unwrap();
     let empty = stores.places()[2].base.file_name().unwrap().to_str().unwrap();

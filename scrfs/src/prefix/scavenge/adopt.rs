@@ -1,15 +1,16 @@
 //! What nodes have saved becomes a dataset of the prefix, if it is whole or can be made so.
 //!
-//! Each node looks when it has saved its part; the one that finds all parts publishes. What is left then, because a
-//! node is lost, or the one that published died, is taken up by the next start's coordinators and by `scrfs-ctl
-//! scavenge`: they rebuild members as well. What is not whole is never published; it stays, and is named.
+//! Each node looks when it has saved its part; the one that finds all parts publishes. What is left
+//! then, because a node is lost, or the one that published died, is taken up by the next start's
+//! coordinators and by `scrfs-ctl scavenge`: they rebuild members as well. What is not whole is
+//! never published; it stays, and is named.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
 use crate::control::loose::Age;
 use crate::dataset::Catalog;
-use crate::ids::Member;
+use crate::ids::{Epoch, Member};
 
 use super::super::directory::{
     PfsError, Prefix, Result, is_name, read_bounded, remove_file, remove_tree, replace_by,
@@ -23,7 +24,8 @@ use super::{Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, rebuil
 pub enum By<'a> {
     /// A node that has saved its part: publishes what is whole, if no other node is about to.
     Node,
-    /// Coordinators that start, or a person: whoever was about to publish, and rebuilding what is lost.
+    /// Coordinators that start, or a person: whoever was about to publish, and rebuilding what is
+    /// lost.
     Anyone(&'a dyn Fn(Progress<'_>)),
 }
 
@@ -54,8 +56,13 @@ pub enum Outcome {
     Published(Vec<(Member, String)>),
     /// It was in the prefix.
     Stored,
-    /// A newer dataset is in the prefix, and this one was not whole, or has its name.
-    Superseded,
+    /// A newer one is on the PFS, and this one was not whole, or has its name.
+    Superseded {
+        /// The epoch of this one.
+        epoch: Epoch,
+        /// The epoch of the newer one.
+        newer: Epoch,
+    },
     /// It stays as it is.
     Waits {
         /// Members that are not there, and their hosts.
@@ -81,7 +88,9 @@ impl std::fmt::Display for Outcome {
             Self::Published(rebuilt) if rebuilt.is_empty() => write!(f, "published"),
             Self::Published(rebuilt) => write!(f, "published; rebuilt: {}", shown(rebuilt)),
             Self::Stored => write!(f, "on the PFS already"),
-            Self::Superseded => write!(f, "removed: a newer dataset is on the PFS"),
+            Self::Superseded { epoch, newer } => {
+                write!(f, "removed: a newer one is on the PFS, of epoch {newer}; this is of epoch {epoch}")
+            }
             Self::Waits { missing, reason } if missing.is_empty() => write!(f, "not published: {reason}"),
             Self::Waits { missing, reason } => {
                 write!(f, "not published: {} missing: {reason}", shown(missing))
@@ -102,8 +111,8 @@ fn shown(members: &[(Member, String)]) -> String {
 /// All that nodes have saved, newest first.
 ///
 /// # Errors
-/// Newer coordinators are at work, or somebody else changes the index. Other failures are told, and concern one
-/// dataset.
+/// Newer coordinators are at work, or somebody else changes the index. Other failures are told, and
+/// concern one dataset.
 pub fn adopt_all(prefix: &Prefix, tell: &dyn Fn(Progress<'_>)) -> Result<Vec<Adoption>> {
     let mut adoptions = Vec::new();
     for age in ages(prefix)? {
@@ -119,7 +128,8 @@ pub fn adopt_all(prefix: &Prefix, tell: &dyn Fn(Progress<'_>)) -> Result<Vec<Ado
 /// One of them.
 ///
 /// # Errors
-/// Of the PFS, or newer coordinators are at work. What is in the way with the dataset itself is an [`Outcome::Waits`].
+/// Of the PFS, or newer coordinators are at work. What is in the way with the dataset itself is an
+/// [`Outcome::Waits`].
 pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
     let collection = Collection::of(prefix, age);
     let mut name = Vec::new();
@@ -135,6 +145,7 @@ pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
             error @ (PfsError::Dataset { .. }
             | PfsError::Content { .. }
             | PfsError::Record { .. }
+            | PfsError::Newer { .. }
             | PfsError::Unusable { .. }),
         ) => Outcome::Waits { missing: Vec::new(), reason: error.to_string() },
         Err(error) => return Err(error),
@@ -160,12 +171,12 @@ impl Collection {
                 self.finish(prefix);
                 return Ok(Outcome::Stored);
             }
-            Standing::Older(_) => true,
-            Standing::Newest => false,
+            Standing::Older(newer) => Some(newer.epoch),
+            Standing::Newest => None,
         };
         let Some(catalog) = self.catalog()? else {
-            if newer {
-                return self.give_up();
+            if let Some(newer) = newer {
+                return self.give_up(newer);
             }
             let reason = "no node that has recorded it as complete has saved its part".to_owned();
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
@@ -177,8 +188,8 @@ impl Collection {
         }
         let records = self.members(&catalog)?;
         let missing = missing(&catalog, &records);
-        if is_replaced(&stored, self.age, name) || newer && !missing.is_empty() {
-            return self.give_up();
+        if let Some(newer) = replaced_by(&stored, self.age, name).or(newer.filter(|_| !missing.is_empty())) {
+            return self.give_up(newer);
         }
         if let Some(reason) = in_the_way(&catalog, &records, by) {
             return Ok(Outcome::Waits { missing, reason });
@@ -192,14 +203,16 @@ impl Collection {
             // Whoever tries next may.
             remove_file(&self.directory.join(PUBLISHER))?;
         }
-        published?;
-        Ok(Outcome::Published(missing))
+        match published? {
+            Some(newer) => self.give_up(newer),
+            None => Ok(Outcome::Published(missing)),
+        }
     }
 
     /// True to nobody: a newer one is in the prefix.
-    fn give_up(&self) -> Result<Outcome> {
+    fn give_up(&self, newer: Epoch) -> Result<Outcome> {
         remove_tree(&self.directory)?;
-        Ok(Outcome::Superseded)
+        Ok(Outcome::Superseded { epoch: self.age.epoch, newer })
     }
 
     /// The node that is about to publish, if it is another one.
@@ -255,8 +268,9 @@ impl Collection {
         Ok(())
     }
 
-    /// All members are there.
-    fn publish(&self, prefix: &Prefix, catalog: &Catalog) -> Result<()> {
+    /// All members are there. The epoch of the one that has the name in the prefix, if that is
+    /// newer.
+    fn publish(&self, prefix: &Prefix, catalog: &Catalog) -> Result<Option<Epoch>> {
         let dataset = self.directory.join(DATASET);
         flush::make_names(&dataset, catalog)?;
         flush::finish_copy(prefix, &dataset, catalog)?;
@@ -265,23 +279,20 @@ impl Collection {
         // Others may have published meanwhile, this one or a newer one.
         let stored = index::survey(prefix)?;
         if matches!(standing(&stored, self.age), Standing::Stored) {
-            return Ok(());
+            return Ok(None);
         }
-        if is_replaced(&stored, self.age, &catalog.name) {
-            return Err(PfsError::content(
-                &self.directory,
-                "a newer dataset of this name is in the prefix now",
-            ));
+        if let Some(newer) = replaced_by(&stored, self.age, &catalog.name) {
+            return Ok(Some(newer));
         }
         flush::swap_in(prefix, &lock, catalog, &dataset)?;
         drop(lock);
         prefix.step("scavenge.published")?;
         self.finish(prefix);
-        Ok(())
+        Ok(None)
     }
 
-    /// It is in the index: its pointer files go with it, and nothing of this directory is needed any more. What fails is
-    /// left to the next who looks.
+    /// It is in the index: its pointer files go with it, and nothing of this directory is needed
+    /// any more. What fails is left to the next who looks.
     fn finish(&self, prefix: &Prefix) {
         let put = self.pointers().and_then(|set| match set {
             None => Ok(()),
@@ -311,10 +322,11 @@ fn missing(catalog: &Catalog, records: &[Option<MemberRecord>]) -> Vec<(Member, 
         .collect()
 }
 
-/// The prefix has a newer dataset of this name, which this one would take the place of.
-fn is_replaced(stored: &[StoredDataset], age: Age, name: &[u8]) -> bool {
-    let newer = |dataset: &StoredDataset| (dataset.epoch, dataset.id) > (age.epoch, age.id);
-    stored.iter().any(|dataset| dataset.usable && dataset.name == name && newer(dataset))
+/// The epoch of a newer dataset of this name in the prefix, which this one would take the place of.
+fn replaced_by(stored: &[StoredDataset], age: Age, name: &[u8]) -> Option<Epoch> {
+    let newer = |dataset: &&StoredDataset| (dataset.epoch, dataset.id) > (age.epoch, age.id);
+    let mut of_name = stored.iter().filter(|dataset| dataset.usable && dataset.name == name);
+    of_name.find(newer).map(|dataset| dataset.epoch)
 }
 
 /// Why it cannot be published as things are.
@@ -328,13 +340,13 @@ fn in_the_way(catalog: &Catalog, records: &[Option<MemberRecord>], by: By<'_>) -
         if matches!(by, By::Node) {
             return Some("the other nodes have not saved their parts yet".to_owned());
         }
-        if !catalog.layout.scheme.survives(set.len(), &lost) {
-            return Some(match catalog.layout.scheme.losses(set.len()) {
+        if !catalog.layout.scheme().survives(set.len(), &lost) {
+            return Some(match catalog.layout.scheme().losses(set.len()) {
                 0 => "nothing protects them".to_owned(),
                 most => format!("their redundancy set can give back {most} of its members"),
             });
         }
-        if set.iter().filter_map(record).any(|record| record.redundancy.is_none()) {
+        if !catalog.layout.scheme().survives(set.len(), &super::gone(set, records)) {
             return Some("redundancy data of their set is not there".to_owned());
         }
     }

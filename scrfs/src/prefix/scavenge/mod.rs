@@ -1,23 +1,24 @@
 //! What nodes save of a dataset when their job has ended without its coordinators:
-//! `<prefix>/.scr/scavenge.<epoch>.<id>/`. In reading order: this file (what is in it, and a node's part), `adopt` (it
-//! becomes a dataset of the prefix), `rebuild` (members whose nodes are lost).
+//! `<prefix>/.scr/scavenge.<epoch>.<id>/`. In reading order: this file (what is in it, and a node's
+//! part), `adopt` (it becomes a dataset of the prefix), `rebuild` (members whose nodes are lost).
 //!
 //! | name | what |
 //! |---|---|
 //! | `dataset/` | files under the names that the program gave them; it becomes `<prefix>/<dataset name>` |
-//! | `<m>_of_<n>_in_<g>.xor` | redundancy files |
+//! | `<m>_of_<n>_in_<g>.xor`, `.rs` | redundancy files |
 //! | `catalog` | COMPLETE and the catalog, in the daemon's form |
 //! | `pointers` | the pointer files that it is presented with |
 //! | `member.<m>` | [`MemberRecord`]: what belongs to this member is here, whole and checked |
 //! | `publisher` | the node that is about to publish it |
 //! | `copy.*` | on its way |
 //!
-//! Everything is written under a name of its own and gets its place by a rename once it is whole and on storage. So
-//! nodes and publishers may work side by side: what is in place is never written again. A node that is late finds no
-//! `dataset/` any more when others have published, so it changes nothing in the prefix.
+//! Everything is written under a name of its own and gets its place by a rename once it is whole
+//! and on storage. So nodes and publishers may work side by side: what is in place is never written
+//! again. A node that is late finds no `dataset/` any more when others have published, so it
+//! changes nothing in the prefix.
 //!
-//! Fault points: `scavenge.begun`, `scavenge.catalog`, `scavenge.member`, `scavenge.rebuilt`, `scavenge.whole`,
-//! `scavenge.swap`, `scavenge.published`, and those of a flush.
+//! Fault points: `scavenge.begun`, `scavenge.catalog`, `scavenge.member`, `scavenge.rebuilt`,
+//! `scavenge.whole`, `scavenge.swap`, `scavenge.published`, and those of a flush.
 
 mod adopt;
 mod rebuild;
@@ -33,7 +34,7 @@ use crate::dataset::{Catalog, FileCopy};
 use crate::hash::{self, FieldError, FieldProblem, Hash, NulInText, Text};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
-use crate::record::{RecordError, XorFileName};
+use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
 use super::directory::{PfsError, Prefix, Result, exists, read_bounded, replace_by};
@@ -70,7 +71,7 @@ pub enum Begun {
 /// A member's redundancy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedundancyCopy {
-    /// `<m>_of_<n>_in_<g>.xor`.
+    /// `<m>_of_<n>_in_<g>.xor` or `.rs`.
     pub name: RelPath,
     /// Bytes.
     pub size: u64,
@@ -78,7 +79,8 @@ pub struct RedundancyCopy {
     pub crc: u32,
 }
 
-/// `member.<m>`: what this member has of the dataset is in the directory, whole and checked. A hash file.
+/// `member.<m>`: what this member has of the dataset is in the directory, whole and checked. A hash
+/// file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberRecord {
     /// Of which dataset.
@@ -93,8 +95,8 @@ pub struct MemberRecord {
     pub redundancy: Option<RedundancyCopy>,
 }
 
-/// What names, sizes and CRCs of a member's files are told apart by: the CRC32 of all of them, in the order of the
-/// paths.
+/// What names, sizes and CRCs of a member's files are told apart by: the CRC32 of all of them, in
+/// the order of the paths.
 pub fn digest<'a>(files: impl Iterator<Item = (&'a RelPath, &'a FileCopy)>) -> u32 {
     let mut files: Vec<_> = files.collect();
     files.sort_by_key(|(path, _)| *path);
@@ -190,7 +192,8 @@ impl Collection {
         put(prefix, &path, &hash::encode(&tree))
     }
 
-    /// Pointer files that it is presented with; of several nodes' those that know the newest version count.
+    /// Pointer files that it is presented with; of several nodes' those that know the newest
+    /// version count.
     ///
     /// # Errors
     /// They cannot be written.
@@ -297,6 +300,13 @@ fn read_tree(path: &Path) -> Result<Option<Hash>> {
         .map_err(|error| PfsError::Record { path: path.to_owned(), source: RecordError::Format(error) })
 }
 
+/// Positions of the members of a set that cannot help to rebuild others: they are not there, or
+/// have been rebuilt, without their redundancy data.
+fn gone(set: &[Member], records: &[Option<MemberRecord>]) -> Vec<usize> {
+    let redundancy = |member: &Member| records.get(member.0 as usize)?.as_ref()?.redundancy.as_ref();
+    (0..set.len()).filter(|at| redundancy(&set[*at]).is_none()).collect()
+}
+
 /// Not there as a file.
 fn is_not_there(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound};
@@ -342,7 +352,7 @@ impl MemberRecord {
         let redundancy = |below: &Hash| {
             let name = need(below.text("NAME"), "NAME")?;
             let wrong = || FieldError::at("NAME", FieldProblem::Other("is no name of a redundancy file"));
-            XorFileName::parse(name.as_bytes()).ok_or_else(wrong)?;
+            RedundancyFileName::parse(name.as_bytes()).ok_or_else(wrong)?;
             Ok(RedundancyCopy {
                 name: RelPath::new(name.as_bytes()).map_err(|_| wrong())?,
                 size: need(below.number("SIZE"), "SIZE")?,

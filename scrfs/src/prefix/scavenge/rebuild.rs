@@ -1,9 +1,9 @@
-//! The files of a member whose node is lost, from what the other members of its set have saved: the algebra of
-//! [`crate::redundancy`], carried out by one process over files, a block at a time.
+//! The files of a member whose node is lost, from what the other members of its set have saved: the
+//! algebra of [`crate::redundancy`], carried out by one process over files, a block at a time.
 //!
-//! The lost member's pieces come in the order of its logical file, so that each file is written from its start to its
-//! end, and its CRC is taken on the way. It gets its name only if that is the one in the catalog. Its redundancy file is
-//! not made: what is published needs none.
+//! The lost member's pieces come in the order of its logical file, so that each file is written
+//! from its start to its end, and its CRC is taken on the way. It gets its name only if that is the
+//! one in the catalog. Its redundancy file is not made: what is published needs none.
 
 use std::fs::File;
 use std::ops::Range;
@@ -17,22 +17,24 @@ use crate::hash::file::HEADER_BYTES;
 use crate::hash::record_size;
 use crate::ids::Member;
 use crate::path::RelPath;
-use crate::record::{Record, XorHeader};
-use crate::redundancy::kernel::xor_into;
-use crate::redundancy::xor::{Geometry, LogicalFile, Part, Segment, blocks};
+use crate::record::{Record, RedundancyHeader};
+use crate::redundancy::code::Code;
+use crate::redundancy::geometry::{Geometry, LogicalFile, Part, Segment, blocks};
+use crate::redundancy::kernel::add_multiple;
 use crate::store::beneath;
 use crate::transfer::pfs::keep_attributes;
 use crate::transfer::sparse;
 
 use super::super::directory::{PfsError, Prefix, Result};
-use super::{Collection, DATASET, MemberRecord, RedundancyCopy, open};
+use super::{Collection, DATASET, MemberRecord, RedundancyCopy, gone, open};
 
 /// Bytes of one block.
 const BLOCK: u64 = 1 << 20;
 /// A redundancy file's header lists the files of two members.
 const HEADER_MAX: u64 = 256 << 20;
 
-/// Rebuilds the files of `lost`, whose set has lost no other member; `goes` is told of each block.
+/// Rebuilds the files of `lost`, whose set has lost no more members than its scheme survives;
+/// `goes` is told of each block.
 pub(super) fn rebuild(
     prefix: &Prefix,
     collection: &Collection,
@@ -46,31 +48,44 @@ pub(super) fn rebuild(
         return Err(place.wrong(format!("member {lost} is in no set")));
     };
     let lengths: Vec<u64> = set.iter().map(|member| place.length(*member)).collect();
-    let geometry = Geometry::new(&lengths).map_err(|e| place.wrong(e.to_string()))?;
+    let code = Code::of(catalog.layout.scheme(), set.len()).map_err(|e| place.wrong(e.to_string()))?;
+    let code = code.ok_or_else(|| place.wrong(format!("nothing protects member {lost}")))?;
+    let geometry = Geometry::new(&lengths, code.parities()).map_err(|e| place.wrong(e.to_string()))?;
+    let gone = gone(set, records);
+    let Some(lost_at) = gone.iter().position(|at| set[*at] == lost) else {
+        return Err(place.wrong(format!("member {lost} is not lost")));
+    };
     let mut survivors = Vec::new();
-    for (at, member) in set.iter().enumerate().filter(|(_, member)| **member != lost) {
+    for (at, member) in set.iter().enumerate().filter(|(at, _)| !gone.contains(at)) {
         let record = records.get(member.0 as usize).and_then(Option::as_ref);
-        let Some(redundancy) = record.and_then(|record| record.redundancy.as_ref()) else {
-            return Err(place.wrong(format!("member {member} has no redundancy data there")));
-        };
+        let Some(redundancy) = record.and_then(|record| record.redundancy.as_ref()) else { continue };
         survivors.push(Survivor::open(&place, set, at, &geometry, redundancy)?);
     }
-    let lost_at = set.iter().position(|member| *member == lost).unwrap_or(0);
     let mut target = Target::new(&place, lost, &prefix.token());
     target.go_on()?;
     let mut own = Vec::new();
     for column in 0..geometry.members() {
-        if geometry.part(lost_at, column) == Part::Parity {
+        if let Part::Parity { .. } = geometry.part(gone[lost_at], column) {
             continue;
         }
+        let Some(recipe) = code.recipe(column, &gone) else {
+            return Err(
+                place.wrong(format!("too few of the set of member {lost} have redundancy data there"))
+            );
+        };
         for range in blocks(geometry.chunk(), BLOCK) {
             let length = usize::try_from(range.end - range.start).map_err(|e| place.wrong(e.to_string()))?;
             let mut block = vec![0; length];
             for survivor in &mut survivors {
+                let factor = recipe.coefficients_of(survivor.at)[lost_at];
+                if factor == 0 {
+                    continue;
+                }
                 own.clear();
                 own.resize(length, 0);
-                survivor.read(&place, geometry.part(survivor.at, column), &range, &mut own)?;
-                xor_into(&mut block, &own);
+                let part = geometry.part(survivor.at, column);
+                survivor.read(&place, part, geometry.range(part, &range), &mut own)?;
+                add_multiple(&mut block, &own, factor);
             }
             target.write(&block)?;
             goes();
@@ -115,7 +130,7 @@ struct Survivor {
     /// The file that was read last.
     opened: Option<(usize, File)>,
     redundancy: (RelPath, File),
-    /// Where the parity begins in it.
+    /// Where the parities begin in it.
     payload: u64,
 }
 
@@ -138,13 +153,14 @@ impl Survivor {
                 let group = header.group.as_ref().and_then(|group| group.in_order().ok());
                 let of = header.dataset.as_ref().and_then(|dataset| dataset.id);
                 let fits = header.chunk == Some(geometry.chunk())
+                    && usize::try_from(header.parities.unwrap_or(1)) == Ok(geometry.parities())
                     && says.as_ref() == Some(&sizes)
                     && group.as_deref() == Some(set)
                     && of == Some(place.catalog.id);
                 if !fits {
                     return Err("its header is of another set".to_owned());
                 }
-                if size != length.saturating_add(geometry.chunk()) || size != redundancy.size {
+                if size != length.saturating_add(geometry.payload()) || size != redundancy.size {
                     return Err(format!("it has {size} bytes"));
                 }
                 Ok(length)
@@ -155,12 +171,12 @@ impl Survivor {
         Ok(Self { at, files, logical, opened: None, redundancy: (name.clone(), file), payload })
     }
 
-    /// Its part of a block; `out` is zero before.
-    fn read(&mut self, place: &Place<'_>, part: Part, block: &Range<u64>, out: &mut [u8]) -> Result<()> {
-        let Some(range) = part.data_range(block) else {
+    /// Its `range` of a part; `out` is zero before.
+    fn read(&mut self, place: &Place<'_>, part: Part, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        if let Part::Parity { .. } = part {
             let (name, file) = &self.redundancy;
-            return file.read_exact_at(out, self.payload + block.start).map_err(place.io(name, "read"));
-        };
+            return file.read_exact_at(out, self.payload + range.start).map_err(place.io(name, "read"));
+        }
         let mut rest = out;
         for segment in self.logical.segments(range) {
             let length = usize::try_from(segment.len()).unwrap_or(usize::MAX).min(rest.len());
@@ -183,13 +199,13 @@ impl Survivor {
 }
 
 /// The header at the start of a redundancy file of `size` bytes, and its length.
-fn header(file: &File, size: u64) -> std::result::Result<(XorHeader, u64), String> {
+fn header(file: &File, size: u64) -> std::result::Result<(RedundancyHeader, u64), String> {
     let mut start = [0; HEADER_BYTES];
     file.read_exact_at(&mut start, 0).map_err(|e| e.to_string())?;
     let length = record_size(&start, size.min(HEADER_MAX)).map_err(|e| e.to_string())?;
     let mut bytes = vec![0; usize::try_from(length).map_err(|e| e.to_string())?];
     file.read_exact_at(&mut bytes, 0).map_err(|e| e.to_string())?;
-    let header = XorHeader::decode(&bytes).map_err(|e| e.to_string())?;
+    let header = RedundancyHeader::decode(&bytes).map_err(|e| e.to_string())?;
     Ok((header, length))
 }
 

@@ -84,8 +84,8 @@ fn damaged_records_are_told_from_a_pfs_that_does_not_serve() {
     }
 }
 
-/// They are as they were written: of another dataset; not complete; files without members. Such a dataset is passed over,
-/// and not marked.
+/// They are as they were written: of another dataset; not complete; files without members. Such a
+/// dataset is passed over, and not marked.
 #[test]
 fn sound_records_are_no_damage_whatever_they_say() {
     type Edit = fn(&Path);

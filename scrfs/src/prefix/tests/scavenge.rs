@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{catalog, content_is, entry, flush, nothing_left_over, path, prefix, read, survey};
 use crate::control::loose::{Age, LooseEntry, LooseKind, LooseOwner, LooseSet, LooseStamp, LooseVersion};
-use crate::dataset::{Catalog, EntryKind, FileCopy, Layout, MemberPlace, Scheme};
+use crate::dataset::{Catalog, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
 use crate::prefix::directory::{PfsError, Prefix};
@@ -14,18 +14,20 @@ use crate::prefix::scavenge::{
 };
 use crate::prefix::{lock::Lock, loose};
 use crate::record::{
-    DatasetDescriptor, FileKind, MemberFiles, Meta, Record, XorFileName, XorGroup, XorHeader,
+    DatasetDescriptor, FileKind, MemberFiles, Meta, Record, RedundancyFileName, RedundancyHeader,
+    RedundancyKind, SetMembers,
 };
-use crate::redundancy::xor::Geometry;
+use crate::redundancy::code::Code;
+use crate::redundancy::geometry::Geometry;
 use crate::redundancy::{left, reference};
 
 /// A dataset of which nodes save their members.
-struct Saved {
-    catalog: Catalog,
+pub(super) struct Saved {
+    pub(super) catalog: Catalog,
     /// Each member's files and their bytes, in the order of its logical file.
     files: Vec<Vec<(RelPath, Vec<u8>)>>,
     /// Each member's redundancy file.
-    redundancy: Vec<(String, Vec<u8>)>,
+    pub(super) redundancy: Vec<(String, Vec<u8>)>,
 }
 
 fn noise(seed: u32, length: usize) -> Vec<u8> {
@@ -39,13 +41,18 @@ fn noise(seed: u32, length: usize) -> Vec<u8> {
     (0..length).map(|_| byte()).collect()
 }
 
-/// Five members in sets of three and two: several files, none, an empty one, blanks, holes, and one path that two have.
+/// Five members in sets of three and two: several files, none, an empty one, blanks, holes, and one
+/// path that two have.
 fn dataset(id: u64, name: &str) -> Saved {
     sized(id, name, 3 << 20)
 }
 
 /// The same with a longest file of so many bytes.
-fn sized(id: u64, name: &str, longest: usize) -> Saved {
+pub(super) fn sized(id: u64, name: &str, longest: usize) -> Saved {
+    protected(Scheme::Xor, id, name, longest)
+}
+
+pub(super) fn protected(scheme: Scheme, id: u64, name: &str, longest: usize) -> Saved {
     let seed = u32::try_from(id).unwrap() * 100;
     let mut hole = noise(seed, longest);
     hole[5000..longest * 2 / 3].fill(0);
@@ -79,7 +86,11 @@ fn sized(id: u64, name: &str, longest: usize) -> Saved {
         taken: None,
     };
     let sets = vec![vec![Member(2), Member(0), Member(4)], vec![Member(1), Member(3)]];
-    let layout = Layout { scheme: Scheme::Xor, members: files.iter().enumerate().map(place).collect(), sets };
+    let layout = Layout {
+        protection: Protection::by(scheme),
+        members: files.iter().enumerate().map(place).collect(),
+        sets,
+    };
     let mut catalog = Catalog { name: name.into(), layout, entries, ..catalog(id, b"") };
     catalog.sort();
     let redundancy = encode(&catalog, &files);
@@ -89,11 +100,14 @@ fn sized(id: u64, name: &str, longest: usize) -> Saved {
 /// The redundancy files that the coordinators would have made.
 fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, Vec<u8>)> {
     let mut made = vec![(String::new(), Vec::new()); files.len()];
+    let scheme = catalog.layout.scheme();
+    let is_rs = matches!(scheme, Scheme::ReedSolomon { .. });
     for set in &catalog.layout.sets {
         let of: Vec<Vec<&[u8]>> =
             set.iter().map(|m| files[m.0 as usize].iter().map(|(_, data)| &data[..]).collect()).collect();
         let lengths: Vec<u64> = of.iter().map(|files| files.iter().map(|f| f.len() as u64).sum()).collect();
-        let parity = reference::encode(&of, 1 << 16).unwrap();
+        let code = Code::of(scheme, set.len()).unwrap().unwrap();
+        let parity = reference::encode(&code, &of, 1 << 16).unwrap();
         let described = |at: usize| {
             let meta = |(entry, copy): (&crate::dataset::Entry, &FileCopy)| Meta {
                 file: Some((&entry.path).into()),
@@ -104,15 +118,18 @@ fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, 
             MemberFiles::new(set[at], catalog.files_of(set[at]).map(meta).collect())
         };
         for (at, parity) in parity.into_iter().enumerate() {
-            let header = XorHeader {
-                chunk: Some(Geometry::new(&lengths).unwrap().chunk()),
+            let header = RedundancyHeader {
+                parities: is_rs.then_some(u32::try_from(code.parities()).unwrap()),
+                chunk: Some(Geometry::new(&lengths, code.parities()).unwrap().chunk()),
                 current: Some(described(at)),
                 partner: Some(described(left(set.len(), at))),
                 dataset: Some(DatasetDescriptor { id: Some(catalog.id), ..DatasetDescriptor::default() }),
-                group: Some(XorGroup::new(set)),
-                ..XorHeader::default()
+                group: Some(SetMembers::new(set)),
+                ..RedundancyHeader::default()
             };
-            let name = XorFileName { position: at as u64, members: set.len() as u64, group: set[0].0.into() };
+            let kind = if is_rs { RedundancyKind::ReedSolomon } else { RedundancyKind::Xor };
+            let (position, members, group) = (at as u64, set.len() as u64, set[0].0.into());
+            let name = RedundancyFileName { kind, position, members, group };
             made[set[at].0 as usize] = (name.to_string(), [header.encode(), parity].concat());
         }
     }
@@ -120,16 +137,16 @@ fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, 
 }
 
 impl Saved {
-    fn age(&self) -> Age {
+    pub(super) fn age(&self) -> Age {
         Age { epoch: self.catalog.epoch, id: self.catalog.id }
     }
 
-    fn place(&self, prefix: &Prefix) -> std::path::PathBuf {
+    pub(super) fn place(&self, prefix: &Prefix) -> std::path::PathBuf {
         prefix.state(format!("scavenge.{}", self.age()))
     }
 
     /// What the node of a member does.
-    fn save(&self, prefix: &Prefix, member: u32) -> Result<(), PfsError> {
+    pub(super) fn save(&self, prefix: &Prefix, member: u32) -> Result<(), PfsError> {
         let Begun::Collect(collection) = Collection::begin(prefix, self.age())? else { return Ok(()) };
         collection.put_catalog(prefix, &self.catalog)?;
         let number = Member(member);
@@ -152,7 +169,7 @@ impl Saved {
         collection.record(prefix, &record)
     }
 
-    fn save_all_but(&self, prefix: &Prefix, lost: &[u32]) {
+    pub(super) fn save_all_but(&self, prefix: &Prefix, lost: &[u32]) {
         for member in (0..5).filter(|member| !lost.contains(member)) {
             self.save(prefix, member).unwrap();
         }
@@ -160,7 +177,7 @@ impl Saved {
 
     /// It is in the prefix, byte for byte, and nothing else is left of it.
     #[track_caller]
-    fn is_published(&self, prefix: &Prefix) {
+    pub(super) fn is_published(&self, prefix: &Prefix) {
         let found = survey(prefix);
         let stored = found.iter().find(|stored| stored.id == self.catalog.id).expect("in the index");
         assert!(stored.usable && stored.current && stored.epoch == self.catalog.epoch, "{stored:?}");
@@ -177,11 +194,11 @@ impl Saved {
     }
 }
 
-fn by_node(prefix: &Prefix, saved: &Saved) -> Outcome {
+pub(super) fn by_node(prefix: &Prefix, saved: &Saved) -> Outcome {
     adopt(prefix, saved.age(), By::Node).unwrap().outcome
 }
 
-fn by_anyone(prefix: &Prefix, saved: &Saved) -> Outcome {
+pub(super) fn by_anyone(prefix: &Prefix, saved: &Saved) -> Outcome {
     adopt(prefix, saved.age(), By::Anyone(&|_| {})).unwrap().outcome
 }
 
@@ -334,7 +351,8 @@ fn flip(at: &Path, byte: usize) {
     fs::write(at, bytes).unwrap();
 }
 
-/// Whoever dies at any step, nodes or the publisher: nothing is seen, or a whole dataset, and the next start has it.
+/// Whoever dies at any step, nodes or the publisher: nothing is seen, or a whole dataset, and the
+/// next start has it.
 #[test]
 fn a_crash_at_any_step_leaves_nothing_or_the_whole_dataset() {
     // A former dataset of that name; a lost member.

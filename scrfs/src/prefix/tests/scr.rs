@@ -39,6 +39,7 @@ fn nothing_is_written_where_scr_has_another_layout() {
             epoch: Epoch(0),
             name: b"ckpt.3".to_vec(),
             directory: root.join("ckpt.3").into_os_string().into_encoded_bytes(),
+            created_us: None,
             usable: true,
             current: true,
         };
@@ -59,8 +60,8 @@ fn nothing_is_written_where_scr_has_another_layout() {
     }
 }
 
-/// Every dataset of every prefix that SCR of 2013 and 1.1.8 wrote: names, sizes and CRCs are those of the files that lie
-/// there.
+/// Every dataset of every prefix that SCR of 2013 and 1.1.8 wrote: names, sizes and CRCs are those
+/// of the files that lie there.
 #[test]
 fn prefixes_of_scr_are_read() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");

@@ -13,8 +13,8 @@ use scrfs_tools::{Failure, Outcome, output};
 use crate::wait::{PAUSE, TELL, busy};
 
 /// What to do where there are no coordinators.
-const START: &str = "its bytes stay in the caches; `scrfs-run` with the same job id, hosts and prefix starts coordinators \
-                     and saves the newest dataset at its end, also with `true` as the program";
+const START: &str = "its bytes stay in the caches; `scrfs-run` with the same job id and hosts starts coordinators and saves the \
+                     newest dataset at its end in the prefix that it is given, also with `true` as the program";
 
 /// `wait`: until it is there, at most for so long.
 pub(crate) fn flush(node: &Node, dataset: Option<&OsStr>, wait: Option<Duration>, json: bool) -> Outcome {

@@ -1,4 +1,5 @@
-//! `scrfs-ctl halt`: when a job is to stop. Changes the halt file in the prefix, as SCR's `scr_halt` does.
+//! `scrfs-ctl halt`: when a job is to stop. Changes the halt file in the prefix, as SCR's
+//! `scr_halt` does.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,7 +35,8 @@ pub(crate) struct Wish {
     /// Stop after so many more checkpoints.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
     checkpoints: Option<i64>,
-    /// Stop before this time: `2026-11-23T18:00`, `18:00`, `6pm tomorrow`, `+2h`, seconds since 1970.
+    /// Stop before this time: `2026-11-23T18:00`, `18:00`, `6pm tomorrow`, `+2h`, seconds since
+    /// 1970.
     #[arg(long, value_name = "TIME")]
     before: Option<String>,
     /// Stop at the first checkpoint after this time.
@@ -47,7 +49,7 @@ pub(crate) struct Wish {
     #[arg(long)]
     immediate: bool,
     /// Stop at the next checkpoint, for this reason [default: JOB_HALTED].
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["checkpoints", "before", "after", "seconds"])]
     reason: Option<String>,
     /// Take a condition back; may be given again.
     #[arg(long, value_name = "CONDITION", value_enum)]
@@ -58,7 +60,8 @@ pub(crate) struct Wish {
     /// Take all conditions back: the job goes on.
     #[arg(long, conflicts_with_all = ["checkpoints", "before", "after", "seconds", "immediate", "reason", "unset"])]
     remove: bool,
-    /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
+    /// The job's directory on the parallel file system
+    /// [default: SCR_PREFIX, else the working directory].
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
     /// One JSON object.
@@ -102,8 +105,8 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
     Ok(())
 }
 
-/// Whether a job with this prefix lives, and which runs of it that have a `--name`, by the status that each keeps in its own
-/// prefix. What cannot be read does not live.
+/// Whether a job with this prefix lives, and which runs of it that have a `--name`, by the status
+/// that each keeps in its own prefix. What cannot be read does not live.
 fn living(prefix: &Path) -> Outcome<(bool, Vec<String>)> {
     let lives = |prefix: &Path| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -59,7 +59,8 @@ pub(crate) fn jobs(json: bool) -> Outcome {
     output::data(&table(&rows))
 }
 
-/// Mount points and control directories: of this mount namespace, then of others where their sockets can be seen.
+/// Mount points and control directories: of this mount namespace, then of others where their
+/// sockets can be seen.
 fn here() -> Vec<(PathBuf, PathBuf)> {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut found = scrfs_mounts(&table);
@@ -73,7 +74,8 @@ fn here() -> Vec<(PathBuf, PathBuf)> {
     found
 }
 
-/// Those of root and of this user that have a socket: in a base where everybody may write, another's may lie.
+/// Those of root and of this user that have a socket: in a base where everybody may write,
+/// another's may lie.
 fn control_directories(base: &Path) -> Vec<PathBuf> {
     let list = |directory: &Path| {
         let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES_MAX);
@@ -158,7 +160,7 @@ fn is_protected(d: &DatasetStatus) -> bool {
 fn served(status: &NodeStatus) -> String {
     match (&status.coordinator, status.was_attached) {
         (Some(c), _) => format!("coordinators on {} nodes", c.hosts.len()),
-        (None, true) => "coordinator gone".to_owned(),
+        (None, true) => "no coordinator now".to_owned(),
         (None, false) => "no coordinator yet".to_owned(),
     }
 }

@@ -64,12 +64,14 @@ enum Verb {
         /// One JSON object.
         #[arg(long, conflicts_with = "watch")]
         json: bool,
-        /// Again every so many seconds, with bars; a line for each change where standard output is no terminal.
+        /// Again every so many seconds, with bars; a line for each change where standard output is
+        /// no terminal.
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
               value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
     },
-    /// Jobs mounted on this node and your jobs by the scheduler: state, newest protected dataset, current one.
+    /// Jobs mounted on this node and your jobs by the scheduler: state, newest protected dataset,
+    /// current one.
     Jobs {
         /// A JSON array.
         #[arg(long)]
@@ -88,7 +90,8 @@ enum Verb {
         #[arg(short = 'n', value_name = "N", default_value_t = 20)]
         count: u32,
     },
-    /// Begins or ends a record of each file's opens, bytes, time and failures at its last close, in the events.
+    /// Begins or ends a record of each file's opens, bytes, time and failures at its last close, in
+    /// the events.
     Records {
         #[command(flatten)]
         at: AtMount,
@@ -136,19 +139,23 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Stops a job at its next checkpoint, at a time, or at once; works without a mount, in the prefix.
+    /// Stops a job at its next checkpoint, at a time, or at once; works without a mount, in the
+    /// prefix.
     Halt(halt::Wish),
-    /// Publishes what nodes have saved in the prefix when a job ended without its coordinators, as the job's next start does:
-    /// members whose nodes are lost are rebuilt. What cannot be published is named (exit code 1).
+    /// Publishes what nodes have saved in the prefix when a job ended without its coordinators, as
+    /// the job's next start does: members whose nodes are lost are rebuilt. What cannot be
+    /// published is named (exit code 1).
     Scavenge {
-        /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
+        /// The job's directory on the parallel file system
+        /// [default: SCR_PREFIX, else the working directory].
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
         /// One JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// For scrfs-run, at the end of a job: brings to the parallel file system what is to be there, or names it.
+    /// For scrfs-run, at the end of a job: brings to the parallel file system what is to be there,
+    /// or names it.
     #[command(hide = true)]
     Save {
         #[command(flatten)]

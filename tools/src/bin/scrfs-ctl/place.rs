@@ -1,4 +1,5 @@
-//! Whom to ask: the daemon of a mount, or, where there is no mount, what the coordinators have left in the prefix.
+//! Whom to ask: the daemon of a mount, or, where there is no mount, what the coordinators have left
+//! in the prefix.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -22,13 +23,16 @@ const REACHED_MAX: usize = 4;
 /// What the command line says of the place.
 #[derive(Debug, clap::Args)]
 pub(crate) struct At {
-    /// Where scrfs is mounted [default: SCRFS_MOUNT, else /scr; without a mount: SCR_PREFIX, this directory, your running job].
+    /// Where scrfs is mounted
+    /// [default: SCRFS_MOUNT, else /scr; without a mount: SCR_PREFIX, this directory, your running
+    /// job].
     #[arg(long, value_name = "DIR", conflicts_with_all = ["job", "prefix"])]
     mount: Option<PathBuf>,
     /// A job, mounted here or known to the scheduler.
     #[arg(long, value_name = "ID", conflicts_with = "prefix")]
     job: Option<String>,
-    /// The job's directory on the PFS: its coordinators' last word there, also when its nodes are gone.
+    /// The job's directory on the PFS: its coordinators' last word there, also when its nodes are
+    /// gone.
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
 }
@@ -44,7 +48,8 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) status: NodeStatus,
-    /// Of a last status: when it was written, whether the coordinators ended then, its age, the job.
+    /// Of a last status: when it was written, whether the coordinators ended then, its age, the
+    /// job.
     pub(crate) left: Option<Left>,
 }
 
@@ -89,7 +94,8 @@ fn of_job(id: &str, mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     }
 }
 
-/// Nothing was named: the usual mount, the only one, the prefix that we are in, the only job that runs.
+/// Nothing was named: the usual mount, the only one, the prefix that we are in, the only job that
+/// runs.
 fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     let usual = mount_point(None)?;
     let absent = match Node::at(&usual) {

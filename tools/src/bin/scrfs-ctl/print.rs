@@ -1,5 +1,6 @@
-//! `scrfs-ctl print`: the tree in a hash file, as SCR prints it. Of a redundancy file it prints the header; where a
-//! file is several records one after the other (leaves of rank2file), it prints all.
+//! `scrfs-ctl print`: the tree in a hash file, as SCR prints it. Of a redundancy file it prints the
+//! header; where a file is several records one after the other (leaves of rank2file), it prints
+//! all.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -30,8 +31,8 @@ pub(crate) fn print(path: &Path) -> Outcome {
     output::data(&text)
 }
 
-/// The bytes of the record that begins here. What follows the first record is another one, or a payload, and then it
-/// is not ours to print.
+/// The bytes of the record that begins here. What follows the first record is another one, or a
+/// payload, and then it is not ours to print.
 fn next(reader: &mut impl Read, left: u64, at: u64) -> Result<Option<Vec<u8>>, String> {
     let mut record = Vec::new();
     let header = u64::try_from(HEADER_BYTES).unwrap_or(u64::MAX);

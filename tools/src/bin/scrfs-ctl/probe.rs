@@ -14,10 +14,12 @@ use scrfs::status::{Changed, NodeStatus};
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
 use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Stage, Unsealed};
+use scrfs_tools::session;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
-/// A daemon that takes longer is not fit. With [`SWEEP`] below what scrfs-run waits for the whole probe.
+/// A daemon that takes longer is not fit. With [`SWEEP`] below what scrfs-run waits for the whole
+/// probe.
 const ANSWER: Duration = Duration::from_secs(4);
 /// A mount that is to serve by the job's checkpoint path has so long for it.
 const RELOAD: Duration = Duration::from_secs(2);
@@ -44,6 +46,7 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
             Err(failure) => report.problem = Some(failure.message),
         }
         report.foreign = foreign(token);
+        session::sweep();
     }
     match mount.map(|dir| status_of(dir, checkpoint_path)).transpose() {
         Ok(status) => {
@@ -134,7 +137,8 @@ fn unsaved(status: &NodeStatus) -> Option<String> {
     Some(format!("{} (dataset {}, {bytes})", newest.name, newest.id))
 }
 
-/// Kills every process of this run, and every one whose run is dead, until none is left. How many of each.
+/// Kills every process of this run, and every one whose run is dead, until none is left. How many
+/// of each.
 fn end_all(token: &Token) -> Outcome<(u32, u32)> {
     // From the first KILL: on a busy machine the look at all processes alone takes long.
     let mut begun = None;
@@ -165,7 +169,8 @@ fn end_all(token: &Token) -> Outcome<(u32, u32)> {
     Err(Failure::new("processes of the former run start others faster than they can be ended").hint(HUNG))
 }
 
-/// Processes of this job that another host's scrfs-run started: whether that one is alive cannot be seen from here.
+/// Processes of this job that another host's scrfs-run started: whether that one is alive cannot be
+/// seen from here.
 fn foreign(token: &Token) -> Vec<Living> {
     let others = marked().into_iter().filter(|found| {
         found.mark.job == token.job && found.mark.name == token.name && !token.outlives(&found.mark)
@@ -178,8 +183,9 @@ fn foreign(token: &Token) -> Vec<Living> {
         .collect()
 }
 
-/// Waits for what is about to end, as what its launcher has just killed: such a process has neither an environment nor
-/// a mark any more, but may still have its files open. One that does not get there is named, if it matters.
+/// Waits for what is about to end, as what its launcher has just killed: such a process has neither
+/// an environment nor a mark any more, but may still have its files open. One that does not get
+/// there is named, if it matters.
 fn await_exiting() {
     let begun = Instant::now();
     let user = nix::unistd::getuid().as_raw();
@@ -192,12 +198,13 @@ fn await_exiting() {
     }
 }
 
-/// Coordinator `pid`, which the daemon obeys, if this run did not start it, by whatever it was started.
+/// Coordinator `pid`, which the daemon obeys, if this run did not start it, by whatever it was
+/// started.
 fn add_attached(token: &Token, pid: u32, to: &mut Vec<Living>) {
     let known = to.iter().any(|living| living.pid == pid);
     let ours = mark_of(pid).is_some_and(|mark| token.outlives(&mark));
-    // Looked at last: the daemon may not know yet that it was ended just now, which has taken its environment too. Its
-    // number may be another's.
+    // Looked at last: the daemon may not know yet that it was ended just now, which has taken its
+    // environment too. Its number may be another's.
     if !known && !ours && command(pid).starts_with("scrfs-coordinat") && lives(pid) {
         to.push(Living { pid, what: "an attached coordinator that this scrfs-run did not start".to_owned() });
     }
@@ -215,7 +222,8 @@ struct Marked {
     mark: Token,
 }
 
-/// Processes of this user that a scrfs-run started. Others' environments cannot be read, nor are they ours.
+/// Processes of this user that a scrfs-run started. Others' environments cannot be read, nor are
+/// they ours.
 fn marked() -> Vec<Marked> {
     processes()
         .filter_map(|pid| {
@@ -244,7 +252,8 @@ fn owner(pid: u32) -> Option<u32> {
     Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 
-/// The kernel has begun to take it down; it says so before it takes the environment (proc_pid_stat(5), `flags`).
+/// The kernel has begun to take it down; it says so before it takes the environment
+/// (proc_pid_stat(5), `flags`).
 fn is_exiting(pid: u32) -> bool {
     const PF_EXITING: u32 = 4;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! `scrfs-ctl save`: at the end of a job scrfs-run has the newest protected dataset brought to the PFS, and waits for what
-//! is being sealed or flushed. What did not get there in time is named, also what has left the caches meanwhile.
+//! `scrfs-ctl save`: at the end of a job scrfs-run has the newest protected dataset brought to the
+//! PFS, and waits for what is being sealed or flushed. What did not get there in time is named,
+//! also what has left the caches meanwhile.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,8 +14,8 @@ use scrfs_tools::{Failure, Outcome};
 use crate::wait::{DUE, PAUSE, TELL, busy, is_due};
 
 /// What to do about it.
-const LATER: &str = "a scrfs-run with the same job id, hosts and prefix goes on from there, and saves it at its end, as long as \
-                     the nodes keep their caches (under a scheduler: while the job lasts); SCRFS_END_GRACE is the time that it gets";
+const LATER: &str = "a scrfs-run with the same job id and hosts goes on from there, and saves it at its end in the prefix that it \
+                     is given, as long as the nodes keep their caches (under a scheduler: while the job lasts); SCRFS_END_GRACE is the time that it gets";
 
 pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32>) -> Outcome {
     let begun = Instant::now();
@@ -41,7 +42,8 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
                 return Err(Failure::new(lines.join("\n")).hint(LATER).code(NAMED));
             }
             if let Some(dataset) = status.datasets.iter().find(|dataset| dataset.current && dataset.flushed) {
-                output::talk(&format!("on the PFS: {} (dataset {})", dataset.name, dataset.id));
+                let prefix = &status.prefix;
+                output::talk(&format!("on the PFS: {} (dataset {}) in {prefix}", dataset.name, dataset.id));
             }
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! `scrfs-ctl scavenge`: what nodes have saved in the prefix when a job ended without its coordinators becomes datasets
-//! of the prefix. Works without a job, and without a mount.
+//! `scrfs-ctl scavenge`: what nodes have saved in the prefix when a job ended without its
+//! coordinators becomes datasets of the prefix. Works without a job, and without a mount.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -94,7 +94,7 @@ fn describe(adoption: &Adoption) -> serde_json::Value {
     let (state, listed, reason) = match &adoption.outcome {
         Became::Published(rebuilt) => ("published", members(rebuilt), None),
         Became::Stored => ("flushed", Vec::new(), None),
-        Became::Superseded => ("superseded", Vec::new(), None),
+        Became::Superseded { .. } => ("superseded", Vec::new(), None),
         Became::Waits { missing, reason } => ("incomplete", members(missing), Some(reason)),
     };
     serde_json::json!({

@@ -14,7 +14,8 @@ pub(crate) fn status(place: &Place, json: bool) -> Outcome {
     output::data(&format!("{value:#}\n"))
 }
 
-/// The node's status; of a last status also when it was written, and what the scheduler says of the job.
+/// The node's status; of a last status also when it was written, and what the scheduler says of the
+/// job.
 fn as_json(seen: &Seen) -> serde_json::Result<Value> {
     let mut value = serde_json::to_value(&seen.status)?;
     if let Some(left) = &seen.left {
@@ -75,6 +76,7 @@ pub(crate) mod tests {
             }),
             was_attached: true,
             epoch: 2,
+            prefix: "/pfs".into(),
             enabled: true,
             flush_every: 0,
             datasets,
@@ -99,6 +101,7 @@ pub(crate) mod tests {
 /scr on node0: passthrough (kernel 6.18, CAP_SYS_ADMIN)
 job 77 of ann, epoch 2, coordinator 0 of 2 (pid 44)
 cache /tmp/scr/ann/scr.77, control directory /dev/shm/ann/scr.77
+prefix /pfs
 
 id  dataset  state     scheme  files    bytes  on the PFS  progress            held by
  -  ck.5     open      -           8  3.0 MiB  no                              node0 (its own files only)
@@ -171,7 +174,7 @@ the cache has taken 3.0 MiB of 40.0 MiB (SCRFS_CACHE_BYTES)
     fn without_coordinators_it_says_so() {
         let mut alone = node(Vec::new());
         alone.coordinator = None;
-        assert!(show(&alone).contains("coordinator gone"));
+        assert!(show(&alone).contains("no coordinator now"));
         alone.was_attached = false;
         assert!(show(&alone).contains("on its own") && show(&alone).ends_with("no datasets\n"));
     }

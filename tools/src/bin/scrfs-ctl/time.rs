@@ -1,5 +1,5 @@
-//! Times as people write them: what SCR's `scr_halt` takes in its manual's examples (`12pm today`), RFC 3339, and spans from
-//! now on.
+//! Times as people write them: what SCR's `scr_halt` takes in its manual's examples (`12pm today`),
+//! RFC 3339, and spans from now on.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{Timestamp, ToSpan, Zoned};

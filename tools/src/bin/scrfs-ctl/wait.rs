@@ -9,9 +9,11 @@ use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, bytes_for_people};
 use scrfs_tools::{Failure, Outcome};
 
-/// The daemon has no way to tell an operator's connection of changes, so it is asked again after this time.
+/// The daemon has no way to tell an operator's connection of changes, so it is asked again after
+/// this time.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
-/// A flush that is due begins within this time, or something keeps it from it (a full PFS; the events say what).
+/// A flush that is due begins within this time, or something keeps it from it (a full PFS; the
+/// events say what).
 pub(crate) const DUE: Duration = Duration::from_secs(15);
 /// How often progress is told.
 pub(crate) const TELL: Duration = Duration::from_secs(2);
@@ -86,7 +88,8 @@ enum Judged {
 
 fn judge(datasets: &[DatasetStatus], name: &str, until: Until) -> Judged {
     let named = || datasets.iter().filter(|dataset| dataset.name == name);
-    // Of a dataset that is sealed anew there are two: what is being sealed has no id yet, or the higher one.
+    // Of a dataset that is sealed anew there are two: what is being sealed has no id yet, or the
+    // higher one.
     let busy = named().find(|dataset| matches!(dataset.state.as_str(), "sealing" | "encoding"));
     let Some(dataset) = busy.or_else(|| named().max_by_key(|dataset| dataset.id)) else {
         return Judged::NotYet("not there".to_owned());

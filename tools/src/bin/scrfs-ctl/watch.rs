@@ -1,5 +1,5 @@
-//! `scrfs-ctl status --watch`: on a terminal the status and a bar for each dataset that is on its way; else a line for
-//! each change.
+//! `scrfs-ctl status --watch`: on a terminal the status and a bar for each dataset that is on its
+//! way; else a line for each change.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};

@@ -1,5 +1,5 @@
-//! What the scheduler knows of the allocation: its hosts and its end, where the environment does not say them, and whether it
-//! outlives a node.
+//! What the scheduler knows of the allocation: its hosts and its end, where the environment does
+//! not say them, and whether it outlives a node.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -28,7 +28,8 @@ fn set<'a>(environment: &'a BTreeMap<OsString, OsString>, name: &str) -> Option<
 pub(crate) struct End {
     /// Seconds since 1970; `None`: it is not known, or there is none.
     pub(crate) at: Option<u64>,
-    /// Whom to ask again: an operator may have moved it. `None`: the user has set it, or nobody knows.
+    /// Whom to ask again: an operator may have moved it. `None`: the user has set it, or nobody
+    /// knows.
     pub(crate) question: Option<Question>,
 }
 
@@ -41,7 +42,8 @@ impl Question {
         question(environment).map(|words| Self(command(&words, environment)))
     }
 
-    /// Asks again. What was known holds where no answer comes soon: a relaunch does not wait for a scheduler.
+    /// Asks again. What was known holds where no answer comes soon: a relaunch does not wait for a
+    /// scheduler.
     pub(crate) fn ask_again(&self) -> Result<Option<u64>, String> {
         self.ask(AGAIN_LIMIT)
     }
@@ -68,7 +70,8 @@ fn command(words: &[impl AsRef<OsStr>], environment: &BTreeMap<OsString, OsStrin
     }
 }
 
-/// Finds it. `known`: by `SCRFS_END_TIME` or the scheduler's environment; 0: by neither. Slurm before 23.02 does not set it.
+/// Finds it. `known`: by `SCRFS_END_TIME` or the scheduler's environment; 0: by neither. Slurm
+/// before 23.02 does not set it.
 pub(crate) fn end(known: u64, environment: &BTreeMap<OsString, OsString>) -> End {
     let is_users = is_users(known, environment);
     let question = Question::of(environment).filter(|_| !is_users);
@@ -96,7 +99,8 @@ pub(crate) fn end(known: u64, environment: &BTreeMap<OsString, OsString>) -> End
     }
 }
 
-/// The hosts of an allocation whose scheduler sets no variable that lists them; `None`: this launcher's does.
+/// The hosts of an allocation whose scheduler sets no variable that lists them; `None`: this
+/// launcher's does.
 pub(crate) fn hosts(asked: Asked, environment: &BTreeMap<OsString, OsString>) -> Outcome<Option<String>> {
     let (found, whose) = match asked {
         Asked::Pbs => (pbs_hosts(environment), "a PBS job has them in the file that PBS_NODEFILE names"),
@@ -138,7 +142,8 @@ fn in_order<'a>(lines: impl Iterator<Item = &'a str>) -> Option<String> {
     (!hosts.is_empty()).then(|| hosts.join(","))
 }
 
-/// Says so when the script does not ask for an allocation that outlives a node, as far as can be known.
+/// Says so when the script does not ask for an allocation that outlives a node, as far as can be
+/// known.
 pub(crate) fn look_for_no_kill(environment: &BTreeMap<OsString, OsString>) {
     let Some(job) = set(environment, "SLURM_JOB_ID").filter(|_| set(environment, "SBATCH_NO_KILL").is_none())
     else {

@@ -1,5 +1,6 @@
-//! Reads what coordinators print: that programs may start, that they are to end ([`scrfs::control::ready`]), which nodes are
-//! lost ([`scrfs::control::lost`]) and, passed on as talk, whatever a library or a launcher has to say besides.
+//! Reads what coordinators print: that programs may start, that they are to end
+//! ([`scrfs::control::ready`]), which nodes are lost ([`scrfs::control::lost`]) and, passed on as
+//! talk, whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
@@ -9,7 +10,8 @@ use std::io::{self, Read};
 
 use crate::talk;
 
-/// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without a wait).
+/// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without
+/// a wait).
 const READ_BYTES: usize = 4096;
 
 /// What is told to the supervisor.
@@ -20,8 +22,9 @@ pub(crate) enum Word {
     Lost(Lost),
 }
 
-/// Calls `tell` for the first word that programs may start, the first that they are to end, and for each node that is named
-/// as lost; the rest goes to standard error. Returns at the end of the output.
+/// Calls `tell` for the first word that programs may start, the first that they are to end, and for
+/// each node that is named as lost; the rest goes to standard error. Returns at the end of the
+/// output.
 pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word)) {
     let mut ear = Ear { tell, ready: false, halt: false };
     let mut lines = Lines::default();
@@ -60,7 +63,8 @@ impl<F: FnMut(Word)> Ear<F> {
                     (self.tell)(word);
                 }
             }
-            // Dropped when standard error has no room: the coordinators must not wait for whoever reads it.
+            // Dropped when standard error has no room: the coordinators must not wait for whoever
+            // reads it.
             Line::Talk(bytes) => talk::pass_on(bytes, false),
         }
     }
@@ -74,7 +78,8 @@ enum Line<'a> {
     Talk(&'a [u8]),
 }
 
-/// Cuts output into lines. Holds at most [`LINE_BYTES_MAX`] bytes: a longer line goes on as talk, piece by piece.
+/// Cuts output into lines. Holds at most [`LINE_BYTES_MAX`] bytes: a longer line goes on as talk,
+/// piece by piece.
 #[derive(Debug, Default)]
 struct Lines {
     held: Vec<u8>,

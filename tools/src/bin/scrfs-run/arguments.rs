@@ -24,13 +24,14 @@ use crate::supervise::{EndPlan, Plan};
 
 /// Run a program with checkpoints in an scrfs mount; start it again without the nodes that die.
 ///
-/// Parameters (SCR_FLUSH, SCR_COPY_TYPE, ...) come from the environment, `$SCR_PREFIX/.scrconf` and /etc/scrfs.conf.
-/// The program finds the name of the checkpoint to restart from in SCRFS_CURRENT (empty: none), and its files at the
-/// same paths as before.
+/// Parameters (SCR_FLUSH, SCR_COPY_TYPE, ...) come from the environment, `$SCR_PREFIX/.scrconf` and
+/// /etc/scrfs.conf. The program finds the name of the checkpoint to restart from in SCRFS_CURRENT
+/// (empty: none), and its files at the same paths as before.
 #[derive(Debug, Parser)]
 #[command(name = "scrfs-run", version, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// Hosts, such as `node[0-4]`; those beyond what is needed are spares [default: SCR_NODELIST, the scheduler's].
+    /// Hosts, such as `node[0-4]`; those beyond what is needed are spares
+    /// [default: SCR_NODELIST, the scheduler's].
     #[arg(long, value_name = "LIST")]
     hosts: Option<String>,
     /// Nodes that run the program [default: all].
@@ -42,7 +43,8 @@ pub(crate) struct Arguments {
     /// Where scrfs is mounted on every node [default: SCRFS_MOUNT, else /scr].
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// The job's directory on the parallel file system [default: SCR_PREFIX, else the working directory].
+    /// The job's directory on the parallel file system
+    /// [default: SCR_PREFIX, else the working directory].
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
     /// What starts the program and the coordinators.
@@ -69,13 +71,16 @@ pub(crate) struct Arguments {
     /// Seconds that flushes may go on after the program's end.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     flush_limit: u64,
-    /// Starts anew: goes on from no dataset of earlier runs. These stay on the parallel file system.
+    /// Starts anew: goes on from no dataset of earlier runs. These stay on the parallel file
+    /// system.
     #[arg(long)]
     fresh: bool,
-    /// A restart moves aside what is not sealed, into the cache, and removes none of it (SCRFS_KEEP_UNSEALED).
+    /// A restart moves aside what is not sealed, into the cache, and removes none of it
+    /// (SCRFS_KEEP_UNSEALED).
     #[arg(long)]
     keep_unsealed: bool,
-    /// One of several scrfs-runs of the job at once, on other nodes than theirs; its prefix is NAME in the job's.
+    /// One of several scrfs-runs of the job at once, on other nodes than theirs; its prefix is NAME
+    /// in the job's.
     #[arg(long, value_name = "NAME", value_parser = run_name)]
     name: Option<String>,
     /// The program and its arguments.
@@ -89,8 +94,8 @@ pub(crate) struct Job {
     /// `SCR_ENABLE`.
     pub(crate) enable: bool,
     pub(crate) plan: Plan,
-    /// What keeps a program from being started, beside the halt file: seconds before the allocation's end. For what saving
-    /// needs before it the plan provides.
+    /// What keeps a program from being started, beside the halt file: seconds before the
+    /// allocation's end. For what saving needs before it the plan provides.
     pub(crate) halt_rules: AdviceRules,
     /// `SCR_EXCLUDE_NODES`.
     pub(crate) excluded: Vec<String>,
@@ -294,7 +299,8 @@ impl Arguments {
     }
 }
 
-/// Below a launcher there would be one for each rank, and they would take the nodes from one another.
+/// Below a launcher there would be one for each rank, and they would take the nodes from one
+/// another.
 fn start_once(environment: &BTreeMap<OsString, OsString>) -> Outcome {
     for (variable, launcher) in [("SLURM_STEP_NUM_TASKS", "srun"), ("OMPI_COMM_WORLD_SIZE", "mpirun")] {
         let tasks = environment.get(OsStr::new(variable)).and_then(|text| text.to_str()?.parse::<u64>().ok());
@@ -321,7 +327,8 @@ fn warn_of_launcher(program: &[OsString], driver: &str) {
     }
 }
 
-/// A batch script that is run again says the same again: what its job has protected meanwhile is what it is to go on from.
+/// A batch script that is run again says the same again: what its job has protected meanwhile is
+/// what it is to go on from.
 fn is_requeued(environment: &BTreeMap<OsString, OsString>) -> bool {
     let count = environment
         .get(OsStr::new("SLURM_RESTART_COUNT"))
@@ -343,8 +350,8 @@ fn run_name(text: &str) -> Result<String, String> {
         .ok_or_else(|| "letters, digits, `-`, `_` and `.`; at most 64; no `.` first".to_owned())
 }
 
-/// Of the prefix of a named run the parent is the job's; made here if it is not there, as for other runs. That it cannot be
-/// made is told when its own is looked at.
+/// Of the prefix of a named run the parent is the job's; made here if it is not there, as for other
+/// runs. That it cannot be made is told when its own is looked at.
 fn make_prefix(prefix: &Path) {
     let prefix = prefix.to_owned();
     drop(bounded::within(Duration::from_secs(10), move || scrfs::prefix::make(&prefix)));

@@ -1,6 +1,7 @@
 //! Carries out what [`Supervisor`] decides, and tells it what happens.
 //!
-//! One thread owns everything and waits for one queue; small threads wait for one thing each and put it there.
+//! One thread owns everything and waits for one queue; small threads wait for one thing each and
+//! put it there.
 //!
 //! - `parts`: how the program, coordinators and questions are started, heard and ended
 
@@ -9,6 +10,7 @@ mod parts;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -18,11 +20,11 @@ use scrfs::control::lost::{Lost, Why};
 use scrfs::control::ready::{HaltDue, Ready};
 use scrfs_tools::probe::NAMED;
 use scrfs_tools::{Failure, Outcome, output};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::allocation;
 use crate::announce::Word;
-use crate::apart::Apart;
+use crate::apart;
 use crate::arguments::Job;
 use crate::input;
 use crate::launcher::CommandLine;
@@ -46,8 +48,12 @@ enum Event {
     Said(u64, Word),
     /// Somebody names this host as lost.
     Lost(String, &'static str),
+    /// For the person who waits.
+    Say(String),
     /// What a launcher said about something that has gone wrong.
     Folded(Vec<u8>),
+    /// The program could not be sent this signal other than through its launcher, and why.
+    NotSignalled(Pid, Signal, String),
     /// When the allocation ends, seconds since 1970; `None` within: never.
     AllocationEnds(Result<Option<u64>, String>),
 }
@@ -76,8 +82,8 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
-    let _apart = Apart::choose(&mut job.lines.environment);
-    prefix::look(&job.prefix)?;
+    let _session = apart::choose(&mut job.lines.environment);
+    prefix::look(&job.prefix, &job.token.job.replacen('/', " ", 1))?;
     process::adopt_orphans().map_err(|e| Failure::system("becoming a subreaper", &e))?;
     let (queue, events) = mpsc::channel();
     watch_signals(&queue)?;
@@ -90,7 +96,8 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     Ok(code)
 }
 
-/// A launcher that is missing would look like nodes that are; without a launcher the program itself is looked for.
+/// A launcher that is missing would look like nodes that are; without a launcher the program itself
+/// is looked for.
 fn look_for_programs(job: &Job) -> Outcome {
     const PROGRAM: &str =
         "name a program that is there: it is looked for in PATH, a path with a slash is taken as it is";
@@ -100,6 +107,10 @@ fn look_for_programs(job: &Job) -> Outcome {
     for CommandLine { program, .. } in lines {
         let is_path = program.as_encoded_bytes().contains(&b'/');
         let is_own = job.program.first().is_some_and(|own| *own == program);
+        if is_own && is_path && is_no_program(program.as_ref()) {
+            return Err(Failure::new(format!("{} cannot be executed", program.display()))
+                .hint("chmod +x makes a script or a program executable; see that it is no directory"));
+        }
         if is_path && !std::path::Path::new(&program).is_file() {
             return Err(Failure::new(format!("there is no {}", program.display())).hint(if is_own {
                 PROGRAM
@@ -118,6 +129,12 @@ fn look_for_programs(job: &Job) -> Outcome {
     Ok(())
 }
 
+/// It is there, and is a directory or may not be executed.
+fn is_no_program(path: &std::path::Path) -> bool {
+    let executable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    path.exists() && !(executable && path.is_file())
+}
+
 struct Driver {
     job: Job,
     /// The supervisor's clock begins here.
@@ -132,7 +149,8 @@ struct Driver {
     log: Log,
     /// What launchers said since the last start, while nothing explains it.
     folded: Folded,
-    /// With `--fresh`: datasets of earlier epochs are not presented. Until the first restart has its epoch: none is.
+    /// With `--fresh`: datasets of earlier epochs are not presented. Until the first restart has
+    /// its epoch: none is.
     floor: Option<u64>,
 }
 
@@ -144,6 +162,7 @@ impl Driver {
             mount: job.mount.clone(),
             checkpoint_path: job.checkpoint_path.clone(),
             token: job.token.to_string(),
+            awaited: Arc::default(),
         };
         let log = Log::at(job.prefix.join(".scr/scrfs-run.log"));
         let floor = job.fresh.then_some(u64::MAX);
@@ -203,12 +222,23 @@ impl Driver {
                 if let Input::Looked { nodes, .. } = &input {
                     self.folded.is_explained |= nodes.iter().any(|node| node.problem.is_some());
                 }
-                self.folded.is_explained |= matches!(input, Input::Signal(_));
+                if let Input::Signal(_) = input {
+                    self.folded.is_explained = true;
+                    self.looker.hurry();
+                }
                 Some(input)
             }
             Event::Lost(name, how) => self.lost(&name, how),
+            Event::Say(line) => {
+                output::talk(&format!("scrfs-run: {line}"));
+                None
+            }
             Event::Folded(bytes) => {
                 self.folded.add(&bytes);
+                None
+            }
+            Event::NotSignalled(program, signal, why) => {
+                self.signal_launcher(program, signal, &why);
                 None
             }
             Event::AllocationEnds(asked) => Some(Input::AllocationEnds(self.allocation_ends(asked))),
@@ -222,7 +252,10 @@ impl Driver {
                     Part::Program => Input::ProgramEnded(code),
                     Part::Coordinators => Input::CoordinatorsEnded(code),
                     Part::Save if code == 0 => Input::Saved(Ok(())),
-                    Part::Save if code == NAMED => Input::Saved(Err(SaveError::Named)),
+                    Part::Save if code == NAMED => {
+                        self.folded.is_explained = true;
+                        Input::Saved(Err(SaveError::Named))
+                    }
                     Part::Save => {
                         let why = format!("whoever was to save it ended with exit code {code}");
                         Input::Saved(Err(SaveError::Failed(why)))
@@ -379,8 +412,12 @@ impl Folded {
     }
 }
 
+/// The job ends at each of these: a batch script may choose any of them as its warning
+/// (`sbatch --signal`), XCPU comes at a limit.
+const ENDING: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, Signal::SIGXCPU as i32];
+
 fn watch_signals(queue: &Sender<Event>) -> Outcome {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+    let mut signals = signal_hook::iterator::Signals::new(ENDING)
         .map_err(|e| Failure::system("listening for signals", &e))?;
     let queue = queue.clone();
     spawn("signals", move || {

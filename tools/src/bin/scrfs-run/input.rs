@@ -1,17 +1,19 @@
 //! The program's standard input, the same at each of its runs.
 //!
-//! A file is read from where it stood when this program began. A pipe is kept as it is read, in a file without a name:
-//! each run is given what came so far, then what comes. Of a pipe [`KEPT_MAX`] bytes are kept; one that is longer serves
-//! one run. A terminal is not given on: who reads it in the background is stopped.
+//! A file is read from where it stood when this program began. A pipe is kept as it is read, in a
+//! file without a name: each run is given what came so far, then what comes. Of a pipe [`KEPT_MAX`]
+//! bytes are kept; one that is longer serves one run. A terminal is not given on: who reads it in
+//! the background is stopped.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeWriter, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use rustix::fs::FileType;
+use scrfs::lock::{Condvar, Mutex};
 
 use crate::launcher::Refusal;
 
@@ -113,7 +115,7 @@ struct Progress {
 
 impl Spool {
     fn of(source: File, kept: File, most: u64) -> Arc<Self> {
-        let spool = Arc::new(Self { kept, progress: Mutex::default(), moved: Condvar::new(), source });
+        let spool = Arc::new(Self { kept, progress: Mutex::default(), moved: Condvar::default(), source });
         let reading = Arc::clone(&spool);
         let started = std::thread::Builder::new().name("spool".to_owned()).spawn(move || reading.keep(most));
         if started.is_err() {
@@ -122,17 +124,13 @@ impl Spool {
         spool
     }
 
-    fn locked(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn note(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut self.locked());
+        change(&mut self.progress.lock());
         self.moved.notify_all();
     }
 
     fn is_used_up(&self) -> bool {
-        self.locked().beyond
+        self.progress.lock().beyond
     }
 
     /// Reads the pipe until its end, the limit, or a full disk.
@@ -145,7 +143,8 @@ impl Spool {
                 Ok(0) => return self.note(|progress| progress.stopped = true),
                 Ok(read) => {
                     if self.kept.write_all_at(&buffer[..read], at).is_err() {
-                        // What was read and is not kept is lost to every run: none may take the rest for all.
+                        // What was read and is not kept is lost to every run: none may take the
+                        // rest for all.
                         return self.note(|progress| (progress.stopped, progress.beyond) = (true, true));
                     }
                     at += read as u64;
@@ -183,9 +182,9 @@ impl Spool {
 
     /// Until there is more than `at`, or nothing more comes.
     fn await_more(&self, at: u64) -> Progress {
-        let mut progress = self.locked();
+        let mut progress = self.progress.lock();
         while progress.bytes == at && !progress.stopped {
-            progress = self.moved.wait(progress).unwrap_or_else(PoisonError::into_inner);
+            self.moved.wait(&mut progress);
         }
         *progress
     }

@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 
 use crate::launcher::Cpus;
 
-/// Ranks on each node: what the batch script was submitted with; 1 where nothing is said. `nodes` run the program.
+/// Ranks on each node: what the batch script was submitted with; 1 where nothing is said. `nodes`
+/// run the program.
 pub(crate) fn ranks_per_node(
     variable: impl Fn(&str) -> Option<String>,
     nodes: usize,
@@ -40,7 +41,8 @@ pub(crate) fn ranks_per_node(
     }
 }
 
-/// What each task of the allocation has, unless so many `ranks` on a node would want more than it has.
+/// What each task of the allocation has, unless so many `ranks` on a node would want more than it
+/// has.
 pub(crate) fn cpus_per_task(environment: &BTreeMap<OsString, OsString>, ranks: usize) -> Cpus {
     let text = |name: &str| environment.get(OsStr::new(name))?.to_str();
     let each =

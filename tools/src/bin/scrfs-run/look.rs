@@ -1,19 +1,20 @@
-//! How nodes are: each is asked by `scrfs-ctl probe`, started there the way the program will be. A node is fit when that
-//! answers and finds no problem.
+//! How nodes are: each is asked by `scrfs-ctl probe`, started there the way the program will be. A
+//! node is fit when that answers and finds no problem.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::PathBuf;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use rustix::fs::MemfdFlags;
 use scrfs_tools::probe::Report;
 
-use crate::launcher::{CommandLine, Lines};
+use crate::launcher::{CommandLine, Lines, Refusal, is_of_a_restart};
 use crate::process::{self, Group, Streams};
 use crate::reach;
 use crate::scheduler::{self, Standing};
@@ -24,10 +25,17 @@ use crate::talk;
 const LIMIT: Duration = Duration::from_secs(8);
 /// The same for one that does not answer a connection, though others do.
 const SILENT_LIMIT: Duration = Duration::from_secs(3);
+/// For how long all of a job's nodes may be out of a launcher's reach because the scheduler that it
+/// asks is: restarted, or taken over by another host.
+const PATIENCE: Duration = Duration::from_mins(3);
+/// Until it is asked again.
+const PAUSE: Duration = Duration::from_secs(2);
 /// Launchers that ask at the same time.
 const AT_ONCE: usize = 16;
 /// An answer and what launchers add to it are not longer.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// What to do about a launcher that cannot be started.
+const ELSEWHERE: &str = "--launcher names another launcher, --launcher-program says where it is";
 
 /// Asks nodes; copies may be used in any thread.
 #[derive(Debug, Clone)]
@@ -38,25 +46,72 @@ pub(crate) struct Looker {
     /// `SCRFS_CHECKPOINT_PATH`, if the job has set it.
     pub(crate) checkpoint_path: Option<PathBuf>,
     pub(crate) token: String,
+    /// The number of the look that somebody waits for.
+    pub(crate) awaited: Arc<AtomicU64>,
 }
 
 impl Looker {
-    /// All of `hosts`, in their order. Those that answer a connection are asked all at once: that is quick when all are
-    /// there, and tells nothing when one is not; so with `doubt` they are asked in groups. Who does not answer a connection,
-    /// or whose group did not answer, is asked by itself. Whom the scheduler names is not asked.
-    pub(crate) fn look(&self, hosts: &[String], sweep: bool, doubt: bool) -> Vec<Look> {
+    /// Look `serial` is the one that is awaited from now on.
+    pub(crate) fn await_look(&self, serial: u64) {
+        let next = |awaited: u64| (awaited != u64::MAX).then_some(serial);
+        let _ = self.awaited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// From now on no look waits for a scheduler that does not answer.
+    pub(crate) fn hurry(&self) {
+        self.awaited.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// All of `hosts`, in their order. Those that answer a connection are asked all at once: that
+    /// is quick when all are there, and tells nothing when one is not; so with `doubt` they are
+    /// asked in groups. Who does not answer a connection, or whose group did not answer, is asked
+    /// by itself. Whom the scheduler names is not asked.
+    ///
+    /// A launcher that reaches no node because the scheduler does not answer says nothing of the
+    /// nodes: that is told to `say`, and all are asked again, while `serial` is the look that is
+    /// awaited.
+    pub(crate) fn look(
+        &self,
+        serial: u64,
+        hosts: &[String],
+        (sweep, doubt): (bool, bool),
+        say: impl Fn(&str),
+    ) -> Vec<Look> {
+        let begun = Instant::now();
+        let mut said = false;
+        loop {
+            let (looks, is_away) = self.look_once(hosts, sweep, doubt);
+            let is_awaited = self.awaited.load(Ordering::Relaxed) == serial;
+            if !is_away || !is_awaited || begun.elapsed() >= PATIENCE {
+                return looks;
+            }
+            if !std::mem::replace(&mut said, true) {
+                say(
+                    "nodes cannot be asked, as the scheduler does not answer or has just been started: waiting for it",
+                );
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Also tells whether the scheduler is to blame for nodes that did not answer.
+    fn look_once(&self, hosts: &[String], sweep: bool, doubt: bool) -> (Vec<Look>, bool) {
         let (standings, silent) = std::thread::scope(|scope| {
             let standings = scope.spawn(|| scheduler::standings(hosts));
             let silent = reach::silent(hosts);
             (standings.join().unwrap_or_default(), silent)
         });
+        let scheduler_answers = standings.is_some();
+        let standings = standings.unwrap_or_default();
         let mut found: Vec<Option<Report>> = hosts.iter().map(|_| None).collect();
-        let mut reasons = vec![String::new(); hosts.len()];
+        let mut reasons = vec![(String::new(), None); hosts.len()];
         let mut leaving: Vec<Option<String>> = vec![None; hosts.len()];
         let mut asked: Vec<usize> = Vec::new();
         for (at, host) in hosts.iter().enumerate() {
             match standings.iter().find(|(name, _)| same_host(host, name)).map(|(_, standing)| standing) {
-                Some(Standing::Lost(state)) => reasons[at] = format!("the scheduler says that it is {state}"),
+                Some(Standing::Lost(state)) => {
+                    reasons[at].0 = format!("the scheduler says that it is {state}");
+                }
                 Some(Standing::Leaving(state)) => {
                     leaving[at] = Some(state.clone());
                     asked.push(at);
@@ -78,31 +133,24 @@ impl Looker {
             .copied()
             .filter(|at| answers.iter().all(|(answered, _)| answered != at))
             .collect();
+        let mut restarting = BTreeSet::new();
         for (at, answer) in answers.into_iter().chain(self.ask_each(hosts, &missing, &silent, sweep)) {
             match answer {
                 Ok(report) => found[at] = Some(report),
-                Err(silence) => reasons[at] = silence.to_string(),
+                Err(silence) => {
+                    restarting.extend(silence.is_of_a_restart().then_some(at));
+                    reasons[at] = (silence.to_string(), silence.remedy());
+                }
             }
         }
-        hosts
-            .iter()
-            .zip(found.into_iter().zip(reasons).zip(leaving))
-            .map(|(host, ((report, reason), leaving))| match report {
-                Some(r) => Look {
-                    host: host.clone(),
-                    problem: r.problem,
-                    leaving,
-                    newest: r.newest,
-                    orphans: r.orphans,
-                    foreign: r.foreign,
-                    writers: r.writers,
-                    unsealed: r.unsealed,
-                    more_unsealed: r.more_unsealed,
-                    unsaved: r.unsaved,
-                },
-                None => Look { host: host.clone(), problem: Some(reason), ..Look::default() },
-            })
-            .collect()
+        let missing: Vec<usize> = together.iter().copied().filter(|at| found[*at].is_none()).collect();
+        let is_away = blames_scheduler(scheduler_answers, &missing, &restarting, doubt);
+        let all = hosts.iter().zip(found.into_iter().zip(reasons).zip(leaving));
+        let looks = all.map(|(host, ((report, (reason, remedy)), leaving))| match report {
+            Some(report) => of_report(host, report, leaving),
+            None => Look { host: host.clone(), problem: Some(reason), remedy, ..Look::default() },
+        });
+        (looks.collect(), is_away)
     }
 
     /// One launcher over all: who answered.
@@ -143,8 +191,8 @@ impl Looker {
         answers
     }
 
-    /// One that was too slow is asked once more, a busy machine is not a dead one; but not if it does not answer a
-    /// connection either.
+    /// One that was too slow is asked once more, a busy machine is not a dead one; but not if it
+    /// does not answer a connection either.
     fn ask_one(&self, host: &[String], sweep: bool, silent: bool) -> Result<Report, Silence> {
         let limit = if silent { SILENT_LIMIT } else { LIMIT };
         let mut asked = self.ask(host, sweep, limit);
@@ -173,13 +221,48 @@ impl Looker {
                 let silence = match (code, said) {
                     (_, Some(said)) => Silence::Refused(said),
                     (None, None) => Silence::TooSlow(limit),
-                    (Some(code), None) => Silence::Unreachable(launcher.name(), code),
+                    (Some(code), None) => {
+                        let ended = || format!("{} ended with exit code {code}", launcher.name());
+                        Silence::Unreachable(shell_says(&output).map_or_else(ended, str::to_owned))
+                    }
                 };
                 (Report::find_all(&output), silence)
             }
-            Err(error) => (Vec::new(), Silence::Refused(format!("{}: {error}", launcher.name()))),
+            Err(error) => {
+                let what = format!("{}: {error}", launcher.name());
+                (Vec::new(), Silence::Refused(Refusal { what, hint: ELSEWHERE }))
+            }
         }
     }
+}
+
+fn of_report(host: &str, report: Report, leaving: Option<String>) -> Look {
+    Look {
+        host: host.to_owned(),
+        problem: report.problem,
+        remedy: None,
+        leaving,
+        newest: report.newest,
+        orphans: report.orphans,
+        foreign: report.foreign,
+        writers: report.writers,
+        unsealed: report.unsealed,
+        more_unsealed: report.more_unsealed,
+        unsaved: report.unsaved,
+    }
+}
+
+/// Nodes that answer a connection are `missing` because of the scheduler: it does not answer
+/// either, or says of each what it says after a restart of its own (`restarting`). At the first
+/// look, without `doubt`, that would be a wrong request.
+fn blames_scheduler(
+    scheduler_answers: bool,
+    missing: &[usize],
+    restarting: &BTreeSet<usize>,
+    doubt: bool,
+) -> bool {
+    let of_restart = doubt && missing.iter().all(|at| restarting.contains(at));
+    !missing.is_empty() && (!scheduler_answers || of_restart)
 }
 
 /// At most so many groups, all but the last of one size.
@@ -190,12 +273,38 @@ fn groups(all: &[usize], most: usize) -> impl Iterator<Item = &[usize]> {
 /// Why a node did not answer.
 #[derive(Debug, thiserror::Error)]
 enum Silence {
-    #[error("it cannot be reached ({0} ended with exit code {1})")]
-    Unreachable(&'static str, u8),
+    #[error("it cannot be reached ({0})")]
+    Unreachable(String),
     #[error("no answer in {} s", .0.as_secs())]
     TooSlow(Duration),
-    #[error("{0}")]
-    Refused(String),
+    #[error("{}", .0.what)]
+    Refused(Refusal),
+}
+
+impl Silence {
+    /// So it goes while a scheduler that was started anew has not heard of its nodes.
+    fn is_of_a_restart(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if is_of_a_restart(&refusal.what))
+    }
+
+    /// What a person can do about it, where that is not about the node.
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.hint),
+            Self::Unreachable(_) | Self::TooSlow(_) => None,
+        }
+    }
+}
+
+/// What the remote shell of a launcher says about why it did not come to a node.
+fn shell_says(output: &str) -> Option<&str> {
+    let said = |line: &&str| {
+        line.starts_with("ssh: ")
+            || line.starts_with("rsh: ")
+            || line.starts_with("Host key verification failed")
+            || line.contains(": Permission denied (")
+    };
+    output.lines().map(str::trim).find(said)
 }
 
 /// Lists and hosts may differ in their domain.
@@ -204,14 +313,16 @@ pub(crate) fn same_host(listed: &str, reported: &str) -> bool {
     listed == reported || short(listed) == short(reported)
 }
 
+#[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) output: String,
     /// `None`: it had to be ended.
     pub(crate) code: Option<u8>,
 }
 
-/// Runs a command to its end, or ends it after `limit`. Its output goes to memory rather than through a pipe: nobody
-/// has to wait for grandchildren that keep a pipe open. `errors`: standard error counts as output.
+/// Runs a command to its end, or ends it after `limit`. Its output goes to memory rather than
+/// through a pipe: nobody has to wait for grandchildren that keep a pipe open. `errors`: standard
+/// error counts as output.
 pub(crate) fn bounded(line: &CommandLine, limit: Duration, errors: bool) -> io::Result<Ended> {
     let memory = File::from(rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC)?);
     let group = Group::start(line, Streams::Into(memory.try_clone()?, errors))?;
@@ -252,6 +363,31 @@ mod tests {
             assert_eq!(got, sizes, "{hosts} {most}");
             assert_eq!(groups(&all[..hosts], most).flatten().copied().collect::<Vec<_>>(), all[..hosts]);
         }
+    }
+
+    #[test]
+    fn nodes_that_are_there_are_not_given_up_for_their_scheduler() {
+        let restarting = BTreeSet::from([1, 2]);
+        for (answers, missing, doubt, expected) in [
+            (true, &[][..], true, false),
+            (false, &[], true, false),
+            (false, &[1], false, true),
+            (true, &[1], false, false),
+            (true, &[1, 2], true, true),
+            (true, &[1, 3], true, false),
+        ] {
+            let blamed = blames_scheduler(answers, missing, &restarting, doubt);
+            assert_eq!(blamed, expected, "{answers} {missing:?} {doubt}");
+        }
+    }
+
+    #[test]
+    fn a_remote_shell_says_why_it_did_not_come() {
+        let said =
+            "x\nssh: Could not resolve hostname n9: Name or service not known\r\n-----\nORTE was unable";
+        assert_eq!(shell_says(said), Some("ssh: Could not resolve hostname n9: Name or service not known"));
+        let refused = "ann@n9: Permission denied (publickey,password).";
+        assert_eq!((shell_says(refused), shell_says("a rank's words")), (Some(refused), None));
     }
 
     #[test]

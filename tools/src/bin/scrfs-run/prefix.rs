@@ -1,5 +1,6 @@
-//! What scrfs-run looks at in the prefix: the halt file; and whether the prefix can be written. It says so when it cannot: a
-//! job does not need it to start or to restart from the caches, but a person who mistyped it wants to know at once.
+//! What scrfs-run looks at in the prefix: the halt file; and whether the prefix can be written. It
+//! says so when it cannot: a job does not need it to start or to restart from the caches, but a
+//! person who mistyped it wants to know at once.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +10,7 @@ use rustix::fs::Access as Right;
 use scrfs::bounded;
 use scrfs::control::AdviceRules;
 use scrfs::halt::{self, Access, HaltFile};
-use scrfs::status::last::LastStatus;
+use scrfs::status::last::{LastStatus, RENEWED};
 use scrfs_tools::{Outcome, output};
 
 /// A PFS that takes longer has a problem.
@@ -19,10 +20,16 @@ const LOCK_LIMIT: Duration = Duration::from_secs(2);
 /// How long the job's end waits for the PFS to be told of it.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Returns at once; the warning comes when it is known.
-pub(crate) fn look(prefix: &Path) -> Outcome {
-    let prefix = prefix.to_owned();
+/// Returns at once; warnings come when it is known what there is. `job`: as status names it.
+pub(crate) fn look(prefix: &Path, job: &str) -> Outcome {
+    let (prefix, job) = (prefix.to_owned(), job.to_owned());
     crate::drive::spawn("prefix", move || {
+        if let Some(other) = other_job(&prefix, &job) {
+            output::talk(&format!("scrfs-run: warning: {other}"));
+            output::talk(
+                "hint: two jobs at once in one prefix take each other's place there: give each its own, with --prefix or SCR_PREFIX",
+            );
+        }
         let wanted = prefix.clone();
         if let Err(error) = bounded::within(LIMIT, move || make(&wanted)) {
             let prefix = prefix.display();
@@ -36,7 +43,17 @@ pub(crate) fn look(prefix: &Path) -> Outcome {
     })
 }
 
-/// Why no program is to be started, by the halt file and by `rules`; what cannot be read says nothing.
+/// Another job that was at work in the prefix a moment ago, and has not said that it has ended.
+fn other_job(prefix: &Path, job: &str) -> Option<String> {
+    let last = LastStatus::read(prefix).ok().filter(|last| !last.ended && last.status.job != job)?;
+    let age = last.age(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let (other, prefix, age_s) = (&last.status.job, prefix.display(), age.as_secs());
+    (age < RENEWED * 2)
+        .then(|| format!("job {other} was at work in {prefix} {age_s} s ago, and may still be"))
+}
+
+/// Why no program is to be started, by the halt file and by `rules`; what cannot be read says
+/// nothing.
 pub(crate) fn halt(prefix: &Path, rules: &AdviceRules) -> Option<String> {
     let path = halt::path(prefix);
     let read = move || HaltFile::open(&path, Access::Read, LOCK_LIMIT).map_err(io::Error::other);
@@ -46,8 +63,8 @@ pub(crate) fn halt(prefix: &Path, rules: &AdviceRules) -> Option<String> {
     halt::due(&halt, rules, now, 0).map(|stop| stop.reason)
 }
 
-/// The coordinators are gone: the status in the prefix says so, if the lead could not. Without it the status only looks
-/// older than it should.
+/// The coordinators are gone: the status in the prefix says so, if the lead could not. Without it
+/// the status only looks older than it should.
 pub(crate) fn tell_end(prefix: &Path) {
     let prefix = prefix.to_owned();
     let told = bounded::within(END_LIMIT, move || LastStatus::end(&prefix).map_err(io::Error::other));
@@ -115,5 +132,31 @@ mod tests {
         let file = place.path().join("file");
         fs::write(&file, b"").unwrap();
         assert_eq!(make(&file).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+    }
+
+    #[test]
+    fn another_job_that_is_at_work_is_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(".scr")).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+        let write = |age_s: u128, ended: bool| {
+            let status = serde_json::json!({
+                "written_us": u64::try_from(now - age_s * 1_000_000).unwrap(), "ended": ended, "version": 1,
+                "host": "n0", "mount_point": "/scr", "mode": "plain", "mode_reason": "none", "job": "ann 7",
+                "control_directory": "/c", "cache_directory": "/k", "stores": [], "cache_bytes": null,
+                "coordinator": null, "was_attached": true, "epoch": 3, "flush_every": 10, "enabled": true,
+                "waiting": 0, "priority": { "raised": false, "why": "", "how": "" }, "datasets": [],
+            });
+            fs::write(dir.path().join(".scr/status"), status.to_string()).unwrap();
+        };
+        assert_eq!(other_job(dir.path(), "ann 8"), None);
+        write(30, false);
+        let told = other_job(dir.path(), "ann 8").unwrap();
+        assert!(told.starts_with("job ann 7 was at work in ") && told.contains(" 30 s ago"), "{told}");
+        assert_eq!(other_job(dir.path(), "ann 7"), None, "it starts again");
+        write(300, false);
+        assert_eq!(other_job(dir.path(), "ann 8"), None);
+        write(1, true);
+        assert_eq!(other_job(dir.path(), "ann 8"), None);
     }
 }

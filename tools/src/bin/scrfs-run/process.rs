@@ -1,9 +1,11 @@
 //! Starting and ending process groups.
 //!
-//! Every mpirun leads a group of its own. It is ended by TERM, which it passes on to its ranks, and by KILL when that
-//! has no effect. A process is reaped only by [`Group::reap`], so its number cannot be another's while it is signalled.
-//! What a killed mpirun leaves behind on this host becomes a child of this process ([`adopt_orphans`]) and is ended by
-//! [`end_orphans`].
+//! Every mpirun leads a group of its own. It is ended by TERM, which it passes on to its ranks, and
+//! by KILL when that has no effect. A process is reaped only by [`Group::reap`], so its number
+//! cannot be another's while it is signalled. What a killed mpirun leaves behind on this host
+//! becomes a child of this process ([`adopt_orphans`]) and is ended by [`end_orphans`]. A batch
+//! script that becomes this program (`exec scrfs-run`) leaves it the script's children: those are
+//! none of ours.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,13 +13,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid, getpgrp};
 use scrfs::config::ending;
+use scrfs::lock::Mutex;
 use scrfs_tools::ended;
 
 use crate::launcher::CommandLine;
@@ -35,7 +38,8 @@ pub(crate) struct Group {
 /// Where a command's input comes from and its output goes.
 #[derive(Debug)]
 pub(crate) enum Streams {
-    /// Output is this program's; errors through [`Group::take_errors`] if they are wanted, else this program's too.
+    /// Output is this program's; errors through [`Group::take_errors`] if they are wanted, else
+    /// this program's too.
     Program { input: Stdio, errors: bool },
     /// No input; both outputs are this program's standard error.
     Talk,
@@ -46,10 +50,18 @@ pub(crate) enum Streams {
 }
 
 /// Groups that were started and not reaped: what else is a child of this process is an orphan.
-static GROUPS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
+static GROUPS: Mutex<BTreeSet<Pid>> = Mutex::leaf(BTreeSet::new());
 
-fn groups() -> MutexGuard<'static, BTreeSet<Pid>> {
-    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+/// What was there before anything was started.
+static FORMER: OnceLock<Former> = OnceLock::new();
+
+/// A batch script's processes.
+#[derive(Debug)]
+struct Former {
+    /// Children of this process: they are not reaped, so their numbers stay theirs.
+    children: BTreeSet<Pid>,
+    /// Their process groups and those of what comes from them, and this one's own.
+    groups: BTreeSet<Pid>,
 }
 
 impl Group {
@@ -78,7 +90,7 @@ impl Group {
             }
         }
         // Held until the child is known as ours.
-        let mut known = groups();
+        let mut known = GROUPS.lock();
         let child = command.spawn()?;
         let id = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
         known.insert(id);
@@ -106,7 +118,7 @@ impl Group {
         drop(await_end(self.id));
         signal(self.id, Signal::SIGKILL);
         let code = self.child.wait().map_or(255, exit_code);
-        groups().remove(&self.id);
+        GROUPS.lock().remove(&self.id);
         code
     }
 }
@@ -116,8 +128,8 @@ pub(crate) fn signal(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
-/// To the leader alone, which was not reaped: launchers pass a signal on to their ranks, and what they reach nodes by may not
-/// stand it.
+/// To the leader alone, which was not reaped: launchers pass a signal on to their ranks, and what
+/// they reach nodes by may not stand it.
 pub(crate) fn signal_leader(group: Pid, signal: Signal) {
     let _ = kill(group, signal);
 }
@@ -138,18 +150,30 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(255)
 }
 
-/// Orphans of what this process starts become its children.
+/// Orphans of what this process starts become its children. Before anything is started: what is a
+/// child already, or comes from one, is not this program's.
 pub(crate) fn adopt_orphans() -> io::Result<()> {
+    FORMER.get_or_init(|| {
+        let own = children(Pid::this());
+        let mut found = own.clone();
+        let mut groups = BTreeSet::from([getpgrp()]);
+        while let Some(pid) = found.pop() {
+            groups.extend(getpgid(Some(pid)));
+            found.extend(children(pid));
+        }
+        Former { children: own.into_iter().collect(), groups }
+    });
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(io::Error::from)
 }
 
-/// Kills and reaps all children that are no groups of ours, and theirs, for at most [`GRACE`].
+/// Kills and reaps all children that are orphans of what this process has started, and theirs, for
+/// at most [`GRACE`].
 pub(crate) fn end_orphans() {
     let begun = Instant::now();
     while begun.elapsed() < GRACE {
         let orphans: Vec<Pid> = {
-            let known = groups();
-            children().into_iter().filter(|pid| !known.contains(pid)).collect()
+            let known = GROUPS.lock();
+            children(Pid::this()).into_iter().filter(|pid| !known.contains(pid) && is_ours(*pid)).collect()
         };
         if orphans.is_empty() {
             return;
@@ -165,9 +189,17 @@ pub(crate) fn end_orphans() {
     }
 }
 
-/// Children of all threads.
-fn children() -> Vec<Pid> {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+/// All that is started here leads a process group of its own, or is in one that comes from it.
+fn is_ours(child: Pid) -> bool {
+    let is_former = |group| {
+        FORMER.get().is_some_and(|former| former.children.contains(&child) || former.groups.contains(&group))
+    };
+    getpgid(Some(child)).is_ok_and(|group| !is_former(group))
+}
+
+/// Children of all threads of a process.
+fn children(pid: Pid) -> Vec<Pid> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut found = Vec::new();
     for thread in threads {
         let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();

@@ -1,6 +1,8 @@
-//! Which nodes answer at all: a connection is asked of each, all at once, before a launcher is started for them.
+//! Which nodes answer at all: a connection is asked of each, all at once, before a launcher is
+//! started for them.
 //!
-//! A refusal is an answer. Where a firewall drops what it does not know, no node answers, which says nothing.
+//! A refusal is an answer. Where a firewall drops what it does not know, no node answers, which
+//! says nothing.
 
 use std::collections::BTreeSet;
 use std::io;

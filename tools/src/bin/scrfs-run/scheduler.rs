@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::launcher::CommandLine;
-use crate::look::bounded;
+use crate::look::{Ended, bounded};
 
 /// A controller that is slow tells nothing that a look at the nodes does not.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -26,17 +26,28 @@ pub(crate) enum Standing {
     Leaving(String),
 }
 
-/// The standing of those of `hosts` that have one. Empty outside of an allocation.
-pub(crate) fn standings(hosts: &[String]) -> BTreeMap<String, Standing> {
+/// The standing of those of `hosts` that have one; empty outside of an allocation. `None`: in an
+/// allocation, whose scheduler does not answer.
+pub(crate) fn standings(hosts: &[String]) -> Option<BTreeMap<String, Standing>> {
     if std::env::var_os("SLURM_JOB_ID").is_none_or(|id| id.is_empty()) {
-        return BTreeMap::new();
+        return Some(BTreeMap::new());
     }
     let arguments = ["-h", "-N", "-o", "%N %T", "-n", &hosts.join(",")].map(str::to_owned);
-    ask("sinfo", &arguments, LIMIT).map(|answer| read_states(&answer)).unwrap_or_default()
+    // Where it cannot be asked at all it says nothing of itself either.
+    ended("sinfo", &arguments, LIMIT).map_or_else(|| Some(BTreeMap::new()), |answer| told(&answer))
 }
 
-/// Whether the batch script asks Slurm to keep the allocation when a node of it fails. `None`: there is no script, or Slurm
-/// does not show it. (What `sbatch` was given besides is kept nowhere that can be asked.)
+fn told(answer: &Ended) -> Option<BTreeMap<String, Standing>> {
+    match answer.code {
+        Some(0) => Some(read_states(&answer.output)),
+        Some(_) if !answer.output.contains("Unable to contact slurm controller") => Some(BTreeMap::new()),
+        _ => None,
+    }
+}
+
+/// Whether the batch script asks Slurm to keep the allocation when a node of it fails. `None`:
+/// there is no script, or Slurm does not show it. (What `sbatch` was given besides is kept nowhere
+/// that can be asked.)
 pub(crate) fn script_keeps_allocation(job: &str) -> Option<bool> {
     let arguments = ["write", "batch_script", job, "-"].map(str::to_owned);
     ask("scontrol", &arguments, LIMIT)
@@ -53,17 +64,22 @@ fn has_no_kill(script: &str) -> bool {
 }
 
 fn ask(program: &str, arguments: &[String], limit: Duration) -> Option<String> {
+    ended(program, arguments, limit).filter(|ended| ended.code.is_some()).map(|ended| ended.output)
+}
+
+fn ended(program: &str, arguments: &[String], limit: Duration) -> Option<Ended> {
     let line = CommandLine {
         program: program.into(),
         arguments: arguments.iter().map(OsString::from).collect(),
         environment: std::env::vars_os().collect(),
         directory: Some("/".into()),
     };
-    bounded(&line, limit, true).ok().filter(|ended| ended.code.is_some()).map(|ended| ended.output)
+    bounded(&line, limit, true).ok()
 }
 
-/// One that merely does not answer (`*`) is asked by us. `failing` is `fail` while a job runs there. A node that was drained
-/// and then lost is `drained` too: whether it answers is ours to find out.
+/// One that merely does not answer (`*`) is asked by us. `failing` is `fail` while a job runs
+/// there. A node that was drained and then lost is `drained` too: whether it answers is ours to
+/// find out.
 fn read_states(answer: &str) -> BTreeMap<String, Standing> {
     const LOST: [&str; 4] = ["down", "fail", "powered_down", "powering_down"];
     const LEAVING: [&str; 5] = ["drain", "drained", "draining", "failing", "power_down"];
@@ -96,6 +112,17 @@ mod tests {
             ("scrfs-run --no-kill", false),
         ] {
             assert_eq!(has_no_kill(&format!("#!/bin/sh\n#SBATCH -n 3\n{line}\n")), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_answer_in_time_or_no_controller_is_no_answer() {
+        let answer = |code, output: &str| Ended { output: output.to_owned(), code };
+        assert!(told(&answer(None, "")).is_none());
+        let away = "slurm_load_node: Unable to contact slurm controller (connect failure)";
+        assert!(told(&answer(Some(1), away)).is_none());
+        for other in [answer(Some(127), "sinfo: not found"), answer(Some(0), "node0 allocated\n")] {
+            assert_eq!(told(&other), Some(BTreeMap::new()), "{other:?}");
         }
     }
 

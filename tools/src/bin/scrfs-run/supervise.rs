@@ -1,8 +1,9 @@
-//! Decides: which nodes run, what is started and ended, when to give up. A state machine: what happened in, what to do
-//! out; no process, file, clock or thread.
+//! Decides: which nodes run, what is started and ended, when to give up. A state machine: what
+//! happened in, what to do out; no process, file, clock or thread.
 //!
-//! One turn of a job's life: *look* at all nodes, *recover* (coordinators choose and rebuild a dataset), *run* the
-//! program; when it ends, either *save* what is to be on the PFS and be done, or *clear* what is left and look again.
+//! One turn of a job's life: *look* at all nodes, *recover* (coordinators choose and rebuild a
+//! dataset), *run* the program; when it ends, either *save* what is to be on the PFS and be done,
+//! or *clear* what is left and look again.
 
 mod choosing;
 mod ending;
@@ -26,22 +27,24 @@ use crate::launcher::Refusal;
 const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
-/// The exit code when the program was ended because a halt was due (EX_TEMPFAIL): a later run can go on.
+/// The exit code when the program was ended because a halt was due (EX_TEMPFAIL): a later run can
+/// go on.
 const HALTED: u8 = 75;
 /// The coordinators' exit code when starting them again is of no use (EX_CONFIG).
 const SETTINGS: u8 = 78;
 /// Attaching takes a few seconds; after this time it is tried anew.
 const ATTACH_LIMIT: Duration = Duration::from_mins(1);
-/// After each failed attach, the next one waits longer; the last pause is kept. Each of them with an attach stays
-/// below `SCRFS_COORDINATOR_WAIT` (10 s): mkdir and markers of the living program wait no longer than that.
+/// After each failed attach, the next one waits longer; the last pause is kept. Each of them with
+/// an attach stays below `SCRFS_COORDINATOR_WAIT` (10 s): mkdir and markers of the living program
+/// wait no longer than that.
 const ATTACH_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// Coordinators that lived as long as this did not fail at attaching.
 const ATTACHED_WELL: Duration = Duration::from_secs(5);
 /// Whatever does not end in this time after KILL is left to the nodes' sweep.
 const CLEAR_LIMIT: Duration = Duration::from_secs(15);
-/// Coordinators that are not ready by then may hang at a node before they watch one another: nodes are looked at meanwhile,
-/// and again after a longer time.
+/// Coordinators that are not ready by then may hang at a node before they watch one another: nodes
+/// are looked at meanwhile, and again after a longer time.
 const DOUBT: Duration = Duration::from_secs(25);
 const DOUBT_AGAIN: Duration = Duration::from_mins(1);
 /// How often it is said that recovery goes on.
@@ -59,8 +62,8 @@ enum Phase {
     Recovering,
     /// The program runs.
     Running,
-    /// The program ended with 0, or its launcher says that it was not started. Its nodes are looked at, for neither proves
-    /// anything.
+    /// The program ended with 0, or its launcher says that it was not started. Its nodes are looked
+    /// at, for neither proves anything.
     Checking,
     /// The program is being ended, the coordinators live on.
     Stopping(End),
@@ -80,6 +83,12 @@ enum After {
     Look,
     Save(End),
     Finish(u8),
+}
+
+/// TERM or KILL: of the ranks of a program that halts, the first that ends with another code than 0
+/// lets its launcher end the others so, and tell of them.
+fn is_of_launcher(code: u8) -> bool {
+    [128 + 15, 128 + 9].contains(&code)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +111,8 @@ pub(crate) struct Supervisor {
     used: Vec<String>,
     program_up: bool,
     coordinators: Coordinators,
-    /// When what is waited for is given up, in [`Phase::Recovering`], [`Phase::Clearing`] and while attaching.
+    /// When what is waited for is given up, in [`Phase::Recovering`], [`Phase::Clearing`] and while
+    /// attaching.
     deadline: Option<Duration>,
     /// When to say again that recovery goes on.
     tell_at: Option<Duration>,
@@ -132,7 +142,8 @@ pub(crate) struct Supervisor {
     own_code: Option<u8>,
     /// How coordinators start next on the nodes in use: once some have settled there, they attach.
     start: Start,
-    /// Newest protected datasets that are not on the PFS, in words, and the hosts that say so, by the last look.
+    /// Newest protected datasets that are not on the PFS, in words, and the hosts that say so, by
+    /// the last look.
     unsaved: BTreeMap<String, Vec<String>>,
     /// After so many runs.
     unsaved_at: u32,
@@ -188,7 +199,8 @@ impl Supervisor {
         }
     }
 
-    /// Takes what happened at `now` (any clock that does not go back) and says what to do, in order.
+    /// Takes what happened at `now` (any clock that does not go back) and says what to do, in
+    /// order.
     pub(crate) fn step(&mut self, now: Duration, input: Input) -> Vec<Output> {
         let mut out = Vec::new();
         if self.phase == Phase::Finished {
@@ -226,7 +238,7 @@ impl Supervisor {
 
     fn give_up(&mut self, now: Duration, why: &str, hint: &'static str, out: &mut Vec<Output>) {
         out.push(Output::Say(format!("giving up: {why}")));
-        out.push(Output::Hint(hint));
+        out.push(Output::Hint(hint.into()));
         self.end(now, self.code, false, out);
     }
 
@@ -352,7 +364,15 @@ impl Supervisor {
             Phase::Stopping(end) => self.save(now, end, out),
             Phase::Running => {
                 self.code = if code == 0 { 1 } else { code };
-                self.own_code = (!self.node_lost).then_some(self.code);
+                let is_own = !self.node_lost && (self.halting.is_none() || !is_of_launcher(code));
+                self.own_code = is_own.then_some(self.code);
+                // The coordinators that are there save what there is to save. Without them it
+                // is not known yet whether a node is lost.
+                let saves = !self.node_lost && self.is_settled();
+                if let Some(reason) = self.halts_for().filter(|_| saves) {
+                    out.push(Output::Say(format!("the program ended with exit code {code}")));
+                    return self.stay_halted(now, &reason, out);
+                }
                 if self.is_refused(now) {
                     return self.check(out);
                 }

@@ -1,8 +1,9 @@
-//! What comes through a launcher's standard error: the program's own words, which go on as they are, and the launcher's,
-//! which are understood.
+//! What comes through a launcher's standard error: the program's own words, which go on as they
+//! are, and the launcher's, which are understood.
 //!
-//! What a launcher says while it dies of a lost node (stack traces, hints about firewalls) goes into a log; what it has
-//! to say otherwise goes on too. Nothing is held back for longer than [`PATIENCE`].
+//! What a launcher says while it dies of a lost node (stack traces, hints about firewalls) goes
+//! into a log; what it has to say otherwise goes on too. Nothing is held back for longer than
+//! [`PATIENCE`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::launcher::{Launcher, Said};
+use crate::launcher::{Launcher, Refusal, Said};
 
 /// A line or block that is not complete in this time goes on as it is.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -23,6 +24,8 @@ const HELD_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 4096;
 /// A log that is longer is begun anew; the former one is kept.
 const LOG_BYTES_MAX: u64 = 1 << 20;
+/// What to do about a launcher that waits.
+const WAITS: &str = "other steps of the job have what it waits for; `squeue --steps` lists them";
 /// Pieces that wait for a slow file system; more are dropped.
 const LOG_WAITING_MAX: usize = 64;
 
@@ -152,13 +155,14 @@ impl Sieve {
 }
 
 /// What a launcher says about why it could not launch, or what it waits for.
-pub(crate) fn refusal_in(launcher: &Arc<dyn Launcher>, output: &str) -> Option<String> {
+pub(crate) fn refusal_in(launcher: &Arc<dyn Launcher>, output: &str) -> Option<Refusal> {
     let mut sieve = Sieve::new(Arc::clone(launcher), 0);
     let mut found = None;
     let mut to = |piece: Piece<'_>| match piece {
-        Piece::Said(Said::Refused(refusal), _) => drop(found.get_or_insert(refusal.what)),
+        Piece::Said(Said::Refused(refusal), _) => drop(found.get_or_insert(refusal)),
         Piece::Said(Said::Waits, text) => {
-            found.get_or_insert_with(|| String::from_utf8_lossy(text).trim_end().to_owned());
+            let what = String::from_utf8_lossy(text).trim_end().to_owned();
+            found.get_or_insert(Refusal { what, hint: WAITS });
         }
         Piece::Said(..) | Piece::Pass(_) => {}
     };
@@ -167,8 +171,8 @@ pub(crate) fn refusal_in(launcher: &Arc<dyn Launcher>, output: &str) -> Option<S
     found
 }
 
-/// To standard error. `wait`: the program's words wait for whoever reads them, those of our own programs are dropped
-/// when there is no room.
+/// To standard error. `wait`: the program's words wait for whoever reads them, those of our own
+/// programs are dropped when there is no room.
 pub(crate) fn pass_on(bytes: &[u8], wait: bool) {
     let errors = io::stderr();
     let has_room = wait || {
@@ -239,7 +243,8 @@ mod tests {
         }
     }
 
-    /// What comes of it when `text` arrives in pieces of `size` bytes; `|` marks where nothing came for a while.
+    /// What comes of it when `text` arrives in pieces of `size` bytes; `|` marks where nothing came
+    /// for a while.
     fn cut(text: &str, size: usize) -> Vec<String> {
         let mut sieve = Sieve::new(Arc::new(Fenced), 1);
         let mut got: Vec<String> = Vec::new();

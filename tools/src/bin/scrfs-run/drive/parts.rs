@@ -1,4 +1,5 @@
-//! The parts of a job: started, listened to, ended. What keeps one from being started is an event like others.
+//! The parts of a job: started, listened to, ended. What keeps one from being started is an event
+//! like others.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,6 +16,7 @@ use scrfs_tools::{Failure, output};
 use super::{BY_LAUNCHER, Driver, Event, Running, spawn};
 use crate::announce;
 use crate::launcher::{CommandLine, Refusal, Restart, Said};
+use crate::look::{self, Ended};
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
 use crate::supervise::{Input, Part, Start};
@@ -22,6 +24,8 @@ use crate::talk;
 
 /// How long the end of a launcher's words is waited for after its own.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// A scheduler that answers later is as good as none: the program's grace runs.
+const SIGNAL_LIMIT: Duration = Duration::from_secs(5);
 const WAITS: &str = "hint: other steps of this job have what it needs, to themselves (srun --exclusive, --exact): it begins when \
                      they end; `squeue --steps` names them";
 
@@ -34,13 +38,15 @@ impl Driver {
 
     pub(super) fn look(&self, serial: u64, hosts: Vec<String>, sweep: bool, doubt: bool) {
         let (looker, queue) = (self.looker.clone(), self.queue.clone());
+        looker.await_look(serial);
         let (prefix, mut rules) = (self.job.prefix.clone(), self.job.halt_rules);
         // Before the first run it has just been asked.
         let question = self.job.end_question.clone().filter(|_| sweep && self.starts > 0);
         let started = spawn("look", move || {
             let (nodes, end) = std::thread::scope(|scope| {
                 let asking = question.map(|question| scope.spawn(move || question.ask_again()));
-                let nodes = looker.look(&hosts, sweep, doubt);
+                let say = |text: &str| drop(queue.send(Event::Say(text.to_owned())));
+                let nodes = looker.look(serial, &hosts, (sweep, doubt), say);
                 (nodes, asking.and_then(|asking| asking.join().ok()))
             });
             if let Some(end) = end {
@@ -99,7 +105,8 @@ impl Driver {
             group.take_errors().map(|errors| self.listen(part, pid, errors)).transpose().and_then(|heard| {
                 std::thread::Builder::new().name("wait".to_owned()).spawn(move || {
                     drop(process::await_end(pid));
-                    // What it said belongs before its end; but what it has left behind may keep the pipe open.
+                    // What it said belongs before its end; but what it has left behind may keep the
+                    // pipe open.
                     if let Some(heard) = heard {
                         let _ = heard.recv_timeout(LAST_WORDS);
                     }
@@ -117,7 +124,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Understands what a launcher says, and passes on the rest. The answer comes when it has ended.
+    /// Understands what a launcher says, and passes on the rest. The answer comes when it has
+    /// ended.
     fn listen(&self, part: Part, pid: Pid, errors: ChildStderr) -> io::Result<Receiver<()>> {
         let lines = &self.job.lines;
         let launcher = if part == Part::Program { &lines.launcher } else { &lines.service };
@@ -125,8 +133,18 @@ impl Driver {
         let (wait, raw) = (part == Part::Program, self.job.raw_launcher_output);
         let (tell, told) = mpsc::channel();
         let pid = pid.as_raw().unsigned_abs();
+        // Our own programs say what is wrong in lines; their launcher and the library add blocks.
+        let fence = launcher.fence().filter(|_| part != Part::Program && !raw);
         std::thread::Builder::new().name("errors".to_owned()).spawn(move || {
             let mut waits = false;
+            let pass = |bytes: &[u8]| {
+                if fence.is_some_and(|fence| bytes.starts_with(fence.as_bytes())) {
+                    log.add(bytes);
+                    drop(queue.send(Event::Folded(bytes.to_vec())));
+                } else {
+                    talk::pass_on(bytes, wait);
+                }
+            };
             let said = |said: Said, bytes: &[u8]| {
                 if raw {
                     talk::pass_on(bytes, wait);
@@ -151,18 +169,46 @@ impl Driver {
                     Said::Noise | Said::Waits => {}
                 }
             };
-            talk::listen(errors, launcher, pid, |bytes| talk::pass_on(bytes, wait), said);
+            talk::listen(errors, launcher, pid, pass, said);
             let _ = tell.send(());
         })?;
         Ok(told)
     }
 
-    /// Its launcher passes it on to the ranks.
+    /// Its launcher passes it on to the ranks, or the scheduler sends it to them.
     pub(super) fn signal_program(&self, signal: u8) {
-        if let (Some(running), Ok(signal)) =
+        let (Some(running), Ok(signal)) =
             (self.running.get(&Part::Program), Signal::try_from(i32::from(signal)))
-        {
-            process::signal_leader(running.group.id(), signal);
+        else {
+            return;
+        };
+        let (program, queue) = (running.group.id(), self.queue.clone());
+        let pid = program.as_raw().unsigned_abs();
+        let Some(line) = self.job.lines.signal(signal, pid) else {
+            return process::signal_leader(program, signal);
+        };
+        let send = move || {
+            let why = match look::bounded(&line, SIGNAL_LIMIT, true) {
+                Ok(Ended { code: Some(0), .. }) => return,
+                Ok(Ended { code: Some(_), output }) => output.trim_end().to_owned(),
+                Ok(Ended { code: None, .. }) => format!("no answer in {} s", SIGNAL_LIMIT.as_secs()),
+                Err(error) => error.to_string(),
+            };
+            drop(queue.send(Event::NotSignalled(program, signal, why)));
+        };
+        if let Err(failure) = spawn("signal", send) {
+            drop(self.queue.send(Event::NotSignalled(program, signal, failure.message)));
+        }
+    }
+
+    /// The second best: some launchers end the program at some signals.
+    pub(super) fn signal_launcher(&self, program: Pid, signal: Signal, why: &str) {
+        if self.running.get(&Part::Program).is_some_and(|running| running.group.id() == program) {
+            let name = self.job.lines.launcher.name();
+            output::talk(&format!(
+                "scrfs-run: the scheduler did not send the program {signal} ({why}): {name} gets it, and may end the program"
+            ));
+            process::signal_leader(program, signal);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Which driver a job gets.
 //!
-//! `auto`: inside a Slurm allocation whose srun has the pmix plugin, srun; else mpirun. A launcher that is named is taken.
+//! `auto`: inside a Slurm allocation whose srun has the pmix plugin, srun; else mpirun. A launcher
+//! that is named is taken.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -41,7 +42,8 @@ pub(crate) struct Surroundings {
     pub(crate) program: Option<OsString>,
     /// `--launcher-arg`.
     pub(crate) extra: Vec<OsString>,
-    /// Inside a Slurm allocation: what `srun --mpi=list` says; `None`: not inside, or there is no srun.
+    /// Inside a Slurm allocation: what `srun --mpi=list` says; `None`: not inside, or there is no
+    /// srun.
     pub(crate) srun: Option<String>,
     /// Inside a Slurm allocation.
     pub(crate) slurm: bool,
@@ -62,7 +64,7 @@ const OUTSIDE: &str = "srun is for a job script of Slurm, and SLURM_JOB_ID is no
 
 /// Chooses; an error says what does not fit.
 pub(crate) fn choose(asked: Asked, around: &Surroundings) -> Result<Choice, &'static str> {
-    let pmix = around.srun.as_deref().is_some_and(has_pmix);
+    let pmix = around.srun.as_deref().is_some_and(scrfs::allocation::has_pmix);
     let named = around.program.as_deref().and_then(kind_of);
     let slurm = matches!(asked, Asked::Auto | Asked::Pernode) && named.unwrap_or(pmix);
     let why = (asked == Asked::Auto).then_some(match (around.slurm, around.srun.is_some(), pmix) {
@@ -117,10 +119,4 @@ fn kind_of(program: &OsStr) -> Option<bool> {
     let name = Path::new(program).file_name()?.to_str()?;
     let is_mpirun = ["mpirun", "mpiexec", "orterun", "prterun"].iter().any(|known| name.starts_with(known));
     if is_mpirun { Some(false) } else { name.starts_with("srun").then_some(true) }
-}
-
-/// In the answer to `srun --mpi=list`.
-fn has_pmix(list: &str) -> bool {
-    list.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-        .any(|word| word == "pmix" || word.starts_with("pmix_v"))
 }

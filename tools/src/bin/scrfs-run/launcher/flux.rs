@@ -1,6 +1,8 @@
-//! Flux: `flux run` in the instance that this program is in. Written from the manuals, tested with stand-in commands only.
+//! Flux: `flux run` in the instance that this program is in. Written from the manuals, tested with
+//! stand-in commands only.
 //!
-//! Flux gives cores to one job at a time: the coordinators need one core of each node beside the program's.
+//! Flux gives cores to one job at a time: the coordinators need one core of each node beside the
+//! program's.
 
 use std::ffi::OsString;
 
@@ -45,7 +47,8 @@ impl Launcher for Flux {
         if !is_own(text) {
             return None;
         }
-        // "3.105s: job.exception type=node-failure severity=0 lost contact with node2 (shell rank 1)"
+        // "3.105s: job.exception type=node-failure severity=0 lost contact with node2 (shell rank
+        // 1)"
         if text.contains("job.exception") && (text.contains("node-failure") || text.contains("lost contact"))
         {
             let host =

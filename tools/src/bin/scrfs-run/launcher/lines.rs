@@ -5,14 +5,17 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::sys::signal::Signal;
+use scrfs::store::private::OPEN_MPI_PLACES;
+
 use super::{CommandLine, Cpus, Kind, Launcher, Task};
-use crate::apart::PLACES;
 use crate::layout;
 use crate::supervise::Start;
 
-/// Of Open MPI's parameters in the environment, those that say how to reach nodes, and where it keeps its files there; the
-/// others are the program's.
-const REACH: [&str; 5] = ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_", PLACES[0], PLACES[1]];
+/// Of Open MPI's parameters in the environment, those that say how to reach nodes, and where it
+/// keeps its files there; the others are the program's.
+const REACH: [&str; 5] =
+    ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_", OPEN_MPI_PLACES[0], OPEN_MPI_PLACES[1]];
 
 /// Prefixes of what MPI libraries and launchers put into the environment.
 const MPI: [&str; 5] = ["OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_"];
@@ -53,7 +56,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The user's program; its environment is the user's. `set` is added and goes to every rank, as all `SCR*` does.
+    /// The user's program; its environment is the user's. `set` is added and goes to every rank, as
+    /// all `SCR*` does.
     pub(crate) fn program(
         &self,
         hosts: &[String],
@@ -73,7 +77,16 @@ impl Lines {
         })
     }
 
-    /// One coordinator on each host: unbound, idle without spinning, untouched by the program's MPI settings.
+    /// Sends `signal` to the processes of the program, of which `pid` is the launcher; `None`: the
+    /// launcher passes it on.
+    pub(crate) fn signal(&self, signal: Signal, pid: u32) -> Option<CommandLine> {
+        let arguments = self.launcher.signal(signal, pid)?;
+        let (program, environment) = ("/bin/sh".into(), self.environment.clone());
+        Some(CommandLine { program, arguments, environment, directory: Some("/".into()) })
+    }
+
+    /// One coordinator on each host: unbound, idle without spinning, untouched by the program's MPI
+    /// settings.
     pub(crate) fn coordinators(
         &self,
         hosts: &[String],
@@ -107,8 +120,8 @@ impl Lines {
         self.service(hosts, command, &[], Kind::Tool)
     }
 
-    /// Nothing of ours depends on the prefix: neither on the user file in it, nor on a working directory that may be
-    /// there too.
+    /// Nothing of ours depends on the prefix: neither on the user file in it, nor on a working
+    /// directory that may be there too.
     fn service(
         &self,
         hosts: &[String],

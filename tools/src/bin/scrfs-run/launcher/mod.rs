@@ -1,5 +1,6 @@
-//! Launchers: programs that start processes on nodes. One trait, one file for each driver; pure: what is to run in,
-//! program, arguments and environment out; a piece of what it said in, what that means out.
+//! Launchers: programs that start processes on nodes. One trait, one file for each driver; pure:
+//! what is to run in, program, arguments and environment out; a piece of what it said in, what that
+//! means out.
 //!
 //! - `lines`: the command lines of one job
 //! - `choose`: which driver a job gets
@@ -13,6 +14,7 @@ mod none;
 mod pbs;
 mod pernode;
 mod srun;
+
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +27,7 @@ use nix::sys::signal::Signal;
 
 pub(crate) use choose::{Asked, Surroundings, choose};
 pub(crate) use lines::{Lines, Restart};
+pub(crate) use srun::is_of_a_restart;
 
 /// A command, ready to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +84,8 @@ pub(crate) enum Said {
     Waits,
     /// It could not start what was to run; to try the same again is of no use.
     Refused(Refusal),
-    /// What it says when something else has gone wrong; of interest only when nothing else explains the end.
+    /// What it says when something else has gone wrong; of interest only when nothing else explains
+    /// the end.
     Noise,
 }
 
@@ -100,12 +104,20 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// The command that runs the task.
     fn line(&self, task: Task) -> CommandLine;
 
-    /// The meaning of a line or block of its standard error, if that is the launcher's own. `pid` is the launcher's.
+    /// The meaning of a line or block of its standard error, if that is the launcher's own. `pid`
+    /// is the launcher's.
     fn understand(&self, text: &str, pid: u32) -> Option<Said>;
 
     /// Asks it to have a service end by itself.
     fn stop_signal(&self) -> Signal {
         Signal::SIGTERM
+    }
+
+    /// Arguments of `/bin/sh` that send `signal` to the program's processes, where the launcher, of
+    /// which `pid` is the process here, does not pass it on.
+    fn signal(&self, signal: Signal, pid: u32) -> Option<Vec<OsString>> {
+        let _ = (signal, pid);
+        None
     }
 
     /// It says more than a line at a time, between lines of this beginning.

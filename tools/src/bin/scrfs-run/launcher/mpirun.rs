@@ -1,9 +1,11 @@
 //! Open MPI's mpirun (4 and 5).
 //!
-//! Options that every mpirun gets here have one reason: without keepalive it never notices that a node lost its power.
+//! Options that every mpirun gets here have one reason: without keepalive it never notices that a
+//! node lost its power.
 //!
-//! By itself it binds each of one or two ranks to one core, whatever threads they have. `PE=n` would count cores where a
-//! scheduler may count hardware threads, and be refused then: ranks with several CPUs are not bound.
+//! By itself it binds each of one or two ranks to one core, whatever threads they have. `PE=n`
+//! would count cores where a scheduler may count hardware threads, and be refused then: ranks with
+//! several CPUs are not bound.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -45,8 +47,8 @@ impl Launcher for Mpirun {
 
     fn line(&self, task: Task) -> CommandLine {
         let Task { hosts, per_node, command, mut environment, kind, cpus } = task;
-        // Under Slurm it starts its daemons with srun, which else waits for ever for cores that the batch script's other
-        // steps have.
+        // Under Slurm it starts its daemons with srun, which else waits for ever for cores that the
+        // batch script's other steps have.
         environment.insert("SLURM_OVERLAP".into(), "1".into());
         let mut arguments = placed(&hosts, per_node);
         if kind != Kind::Program {
@@ -95,7 +97,8 @@ impl Mpirun {
     }
 }
 
-/// Open MPI says more than a line between lines of this beginning, mpirun as well as the library in each rank.
+/// Open MPI says more than a line between lines of this beginning, mpirun as well as the library in
+/// each rank.
 pub(super) const FENCE: &str = "------------------------------------------------------------";
 
 /// A word on a node that is gone, or that follows from it.
@@ -103,7 +106,8 @@ pub(super) fn is_noise(text: &str) -> bool {
     NOISE.iter().any(|phrase| text.contains(phrase))
 }
 
-/// What mpirun, its daemons and the library say when a node is gone, and what they say because of that.
+/// What mpirun, its daemons and the library say when a node is gone, and what they say because of
+/// that.
 const NOISE: [&str; 17] = [
     "was unable to start the specified application as it encountered",
     "abort is already in progress",
@@ -143,6 +147,12 @@ fn refusal(text: &str) -> Option<Refusal> {
         return Some(Refusal {
             what: format!("mpirun has fewer slots than the {wanted} processes that are to run"),
             hint: "ask for fewer with --ranks-per-node, or allow more than cores with --launcher-arg --oversubscribe",
+        });
+    }
+    if text.contains("detected an attempt to run as root") {
+        return Some(Refusal {
+            what: "mpirun does not run for root".to_owned(),
+            hint: "start scrfs-run as the job's user; for root too: OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
         });
     }
     if text.contains("was unable to find the specified executable") {

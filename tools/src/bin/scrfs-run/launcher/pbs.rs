@@ -1,5 +1,6 @@
-//! PBS (OpenPBS, Torque): Open MPI's mpirun, whose daemons the scheduler starts (`pbs_tmrsh` in the place of ssh), so that
-//! they belong to the job. Written from the manuals, tested with stand-in commands only.
+//! PBS (OpenPBS, Torque): Open MPI's mpirun, whose daemons the scheduler starts (`pbs_tmrsh` in the
+//! place of ssh), so that they belong to the job. Written from the manuals, tested with stand-in
+//! commands only.
 
 use super::mpirun::Mpirun;
 use super::{CommandLine, Launcher, Said, Task};

@@ -1,15 +1,26 @@
 //! One process on each node, which starts the rest itself: `torchrun`, `accelerate`, a script.
 //!
-//! Another launcher starts them; what it tells them of itself (their MPI rank) is taken away, so that nobody takes the
-//! process for an MPI rank, and the node's number is given as `SCRFS_NODE_RANK`.
+//! Another launcher starts them; what it tells them of itself (their MPI rank) is taken away, so
+//! that nobody takes the process for an MPI rank, and the node's number is given as
+//! `SCRFS_NODE_RANK`.
 
 use std::ffi::OsString;
 
+use nix::sys::signal::Signal;
+
 use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task};
 
-/// In the place of the command: finds the node's number, forgets the launcher, becomes the command. The first argument has
-/// the names that stay.
+/// In the place of the command: finds the node's number, forgets the launcher, becomes the command.
+/// srun has an order of its own: there the number is the node's place in `SCRFS_HOSTS`.
+/// The first argument has the names that stay.
 const WRAP: &str = r#"SCRFS_NODE_RANK=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${FLUX_TASK_RANK:-${SLURM_PROCID:-0}}}}
+if test -z "${OMPI_COMM_WORLD_RANK-}${FLUX_TASK_RANK-}"; then
+    nth=0
+    for host in $(echo "$SCRFS_HOSTS" | tr , ' '); do
+        test "$host" != "${SLURMD_NODENAME-}" || SCRFS_NODE_RANK=$nth
+        nth=$((nth + 1))
+    done
+fi
 export SCRFS_NODE_RANK
 keep=" $1 "
 shift
@@ -38,7 +49,8 @@ impl Launcher for PerNode {
             task.cpus = Cpus::All;
             let nodes = task.hosts.len().to_string();
             task.environment.insert("SCRFS_NODES".into(), nodes.into());
-            // mpirun sets parameters of Open MPI for its ranks; those that are set already are the user's.
+            // mpirun sets parameters of Open MPI for its ranks; those that are set already are the
+            // user's.
             let set = task.environment.keys().filter_map(|name| name.to_str());
             let keep = set.filter(|name| name.starts_with("OMPI_MCA_")).collect::<Vec<_>>().join(" ");
             let wrap = ["/bin/sh", "-c", WRAP, SHELL, &keep].map(OsString::from);
@@ -57,6 +69,10 @@ impl Launcher for PerNode {
             }));
         }
         self.by.understand(text, pid)
+    }
+
+    fn signal(&self, signal: Signal, pid: u32) -> Option<Vec<OsString>> {
+        self.by.signal(signal, pid)
     }
 
     fn fence(&self) -> Option<&'static str> {

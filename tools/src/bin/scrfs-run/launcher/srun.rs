@@ -6,8 +6,8 @@ use nix::sys::signal::Signal;
 
 use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task, mpirun};
 
-/// Settings of the batch script's steps that are not those of our own programs. (Options that are given here beat the
-/// rest.)
+/// Settings of the batch script's steps that are not those of our own programs. (Options that are
+/// given here beat the rest.)
 const PLACEMENT: [&str; 21] = [
     "SLURM_CPUS_PER_TASK",
     "SLURM_CPU_BIND",
@@ -32,6 +32,13 @@ const PLACEMENT: [&str; 21] = [
     "SLURM_TRES_PER_TASK",
 ];
 
+/// Finds the step of this srun, and has Slurm signal its processes.
+const SIGNAL: &str = r#"
+srun="SrunHost:Pid=$(uname -n | cut -d . -f 1):$1"
+step=$(scontrol -o show step "$SLURM_JOB_ID" | sed -n "s/^StepId=\([^ ]*\) .* $srun\( .*\)*\$/\1/p")
+test -n "$step" || { echo "no step has $srun"; exit 1; }
+exec scancel --signal="$2" "$step""#;
+
 /// The `srun` of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct Srun {
@@ -46,8 +53,9 @@ impl Launcher for Srun {
         "srun"
     }
 
-    /// The step shares the nodes with others (`--overlap`: else it waits for their end), ends when a node fails
-    /// (`--no-kill=off`: the allocation's own `--no-kill` would hold for it too), and when a rank fails.
+    /// The step shares the nodes with others (`--overlap`: else it waits for their end), ends when
+    /// a node fails (`--no-kill=off`: the allocation's own `--no-kill` would hold for it too), and
+    /// when a rank fails.
     fn line(&self, task: Task) -> CommandLine {
         let Task { hosts, per_node, command, mut environment, kind, cpus } = task;
         environment.insert("SLURM_OVERLAP".into(), "1".into());
@@ -111,11 +119,17 @@ impl Launcher for Srun {
         {
             return Some(Said::Waits);
         }
+        let what = || format!("srun: {}", text.trim_start_matches("srun: ").trim_start_matches("error: "));
+        if text.contains("Invalid MPI type") {
+            return Some(Said::Refused(Refusal {
+                what: what(),
+                hint: "this Slurm has no pmix (`srun --mpi=list`): --launcher mpirun needs none",
+            }));
+        }
         for wrong in ["Unable to create step", "Only allocated", "unrecognized option", "Invalid node name"] {
             if text.contains(wrong) {
-                let what = text.trim_start_matches("srun: ").trim_start_matches("error: ");
                 return Some(Said::Refused(Refusal {
-                    what: format!("srun: {what}"),
+                    what: what(),
                     hint: "ask for no more nodes and tasks than the allocation has (--nodes, --ranks-per-node, sbatch -N, \
                            --ntasks-per-node)",
                 }));
@@ -130,7 +144,28 @@ impl Launcher for Srun {
         Signal::SIGUSR1
     }
 
+    /// USR1 and USR2 it passes on. At all else it kills the step.
+    fn signal(&self, signal: Signal, pid: u32) -> Option<Vec<OsString>> {
+        if [Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal) {
+            return None;
+        }
+        let word = signal.as_str().trim_start_matches("SIG");
+        Some(["-c", SIGNAL, "scrfs-signal", &pid.to_string(), word].map(OsString::from).to_vec())
+    }
+
     fn fence(&self) -> Option<&'static str> {
         Some(mpirun::FENCE)
     }
+}
+
+/// What Slurm says of a step while it has not heard of its nodes since it was started anew, or
+/// while what ran on them is still being cleared away.
+pub(crate) fn is_of_a_restart(what: &str) -> bool {
+    const TRANSIENT: [&str; 4] = [
+        "Memory required by task is not available",
+        "Requested nodes are busy",
+        "Required node not available",
+        "Unable to contact slurm controller",
+    ];
+    TRANSIENT.iter().any(|transient| what.contains(transient))
 }

@@ -98,6 +98,19 @@ fn the_program_gets_the_users_environment_and_arguments() {
 }
 
 #[test]
+fn signals_that_srun_does_not_pass_on_are_sent_by_slurm_to_the_step() {
+    let pernode = pernode::PerNode { by: Box::new(srun()) };
+    let launchers: [Arc<dyn Launcher>; 2] = [Arc::new(srun()), Arc::new(pernode)];
+    for lines in launchers.map(lines) {
+        let line = lines.signal(Signal::SIGTERM, 42).expect("a command");
+        assert!(words(&line).ends_with(" scrfs-signal 42 TERM"), "{}", words(&line));
+        assert_eq!(line.environment[OsStr::new("SLURM_JOB_ID")], "7");
+        assert_eq!(lines.signal(Signal::SIGUSR1, 42), None);
+    }
+    assert_eq!(mpirun().signal(Signal::SIGTERM, 42), None);
+}
+
+#[test]
 fn ranks_with_several_cpus_are_not_bound_to_one() {
     // The allocation gives eight to each task; and the user may say where they run.
     let plain = words(&program(Arc::new(Mpirun { extra: Vec::new(), ..mpirun() })));
@@ -106,7 +119,8 @@ fn ranks_with_several_cpus_are_not_bound_to_one() {
         let own = words(&program(Arc::new(Mpirun { extra: own.map(OsString::from).to_vec(), ..mpirun() })));
         assert!(!own.contains("--bind-to none"), "{own}");
     }
-    // srun is told, unless the user tells it; one process for each node starts others, and has all of them.
+    // srun is told, unless the user tells it; one process for each node starts others, and has all
+    // of them.
     let srun = || Srun { extra: Vec::new(), ..srun() };
     let mut lines = lines(Arc::new(srun()));
     let said = |lines: &Lines| words(&lines.program(&hosts(), 3, &["lmp".into()], &[]));

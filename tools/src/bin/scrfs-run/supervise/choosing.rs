@@ -1,5 +1,5 @@
-//! What looks at the nodes tell: which of them run the program next, whether it runs at all, and whether one that it runs on
-//! is gone.
+//! What looks at the nodes tell: which of them run the program next, whether it runs at all, and
+//! whether one that it runs on is gone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use super::{After, HALTED, Look, Output, Phase, Start, Supervisor};
 const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
 /// What a node without a mount says.
 const NO_MOUNT: &str = "is not an scrfs mount";
+const MORE_HOSTS: &str = "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES";
 const ASK_FOR_IT: &str = "a job gets its mounts from the scheduler's prolog when it asks for them (sbatch --constraint=scrfs or \
                           --comment=scrfs), or root runs `scrfs mount` on each node; --mount says where they are";
 const END_THEM: &str =
@@ -80,10 +81,13 @@ impl Supervisor {
 
     /// All nodes are known: start the next run, or give up.
     fn choose(&mut self, now: Duration, nodes: &[Look], halt: Option<String>, out: &mut Vec<Output>) {
-        if self.is_beneath_a_program(nodes, out) {
+        let halted = self.halted(now, halt);
+        // A halted job is only saved: coordinators that attach may do so beneath a program.
+        let attaches = self.start == Start::Attach && self.used.iter().all(|h| !self.excluded.contains(h));
+        if !(halted.is_some() && attaches) && self.is_beneath_a_program(nodes, out) {
             self.run_to_judge = false;
             out.push(Output::Say("giving up: nothing is restarted beneath a living program".to_owned()));
-            out.push(Output::Hint(END_THEM));
+            out.push(Output::Hint(END_THEM.into()));
             self.tell_memory(out);
             return self.finish(self.code, out);
         }
@@ -92,7 +96,7 @@ impl Supervisor {
             self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
         }
         self.newest = self.newest.max(newest);
-        if let Some(reason) = self.halted(now, halt) {
+        if let Some(reason) = halted {
             return self.stay_halted(now, &reason, out);
         }
         if self.runs > 0 {
@@ -113,16 +117,14 @@ impl Supervisor {
         let last = if self.used.is_empty() { self.plan.nodes } else { self.used.len() };
         let least = self.plan.min_nodes.unwrap_or(last).max(1);
         if live.len() < least {
-            return self.give_up(
-                now,
-                &format!("{} nodes are left and {least} are needed (SCR_MIN_NODES)", live.len()),
-                if nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(NO_MOUNT))) {
-                    ASK_FOR_IT
-                } else {
-                    "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES"
-                },
-                out,
-            );
+            let (left, all) = (live.len(), self.plan.hosts.len());
+            let why = format!("{left} of {all} nodes can be used, and {least} are needed (SCR_MIN_NODES)");
+            let remedy = if nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(NO_MOUNT))) {
+                ASK_FOR_IT
+            } else {
+                nodes.iter().find_map(|n| n.remedy).unwrap_or(MORE_HOSTS)
+            };
+            return self.give_up(now, &why, remedy, out);
         }
         self.used = self.first_of(&live, nodes, out);
         self.start = Start::Restart;
@@ -132,7 +134,8 @@ impl Supervisor {
         self.recover(now, out);
     }
 
-    /// As many of `live` as run the program, in their order. Those that the scheduler takes out of use come last.
+    /// As many of `live` as run the program, in their order. Those that the scheduler takes out of
+    /// use come last.
     fn first_of(&self, live: &[String], nodes: &[Look], out: &mut Vec<Output>) -> Vec<String> {
         let leaving = |host: &String| nodes.iter().find(|n| n.host == *host).and_then(|n| n.leaving.as_ref());
         let (last, first): (Vec<&String>, Vec<&String>) =
@@ -151,8 +154,9 @@ impl Supervisor {
         live.iter().filter(|host| chosen.contains(host)).cloned().collect()
     }
 
-    /// Something of the job lives that is not this run's. Who merely writes in the mount counts at the first start: later
-    /// on it is known that the program has ended, and a stray writer must not keep it from coming back.
+    /// Something of the job lives that is not this run's. Who merely writes in the mount counts at
+    /// the first start: later on it is known that the program has ended, and a stray writer must
+    /// not keep it from coming back.
     pub(super) fn is_beneath_a_program(&self, nodes: &[Look], out: &mut Vec<Output>) -> bool {
         let mut found = false;
         for node in nodes {

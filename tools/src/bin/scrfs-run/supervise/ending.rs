@@ -1,5 +1,6 @@
-//! The end of a job, whichever: done, given up, asked to end, halted. The newest protected dataset is brought to the PFS
-//! while coordinators live; where they do not, new ones are started for it. What could not be saved is named.
+//! The end of a job, whichever: done, given up, asked to end, halted. The newest protected dataset
+//! is brought to the PFS while coordinators live; where they do not, new ones are started for it.
+//! What could not be saved is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,16 +18,16 @@ const LAUNCH: Duration = Duration::from_secs(15);
 const ATTACHES_MAX: u32 = 3;
 /// For the nodes to say what they have.
 const NAMING_LIMIT: Duration = Duration::from_secs(30);
-/// Of the allocation's last seconds ([`LAST`]), those that are kept for naming what is not saved when saving itself hangs,
-/// and those in which no node is asked any more.
+/// Of the allocation's last seconds ([`LAST`]), those that are kept for naming what is not saved
+/// when saving itself hangs, and those in which no node is asked any more.
 const NAMING: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(1);
-/// Signals that come so soon after one another are one asking: timeout(1), terminals and schedulers send one to a process and
-/// to its group.
+/// Signals that come so soon after one another are one asking: timeout(1), terminals and schedulers
+/// send one to a process and to its group.
 const ONE_ASKING: Duration = Duration::from_secs(1);
 /// What to do about what is not saved.
 const LATER: &str = "as long as the nodes keep their caches (under a scheduler: while the job lasts), a scrfs-run with the same \
-                     job id, hosts and prefix goes on from there; SCRFS_END_GRACE is the time that saving gets";
+                     job id and hosts goes on from there, in the prefix that it is given; SCRFS_END_GRACE is the time that saving gets";
 
 /// How the job ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +40,8 @@ pub(super) struct End {
     pub(super) by: Duration,
 }
 
-/// The exit code when what should be on the PFS is not: whoever sees 0 takes the job's work for saved.
+/// The exit code when what should be on the PFS is not: whoever sees 0 takes the job's work for
+/// saved.
 pub(super) fn failed(code: u8) -> u8 {
     code.max(1)
 }
@@ -54,7 +56,8 @@ impl Supervisor {
         self.save(now, end, out);
     }
 
-    /// Without a run nothing is newer than what the last scrfs-run left; that may not be saved either.
+    /// Without a run nothing is newer than what the last scrfs-run left; that may not be saved
+    /// either.
     fn has_to_save(&self, done: bool) -> bool {
         (self.runs > 0 || !self.unsaved.is_empty()) && (done || !self.plan.end.grace.is_zero())
     }
@@ -65,8 +68,8 @@ impl Supervisor {
         End { code, done, by: self.in_allocation(now, limit, LAST) }
     }
 
-    /// So much time from now, or until so much before the allocation ends, if that is earlier. One that has not ended when it
-    /// should have is of no account.
+    /// So much time from now, or until so much before the allocation ends, if that is earlier. One
+    /// that has not ended when it should have is of no account.
     fn in_allocation(&self, now: Duration, limit: Duration, before: Duration) -> Duration {
         let at = now + limit;
         let left = self.left.filter(|left| *left > now);
@@ -93,8 +96,8 @@ impl Supervisor {
         out.push(Output::Save { host, limit, due: end.done, newest });
     }
 
-    /// With all nodes of the last run programs' places are as they were; where one is lost, or no coordinators have been on
-    /// them, what is missing is rebuilt.
+    /// With all nodes of the last run programs' places are as they were; where one is lost, or no
+    /// coordinators have been on them, what is missing is rebuilt.
     pub(super) fn attach_to_save(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
         if self.used.iter().any(|host| self.excluded.contains(host)) {
             self.start = Start::Restart;
@@ -201,7 +204,7 @@ impl Supervisor {
     pub(super) fn name_from_memory(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
         if self.unsaved.is_empty() {
             out.push(Output::Say("what is not on the PFS is not known: no node says so in time".to_owned()));
-            out.push(Output::Hint(LATER));
+            out.push(Output::Hint(LATER.into()));
         }
         self.tell_memory(out);
         self.clear(now, After::Finish(failed(end.code)), out);
@@ -212,7 +215,8 @@ impl Supervisor {
         tell_unsaved(&self.unsaved, "not on the PFS when the nodes were looked at last", out);
     }
 
-    /// What a look tells of what is not saved. A node that was away may have an older dataset: that is no loss.
+    /// What a look tells of what is not saved. A node that was away may have an older dataset: that
+    /// is no loss.
     pub(super) fn remember(&mut self, nodes: &[Look]) {
         let answered = || nodes.iter().filter(|node| node.problem.is_none());
         if let Some(newest) = answered().map(|node| node.newest).max() {
@@ -259,7 +263,8 @@ impl Supervisor {
         }
     }
 
-    /// The look that was under way when the end was asked for is over, and with it what it was to end on the nodes.
+    /// The look that was under way when the end was asked for is over, and with it what it was to
+    /// end on the nodes.
     pub(super) fn looked_to_end(&mut self, now: Duration, end: End, nodes: &[Look], out: &mut Vec<Output>) {
         if self.is_beneath_a_program(nodes, out) || !self.has_to_save(false) {
             self.tell_memory(out);
@@ -285,6 +290,6 @@ fn tell_unsaved(unsaved: &BTreeMap<String, Vec<String>>, how: &str, out: &mut Ve
         out.push(Output::Say(format!("{how}: {what}; it is in the caches of {hosts}")));
     }
     if !unsaved.is_empty() {
-        out.push(Output::Hint(LATER));
+        out.push(Output::Hint(LATER.into()));
     }
 }

@@ -1,5 +1,6 @@
-//! Halting: the program is ended because a condition of the halt file is due, or because the allocation ends. It may end by
-//! itself first; then it gets a signal; then it is ended. It is not started again.
+//! Halting: the program is ended because a condition of the halt file is due, or because the
+//! allocation ends. It may end by itself first; then it gets a signal; then it is ended. It is not
+//! started again.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use scrfs::halt;
 
 use super::{HALTED, Output, Phase, Supervisor};
 
-/// Before the program is stopped for the allocation's end, that is asked for again: so long before, and so long before
-/// coordinators may do so.
+/// Before the program is stopped for the allocation's end, that is asked for again: so long before,
+/// and so long before coordinators may do so.
 const ASK: Duration = Duration::from_secs(15);
 const ASK_EARLY: Duration = Duration::from_mins(1);
 /// An end that is told anew and differs by no more has not moved.
@@ -54,14 +55,14 @@ impl Supervisor {
     /// When the next step is due.
     pub(super) fn halt_at(&self) -> Option<Duration> {
         match &self.halting {
-            Some(halting) => halting.at,
+            Some(halting) => halting.at.filter(|_| self.phase == Phase::Running),
             None if self.phase == Phase::Running => self.ask_at().or_else(|| self.stop_at()),
             None => None,
         }
     }
 
-    /// What is left of the allocation after this is needed to end and save. Coordinators know better how long a flush takes,
-    /// and may say so earlier; this holds without them.
+    /// What is left of the allocation after this is needed to end and save. Coordinators know
+    /// better how long a flush takes, and may say so earlier; this holds without them.
     fn stop_at(&self) -> Option<Duration> {
         let plan = &self.plan.end;
         let left = self.left.filter(|_| !plan.grace.is_zero())?;
@@ -142,22 +143,36 @@ impl Supervisor {
         format!("the allocation ends in {} s", left.as_secs())
     }
 
+    /// Why the program is being halted, if it is.
+    pub(super) fn halts_for(&self) -> Option<String> {
+        self.halting.as_ref().map(|halting| halting.reason.clone())
+    }
+
     pub(super) fn was_signalled(&self) -> bool {
         self.halting.as_ref().is_some_and(|halting| halting.signalled)
     }
 
-    /// Why no program is started now, if so: a halt was due, the halt file says so, or the allocation ends too soon.
+    /// Why no program is started now, if so: a halt was due, the halt file says so, or the
+    /// allocation ends too soon.
     pub(super) fn halted(&self, now: Duration, file: Option<String>) -> Option<String> {
-        let due = self.halting.as_ref().map(|halting| halting.reason.clone());
         let near = || self.stop_at().filter(|at| *at <= now).map(|_| self.end_is_near(now));
-        due.or(file).or_else(near)
+        self.halts_for().or(file).or_else(near)
     }
 
     /// No program is started.
     pub(super) fn stay_halted(&mut self, now: Duration, reason: &str, out: &mut Vec<Output>) {
         let again = if self.runs == 0 { "" } else { " again" };
         out.push(Output::Say(format!("halted, because {reason}: the program is not started{again}")));
-        out.push(Output::Hint(if halt::is_of_allocation(reason) { NEXT } else { REMOVE }));
+        out.push(Output::Hint(match (halt::is_of_allocation(reason), self.runs) {
+            (false, _) => REMOVE.into(),
+            (true, 0) => format!(
+                "{} s are kept to end the program and save: ask for more time (sbatch --time), or set SCRFS_HALT_GRACE (twice \
+                 in it) and SCRFS_END_GRACE lower",
+                self.plan.end.reserve.as_secs()
+            )
+            .into(),
+            (true, _) => NEXT.into(),
+        }));
         let code = self.own_code.unwrap_or(HALTED);
         self.end(now, code, false, out);
     }

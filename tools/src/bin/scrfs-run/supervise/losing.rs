@@ -27,7 +27,8 @@ impl Supervisor {
                 self.clear(now, After::Look, out);
             }
             Phase::Checking => self.lost_at_the_end(now, out),
-            // It is still among those in use: so new coordinators rebuild its part before they save.
+            // It is still among those in use: so new coordinators rebuild its part before they
+            // save.
             Phase::Stopping(_) | Phase::Saving(_) => {
                 if self.coordinators != Coordinators::Down {
                     // What is asked of them now tells nothing, and their end starts others.
@@ -50,7 +51,8 @@ impl Supervisor {
         self.clear(now, After::Look, out);
     }
 
-    /// Before anything has run, a launch error is one of the command line's; later on a node's death may look so too.
+    /// Before anything has run, a launch error is one of the command line's; later on a node's
+    /// death may look so too.
     pub(super) fn refused(&mut self, now: Duration, refusal: Refusal) {
         let first = match self.phase {
             Phase::Recovering => self.runs == 0,
@@ -64,14 +66,15 @@ impl Supervisor {
         }
     }
 
-    /// The program has ended: was that because it could not be started? A launcher that says so ends soon.
+    /// The program has ended: was that because it could not be started? A launcher that says so
+    /// ends soon.
     pub(super) fn is_refused(&mut self, now: Duration) -> bool {
         self.refusal.take_if(|(at, _)| now.saturating_sub(*at) > REFUSED_ENDS);
         self.refusal.is_some()
     }
 
-    /// The program's first launch has failed: told, and not tried again. Unless something was protected meanwhile: then it
-    /// has run.
+    /// The program's first launch has failed: told, and not tried again. Unless something was
+    /// protected meanwhile: then it has run.
     pub(super) fn not_launched(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
         let Some((_, Refusal { what, hint })) = self.refusal.take() else { return };
         if nodes.iter().any(|node| node.newest > self.newest) {
@@ -79,7 +82,7 @@ impl Supervisor {
         }
         out.push(Output::Explained);
         out.push(Output::Say(format!("the program was not started: {what}")));
-        out.push(Output::Hint(hint));
+        out.push(Output::Hint(hint.into()));
         self.code = 1;
         if self.unsaved.is_empty() {
             return self.clear(now, After::Finish(1), out);
@@ -101,7 +104,7 @@ impl Supervisor {
             }
             (Part::Coordinators, _) => {
                 out.push(Output::Say(why.what.clone()));
-                out.push(Output::Hint(why.hint));
+                out.push(Output::Hint(why.hint.into()));
                 self.coordinators_ended(now, 1, out);
             }
             (Part::Save, _) => self.saved(now, Err(SaveError::Failed(why.what.clone())), out),

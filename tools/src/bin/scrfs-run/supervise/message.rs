@@ -1,5 +1,6 @@
 //! What goes into the supervisor and what comes out of it.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -81,11 +82,14 @@ pub(crate) struct Look {
     pub(crate) host: String,
     /// Why it cannot be used, if so.
     pub(crate) problem: Option<String>,
+    /// What a person can do about it, where that is not about the node.
+    pub(crate) remedy: Option<&'static str>,
     /// The scheduler's word, if no new job is to use it; this one still may.
     pub(crate) leaving: Option<String>,
     /// The highest id that is protected there.
     pub(crate) newest: u64,
-    /// Processes that a former scrfs-run of this job, now dead, had left there, and that were ended.
+    /// Processes that a former scrfs-run of this job, now dead, had left there, and that were
+    /// ended.
     pub(crate) orphans: u32,
     /// Processes of this job that are not this run's to end.
     pub(crate) foreign: Vec<Living>,
@@ -113,8 +117,8 @@ pub(crate) enum Input {
         /// Why the job is to be halted, if the halt file says so.
         halt: Option<String>,
     },
-    /// Answers [`Output::AskEnd`], and comes with each look that precedes a run: when the allocation ends, by the
-    /// supervisor's clock. `None`: nobody says. [`Duration::MAX`]: never.
+    /// Answers [`Output::AskEnd`], and comes with each look that precedes a run: when the
+    /// allocation ends, by the supervisor's clock. `None`: nobody says. [`Duration::MAX`]: never.
     AllocationEnds(Option<Duration>),
     /// The coordinators say that a halt is due.
     HaltDue(String),
@@ -185,9 +189,11 @@ pub(crate) enum Output {
     StopProgram,
     /// End them; [`Input::CoordinatorsEnded`] follows.
     StopCoordinators,
-    /// Kill what was asked to end and does not within a second: it may wait for a node that is lost.
+    /// Kill what was asked to end and does not within a second: it may wait for a node that is
+    /// lost.
     Hurry,
-    /// Bring the newest dataset to the PFS, and tell when nothing is being sealed or flushed any more.
+    /// Bring the newest dataset to the PFS, and tell when nothing is being sealed or flushed any
+    /// more.
     Save {
         /// Whose daemon is asked.
         host: String,
@@ -203,7 +209,7 @@ pub(crate) enum Output {
     /// For people.
     Say(String),
     /// For people: what to do about what was said last.
-    Hint(&'static str),
+    Hint(Cow<'static, str>),
     /// What launchers say about the failure is told in words of our own.
     Explained,
     /// The end, with this exit code.

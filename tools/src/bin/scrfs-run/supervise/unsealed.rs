@@ -1,4 +1,5 @@
-//! What is not sealed: a restart removes it, and nothing saves what a program that is done leaves. It is named before.
+//! What is not sealed: a restart removes it, and nothing saves what a program that is done leaves.
+//! It is named before.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ impl Supervisor {
         let what = if self.plan.end.keep_unsealed { "moves aside" } else { "removes" };
         let some = self.name_unsealed(nodes, &format!("this restart {what}"), true, out);
         if some && !self.plan.end.keep_unsealed {
-            out.push(Output::Hint("--keep-unsealed has them moved aside"));
+            out.push(Output::Hint("--keep-unsealed has them moved aside".into()));
         }
     }
 
@@ -34,7 +35,7 @@ impl Supervisor {
         }
         if some || none {
             out.push(Output::Hint(
-                "`touch DIR/.complete` seals a directory; SCRFS_DATASET_PATTERN is for files beside directories",
+                "`touch DIR/.complete` seals a directory; SCRFS_DATASET_PATTERN is for files beside directories".into(),
             ));
         }
     }

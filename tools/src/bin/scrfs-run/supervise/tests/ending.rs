@@ -151,13 +151,26 @@ fn a_halt_lets_the_program_end_by_itself() {
     s.looked(&[], 5).expect(&["save n0 600 due"]);
     s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 0"]);
 
-    // It fails, and is not started again.
+    // It fails, and is not started again. Its launcher may end the other ranks when one has ended,
+    // and tell of those.
+    for (ends, finish) in [(7, "finish 7"), (143, "finish 75"), (137, "finish 75"), (139, "finish 139")] {
+        let mut s = Story::running(saving());
+        halt(&mut s).after(20).tell(Input::ProgramEnded(ends)).expect(&["save n0 60"]);
+        s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&[finish]);
+    }
+}
+
+/// Coordinators and program end, and nobody has named a node: whether one is lost is seen before
+/// new coordinators are started to save.
+#[test]
+fn a_halted_program_whose_coordinators_are_gone_is_looked_at_first() {
     let mut s = Story::running(saving());
-    halt(&mut s).after(20).tell(Input::ProgramEnded(7)).expect(&["stop coordinators"]);
+    halt(&mut s).after(5).tell(Input::CoordinatorsEnded(1)).expect(&["Attach n0 n1 n2 n3"]);
+    s.after(1).tell(Input::ProgramEnded(205)).expect(&["stop coordinators"]);
     s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
-    s.looked(&[], 5).expect(&["Attach n0 n1 n2 n3"]);
+    s.looked(&["n2"], 5).expect(&["Restart n0 n1 n3 n4"]);
     s.ready("").expect(&["save n0 60"]);
-    s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 7"]);
+    s.tell(Input::Saved(Ok(()))).coordinators_end().expect(&["finish 205"]);
 }
 
 #[test]

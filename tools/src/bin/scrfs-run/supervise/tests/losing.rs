@@ -48,7 +48,11 @@ fn a_first_launch_that_fails_is_told_and_not_tried_again() {
     s.tell(refusal()).expect(&[]);
     s.tell(Input::ProgramEnded(134)).expect(&["look n0 n1 n2 n3"]);
     s.looked(&[], 0).expect(&["stop coordinators"]);
-    assert!(s.out.contains(&Output::Hint("look")) && s.out.contains(&Output::Explained), "{}", s.said());
+    assert!(
+        s.out.contains(&Output::Hint("look".into())) && s.out.contains(&Output::Explained),
+        "{}",
+        s.said()
+    );
     s.coordinators_end().expect(&["finish 1"]);
     // The coordinators' own.
     let mut s = Story::of(plan());

@@ -1,18 +1,26 @@
-//! The geometry of XOR: which byte of which file is in which part of which column.
+//! Which byte of which file is in which part of which column.
 //!
-//! A member's *logical file* is its files end to end, in filemap order, then zeros. With `n` members in the set it is
-//! cut into `n - 1` pieces of one *chunk* each; chunk = the longest logical file of the set divided by `n - 1`, rounded
-//! up, at least 1. There are `n` *columns*. In column `c` member `c` holds the parity, one chunk; every other member
-//! holds a piece of its data: piece `c` if `c < r`, else piece `c - 1`. A set of two is a mirror.
+//! A member's *logical file* is its files end to end, in filemap order, then zeros. In a set of `n`
+//! members of which `k` may be lost it is cut into `n - k` pieces of one *chunk* each; chunk = the
+//! longest logical file of the set divided by `n - k`, rounded up, at least 1. There are `n`
+//! *columns*. Of column `c` members `c`, `c - 1` to `c - k + 1` (round the ring) hold parity 0, 1
+//! to `k - 1`, one chunk each; every other member holds a piece of its data, the pieces of a member
+//! in the order of the columns. So every member's redundancy file has `k` chunks, parity `i` being
+//! of column `m + i`. With `k` = 1 this is XOR's layout, and a set of two is a mirror.
 
 use std::ops::Range;
 
 /// Why there is no geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// A set of one member, or none, protects nothing.
-    #[error("a set of {0} members cannot have parity")]
-    TooFew(usize),
+    /// Somebody must be left.
+    #[error("a set of {members} members cannot lose {losses}")]
+    TooFew {
+        /// Members of the set.
+        members: usize,
+        /// How many may be lost.
+        losses: usize,
+    },
     /// Sizes whose sum no file system can hold.
     #[error("file sizes add up to more than 2^64 bytes")]
     TooLarge,
@@ -21,41 +29,60 @@ pub enum GeometryError {
     NoChunk,
 }
 
-/// How many members and how large a chunk.
+/// How many members, of which how many may be lost, and how large a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     members: usize,
+    parities: usize,
     chunk: u64,
 }
 
 /// What a member holds of a column: always one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Its parity: the payload of its redundancy file.
-    Parity,
-    /// The chunk of its logical file that starts at this byte; may reach beyond its end, into the zeros.
+    /// A parity of the column: a chunk of the payload of its redundancy file.
+    Parity {
+        /// Which one, of the column's parities and of the payload's chunks.
+        index: usize,
+    },
+    /// A piece of its logical file; may reach beyond its end, into the zeros.
     Data {
-        /// First byte in the logical file.
-        start: u64,
+        /// Which piece.
+        piece: usize,
     },
 }
 
+/// What member `member` holds of column `column`, both positions in a set of `members` of which
+/// `parities` may be lost.
+pub(super) fn role(members: usize, parities: usize, member: usize, column: usize) -> Part {
+    debug_assert!(member < members && column < members && parities < members);
+    let ahead = (column + members - member) % members;
+    if ahead < parities {
+        return Part::Parity { index: ahead };
+    }
+    // Pieces come in the order of columns. Those of its parities are left out: they begin at its
+    // own, and go on with the first column behind the last.
+    let left_out = if column > member { parities } else { (member + parities).saturating_sub(members) };
+    Part::Data { piece: column - left_out }
+}
+
 impl Geometry {
-    /// The geometry of a set whose logical files have these lengths.
-    pub fn new(lengths: &[u64]) -> Result<Self, GeometryError> {
-        let pieces = pieces(lengths.len())?;
+    /// The geometry of a set whose logical files have these lengths, of which `parities` may be
+    /// lost.
+    pub fn new(lengths: &[u64], parities: usize) -> Result<Self, GeometryError> {
+        let pieces = pieces(lengths.len(), parities)?;
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        Self::with_chunk(lengths.len(), longest.div_ceil(pieces).max(1))
+        Self::with_chunk(lengths.len(), parities, longest.div_ceil(pieces).max(1))
     }
 
     /// The geometry that a redundancy file's header names.
-    pub fn with_chunk(members: usize, chunk: u64) -> Result<Self, GeometryError> {
-        let pieces = pieces(members)?;
+    pub fn with_chunk(members: usize, parities: usize, chunk: u64) -> Result<Self, GeometryError> {
+        let pieces = pieces(members, parities)?;
         if chunk == 0 {
             return Err(GeometryError::NoChunk);
         }
-        chunk.checked_mul(pieces).ok_or(GeometryError::TooLarge)?;
-        Ok(Self { members, chunk })
+        chunk.checked_mul(pieces.max(parities as u64)).ok_or(GeometryError::TooLarge)?;
+        Ok(Self { members, parities, chunk })
     }
 
     /// Members of the set, and columns.
@@ -63,36 +90,41 @@ impl Geometry {
         self.members
     }
 
+    /// Parities of each column, and chunks of each redundancy file.
+    pub fn parities(&self) -> usize {
+        self.parities
+    }
+
     /// Bytes of a chunk: of every part of every column.
     pub fn chunk(&self) -> u64 {
         self.chunk
     }
 
+    /// Bytes of a redundancy file, without its header.
+    pub fn payload(&self) -> u64 {
+        self.chunk * self.parities as u64
+    }
+
     /// What member `member` holds of column `column`; both are positions in the set.
     pub fn part(&self, member: usize, column: usize) -> Part {
-        debug_assert!(member < self.members && column < self.members);
-        match column.cmp(&member) {
-            std::cmp::Ordering::Equal => Part::Parity,
-            std::cmp::Ordering::Less => Part::Data { start: column as u64 * self.chunk },
-            std::cmp::Ordering::Greater => Part::Data { start: (column as u64 - 1) * self.chunk },
-        }
+        role(self.members, self.parities, member, column)
+    }
+
+    /// Where `block`, a range within the chunk, of a part is: in the logical file or, of a parity,
+    /// in the payload.
+    pub fn range(&self, part: Part, block: &Range<u64>) -> Range<u64> {
+        let (Part::Parity { index: at } | Part::Data { piece: at }) = part;
+        let start = self.chunk * at as u64;
+        start + block.start..start + block.end
     }
 }
 
 /// Pieces of each logical file in a set of `members`.
-fn pieces(members: usize) -> Result<u64, GeometryError> {
-    if members < 2 { Err(GeometryError::TooFew(members)) } else { Ok(members as u64 - 1) }
-}
-
-impl Part {
-    /// Where `block`, a range within the chunk, is in the logical file; `None` for parity, where the block's own range
-    /// counts from the start of the payload.
-    pub fn data_range(self, block: &Range<u64>) -> Option<Range<u64>> {
-        match self {
-            Self::Parity => None,
-            Self::Data { start } => Some(start + block.start..start + block.end),
-        }
+fn pieces(members: usize, parities: usize) -> Result<u64, GeometryError> {
+    if parities == 0 || parities >= members {
+        return Err(GeometryError::TooFew { members, losses: parities });
     }
+    Ok((members - parities) as u64)
 }
 
 /// The blocks of a chunk: ranges of at most `block` bytes.
@@ -157,7 +189,8 @@ impl LogicalFile {
     /// The runs that make up `range`, in order. Empty files never appear.
     pub fn segments(&self, range: Range<u64>) -> impl Iterator<Item = Segment> + '_ {
         let mut at = range.start;
-        // The last file that begins at or before `at`; those before it that begin there too are empty.
+        // The last file that begins at or before `at`; those before it that begin there too are
+        // empty.
         let mut index = self.bounds.partition_point(|&begin| begin <= at).saturating_sub(1);
         std::iter::from_fn(move || {
             if at >= range.end {

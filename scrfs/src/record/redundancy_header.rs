@@ -1,18 +1,24 @@
-//! The header of an XOR file, the payload of which follows it; and the file's name.
+//! The header of a redundancy file, the payload of which follows it; and the file's name.
+//!
+//! XOR's are SCR's (FORMATS 4). SCR 1.x has no Reed-Solomon: its files have the same header, with
+//! the number of parities as redset names it, and `.rs` in the name.
 
 use std::fmt;
 
 use super::descriptor::DatasetDescriptor;
 use super::field::record;
-use super::meta::Meta;
+use super::meta::{FileKind, Meta};
 use super::ordered::Ordered;
 use crate::hash::{FieldError, FieldProblem};
 use crate::ids::{DatasetId, Member};
 
 record! {
     /// What a member must know to rebuild its left neighbour, and to be rebuilt by its right one.
-    XorHeader {
-        /// Bytes of the payload.
+    /// Where neighbours are lost together (Reed-Solomon), only the catalog knows their files.
+    RedundancyHeader {
+        /// Chunks of the payload; one where nothing is said, as with XOR.
+        parities: Option<u32> = ["CKSUM"],
+        /// Bytes of a chunk of the payload.
         chunk: Option<u64> = ["CHUNK"],
         /// The left neighbour's files.
         partner: Option<MemberFiles> = ["PARTNER"],
@@ -25,13 +31,13 @@ record! {
         /// Members of the dataset.
         ranks: Option<u64> = ["RANKS"],
         /// The set.
-        group: Option<XorGroup> = ["GROUP"],
+        group: Option<SetMembers> = ["GROUP"],
     }
 }
 
 record! {
     /// A redundancy set.
-    XorGroup {
+    SetMembers {
         /// The member at each position.
         members: Ordered<u32, Member> = ["RANK"],
         /// How many there are.
@@ -42,7 +48,8 @@ record! {
 record! {
     /// The data of one member.
     MemberFiles {
-        /// Its files by number; the numbers' order is that of the logical file. Metas have no CRC here.
+        /// Its files by number; the numbers' order is that of the logical file. Metas have no CRC
+        /// here.
         files: Ordered<u32, Meta> = ["FILE"],
         /// How many there are.
         count: Option<u64> = ["FILES"],
@@ -51,9 +58,20 @@ record! {
     }
 }
 
-/// The place of a member in the sets of a dataset, as its XOR file's name tells it.
+/// What redundancy files hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct XorFileName {
+pub enum RedundancyKind {
+    /// One parity of XOR.
+    Xor,
+    /// Parities of Reed-Solomon.
+    ReedSolomon,
+}
+
+/// The place of a member in the sets of a dataset, as its redundancy file's name tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RedundancyFileName {
+    /// What is in it.
+    pub kind: RedundancyKind,
     /// The member's position in its set, from 0 (from 1 in the name).
     pub position: u64,
     /// Members of the set.
@@ -62,12 +80,16 @@ pub struct XorFileName {
     pub group: u64,
 }
 
-impl XorFileName {
-    /// Reads `<m>_of_<n>_in_<g>.xor`, and `xor.<g>_<m>_of_<n>.scr` of 1.1.8 and later. A position beyond the set is
-    /// not a name.
+impl RedundancyFileName {
+    /// Reads `<m>_of_<n>_in_<g>.xor` and `.rs`, and `xor.<g>_<m>_of_<n>.scr` of 1.1.8 and later. A
+    /// position beyond the set is not a name.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let name = std::str::from_utf8(name).ok()?;
+        let mut kind = RedundancyKind::Xor;
         let (place, group) = if let Some(stem) = name.strip_suffix(".xor") {
+            stem.split_once("_in_")?
+        } else if let Some(stem) = name.strip_suffix(".rs") {
+            kind = RedundancyKind::ReedSolomon;
             stem.split_once("_in_")?
         } else {
             let (group, place) = name.strip_prefix("xor.")?.strip_suffix(".scr")?.split_once('_')?;
@@ -76,7 +98,7 @@ impl XorFileName {
         let (ordinal, members) = place.split_once("_of_")?;
         let [ordinal, members, group] = [ordinal, members, group].map(plain_number);
         let position = ordinal?.checked_sub(1)?;
-        let name = Self { position, members: members?, group: group? };
+        let name = Self { kind, position, members: members?, group: group? };
         (position < name.members).then_some(name)
     }
 }
@@ -86,24 +108,39 @@ fn plain_number(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| plain)
 }
 
-impl fmt::Display for XorFileName {
+impl fmt::Display for RedundancyFileName {
     /// In the form of 2013.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}_of_{}_in_{}.xor", self.position + 1, self.members, self.group)
+        let Self { kind, position, members, group } = self;
+        let suffix = match kind {
+            RedundancyKind::Xor => "xor",
+            RedundancyKind::ReedSolomon => "rs",
+        };
+        write!(f, "{}_of_{members}_in_{group}.{suffix}", position + 1)
     }
 }
 
-impl XorHeader {
-    /// The header of a lost member, from those of its neighbours: the right one knows its files, the left one is whom
-    /// it knew.
+impl RedundancyKind {
+    /// The kind of such a file in the record of its meta data.
+    pub fn file_kind(self) -> FileKind {
+        match self {
+            Self::Xor => FileKind::Xor,
+            Self::ReedSolomon => FileKind::ReedSolomon,
+        }
+    }
+}
+
+impl RedundancyHeader {
+    /// The header of a lost member of an XOR set, from those of its neighbours: the right one knows
+    /// its files, the left one is whom it knew.
     pub fn of_lost(left: &Self, right: &Self) -> Self {
         Self { current: right.partner.clone(), partner: left.current.clone(), ..right.clone() }
     }
 }
 
 impl MemberFiles {
-    /// The files of `rank`, in logical order. CRCs are left out, as SCR has it: the header is written before they are
-    /// known.
+    /// The files of `rank`, in logical order. CRCs are left out, as SCR has it: the header is
+    /// written before they are known.
     pub fn new(rank: Member, files: Vec<Meta>) -> Self {
         let count = Some(files.len() as u64);
         let files = files.into_iter().map(|meta| Meta { crc: None, ..meta });
@@ -112,7 +149,8 @@ impl MemberFiles {
         Self { files, count, rank: Some(rank), ..Self::default() }
     }
 
-    /// The files' metas in logical order: numbered from 0 without gaps, and as many as the header says.
+    /// The files' metas in logical order: numbered from 0 without gaps, and as many as the header
+    /// says.
     pub fn in_order(&self) -> Result<Vec<&Meta>, FieldError> {
         let Some(count) = self.count else {
             return Err(FieldError::at("FILES", FieldProblem::Missing));
@@ -144,7 +182,7 @@ impl MemberFiles {
     }
 }
 
-impl XorGroup {
+impl SetMembers {
     /// The set with these members in ring order.
     pub fn new(members: &[Member]) -> Self {
         let size = Some(members.len() as u64);

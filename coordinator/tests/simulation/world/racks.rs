@@ -1,0 +1,45 @@
+//! Some jobs ask that no two nodes of a rack share a redundancy set.
+
+use super::*;
+
+/// Kind of the failure groups of these jobs.
+const RACK: &str = "RACK";
+
+/// Two hosts that follow one another share a rack.
+fn rack(host: &str) -> u64 {
+    host.trim_start_matches('n').parse::<u64>().expect("n and a number") / 2
+}
+
+/// In some seeds, whatever else they are.
+pub(super) fn ask(settings: &mut Settings, seed: u64) {
+    if seed % 4 == 2 {
+        let protections = &mut settings.protections;
+        for one in std::iter::once(&mut protections.usual).chain(&mut protections.descriptors) {
+            RACK.clone_into(&mut one.group);
+        }
+    }
+}
+
+impl World {
+    /// As the lead learns them from the nodes that greet it.
+    pub(super) fn groups(&self) -> FailureGroups {
+        let of = |node: &Daemon| BTreeMap::from([(RACK.to_owned(), rack(&node.host).to_string())]);
+        let groups: Vec<_> = self.nodes.iter().map(|node| (node.host.as_str(), of(node))).collect();
+        let nodes: Vec<_> = groups.iter().map(|(host, groups)| (*host, groups)).collect();
+        FailureGroups::of(&self.settings, &nodes).expect("each node is in a rack")
+    }
+
+    /// What is sealed now has sets of one member of each rack at most.
+    pub(super) fn racks_are_apart(&self, catalog: &Catalog) {
+        let layout = &catalog.layout;
+        assert_eq!(layout.protection.group, self.settings.protections.usual.group, "as it was asked for");
+        if layout.protection.group != RACK || layout.scheme() == Scheme::Single {
+            return;
+        }
+        for set in &layout.sets {
+            let racks: BTreeSet<u64> =
+                set.iter().map(|member| rack(&layout.members[member.0 as usize].host)).collect();
+            assert_eq!(racks.len(), set.len(), "two members of a rack in one set of {}", catalog.id);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Several members of a set are missing in what was scavenged.
+
+use std::fs;
+
+use super::prefix;
+use super::scavenge::{by_anyone, protected};
+use crate::dataset::Scheme;
+use crate::ids::Member;
+use crate::prefix::scavenge::{By, Collection, MemberRecord, Outcome, adopt, digest};
+
+#[test]
+fn reed_solomon_gives_back_several_members_of_a_set() {
+    // Sets of three and two, of which one member must be left.
+    let scheme = Scheme::ReedSolomon { failures: 2 };
+    for lost in [&[0][..], &[3], &[2, 4], &[0, 4], &[0, 2, 1], &[2, 4, 3]] {
+        let root = tempfile::tempdir().unwrap();
+        let saved = protected(scheme, 7, "ck", 1 << 20);
+        let nodes = prefix(root.path(), 5);
+        saved.save_all_but(&nodes, lost);
+        let Outcome::Published(rebuilt) = by_anyone(&nodes, &saved) else { panic!("{lost:?}") };
+        assert_eq!(rebuilt.len(), lost.len(), "{rebuilt:?}");
+        saved.is_published(&nodes);
+    }
+
+    // Who rebuilds dies between two members: the first counts as lost for the second.
+    let root = tempfile::tempdir().unwrap();
+    let saved = protected(scheme, 7, "ck", 1 << 20);
+    let nodes = prefix(root.path(), 5);
+    saved.save_all_but(&nodes, &[0, 4]);
+    saved.save(&nodes, 4).unwrap();
+    let collection = Collection::of(&nodes, saved.age());
+    let sum = digest(saved.catalog.files_of(Member(4)).map(|(entry, copy)| (&entry.path, copy)));
+    let host = nodes.host.clone();
+    let rebuilt = MemberRecord { age: saved.age(), member: Member(4), host, digest: sum, redundancy: None };
+    collection.record(&nodes, &rebuilt).unwrap();
+    fs::remove_file(saved.place(&nodes).join(&saved.redundancy[4].0)).unwrap();
+    let Outcome::Published(missing) = by_anyone(&nodes, &saved) else { panic!() };
+    assert_eq!(missing.len(), 1);
+    saved.is_published(&nodes);
+
+    // One more than was promised.
+    let root = tempfile::tempdir().unwrap();
+    let saved = protected(scheme, 7, "ck", 1 << 20);
+    let nodes = prefix(root.path(), 5);
+    saved.save_all_but(&nodes, &[1, 3]);
+    let told = adopt(&nodes, saved.age(), By::Anyone(&|_| {})).unwrap().to_string();
+    assert!(told.ends_with("their redundancy set can give back 1 of its members"), "{told}");
+}

@@ -1,0 +1,70 @@
+//! What scrfs-run does with steps of srun.
+
+use super::*;
+
+/// One process that tells its signal. (Slurm signals every process of a step: a shell whose child
+/// gets the signal first is done before its trap runs.)
+const TELLS: &str = "import signal; stop = {signal.SIGTERM}; \
+                     signal.pthread_sigmask(signal.SIG_BLOCK, stop); print('up', flush=True); \
+                     signal.sigwait(stop); print('got TERM')";
+
+#[test]
+fn nodes_are_numbered_as_the_host_list_has_them_and_a_halt_s_signal_reaches_every_process() {
+    let cluster = Cluster::up(2);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let options = "--nodes=2 --ntasks-per-node=1 --constraint=scrfs";
+    // srun has an order of its own.
+    let script = "exec scrfs-run --launcher pernode --hosts node1,node0 -- \
+                  sh -c 'echo $SCRFS_NODE_RANK $(hostname) ${SCRFS_HOSTS%%,*} $SLURM_JOB_NAME'";
+    let batch = slurm.submit(JOB_UID, "numbered", options, script);
+    slurm.await_state("numbered", &batch, "COMPLETED", LIMIT);
+    let output = slurm.output("numbered", &batch);
+    for line in ["0 node1 node1 numbered", "1 node0 node1 numbered"] {
+        assert!(output.lines().any(|said| said == line), "{line}: {output}");
+    }
+
+    // At TERM srun kills its tasks.
+    for launcher in ["srun", "pernode"] {
+        let script = format!(
+            "export SCRFS_HALT_GRACE=3s SCR_PREFIX={PFS}/{launcher}\n\
+             exec scrfs-run --launcher {launcher} -- python3 -c \"{TELLS}\""
+        );
+        let batch = slurm.submit(JOB_UID, launcher, options, &script);
+        let said = |word: &str| slurm.output(launcher, &batch).lines().filter(|line| *line == word).count();
+        let up = wait::poll(SOON, || (said("up") == 2).then_some(()));
+        assert!(up.is_some(), "{}", slurm.account(launcher, &batch));
+        slurm.client(JOB_UID, &format!("scrfs-ctl halt --immediate --prefix {PFS}/{launcher}")).must();
+        slurm.await_state(launcher, &batch, "FAILED", LIMIT);
+        assert_eq!(said("got TERM"), 2, "{}", slurm.account(launcher, &batch));
+    }
+    nothing_is_left(&cluster, 0..2);
+}
+
+/// Ends with a failure when it is told to, and does well when it runs again.
+const FAILS_ONCE: &str =
+    "test ! -e again || exit 0; echo up; until test -e go; do sleep 0.1; done; touch again; exit 3";
+
+#[test]
+fn while_the_scheduler_does_not_answer_no_node_is_given_up() {
+    let cluster = Cluster::up(3);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let send = |signal: &str| {
+        cluster.head().run(&format!("kill -{signal} $(pgrep -x slurmctld)")).must();
+    };
+    for launcher in ["srun", "mpirun"] {
+        let name = format!("away-{launcher}");
+        let options = "--nodes=3 --ntasks-per-node=1 --constraint=scrfs";
+        let script = format!("exec scrfs-run --launcher {launcher} -- sh -c '{FAILS_ONCE}'");
+        let batch = slurm.submit(JOB_UID, &name, options, &script);
+        let said = |what: &str| slurm.output(&name, &batch).contains(what);
+        wait::until_true("the program", SOON * 2, || said("up"));
+        send("STOP");
+        std::fs::write(slurm.directory(JOB_UID, &name).join("go"), "").expect("a file on the PFS");
+        let waits = wait::poll(SOON * 2, || said("waiting for it").then_some(()));
+        send("CONT");
+        assert!(waits.is_some(), "{}", slurm.account(&name, &batch));
+        slurm.await_state(&name, &batch, "COMPLETED", LIMIT);
+        assert!(!said("left out"), "{}", slurm.output(&name, &batch));
+    }
+    nothing_is_left(&cluster, 0..3);
+}

@@ -1,0 +1,154 @@
+//! The directories in which Open MPI's processes of one scrfs-run keep their small files
+//! (`scrfs-run` names one on every node), and the end of those that killed runs have left.
+
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use scrfs::store::private::{self, Problem};
+
+/// Where they are, on every node.
+const BASE: &str = "/tmp";
+/// A younger one may not be in anybody's environment yet.
+const AGE: Duration = Duration::from_mins(1);
+
+/// This run's directory on this host, gone with this. On other nodes Open MPI's daemons make it.
+#[derive(Debug)]
+pub struct Session {
+    path: PathBuf,
+    /// Says to [`sweep`] that its owner lives; the kernel takes it back at the owner's end.
+    _lock: File,
+}
+
+impl Session {
+    /// Makes it, with a name that nobody can know before.
+    ///
+    /// # Errors
+    /// The base cannot be relied upon, or nothing can be made there.
+    pub fn make() -> Result<Self, Problem> {
+        Self::make_in(Path::new(BASE))
+    }
+
+    fn make_in(base: &Path) -> Result<Self, Problem> {
+        let path = private::make_new(base, name().trim_end_matches('.'))?;
+        match lock(&path) {
+            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Err(source) => {
+                let _ = fs::remove_dir(&path);
+                Err(Problem::Io { path, source })
+            }
+        }
+    }
+
+    /// Where it is, on every node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // What Open MPI leaves when it is ended by a signal: tens of megabytes each time. No
+        // process of this run is here any more.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes this user's directories on this host that belong to no run any more: nobody holds their
+/// lock, and no process has them in its environment or among its arguments.
+pub fn sweep() {
+    sweep_in(Path::new(BASE), AGE);
+}
+
+fn sweep_in(base: &Path, age: Duration) {
+    let mut left = left(base, age);
+    if left.is_empty() {
+        return;
+    }
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        // Open MPI's daemons on other nodes have them as arguments. Others' processes do not use
+        // these.
+        for words in ["environ", "cmdline"] {
+            let words = fs::read(process.path().join(words)).unwrap_or_default();
+            left.retain(|path| {
+                let bytes = path.as_os_str().as_bytes();
+                !words.split(|byte| *byte == 0).any(|word| word.ends_with(bytes))
+            });
+        }
+    }
+    for path in left {
+        if let Ok(_lock) = lock(&path)
+            && let Err(error) = fs::remove_dir_all(&path)
+        {
+            tracing::debug!(path = %path.display(), %error, "a killed run's directory stays");
+        }
+    }
+}
+
+/// Those that are older than `age`.
+fn left(base: &Path, age: Duration) -> Vec<PathBuf> {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().as_bytes().starts_with(name().as_bytes()));
+    let is_left = |path: &PathBuf| {
+        let meta = fs::symlink_metadata(path).ok()?;
+        let old = meta.modified().ok()?.elapsed().ok()? >= age;
+        Some(meta.is_dir() && meta.uid() == rustix::process::getuid().as_raw() && old)
+    };
+    ours.map(|entry| entry.path()).filter(|path| is_left(path).unwrap_or(false)).collect()
+}
+
+/// How the names of this user's begin.
+fn name() -> String {
+    format!("scrfs-mpi.{}.", rustix::process::getuid().as_raw())
+}
+
+fn lock(directory: &Path) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(directory, flags, Mode::empty())?);
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_killed_runs_have_left_goes_and_what_somebody_uses_stays() {
+        let base = tempfile::tempdir().unwrap();
+        fs::set_permissions(base.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let held = Session::make_in(base.path()).unwrap();
+        assert!(private::is_ours(held.path()));
+        let make = |suffix: &str| {
+            let path = base.path().join(format!("{}{suffix}", name()));
+            fs::create_dir_all(path.join("ompi.n0.1000")).unwrap();
+            path
+        };
+        let (used, gone) = (make("used"), make("gone"));
+        let foreign = base.path().join("scrfs-mpi.x");
+        fs::create_dir(&foreign).unwrap();
+        let mut user =
+            Command::new("sleep").arg("60").env("OMPI_MCA_orte_tmpdir_base", &used).spawn().unwrap();
+        // Until it is `sleep` it has this process's environment.
+        while !fs::read_to_string(format!("/proc/{}/comm", user.id())).unwrap().starts_with("sleep") {
+            std::thread::yield_now();
+        }
+        sweep_in(base.path(), Duration::from_hours(1));
+        assert!(gone.exists(), "it is young");
+        sweep_in(base.path(), Duration::ZERO);
+        assert_eq!([held.path(), &used, &foreign, &gone].map(Path::exists), [true, true, true, false]);
+        user.kill().unwrap();
+        user.wait().unwrap();
+        sweep_in(base.path(), Duration::ZERO);
+        assert_eq!([held.path(), &used].map(Path::exists), [true, false]);
+        let path = held.path().to_owned();
+        drop(held);
+        assert!(!path.exists());
+    }
+}
