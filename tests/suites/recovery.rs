@@ -54,37 +54,56 @@ fn any_one_node_is_rebuilt_on_the_spare_or_after_its_reboot() {
     );
 }
 
-/// `SCR_FETCH=0`: the PFS is out of it.
 #[test]
 fn with_reed_solomon_any_two_nodes_are_rebuilt_and_three_are_too_many() {
+    // Neighbours in the ring, and others.
+    loses_together("RS", "RS(2)", &[&[0, 1], &[3, 1]], &[0, 1, 4]);
+}
+
+#[test]
+fn with_partners_every_other_node_is_rebuilt_and_neighbours_are_too_many() {
+    loses_together("PARTNER", "PARTNER", &[&[0, 2], &[3, 1]], &[0, 1]);
+}
+
+/// Of four nodes those of each of `pairs` come back empty together; then nodes 2 and 3 are replaced
+/// by the spares 4 and 5, one after the other with PARTNER, where they are neighbours; then the
+/// nodes in `too_many` are lost. `SCR_FETCH=0`: the PFS is out of it.
+fn loses_together(word: &str, shown: &str, pairs: &[&[usize]], too_many: &[usize]) {
     let cluster = Cluster::up(6);
-    let job = Job::new(&cluster, "rs");
-    let job = job.set("SCR_COPY_TYPE", "RS").set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    let job = Job::new(&cluster, "together");
+    let job = job.set("SCR_COPY_TYPE", word).set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
     job.mount(0..6);
     uneven(&job, &[0, 1, 2, 3], "2");
     let status = job.status(0).expect("it is mounted");
-    assert_eq!(status["datasets"][0]["scheme"].as_str(), Some("RS(2)"), "{status}");
+    assert_eq!(status["datasets"][0]["scheme"].as_str(), Some(shown), "{status}");
     let lose = |nodes: &[usize]| {
         for &node in nodes {
             cluster.kill(node);
-            cluster.boot(node).unwrap();
+            cluster.boot(node).expect("it boots");
         }
         job.mount(nodes.iter().copied());
     };
-    // Two come back empty, neighbours in the ring and not; then two are replaced by spares.
-    let mut steps = 2;
-    for pair in [[0, 1], [3, 1]] {
-        lose(&pair);
+    let (mut steps, mut started) = (2, vec![0]);
+    let mut goes_on = |hosts: &[usize]| {
+        started.push(steps);
         steps += 1;
-        uneven(&job, &[0, 1, 2, 3], &steps.to_string());
+        uneven(&job, hosts, &steps.to_string());
+        assert_eq!(started_after(&job), started, "{:?}", job.log());
+    };
+    for pair in pairs {
+        lose(pair);
+        goes_on(&[0, 1, 2, 3]);
     }
     cluster.poweroff(2);
+    if word == "PARTNER" {
+        goes_on(&[0, 1, 4, 3]);
+    }
     cluster.poweroff(3);
-    uneven(&job, &[0, 1, 4, 5], "5");
-    assert_eq!(started_after(&job), [0, 2, 3, 4], "{:?}", job.log());
-    lose(&[0, 1, 4]);
+    goes_on(&[0, 1, 4, 5]);
+    lose(too_many);
     uneven(&job, &[0, 1, 4, 5], "1");
-    assert_eq!(started_after(&job), [0, 2, 3, 4, 0], "{:?}", job.log());
+    started.push(0);
+    assert_eq!(started_after(&job), started, "{:?}", job.log());
 }
 
 #[test]
@@ -437,6 +456,31 @@ fn with_reed_solomon_bytes_may_go_bad_on_two_nodes_while_a_program_runs() {
     for node in 0..4 {
         assert_eq!(state(&job, node, "ck"), ("protected".to_owned(), true), "node{node}");
     }
+    run.stop();
+}
+
+/// Of a node whose files went bad, and of a copy that did.
+#[test]
+fn with_partners_bytes_may_go_bad_while_a_program_runs() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "bad").set("SCR_COPY_TYPE", "PARTNER").set("SCR_FLUSH", "0");
+    job.mount(0..4);
+    let mut run = idle(&job);
+    let written = seal_two_each(&job, 4, "ck");
+    flip(&cluster, "bad", 1, "ck/big.1");
+    assert_eq!(sums(&job, 3, 1, "ck"), written[1], "{}", job.events(0));
+    // Node 3 has the copy of node 2's.
+    let copy = format!("{CACHE}/root/scr.*/dataset.*/4_of_4_in_0.partner");
+    cluster
+        .on(3)
+        .run(&format!("printf '\\377\\000\\377' | dd of=$(echo {copy}) bs=1 seek=70000 conv=notrunc"))
+        .must();
+    flip(&cluster, "bad", 2, "ck/big.2");
+    let ran = job.on(0).run(&format!("md5sum {SCR}/ck/big.2"));
+    assert!(!ran.ok() && ran.err.contains("Input/output error"), "{ran}");
+    let told = job.events(0);
+    assert!(told.contains("no source has the right bytes of big.2"), "{told}");
+    assert_eq!(sums(&job, 1, 0, "ck"), written[0], "{told}");
     run.stop();
 }
 

@@ -6,16 +6,12 @@
 //! redundancy file. Each hand-over to a third would stand behind the time slices of a program that
 //! spins. [`super::plan`] has the order of the blocks.
 
-use std::fs::File;
-
 use crossbeam_channel::{Receiver, Sender, bounded};
-use scrfs::dataset::Scheme;
 use scrfs::ids::{DatasetId, Member};
 use scrfs::redundancy::code::Code;
-use scrfs::redundancy::crc::{CrcError, SegmentCrcs};
-use scrfs::redundancy::geometry::Geometry;
+use scrfs::redundancy::geometry::{Geometry, blocks};
+use scrfs::redundancy::payload::Payloads;
 use scrfs::redundancy::{left, right};
-use scrfs::transfer::sparse;
 
 use super::block::Block;
 use super::error::{JobError, fault};
@@ -23,6 +19,7 @@ use super::files::{Files, Reader};
 use super::header::{Described, SetRecord};
 use super::link::{Daemon, Finish};
 use super::plan::{Turn, add, encode_turns, len};
+use super::redundancy_file::RedundancyWriter;
 use super::streams::Peers;
 use crate::job::{Job, JobOutput, SetMember};
 
@@ -42,7 +39,7 @@ pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<Jo
         return Err(record.unfit("no such position"));
     };
     let share = Share { id, member: *member, me, block, record: &record, daemon, peers };
-    let result = share.encode(*scheme).and_then(|(crcs, redundancy)| {
+    let result = share.encode().and_then(|(crcs, redundancy)| {
         fault("encode.finish")?;
         let set: Vec<Member> = set.iter().map(|m| m.member).collect();
         daemon.finish_member(id, Finish { member: *member, crcs, redundancy, set, members: *members })
@@ -67,12 +64,12 @@ struct Share<'a> {
 type Encoded = (Vec<u32>, Option<(String, u64, u32)>);
 
 impl Share<'_> {
-    fn encode(&self, scheme: Scheme) -> Result<Encoded, JobError> {
+    fn encode(&self) -> Result<Encoded, JobError> {
         let files = self.record.files(self.me)?;
-        match (scheme, self.record.parity()) {
-            (Scheme::Partner, _) => Err(self.record.unfit("PARTNER copies are not made in this version")),
-            (_, Some((geometry, code))) => self.with_parity(geometry, code, files),
-            (_, None) => Ok((self.read_through(files)?, None)),
+        match self.record.payloads() {
+            Payloads::None => Ok((self.read_through(files)?, None)),
+            Payloads::Copies { .. } => self.with_copies(files),
+            Payloads::Parities(geometry, code) => self.with_parity(*geometry, code, files),
         }
     }
 
@@ -106,6 +103,38 @@ impl Share<'_> {
         })
     }
 
+    /// PARTNER: the files go to the right neighbour, and those of the left one are kept as a copy.
+    fn with_copies(&self, files: &Files) -> Result<Encoded, JobError> {
+        std::thread::scope(|scope| {
+            let keeping = scope.spawn(|| self.noted(self.keep_copy()));
+            let given = self.noted(self.give_copy(files));
+            match (given, joined(keeping.join())) {
+                (Ok(crcs), Ok(redundancy)) => Ok((crcs, Some(redundancy))),
+                (given, kept) => Err(first_cause([given.err(), kept.err()])),
+            }
+        })
+    }
+
+    fn give_copy(&self, files: &Files) -> Result<Vec<u32>, JobError> {
+        let right = self.record.neighbour(self.me, right)?;
+        let mut reader = Reader::new(files, self.daemon);
+        for range in blocks(files.bytes(), self.block as u64) {
+            fault("encode.block")?;
+            self.peers.send(right, read(&mut reader, range.start, len(&range))?)?;
+        }
+        reader.finish()
+    }
+
+    fn keep_copy(&self) -> Result<(String, u64, u32), JobError> {
+        let left = self.record.neighbour(self.me, left)?;
+        let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
+        for range in blocks(self.record.files(left)?.bytes(), self.block as u64) {
+            let block = self.peers.recv(left, len(&range))?;
+            writer.write(range.start, block.payload())?;
+        }
+        writer.finish()
+    }
+
     /// A failing thread ends the waits of the others at once.
     fn noted<T>(&self, result: Result<T, JobError>) -> Result<T, JobError> {
         if let Err(error) = &result {
@@ -128,10 +157,8 @@ impl Share<'_> {
         files: &Files,
         parity: &Sender<Parity>,
     ) -> Result<Vec<u32>, JobError> {
-        let members = geometry.members();
-        let neighbour = |at: usize| u32::try_from(at).map_err(|_| self.record.unfit("no such position"));
-        let left = neighbour(left(members, self.me as usize))?;
-        let right = neighbour(right(members, self.me as usize))?;
+        let left = self.record.neighbour(self.me, left)?;
+        let right = self.record.neighbour(self.me, right)?;
         let factors = code.coefficients_of(self.me as usize);
         let mut reader = Reader::new(files, self.daemon);
         for Turn { step, block: range } in self.turns(geometry) {
@@ -160,10 +187,7 @@ impl Share<'_> {
     }
 
     fn write(&self, geometry: Geometry, parity: &Receiver<Parity>) -> Result<(String, u64, u32), JobError> {
-        let name = self.record.file_name(self.me);
-        let file = self.daemon.create_redundancy(self.id, self.member, &name)?;
-        let header = self.record.header(self.me)?;
-        let mut writer = RedundancyWriter::new(self.id, name, file, &header, geometry.payload())?;
+        let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
         let mut left = geometry.payload();
         while left > 0 {
             let Parity { at, block } = parity.recv().map_err(|_| ended())?;
@@ -185,58 +209,6 @@ fn read(reader: &mut Reader<'_>, offset: u64, len: usize) -> Result<Block, JobEr
     let mut block = Block::zeroed(len);
     reader.read(offset, block.payload_mut())?;
     Ok(block)
-}
-
-/// Writes a redundancy file: header, then payload, with holes where that is zero; its CRC in the
-/// same pass.
-pub(super) struct RedundancyWriter {
-    id: DatasetId,
-    name: String,
-    file: File,
-    crc: SegmentCrcs,
-    /// Of the header.
-    header: u64,
-    /// Of all of it.
-    size: u64,
-}
-
-impl RedundancyWriter {
-    /// Writes the header; a payload of so many bytes is to follow.
-    pub(super) fn new(
-        id: DatasetId,
-        name: String,
-        file: File,
-        header: &[u8],
-        payload: u64,
-    ) -> Result<Self, JobError> {
-        let size = header.len() as u64 + payload;
-        let mut writer = Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size };
-        writer.write(0, header)?;
-        writer.header = header.len() as u64;
-        Ok(writer)
-    }
-
-    /// Writes `bytes` at `at` of the payload. Those of a chunk come in order.
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), JobError> {
-        let at = self.header + at;
-        sparse::write_at(&self.file, bytes, at).map_err(|e| self.io(e))?;
-        self.crc.add(0, at, bytes).map_err(|e| self.misfit(e))
-    }
-
-    /// Name, size, CRC32.
-    pub(super) fn finish(self) -> Result<(String, u64, u32), JobError> {
-        sparse::end(&self.file, self.size).map_err(|e| self.io(e))?;
-        let crcs = self.crc.clone().finish().map_err(|e| self.misfit(e))?;
-        Ok((self.name, self.size, crcs.first().copied().unwrap_or_default()))
-    }
-
-    fn io(&self, source: std::io::Error) -> JobError {
-        JobError::Io { id: self.id, what: format!("write {}", self.name), source }
-    }
-
-    fn misfit(&self, error: CrcError) -> JobError {
-        JobError::Plan { id: self.id, reason: format!("{}: {error}", self.name) }
-    }
 }
 
 /// A thread of this share ended; its own error says why.

@@ -16,9 +16,8 @@ use scrfs::record::{
     DatasetDescriptor, FileKind, MemberFiles, Meta, Record, RedundancyFileName, RedundancyHeader,
     RedundancyKind, SetMembers,
 };
-use scrfs::redundancy::code::Code;
-use scrfs::redundancy::geometry::Geometry;
 use scrfs::redundancy::left;
+use scrfs::redundancy::payload::Payloads;
 
 use super::error::JobError;
 use super::files::Files;
@@ -26,6 +25,7 @@ use crate::job::{About, SetMember};
 
 /// A header lists the files of two members.
 const HEADER_MAX: u64 = 256 << 20;
+const NO_FILES: &str = "the set has no redundancy files";
 
 /// The dataset that a set belongs to.
 pub struct Described<'a> {
@@ -47,8 +47,7 @@ pub struct SetRecord {
     set: Vec<Member>,
     files: Vec<Files>,
     scheme: Scheme,
-    /// `None` where there is no parity: for a set of one, and with SINGLE.
-    parity: Option<(Geometry, Code)>,
+    payloads: Payloads,
 }
 
 impl SetRecord {
@@ -68,14 +67,9 @@ impl SetRecord {
             files.push(Files::new(id, paths.clone(), member.sizes.clone())?);
         }
         let lengths: Vec<_> = files.iter().map(Files::bytes).collect();
-        let parity = match Code::of(scheme, set.len()).map_err(|e| plan(e.to_string()))? {
-            None => None,
-            Some(code) => {
-                Some((Geometry::new(&lengths, code.parities()).map_err(|e| plan(e.to_string()))?, code))
-            }
-        };
+        let payloads = Payloads::of(scheme, &lengths).map_err(|e| plan(e.to_string()))?;
         let set = set.iter().map(|m| m.member).collect();
-        Ok(Self { id, about: about.clone(), members_of_dataset: members, set, files, scheme, parity })
+        Ok(Self { id, about: about.clone(), members_of_dataset: members, set, files, scheme, payloads })
     }
 
     /// The same from a catalog; the job's sizes must be the catalog's.
@@ -103,9 +97,9 @@ impl SetRecord {
         Self::new(&Described { id, scheme: catalog.layout.scheme(), about: &about, members }, set, &paths)
     }
 
-    /// Chunk, columns and coefficients; `None` for a set that has no redundancy data.
-    pub fn parity(&self) -> Option<(Geometry, &Code)> {
-        self.parity.as_ref().map(|(geometry, code)| (*geometry, code))
+    /// What the redundancy files of the set hold.
+    pub fn payloads(&self) -> &Payloads {
+        &self.payloads
     }
 
     /// The files of the member at `position`.
@@ -113,31 +107,36 @@ impl SetRecord {
         self.files.get(position as usize).ok_or_else(|| self.unfit("no such position"))
     }
 
-    /// The redundancy file of the member at `position`: `<m>_of_<n>_in_<g>.xor` or `.rs`.
-    pub fn file_name(&self, position: u32) -> String {
-        let group = self.set.first().map_or(0, |m| m.0.into());
-        let members = self.set.len() as u64;
-        RedundancyFileName { kind: self.kind(), position: position.into(), members, group }.to_string()
+    /// The position of a neighbour of the one at `position`, by [`left`] or
+    /// [`scrfs::redundancy::right`].
+    pub fn neighbour(&self, position: u32, of: fn(usize, usize) -> usize) -> Result<u32, JobError> {
+        let at = of(self.set.len(), position as usize);
+        u32::try_from(at).map_err(|_| self.unfit("no such position"))
     }
 
-    fn kind(&self) -> RedundancyKind {
-        match self.scheme {
-            Scheme::ReedSolomon { .. } => RedundancyKind::ReedSolomon,
-            Scheme::Xor | Scheme::Single | Scheme::Partner => RedundancyKind::Xor,
-        }
+    /// The redundancy file of the member at `position`: `<m>_of_<n>_in_<g>.xor`, `.rs` or
+    /// `.partner`.
+    pub fn file_name(&self, position: u32) -> Result<String, JobError> {
+        let kind = RedundancyKind::of(self.scheme).ok_or_else(|| self.unfit(NO_FILES))?;
+        let group = self.set.first().map_or(0, |m| m.0.into());
+        let members = self.set.len() as u64;
+        Ok(RedundancyFileName { kind, position: position.into(), members, group }.to_string())
     }
 
     /// The header of the member at `position`, as its bytes in the file.
     pub fn header(&self, position: u32) -> Result<Vec<u8>, JobError> {
-        let Some((geometry, _)) = &self.parity else {
-            return Err(self.unfit("the set has no redundancy files"));
+        let parities = match (&self.payloads, self.scheme) {
+            (Payloads::None, _) => return Err(self.unfit(NO_FILES)),
+            (Payloads::Parities(geometry, _), Scheme::ReedSolomon { .. }) => {
+                Some(u32::try_from(geometry.parities()).unwrap_or(u32::MAX))
+            }
+            (Payloads::Copies { .. } | Payloads::Parities(..), _) => None,
         };
-        let parities = u32::try_from(geometry.parities()).unwrap_or(u32::MAX);
         let at = position as usize;
         let nul = |_| self.unfit("a NUL byte in the name of dataset, user or job");
         let header = RedundancyHeader {
-            parities: (self.kind() == RedundancyKind::ReedSolomon).then_some(parities),
-            chunk: Some(geometry.chunk()),
+            parities,
+            chunk: self.payloads.chunk(),
             current: Some(self.member_files(at)?),
             partner: Some(self.member_files(left(self.set.len(), at))?),
             dataset: Some(DatasetDescriptor {
@@ -195,18 +194,11 @@ impl SetRecord {
         // Another order of the keys means the same, so what counts is what it says.
         let found = RedundancyHeader::decode(&bytes).map_err(|e| wrong(e.to_string()))?;
         let ours = RedundancyHeader::decode(&expected).map_err(|e| wrong(e.to_string()))?;
+        let of = |files: &Option<MemberFiles>| files.as_ref().map(|files| (files.rank, files.sizes().ok()));
         let says = |header: &RedundancyHeader| {
-            let sizes = header.current.as_ref().and_then(|files| files.sizes().ok());
             let set = header.group.as_ref().and_then(|group| group.in_order().ok());
             let id = header.dataset.as_ref().and_then(|dataset| dataset.id);
-            (
-                header.chunk,
-                header.parities,
-                id,
-                set,
-                header.current.as_ref().and_then(|files| files.rank),
-                sizes,
-            )
+            (header.chunk, header.parities, id, set, of(&header.current), of(&header.partner))
         };
         if says(&found) == says(&ours) {
             Ok(bytes)

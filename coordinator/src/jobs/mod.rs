@@ -4,9 +4,11 @@
 //! [`Jobs`] is that thread's side: it starts shares, sorts blocks and credits to them, tells them
 //! when others failed. The worker's side in reading order: [`streams`] (blocks with credits),
 //! [`link`] (the daemon's descriptors), [`files`] (members' files as one logical file), [`header`]
-//! (a set's record), [`plan`] (in which order blocks go), [`encode`], [`rebuild`], [`send`].
+//! (a set's record), `redundancy_file`, [`plan`] (in which order blocks go), [`encode`], `target`
+//! (a member that is rebuilt), [`rebuild`], `copies` (the same with PARTNER), [`send`].
 
 pub mod block;
+mod copies;
 pub mod encode;
 pub mod error;
 pub mod files;
@@ -14,8 +16,10 @@ pub mod header;
 pub mod link;
 pub mod plan;
 pub mod rebuild;
+mod redundancy_file;
 pub mod send;
 pub mod streams;
+mod target;
 
 #[cfg(test)]
 mod testbed;

@@ -85,10 +85,10 @@ const fn system(name: &'static str, kind: Kind, default: &'static str, doc: &'st
 }
 
 /// The words of the schemes that this version makes.
-pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "XOR", "RS"];
+pub const SCHEMES: &[&str] = &["LOCAL", "SINGLE", "PARTNER", "XOR", "RS"];
 
 /// The words of SCR's other schemes. Messages say that this version does not make them.
-pub const OTHER_SCHEMES: &[&str] = &["PARTNER", "FILE"];
+pub const OTHER_SCHEMES: &[&str] = &["FILE"];
 
 /// Largest `SCR_SET_SIZE`.
 pub const SET_SIZE_MAX: u64 = 4096;
@@ -164,7 +164,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCR_COPY_TYPE",
         Kind::Word(SCHEMES),
         "XOR",
-        "how datasets are protected: XOR (of each set one node may be lost), RS (SCR_SET_FAILURES of them), or SINGLE (also LOCAL): not at all",
+        "how datasets are protected: XOR (of each set one node may be lost), RS (SCR_SET_FAILURES of them), PARTNER (a copy at the next node of the set), or SINGLE (also LOCAL): not at all",
     ),
     row("SCR_SET_SIZE", Kind::Count(1, SET_SIZE_MAX), "8", "members of a redundancy set; with RS at most 96"),
     row(

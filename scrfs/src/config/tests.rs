@@ -104,8 +104,8 @@ fn errors_name_file_line_field_and_value() {
     for part in ["/work/dir/.scrconf:2", "SCR_FLUSH", "often", "whole number"] {
         assert!(e.contains(part), "{e}");
     }
-    let e = load(&[("SCR_COPY_TYPE", "PARTNER")], &[]).unwrap_err().to_string();
-    assert!(e.contains("environment: SCR_COPY_TYPE=\"PARTNER\"") && e.contains("XOR"), "{e}");
+    let e = load(&[("SCR_COPY_TYPE", "FILE")], &[]).unwrap_err().to_string();
+    assert!(e.contains("environment: SCR_COPY_TYPE=\"FILE\"") && e.contains("XOR"), "{e}");
     let mut given = sources(&[("SCR_FLUSH", "2")]);
     given.give("SCR_JOB_ID", "--job-id", "a/b".into());
     let e = Config::load(&given, |_| Ok(None)).unwrap_err().to_string();
@@ -448,7 +448,7 @@ fn a_descriptor_that_cannot_be_followed_is_refused_by_file_field_and_value() {
         ("CKPT=0 STORE=/nvme", &[".scrconf:1: STORE=\"/nvme\"", "SCR_CACHE_BASE: /ssd, /dev/shm"][..]),
         ("CKPT=0 INTERVAL=0", &[":1: INTERVAL=\"0\"", "whole number from 1"]),
         ("CKPT=0 TYPE=RAID", &[":1: TYPE=\"RAID\"", "XOR"]),
-        ("CKPT=0 TYPE=PARTNER", &[":1: TYPE=\"PARTNER\"", "this version has"]),
+        ("CKPT=0 TYPE=FILE", &[":1: TYPE=\"FILE\"", "this version has"]),
         ("CKPT=0 TYPE=RS SET_SIZE=2", &[":1: CKPT=", "fewer failures (2) than members of a set (2)"]),
         ("CKPT=0 TYPE=RS SET_SIZE=97", &[":1: CKPT=", "at most 96 with RS, not 97"]),
         ("CKPT=0 SET_SIZE=x", &[":1: SET_SIZE=\"x\"", "whole number"]),

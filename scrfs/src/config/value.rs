@@ -80,9 +80,9 @@ pub(super) fn word(text: &str, words: &'static [&'static str]) -> Result<&'stati
 pub(super) fn scheme(text: &str, failures: u8) -> Result<Scheme, String> {
     let is_other = OTHER_SCHEMES.iter().any(|word| word.eq_ignore_ascii_case(text));
     match Scheme::from_word(text.to_ascii_uppercase().as_bytes(), failures) {
-        Some(scheme @ (Scheme::Single | Scheme::Xor | Scheme::ReedSolomon { .. })) => Ok(scheme),
-        None if !is_other => Err(format!("expected one of {}", SCHEMES.join(", "))),
-        Some(Scheme::Partner) | None => Err("this version has XOR, RS and SINGLE".to_owned()),
+        Some(scheme) => Ok(scheme),
+        None if is_other => Err("this version has XOR, PARTNER, RS and SINGLE".to_owned()),
+        None => Err(format!("expected one of {}", SCHEMES.join(", "))),
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
         for other in OTHER_SCHEMES {
             assert!(scheme(other, 3).unwrap_err().contains("this version has"), "{other}");
         }
-        assert!(scheme("RAID", 3).unwrap_err().contains("SINGLE, XOR"));
+        assert!(scheme("RAID", 3).unwrap_err().contains("SINGLE, PARTNER, XOR"));
     }
 
     #[test]

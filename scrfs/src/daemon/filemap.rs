@@ -171,7 +171,8 @@ fn mapped(entry: &FilemapEntry, member: Member) -> Result<Mapped, FieldError> {
 fn add_file(meta: &Meta, name: &Text, member: Member, mapped: &mut Mapped) -> Result<(), FieldError> {
     let size = *require(meta.size.as_ref(), "SIZE")?;
     let crc = meta.crc.map_or(0, |crc| crc.0);
-    if matches!(require(meta.kind.as_ref(), "TYPE")?, FileKind::Xor | FileKind::ReedSolomon) {
+    let kind = require(meta.kind.as_ref(), "TYPE")?;
+    if matches!(kind, FileKind::Partner | FileKind::Xor | FileKind::ReedSolomon) {
         let name = name.as_str().ok_or_else(|| FieldError::here(FieldProblem::Other("is not UTF-8")))?;
         mapped.redundancy = Some(RedundancyFile { name: name.to_owned(), size, crc });
         return Ok(());

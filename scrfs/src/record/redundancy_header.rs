@@ -1,7 +1,9 @@
 //! The header of a redundancy file, the payload of which follows it; and the file's name.
 //!
 //! XOR's are SCR's (FORMATS 4). SCR 1.x has no Reed-Solomon: its files have the same header, with
-//! the number of parities as redset names it, and `.rs` in the name.
+//! the number of parities as redset names it, and `.rs` in the name. A partner's copy has the same
+//! header too, without a chunk, and `.partner` in the name; its payload is the files of `PARTNER`,
+//! end to end, as in redset's. (SCR 1.x keeps these files apart, under their own names.)
 
 use std::fmt;
 
@@ -9,6 +11,7 @@ use super::descriptor::DatasetDescriptor;
 use super::field::record;
 use super::meta::{FileKind, Meta};
 use super::ordered::Ordered;
+use crate::dataset::Scheme;
 use crate::hash::{FieldError, FieldProblem};
 use crate::ids::{DatasetId, Member};
 
@@ -18,7 +21,7 @@ record! {
     RedundancyHeader {
         /// Chunks of the payload; one where nothing is said, as with XOR.
         parities: Option<u32> = ["CKSUM"],
-        /// Bytes of a chunk of the payload.
+        /// Bytes of a chunk of the payload; a partner's copy has no chunks.
         chunk: Option<u64> = ["CHUNK"],
         /// The left neighbour's files.
         partner: Option<MemberFiles> = ["PARTNER"],
@@ -61,6 +64,8 @@ record! {
 /// What redundancy files hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RedundancyKind {
+    /// A copy of the left neighbour's files.
+    Partner,
     /// One parity of XOR.
     Xor,
     /// Parities of Reed-Solomon.
@@ -81,20 +86,19 @@ pub struct RedundancyFileName {
 }
 
 impl RedundancyFileName {
-    /// Reads `<m>_of_<n>_in_<g>.xor` and `.rs`, and `xor.<g>_<m>_of_<n>.scr` of 1.1.8 and later. A
-    /// position beyond the set is not a name.
+    /// Reads `<m>_of_<n>_in_<g>.xor`, `.rs` and `.partner`, and `xor.<g>_<m>_of_<n>.scr` of 1.1.8
+    /// and later. A position beyond the set is not a name.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let name = std::str::from_utf8(name).ok()?;
-        let mut kind = RedundancyKind::Xor;
-        let (place, group) = if let Some(stem) = name.strip_suffix(".xor") {
-            stem.split_once("_in_")?
-        } else if let Some(stem) = name.strip_suffix(".rs") {
-            kind = RedundancyKind::ReedSolomon;
-            stem.split_once("_in_")?
-        } else {
-            let (group, place) = name.strip_prefix("xor.")?.strip_suffix(".scr")?.split_once('_')?;
-            (place, group)
+        let of_kind = |kind: RedundancyKind| {
+            let stem = name.strip_suffix(kind.suffix())?.strip_suffix('.')?;
+            Some((kind, stem.split_once("_in_")?))
         };
+        let later = || {
+            let (group, place) = name.strip_prefix("xor.")?.strip_suffix(".scr")?.split_once('_')?;
+            Some((RedundancyKind::Xor, (place, group)))
+        };
+        let (kind, (place, group)) = RedundancyKind::ALL.into_iter().find_map(of_kind).or_else(later)?;
         let (ordinal, members) = place.split_once("_of_")?;
         let [ordinal, members, group] = [ordinal, members, group].map(plain_number);
         let position = ordinal?.checked_sub(1)?;
@@ -112,18 +116,36 @@ impl fmt::Display for RedundancyFileName {
     /// In the form of 2013.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, position, members, group } = self;
-        let suffix = match kind {
-            RedundancyKind::Xor => "xor",
-            RedundancyKind::ReedSolomon => "rs",
-        };
-        write!(f, "{}_of_{members}_in_{group}.{suffix}", position + 1)
+        write!(f, "{}_of_{members}_in_{group}.{}", position + 1, kind.suffix())
     }
 }
 
 impl RedundancyKind {
+    const ALL: [Self; 3] = [Self::Partner, Self::Xor, Self::ReedSolomon];
+
+    /// The kind of the redundancy files of a scheme; `None` where there are none.
+    pub fn of(scheme: Scheme) -> Option<Self> {
+        match scheme {
+            Scheme::Single => None,
+            Scheme::Partner => Some(Self::Partner),
+            Scheme::Xor => Some(Self::Xor),
+            Scheme::ReedSolomon { .. } => Some(Self::ReedSolomon),
+        }
+    }
+
+    /// The end of such a file's name.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Partner => "partner",
+            Self::Xor => "xor",
+            Self::ReedSolomon => "rs",
+        }
+    }
+
     /// The kind of such a file in the record of its meta data.
     pub fn file_kind(self) -> FileKind {
         match self {
+            Self::Partner => FileKind::Partner,
             Self::Xor => FileKind::Xor,
             Self::ReedSolomon => FileKind::ReedSolomon,
         }

@@ -177,9 +177,18 @@ fn xor_file_names_of_both_forms() {
     let rs = RedundancyFileName { kind: RedundancyKind::ReedSolomon, ..name };
     assert_eq!(rs.to_string(), "3_of_4_in_10.rs");
     assert_eq!(RedundancyFileName::parse(b"3_of_4_in_10.rs"), Some(rs));
-    for bad in
-        ["0_of_4_in_1.xor", "5_of_4_in_1.xor", "+1_of_4_in_1.xor", "1_of_4.xor", "_of__in_.xor", "xor.1.scr"]
-    {
+    let copy = RedundancyFileName { kind: RedundancyKind::Partner, ..name };
+    assert_eq!(copy.to_string(), "3_of_4_in_10.partner");
+    assert_eq!(RedundancyFileName::parse(b"3_of_4_in_10.partner"), Some(copy));
+    for bad in [
+        "0_of_4_in_1.xor",
+        "5_of_4_in_1.xor",
+        "+1_of_4_in_1.xor",
+        "1_of_4.xor",
+        "_of__in_.xor",
+        "1_of_4_in_1xor",
+        "xor.1.scr",
+    ] {
         assert_eq!(RedundancyFileName::parse(bad.as_bytes()), None, "{bad}");
     }
 }

@@ -11,8 +11,11 @@
 //!   [`geometry::blocks`].
 //! - [`code`]: [`code::Code`], the coefficients of XOR and of Reed-Solomon; [`code::Recipe`], how
 //!   lost parts follow from the others.
+//! - [`payload`]: [`payload::Payloads`], what the redundancy files of a set hold: copies or
+//!   parities.
 //! - [`plan`]: [`plan::encode_steps`], the ring schedule of one member; [`plan::rebuild_chain`],
-//!   who passes what on when members are lost.
+//!   who passes what on when members are lost; [`plan::returned`], what a partner's copies give
+//!   back.
 //! - [`galois`], [`kernel`]: the arithmetic and the inner loops.
 //! - [`crc`]: [`crc::SegmentCrcs`], one CRC32 per file from pieces that were read out of order.
 //! - [`reference`](mod@reference): all of the above carried out in memory; tests compare with it.
@@ -24,6 +27,7 @@ pub mod crc;
 pub mod galois;
 pub mod geometry;
 pub mod kernel;
+pub mod payload;
 pub mod plan;
 pub mod reference;
 pub mod sets;

@@ -14,6 +14,14 @@
 //! the last one sends each to the node where that member is rebuilt, and it is that member's part
 //! of the column. Every survivor reads `n` chunks at most and sends `n` for each lost member,
 //! whatever `n` is.
+//!
+//! **With PARTNER** each member sends its logical file to its right neighbour, which keeps a copy.
+//! A lost member gets its files back from its right neighbour's copy, and its own copy anew from
+//! the left neighbour's files. Nobody else has a part in it.
+
+use std::ops::Range;
+
+use super::geometry::blocks;
 
 /// One step of one member's encoding of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,4 +66,27 @@ impl EncodeStep {
 pub fn rebuild_chain(members: usize, lost: &[usize]) -> impl Iterator<Item = usize> + Clone {
     let first = lost.first().copied().unwrap_or(0);
     (0..members).map(move |step| (first + step) % members).filter(|member| !lost.contains(member))
+}
+
+/// A part of a member of a PARTNER set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returned {
+    /// Its files, which its right neighbour has a copy of.
+    Files,
+    /// The copy that it keeps of its left neighbour's files.
+    Copy,
+}
+
+/// The blocks in which a lost member of a PARTNER set comes back: ranges of its logical file of
+/// `files` bytes and of its copy of `copy` bytes. The two take turns, so that neither giver waits
+/// long; in a set of two both are the same member.
+pub fn returned(files: u64, copy: u64, block: u64) -> impl Iterator<Item = (Returned, Range<u64>)> {
+    let (mut of_files, mut of_copy) = (blocks(files, block), blocks(copy, block));
+    let mut turn = false;
+    std::iter::from_fn(move || {
+        turn = !turn;
+        let mut files = || of_files.next().map(|range| (Returned::Files, range));
+        let mut copy = || of_copy.next().map(|range| (Returned::Copy, range));
+        if turn { files().or_else(copy) } else { copy().or_else(files) }
+    })
 }

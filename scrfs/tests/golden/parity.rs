@@ -10,10 +10,11 @@ use scrfs::ids::Member;
 use scrfs::record::{
     FilemapMember, MemberFiles, Meta, Record, RedundancyFileName, RedundancyHeader, RedundancyKind,
 };
-use scrfs::redundancy::Scheme;
 use scrfs::redundancy::code::Code;
 use scrfs::redundancy::geometry::Geometry;
+use scrfs::redundancy::payload::Payloads;
 use scrfs::redundancy::reference::{Rebuilt, Survivor, encode, rebuild};
+use scrfs::redundancy::{Scheme, left};
 
 use crate::vectors::{RELEASES, Vector, release, root};
 
@@ -204,6 +205,29 @@ fn reed_solomon_is_redsets() {
             for (at, rebuilt) in [first, second].into_iter().zip(rebuilt) {
                 assert!(rebuilt.files[0] == data[at] && rebuilt.parity == payloads[at], "{first}, {second}");
             }
+        }
+    }
+}
+
+/// SCR 3's partner copies: four members, each with a copy of its left neighbour's data.
+#[test]
+fn a_partners_copy_is_redsets() {
+    for dataset in [2, 3] {
+        let directory = |rank: usize| {
+            let node = root().join(format!("scr-3/partner/nodes/node{rank}/cache/root/scr.j1"));
+            node.join(format!("scr.dataset.{dataset}"))
+        };
+        let data = |rank: usize| fs::read(directory(rank).join(format!("rank_{rank}.ckpt"))).unwrap();
+        let lengths: Vec<u64> = (0..4).map(|rank| data(rank).len() as u64).collect();
+        let payloads = Payloads::of(Scheme::Partner, &lengths).unwrap();
+        for rank in 0..4 {
+            let name = format!(".scr/reddesc.er.{rank}.partner.grp_1_of_1.mem_{}_of_4.redset", rank + 1);
+            let bytes = fs::read(directory(rank).join(name)).unwrap();
+            let header =
+                record_size(bytes.first_chunk::<HEADER_BYTES>().unwrap(), bytes.len() as u64).unwrap();
+            let copy = &bytes[usize::try_from(header).unwrap()..];
+            assert_eq!(payloads.bytes(rank), copy.len() as u64);
+            assert!(copy == data(left(4, rank)), "dataset {dataset}, rank {rank}");
         }
     }
 }

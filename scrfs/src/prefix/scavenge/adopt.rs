@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 
 use crate::control::loose::Age;
-use crate::dataset::Catalog;
+use crate::dataset::{Catalog, Scheme};
 use crate::ids::{Epoch, Member};
 
 use super::super::directory::{
@@ -341,9 +341,10 @@ fn in_the_way(catalog: &Catalog, records: &[Option<MemberRecord>], by: By<'_>) -
             return Some("the other nodes have not saved their parts yet".to_owned());
         }
         if !catalog.layout.scheme().survives(set.len(), &lost) {
-            return Some(match catalog.layout.scheme().losses(set.len()) {
-                0 => "nothing protects them".to_owned(),
-                most => format!("their redundancy set can give back {most} of its members"),
+            return Some(match (catalog.layout.scheme(), catalog.layout.scheme().losses(set.len())) {
+                (_, 0) => "nothing protects them".to_owned(),
+                (Scheme::Partner, _) => "the copy of one of them was on another of them".to_owned(),
+                (_, most) => format!("their redundancy set can give back {most} of its members"),
             });
         }
         if !catalog.layout.scheme().survives(set.len(), &super::gone(set, records)) {

@@ -21,6 +21,8 @@ use crate::record::{Record, RedundancyHeader};
 use crate::redundancy::code::Code;
 use crate::redundancy::geometry::{Geometry, LogicalFile, Part, Segment, blocks};
 use crate::redundancy::kernel::add_multiple;
+use crate::redundancy::payload::Payloads;
+use crate::redundancy::right;
 use crate::store::beneath;
 use crate::transfer::pfs::keep_attributes;
 use crate::transfer::sparse;
@@ -32,6 +34,7 @@ use super::{Collection, DATASET, MemberRecord, RedundancyCopy, gone, open};
 const BLOCK: u64 = 1 << 20;
 /// A redundancy file's header lists the files of two members.
 const HEADER_MAX: u64 = 256 << 20;
+const NO_DATA: &str = "too few of the set of the lost member have redundancy data there";
 
 /// Rebuilds the files of `lost`, whose set has lost no more members than its scheme survives;
 /// `goes` is told of each block.
@@ -48,50 +51,98 @@ pub(super) fn rebuild(
         return Err(place.wrong(format!("member {lost} is in no set")));
     };
     let lengths: Vec<u64> = set.iter().map(|member| place.length(*member)).collect();
-    let code = Code::of(catalog.layout.scheme(), set.len()).map_err(|e| place.wrong(e.to_string()))?;
-    let code = code.ok_or_else(|| place.wrong(format!("nothing protects member {lost}")))?;
-    let geometry = Geometry::new(&lengths, code.parities()).map_err(|e| place.wrong(e.to_string()))?;
+    let payloads = Payloads::of(catalog.layout.scheme(), &lengths).map_err(|e| place.wrong(e.to_string()))?;
     let gone = gone(set, records);
     let Some(lost_at) = gone.iter().position(|at| set[*at] == lost) else {
         return Err(place.wrong(format!("member {lost} is not lost")));
     };
     let mut survivors = Vec::new();
     for (at, member) in set.iter().enumerate().filter(|(at, _)| !gone.contains(at)) {
+        let is_needed = match payloads {
+            Payloads::Copies { .. } => at == right(set.len(), gone[lost_at]),
+            Payloads::None | Payloads::Parities(..) => true,
+        };
         let record = records.get(member.0 as usize).and_then(Option::as_ref);
-        let Some(redundancy) = record.and_then(|record| record.redundancy.as_ref()) else { continue };
-        survivors.push(Survivor::open(&place, set, at, &geometry, redundancy)?);
+        let redundancy = record.and_then(|record| record.redundancy.as_ref()).filter(|_| is_needed);
+        let Some(redundancy) = redundancy else { continue };
+        survivors.push(Survivor::open(&place, set, at, &payloads, redundancy)?);
     }
     let mut target = Target::new(&place, lost, &prefix.token());
     target.go_on()?;
+    match &payloads {
+        Payloads::None => return Err(place.wrong(format!("nothing protects member {lost}"))),
+        Payloads::Copies { .. } => {
+            copy_back(&place, place.length(lost), survivors.first(), &mut target, goes)?;
+        }
+        Payloads::Parities(geometry, code) => {
+            let lost = Lost { gone: &gone, at: lost_at };
+            sum_up(&place, (*geometry, code), &lost, &mut survivors, &mut target, goes)?;
+        }
+    }
+    target.end()
+}
+
+/// PARTNER: the copy of the lost member's files, `length` bytes, is its partner's.
+fn copy_back(
+    place: &Place<'_>,
+    length: u64,
+    partner: Option<&Survivor>,
+    target: &mut Target<'_>,
+    goes: &dyn Fn(),
+) -> Result<()> {
+    let partner = partner.ok_or_else(|| place.wrong(NO_DATA.to_owned()))?;
+    for range in blocks(length, BLOCK) {
+        let length = usize::try_from(range.end - range.start).map_err(|e| place.wrong(e.to_string()))?;
+        let mut block = vec![0; length];
+        partner.read_payload(place, range.start, &mut block)?;
+        target.write(&block)?;
+        goes();
+    }
+    Ok(())
+}
+
+/// Lost members of a set.
+struct Lost<'a> {
+    /// Their positions in the set.
+    gone: &'a [usize],
+    /// The one that is rebuilt, in `gone`.
+    at: usize,
+}
+
+/// XOR and Reed-Solomon: each piece of the lost member is a sum of the survivors' parts.
+fn sum_up(
+    place: &Place<'_>,
+    (geometry, code): (Geometry, &Code),
+    lost: &Lost<'_>,
+    survivors: &mut [Survivor],
+    target: &mut Target<'_>,
+    goes: &dyn Fn(),
+) -> Result<()> {
     let mut own = Vec::new();
     for column in 0..geometry.members() {
-        if let Part::Parity { .. } = geometry.part(gone[lost_at], column) {
+        if let Part::Parity { .. } = geometry.part(lost.gone[lost.at], column) {
             continue;
         }
-        let Some(recipe) = code.recipe(column, &gone) else {
-            return Err(
-                place.wrong(format!("too few of the set of member {lost} have redundancy data there"))
-            );
-        };
+        let recipe = code.recipe(column, lost.gone).ok_or_else(|| place.wrong(NO_DATA.to_owned()))?;
         for range in blocks(geometry.chunk(), BLOCK) {
             let length = usize::try_from(range.end - range.start).map_err(|e| place.wrong(e.to_string()))?;
             let mut block = vec![0; length];
-            for survivor in &mut survivors {
-                let factor = recipe.coefficients_of(survivor.at)[lost_at];
+            for survivor in survivors.iter_mut() {
+                let factor = recipe.coefficients_of(survivor.at)[lost.at];
                 if factor == 0 {
                     continue;
                 }
                 own.clear();
                 own.resize(length, 0);
                 let part = geometry.part(survivor.at, column);
-                survivor.read(&place, part, geometry.range(part, &range), &mut own)?;
+                survivor.read(place, part, geometry.range(part, &range), &mut own)?;
                 add_multiple(&mut block, &own, factor);
             }
             target.write(&block)?;
             goes();
         }
     }
-    target.end()
+    Ok(())
 }
 
 /// Where files are.
@@ -139,7 +190,7 @@ impl Survivor {
         place: &Place<'_>,
         set: &[Member],
         at: usize,
-        geometry: &Geometry,
+        payloads: &Payloads,
         redundancy: &RedundancyCopy,
     ) -> Result<Self> {
         let name = &redundancy.name;
@@ -152,15 +203,16 @@ impl Survivor {
                 let says = header.current.as_ref().and_then(|files| files.sizes().ok());
                 let group = header.group.as_ref().and_then(|group| group.in_order().ok());
                 let of = header.dataset.as_ref().and_then(|dataset| dataset.id);
-                let fits = header.chunk == Some(geometry.chunk())
-                    && usize::try_from(header.parities.unwrap_or(1)) == Ok(geometry.parities())
+                let parities = usize::try_from(header.parities.unwrap_or(1));
+                let fits = header.chunk == payloads.chunk()
+                    && payloads.parities().is_none_or(|known| parities == Ok(known))
                     && says.as_ref() == Some(&sizes)
                     && group.as_deref() == Some(set)
                     && of == Some(place.catalog.id);
                 if !fits {
                     return Err("its header is of another set".to_owned());
                 }
-                if size != length.saturating_add(geometry.payload()) || size != redundancy.size {
+                if size != length.saturating_add(payloads.bytes(at)) || size != redundancy.size {
                     return Err(format!("it has {size} bytes"));
                 }
                 Ok(length)
@@ -171,11 +223,16 @@ impl Survivor {
         Ok(Self { at, files, logical, opened: None, redundancy: (name.clone(), file), payload })
     }
 
+    /// Fills `out` from `at` of its redundancy file's payload.
+    fn read_payload(&self, place: &Place<'_>, at: u64, out: &mut [u8]) -> Result<()> {
+        let (name, file) = &self.redundancy;
+        file.read_exact_at(out, self.payload + at).map_err(place.io(name, "read"))
+    }
+
     /// Its `range` of a part; `out` is zero before.
     fn read(&mut self, place: &Place<'_>, part: Part, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         if let Part::Parity { .. } = part {
-            let (name, file) = &self.redundancy;
-            return file.read_exact_at(out, self.payload + range.start).map_err(place.io(name, "read"));
+            return self.read_payload(place, range.start, out);
         }
         let mut rest = out;
         for segment in self.logical.segments(range) {

@@ -46,3 +46,40 @@ fn reed_solomon_gives_back_several_members_of_a_set() {
     let told = adopt(&nodes, saved.age(), By::Anyone(&|_| {})).unwrap().to_string();
     assert!(told.ends_with("their redundancy set can give back 1 of its members"), "{told}");
 }
+
+#[test]
+fn a_partner_gives_back_the_members_whose_copies_it_has() {
+    for lost in [&[0][..], &[2], &[4], &[3], &[1, 2], &[0, 3]] {
+        let root = tempfile::tempdir().unwrap();
+        let saved = protected(Scheme::Partner, 7, "ck", 1 << 20);
+        let nodes = prefix(root.path(), 5);
+        saved.save_all_but(&nodes, lost);
+        let Outcome::Published(rebuilt) = by_anyone(&nodes, &saved) else { panic!("{lost:?}") };
+        assert_eq!(rebuilt.len(), lost.len(), "{rebuilt:?}");
+        saved.is_published(&nodes);
+    }
+
+    // Member 0's partner is member 4; of sets of three, no two members can be lost.
+    for lost in [&[0, 4][..], &[2, 0], &[1, 3]] {
+        let root = tempfile::tempdir().unwrap();
+        let saved = protected(Scheme::Partner, 7, "ck", 1 << 20);
+        let nodes = prefix(root.path(), 5);
+        saved.save_all_but(&nodes, lost);
+        let told = adopt(&nodes, saved.age(), By::Anyone(&|_| {})).unwrap().to_string();
+        assert!(told.ends_with("the copy of one of them was on another of them"), "{told}");
+    }
+
+    // A copy that has rotted is found, and nothing of it is published.
+    let root = tempfile::tempdir().unwrap();
+    let saved = protected(Scheme::Partner, 7, "ck", 1 << 20);
+    let nodes = prefix(root.path(), 5);
+    saved.save_all_but(&nodes, &[0]);
+    let copy = saved.place(&nodes).join(&saved.redundancy[4].0);
+    let mut bytes = fs::read(&copy).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&copy, bytes).unwrap();
+    let told = adopt(&nodes, saved.age(), By::Anyone(&|_| {})).unwrap().to_string();
+    assert!(told.contains("something that was saved of its set is damaged"), "{told}");
+    assert!(!nodes.root().join("ck").exists());
+}

@@ -17,8 +17,7 @@ use crate::record::{
     DatasetDescriptor, FileKind, MemberFiles, Meta, Record, RedundancyFileName, RedundancyHeader,
     RedundancyKind, SetMembers,
 };
-use crate::redundancy::code::Code;
-use crate::redundancy::geometry::Geometry;
+use crate::redundancy::payload::Payloads;
 use crate::redundancy::{left, reference};
 
 /// A dataset of which nodes save their members.
@@ -106,8 +105,12 @@ fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, 
         let of: Vec<Vec<&[u8]>> =
             set.iter().map(|m| files[m.0 as usize].iter().map(|(_, data)| &data[..]).collect()).collect();
         let lengths: Vec<u64> = of.iter().map(|files| files.iter().map(|f| f.len() as u64).sum()).collect();
-        let code = Code::of(scheme, set.len()).unwrap().unwrap();
-        let parity = reference::encode(&code, &of, 1 << 16).unwrap();
+        let payloads = Payloads::of(scheme, &lengths).unwrap();
+        let made_of_set = match &payloads {
+            Payloads::None => panic!("{scheme} makes nothing"),
+            Payloads::Copies { .. } => (0..set.len()).map(|at| of[left(set.len(), at)].concat()).collect(),
+            Payloads::Parities(_, code) => reference::encode(code, &of, 1 << 16).unwrap(),
+        };
         let described = |at: usize| {
             let meta = |(entry, copy): (&crate::dataset::Entry, &FileCopy)| Meta {
                 file: Some((&entry.path).into()),
@@ -117,20 +120,20 @@ fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, 
             };
             MemberFiles::new(set[at], catalog.files_of(set[at]).map(meta).collect())
         };
-        for (at, parity) in parity.into_iter().enumerate() {
+        for (at, payload) in made_of_set.into_iter().enumerate() {
             let header = RedundancyHeader {
-                parities: is_rs.then_some(u32::try_from(code.parities()).unwrap()),
-                chunk: Some(Geometry::new(&lengths, code.parities()).unwrap().chunk()),
+                parities: payloads.parities().filter(|_| is_rs).map(|k| u32::try_from(k).unwrap()),
+                chunk: payloads.chunk(),
                 current: Some(described(at)),
                 partner: Some(described(left(set.len(), at))),
                 dataset: Some(DatasetDescriptor { id: Some(catalog.id), ..DatasetDescriptor::default() }),
                 group: Some(SetMembers::new(set)),
                 ..RedundancyHeader::default()
             };
-            let kind = if is_rs { RedundancyKind::ReedSolomon } else { RedundancyKind::Xor };
+            let kind = RedundancyKind::of(scheme).unwrap();
             let (position, members, group) = (at as u64, set.len() as u64, set[0].0.into());
             let name = RedundancyFileName { kind, position, members, group };
-            made[set[at].0 as usize] = (name.to_string(), [header.encode(), parity].concat());
+            made[set[at].0 as usize] = (name.to_string(), [header.encode(), payload].concat());
         }
     }
     made

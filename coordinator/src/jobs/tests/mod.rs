@@ -1,5 +1,7 @@
 //! Encode, rebuild and send over the simulated transport, against plain arithmetic in memory.
 
+mod losses;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,8 +18,6 @@ use scrfs::control::{NoRoom, Room, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::path::RelPath;
-use scrfs::redundancy::code::Code;
-use scrfs::redundancy::reference;
 
 const ID: DatasetId = DatasetId(7);
 
@@ -203,133 +203,6 @@ fn member(m: usize) -> Member {
 }
 
 #[test]
-fn encoding_gives_the_defined_bytes_and_any_member_can_be_rebuilt() {
-    // Blocks far smaller than a chunk, about a chunk, and larger.
-    for (members, scale, block) in [(2, 100, 16), (3, 777, 64), (4, 1000, 256), (5, 300, 4096), (8, 500, 33)]
-    {
-        let case = Case::new(files(members, scale), block, 1);
-        let catalog = case.encode(Scheme::Xor);
-        let reds: Vec<_> =
-            case.nodes.daemons.iter().map(super::testbed::FakeDaemon::redundancy_bytes).collect();
-        for (m, payload) in case.payloads().iter().enumerate() {
-            let [(name, bytes)] = &reds[m][..] else { panic!("member {m} has {} files", reds[m].len()) };
-            assert_eq!(name, &format!("{}_of_{members}_in_0.xor", m + 1));
-            assert!(bytes.ends_with(payload), "member {m} of {members}, block {block}");
-        }
-        for lost in 0..members {
-            // Onto a spare, onto the rebooted node, onto a node that holds another member.
-            let onto = [members, lost, (lost + 1) % members][lost % 3];
-            case.lose(lost);
-            if onto == members {
-                case.lose(members);
-            }
-            let results = case.nodes.run(10 + lost as u64, &case.rebuild_job(&catalog, lost, onto), lost);
-            for (node, result) in results {
-                result.unwrap_or_else(|e| panic!("{members} members, {lost} lost, node {node}: {e}"));
-            }
-            case.assert_files(lost, onto);
-            assert!(
-                case.nodes.daemons[onto].redundancy_bytes().contains(&reds[lost][0]),
-                "redundancy of {lost}"
-            );
-            if onto != lost {
-                // Back to where it was, for the next round.
-                case.lose(onto);
-                for m in [lost, onto].into_iter().filter(|m| *m < members) {
-                    case.restore(m, &reds[m][0]);
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn any_members_that_reed_solomon_survives_come_back() {
-    // Of four members two; of six three; a set that is smaller than the losses that were asked for.
-    for (members, failures, scale, block) in
-        [(4, 2, 1000, 64), (6, 3, 300, 256), (3, 4, 777, 4096), (2, 2, 50, 16)]
-    {
-        let mut files = files(members, scale);
-        // Equal files of several members are one name.
-        let shared = (RelPath::new("shared").unwrap(), bytes(9, scale));
-        for of in &mut files {
-            of.push(shared.clone());
-            of.sort();
-        }
-        let case = Case::new(files, block, 2);
-        let scheme = Scheme::ReedSolomon { failures };
-        let catalog = case.encode(scheme);
-        let reds: Vec<_> = case
-            .nodes
-            .daemons
-            .iter()
-            .map(|daemon| daemon.redundancy_bytes().pop().unwrap_or_default())
-            .collect();
-        let data: Vec<Vec<&[u8]>> = case
-            .files
-            .iter()
-            .map(|files| files.iter().map(|(_, bytes)| bytes.as_slice()).collect())
-            .collect();
-        let code = Code::of(scheme, members).unwrap().unwrap();
-        for (m, payload) in reference::encode(&code, &data, 1 << 20).unwrap().iter().enumerate() {
-            let (name, bytes) = &reds[m];
-            assert_eq!(name, &format!("{}_of_{members}_in_0.rs", m + 1));
-            assert!(bytes.ends_with(payload), "member {m} of {members}");
-        }
-        for bits in 1_u32..1 << members {
-            let lost: Vec<usize> = (0..members).filter(|m| bits >> m & 1 == 1).collect();
-            for m in &lost {
-                case.lose(*m);
-            }
-            // Each where it was; or all on one spare.
-            let spare = bits.is_multiple_of(3).then_some(members);
-            let onto: Vec<_> = lost.iter().map(|m| (*m, spare.unwrap_or(*m))).collect();
-            let results = case.nodes.run(10 + u64::from(bits), &case.rebuild_all(&catalog, &onto), lost[0]);
-            let rebuilt = results.values().all(Result::is_ok);
-            assert_eq!(rebuilt, scheme.survives(members, &lost), "{members}: {lost:?}: {results:?}");
-            for (m, at) in onto {
-                if rebuilt {
-                    case.assert_files(m, at);
-                    assert!(case.nodes.daemons[at].redundancy_bytes().contains(&reds[m]), "{lost:?}: {m}");
-                }
-                case.restore(m, &reds[m]);
-            }
-            case.lose(members);
-        }
-    }
-}
-
-#[test]
-fn a_redundancy_file_that_has_rotted_is_named_also_where_its_parity_is_not_needed() {
-    let case = Case::new(files(4, 1000), 64, 1);
-    let catalog = case.encode(Scheme::ReedSolomon { failures: 2 });
-    let reds: Vec<_> = (0..4).map(|m| case.nodes.daemons[m].redundancy_bytes().remove(0)).collect();
-    let (name, bytes) = reds[2].clone();
-    for at in [10, bytes.len() / 2, bytes.len() - 1] {
-        let mut rotten = bytes.clone();
-        rotten[at] ^= 1;
-        fs::write(case.root().join(format!("node2/red/{name}")), rotten).unwrap();
-        for lost in [&[0][..], &[0, 1], &[1, 3]] {
-            for m in lost {
-                case.lose(*m);
-            }
-            let onto: Vec<_> = lost.iter().map(|m| (*m, *m)).collect();
-            let results = case.nodes.run(
-                2 + at as u64 * 8 + lost.len() as u64 + lost[0] as u64 * 4,
-                &case.rebuild_all(&catalog, &onto),
-                0,
-            );
-            let named = results[&NodeRank(2)].as_ref().unwrap_err();
-            assert_eq!(named.bad, [2], "byte {at}, {lost:?}: {results:?}");
-            assert!(lost.iter().all(|m| results[&node(*m)].is_err()), "byte {at}, {lost:?}: {results:?}");
-            for m in lost {
-                case.restore(*m, &reds[*m]);
-            }
-        }
-    }
-}
-
-#[test]
 fn nothing_but_empty_files_still_has_a_byte_of_parity() {
     let empty = |m: usize| vec![(RelPath::new(format!("empty.{m}")).unwrap(), vec![])];
     let case = Case::new((0..3).map(empty).collect(), 4096, 0);
@@ -342,7 +215,7 @@ fn nothing_but_empty_files_still_has_a_byte_of_parity() {
 #[test]
 fn single_and_a_set_of_one_take_crcs_only() {
     let rs = Scheme::ReedSolomon { failures: 2 };
-    for (count, scheme) in [(3, Scheme::Single), (1, Scheme::Xor), (1, rs)] {
+    for (count, scheme) in [(3, Scheme::Single), (1, Scheme::Partner), (1, Scheme::Xor), (1, rs)] {
         let case = Case::new(files(count, 1000), 100, 0);
         case.encode(scheme);
         assert!(case.nodes.daemons.iter().all(|d| d.redundancy_bytes().is_empty()));
@@ -394,7 +267,7 @@ fn a_changed_survivor_is_named_and_nothing_is_rebuilt() {
 
 #[test]
 fn memory_is_bounded_by_the_window_not_by_the_data() {
-    for scheme in [Scheme::Xor, Scheme::ReedSolomon { failures: 2 }] {
+    for scheme in [Scheme::Partner, Scheme::Xor, Scheme::ReedSolomon { failures: 2 }] {
         let case = Case::new(files(3, 1_000_000), 1024, 0);
         case.encode(scheme);
         let (bound, peak) = (super::WINDOW as usize * (1024 + 16), case.nodes.control.peak_bytes());

@@ -1,0 +1,124 @@
+//! Lost members of a PARTNER set: each gets its files from the copy at its right neighbour, and its
+//! own copy from the files of its left one. The others have no part in that.
+//!
+//! Givers check the CRCs of what they read, and say so with a last block; the target checks those
+//! of the files that it wrote.
+
+use scrfs::redundancy::plan::{Returned, returned};
+use scrfs::redundancy::{left, right};
+
+use super::block::Block;
+use super::encode::{first_cause, joined};
+use super::error::{JobError, fault};
+use super::files::Reader;
+use super::plan::len;
+use super::streams::Peers;
+use super::target::{Target, Writing};
+use crate::job::JobOutput;
+
+/// One member's share; `lost` has the positions of the lost ones.
+pub(super) fn rebuild(
+    member: &Target<'_>,
+    lost: &[u32],
+    block: usize,
+    peers: &Peers,
+) -> Result<JobOutput, JobError> {
+    let share = Share { member, block: block as u64, peers };
+    if lost.contains(&member.me) {
+        return member.restore(|writing| share.take(writing));
+    }
+    let (left, right) = (share.neighbour(member.me, left)?, share.neighbour(member.me, right)?);
+    if left == right {
+        return share.noted(share.give(left)).map(|()| JobOutput::Done);
+    }
+    std::thread::scope(|scope| {
+        let to_left = lost.contains(&left).then(|| scope.spawn(|| share.noted(share.give(left))));
+        let to_right = if lost.contains(&right) { share.noted(share.give(right)) } else { Ok(()) };
+        let to_left = to_left.map_or(Ok(()), |thread| joined(thread.join()));
+        match (to_left, to_right) {
+            (Ok(()), Ok(())) => Ok(JobOutput::Done),
+            (left, right) => Err(first_cause([left.err(), right.err()])),
+        }
+    })
+}
+
+struct Share<'a> {
+    member: &'a Target<'a>,
+    block: u64,
+    peers: &'a Peers,
+}
+
+impl Share<'_> {
+    fn neighbour(&self, of: u32, which: fn(usize, usize) -> usize) -> Result<u32, JobError> {
+        self.member.record.neighbour(of, which)
+    }
+
+    /// The blocks of the lost member at `position`, in the order in which it takes them.
+    fn blocks(
+        &self,
+        position: u32,
+    ) -> Result<impl Iterator<Item = (Returned, std::ops::Range<u64>)>, JobError> {
+        let files = self.member.record.files(position)?.bytes();
+        let copy = self.member.record.payloads().bytes(position as usize);
+        Ok(returned(files, copy, self.block))
+    }
+
+    /// The lost member: all its blocks, then a word of each giver that they were good.
+    fn take(&self, writing: &mut Writing<'_>) -> Result<(), JobError> {
+        let me = self.member.me;
+        let (left, right) = (self.neighbour(me, left)?, self.neighbour(me, right)?);
+        for (which, range) in self.blocks(me)? {
+            fault("rebuild.block")?;
+            match which {
+                Returned::Files => {
+                    let block = self.peers.recv(right, len(&range))?;
+                    writing.files.write(range.start, block.payload())?;
+                }
+                Returned::Copy => {
+                    let block = self.peers.recv(left, len(&range))?;
+                    writing.redundancy.write(range.start, block.payload())?;
+                }
+            }
+        }
+        self.peers.recv(right, 1)?;
+        if left != right {
+            self.peers.recv(left, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the lost member at `to` what this one has for it: its files, if this is its right
+    /// neighbour; what it is to have a copy of, if this is its left one.
+    fn give(&self, to: u32) -> Result<(), JobError> {
+        let Target { record, me, daemon, .. } = *self.member;
+        let files = record.files(me)?;
+        let mut copy =
+            (self.neighbour(to, right)? == me).then(|| self.member.open_redundancy()).transpose()?;
+        let mut own = (self.neighbour(to, left)? == me).then(|| Reader::new(files, daemon));
+        for (which, range) in self.blocks(to)? {
+            fault("rebuild.block")?;
+            let mut block = Block::zeroed(len(&range));
+            match (which, &mut copy, &mut own) {
+                (Returned::Files, Some(copy), _) => copy.read(range.start, block.payload_mut())?,
+                (Returned::Copy, _, Some(own)) => own.read(range.start, block.payload_mut())?,
+                (Returned::Files, None, _) | (Returned::Copy, _, None) => continue,
+            }
+            self.peers.send(to, block)?;
+        }
+        if let Some(copy) = copy {
+            copy.finish()?;
+        }
+        if let Some(own) = own {
+            self.member.check(files, &own.finish()?)?;
+        }
+        self.peers.send(to, Block::zeroed(1))
+    }
+
+    /// A failing thread ends the waits of the others at once.
+    fn noted<T>(&self, result: Result<T, JobError>) -> Result<T, JobError> {
+        if let Err(error) = &result {
+            self.peers.fail(error.reason());
+        }
+        result
+    }
+}
