@@ -20,6 +20,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 WORK = Path(tempfile.mkdtemp(prefix="scrfs-interrupt-"))
 SECONDS = 9  # that an end may take
+GONE = 5  # and the kernel after it
 RUNNING = []  # commands
 
 # Works for ever, leaves a temporary directory, and has a child that does not end at once.
@@ -128,8 +129,10 @@ def case(name, number, ready, command, path=(), seconds=SECONDS, **more):
     except subprocess.TimeoutExpired:
         sys.exit(f"FAILED: {name}, {number.name}: it goes on:\n{out.read_text()}")
     took = time.monotonic() - begun
-    time.sleep(0.1)  # for the kernel to do away with what was killed
-    rest = left(own, before)
+    # The kernel does away with what was killed, in its own time.
+    end = time.monotonic() + GONE
+    while (rest := left(own, before)) and time.monotonic() < end:
+        time.sleep(0.05)
     if code != 128 + number or took > seconds or rest:
         sys.exit(f"FAILED: {name}, {number.name}: exit code {code} after {took:.1f} s; left: {rest}\n{out.read_text()}")
     print(f"{name:50} {number.name:7} exit code {code} after {took:.1f} s; {len(before)} processes, all gone", flush=True)
