@@ -214,11 +214,13 @@ impl<'a> Job<'a> {
 
     /// Kills what runs of the job at once, whatever its end would be: launcher, coordinators, the
     /// program of [`Job::idle`].
+    #[track_caller]
     pub fn kill_all(&self) {
-        let of = |pattern: &str| format!("$(pgrep {pattern})");
-        let all =
-            ["-x scrfs-run", "-x scrfs-coordinat", "-x mpirun", "-f '^/bin/sleep 600$'"].map(of).join(" ");
-        self.cluster.head().run(&format!("kill -9 {all}")).must();
+        let of = |pattern: &str| format!("pgrep {pattern}");
+        let all = ["-x scrfs-run", "-x scrfs-coordinat", "-x mpirun", "-f '^/bin/sleep 600$'"].map(of);
+        let line = format!("all=$({}); test -z \"$all\" || {{ kill -9 $all; false; }}", all.join("; "));
+        // When one has ended, others end by themselves: `kill` may find them gone.
+        wait::until_true("the end of all of the job", SOON, || self.cluster.head().run(&line).ok());
     }
 
     /// `scrfs-run` with `used` nodes of `hosts`, `ranks` on each, and this program.
@@ -261,6 +263,20 @@ impl<'a> Job<'a> {
     /// The log's path as the program is to be told.
     pub fn log_path(&self) -> String {
         format!("{}/log", self.desk())
+    }
+
+    /// Words that have `ckpt` wait after this step, until [`Job::let_go`]: what a test does in its
+    /// middle may take as long as it likes.
+    pub fn hold_at(&self, step: u64) -> [String; 2] {
+        [format!("hold={}/go", self.desk()), format!("at={step}")]
+    }
+
+    /// Programs that wait by [`Job::hold_at`] go on.
+    ///
+    /// # Panics
+    /// When the PFS cannot be written.
+    pub fn let_go(&self) {
+        fs::write(self.host_desk().join("go"), "").expect("the PFS can be written");
     }
 
     /// Steps whose marker's close succeeded, in order.

@@ -1,13 +1,13 @@
 /* A parallel program that saves checkpoints as SCR's manual describes it, and knows nothing of scrfs:
  * rank 0 makes the directory, barrier, every rank writes its own files, barrier, rank 0 touches the marker.
  *
- *   ckpt DIR LOG STEPS [makedirs] [uneven] [pause=MS] [bytes=N] [hold=FILE] [retry]
+ *   ckpt DIR LOG STEPS [makedirs] [uneven] [pause=MS] [bytes=N] [hold=FILE [at=N]] [retry]
  *
  * makedirs  every rank makes the directory and takes EEXIST for success
  * uneven    several files per rank of different sizes, names with blanks and subdirectories, rank 1 writes none,
  *           rank 2 writes an empty file
  * pause     computes that long between checkpoints
- * hold      after the last step waits until FILE is there (10 minutes at most)
+ * hold      after the last step, or after step N, waits until FILE is there (10 minutes at most)
  * retry     touches the marker again, up to 5 times, when its close fails
  *
  * A start reads SCRFS_CURRENT: every rank checks its own files and its right neighbour's, byte for byte.
@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int rank, size, uneven, makedirs, retry;
+static int rank, size, uneven, makedirs, retry, hold_at;
 static long pause_ms, base_bytes = 200000;
 static const char *dir, *log_path, *hold;
 
@@ -137,6 +137,11 @@ static void check(int step, int r)
     }
 }
 
+static void wait_for_leave(void)
+{
+    for (int i = 0; hold && access(hold, F_OK) && i < 12000; i++) usleep(50000);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -152,6 +157,7 @@ int main(int argc, char **argv)
         if (!strncmp(argv[i], "pause=", 6)) pause_ms = atol(argv[i] + 6);
         if (!strncmp(argv[i], "bytes=", 6)) base_bytes = atol(argv[i] + 6);
         if (!strncmp(argv[i], "hold=", 5)) hold = argv[i] + 5;
+        if (!strncmp(argv[i], "at=", 3)) hold_at = atoi(argv[i] + 3);
     }
     const char *current = getenv("SCRFS_CURRENT");
     if (current && sscanf(current, "ck.%d", &step) == 1) {
@@ -167,9 +173,10 @@ int main(int argc, char **argv)
         if (pause_ms) usleep(pause_ms * 1000);
         MPI_Barrier(MPI_COMM_WORLD);
         save(++step);
+        if (step == hold_at) wait_for_leave();
     }
     if (rank == 0) say("steps done");
-    for (int i = 0; hold && access(hold, F_OK) && i < 12000; i++) usleep(50000);
+    if (!hold_at) wait_for_leave();
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) say("end");
     MPI_Finalize();

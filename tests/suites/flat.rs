@@ -320,7 +320,7 @@ fn listings_stay_right_while_names_come_and_go() {
     let churn = format!(
         "cd {SCR} && for n in $(seq 1000 1600); do echo > melt.100.$n.restart; mv melt.100.$n.restart melt.900.$n.restart; rm melt.900.$n.restart; done"
     );
-    let mut churn = job.on(0).sh(&churn).spawn().unwrap();
+    let mut churn = job.on(0).limit(LIMIT).sh(&churn).spawn().unwrap();
     let listing = format!(
         "ls -U {SCR} | grep -Ev 'melt\\.[19]00\\.1[0-9]{{3}}\\.' | sort | tee /tmp/l | wc -l; uniq -d < /tmp/l"
     );

@@ -254,12 +254,14 @@ fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
     let pid =
         |node: usize, lock: &str| job.on(node).run(&format!("head -1 {control}/{lock}")).must().to_owned();
     let supervisors: Vec<String> = (0..4).map(|node| pid(node, "supervisor.lock")).collect();
+    // Until there is not a byte left in what is written already either: a record that is written
+    // meanwhile may free some.
     let fill = |node: usize, path: &str| {
-        let full = job.on(node).run(&format!("cat /dev/zero >> {path}"));
-        assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
-        // Nor is there a byte left in what is written already.
-        let log = job.on(node).run(&format!("head -c 5000 /dev/zero >> {control}/daemon.log"));
-        assert!(!log.ok(), "{log}");
+        wait::until_true("all room to be taken", SOON, || {
+            let full = job.on(node).run(&format!("cat /dev/zero >> {path}"));
+            assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
+            !job.on(node).run(&format!("head -c 5000 /dev/zero >> {control}/daemon.log")).ok()
+        });
     };
     // The worker dies, so that all that are left have something to log and to record.
     let lives = |node: usize, said: &str| {
@@ -338,11 +340,7 @@ fn whatever_fills_the_store_no_mount_and_no_dataset_is_lost() {
     // What has left makes no difference to one who takes all that there is.
     wait::until_true("the older ones to leave", LIMIT, || job.on(0).run(&format!("ls {SCR}")).must() == "c");
     for node in [0, 2] {
-        wait::until_true("their room to be taken", SOON, || {
-            let taken = job.on(node).run(&format!("cat /dev/zero >> {CACHE}/others"));
-            assert!(!taken.ok(), "{taken}");
-            !job.on(node).run(&format!("head -c 5000 /dev/zero >> {control}/daemon.log")).ok()
-        });
+        fill(node, &others);
         lives(node, "filled by others again");
     }
     let status = || job.on(0).run("scrfs-ctl status --mount /scr").must().to_owned();

@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use scrfs_harness::cluster::workspace;
 use scrfs_harness::job::{Job, SOON};
@@ -11,6 +12,9 @@ use scrfs_harness::place::{BIN, JOB_UID, PFS, SCR};
 use scrfs_harness::programs::program;
 use scrfs_harness::shell::Ran;
 use scrfs_harness::{Cluster, wait};
+
+/// What watches is killed when nothing is left to be seen.
+const WATCH: Duration = Duration::from_mins(5);
 
 /// The first block of code after a heading of a page.
 fn block(page: &str, heading: &str) -> String {
@@ -136,8 +140,8 @@ fn the_login_node_is_told_how_the_job_is() {
 
     // A line for each change, from the mount.
     let lines = job.host_prefix().join("lines");
-    let watched = format!("timeout -s INT 60 {BIN}/scrfs-ctl status --mount {SCR} --watch > {prefix}/lines");
-    let mut watching = job.on(0).sh(&watched).spawn().unwrap();
+    let watched = format!("exec {BIN}/scrfs-ctl status --mount {SCR} --watch > {prefix}/lines");
+    let mut watching = job.on(0).limit(WATCH).sh(&watched).spawn().unwrap();
     wait::until_true("the first lines", SOON, || read(&lines).contains("2 coordinators"));
     let seal = |name: &str| {
         job.on(1).run(&format!("mkdir {SCR}/{name} && head -c 3m /dev/urandom > {SCR}/{name}/f")).must();
@@ -185,9 +189,13 @@ fn the_login_node_is_told_how_the_job_is() {
     assert_eq!(here.out.lines().count(), 2, "{here}");
 
     // On a terminal there is the table.
-    let terminal = format!("timeout -s INT 2 script -qec '{BIN}/scrfs-ctl status --watch' /dev/null");
-    let shown = job.on(0).run(&format!("TERM=xterm {terminal}"));
-    assert!(shown.out.contains("ck.2 *") && shown.out.contains("a restart would present"), "{shown}");
+    let screen = job.host_prefix().join("screen");
+    let terminal = format!("exec script -qec '{BIN}/scrfs-ctl status --watch' /dev/null > {prefix}/screen");
+    let mut terminal = job.on(0).sh(&format!("export TERM=xterm; {terminal}")).spawn().unwrap();
+    let shown = || ["ck.2 *", "a restart would present"].iter().all(|text| read(&screen).contains(text));
+    assert!(wait::poll(SOON, || shown().then_some(())).is_some(), "{}", read(&screen));
+    let _ = terminal.kill();
+    let _ = terminal.wait();
 
     // Coordinators that end say so; nobody writes there any more.
     run.stop();
@@ -253,8 +261,7 @@ fn a_file_that_nodes_share_by_mpi_io_is_refused() {
     job.on(0).run(&good).must();
     job.on(0).run(&format!("mkdir {SCR}/ck.2")).must();
     let shared = |io: &str, seconds: u64, path: &str| {
-        let mut command =
-            cluster.mpirun(&[0, 1], 2).limit(std::time::Duration::from_secs(seconds)).cmd("env");
+        let mut command = cluster.mpirun(&[0, 1], 2).limit(Duration::from_secs(seconds)).cmd("env");
         command.arg(format!("OMPI_MCA_io={io}")).arg(&mpiio).arg(path);
         Ran::of(&mut command)
     };

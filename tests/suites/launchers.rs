@@ -179,7 +179,7 @@ fn launch_errors(cluster: &Cluster) {
 #[test]
 fn the_signal_of_a_halt_reaches_every_rank() {
     let cluster = Cluster::up(2);
-    let job = Job::new(&cluster, "usr1").set("SCRFS_HALT_SIGNAL", "USR1").set("SCRFS_HALT_GRACE", "2");
+    let job = Job::new(&cluster, "usr1").set("SCRFS_HALT_SIGNAL", "USR1").set("SCRFS_HALT_GRACE", "8");
     job.mount(0..2);
     let desk = job.prefix();
     let line = format!(
@@ -237,11 +237,12 @@ fn a_node_that_hangs_is_named_and_left_out() {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, "hangs").set("SCRFS_NODE_TIMEOUT", "8s");
     job.mount(0..4);
-    let program = program("ckpt");
-    let arguments = [program.as_str(), "/scr", &job.log_path(), "10", "pause=200"];
+    let (program, [hold, at]) = (program("ckpt"), job.hold_at(5));
+    let arguments = [program.as_str(), "/scr", &job.log_path(), "10", "pause=200", &hold, &at];
     let mut run = job.start(&[0, 1, 2, 3], 3, 1, &arguments);
     run.await_line(&job, "sealed 3", SOON);
     cluster.freeze(1);
+    job.let_go();
     let code = run.wait(LIMIT);
     let said = run.output();
     assert_eq!(code, 0, "{said}");

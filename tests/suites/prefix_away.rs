@@ -13,8 +13,14 @@ const LIMIT: Duration = Duration::from_mins(3);
 const HOSTS: [usize; 5] = [0, 1, 2, 3, 4];
 
 fn start(job: &Job<'_>, hosts: &[usize], steps: &str) -> Running {
-    let program = program("ckpt");
-    job.start(hosts, 4, 1, &[&program, "/scr", &job.log_path(), steps, "uneven", "pause=200"])
+    let (program, [hold, at]) = (program("ckpt"), job.hold_at(5));
+    job.start(hosts, 4, 1, &[&program, "/scr", &job.log_path(), steps, "uneven", "pause=200", &hold, &at])
+}
+
+/// Takes the power of node 2, before the program has gone beyond step 5.
+fn lose_node2(cluster: &Cluster, job: &Job<'_>) {
+    cluster.poweroff(2);
+    job.let_go();
 }
 
 /// The steps that starts went on from.
@@ -49,7 +55,7 @@ fn a_file_in_its_place_and_the_user_file_gone_with_it() {
     fs::rename(&prefix, prefix.with_extension("gone")).unwrap();
     fs::write(&prefix, b"no directory").unwrap();
     run.await_line(&job, "sealed 4", SOON);
-    cluster.poweroff(2);
+    lose_node2(&cluster, &job);
     // The program has ended with 0, and what was due is not on the PFS.
     goes_on(&job, &mut run, 7, 1);
     assert!(run.output().contains("on the PFS: ck.4 (dataset 4, "), "{}", run.output());
@@ -73,7 +79,7 @@ fn one_that_the_jobs_user_may_only_read_and_then_not_even_that() {
     let mut run = start(&job, &HOSTS, "8");
     run.await_line(&job, "sealed 4", SOON);
     mode(0o555);
-    cluster.poweroff(2);
+    lose_node2(&cluster, &job);
     goes_on(&job, &mut run, 8, 0);
 
     // A new scrfs-run does not need it either, and says so at once.
@@ -116,7 +122,7 @@ fn one_that_does_not_answer() {
     run.await_line(&job, "sealed 4", SOON);
     job.on(0).run(&format!("test -e {}/.scr/epoch.1", job.prefix())).must();
     job.on(0).run(&stop_between_requests("pgrep -f 'job-id pfsserve[r]'", &job.prefix())).must();
-    cluster.poweroff(2);
+    lose_node2(&cluster, &job);
     goes_on(&job, &mut run, 8, 0);
     wait::until_true("coordinators to end", SOON, || !job.on(0).run("pgrep -x scrfs-coordinat").ok());
 }

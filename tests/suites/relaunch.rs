@@ -12,11 +12,12 @@ fn a_node_loses_power_in_mid_run_and_the_spare_takes_over() {
     let cluster = Cluster::up(5);
     let job = Job::new(&cluster, "relaunch");
     job.mount(0..5);
-    let program = program("ckpt");
-    let arguments = [program.as_str(), "/scr", &job.log_path(), "12", "uneven", "pause=200"];
+    let (program, [hold, at]) = (program("ckpt"), job.hold_at(6));
+    let arguments = [program.as_str(), "/scr", &job.log_path(), "12", "uneven", "pause=200", &hold, &at];
     let mut run = job.start(&[0, 1, 2, 3, 4], 4, 1, &arguments);
     run.await_line(&job, "sealed 4", SOON);
     cluster.poweroff(2);
+    job.let_go();
     let code = run.wait(Duration::from_secs(150));
     assert_eq!(code, 0, "{}", run.output());
     let starts: Vec<u64> =

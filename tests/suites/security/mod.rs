@@ -74,10 +74,11 @@ impl<'a> Victim<'a> {
     fn attack(&self, uid: u32, attacks: &[Attack]) -> Vec<String> {
         let coordinator = self.cluster.on(0).run("pgrep -o scrfs-coordinat").must().to_owned();
         let program = self.cluster.on(0).run("pgrep -o -f '^/bin/sleep 600$'").must().to_owned();
-        let shell = self.cluster.on(0).user(uid).limit(Duration::from_mins(2));
+        let shell = self.cluster.on(0).user(uid).limit(Duration::from_mins(10));
+        // A coordinator takes its time before it is refused: MPI starts first.
         let rows = (0..attacks.len()).map(|at| {
             format!(
-                "timeout -k 1 10 bash -c \"$A{at}\" >/tmp/said.$UID 2>&1 </dev/null; \
+                "timeout -k 1 60 bash -c \"$A{at}\" >/tmp/said.$UID 2>&1 </dev/null; \
                  echo \"$? $(tail -c 1000 /tmp/said.$UID | tr -c '[:print:]' ' ')\"\n"
             )
         });

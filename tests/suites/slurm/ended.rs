@@ -27,7 +27,7 @@ fn jobs_that_are_queued_again(cluster: &Cluster, slurm: &Slurm<'_>) {
         wait::until_true("its flush", SOON, || job.current() == step);
         let of_nodes = slurm.field(&batch, "NodeList");
         slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
-        wait::until_true("the job to wait", LIMIT, || slurm.node(0) == "idle" && slurm.node(2) == "idle");
+        wait::until_true("the job to wait", LIMIT, || (0..3).all(|node| slurm.node(node) == "idle"));
         assert_eq!(of_nodes, "node[0-2]");
         (0..3).for_each(|node| drop(cluster.on(node).run(&cache).must().to_owned()));
     };

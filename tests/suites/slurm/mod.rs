@@ -103,9 +103,17 @@ impl<'a> Saver<'a> {
         self.numbers("start after ")
     }
 
+    /// A program that was told to wait for `go` in the job's directory waits no longer.
+    #[track_caller]
+    fn let_go(&self) {
+        let go = self.slurm.directory(self.uid, self.name).join("go");
+        std::fs::write(go, "").expect("the PFS can be written");
+    }
+
+    /// Slurm may have to notice the loss of a node before.
     #[track_caller]
     fn await_sealed(&self, job: &Batch, step: u64) {
-        let seen = wait::poll(SOON * 2, || (self.sealed() >= step).then_some(()));
+        let seen = wait::poll(LIMIT, || (self.sealed() >= step).then_some(()));
         assert!(seen.is_some(), "step {step}: {:?}\n{}", self.log(), self.slurm.account(self.name, job));
     }
 

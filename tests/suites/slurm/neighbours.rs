@@ -28,11 +28,8 @@ fn two_users_share_nodes() {
             assert!(!mate.run(&act).ok(), "{act} on node{node} by another user");
         }
     }
-    let go = |job: &Saver<'_>| {
-        std::fs::write(slurm.directory(job.uid, job.name).join("go"), "").expect("the PFS can be written");
-    };
     // The end of the one, and its Epilog on every node, is nothing to the other.
-    go(&theirs);
+    theirs.let_go();
     theirs.await_state(their_batch, "COMPLETED");
     for node in 0..3 {
         let gone = || !cluster.on(node).run(&format!("grep ' {their_mount} ' /proc/self/mountinfo")).ok();
@@ -44,7 +41,7 @@ fn two_users_share_nodes() {
     theirs.await_state(&again, "COMPLETED");
     assert_eq!(theirs.started_after(), [0, 2], "{}", theirs.account(&again));
     cluster.on(1).job().run(&format!("ls {our_mount}/ck.2/.complete")).must();
-    go(&ours);
+    ours.let_go();
     ours.await_state(our_batch, "COMPLETED");
     assert_eq!(ours.started_after(), [0], "{}", ours.account(our_batch));
     // The one after the other, and from their own prefixes.

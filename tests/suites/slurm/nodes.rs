@@ -138,25 +138,26 @@ fn who_drained_a_node_takes_it_back(cluster: &Cluster, slurm: &Slurm<'_>) {
 
 /// The node's fault too.
 fn notes_that_cannot_be_made(cluster: &Cluster, slurm: &Slurm<'_>) {
-    cluster.on(1).run("rm -rf /run/scrfs-slurm && touch /run/scrfs-slurm").must();
+    // The node's own health checks make the directory and write there meanwhile, and may take the
+    // node back once more after what they saw before.
+    let until_done =
+        |line: &str| wait::until_true(line, SOON, || cluster.on(1).run(&format!("cd /run && {line}")).ok());
+    until_done("rm -rf scrfs-slurm && touch scrfs-slurm && test -f scrfs-slurm");
     let ran = slurm.hook(1, "prolog", "SLURM_JOB_ID=900100 SLURM_JOB_USER=job SLURM_JOB_COMMENT=scrfs");
     assert!(
         ran.code == 1 && ran.err.contains("scrfs: the directory /run/scrfs-slurm cannot be made"),
         "{ran}"
     );
-    assert_eq!(slurm.node(1), "drained");
+    slurm.await_node(1, "drained");
     // Made, and full to the last byte.
-    cluster
-        .on(1)
-        .run("rm /run/scrfs-slurm && mkdir /run/scrfs-slurm && mount -t tmpfs -o size=64k none /run/scrfs-slurm")
-        .must();
+    let make = "rm scrfs-slurm && mkdir -p scrfs-slurm && mount -t tmpfs -o size=64k none scrfs-slurm";
+    cluster.on(1).run(&format!("cd /run && {make}")).must();
     slurm.await_node(1, "idle");
-    let fill = "cat /dev/zero >/run/scrfs-slurm/.others; test -s /run/scrfs-slurm/.others";
-    cluster.on(1).run(fill).must();
+    until_done("cat /dev/zero >>scrfs-slurm/.others; test $(stat -c %s scrfs-slurm/.others) = 65536");
     let ran = slurm.hook(1, "prolog", "SLURM_JOB_ID=900100 SLURM_JOB_USER=job SLURM_JOB_COMMENT=scrfs");
     assert!(ran.code == 1 && ran.err.contains("scrfs: /run/scrfs-slurm has no room for notes"), "{ran}");
-    assert_eq!(slurm.node(1), "drained");
-    cluster.on(1).run("umount /run/scrfs-slurm && rm -r /run/scrfs-slurm").must();
+    slurm.await_node(1, "drained");
+    until_done("{ ! mountpoint -q scrfs-slurm || umount scrfs-slurm; } && rm -rf scrfs-slurm");
     slurm.await_node(1, "idle");
 }
 

@@ -23,21 +23,33 @@ fn nodes_are_numbered_as_the_host_list_has_them_and_a_halt_s_signal_reaches_ever
         assert!(output.lines().any(|said| said == line), "{line}: {output}");
     }
 
-    // At TERM srun kills its tasks.
-    for launcher in ["srun", "pernode"] {
+    a_halt_s_signal_reaches_every_process(&slurm, options);
+    nothing_is_left(&cluster, 0..2);
+}
+
+/// At TERM srun kills its tasks.
+fn a_halt_s_signal_reaches_every_process(slurm: &Slurm<'_>, options: &str) {
+    // Two jobs at once: the time to end by oneself is waited out before there is a signal, and the
+    // same again has to do for the scheduler to bring that.
+    let jobs = ["srun", "pernode"].map(|launcher| {
         let script = format!(
-            "export SCRFS_HALT_GRACE=3s SCR_PREFIX={PFS}/{launcher}\n\
+            "export SCRFS_HALT_GRACE=8s SCR_PREFIX={PFS}/{launcher}\n\
              exec scrfs-run --launcher {launcher} -- python3 -c \"{TELLS}\""
         );
-        let batch = slurm.submit(JOB_UID, launcher, options, &script);
-        let said = |word: &str| slurm.output(launcher, &batch).lines().filter(|line| *line == word).count();
-        let up = wait::poll(SOON, || (said("up") == 2).then_some(()));
-        assert!(up.is_some(), "{}", slurm.account(launcher, &batch));
-        slurm.client(JOB_UID, &format!("scrfs-ctl halt --immediate --prefix {PFS}/{launcher}")).must();
-        slurm.await_state(launcher, &batch, "FAILED", LIMIT);
-        assert_eq!(said("got TERM"), 2, "{}", slurm.account(launcher, &batch));
+        (launcher, slurm.submit(JOB_UID, launcher, options, &script))
+    });
+    let said = |(launcher, batch): &(&str, Batch), word: &str| {
+        slurm.output(launcher, batch).lines().filter(|line| *line == word).count()
+    };
+    for job in &jobs {
+        let up = wait::poll(SOON * 2, || (said(job, "up") == 2).then_some(()));
+        assert!(up.is_some(), "{}", slurm.account(job.0, &job.1));
+        slurm.client(JOB_UID, &format!("scrfs-ctl halt --immediate --prefix {PFS}/{}", job.0)).must();
     }
-    nothing_is_left(&cluster, 0..2);
+    for job in &jobs {
+        slurm.await_state(job.0, &job.1, "FAILED", LIMIT);
+        assert_eq!(said(job, "got TERM"), 2, "{}", slurm.account(job.0, &job.1));
+    }
 }
 
 /// Ends with a failure when it is told to, and does well when it runs again.

@@ -3,25 +3,34 @@
 
 use super::*;
 
-/// Slurm counts time limits in minutes, and looks at them twice a minute.
+/// Slurm counts time limits in minutes, and looks at them twice a minute. A minute is the least,
+/// and may be over before a slow machine has sealed anything.
 const ONE_MINUTE: &str = "--nodes=2 --time=1";
+/// For jobs of which two steps are wanted before their end is near.
+const TWO_MINUTES: &str = "--nodes=2 --time=2";
 
 #[test]
 fn jobs_at_their_time_limit() {
     let cluster = Cluster::up(4);
     let slurm = Slurm::start(&cluster, SYSTEM);
     let ways = [
-        // Slurm says so beforehand, when the script asks it to.
-        ("warned", "--signal=B:TERM@40", "SCRFS_END_GRACE=8 SCRFS_HALT_GRACE=1", "signal 15: ending the job"),
-        // Nobody says so: the end is known from the scheduler.
-        ("found", "", "SCRFS_END_GRACE=15 SCRFS_HALT_GRACE=5", "halting, because"),
+        // Slurm says so beforehand, when the script asks it to: 40 s before the end, or up to a
+        // minute earlier. What scrfs-run keeps for the end, 26 s, begins later.
+        (
+            "warned",
+            "--signal=B:TERM@40",
+            "SCRFS_END_GRACE=12 SCRFS_HALT_GRACE=1",
+            "signal 15: ending the job",
+        ),
+        // Nobody says so: the end is known from the scheduler. 62 s are kept for it.
+        ("found", "", "SCRFS_END_GRACE=40 SCRFS_HALT_GRACE=5", "halting, because"),
         // A person says so.
         ("asked", "", "SCRFS_END_TIME=4000000000", "signal 15: ending the job"),
     ]
     .map(|(name, signal, settings, words)| {
         let job = Saver::new(&slurm, name);
         let settings = format!("export SCR_FLUSH=0 {settings}");
-        let batch = job.submit(&format!("{ONE_MINUTE} {signal}"), &settings, "", "1000 uneven pause=2000");
+        let batch = job.submit(&format!("{TWO_MINUTES} {signal}"), &settings, "", "1000 uneven pause=2000");
         (job, batch, words)
     });
     // Nobody says so, and what it believes of its end is wrong: Slurm kills it.
