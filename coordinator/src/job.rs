@@ -40,6 +40,9 @@ pub enum Job {
         set: Vec<SetMember>,
         /// Members of the dataset altogether.
         members: u32,
+        /// [`scrfs::dataset::Layout::encoding`]; 0 in a seal. Else the dataset is complete, and its
+        /// former redundancy data counts until a catalog with this encoding is committed.
+        encoding: u32,
     },
     /// Compute the lost members of a set and write their files and redundancy files on their (new)
     /// nodes.
@@ -81,6 +84,20 @@ pub struct About {
     pub files: u64,
     /// Bytes of those files.
     pub bytes: u64,
+}
+
+impl About {
+    /// Of a dataset that is complete.
+    pub fn of(catalog: &Catalog) -> Self {
+        Self {
+            name: catalog.name.clone(),
+            created_us: catalog.created_us,
+            user: catalog.user.clone(),
+            job_id: catalog.job_id.clone(),
+            files: catalog.layout.members.iter().map(|m| m.files).sum(),
+            bytes: catalog.bytes(),
+        }
+    }
 }
 
 /// What a job's share ended with.

@@ -69,6 +69,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         name: b"ck.4".to_vec(),
         state: HeldState::Complete,
         members: vec![Member(0), Member(1)],
+        encoded: vec![(Member(0), 7)],
         flushed: true,
         listed: true,
         failed: false,
@@ -149,7 +150,8 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         bytes: 99,
     };
     let paths = vec![vec![path("a"), path("b")]; 3];
-    let encode_job = Job::Encode { id, scheme: Scheme::Xor, about, paths, set: set.clone(), members: 3 };
+    let encode_job =
+        Job::Encode { id, scheme: Scheme::Xor, about, paths, set: set.clone(), members: 3, encoding: 7 };
     let greeting = Greeting {
         host: "n0".into(),
         epoch,
@@ -266,6 +268,7 @@ fn catalog() -> Catalog {
         user: "u".into(),
         job_id: "j".into(),
         layout: Layout {
+            encoding: 0,
             protection: Protection::by(Scheme::Xor),
             members,
             sets: vec![vec![Member(2), Member(0), Member(1)]],

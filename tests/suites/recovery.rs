@@ -391,6 +391,47 @@ fn with_reed_solomon_two_nodes_are_rebuilt_on_one_spare() {
     run.stop();
 }
 
+/// Six nodes in two sets of three lose one of each, and no spare is there: two nodes have two
+/// members then. One of these is lost next, with `SCR_FETCH=0`, and nothing new was sealed.
+#[test]
+fn without_spares_a_dataset_is_protected_again() {
+    let cluster = Cluster::up(6);
+    let job =
+        Job::new(&cluster, "fewer").set("SCR_SET_SIZE", "3").set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    job.mount(0..6);
+    let mut run = job.start(&[0, 1, 2, 3, 4, 5], 6, 1, &["/bin/sleep", "600"]);
+    for node in 0..6 {
+        job.await_coordinator(node);
+    }
+    let written = seal_two_each(&job, 6, "ck");
+    run.stop();
+    let mut left = vec![0, 1, 2, 3, 4, 5];
+    for (lost, hosts) in [(vec![1, 4], 4), (vec![0], 3), (vec![2], 2)] {
+        for node in &lost {
+            cluster.poweroff(*node);
+        }
+        left.retain(|node| !lost.contains(node));
+        let mut run = job.start(&left, hosts, 2, &["/bin/sleep", "600"]);
+        for node in &left {
+            wait::until_true("ck to be presented", SOON, || {
+                runs(&job, *node) && job.on(*node).run(&format!("test -e {SCR}/ck/.complete")).ok()
+            });
+        }
+        let told = job.events(left[0]);
+        // At first each finds a place where the other set has its members.
+        let anew = told.contains("members of one redundancy set are on one node");
+        assert!(anew || left.len() > 2, "{told}");
+        for (at, sum) in written.iter().enumerate() {
+            let reader = left[at % left.len()];
+            assert_eq!(sums(&job, reader, at, "ck"), *sum, "of node{at}, read on node{reader}: {told}");
+        }
+        let status = job.status(left[0]).expect("it is mounted");
+        let survives = status["datasets"][0]["survives"].to_string();
+        assert!(!survives.contains("false"), "{status}");
+        run.stop();
+    }
+}
+
 /// Nodes 0 and 1 are in one rack, 2 and 3 in another: by their numbers alone neighbours would share
 /// a set.
 #[test]

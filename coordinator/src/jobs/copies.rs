@@ -23,7 +23,7 @@ pub(super) fn rebuild(
     block: usize,
     peers: &Peers,
 ) -> Result<JobOutput, JobError> {
-    let share = Share { member, block: block as u64, peers };
+    let share = Share { member, lost, block: block as u64, peers };
     if lost.contains(&member.me) {
         return member.restore(|writing| share.take(writing));
     }
@@ -44,6 +44,7 @@ pub(super) fn rebuild(
 
 struct Share<'a> {
     member: &'a Target<'a>,
+    lost: &'a [u32],
     block: u64,
     peers: &'a Peers,
 }
@@ -80,11 +81,12 @@ impl Share<'_> {
                 }
             }
         }
-        self.peers.recv(right, 1)?;
-        if left != right {
-            self.peers.recv(left, 1)?;
-        }
-        Ok(())
+        // A neighbour that is lost too had nothing to give: there is no byte of its part.
+        let givers = if left == right { vec![right] } else { vec![right, left] };
+        givers
+            .iter()
+            .filter(|giver| !self.lost.contains(giver))
+            .try_for_each(|giver| self.peers.recv(*giver, 1).map(drop))
     }
 
     /// Gives the lost member at `to` what this one has for it: its files, if this is its right
@@ -97,12 +99,20 @@ impl Share<'_> {
         let mut own = (self.neighbour(to, left)? == me).then(|| Reader::new(files, daemon));
         for (which, range) in self.blocks(to)? {
             fault("rebuild.block")?;
-            let mut block = Block::zeroed(len(&range));
-            match (which, &mut copy, &mut own) {
-                (Returned::Files, Some(copy), _) => copy.read(range.start, block.payload_mut())?,
-                (Returned::Copy, _, Some(own)) => own.read(range.start, block.payload_mut())?,
+            let block = || Block::zeroed(len(&range));
+            let block = match (which, &mut copy, &mut own) {
+                (Returned::Files, Some(copy), _) => {
+                    let mut block = block();
+                    copy.read(range.start, block.payload_mut())?;
+                    block
+                }
+                (Returned::Copy, _, Some(own)) => {
+                    let mut block = block();
+                    own.read(range.start, block.payload_mut())?;
+                    block
+                }
                 (Returned::Files, None, _) | (Returned::Copy, _, None) => continue,
-            }
+            };
             self.peers.send(to, block)?;
         }
         if let Some(copy) = copy {

@@ -28,12 +28,16 @@ const PIPE: usize = 4;
 
 /// One member's share.
 pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<JobOutput, JobError> {
-    let Job::Encode { id, scheme, about, paths, set, members } = job else {
+    let Job::Encode { id, scheme, about, paths, set, members, encoding } = job else {
         return Err(JobError::Aborted("not an encode job".into()));
     };
     let id = *id;
     fault("encode.start")?;
-    let record = SetRecord::new(&Described { id, scheme: *scheme, about, members: *members }, set, paths)?;
+    let record = SetRecord::new(
+        &Described { id, scheme: *scheme, about, members: *members, encoding: *encoding },
+        set,
+        paths,
+    )?;
     let me = peers.me();
     let Some(SetMember { member, .. }) = set.get(me as usize) else {
         return Err(record.unfit("no such position"));

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use scrfs::dataset::{Catalog, Scheme};
+use scrfs::dataset::{Catalog, Layout, Scheme};
 use scrfs::hash::file::HEADER_BYTES;
 use scrfs::hash::{Text, record_size};
 use scrfs::ids::{DatasetId, Member};
@@ -37,6 +37,8 @@ pub struct Described<'a> {
     pub about: &'a About,
     /// Members altogether.
     pub members: u32,
+    /// [`scrfs::dataset::Layout::encoding`].
+    pub encoding: u32,
 }
 
 /// A set with its members' files.
@@ -47,6 +49,7 @@ pub struct SetRecord {
     set: Vec<Member>,
     files: Vec<Files>,
     scheme: Scheme,
+    encoding: u32,
     payloads: Payloads,
 }
 
@@ -57,7 +60,7 @@ impl SetRecord {
         set: &[SetMember],
         paths: &[Vec<RelPath>],
     ) -> Result<Self, JobError> {
-        let Described { id, scheme, about, members } = *described;
+        let Described { id, scheme, about, members, encoding } = *described;
         let plan = |reason: String| JobError::Plan { id, reason };
         if set.is_empty() || set.len() != paths.len() {
             return Err(plan(format!("{} members and {} lists of files", set.len(), paths.len())));
@@ -69,7 +72,16 @@ impl SetRecord {
         let lengths: Vec<_> = files.iter().map(Files::bytes).collect();
         let payloads = Payloads::of(scheme, &lengths).map_err(|e| plan(e.to_string()))?;
         let set = set.iter().map(|m| m.member).collect();
-        Ok(Self { id, about: about.clone(), members_of_dataset: members, set, files, scheme, payloads })
+        Ok(Self {
+            id,
+            about: about.clone(),
+            members_of_dataset: members,
+            set,
+            files,
+            scheme,
+            encoding,
+            payloads,
+        })
     }
 
     /// The same from a catalog; the job's sizes must be the catalog's.
@@ -85,16 +97,11 @@ impl SetRecord {
             }
             paths.push(names);
         }
-        let about = About {
-            name: catalog.name.clone(),
-            created_us: catalog.created_us,
-            user: catalog.user.clone(),
-            job_id: catalog.job_id.clone(),
-            files: catalog.layout.members.iter().map(|m| m.files).sum(),
-            bytes: catalog.bytes(),
-        };
+        let about = About::of(catalog);
         let members = u32::try_from(catalog.layout.members.len()).unwrap_or(u32::MAX);
-        Self::new(&Described { id, scheme: catalog.layout.scheme(), about: &about, members }, set, &paths)
+        let Layout { encoding, .. } = catalog.layout;
+        let described = Described { id, scheme: catalog.layout.scheme(), about: &about, members, encoding };
+        Self::new(&described, set, &paths)
     }
 
     /// What the redundancy files of the set hold.
@@ -119,8 +126,8 @@ impl SetRecord {
     pub fn file_name(&self, position: u32) -> Result<String, JobError> {
         let kind = RedundancyKind::of(self.scheme).ok_or_else(|| self.unfit(NO_FILES))?;
         let group = self.set.first().map_or(0, |m| m.0.into());
-        let members = self.set.len() as u64;
-        Ok(RedundancyFileName { kind, position: position.into(), members, group }.to_string())
+        let (position, members, encoding) = (position.into(), self.set.len() as u64, self.encoding);
+        Ok(RedundancyFileName { kind, position, members, group, encoding }.to_string())
     }
 
     /// The header of the member at `position`, as its bytes in the file.

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use scrfs::dataset::Catalog;
+use scrfs::ids::Member;
 use scrfs::redundancy::code::Code;
 use scrfs::redundancy::geometry::{Geometry, Part, blocks};
 use scrfs::redundancy::payload::Payloads;
@@ -56,8 +57,9 @@ pub fn run(task: &Task<'_>, block: usize, daemon: &Daemon, peers: &Peers) -> Res
     if lost.is_empty() || lost.iter().any(|at| *at >= task.set.len()) {
         return Err(record.unfit("no such position"));
     }
-    if !catalog.layout.scheme().survives(task.set.len(), &lost) {
-        return Err(record.unfit("more members are lost than the set can give back"));
+    let members: Vec<Member> = task.set.iter().map(|member| member.member).collect();
+    if !catalog.layout.survives(&members, &lost) {
+        return Err(record.unfit("the set cannot give back these members"));
     }
     let target = Target { catalog, set: task.set, member, me, record: &record, daemon };
     match record.payloads() {

@@ -166,10 +166,16 @@ pub(super) fn check(catalog: &Catalog, id: DatasetId, sets: bool) -> Result<(), 
 /// Two catalogs of one dataset mean the same by each member: what a holder of the one has is right
 /// for the other.
 pub(super) fn same_members(one: &Catalog, other: &Catalog) -> bool {
+    same_files(one, other)
+        && one.layout.sets == other.layout.sets
+        && one.layout.encoding == other.layout.encoding
+}
+
+/// The same but for the sets, and with them what protects the files.
+pub(super) fn same_files(one: &Catalog, other: &Catalog) -> bool {
     one.epoch == other.epoch
         && one.name == other.name
         && one.layout.protection == other.layout.protection
-        && one.layout.sets == other.layout.sets
         && one.layout.members.len() == other.layout.members.len()
         && one.entries == other.entries
 }
@@ -201,7 +207,8 @@ mod tests {
         };
         let making = Making { id: DatasetId(1), epoch: Epoch(1), revision: 0, about };
         let sets = vec![(0..u32::try_from(parts.len()).unwrap()).map(Member).collect()];
-        let layout = Layout { protection: Protection::by(Scheme::Xor), members: places(&hosts), sets };
+        let layout =
+            Layout { protection: Protection::by(Scheme::Xor), members: places(&hosts), sets, encoding: 0 };
         let parts = (0..)
             .map(Member)
             .zip(parts)

@@ -56,10 +56,11 @@ impl Encoding {
                     })
                     .collect(),
                 members,
+                encoding: 0,
             };
             jobs.start(cluster, job);
         }
-        let layout = Layout { protection, members: catalog::places(&cluster.hosts), sets };
+        let layout = Layout { protection, members: catalog::places(&cluster.hosts), sets, encoding: 0 };
         Self { making, layout, jobs }
     }
 

@@ -332,6 +332,7 @@ pub(super) mod tests {
             user: String::new(),
             job_id: String::new(),
             layout: Layout {
+                encoding: 0,
                 protection: Protection::by(Scheme::Single),
                 members: Vec::new(),
                 sets: Vec::new(),

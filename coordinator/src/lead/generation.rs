@@ -161,7 +161,12 @@ mod tests {
             created_us: 0,
             user: String::new(),
             job_id: String::new(),
-            layout: Layout { protection: Protection::by(Scheme::Xor), members: Vec::new(), sets: Vec::new() },
+            layout: Layout {
+                protection: Protection::by(Scheme::Xor),
+                members: Vec::new(),
+                sets: Vec::new(),
+                encoding: 0,
+            },
             entries: names.iter().map(entry).collect(),
         }
     }

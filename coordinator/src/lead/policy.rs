@@ -198,6 +198,7 @@ mod tests {
     fn layout(scheme: Scheme, bytes: &[u64]) -> Layout {
         let place = |(at, &bytes)| MemberPlace { host: format!("n{at}"), files: 1, bytes, taken: None };
         Layout {
+            encoding: 0,
             protection: Protection::by(scheme),
             members: (0..).zip(bytes).map(place).collect::<Vec<_>>(),
             sets: vec![(0..).map(Member).take(bytes.len()).collect()],

@@ -1,14 +1,18 @@
 //! Restart: one candidate from the caches. Its catalog is read, what nodes hold of it is verified,
-//! lost members are rebuilt, and the catalog with the new places is committed on all nodes.
+//! lost members are rebuilt, sets of which a node has two members by now are encoded anew
+//! ([`reencode`]), and the catalog with the new places is committed on all nodes.
+
+mod reencode;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use scrfs::control::{Command, Reason};
+use scrfs::control::{Command, HeldState, Reason};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 
+use self::reencode::{NewSets, Reencoded, Reencoding};
 use super::answers::Answers;
-use super::catalog::{check, same_members};
+use super::catalog::{check, same_files, same_members};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::jobs::{Ended, Jobs, Share};
@@ -34,10 +38,14 @@ pub(super) enum Recovered {
 enum Step {
     /// Catalogs by revision, one of each: who is asked now, who can be asked next.
     Reading(BTreeMap<u32, (Option<Catalog>, VecDeque<NodeRank>)>),
+    /// Nodes that have the data of a new encoding record the catalog that says so, which others
+    /// have recorded.
+    CatchingUp(Committing),
     Verifying(Answers<Verified>),
     Rebuilding(Jobs, BTreeMap<Member, NodeRank>),
     /// Nodes that hold members of another layout of it.
     Evicting(Answers<()>, BTreeMap<Member, NodeRank>),
+    Encoding(Reencoding, BTreeMap<Member, NodeRank>),
     Committing(Committing),
 }
 
@@ -50,6 +58,10 @@ pub(super) struct Rebuild {
     catalog: Option<Catalog>,
     /// Nodes whose data belongs to another layout.
     other_layout: BTreeSet<NodeRank>,
+    /// Members without files that are not rebuilt.
+    lacks_members: bool,
+    /// Nodes have data of an encoding that came to nothing.
+    is_stale: bool,
     step: Step,
 }
 
@@ -65,7 +77,8 @@ impl Rebuild {
             }
         }
         let step = Step::Reading(revisions);
-        Self { id, held, catalog: None, other_layout: BTreeSet::new(), step }
+        let (lacks_members, is_stale) = (false, false);
+        Self { id, held, catalog: None, other_layout: BTreeSet::new(), lacks_members, is_stale, step }
     }
 
     /// A node's catalog; `None` when it is not awaited.
@@ -109,17 +122,38 @@ impl Rebuild {
         let Some((highest, newest)) = catalogs.pop_last() else {
             return Recovered::Failed("no node can give its catalog".into());
         };
-        for (node, holding) in self.held.complete() {
-            let means_the_same = holding.revision == highest
-                || catalogs.get(&holding.revision).is_some_and(|older| same_members(older, &newest));
-            if !means_the_same {
-                self.other_layout.insert(node);
+        let mut behind = Vec::new();
+        for (&node, holding) in &self.held.nodes {
+            let older = catalogs.get(&holding.revision);
+            let (complete, encoding) = (holding.state == HeldState::Complete, newest.layout.encoding);
+            if !complete && encoding == 0 || complete && holding.revision == highest {
+                continue;
+            }
+            match older.filter(|_| complete) {
+                Some(older) if same_members(older, &newest) => {}
+                Some(older)
+                    if same_files(older, &newest)
+                        && older.layout.encoding != encoding
+                        && holding.is_encoded_as(&newest.layout, cluster.host(node)) =>
+                {
+                    behind.push(node);
+                }
+                _ => drop(self.other_layout.insert(node)),
             }
         }
+        let catalog = Box::new(newest.clone());
         self.catalog = Some(newest);
         if let Err(reason) = self.recoverable(&self.places(cluster, |_, _| true)) {
             return Recovered::Failed(reason);
         }
+        if behind.is_empty() {
+            return self.verify(cluster);
+        }
+        self.step = Step::CatchingUp(Committing::start(cluster, catalog, behind, true));
+        Recovered::Running
+    }
+
+    fn verify(&mut self, cluster: &mut Cluster) -> Recovered {
         let holders: Vec<NodeRank> = self.holders().map(|(node, _)| node).collect();
         for &node in &holders {
             cluster.send(node, Command::Verify(self.id));
@@ -163,11 +197,15 @@ impl Rebuild {
         let Some(catalog) = &self.catalog else { return Err("no catalog".into()) };
         for set in &catalog.layout.sets {
             let lost: Vec<usize> = (0..set.len()).filter(|at| !places.contains_key(&set[*at])).collect();
-            let survives = catalog.layout.scheme().survives(set.len(), &lost);
+            let survives = catalog.layout.survives(set, &lost);
             if !survives && lost.iter().any(|at| has_files(catalog, set[*at])) {
                 let members: Vec<String> = lost.iter().map(|at| set[*at].to_string()).collect();
                 let (lost, of) = (members.join(", "), set.len());
-                return Err(format!("members {lost} of a set of {of} are lost, more than it rebuilds").into());
+                let scheme = catalog.layout.scheme();
+                return Err(format!(
+                    "members {lost} of a set of {of} are lost, more than {scheme} gives back"
+                )
+                .into());
             }
         }
         Ok(())
@@ -242,11 +280,12 @@ impl Rebuild {
         let (mut jobs, mut rebuilt) = (Jobs::default(), Vec::new());
         for set in &catalog.layout.sets {
             let lost: Vec<usize> = (0..set.len()).filter(|at| !held.contains_key(&set[*at])).collect();
-            if !catalog.layout.scheme().survives(set.len(), &lost) {
+            if !catalog.layout.survives(set, &lost) {
                 // Members without files: nothing of them is lost, but what they protected has one
                 // guard less.
                 cluster
                     .warn(format!("dataset {}: redundancy data of members without files is lost", self.id));
+                self.lacks_members = true;
                 continue;
             }
             if lost.is_empty() {
@@ -261,7 +300,7 @@ impl Rebuild {
             jobs.start(cluster, job);
         }
         if jobs.is_empty() {
-            return self.commit(cluster, &places);
+            return self.encode(cluster, places);
         }
         let text = told(cluster, catalog, &rebuilt, &places);
         cluster.note(text);
@@ -269,33 +308,70 @@ impl Rebuild {
         Recovered::Running
     }
 
+    /// All members are somewhere: where nodes have several of one set, other sets are made.
+    fn encode(&mut self, cluster: &mut Cluster, places: BTreeMap<Member, NodeRank>) -> Recovered {
+        let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
+        let revision = cluster.next_revision(Some(self.held.highest_revision()));
+        match Reencoding::start(cluster, catalog, &places, revision).filter(|_| !self.lacks_members) {
+            Some(reencoding) => {
+                self.step = Step::Encoding(reencoding, places);
+                Recovered::Running
+            }
+            None => self.commit(cluster, &places, None),
+        }
+    }
+
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
-        let Step::Rebuilding(jobs, places) = &mut self.step else { return None };
-        Some(match jobs.ended(cluster, share)? {
-            // Also after a failure all are awaited: no share may write behind the next candidate's
-            // back.
-            Ended::Running | Ended::Failing(_) => Recovered::Running,
-            Ended::Failed(reason) => Recovered::Failed(reason),
-            Ended::Done(_) => {
-                let places = std::mem::take(places);
-                self.commit(cluster, &places)
-            }
+        Some(match &mut self.step {
+            Step::Rebuilding(jobs, places) => match jobs.ended(cluster, share)? {
+                // Also after a failure all are awaited: no share may write behind the next
+                // candidate's back.
+                Ended::Running | Ended::Failing(_) => Recovered::Running,
+                Ended::Failed(reason) => Recovered::Failed(reason),
+                Ended::Done(_) => {
+                    let places = std::mem::take(places);
+                    self.encode(cluster, places)
+                }
+            },
+            Step::Encoding(reencoding, places) => match reencoding.job(cluster, share)? {
+                Reencoded::Running => Recovered::Running,
+                Reencoded::Done(sets) => {
+                    let places = std::mem::take(places);
+                    self.commit(cluster, &places, Some(sets))
+                }
+                Reencoded::Failed(reason) => {
+                    let places = std::mem::take(places);
+                    cluster.warn(format!("dataset {} keeps its redundancy sets: {reason}", self.id));
+                    // What was made of the new ones goes with the next commit.
+                    self.is_stale = true;
+                    self.commit(cluster, &places, None)
+                }
+            },
+            _ => return None,
         })
     }
 
-    /// The catalog with the new places, to all; nothing when no place has changed and every node
-    /// has it.
-    fn commit(&mut self, cluster: &mut Cluster, places: &BTreeMap<Member, NodeRank>) -> Recovered {
+    /// The catalog with the new places and sets, to all; nothing when nothing has changed and every
+    /// node has it.
+    fn commit(
+        &mut self,
+        cluster: &mut Cluster,
+        places: &BTreeMap<Member, NodeRank>,
+        sets: Option<NewSets>,
+    ) -> Recovered {
         let Some(mut catalog) = self.catalog.take() else {
             return Recovered::Failed("no catalog".into());
         };
-        let mut moved = false;
+        let mut changed = self.is_stale || sets.is_some();
+        if let Some(sets) = sets {
+            sets.put_into(&mut catalog);
+        }
         for (member, place) in (0..).map(Member).zip(&mut catalog.layout.members) {
             let host = places.get(&member).map(|node| cluster.host(*node));
             if let Some(host) = host.filter(|host| *host != place.host) {
                 host.clone_into(&mut place.host);
-                moved = true;
+                changed = true;
             }
         }
         let everywhere = cluster.nodes().all(|node| {
@@ -303,7 +379,7 @@ impl Rebuild {
                 holder == node && holding.revision == catalog.revision && !self.other_layout.contains(&node)
             })
         });
-        if everywhere && !moved {
+        if everywhere && !changed {
             return Recovered::Done(Box::new(catalog));
         }
         catalog.revision = cluster.next_revision(Some(self.held.highest_revision()));
@@ -319,10 +395,15 @@ impl Rebuild {
         node: NodeRank,
         result: Result<(), Reason>,
     ) -> Option<Recovered> {
-        let Step::Committing(committing) = &mut self.step else { return None };
+        let (committing, is_last) = match &mut self.step {
+            Step::CatchingUp(committing) => (committing, false),
+            Step::Committing(committing) => (committing, true),
+            _ => return None,
+        };
         let failure = result.as_ref().err().cloned();
         Some(match committing.committed(cluster, node, result)? {
-            Committed::Done => Recovered::Done(committing.catalog.clone()),
+            Committed::Done if is_last => Recovered::Done(committing.catalog.clone()),
+            Committed::Done => self.verify(cluster),
             _ if committing.tries() >= COMMIT_TRIES => {
                 let reason = failure.map_or_else(String::new, |reason: Reason| format!(": {reason}"));
                 Recovered::Failed(format!("{} cannot record it{reason}", cluster.host(node)).into())
@@ -332,7 +413,7 @@ impl Rebuild {
     }
 
     pub(super) fn tick(&mut self, cluster: &mut Cluster) {
-        if let Step::Committing(committing) = &mut self.step {
+        if let Step::Committing(committing) | Step::CatchingUp(committing) = &mut self.step {
             committing.tick(cluster);
         }
     }
@@ -436,6 +517,7 @@ mod tests {
             user: String::new(),
             job_id: String::new(),
             layout: Layout {
+                encoding: 0,
                 protection: Protection::by(Scheme::Xor),
                 members: hosts.iter().map(place).collect(),
                 sets: sets.iter().map(|set| set.iter().copied().map(Member).collect()).collect(),

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Reason, Start};
-use scrfs::dataset::Catalog;
-use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
+use scrfs::dataset::{Catalog, Layout};
+use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
 
 use super::answers::Answers;
@@ -23,9 +23,23 @@ pub(super) struct Holding {
     pub(super) revision: u32,
     pub(super) state: HeldState,
     pub(super) members: BTreeSet<u32>,
+    /// Their redundancy files that are there, by encoding.
+    encoded: BTreeSet<(Member, u32)>,
     pub(super) flushed: bool,
     pub(super) listed: bool,
     pub(super) failed: bool,
+}
+
+impl Holding {
+    /// The members that this layout has on the node, `host`, have the redundancy files that it
+    /// says. What a node has of others is left over from before they moved.
+    pub(super) fn is_encoded_as(&self, layout: &Layout, host: &str) -> bool {
+        let is_at_home =
+            |member: &Member| layout.members.get(member.0 as usize).is_some_and(|place| place.host == host);
+        self.members.iter().map(|member| Member(*member)).filter(is_at_home).all(|member| {
+            !layout.has_redundancy_file(member) || self.encoded.contains(&(member, layout.encoding))
+        })
+    }
 }
 
 /// A dataset that is complete: some daemon recorded COMPLETE.
@@ -418,6 +432,7 @@ fn complete(inventories: &BTreeMap<NodeRank, Inventory>) -> BTreeMap<DatasetId, 
                 revision: dataset.revision,
                 state: dataset.state,
                 members: dataset.members.iter().map(|member| member.0).collect(),
+                encoded: dataset.encoded.iter().copied().collect(),
                 flushed: dataset.flushed,
                 listed: dataset.listed,
                 failed: dataset.failed,

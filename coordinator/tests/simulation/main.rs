@@ -61,7 +61,7 @@ fn run(world: &mut World) {
     world.check_settled();
 }
 
-fn seed(seed: u64) -> [u64; 11] {
+fn seed(seed: u64) -> [u64; 12] {
     let mut world = World::new(seed);
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     if let Err(panic) = outcome {
@@ -72,9 +72,22 @@ fn seed(seed: u64) -> [u64; 11] {
         std::panic::resume_unwind(panic);
     }
     let (prefix, failed) = (&world.prefix, world.failed.len() as u64);
-    let World { seals, generations, rebuilt, mended, unhurried, made_room, full, .. } = world;
+    let World { seals, generations, rebuilt, mended, reencoded, unhurried, made_room, full, .. } = world;
     let Prefix { published, overtook, marked, .. } = *prefix;
-    [seals, rebuilt, published, overtook, marked, mended, failed, generations, unhurried, made_room, full]
+    [
+        seals,
+        rebuilt,
+        published,
+        overtook,
+        marked,
+        mended,
+        failed,
+        generations,
+        unhurried,
+        made_room,
+        full,
+        reencoded,
+    ]
 }
 
 #[test]
@@ -85,13 +98,13 @@ fn seeds() {
     }
     let count = std::env::var("SIMULATION_COUNT").map_or(3000, |count| count.parse().expect("a number"));
     let from = std::env::var("SIMULATION_FROM").map_or(0, |from| from.parse().expect("a number"));
-    let mut total = [0; 11];
+    let mut total = [0; 12];
     let mut failing = 0;
     for number in from..from + count {
         let one = if std::env::var_os("SIMULATION_ALL").is_some() {
             catch_unwind(|| seed(number)).unwrap_or_else(|_| {
                 failing += 1;
-                [0; 11]
+                [0; 12]
             })
         } else {
             seed(number)
@@ -101,12 +114,24 @@ fn seeds() {
         }
     }
     assert_eq!(failing, 0, "seeds that fail");
-    let [seals, restarts, flushes, overtook, marked, mended, failed, generations, unhurried, made_room, full] =
-        total;
+    let [
+        seals,
+        restarts,
+        flushes,
+        overtook,
+        marked,
+        mended,
+        failed,
+        generations,
+        unhurried,
+        made_room,
+        full,
+        reencoded,
+    ] = total;
     let told = format!(
         "{count} seeds: {seals} seals ({generations} of a next generation), {restarts} restarts, {flushes} flushes ({overtook} past one that fails, {marked} \
          marked), {mended} members rebuilt while programs ran, {failed} datasets failed, {unhurried} markers answered in the background, \
-         room made {made_room} times for a file and not found {full} times"
+         room made {made_room} times for a file and not found {full} times, {reencoded} members encoded anew"
     );
     eprintln!("{told}");
     // A simulation in which little happens proves little.
@@ -119,7 +144,8 @@ fn seeds() {
             && mended > count / 20
             && failed > count / 50
             && made_room > count / 200
-            && full > count / 50,
+            && full > count / 50
+            && reencoded > count / 20,
         "{told}"
     );
 }

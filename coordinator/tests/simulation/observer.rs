@@ -27,12 +27,29 @@ pub(crate) fn catalog(nodes: &[Daemon], key: Key) -> Option<&Catalog> {
 pub(crate) fn members(nodes: &[Daemon], key: Key) -> BTreeSet<Member> {
     let Some(newest) = catalog(nodes, key) else { return BTreeSet::new() };
     let mut found = BTreeSet::new();
-    for dataset in nodes.iter().filter_map(|node| node.datasets.get(&key.1)).filter(|d| d.epoch == key.0) {
-        let same = dataset.catalog.as_ref().is_none_or(|catalog| {
-            catalog.entries == newest.entries && catalog.layout.sets == newest.layout.sets
-        });
+    let layout = &newest.layout;
+    for node in nodes {
+        let Some(dataset) = node.datasets.get(&key.1).filter(|d| d.epoch == key.0) else { continue };
+        let whole = dataset.members.iter().filter(|(member, data)| data.is_whole(layout, **member));
+        let whole: BTreeSet<Member> = whole.map(|(member, _)| *member).collect();
+        let same = match &dataset.catalog {
+            None => layout.encoding == 0,
+            Some(catalog) if catalog.layout.encoding == layout.encoding => {
+                catalog.entries == newest.entries && catalog.layout.sets == layout.sets
+            }
+            // It has not recorded the new encoding: good if it has the data of all that is its own.
+            Some(catalog) => {
+                let own = |member: &&Member| layout.members[member.0 as usize].host == node.host;
+                let mut own = dataset.members.keys().filter(own);
+                catalog.entries == newest.entries
+                    && own.all(|member| {
+                        let data = &dataset.members[member];
+                        !layout.has_redundancy_file(*member) || data.encodings.contains(&layout.encoding)
+                    })
+            }
+        };
         if same {
-            found.extend(dataset.members.iter().filter(|(_, data)| !data.bad).map(|(member, _)| *member));
+            found.extend(whole);
         }
     }
     found
@@ -94,8 +111,10 @@ pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
             Scheme::Single => lost.is_empty(),
             Scheme::Xor => lost.len() <= 1 && set.len() > 1,
             Scheme::ReedSolomon { failures } => lost.len() <= failures.into() && lost.len() < set.len(),
-            // A member's copy is at its right neighbour.
-            Scheme::Partner => lost.iter().all(|at| there((at + 1) % set.len())),
+            // A member's copy is at its right neighbour, if it has anything to copy.
+            Scheme::Partner => lost
+                .iter()
+                .all(|at| there((at + 1) % set.len()) || catalog.files_of(set[*at]).next().is_none()),
         };
         survives || lost.is_empty() || lost.iter().all(|at| catalog.files_of(set[*at]).next().is_none())
     })

@@ -31,7 +31,7 @@ pub enum DataRequest {
         id: DatasetId,
         /// Whose.
         member: Member,
-        /// `<m>_of_<n>_in_<g>.xor` or `.rs`.
+        /// [`crate::record::RedundancyFileName`].
         name: String,
     },
     /// A lost member will be rebuilt here: these are its names (from the catalog). What is here of

@@ -117,6 +117,8 @@ pub struct HeldDataset {
     /// Members whose data is here: all files and the redundancy file are there with their right
     /// sizes.
     pub members: Vec<Member>,
+    /// Their redundancy files that are here, by [`crate::dataset::Layout::encoding`].
+    pub encoded: Vec<(Member, u32)>,
     /// It is known to be on the PFS.
     pub flushed: bool,
     /// Programs see it. False: a restart put it aside ([`Command::Present`]), or it is not complete

@@ -18,6 +18,7 @@ use crate::dataset::lifecycle::Files;
 use crate::dataset::{Entry, EntryKind, Stamp};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
+use crate::record::RedundancyFileName;
 use crate::store::beneath;
 use crate::stores::{Place, Stores};
 
@@ -450,6 +451,22 @@ impl Cache {
             found.extend(beneath::names(root)?.iter().filter_map(|name| id(name)).map(DatasetId));
         }
         Ok(found.into_iter().collect())
+    }
+
+    /// Removes the redundancy files of a dataset but those of these names.
+    pub(super) fn remove_redundancy_but(&self, id: DatasetId, names: &BTreeSet<&str>) -> io::Result<()> {
+        let own = self.own(id)?;
+        for name in beneath::names(&own)? {
+            let counts = std::str::from_utf8(&name).is_ok_and(|name| names.contains(name));
+            if RedundancyFileName::parse(&name).is_none() || counts {
+                continue;
+            }
+            match rustix::fs::unlinkat(&own, name.as_slice(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Removes a dataset's own directory with all in it.

@@ -83,6 +83,9 @@ pub fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
     put(&mut tree, "EPOCH", catalog.epoch.0);
     put(&mut tree, "REVISION", catalog.revision);
     put(&mut tree, "NAME", Text::new(catalog.name.clone())?);
+    if catalog.layout.encoding != 0 {
+        put(&mut tree, "ENCODING", catalog.layout.encoding);
+    }
     put(&mut tree, "CREATED", catalog.created_us);
     put(&mut tree, "USER", Text::new(catalog.user.clone())?);
     put(&mut tree, "JOBID", Text::new(catalog.job_id.clone())?);
@@ -141,7 +144,8 @@ pub fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
         ring.sort_unstable();
         Ok(ring.into_iter().map(|(_, member)| member).collect())
     })?;
-    let layout = Layout { protection: protection_of(tree)?, members, sets };
+    let encoding = tree.number("ENCODING")?.unwrap_or(0);
+    let layout = Layout { protection: protection_of(tree)?, members, sets, encoding };
     let mut catalog = Catalog {
         id: DatasetId(need(tree.number("ID"), "ID")?),
         epoch: Epoch(need(tree.number("EPOCH"), "EPOCH")?),
@@ -338,6 +342,7 @@ pub(super) mod tests {
             user: "u".into(),
             job_id: "j".into(),
             layout: Layout {
+                encoding: 0,
                 protection: Protection::by(Scheme::Xor),
                 members: vec![
                     place("n0", 1, 5, Some(4096)),

@@ -406,7 +406,7 @@ fn join(table: &mut Table, mut map: Filemap, recorded: &[MemberRecord], problems
         };
         let origin = if record.staged { Origin::Staged } else { Origin::Here };
         let mut part = Part::new(origin, mapped.files, Vec::new());
-        part.redundancy = mapped.redundancy;
+        part.redundancy = mapped.redundancy.into_iter().map(|file| (file.encoding(), file)).collect();
         part.recorded = record.recorded;
         part.crcs_known = record.crcs_known;
         part.members = record.members;

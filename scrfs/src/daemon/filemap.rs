@@ -26,7 +26,7 @@ use super::state::{Dataset, Part, RedundancyFile};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mapped {
     pub(super) files: Vec<(Entry, FileCopy)>,
-    pub(super) redundancy: Option<RedundancyFile>,
+    pub(super) redundancy: Vec<RedundancyFile>,
 }
 
 /// All members of all datasets here.
@@ -96,7 +96,7 @@ fn entry_of(part: &Part) -> FilemapEntry {
         };
         entry.files.set_last(name, meta.into());
     }
-    if let Some(file) = &part.redundancy {
+    for file in part.redundancy.values() {
         // Made by the coordinator of position, size and set: never has a NUL.
         let name = Text::new(file.name.clone()).unwrap_or_default();
         let kind = RedundancyFileName::parse(file.name.as_bytes())
@@ -152,7 +152,7 @@ pub(super) fn decode(tree: &Hash) -> (Filemap, Vec<String>) {
 }
 
 fn mapped(entry: &FilemapEntry, member: Member) -> Result<Mapped, FieldError> {
-    let mut mapped = Mapped { files: Vec::new(), redundancy: None };
+    let mut mapped = Mapped { files: Vec::new(), redundancy: Vec::new() };
     for (name, file) in entry.files.iter() {
         let meta = require(file.meta.as_ref(), "META");
         let added = meta
@@ -160,7 +160,7 @@ fn mapped(entry: &FilemapEntry, member: Member) -> Result<Mapped, FieldError> {
         added.map_err(|error| error.under(name).under("FILE"))?;
     }
     let expected = *require(entry.expected_files.as_ref(), "FILES")?;
-    if (mapped.files.len() + usize::from(mapped.redundancy.is_some())) as u64 != expected {
+    if (mapped.files.len() + mapped.redundancy.len()) as u64 != expected {
         return Err(FieldError::at("FILES", FieldProblem::Other("is not the number of files")));
     }
     // The order of the logical file, whatever order the record has.
@@ -174,7 +174,7 @@ fn add_file(meta: &Meta, name: &Text, member: Member, mapped: &mut Mapped) -> Re
     let kind = require(meta.kind.as_ref(), "TYPE")?;
     if matches!(kind, FileKind::Partner | FileKind::Xor | FileKind::ReedSolomon) {
         let name = name.as_str().ok_or_else(|| FieldError::here(FieldProblem::Other("is not UTF-8")))?;
-        mapped.redundancy = Some(RedundancyFile { name: name.to_owned(), size, crc });
+        mapped.redundancy.push(RedundancyFile { name: name.to_owned(), size, crc });
         return Ok(());
     }
     let path = RelPath::new(name.as_bytes()).map_err(|error| FieldError::here(error.into()))?;
@@ -209,7 +209,7 @@ mod tests {
         part.members = 3;
         part.set = vec![Member(2), Member(0), Member(1)];
         let redundancy = RedundancyFile { name: "2_of_3_in_2.xor".into(), size: 99, crc: 5 };
-        part.redundancy = Some(redundancy.clone());
+        part.redundancy.insert(0, redundancy.clone());
         dataset.parts.insert(Member(0), Arc::new(part.clone()));
         dataset.parts.insert(Member(2), Arc::new(Part::new(Origin::Here, Vec::new(), Vec::new())));
         dataset.complete(&Arc::new(CatalogIndex::new(catalog)));
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(map.len(), 2);
         let mapped = &map[&(DatasetId(4), Member(0))];
         assert_eq!(mapped.files, part.files);
-        assert_eq!(mapped.redundancy, Some(redundancy));
+        assert_eq!(mapped.redundancy, [redundancy]);
         assert_eq!(tree.to_string(), include_str!("filemap_0.txt"));
     }
 

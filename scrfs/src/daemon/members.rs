@@ -169,7 +169,7 @@ impl Node {
     /// With the CRC that it had when the member was finished.
     fn open_redundancy(&self, id: DatasetId, member: Member) -> Result<(OwnedFd, u32), DataError> {
         let dataset = self.dataset(id)?;
-        let redundancy = dataset.parts.get(&member).and_then(|part| part.redundancy.as_ref());
+        let redundancy = dataset.parts.get(&member).and_then(|part| dataset.redundancy(part));
         let redundancy = redundancy.ok_or_else(|| {
             DataError::new(id, libc::ENOENT, "has no redundancy file").at(format!("member {member}"))
         })?;
@@ -304,7 +304,8 @@ impl Node {
         }
         faults::hit("seal.placed").map_err(DataError::io(id, member))?;
         let mut finished = Part::clone(&part);
-        (finished.files, finished.redundancy, finished.set) = (files, redundancy, finish.set);
+        (finished.files, finished.set) = (files, finish.set);
+        finished.redundancy.extend(redundancy.map(|file| (file.encoding(), file)));
         (finished.members, finished.recorded, finished.crcs_known) = (finish.members, true, true);
         (finished.origin, finished.carried) = (Origin::Here, Arc::default());
         let entries = finished.entries();

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use crate::control::{Event, HeldDataset, HeldState, Inventory, Reason};
 use crate::dataset::lifecycle::Step;
 use crate::faults;
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::status::people::bytes_for_people;
 use crate::store::beneath;
 
 use super::members::{file_name, make_others, size_of};
 use super::node::Node;
-use super::state::{Dataset, Origin, Part};
+use super::state::{Dataset, Origin, Part, RedundancyFile};
 
 /// Names whose files that are not sealed are told one by one.
 const UNSEALED_TOLD: usize = 16;
@@ -50,20 +50,27 @@ impl Node {
                 false
             }
         };
-        let members = dataset
+        let here =
+            |part: &Part| part.recorded || (part.origin == Origin::Here && !dataset.life.is_complete());
+        let parts: Vec<(Member, &Part)> = dataset
             .parts
             .iter()
-            .filter(|(_, part)| part.recorded || (part.origin == Origin::Here && !dataset.life.is_complete()))
-            .filter(|(_, part)| whole(part))
-            .map(|(member, _)| *member)
+            .map(|(member, part)| (*member, &**part))
+            .filter(|(_, part)| here(part) && whole(part))
             .collect();
+        let encoded = |(member, part): &(Member, &Part)| {
+            let there = |file: &&RedundancyFile| self.missing_redundancy(dataset.id, file).is_none();
+            let files = part.redundancy.values().filter(there);
+            files.map(|file| (*member, file.encoding())).collect::<Vec<_>>()
+        };
         HeldDataset {
             id: dataset.id,
             epoch: dataset.epoch,
             revision: dataset.life.catalog().map_or(0, |index| index.catalog().revision),
             name: dataset.name.clone(),
             state: dataset.state(),
-            members,
+            members: parts.iter().map(|(member, _)| *member).collect(),
+            encoded: parts.iter().flat_map(encoded).collect(),
             flushed: dataset.flushed,
             listed: dataset.life.is_listed(),
             failed: dataset.failed.is_some(),
@@ -76,23 +83,18 @@ impl Node {
             Ok(home) => home,
             Err(error) => return Some(format!("its directory: {error}")),
         };
-        let check = |file: std::io::Result<OwnedFd>, path: &RelPath, expected: u64| match file
-            .and_then(|fd| size_of(&fd))
-        {
-            Ok(size) if size == expected => None,
-            Ok(size) => Some(format!("{path} has {size} bytes, recorded are {expected}")),
-            Err(error) => Some(format!("{path}: {error}")),
-        };
         let file = part.files.iter().find_map(|(entry, copy)| {
-            check(self.open_sealed(dataset, &home, &entry.path), &entry.path, copy.size)
+            wrong_size(self.open_sealed(dataset, &home, &entry.path), &entry.path, copy.size)
         });
-        let redundancy = || {
-            let redundancy = part.redundancy.as_ref()?;
-            let name = file_name(dataset.id, &redundancy.name).ok()?;
-            let own = self.cache.own(dataset.id).ok()?;
-            check(beneath::open_file(own.as_fd(), &name), &name, redundancy.size)
-        };
+        let redundancy = || self.missing_redundancy(dataset.id, dataset.redundancy(part)?);
         file.or_else(redundancy)
+    }
+
+    /// A redundancy file that is not there with its size.
+    fn missing_redundancy(&self, id: DatasetId, file: &RedundancyFile) -> Option<String> {
+        let name = file_name(id, &file.name).ok()?;
+        let own = self.cache.own(id).ok()?;
+        wrong_size(beneath::open_file(own.as_fd(), &name), &name, file.size)
     }
 
     pub(super) fn send_catalog(&self, id: DatasetId) {
@@ -283,5 +285,13 @@ impl Node {
             self.tree.thaw(&dataset.name);
         }
         self.cache.remove_own(id).map_err(|error| Reason::from(error).on(format_args!("dataset {id}")))
+    }
+}
+
+fn wrong_size(file: std::io::Result<OwnedFd>, path: &RelPath, expected: u64) -> Option<String> {
+    match file.and_then(|fd| size_of(&fd)) {
+        Ok(size) if size == expected => None,
+        Ok(size) => Some(format!("{path} has {size} bytes, recorded are {expected}")),
+        Err(error) => Some(format!("{path}: {error}")),
     }
 }

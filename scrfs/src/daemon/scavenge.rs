@@ -259,7 +259,7 @@ impl Saving<'_> {
             })?;
             there.push(to);
         }
-        let redundancy = part.redundancy.as_ref().map(|file| {
+        let redundancy = dataset.redundancy(part).map(|file| {
             let name = file_name(id, &file.name)?;
             let own = node.cache.own(id)?;
             let local = beneath::open_file(own.as_fd(), &name)

@@ -7,7 +7,7 @@
 //! Fault points: `seal.begun`, `seal.quiet`, `seal.frozen`, `commit.begun`, `commit.recorded`,
 //! `commit.listed`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -378,6 +378,7 @@ impl Node {
                 .or_insert_with(|| Dataset::new(id, catalog.epoch, catalog.name.clone(), home));
             dataset.epoch = catalog.epoch;
             dataset.complete(&index);
+            dataset.forget_encodings();
             dataset.failed = None;
             table.background.remove(&catalog.name);
         });
@@ -386,6 +387,9 @@ impl Node {
         if let Err(error) = changed {
             self.events.error(Some(id), &format!("complete, but the node's record lags: {error}"));
             return Err(error.into());
+        }
+        if index.catalog().revision > 0 {
+            self.remove_former_redundancy(id);
         }
         let fresh = |dataset: &Dataset| dataset.life.is_in_tree() && !dataset.life.is_listed();
         let fresh = self.state.lock().table.datasets.get(&id).is_some_and(fresh);
@@ -402,6 +406,21 @@ impl Node {
         let begun = self.place_logs(id)?;
         self.list(id, later, begun);
         faults::hit("commit.listed").map_err(Reason::from)
+    }
+
+    /// Removes the redundancy files of encodings that do not count, also those of which a crash
+    /// left no record.
+    fn remove_former_redundancy(&self, id: DatasetId) {
+        let parts = self.state.lock().table.datasets.get(&id).map(|dataset| dataset.parts.clone());
+        let counts: BTreeSet<&str> = parts
+            .iter()
+            .flat_map(BTreeMap::values)
+            .flat_map(|part| part.redundancy.values())
+            .map(|file| file.name.as_str())
+            .collect();
+        if let Err(error) = self.cache.remove_redundancy_but(id, &counts) {
+            self.events.warning(Some(id), &format!("former redundancy data cannot be removed: {error}"));
+        }
     }
 
     /// Tells the tree of a complete dataset that has its files there, and of its next generation if

@@ -14,6 +14,7 @@ use crate::dataset::lifecycle::{Files, Life, Refused, Step};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
+use crate::record::RedundancyFileName;
 use crate::status::FlushFailure;
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
@@ -30,7 +31,7 @@ const SEAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// A member's redundancy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RedundancyFile {
-    /// `<m>_of_<n>_in_<g>.xor` or `.rs`.
+    /// [`crate::record::RedundancyFileName`].
     pub(super) name: String,
     pub(super) size: u64,
     pub(super) crc: u32,
@@ -58,7 +59,9 @@ pub(super) struct Part {
     pub(super) crcs_known: bool,
     /// Files of the generation before, with their CRCs from there; only while it is being sealed.
     pub(super) carried: Arc<BTreeSet<RelPath>>,
-    pub(super) redundancy: Option<RedundancyFile>,
+    /// By [`crate::dataset::Layout::encoding`]: while a dataset is encoded anew, the former ones
+    /// count until its catalog says otherwise.
+    pub(super) redundancy: BTreeMap<u32, RedundancyFile>,
     /// Its redundancy set in ring order; empty until recorded.
     pub(super) set: Vec<Member>,
     /// Members of the dataset altogether; 0 until recorded.
@@ -71,7 +74,7 @@ impl Part {
     /// A member whose files are there and not yet read.
     pub(super) fn new(origin: Origin, files: Vec<(Entry, FileCopy)>, others: Vec<Entry>) -> Self {
         let (crcs_known, carried) = (false, Arc::default());
-        let (redundancy, set, members, recorded) = (None, Vec::new(), 0, false);
+        let (redundancy, set, members, recorded) = (BTreeMap::new(), Vec::new(), 0, false);
         Self { origin, files, others, crcs_known, carried, redundancy, set, members, recorded }
     }
 
@@ -117,7 +120,34 @@ pub(super) struct Dataset {
     pub(super) failed: Option<String>,
 }
 
+impl RedundancyFile {
+    /// The encoding that its name tells.
+    pub(super) fn encoding(&self) -> u32 {
+        RedundancyFileName::parse(self.name.as_bytes()).map_or(0, |name| name.encoding)
+    }
+}
+
 impl Dataset {
+    /// The redundancy file of a member here that counts.
+    pub(super) fn redundancy<'a>(&self, part: &'a Part) -> Option<&'a RedundancyFile> {
+        part.redundancy.get(&self.encoding())
+    }
+
+    /// What encoding its sets have.
+    fn encoding(&self) -> u32 {
+        self.life.catalog().map_or(0, |index| index.catalog().layout.encoding)
+    }
+
+    /// Forgets the redundancy files of other encodings than the one that counts.
+    pub(super) fn forget_encodings(&mut self) {
+        let counts = self.encoding();
+        for part in self.parts.values_mut() {
+            if part.redundancy.keys().any(|encoding| *encoding != counts) {
+                Arc::make_mut(part).redundancy.retain(|encoding, _| *encoding == counts);
+            }
+        }
+    }
+
     /// `files`: where they are while it is not complete.
     pub(super) fn new(id: DatasetId, epoch: Epoch, name: Vec<u8>, files: Files) -> Self {
         Self {

@@ -139,12 +139,20 @@ impl Node {
         let total = dataset.parts.values().map(|part| part.bytes()).sum();
         let Some((monitor, _)) = self.begin_transfer(id, "verifying", total) else { return Vec::new() };
         let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
-        recorded.map(|(member, part)| (*member, self.verify_part(&dataset, part, &monitor))).collect()
+        recorded
+            .map(|(member, part)| (*member, self.verify_part(&dataset, *member, part, &monitor)))
+            .collect()
     }
 
     /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as
     /// missing.
-    fn verify_part(&self, dataset: &Dataset, part: &Part, monitor: &Monitor) -> Result<(), Reason> {
+    fn verify_part(
+        &self,
+        dataset: &Dataset,
+        member: Member,
+        part: &Part,
+        monitor: &Monitor,
+    ) -> Result<(), Reason> {
         let home = self.cache.home(dataset, self.tree.as_ref())?;
         let mut problems = Vec::new();
         for (entry, recorded) in &part.files {
@@ -154,7 +162,7 @@ impl Node {
                 Err(error) => problems.push(Reason::from(error)),
             }
         }
-        if let Some(redundancy) = &part.redundancy {
+        if let Some(redundancy) = dataset.redundancy(part) {
             let name = file_name(dataset.id, &redundancy.name)?;
             let own = self.cache.own(dataset.id)?;
             let recorded = FileCopy {
@@ -166,6 +174,10 @@ impl Node {
             if let Err(error) = verify_file(&own, &name, &recorded, monitor) {
                 problems.push(Reason::from(error));
             }
+        } else if let Some(index) = dataset.life.catalog()
+            && index.catalog().layout.has_redundancy_file(member)
+        {
+            problems.push("its redundancy file is not here".into());
         }
         Reason::all(problems).map_or(Ok(()), Err)
     }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Protection;
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
+use crate::redundancy::right;
 
 /// How a dataset is protected (DESIGN 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -116,12 +117,37 @@ pub struct Layout {
     pub members: Vec<MemberPlace>,
     /// Each set's members in ring order; every member is in exactly one.
     pub sets: Vec<Vec<Member>>,
+    /// The revision with which the sets were laid out and encoded anew; 0: when it was sealed. The
+    /// names of redundancy files tell it, so that those of two encodings can be there at a time.
+    pub encoding: u32,
 }
 
 impl Layout {
     /// The scheme of every set.
     pub fn scheme(&self) -> Scheme {
         self.protection.scheme
+    }
+
+    /// Whether all data of a set is still there when the members at these positions are lost.
+    pub fn survives(&self, set: &[Member], lost: &[usize]) -> bool {
+        let has_files = |at: &usize| {
+            let place = set.get(*at).and_then(|member| self.members.get(member.0 as usize));
+            place.is_none_or(|place| place.files > 0)
+        };
+        match self.scheme() {
+            // Where there is nothing to copy, nobody needs the copy.
+            Scheme::Partner => {
+                let is_lost = |at: &usize| set.len() < 2 || lost.contains(&right(set.len(), *at));
+                !lost.iter().filter(|at| has_files(at)).any(is_lost)
+            }
+            scheme => scheme.survives(set.len(), lost),
+        }
+    }
+
+    /// Whether a member has a redundancy file in the cache.
+    pub fn has_redundancy_file(&self, member: Member) -> bool {
+        let set = self.sets.iter().find(|set| set.contains(&member));
+        self.scheme() != Scheme::Single && set.is_some_and(|set| set.len() > 1)
     }
 
     /// Any one member may be lost.

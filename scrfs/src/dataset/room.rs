@@ -52,7 +52,7 @@ mod tests {
         };
         let members: Vec<MemberPlace> = bytes.iter().enumerate().map(place).collect();
         let sets = vec![(0..).map(Member).take(bytes.len()).collect()];
-        Layout { protection: crate::dataset::Protection::by(scheme), members, sets }
+        Layout { protection: crate::dataset::Protection::by(scheme), members, sets, encoding: 0 }
     }
 
     #[test]

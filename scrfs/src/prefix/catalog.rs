@@ -126,7 +126,7 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
         created_us: about.created_us.unwrap_or(0),
         user: text(about.user),
         job_id: text(about.job_id),
-        layout: Layout { protection: Protection::by(Scheme::Single), members, sets },
+        layout: Layout { protection: Protection::by(Scheme::Single), members, sets, encoding: 0 },
         entries,
     };
     catalog.sort();

@@ -82,6 +82,7 @@ fn catalog(id: u64, name: &[u8]) -> Catalog {
         user: "me".to_owned(),
         job_id: "j 1".to_owned(),
         layout: Layout {
+            encoding: 0,
             protection: Protection::by(Scheme::Single),
             members: (0..3).map(place).collect(),
             sets: (0..3).map(|m| vec![Member(m)]).collect(),

@@ -52,7 +52,7 @@ kinds! {
     FilemapMember(FilemapMember),
     /// `<rank>.scrfilemap`, later `fmap.<rank>.scr`.
     RankFilemap(RankFilemap),
-    /// `<m>_of_<n>_in_<g>.xor`, later `xor.<g>_<m>_of_<n>.scr`; with `.rs` our own.
+    /// `<m>_of_<n>_in_<g>.xor`, later `xor.<g>_<m>_of_<n>.scr`; with `.rs` and `.partner` our own.
     RedundancyHeader(RedundancyHeader),
     /// `summary.scr`.
     Summary(Summary),

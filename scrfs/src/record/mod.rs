@@ -14,7 +14,7 @@
 //! | `filemap.scrinfo` | [`FilemapMaster`] | [`filemap`] |
 //! | `filemap_<k>.scrinfo` | [`FilemapMember`] | [`filemap`] |
 //! | `<rank>.scrfilemap` | [`RankFilemap`] | [`filemap`] |
-//! | `<m>_of_<n>_in_<g>.xor` or `.rs` | [`RedundancyHeader`], then the payload; [`RedundancyFileName`] | [`redundancy_header`] |
+//! | `<m>_of_<n>_in_<g>.xor`, `.rs`, `.partner` | [`RedundancyHeader`], then the payload; [`RedundancyFileName`] | [`redundancy_header`] |
 //! | `summary.scr` | [`Summary`] | [`summary`] |
 //! | `rank2file.scr`, `rank2file.0.<i>.scr` | [`Rank2FileNode`], [`Rank2FileLeaf`]; [`Rank2File`] reads either | [`rank2file`] |
 //! | `index.scr` | [`Index`] | [`index`] |

@@ -83,11 +83,15 @@ pub struct RedundancyFileName {
     pub members: u64,
     /// The set's name: the member at its position 0.
     pub group: u64,
+    /// The revision of the dataset with which the set was encoded anew
+    /// ([`crate::dataset::Layout::encoding`]); 0: when it was sealed.
+    pub encoding: u32,
 }
 
 impl RedundancyFileName {
-    /// Reads `<m>_of_<n>_in_<g>.xor`, `.rs` and `.partner`, and `xor.<g>_<m>_of_<n>.scr` of 1.1.8
-    /// and later. A position beyond the set is not a name.
+    /// Reads `<m>_of_<n>_in_<g>.xor`, `.rs` and `.partner`, each also with `.r<encoding>` in front
+    /// of that, and `xor.<g>_<m>_of_<n>.scr` of 1.1.8 and later. A position beyond the set is not a
+    /// name.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let name = std::str::from_utf8(name).ok()?;
         let of_kind = |kind: RedundancyKind| {
@@ -99,10 +103,14 @@ impl RedundancyFileName {
             Some((RedundancyKind::Xor, (place, group)))
         };
         let (kind, (place, group)) = RedundancyKind::ALL.into_iter().find_map(of_kind).or_else(later)?;
+        let (group, encoding) = match group.split_once(".r") {
+            Some((group, encoding)) => (group, u32::try_from(plain_number(encoding)?).ok()?),
+            None => (group, 0),
+        };
         let (ordinal, members) = place.split_once("_of_")?;
         let [ordinal, members, group] = [ordinal, members, group].map(plain_number);
         let position = ordinal?.checked_sub(1)?;
-        let name = Self { kind, position, members: members?, group: group? };
+        let name = Self { kind, position, members: members?, group: group?, encoding };
         (position < name.members).then_some(name)
     }
 }
@@ -115,8 +123,12 @@ fn plain_number(digits: &str) -> Option<u64> {
 impl fmt::Display for RedundancyFileName {
     /// In the form of 2013.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, position, members, group } = self;
-        write!(f, "{}_of_{members}_in_{group}.{}", position + 1, kind.suffix())
+        let Self { kind, position, members, group, encoding } = self;
+        write!(f, "{}_of_{members}_in_{group}", position + 1)?;
+        if *encoding != 0 {
+            write!(f, ".r{encoding}")?;
+        }
+        write!(f, ".{}", kind.suffix())
     }
 }
 

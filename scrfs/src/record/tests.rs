@@ -170,7 +170,8 @@ fn headers_that_lie_are_refused() {
 
 #[test]
 fn xor_file_names_of_both_forms() {
-    let name = RedundancyFileName { kind: RedundancyKind::Xor, position: 2, members: 4, group: 10 };
+    let name =
+        RedundancyFileName { kind: RedundancyKind::Xor, position: 2, members: 4, group: 10, encoding: 0 };
     assert_eq!(name.to_string(), "3_of_4_in_10.xor");
     assert_eq!(RedundancyFileName::parse(b"3_of_4_in_10.xor"), Some(name));
     assert_eq!(RedundancyFileName::parse(b"xor.10_3_of_4.scr"), Some(name));
@@ -180,7 +181,12 @@ fn xor_file_names_of_both_forms() {
     let copy = RedundancyFileName { kind: RedundancyKind::Partner, ..name };
     assert_eq!(copy.to_string(), "3_of_4_in_10.partner");
     assert_eq!(RedundancyFileName::parse(b"3_of_4_in_10.partner"), Some(copy));
+    let anew = RedundancyFileName { encoding: 513, ..name };
+    assert_eq!(anew.to_string(), "3_of_4_in_10.r513.xor");
+    assert_eq!(RedundancyFileName::parse(b"3_of_4_in_10.r513.xor"), Some(anew));
     for bad in [
+        "3_of_4_in_10.r.xor",
+        "3_of_4_in_10.r99999999999.xor",
         "0_of_4_in_1.xor",
         "5_of_4_in_1.xor",
         "+1_of_4_in_1.xor",

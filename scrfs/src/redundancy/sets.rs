@@ -14,10 +14,26 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use super::Scheme;
 use crate::ids::Member;
 
 /// A set of one protects nothing, so none is asked for.
 const SET_SIZE_MIN: usize = 2;
+
+/// How badly these sets are laid out: for each set, the failure groups whose loss it does not
+/// survive, counted. `groups[m]` is the failure group of member `m`.
+pub fn at_risk<G: Eq + Hash>(scheme: Scheme, sets: &[Vec<Member>], groups: &[G]) -> usize {
+    let of_set = |set: &Vec<Member>| {
+        let mut lost: HashMap<&G, Vec<usize>> = HashMap::new();
+        for (at, member) in set.iter().enumerate() {
+            if let Some(group) = groups.get(member.0 as usize) {
+                lost.entry(group).or_default().push(at);
+            }
+        }
+        lost.values().filter(|lost| !scheme.survives(set.len(), lost)).count()
+    };
+    sets.iter().map(of_set).sum()
+}
 
 /// Lays out the sets of `groups.len()` members, where `groups[m]` is the failure group of member
 /// `m`. Every member is in exactly one set; a set lists its members in ring order.

@@ -128,7 +128,7 @@ pub struct DatasetStatus {
     /// ([`SEALED`]): complete, and nothing protects it; hidden: complete, and the last restart did
     /// not present it.
     pub state: String,
-    /// XOR, PARTNER, SINGLE; empty until it is sealed.
+    /// XOR, PARTNER, RS(k), SINGLE; empty until it is sealed.
     pub scheme: String,
     /// Bytes of all members (of this node's files until it is sealed).
     pub bytes: u64,
@@ -229,5 +229,5 @@ fn set_survives(layout: &Layout, set: &[Member], host: &str) -> bool {
     let lost: Vec<usize> =
         (0..set.len()).filter(|&at| place(&set[at]).is_some_and(|place| place.host == host)).collect();
     let nothing_to_lose = lost.iter().all(|&at| place(&set[at]).is_some_and(|place| place.files == 0));
-    nothing_to_lose || layout.scheme().survives(set.len(), &lost)
+    nothing_to_lose || layout.survives(set, &lost)
 }

@@ -261,6 +261,7 @@ fn headers_say_what_we_would_say() {
                 position: position as u64,
                 members: ring.len() as u64,
                 group: ring[0].0.into(),
+                encoding: 0,
             };
             assert_eq!(RedundancyFileName::parse(file_name), Some(said), "{name}");
             let left = ring[(position + ring.len() - 1) % ring.len()];

@@ -165,6 +165,7 @@ pub(crate) fn catalog(id: DatasetId, name: &[u8], epoch: Epoch, part: &MemberPar
         user: "root".into(),
         job_id: "t".into(),
         layout: Layout {
+            encoding: 0,
             protection: Protection::by(Scheme::Xor),
             members,
             sets: vec![vec![Member(0), Member(1)]],

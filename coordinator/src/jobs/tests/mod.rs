@@ -95,6 +95,7 @@ impl Case {
             paths: self.files.iter().map(|f| f.iter().map(|(p, _)| p.clone()).collect()).collect(),
             set: self.set(),
             members: u32::try_from(self.files.len()).unwrap(),
+            encoding: 0,
         }
     }
 
@@ -126,6 +127,7 @@ impl Case {
             user: "me".to_owned(),
             job_id: "j1".to_owned(),
             layout: Layout {
+                encoding: 0,
                 protection: Protection::by(scheme),
                 members: self.files.iter().map(place).collect(),
                 sets: vec![(0..self.files.len()).map(member).collect()],

@@ -64,7 +64,8 @@ impl Daemon {
         if dataset.state == HeldState::Complete {
             return Err("complete already".to_owned());
         }
-        let (member, data) = dataset.frozen.clone().ok_or("not frozen")?;
+        let (member, mut data) = dataset.frozen.clone().ok_or("not frozen")?;
+        data.encodings.insert(0);
         let mut entries = vec![root()];
         entries.extend(directories.unwrap_or_default());
         for (path, content) in &data.files {
@@ -96,6 +97,9 @@ impl Daemon {
         assert_eq!(dataset.epoch, catalog.epoch, "another dataset under this id");
         if dataset.catalog.as_ref().is_none_or(|stored| stored.revision <= catalog.revision) {
             dataset.catalog = Some(catalog.clone());
+            for data in dataset.members.values_mut() {
+                data.encodings.retain(|encoding| *encoding == catalog.layout.encoding);
+            }
         }
         dataset.state = HeldState::Complete;
         dataset.listed = true;

@@ -12,7 +12,7 @@ use scrfs::control::{
     Advice, Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory,
     Reason, Room, SealedFile,
 };
-use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
+use scrfs::dataset::{Catalog, Entry, EntryKind, Layout, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
 use scrfs::path::RelPath;
 
@@ -39,6 +39,15 @@ pub(crate) fn crc_of(content: u64) -> u32 {
 pub(crate) struct MemberData {
     pub(crate) files: BTreeMap<RelPath, u64>,
     pub(crate) bad: bool,
+    /// Of which encodings its redundancy data is there.
+    pub(crate) encodings: BTreeSet<u32>,
+}
+
+impl MemberData {
+    /// What this layout needs of it is there.
+    pub(crate) fn is_whole(&self, layout: &Layout, member: Member) -> bool {
+        !self.bad && (!layout.has_redundancy_file(member) || self.encodings.contains(&layout.encoding))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -190,6 +199,11 @@ impl Daemon {
                     name: dataset.name.clone(),
                     state: dataset.state,
                     members: dataset.members.keys().copied().collect(),
+                    encoded: dataset
+                        .members
+                        .iter()
+                        .flat_map(|(member, data)| data.encodings.iter().map(|encoding| (*member, *encoding)))
+                        .collect(),
                     flushed: dataset.flushed,
                     listed: dataset.listed,
                     failed: dataset.failed,
@@ -322,7 +336,7 @@ impl Daemon {
                 let (mut part, files) = self.part(&name, base);
                 part.begun_us = self.begun_at(&name);
                 let begun = part.begun_us;
-                let data = MemberData { files, bad: false };
+                let data = MemberData { files, ..MemberData::default() };
                 let result = if !exists {
                     Err("no such directory".to_owned())
                 } else if self.invalid.contains(&name) {
@@ -456,10 +470,15 @@ impl Daemon {
                 }
             }
             Command::Verify(id) => {
-                let result = |data: &MemberData| if data.bad { Err("bad CRC".to_owned()) } else { Ok(()) };
-                let members = self.datasets.get(&id).map(|d| &d.members).into_iter().flatten();
-                let members =
-                    members.map(|(member, data)| (*member, result(data).map_err(Reason::from))).collect();
+                let mut members = Vec::new();
+                if let Some(dataset) = self.datasets.get(&id) {
+                    for (member, data) in &dataset.members {
+                        let layout = dataset.catalog.as_ref().map(|catalog| &catalog.layout);
+                        let good = layout.map_or(!data.bad, |layout| data.is_whole(layout, *member));
+                        let result = if good { Ok(()) } else { Err(Reason::from("bad CRC, or not there")) };
+                        members.push((*member, result));
+                    }
+                }
                 events.push(Event::Verified { id, members });
             }
             Command::FetchMember { id, epoch, name, member, entries, .. } => {

@@ -87,6 +87,9 @@ impl World {
         assert_eq!(name, current_name.map(|(_, dataset)| dataset.name.clone()), "ready names current");
         if self.calm {
             assert_eq!(current, self.expected, "the newest that can be recovered");
+            if let Some(key) = current {
+                self.is_well_laid_out(key);
+            }
         }
         self.promised.extend(current.into_iter().zip(name));
         self.check_shown(current);
@@ -174,10 +177,11 @@ impl World {
 
     pub(super) fn committing(&mut self, catalog: &Catalog) {
         let key = (catalog.epoch, catalog.id);
+        let is_known = self.catalogs.contains_key(&(key, catalog.revision));
         let stored = self.catalogs.entry((key, catalog.revision)).or_insert_with(|| catalog.clone());
         assert_eq!(stored, catalog, "two catalogs under one id and revision");
-        if self.start == Start::Attach && self.truth.contains_key(&key) {
-            // It was checked when it was sealed; it may have lost members since.
+        if (self.start == Start::Attach || is_known) && self.truth.contains_key(&key) {
+            // It was checked before; it may have lost members since.
             return;
         }
         for node in self.nodes.iter().filter(|_| !self.truth.contains_key(&key)) {

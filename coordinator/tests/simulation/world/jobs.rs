@@ -1,6 +1,6 @@
 //! Jobs as the model carries them out, a share at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{HeldState, MemberPart};
 use scrfs::dataset::{Catalog, Scheme};
@@ -25,6 +25,21 @@ impl World {
             return passing("injected");
         }
         match &share.job {
+            Job::Encode { id, set, encoding, .. } if *encoding != 0 => {
+                for SetMember { member, node, .. } in set {
+                    let held = self.nodes[node.0 as usize].datasets.get_mut(id);
+                    let data = held.and_then(|dataset| dataset.members.get_mut(member));
+                    match data.filter(|data| !data.bad) {
+                        None => return passing("a peer is gone, or its bytes are bad"),
+                        Some(data) if node.0 as usize == share.node => drop(data.encodings.insert(*encoding)),
+                        Some(_) => {}
+                    }
+                }
+                self.reencoded += 1;
+                let here = set.iter().find(|member| member.node.0 as usize == share.node).expect("its share");
+                let (member, entries) = (here.member, Vec::new());
+                Ok(JobOutput::Part(Box::new(MemberPart { member, entries, taken: 0 })))
+            }
             Job::Encode { id, paths, set, .. } => {
                 for (member, paths) in set.iter().zip(paths) {
                     let frozen = self.nodes[member.node.0 as usize].datasets.get(id);
@@ -80,7 +95,12 @@ impl World {
         let gives = |at: &usize| !is_lost(*at) && (!partner || beside(*at));
         let gone_or_bad = |at: &usize| {
             let peer = self.nodes[set[*at].node.0 as usize].datasets.get(&catalog.id);
-            peer.and_then(|d| d.members.get(&set[*at].member)).is_none_or(|data| data.bad)
+            let stored = peer.and_then(|peer| peer.catalog.as_ref());
+            if let Some(stored) = stored {
+                assert_eq!(stored.layout.encoding, catalog.layout.encoding, "they have not caught up");
+            }
+            let data = peer.and_then(|dataset| dataset.members.get(&set[*at].member));
+            data.is_none_or(|data| !data.is_whole(&catalog.layout, set[*at].member))
         };
         let bad = || (0..set.len()).filter(gives).filter(gone_or_bad).collect();
         let bad: &Vec<usize> = self.found_bad.entry(share.id).or_insert_with(bad);
@@ -117,7 +137,8 @@ impl World {
                 over: None,
                 begun: 0,
             });
-            dataset.members.insert(lost.member, MemberData { files, bad: false });
+            let encodings = BTreeSet::from([catalog.layout.encoding]);
+            dataset.members.insert(lost.member, MemberData { files, bad: false, encodings });
             self.mended += u64::from(self.ready);
             let entries = Vec::new();
             output = JobOutput::Part(Box::new(MemberPart { member: lost.member, entries, taken: 0 }));

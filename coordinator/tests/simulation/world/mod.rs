@@ -21,6 +21,7 @@ use scrfs::dataset::{Catalog, Protection, Protections, Scheme};
 use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs::prefix::{PfsCause, PfsTask};
+use scrfs::redundancy::sets::{at_risk, lay_out};
 use scrfs_coordinator::groups::FailureGroups;
 use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lead, Output};
@@ -95,6 +96,8 @@ pub(crate) struct World {
     pub(crate) rebuilt: u64,
     /// Members rebuilt while programs ran.
     pub(crate) mended: u64,
+    /// Members that were encoded anew.
+    pub(crate) reencoded: u64,
     /// Datasets marked as failed.
     pub(crate) failed: BTreeSet<Key>,
     /// Datasets of which bytes went bad while programs ran.
@@ -229,6 +232,7 @@ impl World {
             unhurried: 0,
             rebuilt: 0,
             mended: 0,
+            reencoded: 0,
             failed: BTreeSet::new(),
             decayed: BTreeSet::new(),
             rotten: BTreeSet::new(),

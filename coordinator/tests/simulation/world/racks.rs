@@ -29,6 +29,26 @@ impl World {
         FailureGroups::of(&self.settings, &nodes).expect("each node is in a rack")
     }
 
+    /// After a restart in which nothing failed the sets are as good as they can be for where the
+    /// members are now.
+    pub(super) fn is_well_laid_out(&self, key: Key) {
+        let Some(catalog) = observer::catalog(&self.nodes, key) else { return };
+        let layout = &catalog.layout;
+        if observer::in_places(&self.nodes, catalog).len() < layout.members.len() {
+            return;
+        }
+        let Protection { set_size, hop_distance, ref group, .. } = layout.protection;
+        let group = |host: &str| if group == RACK { rack(host).to_string() } else { host.to_owned() };
+        let groups: Vec<String> = layout.members.iter().map(|place| group(&place.host)).collect();
+        let best = lay_out(&groups, set_size as usize, hop_distance as usize);
+        let (is, best) = (&layout.sets, &best);
+        let scheme = layout.scheme();
+        assert!(
+            at_risk(scheme, is, &groups) <= at_risk(scheme, best, &groups),
+            "{is:?} and not {best:?} for {groups:?}"
+        );
+    }
+
     /// What is sealed now has sets of one member of each rack at most.
     pub(super) fn racks_are_apart(&self, catalog: &Catalog) {
         let layout = &catalog.layout;

@@ -6,6 +6,7 @@ mod background;
 mod bad;
 mod checkpoint_path;
 mod crash;
+mod encodings;
 mod generations;
 mod guard;
 mod life;
@@ -536,6 +537,7 @@ fn catalog(id: u64, epoch: u64, name: &str, part: &MemberPart) -> Catalog {
         user: "tester".into(),
         job_id: "j1".into(),
         layout: Layout {
+            encoding: 0,
             protection: Protection::by(Scheme::Xor),
             members: vec![place("n0", sizes.len() as u64, sizes.iter().sum()), place("n1", 0, 0)],
             sets: vec![vec![Member(0), Member(1)]],

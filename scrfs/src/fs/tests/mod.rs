@@ -259,6 +259,7 @@ fn catalog(id: u64, name: &str, files: &[(&str, u64)]) -> Catalog {
         user: "u".into(),
         job_id: "1".into(),
         layout: Layout {
+            encoding: 0,
             protection: Protection::by(Scheme::Single),
             members: vec![MemberPlace { host: "h".into(), files: files.len() as u64, bytes: 0, taken: None }],
             sets: vec![vec![Member(0)]],

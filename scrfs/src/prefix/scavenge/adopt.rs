@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use crate::control::loose::Age;
 use crate::dataset::{Catalog, Scheme};
 use crate::ids::{Epoch, Member};
+use crate::redundancy::right;
 
 use super::super::directory::{
     PfsError, Prefix, Result, is_name, read_bounded, remove_file, remove_tree, replace_by,
@@ -340,14 +341,23 @@ fn in_the_way(catalog: &Catalog, records: &[Option<MemberRecord>], by: By<'_>) -
         if matches!(by, By::Node) {
             return Some("the other nodes have not saved their parts yet".to_owned());
         }
-        if !catalog.layout.scheme().survives(set.len(), &lost) {
+        if !catalog.layout.survives(set, &lost) {
             return Some(match (catalog.layout.scheme(), catalog.layout.scheme().losses(set.len())) {
                 (_, 0) => "nothing protects them".to_owned(),
                 (Scheme::Partner, _) => "the copy of one of them was on another of them".to_owned(),
                 (_, most) => format!("their redundancy set can give back {most} of its members"),
             });
         }
-        if !catalog.layout.scheme().survives(set.len(), &super::gone(set, records)) {
+        let without = super::gone(set, records);
+        let is_enough = match catalog.layout.scheme() {
+            // Only the copies of the lost ones are needed; a lost neighbour has none.
+            Scheme::Partner => lost.iter().all(|at| {
+                let partner = right(set.len(), *at);
+                lost.contains(&partner) || !without.contains(&partner)
+            }),
+            _ => catalog.layout.survives(set, &without),
+        };
+        if !is_enough {
             return Some("redundancy data of their set is not there".to_owned());
         }
     }

@@ -5,7 +5,7 @@
 //! | name | what |
 //! |---|---|
 //! | `dataset/` | files under the names that the program gave them; it becomes `<prefix>/<dataset name>` |
-//! | `<m>_of_<n>_in_<g>.xor`, `.rs` | redundancy files |
+//! | `<m>_of_<n>_in_<g>.xor`, `.rs`, `.partner` | redundancy files |
 //! | `catalog` | COMPLETE and the catalog, in the daemon's form |
 //! | `pointers` | the pointer files that it is presented with |
 //! | `member.<m>` | [`MemberRecord`]: what belongs to this member is here, whole and checked |
@@ -71,7 +71,7 @@ pub enum Begun {
 /// A member's redundancy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedundancyCopy {
-    /// `<m>_of_<n>_in_<g>.xor` or `.rs`.
+    /// [`crate::record::RedundancyFileName`].
     pub name: RelPath,
     /// Bytes.
     pub size: u64,

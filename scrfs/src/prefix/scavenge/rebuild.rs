@@ -90,8 +90,8 @@ fn copy_back(
     target: &mut Target<'_>,
     goes: &dyn Fn(),
 ) -> Result<()> {
-    let partner = partner.ok_or_else(|| place.wrong(NO_DATA.to_owned()))?;
     for range in blocks(length, BLOCK) {
+        let partner = partner.ok_or_else(|| place.wrong(NO_DATA.to_owned()))?;
         let length = usize::try_from(range.end - range.start).map_err(|e| place.wrong(e.to_string()))?;
         let mut block = vec![0; length];
         partner.read_payload(place, range.start, &mut block)?;

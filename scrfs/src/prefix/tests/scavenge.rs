@@ -86,6 +86,7 @@ pub(super) fn protected(scheme: Scheme, id: u64, name: &str, longest: usize) -> 
     };
     let sets = vec![vec![Member(2), Member(0), Member(4)], vec![Member(1), Member(3)]];
     let layout = Layout {
+        encoding: 0,
         protection: Protection::by(scheme),
         members: files.iter().enumerate().map(place).collect(),
         sets,
@@ -132,7 +133,7 @@ fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, 
             };
             let kind = RedundancyKind::of(scheme).unwrap();
             let (position, members, group) = (at as u64, set.len() as u64, set[0].0.into());
-            let name = RedundancyFileName { kind, position, members, group };
+            let name = RedundancyFileName { kind, position, members, group, encoding: 0 };
             made[set[at].0 as usize] = (name.to_string(), [header.encode(), payload].concat());
         }
     }

@@ -23,8 +23,8 @@ pub(crate) fn print(path: &Path) -> Outcome {
         let (tree, used) = decode_record(&record).map_err(|e| failed(path, &e))?;
         at += used as u64;
         text.push_str(&tree.to_string());
-        if tree.has("CHUNK") {
-            // A redundancy header: what follows is parity, whatever it looks like.
+        if tree.has("GROUP") {
+            // A redundancy header: what follows is parity or a copy, whatever it looks like.
             break;
         }
     }
