@@ -103,6 +103,7 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
         | Answer::Done
         | Answer::Reloading
         | Answer::Flush(_)
+        | Answer::Scrub(_)
         | Answer::Scavenged(_)
         | Answer::Stopping => Err(NodeError::Status(directory, "wrong answer".to_owned())),
     }

@@ -135,6 +135,8 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&Answer::Status(Box::new(status()))),
         frame(&Answer::Flush(scrfs::control::Flushable::Failed("x".into()))),
         frame(&Event::FlushWanted(id)),
+        frame(&Event::Scrubbed { id, round: 3, bad: vec![(Member(1), "CRC".into())] }),
+        frame(&Command::Scrub { id, round: 3, gently: true }),
         frame(&Answer::Events(vec!["{}".into(), "{\"a\":1}".into()])),
     ];
     let several = [all[1].clone(), all[2].clone(), all[4].clone()].concat();
@@ -232,6 +234,7 @@ fn settings() -> Settings {
         protections: Protections::default(),
         enable: true,
         flush_every: 10,
+        scrub_interval_ms: 0,
         fetch: true,
         distribute: true,
         list_max: 100_000,
@@ -294,6 +297,7 @@ fn status() -> NodeStatus {
         hosts: hosts(),
         flushed: false,
         flush_failed: None,
+        scrubbed: Some(scrfs::status::Scrubbed { at_us: 5, found: 1, left: Some("f".into()) }),
         changed: None,
         current: true,
         progress: Some((1, 99)),

@@ -26,6 +26,7 @@ mod programs;
 mod recovery;
 mod relaunch;
 mod scavenge;
+mod scrub;
 mod sealed_directories;
 mod security;
 mod semantics;

@@ -419,7 +419,7 @@ fn without_spares_a_dataset_is_protected_again() {
         }
         let told = job.events(left[0]);
         // At first each finds a place where the other set has its members.
-        let anew = told.contains("members of one redundancy set are on one node");
+        let anew = told.contains("members of one redundancy set are together on a node");
         assert!(anew || left.len() > 2, "{told}");
         for (at, sum) in written.iter().enumerate() {
             let reader = left[at % left.len()];

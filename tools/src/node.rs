@@ -93,6 +93,14 @@ impl Node {
         }
     }
 
+    /// Has the cached bytes of a dataset compared with their checksums.
+    pub fn scrub(&self, name: &[u8]) -> Outcome<Flushable> {
+        match self.ask(&Ask::Scrub(name.to_vec()))? {
+            Answer::Scrub(what) => Ok(what),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// Has datasets in the directory that `SCRFS_CHECKPOINT_PATH` names as `path`. A mount that was
     /// made with another one goes on with a new worker; returns when that serves, at most after
     /// `limit`.

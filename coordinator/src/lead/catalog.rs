@@ -163,15 +163,8 @@ pub(super) fn check(catalog: &Catalog, id: DatasetId, sets: bool) -> Result<(), 
     Ok(())
 }
 
-/// Two catalogs of one dataset mean the same by each member: what a holder of the one has is right
-/// for the other.
-pub(super) fn same_members(one: &Catalog, other: &Catalog) -> bool {
-    same_files(one, other)
-        && one.layout.sets == other.layout.sets
-        && one.layout.encoding == other.layout.encoding
-}
-
-/// The same but for the sets, and with them what protects the files.
+/// Two catalogs of one dataset mean the same by each member but for its set, and with that what
+/// protects its files.
 pub(super) fn same_files(one: &Catalog, other: &Catalog) -> bool {
     one.epoch == other.epoch
         && one.name == other.name

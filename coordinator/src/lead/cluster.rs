@@ -3,7 +3,7 @@
 
 use scrfs::control::{Command, Settings, Severity};
 use scrfs::dataset::{Catalog, Layout, Protection};
-use scrfs::ids::{DatasetId, Epoch, NodeRank};
+use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::prefix::PfsTask;
 
 use super::Output;
@@ -185,6 +185,13 @@ impl Cluster {
         directory.push(b'/');
         directory.extend_from_slice(name);
         directory
+    }
+
+    /// This node is where the catalog of a dataset has a member.
+    pub(super) fn holds(&self, node: NodeRank, id: DatasetId, member: Member) -> bool {
+        let known = self.datasets.any(id);
+        let place = known.and_then(|known| known.catalog.layout.members.get(member.0 as usize));
+        place.is_some_and(|place| place.host == self.host(node))
     }
 
     /// The revision of a catalog whose places this epoch changes: above all that were seen, and

@@ -169,6 +169,13 @@ impl Fetches {
         }
     }
 
+    /// A member is bad, though no program waits for it: a flush or a scrub has found that. If it
+    /// cannot be rebuilt its dataset does not count as failed for that: its files may be good, and
+    /// only what protects others be bad.
+    pub(super) fn mend(&mut self, id: DatasetId, member: Member) {
+        self.wanted.insert((id, member));
+    }
+
     /// A member of this dataset is being rebuilt, or will be.
     pub(super) fn rebuilding(&self, id: DatasetId) -> bool {
         self.mends.busy(id) || self.wanted.iter().any(|(wanted, _)| *wanted == id)

@@ -185,7 +185,8 @@ impl Flushes {
     }
 
     /// Begins the next flush, or the next try of one, when none runs and one is due.
-    pub(super) fn begin(&mut self, cluster: &mut Cluster) {
+    /// Not while members of it are `rebuilding`.
+    pub(super) fn begin(&mut self, cluster: &mut Cluster, rebuilding: impl Fn(DatasetId) -> bool) {
         self.take_wishes(cluster);
         if self.current.is_some() {
             return;
@@ -196,7 +197,8 @@ impl Flushes {
             // What took the place of a dataset that was due is due instead.
             self.choose(cluster);
         }
-        let due = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.due <= cluster.now);
+        let is_due = |waiting: &Waiting| waiting.due <= cluster.now && !rebuilding(waiting.id);
+        let due = self.waiting.iter().enumerate().filter(|(_, waiting)| is_due(waiting));
         let next = due.min_by_key(|(_, waiting)| (waiting.due, waiting.id)).map(|(at, _)| at);
         let Some(Waiting { id, tries, .. }) = next.map(|at| self.waiting.swap_remove(at)) else { return };
         if let Some(known) = cluster.datasets.get(id) {
@@ -360,7 +362,7 @@ pub(super) mod tests {
         /// What begins, and what nodes are told.
         fn step(&mut self) -> Vec<String> {
             self.flushes.choose(&self.cluster);
-            self.flushes.begin(&mut self.cluster);
+            self.flushes.begin(&mut self.cluster, |_| false);
             let outputs = self.cluster.take_outputs();
             let said = outputs.iter().filter_map(|output| match output {
                 Output::Pfs(PfsTask::BeginFlush(catalog)) => Some(format!("begin {}", catalog.id)),
@@ -448,7 +450,7 @@ pub(super) mod tests {
         // Dataset 3 was the next generation of dataset 2.
         bench.cluster.datasets.remove(DatasetId(2));
         bench.end(1);
-        bench.flushes.begin(&mut bench.cluster);
+        bench.flushes.begin(&mut bench.cluster, |_| false);
         assert!(bench.flushes.runs(DatasetId(3)));
     }
 

@@ -10,13 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::NoRoom;
-use scrfs::dataset::{Catalog, Scheme};
+use scrfs::dataset::{Catalog, Layout, Scheme};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
 use super::jobs::Share;
-use super::rebuild::set_member;
+use super::rebuild::MemberFiles;
 use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
 
 /// Why a source did not give what was asked of it.
@@ -64,6 +64,10 @@ struct Running {
     set: Vec<SetMember>,
     /// Positions in `set` of those that are rebuilt, ascending.
     lost: Vec<u32>,
+    /// What is rebuilt after that, which needs these to be good (PARTNER).
+    then: Option<Vec<u32>>,
+    /// Nothing more is tried after it.
+    last: bool,
     answers: Answers<JobResult>,
 }
 
@@ -73,7 +77,7 @@ impl Running {
         let name = catalog.name.clone();
         let job = Job::Rebuild { catalog: Box::new(catalog), set: set.clone(), lost: lost.clone() };
         let answers = Answers::of(job.nodes());
-        Self { job: cluster.start(job), name, set, lost, answers }
+        Self { job: cluster.start(job), name, set, lost, then: None, last: false, answers }
     }
 
     /// The members that are rebuilt, and where.
@@ -85,6 +89,21 @@ impl Running {
     /// matter.
     fn is_placed(&self, node: NodeRank) -> bool {
         self.answers.iter().any(|(from, result)| from == node && matches!(result, Ok(JobOutput::Part(_))))
+    }
+
+    /// Others that were bad, if they can be rebuilt by themselves and what is rebuilt now could not
+    /// together with them: with PARTNER each needs the other's good side only.
+    fn before(&self, layout: &Layout) -> Option<Vec<u32>> {
+        let failures = self.answers.iter().filter_map(|(_, result)| result.as_ref().err());
+        let bad: BTreeSet<u32> = failures.flat_map(|failure| failure.bad.iter().copied()).collect();
+        let members: Vec<Member> = self.set.iter().map(|member| member.member).collect();
+        let positions: Vec<usize> = bad.iter().map(|at| *at as usize).collect();
+        let may_help = layout.scheme() == Scheme::Partner
+            && !self.last
+            && !bad.is_empty()
+            && !self.lost.iter().any(|at| bad.contains(at))
+            && layout.survives(&members, &positions);
+        may_help.then(|| bad.into_iter().collect())
     }
 
     /// The positions to rebuild when those that were bad are counted as lost, too; `None` where
@@ -159,8 +178,22 @@ impl Mends {
         if !running.answers.all() {
             return Some(Mending::Running);
         }
-        let running = self.running.remove(&key)?;
+        let mut running = self.running.remove(&key)?;
         let (id, member) = key;
+        if let Some(lost) = running.then.take() {
+            // Whether it succeeded or not: the next try tells.
+            for placed in running.targets().filter(|target| running.is_placed(target.node)) {
+                *self.rebuilt.entry((id, placed.member)).or_default() += 1;
+            }
+            let Some(known) = cluster.datasets.any(id) else {
+                let result = Err(Missed::passing("its dataset is not there any more"));
+                return Some(Mending::Ended(Mended { id, member, result }));
+            };
+            let catalog = known.catalog.clone();
+            let again = Running { last: true, ..Running::start(cluster, catalog, running.set, lost) };
+            self.running.insert(key, again);
+            return Some(Mending::Running);
+        }
         let target = running.targets().find(|target| target.member == member)?.node;
         if !running.is_placed(target)
             && let Some(known) = cluster.datasets.any(id)
@@ -171,6 +204,15 @@ impl Mends {
             let members: Vec<String> = running.targets().map(|target| target.member.to_string()).collect();
             let members = members.join(", ");
             cluster.log(format!("members {members} of dataset {id} are bad and are being rebuilt together"));
+            self.running.insert(key, running);
+            return Some(Mending::Running);
+        }
+        if !running.is_placed(target)
+            && let Some(known) = cluster.datasets.any(id)
+            && let Some(before) = running.before(&known.catalog.layout)
+        {
+            let (catalog, then) = (known.catalog.clone(), Some(running.lost));
+            let running = Running { then, ..Running::start(cluster, catalog, running.set, before) };
             self.running.insert(key, running);
             return Some(Mending::Running);
         }
@@ -227,13 +269,14 @@ fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<Set
     if !layout.scheme().survives(set.len(), &[at]) {
         return Err(Missed::bad("its set cannot give a member back"));
     }
+    let files = MemberFiles::of_all(catalog);
     let mut nodes = Vec::with_capacity(set.len());
     for member in set {
         let host = layout.members.get(member.0 as usize).map_or("?", |place| place.host.as_str());
         let Some(node) = cluster.rank_of(host) else {
             return Err(Missed::passing(format!("{host} takes no part in this epoch")));
         };
-        nodes.push(set_member(catalog, *member, node));
+        nodes.push(files.on(*member, node));
     }
     Ok((nodes, u32::try_from(at).unwrap_or(u32::MAX)))
 }

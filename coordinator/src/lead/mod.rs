@@ -3,8 +3,8 @@
 //!
 //! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with
 //! `rebuild` and `refetch`) until programs are served, then `directories`, `seal`, `flush`, `fetch`
-//! (with `mend`) and `loose` side by side. [`Lead`] hands each input to the machine that awaits it;
-//! what nobody awaits is ignored with a note, never trusted.
+//! (with `mend`), `scrub` and `loose` side by side. [`Lead`] hands each input to the machine that
+//! awaits it; what nobody awaits is ignored with a note, never trusted.
 
 mod advice;
 mod answers;
@@ -24,12 +24,14 @@ mod loose;
 mod loose_set;
 mod markers;
 mod mend;
+mod names;
 mod policy;
 mod prefix;
 mod rebuild;
 mod recover;
 mod refetch;
 mod requests;
+mod scrub;
 mod seal;
 mod settle;
 mod spread;
@@ -51,8 +53,10 @@ use self::fetch::Fetches;
 use self::flush::Flushes;
 use self::jobs::Share;
 use self::loose::{Loose, Now};
+use self::names::name_of;
 use self::policy::MS;
 use self::recover::Recover;
+use self::scrub::Scrubs;
 use self::seal::Seals;
 use self::settle::Settle;
 use crate::job::{Job, JobId, JobResult};
@@ -161,6 +165,7 @@ struct Running {
     directories: Directories,
     seals: Seals,
     flushes: Flushes,
+    scrubs: Scrubs,
     fetches: Fetches,
     advice: Advice,
     leaving: Leaving,
@@ -181,6 +186,7 @@ impl Running {
             directories: Directories::default(),
             seals: Seals::default(),
             flushes: Flushes::default(),
+            scrubs: Scrubs::default(),
             fetches: Fetches::default(),
             advice: Advice::default(),
             leaving: Leaving::default(),
@@ -216,6 +222,7 @@ impl Running {
                 if self.flushes.tick(&mut self.cluster) {
                     self.evict();
                 }
+                self.scrubs.tick(&self.cluster);
                 self.advise();
             }
         }
@@ -239,6 +246,10 @@ impl Running {
             }
             (_, Event::FlushWanted(id)) => {
                 self.flushes.wish(id);
+                true
+            }
+            (_, Event::ScrubWanted(id)) => {
+                self.scrubs.wish(id);
                 true
             }
             (_, Event::Posted { text }) => {
@@ -331,8 +342,21 @@ impl Running {
                 }
                 awaited
             }
-            (Phase::Serving, Event::FlushedMember { id, result }) => {
+            (Phase::Serving, Event::Scrubbed { id, round, bad }) => {
+                let bad = self.scrubs.scrubbed(cluster, node, round, bad);
+                let awaited = bad.is_some();
+                for member in bad.into_iter().flatten() {
+                    self.fetches.mend(id, member);
+                }
+                awaited
+            }
+            (Phase::Serving, Event::FlushedMember { id, result, bad }) => {
                 let awaited = self.flushes.copied(cluster, node, id, result);
+                for member in bad {
+                    if cluster.holds(node, id, member) {
+                        self.fetches.mend(id, member);
+                    }
+                }
                 if let Some(known) = self.flushes.publishing().and_then(|id| cluster.datasets.get(id)) {
                     let age = Age { epoch: known.catalog.epoch, id: known.catalog.id };
                     self.loose.publish(cluster, age);
@@ -399,6 +423,7 @@ impl Running {
                 for id in self.cluster.datasets.all_named(name) {
                     self.cluster.datasets.remove(id);
                     self.flushes.removed(id);
+                    self.scrubs.removed(id);
                 }
             }
         }
@@ -452,7 +477,8 @@ impl Running {
             Hold::Free => self.seals.hold(op),
             held => held,
         });
-        self.flushes.begin(cluster);
+        self.flushes.begin(cluster, |id| self.fetches.rebuilding(id));
+        self.scrubs.begin(cluster, |id| self.fetches.rebuilding(id));
         if !self.directories.renames_datasets() {
             self.loose.begin(cluster);
         }
@@ -535,44 +561,5 @@ impl Running {
         self.cluster.ready(current);
         self.mark_flushed();
         self.choose();
-    }
-}
-
-/// For notes: an event without its contents, which may be long.
-fn name_of(event: &Event) -> &'static str {
-    match event {
-        Event::Inventory(_) => "Inventory",
-        Event::Catalog { .. } => "Catalog",
-        Event::DirRequest { .. } => "DirRequest",
-        Event::DirPrepared { .. } => "DirPrepared",
-        Event::DirApplied { .. } => "DirApplied",
-        Event::DirUnited => "DirUnited",
-        Event::Marker { .. } => "Marker",
-        Event::Asked { .. } => "Asked",
-        Event::Posted { .. } => "Posted",
-        Event::Invalid { .. } => "Invalid",
-        Event::Refused { .. } => "Refused",
-        Event::Heard(_) => "Heard",
-        Event::Frozen { .. } => "Frozen",
-        Event::Changes { .. } => "Changes",
-        Event::Carried { .. } => "Carried",
-        Event::Dropped(_) => "Dropped",
-        Event::Committed { .. } => "Committed",
-        Event::Evicted(_) => "Evicted",
-        Event::Removed(_) => "Removed",
-        Event::Overwritten(_) => "Overwritten",
-        Event::RoomShort { .. } => "RoomShort",
-        Event::FlushedMember { .. } => "FlushedMember",
-        Event::FlushWanted(_) => "FlushWanted",
-        Event::Verified { .. } => "Verified",
-        Event::FetchedMember { .. } => "FetchedMember",
-        Event::Presented { .. } => "Presented",
-        Event::Fetch { .. } => "Fetch",
-        Event::CopiedFromPrefix { .. } => "CopiedFromPrefix",
-        Event::LooseInventory(_) => "LooseInventory",
-        Event::LooseRead { .. } => "LooseRead",
-        Event::LooseRequest { .. } => "LooseRequest",
-        Event::LooseBegun { .. } => "LooseBegun",
-        Event::LooseStored { .. } => "LooseStored",
     }
 }

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use scrfs::control::{Command, HeldState, Reason};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Member, NodeRank};
+use scrfs::path::RelPath;
 
 use self::reencode::{NewSets, Reencoded, Reencoding};
 use super::answers::Answers;
-use super::catalog::{check, same_files, same_members};
+use super::catalog::{check, same_files};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::jobs::{Ended, Jobs, Share};
@@ -47,6 +48,17 @@ enum Step {
     Evicting(Answers<()>, BTreeMap<Member, NodeRank>),
     Encoding(Reencoding, BTreeMap<Member, NodeRank>),
     Committing(Committing),
+}
+
+/// What an older catalog says of the newest's members.
+#[derive(Debug, Clone, Copy)]
+enum Means {
+    /// The same.
+    All,
+    /// The same of their files; what protects them is another encoding's.
+    Files,
+    /// Something else.
+    Other,
 }
 
 /// One candidate on its way.
@@ -122,23 +134,37 @@ impl Rebuild {
         let Some((highest, newest)) = catalogs.pop_last() else {
             return Recovered::Failed("no node can give its catalog".into());
         };
+        let means = |older: &Catalog| {
+            if !same_files(older, &newest) {
+                Means::Other
+            } else if older.layout.encoding != newest.layout.encoding {
+                Means::Files
+            } else if older.layout.sets == newest.layout.sets {
+                Means::All
+            } else {
+                Means::Other
+            }
+        };
+        let mut revisions: BTreeMap<u32, Means> =
+            catalogs.iter().map(|(revision, older)| (*revision, means(older))).collect();
+        revisions.insert(highest, Means::All);
+        let protected = newest.layout.protected();
         let mut behind = Vec::new();
         for (&node, holding) in &self.held.nodes {
-            let older = catalogs.get(&holding.revision);
             let (complete, encoding) = (holding.state == HeldState::Complete, newest.layout.encoding);
-            if !complete && encoding == 0 || complete && holding.revision == highest {
-                continue;
-            }
-            match older.filter(|_| complete) {
-                Some(older) if same_members(older, &newest) => {}
-                Some(older)
-                    if same_files(older, &newest)
-                        && older.layout.encoding != encoding
-                        && holding.is_encoded_as(&newest.layout, cluster.host(node)) =>
-                {
-                    behind.push(node);
-                }
-                _ => drop(self.other_layout.insert(node)),
+            let is_encoded = || holding.is_encoded_as(&newest.layout, &protected, cluster.host(node));
+            let means = match revisions.get(&holding.revision) {
+                _ if !complete && encoding == 0 => Means::All,
+                _ if !complete => Means::Files,
+                Some(means) => *means,
+                None => Means::Other,
+            };
+            match means {
+                // What it has of an encoding that came to nothing goes with the commit.
+                Means::All if complete && holding.has_others_than(encoding) => behind.push(node),
+                Means::All => {}
+                Means::Files if is_encoded() => behind.push(node),
+                Means::Files | Means::Other => drop(self.other_layout.insert(node)),
             }
         }
         let catalog = Box::new(newest.clone());
@@ -222,6 +248,9 @@ impl Rebuild {
         if !answers.answered(node, members)? {
             return Some(Recovered::Running);
         }
+        let members = self.catalog.iter().flat_map(|catalog| &catalog.layout.members);
+        let homes: BTreeSet<(Member, &str)> =
+            (0..).map(Member).zip(members.map(|place| place.host.as_str())).collect();
         let mut good: BTreeSet<(NodeRank, Member)> = BTreeSet::new();
         for (node, members) in answers.iter() {
             for (member, result) in members {
@@ -229,10 +258,12 @@ impl Rebuild {
                     Ok(()) => {
                         good.insert((node, *member));
                     }
-                    Err(reason) => {
+                    Err(reason) if homes.contains(&(*member, cluster.host(node))) => {
                         let host = cluster.host(node).to_owned();
                         cluster.warn(format!("member {member} of dataset {} on {host}: {reason}", self.id));
                     }
+                    // Left over from before it moved.
+                    Err(_) => {}
                 }
             }
         }
@@ -277,7 +308,7 @@ impl Rebuild {
                 }
             }
         }
-        let (mut jobs, mut rebuilt) = (Jobs::default(), Vec::new());
+        let (mut jobs, mut rebuilt, files) = (Jobs::default(), Vec::new(), MemberFiles::of_all(catalog));
         for set in &catalog.layout.sets {
             let lost: Vec<usize> = (0..set.len()).filter(|at| !held.contains_key(&set[*at])).collect();
             if !catalog.layout.survives(set, &lost) {
@@ -294,7 +325,7 @@ impl Rebuild {
             rebuilt.extend(lost.iter().map(|at| set[*at]));
             let job = Job::Rebuild {
                 catalog: Box::new(catalog.clone()),
-                set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
+                set: set.iter().map(|member| files.on(*member, places[member])).collect(),
                 lost: lost.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
             };
             jobs.start(cluster, job);
@@ -312,13 +343,14 @@ impl Rebuild {
     fn encode(&mut self, cluster: &mut Cluster, places: BTreeMap<Member, NodeRank>) -> Recovered {
         let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
         let revision = cluster.next_revision(Some(self.held.highest_revision()));
-        match Reencoding::start(cluster, catalog, &places, revision).filter(|_| !self.lacks_members) {
-            Some(reencoding) => {
-                self.step = Step::Encoding(reencoding, places);
-                Recovered::Running
-            }
-            None => self.commit(cluster, &places, None),
+        // Those that are not rebuilt have nothing to be encoded.
+        if !self.lacks_members
+            && let Some(reencoding) = Reencoding::start(cluster, catalog, &places, revision)
+        {
+            self.step = Step::Encoding(reencoding, places);
+            return Recovered::Running;
         }
+        self.commit(cluster, &places, None)
     }
 
     /// A share ended; `None` when it is no share of these jobs.
@@ -450,12 +482,35 @@ fn has_files(catalog: &Catalog, member: Member) -> bool {
     catalog.files_of(member).next().is_some()
 }
 
-pub(super) fn set_member(catalog: &Catalog, member: Member, node: NodeRank) -> SetMember {
-    let size = |entry: &scrfs::dataset::Entry| match &entry.kind {
-        EntryKind::File(copy) => copy.size,
-        _ => 0,
-    };
-    SetMember { member, node, sizes: catalog.files_of(member).map(|(entry, _)| size(entry)).collect() }
+/// The files of each member, found in one pass.
+pub(super) struct MemberFiles<'a>(Vec<Vec<(&'a RelPath, u64)>>);
+
+impl<'a> MemberFiles<'a> {
+    pub(super) fn of_all(catalog: &'a Catalog) -> Self {
+        let mut all = vec![Vec::new(); catalog.layout.members.len()];
+        for entry in &catalog.entries {
+            if let EntryKind::File(copy) = &entry.kind
+                && let Some(files) = all.get_mut(copy.member.0 as usize)
+            {
+                files.push((&entry.path, copy.size));
+            }
+        }
+        Self(all)
+    }
+
+    /// In the order of the logical file.
+    pub(super) fn paths(&self, member: Member) -> Vec<RelPath> {
+        self.get(member).iter().map(|(path, _)| (*path).clone()).collect()
+    }
+
+    /// A member that is on this node.
+    pub(super) fn on(&self, member: Member, node: NodeRank) -> SetMember {
+        SetMember { member, node, sizes: self.get(member).iter().map(|(_, size)| *size).collect() }
+    }
+
+    fn get(&self, member: Member) -> &[(&'a RelPath, u64)] {
+        self.0.get(member.0 as usize).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// Where a lost member goes: to a node that holds none, of these to one of a failure group that its

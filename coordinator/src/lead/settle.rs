@@ -31,13 +31,20 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// It has redundancy files of other encodings.
+    pub(super) fn has_others_than(&self, encoding: u32) -> bool {
+        self.encoded.iter().any(|(_, one)| *one != encoding)
+    }
+
     /// The members that this layout has on the node, `host`, have the redundancy files that it
-    /// says. What a node has of others is left over from before they moved.
-    pub(super) fn is_encoded_as(&self, layout: &Layout, host: &str) -> bool {
+    /// says; `protected` is of [`Layout::protected`]. What a node has of others is left over from
+    /// before they moved.
+    pub(super) fn is_encoded_as(&self, layout: &Layout, protected: &[bool], host: &str) -> bool {
         let is_at_home =
             |member: &Member| layout.members.get(member.0 as usize).is_some_and(|place| place.host == host);
         self.members.iter().map(|member| Member(*member)).filter(is_at_home).all(|member| {
-            !layout.has_redundancy_file(member) || self.encoded.contains(&(member, layout.encoding))
+            let is_protected = protected.get(member.0 as usize) == Some(&true);
+            !is_protected || self.encoded.contains(&(member, layout.encoding))
         })
     }
 }

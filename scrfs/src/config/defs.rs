@@ -311,6 +311,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "30s",
         "a node whose network answers, and that itself has been silent for so long, counts as dead",
     ),
+    row(
+        "SCRFS_SCRUB_INTERVAL",
+        Kind::Time,
+        "0",
+        "how often cached datasets are compared with their checksums in the background, and mended; 0: never",
+    ),
     row("SCRFS_LOOSE_MAX", Kind::Bytes(1, 1 << 30), "1m", "bytes of a pointer file at most"),
     row("SCRFS_LOOSE_FILES", Kind::Count(0, 10_000), "64", "pointer files at most"),
     row(
@@ -344,7 +350,6 @@ pub const NOT_YET: &[&str] = &[
     "SCR_FILE_BUF_SIZE",
     "SCRFS_FETCH",
     "SCRFS_ENCODE_THREADS",
-    "SCRFS_SCRUB_INTERVAL",
     "CACHE",
 ];
 

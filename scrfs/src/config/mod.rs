@@ -219,6 +219,8 @@ pub struct Config {
     pub coordinator_wait: Duration,
     /// `SCRFS_NODE_TIMEOUT`.
     pub node_timeout: Duration,
+    /// `SCRFS_SCRUB_INTERVAL`; 0: never.
+    pub scrub_interval: Duration,
     /// `SCRFS_LIST_MAX`.
     pub list_max: u64,
     /// How the job ends.
@@ -291,6 +293,7 @@ impl Config {
             protections: self.protections(),
             enable: self.enable,
             flush_every: self.flush_every,
+            scrub_interval_ms: millis(self.scrub_interval),
             fetch: self.fetch,
             distribute: self.distribute,
             list_max: self.list_max,
@@ -612,6 +615,7 @@ impl Layers {
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
             node_timeout: self.time("SCRFS_NODE_TIMEOUT")?,
+            scrub_interval: self.time("SCRFS_SCRUB_INTERVAL")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
             advice: AdviceRules {
                 interval: self.small("SCR_CHECKPOINT_INTERVAL")?.unwrap_or_default(),

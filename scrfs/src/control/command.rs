@@ -144,6 +144,23 @@ pub enum Command {
         reason: String,
     },
 
+    /// Read the bytes of its members here, while programs run, and compare them with their
+    /// checksums. [`Event::Scrubbed`].
+    Scrub {
+        /// Which.
+        id: DatasetId,
+        /// Names this reading in the answer.
+        round: u64,
+        /// With rests; and it ends when another one begins.
+        gently: bool,
+    },
+    /// A scrub has ended so.
+    MarkScrubbed {
+        /// Of which.
+        id: DatasetId,
+        /// What was found.
+        report: crate::status::Scrubbed,
+    },
     /// Check size and CRC of all its files and redundancy files here. [`Event::Verified`].
     Verify(DatasetId),
     /// Copy files from the PFS into the cache, with CRC check, and become `member` of it.

@@ -179,6 +179,19 @@ pub enum Event {
         id: DatasetId,
         /// All files are on the PFS, or why not.
         result: Result<(), Reason>,
+        /// Members here whose bytes are not those that were sealed.
+        bad: Vec<Member>,
+    },
+    /// An operator wants its cached bytes compared with their checksums.
+    ScrubWanted(DatasetId),
+    /// Answers [`Command::Scrub`].
+    Scrubbed {
+        /// Which.
+        id: DatasetId,
+        /// As asked.
+        round: u64,
+        /// Members here whose bytes are not those that were sealed, with file and reason.
+        bad: Vec<(Member, Reason)>,
     },
     /// An operator, or the end of the job, wants it flushed, whatever `SCR_FLUSH` says.
     FlushWanted(DatasetId),

@@ -78,6 +78,8 @@ pub enum Ask {
     RecordIo(bool),
     /// Have a dataset flushed; `None`: the newest protected one.
     Flush(Option<Vec<u8>>),
+    /// Have the cached bytes of the dataset of this name compared with their checksums.
+    Scrub(Vec<u8>),
     /// Datasets are in this directory, as `SCRFS_CHECKPOINT_PATH` says it; to be asked again while
     /// another worker takes over.
     CheckpointPath(Vec<u8>),
@@ -111,6 +113,8 @@ pub enum Answer {
     Reloading,
     /// To [`Ask::Flush`].
     Flush(Flushable),
+    /// To [`Ask::Scrub`].
+    Scrub(Flushable),
     /// To [`Ask::Stop`].
     Stopping,
     /// To [`Ask::Scavenge`].
@@ -119,7 +123,7 @@ pub enum Answer {
     Failed(String),
 }
 
-/// What becomes of the wish that a dataset be flushed.
+/// What becomes of the wish that a dataset be flushed, or scrubbed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Flushable {
     /// No dataset is protected, so there is none to be flushed.
@@ -132,9 +136,9 @@ pub enum Flushable {
     Failed(String),
     /// It is on the PFS.
     Done(Named),
-    /// The lead was asked to flush it.
+    /// The lead was asked to do so.
     Asked(Named),
-    /// It is not on the PFS, and no coordinator serves.
+    /// No coordinator serves, and it is not on the PFS for which it is wanted.
     NoCoordinator(Named),
 }
 

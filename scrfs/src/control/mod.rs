@@ -55,6 +55,7 @@ pub(crate) fn test_settings() -> Settings {
         protections: Protections::default(),
         enable: true,
         flush_every: 0,
+        scrub_interval_ms: 0,
         fetch: true,
         distribute: true,
         list_max: 100_000,

@@ -29,6 +29,9 @@ pub struct Settings {
     pub protections: Protections,
     /// `SCR_FLUSH`: every n-th checkpoint is flushed; 0 = none.
     pub flush_every: u32,
+    /// `SCRFS_SCRUB_INTERVAL`, milliseconds; 0 = never.
+    #[serde(default)]
+    pub scrub_interval_ms: u64,
     /// `SCR_FETCH`: may fetch from the PFS at restart.
     pub fetch: bool,
     /// `SCR_DISTRIBUTE`: may use the cache at restart.

@@ -108,6 +108,12 @@ impl Node {
             Command::FlushMember { id, directory } => {
                 self.in_transfers(link, move |node| node.flush_member(id, &directory));
             }
+            Command::Scrub { id, round, gently } => {
+                self.scrub_begins(round);
+                let me = self.me.clone();
+                self.lanes.scrubs.run(move || with_link(&me, link, |node| node.scrub(id, round, gently)));
+            }
+            Command::MarkScrubbed { id, report } => self.scrubbed(id, report),
             Command::Verify(id) => self.in_transfers(link, move |node| node.verify(id)),
             Command::FetchMember { id, epoch, name, member, directory, entries } => {
                 let order = FetchOrder { id, epoch, name, member, directory, entries };

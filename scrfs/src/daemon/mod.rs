@@ -58,6 +58,7 @@ mod restart;
 mod room;
 mod rounds;
 mod scavenge;
+mod scrub;
 mod seal;
 mod service;
 mod state;

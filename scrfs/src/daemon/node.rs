@@ -97,6 +97,8 @@ pub(super) struct Lanes {
     pub(super) records: Lane,
     /// Flush, verify, fetch of members.
     pub(super) transfers: Lane,
+    /// Scrubs.
+    pub(super) scrubs: Lane,
     /// Files that a program waits for.
     pub(super) opens: Lane,
     /// Removal of datasets.
@@ -135,6 +137,8 @@ pub struct Node {
     pub(super) me: Weak<Self>,
     origin: u64,
     serial: AtomicU64,
+    /// The newest scrub that was asked for.
+    pub(super) scrub_round: AtomicU64,
     server: Mutex<Option<Server>>,
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
@@ -233,6 +237,7 @@ impl Node {
         let lanes = Lanes {
             records: lane("scrfs-records")?,
             transfers: background("scrfs-transfer")?,
+            scrubs: background("scrfs-scrub")?,
             opens: lane("scrfs-open")?,
             evictions: background("scrfs-evict")?,
             local: lane("scrfs-local")?,
@@ -260,6 +265,7 @@ impl Node {
             me: me.clone(),
             origin: random(),
             serial: AtomicU64::new(1),
+            scrub_round: AtomicU64::new(0),
             server: Mutex::leaf(None),
             watcher: Mutex::leaf(None),
         }))
@@ -353,6 +359,7 @@ impl Node {
         let lanes = &self.lanes;
         for lane in [
             &lanes.transfers,
+            &lanes.scrubs,
             &lanes.opens,
             &lanes.evictions,
             &lanes.local,

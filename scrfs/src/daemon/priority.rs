@@ -303,6 +303,8 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::FlushFailed { .. }
         | Command::MarkFailed { .. }
         | Command::Verify(_)
+        | Command::Scrub { .. }
+        | Command::MarkScrubbed { .. }
         | Command::FetchMember { .. }
         | Command::Present { .. }
         | Command::Advise(_)

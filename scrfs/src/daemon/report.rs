@@ -77,6 +77,7 @@ impl Node {
         status.bytes = dataset.bytes();
         status.flushed = dataset.flushed;
         status.flush_failed = dataset.flush_failed.clone().filter(|_| !dataset.flushed);
+        status.scrubbed.clone_from(&dataset.scrubbed);
         status.current = current == Some(dataset.id);
         let encoded = dataset.encoded.filter(|_| status.state == "encoding");
         status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress()).or(encoded);
@@ -163,6 +164,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
         hosts: Vec::new(),
         flushed: false,
         flush_failed: None,
+        scrubbed: None,
         changed: None,
         current: false,
         progress: None,

@@ -243,7 +243,8 @@ impl Saving<'_> {
     fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), Reason> {
         let id = dataset.id;
         let digest = digest(part.files.iter().map(|(entry, copy)| (&entry.path, copy)));
-        if self.there(move |collection, _| collection.has(member, digest))? {
+        let protected = dataset.redundancy(part).is_some();
+        if self.there(move |collection, _| collection.has(member, digest, protected))? {
             return Ok(());
         }
         let temporary = format!("copy.{member}.{}.{}", self.place.host, std::process::id());

@@ -182,6 +182,7 @@ impl Service for Node {
                 Answer::Scavenged(self.scavenge(Duration::from_millis(limit_ms), peer.uid))
             }
             Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
+            Ask::Scrub(name) => Answer::Scrub(self.want_scrub(&name, peer.uid)),
             Ask::CheckpointPath(path) => self.choose_checkpoint_path(&path, peer.uid),
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));

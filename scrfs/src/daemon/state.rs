@@ -15,7 +15,7 @@ use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 use crate::record::RedundancyFileName;
-use crate::status::FlushFailure;
+use crate::status::{FlushFailure, Scrubbed};
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
@@ -112,6 +112,8 @@ pub(super) struct Dataset {
     pub(super) flushed: bool,
     /// The last try of it that failed; not on storage.
     pub(super) flush_failed: Option<FlushFailure>,
+    /// How its last scrub ended; not on storage.
+    pub(super) scrubbed: Option<Scrubbed>,
     /// A transfer of it that runs: what, and how far.
     pub(super) transfer: Option<(&'static str, Monitor)>,
     /// Bytes of its files here that were read to be encoded, and all of them. Not on storage.
@@ -159,6 +161,7 @@ impl Dataset {
             rebuilding: BTreeMap::new(),
             flushed: false,
             flush_failed: None,
+            scrubbed: None,
             transfer: None,
             encoded: None,
             failed: None,

@@ -60,7 +60,8 @@ impl Node {
     }
 
     pub(super) fn flush_member(&self, id: DatasetId, directory: &[u8]) {
-        let result = self.try_flush(id, directory);
+        let mut bad = Vec::new();
+        let result = self.try_flush(id, directory, &mut bad);
         self.end_transfer(id);
         match &result {
             Ok(bytes) => {
@@ -68,10 +69,11 @@ impl Node {
             }
             Err(reason) => self.events.error(Some(id), &format!("flush: {reason}")),
         }
-        self.state.lock().send(Event::FlushedMember { id, result: result.map(drop) });
+        self.state.lock().send(Event::FlushedMember { id, result: result.map(drop), bad });
     }
 
-    fn try_flush(&self, id: DatasetId, directory: &[u8]) -> Result<u64, Reason> {
+    /// `bad`: members here whose bytes turn out not to be those that were sealed.
+    fn try_flush(&self, id: DatasetId, directory: &[u8], bad: &mut Vec<Member>) -> Result<u64, Reason> {
         let dataset = self.dataset(id)?;
         let index = dataset.life.catalog().cloned().ok_or("it is not complete")?;
         // Of equal files of two members the lower member's is copied.
@@ -87,7 +89,18 @@ impl Node {
         let (monitor, identity) = self.begin_transfer(id, "flushing", total).ok_or(gone)?;
         let pfs = PfsDirectory::open(&identity, directory)?;
         for (entry, copy) in &files {
-            self.copy_out(id, &entry.path, |local| pfs.put(local, entry, copy, &monitor))?;
+            self.copy_out(id, &entry.path, |local| pfs.put(local, entry, copy, &monitor)).map_err(
+                |error| {
+                    // The PFS's fault, or this cache's?
+                    match self.is_bad(id, copy.member, &Monitor::new(copy.size)) {
+                        Some(reason) => {
+                            bad.push(copy.member);
+                            reason
+                        }
+                        None => error,
+                    }
+                },
+            )?;
         }
         pfs.sync_directories(files.iter().map(|(entry, _)| entry.path.clone()).collect())?;
         Ok(total)

@@ -144,6 +144,19 @@ impl Layout {
         }
     }
 
+    /// For each member, whether it has a redundancy file in the cache.
+    pub fn protected(&self) -> Vec<bool> {
+        let mut all = vec![false; self.members.len()];
+        for set in self.sets.iter().filter(|set| self.scheme() != Scheme::Single && set.len() > 1) {
+            for member in set {
+                if let Some(one) = all.get_mut(member.0 as usize) {
+                    *one = true;
+                }
+            }
+        }
+        all
+    }
+
     /// Whether a member has a redundancy file in the cache.
     pub fn has_redundancy_file(&self, member: Member) -> bool {
         let set = self.sets.iter().find(|set| set.contains(&member));

@@ -140,6 +140,8 @@ pub struct DatasetStatus {
     pub flushed: bool,
     /// Why the last try to flush it failed, while it is not on the PFS.
     pub flush_failed: Option<FlushFailure>,
+    /// How its last scrub under these coordinators ended.
+    pub scrubbed: Option<Scrubbed>,
     /// What programs have changed on this node since it was sealed: nothing protects that until it
     /// is sealed again.
     pub changed: Option<Changed>,
@@ -184,6 +186,17 @@ pub struct FlushFailure {
     /// Nobody should wait for it: if it is tried again, then only now and then, unless somebody
     /// asks for it.
     pub given_up: bool,
+}
+
+/// A scrub that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scrubbed {
+    /// When, microseconds since 1970.
+    pub at_us: u64,
+    /// Members whose bytes were not those that were sealed.
+    pub found: u32,
+    /// What could not be given back, and why; `None`: all is as it was sealed.
+    pub left: Option<String>,
 }
 
 /// A dataset that is neither on the PFS, for which it was due, nor in the caches.

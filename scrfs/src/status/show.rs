@@ -85,6 +85,11 @@ pub fn show(s: &NodeStatus) -> String {
         };
         let _ = writeln!(text, "{}: its flush {after}: {}", dataset.name, failure.reason);
     }
+    for (dataset, scrubbed) in s.datasets.iter().filter_map(|d| Some((d, d.scrubbed.as_ref()?))) {
+        if let Some(left) = &scrubbed.left {
+            let _ = writeln!(text, "{}: bad bytes that a scrub could not mend: {left}", dataset.name);
+        }
+    }
     for (dataset, changed) in s.datasets.iter().filter_map(|d| Some((d, d.changed.as_ref()?))) {
         let _ = writeln!(text, "{}: {}", dataset.name.escape_debug(), shown_change(changed));
     }

@@ -53,6 +53,7 @@ impl Lead {
             protections: protections(control),
             enable: true,
             flush_every: 0,
+            scrub_interval_ms: 0,
             fetch: true,
             distribute: true,
             list_max: 1000,

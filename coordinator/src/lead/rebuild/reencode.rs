@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use scrfs::control::Reason;
 use scrfs::dataset::{Catalog, Protection};
 use scrfs::ids::{Member, NodeRank};
-use scrfs::path::RelPath;
 use scrfs::redundancy::sets::{at_risk, lay_out};
 
 use super::super::cluster::Cluster;
 use super::super::jobs::{Ended, Jobs, Share};
-use super::set_member;
+use super::MemberFiles;
 use crate::job::{About, Job, JobOutput};
 
 /// New sets, on their way.
@@ -58,17 +57,14 @@ impl Reencoding {
         if at_risk(scheme, &sets, &groups) >= at_risk(scheme, &catalog.layout.sets, &groups) {
             return None;
         }
-        let mut jobs = Jobs::default();
+        let (mut jobs, about, files) = (Jobs::default(), About::of(catalog), MemberFiles::of_all(catalog));
         for set in &sets {
-            let paths = |member: &Member| -> Vec<RelPath> {
-                catalog.files_of(*member).map(|(entry, _)| entry.path.clone()).collect()
-            };
             let job = Job::Encode {
                 id: catalog.id,
                 scheme,
-                about: About::of(catalog),
-                paths: set.iter().map(paths).collect(),
-                set: set.iter().map(|member| set_member(catalog, *member, places[member])).collect(),
+                about: about.clone(),
+                paths: set.iter().map(|member| files.paths(*member)).collect(),
+                set: set.iter().map(|member| files.on(*member, places[member])).collect(),
                 members,
                 encoding: revision,
             };
@@ -76,7 +72,7 @@ impl Reencoding {
         }
         let (name, id) = (String::from_utf8_lossy(&catalog.name), catalog.id);
         cluster.note(format!(
-            "{name} (dataset {id}): members of one redundancy set are on one node; it is encoded anew, in {} sets",
+            "{name} (dataset {id}): members of one redundancy set are together on a node, or in a failure group; it is encoded anew, in {} sets",
             sets.len()
         ));
         Some(Self { jobs, sets, revision })

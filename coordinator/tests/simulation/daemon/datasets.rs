@@ -1,13 +1,15 @@
 //! Members on their way: frozen, finished, committed, fetched, copied to the prefix, presented.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{FetchFailure, FrozenFile, FrozenPart, HeldState, MemberPart};
+use scrfs::control::{
+    DirHeld, FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Reason,
+};
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 
-use super::{Daemon, Dataset, MemberData, Next, Trouble, crc_of, entry, listing, root, size_of};
+use super::{Daemon, Dataset, MemberData, Next, Trouble, crc_of, entry, listing, root, size_of, top_of};
 use crate::prefix::Prefix;
 use crate::rng::Rng;
 
@@ -55,6 +57,53 @@ impl Daemon {
         let top = RelPath::new(name).expect("a name");
         let inner = self.directories.iter().filter_map(|path| path.strip(&top));
         inner.filter(|path| !path.is_root()).map(|path| entry(path, EntryKind::Directory)).collect()
+    }
+
+    pub(super) fn inventory(&self) -> Inventory {
+        let sealed: BTreeSet<&[u8]> =
+            self.datasets.values().filter(|d| d.listed).map(|d| d.name.as_slice()).collect();
+        let directories = self.directories.iter().filter(|path| !sealed.contains(top_of(path)));
+        Inventory {
+            epoch: self.epoch,
+            highest_id: self.highest_id,
+            directories: directories
+                .map(|path| DirHeld { path: path.clone(), mode: 0o755, uid: 1, gid: 1 })
+                .collect(),
+            unfinished: self.unfinished.iter().map(|(id, op)| (*id, op.clone())).collect(),
+            datasets: self
+                .datasets
+                .iter()
+                .map(|(id, dataset)| HeldDataset {
+                    id: *id,
+                    epoch: dataset.epoch,
+                    revision: dataset.catalog.as_ref().map_or(0, |catalog| catalog.revision),
+                    name: dataset.name.clone(),
+                    state: dataset.state,
+                    members: dataset.members.keys().copied().collect(),
+                    encoded: dataset
+                        .members
+                        .iter()
+                        .flat_map(|(member, data)| data.encodings.iter().map(|encoding| (*member, *encoding)))
+                        .collect(),
+                    flushed: dataset.flushed,
+                    listed: dataset.listed,
+                    failed: dataset.failed,
+                })
+                .collect(),
+            advice: self.advised,
+        }
+    }
+
+    /// What a scrub finds.
+    pub(super) fn bad_members(&self, id: DatasetId) -> Vec<(Member, Reason)> {
+        let Some(dataset) = self.datasets.get(&id) else { return Vec::new() };
+        let Some(catalog) = &dataset.catalog else { return Vec::new() };
+        let is_bad = |(member, data): &(&Member, &MemberData)| {
+            let home = &catalog.layout.members[member.0 as usize].host;
+            *home == self.host && !data.is_whole(&catalog.layout, **member)
+        };
+        let bad = dataset.members.iter().filter(is_bad);
+        bad.map(|(member, _)| (*member, Reason::from("bad CRC"))).collect()
     }
 
     /// A worker finishes the frozen member: its vote.
@@ -163,13 +212,13 @@ impl Daemon {
         dataset: &Dataset,
         catalog: &Catalog,
         prefix: &mut Prefix,
-    ) -> Result<(), String> {
+    ) -> Result<(), Member> {
         for (member, place) in (0..).map(Member).zip(&catalog.layout.members) {
             if place.host != self.host || place.files == 0 {
                 continue;
             }
             let data = dataset.members.get(&member).filter(|data| !data.bad);
-            let data = data.ok_or_else(|| format!("member {member} is bad"))?;
+            let data = data.ok_or(member)?;
             prefix.copy(id, &data.files);
         }
         Ok(())

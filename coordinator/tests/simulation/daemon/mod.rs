@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::loose::Age;
 use scrfs::control::{
-    Advice, Command, DirHeld, DirOp, Event, FetchFailure, FrozenFile, HeldDataset, HeldState, Inventory,
-    Reason, Room, SealedFile,
+    Advice, Command, DirOp, Event, FetchFailure, FrozenFile, HeldState, Reason, Room, SealedFile,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, Layout, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
@@ -176,41 +175,6 @@ impl Daemon {
 
     pub(crate) fn is_sealing(&self, name: &[u8]) -> bool {
         self.datasets.values().any(|dataset| dataset.name == name && dataset.state != HeldState::Complete)
-    }
-
-    fn inventory(&self) -> Inventory {
-        let sealed: BTreeSet<&[u8]> =
-            self.datasets.values().filter(|d| d.listed).map(|d| d.name.as_slice()).collect();
-        let directories = self.directories.iter().filter(|path| !sealed.contains(top_of(path)));
-        Inventory {
-            epoch: self.epoch,
-            highest_id: self.highest_id,
-            directories: directories
-                .map(|path| DirHeld { path: path.clone(), mode: 0o755, uid: 1, gid: 1 })
-                .collect(),
-            unfinished: self.unfinished.iter().map(|(id, op)| (*id, op.clone())).collect(),
-            datasets: self
-                .datasets
-                .iter()
-                .map(|(id, dataset)| HeldDataset {
-                    id: *id,
-                    epoch: dataset.epoch,
-                    revision: dataset.catalog.as_ref().map_or(0, |catalog| catalog.revision),
-                    name: dataset.name.clone(),
-                    state: dataset.state,
-                    members: dataset.members.keys().copied().collect(),
-                    encoded: dataset
-                        .members
-                        .iter()
-                        .flat_map(|(member, data)| data.encodings.iter().map(|encoding| (*member, *encoding)))
-                        .collect(),
-                    flushed: dataset.flushed,
-                    listed: dataset.listed,
-                    failed: dataset.failed,
-                })
-                .collect(),
-            advice: self.advised,
-        }
     }
 
     /// A request that waited for the end of a seal makes `.invalid` now.
@@ -451,13 +415,23 @@ impl Daemon {
             }
             Command::FlushMember { id, .. } => {
                 let held = self.datasets.get(&id).filter(|d| d.state == HeldState::Complete);
+                let mut bad = Vec::new();
                 let result = match held.and_then(|d| d.catalog.as_ref().map(|c| (d, c))) {
                     None => Err("not here".to_owned()),
                     Some(_) if trouble_now() => Err("injected".to_owned()),
                     Some(_) if prefix.refuses(id, Curse::Copy) => Err("cursed".to_owned()),
-                    Some((dataset, catalog)) => self.copy_out(id, dataset, catalog, prefix),
+                    Some((dataset, catalog)) => {
+                        self.copy_out(id, dataset, catalog, prefix).map_err(|member| {
+                            bad.push(member);
+                            format!("member {member} is bad")
+                        })
+                    }
                 };
-                events.push(Event::FlushedMember { id, result: result.map_err(Reason::from) });
+                events.push(Event::FlushedMember { id, result: result.map_err(Reason::from), bad });
+            }
+            Command::Scrub { id, round, .. } => {
+                let bad = self.bad_members(id);
+                events.push(Event::Scrubbed { id, round, bad });
             }
             Command::MarkFlushed(id) => {
                 if let Some(dataset) = self.datasets.get_mut(&id) {
@@ -527,7 +501,7 @@ impl Daemon {
                 };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
-            Command::Note { .. } | Command::FlushFailed { .. } => {}
+            Command::Note { .. } | Command::FlushFailed { .. } | Command::MarkScrubbed { .. } => {}
             Command::Advise(advice) => self.advised = Some(advice),
             other => unreachable!("{other:?}"),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use scrfs::control::{Command, HeldState, SealedFile};
+use scrfs::control::{Command, Event, HeldState, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::DatasetId;
 
@@ -27,6 +27,12 @@ impl World {
         self.decayed.insert(key);
         let dataset = self.nodes[at].datasets.get_mut(&key.1).expect("there");
         dataset.members.get_mut(&member).expect("there").bad = true;
+        // Somebody looks, now and then.
+        if self.rng.chance(40)
+            && let Some(up) = self.up.get_mut(at)
+        {
+            up.push_back(Event::ScrubWanted(key.1));
+        }
         if !self.can_give(key) {
             self.rotten.insert(key);
             self.promised.remove(&key);

@@ -159,6 +159,7 @@ fn settings(rng: &mut Rng) -> Settings {
         protections: protections(rng),
         enable: true,
         flush_every: *rng.pick(&[0, 1, 2, 3]).expect("some"),
+        scrub_interval_ms: 0,
         fetch: rng.chance(90),
         distribute: rng.chance(92),
         list_max: 100,

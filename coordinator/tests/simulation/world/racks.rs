@@ -34,6 +34,12 @@ impl World {
     pub(super) fn is_well_laid_out(&self, key: Key) {
         let Some(catalog) = observer::catalog(&self.nodes, key) else { return };
         let layout = &catalog.layout;
+        for data in
+            self.nodes.iter().filter_map(|node| node.datasets.get(&key.1)).flat_map(|d| d.members.values())
+        {
+            let other = data.encodings.iter().find(|encoding| **encoding != layout.encoding);
+            assert_eq!(other, None, "an encoding of {key:?} that does not count is left");
+        }
         if observer::in_places(&self.nodes, catalog).len() < layout.members.len() {
             return;
         }

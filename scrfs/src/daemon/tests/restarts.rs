@@ -124,7 +124,7 @@ fn to_the_prefix_and_back() {
     let mut lead = bench.serving(1);
     let catalog = lead.seal(1, "ck");
     lead.send(Command::FlushMember { id: DatasetId(1), directory: directory.clone() });
-    assert_eq!(lead.next(), Event::FlushedMember { id: DatasetId(1), result: Ok(()) });
+    assert_eq!(lead.next(), Event::FlushedMember { id: DatasetId(1), result: Ok(()), bad: Vec::new() });
     assert_eq!(std::fs::read(pfs.path().join("sub/rank 0")).unwrap(), b"hello");
     lead.send(Command::FlushMember { id: DatasetId(1), directory: b"/nowhere".to_vec() });
     assert!(matches!(lead.next(), Event::FlushedMember { result: Err(_), .. }));

@@ -158,12 +158,14 @@ impl Collection {
         &self.directory
     }
 
-    /// Whether the member's part is there already.
+    /// Whether the member's part is there already; with its redundancy file if this node has one: a
+    /// node that had the member before may have saved it without.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn has(&self, member: Member, digest: u32) -> Result<bool> {
-        Ok(self.record_of(member)?.is_some_and(|record| record.digest == digest))
+    pub fn has(&self, member: Member, digest: u32, with_redundancy: bool) -> Result<bool> {
+        let is_whole = |record: &MemberRecord| record.redundancy.is_some() || !with_redundancy;
+        Ok(self.record_of(member)?.is_some_and(|record| record.digest == digest && is_whole(&record)))
     }
 
     /// The member's part is there, and on storage.

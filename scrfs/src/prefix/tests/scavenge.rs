@@ -155,7 +155,7 @@ impl Saved {
         collection.put_catalog(prefix, &self.catalog)?;
         let number = Member(member);
         let sum = digest(self.catalog.files_of(number).map(|(entry, copy)| (&entry.path, copy)));
-        if collection.has(number, sum)? {
+        if collection.has(number, sum, true)? {
             return Ok(());
         }
         for (at, data) in &self.files[member as usize] {

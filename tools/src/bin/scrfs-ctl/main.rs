@@ -10,6 +10,7 @@ mod print;
 mod probe;
 mod save;
 mod scavenge;
+mod scrub;
 mod status;
 mod time;
 mod wait;
@@ -139,6 +140,21 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Has the cached bytes of sealed datasets compared with their checksums on all nodes, while
+    /// programs run. Members with bad bytes are rebuilt from their sets; what cannot be is named
+    /// (exit code 1).
+    Scrub {
+        #[command(flatten)]
+        at: AtMount,
+        /// Its name [default: all that are sealed, newest first].
+        dataset: Option<OsString>,
+        /// Give up waiting for one after this many seconds (exit code 1); it goes on.
+        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        limit: u64,
+        /// A JSON object for each dataset.
+        #[arg(long)]
+        json: bool,
+    },
     /// Stops a job at its next checkpoint, at a time, or at once; works without a mount, in the
     /// prefix.
     Halt(halt::Wish),
@@ -213,6 +229,9 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Flush { at, dataset, wait, limit, json } => {
             let wait = wait.then(|| Duration::from_secs(limit));
             flush::flush(&at.node()?, dataset.as_deref(), wait, json)
+        }
+        Verb::Scrub { at, dataset, limit, json } => {
+            scrub::scrub(&at.node()?, dataset.as_deref(), Duration::from_secs(limit), json)
         }
         Verb::Halt(wish) => halt::halt(&wish),
         Verb::Scavenge { prefix, json } => scavenge::scavenge(prefix.as_ref(), json),

@@ -45,6 +45,7 @@ pub(crate) mod tests {
             hosts: hosts.iter().map(|h| (*h).to_owned()).collect(),
             flushed: state == "flushed",
             flush_failed: None,
+            scrubbed: None,
             changed: None,
             current: false,
             progress: None,

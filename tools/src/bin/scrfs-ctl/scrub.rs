@@ -1,0 +1,129 @@
+//! `scrfs-ctl scrub`: has cached bytes compared with their checksums, and what is bad mended.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use scrfs::control::{Flushable, Named};
+use scrfs::status::{NodeStatus, Scrubbed};
+use scrfs_tools::node::Node;
+use scrfs_tools::{Failure, Outcome, output};
+
+use crate::flush::find;
+use crate::wait::PAUSE;
+
+/// Scrubs a dataset, or all that are complete, one after the other; each for so long at most. What
+/// is bad and cannot be mended is a failure, after all have been looked at.
+pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json: bool) -> Outcome {
+    let names: Vec<Vec<u8>> = match dataset {
+        Some(name) => vec![name.as_bytes().to_vec()],
+        None => complete(&node.status()?),
+    };
+    if names.is_empty() {
+        return Err(Failure::new("no dataset is sealed, so there is none to scrub")
+            .hint("a dataset is sealed when its marker is set: `touch .complete` in its directory"));
+    }
+    let mut left = Vec::new();
+    for name in names {
+        let (named, report) = one(node, &name, limit)?;
+        let shown = String::from_utf8_lossy(&named.name);
+        let text = if json {
+            serde_json::json!({ "id": named.id.0, "name": shown, "found": report.found, "left": report.left })
+                .to_string()
+        } else {
+            format!("{shown} (dataset {}): {}", named.id, in_words(&report))
+        };
+        output::data(&format!("{text}\n"))?;
+        left.extend(report.left.map(|_| shown.into_owned()));
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("bad bytes are left in {}", left.join(", ")))
+        .hint("write a new checkpoint; `scrfs-ctl status` says what a restart would present"))
+}
+
+/// Newest first.
+fn complete(status: &NodeStatus) -> Vec<Vec<u8>> {
+    let mut found: Vec<_> = status.datasets.iter().filter(|dataset| dataset.is_complete()).collect();
+    found.sort_by_key(|dataset| std::cmp::Reverse(dataset.id));
+    found.iter().map(|dataset| dataset.name.clone().into_bytes()).collect()
+}
+
+fn in_words(report: &Scrubbed) -> String {
+    match (&report.left, report.found) {
+        (None, 0) => "all bytes are as they were sealed".to_owned(),
+        (None, 1) => "one member had bad bytes, and is rebuilt".to_owned(),
+        (None, found) => format!("{found} members had bad bytes, and are rebuilt"),
+        (Some(left), _) => format!("bad bytes are left: {left}"),
+    }
+}
+
+/// Asks for it, and waits until it has ended.
+fn one(node: &Node, name: &[u8], limit: Duration) -> Outcome<(Named, Scrubbed)> {
+    let before = last(&node.status()?, name);
+    let named = ask(node, name)?;
+    let begun = Instant::now();
+    let mut asked_in = None;
+    loop {
+        let status = node.status()?;
+        let Some(dataset) = find(&status, named.id.0) else {
+            let shown = String::from_utf8_lossy(name).into_owned();
+            return Err(Failure::new(format!("{shown} has left the caches"))
+                .hint("`scrfs-ctl list` names those that there are"));
+        };
+        if let Some(report) = dataset.scrubbed.clone().filter(|report| Some(report.at_us) > before) {
+            return Ok((named, report));
+        }
+        // Successors of the coordinators that were asked do not know of it.
+        if status.coordinator.is_some() && asked_in.replace(status.epoch).is_some_and(|e| e != status.epoch) {
+            ask(node, name)?;
+        }
+        if begun.elapsed() >= limit {
+            let shown = String::from_utf8_lossy(name).into_owned();
+            return Err(Failure::new(format!("{shown} is not scrubbed after {} s", limit.as_secs()))
+                .hint("it goes on; `scrfs-ctl events` tells its end"));
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// When its last scrub ended.
+fn last(status: &NodeStatus, name: &[u8]) -> Option<u64> {
+    let of_name = status.datasets.iter().filter(|dataset| dataset.name.as_bytes() == name);
+    of_name.filter_map(|dataset| Some(dataset.scrubbed.as_ref()?.at_us)).max()
+}
+
+fn ask(node: &Node, name: &[u8]) -> Outcome<Named> {
+    let shown = String::from_utf8_lossy(name).into_owned();
+    match node.scrub(name)? {
+        Flushable::Asked(named) | Flushable::Done(named) => Ok(named),
+        Flushable::None | Flushable::Unknown => {
+            Err(Failure::new(format!("no dataset {shown}"))
+                .hint("`scrfs-ctl list` names those that there are"))
+        }
+        Flushable::Unsealed => Err(Failure::new(format!("{shown} is not sealed, so it has no checksums"))
+            .hint("set its marker first: `touch .complete` in its directory")),
+        Flushable::Failed(reason) => Err(Failure::new(format!("{shown} has failed: {reason}"))
+            .hint("`scrfs-ctl list` says which others there are")),
+        Flushable::NoCoordinator(_) => Err(Failure::new(format!(
+            "{shown} cannot be scrubbed: no coordinator serves this node"
+        ))
+        .hint("`scrfs-run` starts coordinators; a restart verifies what it presents without being asked")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_in_words() {
+        let report = |found, left: Option<&str>| Scrubbed { at_us: 1, found, left: left.map(str::to_owned) };
+        assert_eq!(in_words(&report(0, None)), "all bytes are as they were sealed");
+        assert_eq!(in_words(&report(1, None)), "one member had bad bytes, and is rebuilt");
+        assert_eq!(in_words(&report(2, None)), "2 members had bad bytes, and are rebuilt");
+        assert_eq!(in_words(&report(2, Some("n1: f"))), "bad bytes are left: n1: f");
+    }
+}
