@@ -184,6 +184,8 @@ impl Mends {
             // Whether it succeeded or not: the next try tells.
             for placed in running.targets().filter(|target| running.is_placed(target.node)) {
                 *self.rebuilt.entry((id, placed.member)).or_default() += 1;
+                // What could not be given back without it may be now.
+                self.lost.retain(|(of, _), _| *of != id);
             }
             let Some(known) = cluster.datasets.any(id) else {
                 let result = Err(Missed::passing("its dataset is not there any more"));
@@ -218,6 +220,8 @@ impl Mends {
         }
         for placed in running.targets().filter(|target| running.is_placed(target.node)) {
             *self.rebuilt.entry((id, placed.member)).or_default() += 1;
+            // What could not be given back without it may be now.
+            self.lost.retain(|(of, _), _| *of != id);
         }
         let result =
             if running.is_placed(target) { Ok(()) } else { Err(Missed::of(cluster, &running.answers)) };

@@ -343,7 +343,7 @@ impl Running {
                 awaited
             }
             (Phase::Serving, Event::Scrubbed { id, round, bad }) => {
-                let bad = self.scrubs.scrubbed(cluster, node, round, bad);
+                let bad = self.scrubs.scrubbed(cluster, node, (id, round), bad);
                 let awaited = bad.is_some();
                 for member in bad.into_iter().flatten() {
                     self.fetches.mend(id, member);

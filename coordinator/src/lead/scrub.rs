@@ -74,7 +74,7 @@ impl Scrubs {
     /// are.
     pub(super) fn begin(&mut self, cluster: &mut Cluster, rebuilding: impl Fn(DatasetId) -> bool) {
         let asked = self.waiting.front().is_some_and(|(_, gently)| !gently);
-        if let Some(scrub) = self.current.take_if(|scrub| scrub.gently && asked) {
+        if let Some(scrub) = self.current.take_if(|scrub| scrub.gently && asked && scrub.found.is_none()) {
             self.waiting.push_back((scrub.id, true));
         }
         if let Some(scrub) = &self.current {
@@ -87,17 +87,16 @@ impl Scrubs {
         while self.current.is_none()
             && let Some((id, gently)) = self.waiting.pop_front()
         {
-            if cluster.datasets.get(id).is_some() {
-                self.read(cluster, id, gently, None);
-            }
+            self.read(cluster, id, gently, None);
         }
     }
 
     fn read(&mut self, cluster: &mut Cluster, id: DatasetId, gently: bool, found: Option<u32>) {
         if cluster.datasets.get(id).is_none() {
-            if let Some(found) = found.filter(|_| cluster.datasets.any(id).is_some()) {
-                let left = Some("it has failed: not all bad bytes could be given back".to_owned());
-                end(cluster, id, gently, found, left);
+            // Who waits is told.
+            if !gently || found.is_some() {
+                let left = Some("it is not complete on all nodes, or has failed".to_owned());
+                end(cluster, id, gently, found.unwrap_or(0), left);
             }
             return;
         }
@@ -114,10 +113,10 @@ impl Scrubs {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        round: u64,
+        (id, round): (DatasetId, u64),
         bad: Found,
     ) -> Option<Vec<Member>> {
-        let scrub = self.current.as_mut().filter(|scrub| scrub.round == round)?;
+        let scrub = self.current.as_mut().filter(|scrub| (scrub.id, scrub.round) == (id, round))?;
         let Step::Reading(answers) = &mut scrub.step else { return None };
         if !answers.answered(node, bad)? {
             return Some(Vec::new());
@@ -127,7 +126,7 @@ impl Scrubs {
             let told = found.iter().map(|(member, reason)| (*member, reason.clone().on(cluster.host(node))));
             all.extend(told);
         }
-        let (id, gently) = (scrub.id, scrub.gently);
+        let gently = scrub.gently;
         match scrub.found {
             None if !all.is_empty() => {
                 for (member, reason) in &all {
@@ -219,7 +218,7 @@ mod tests {
         assert_eq!(told(&mut cluster), [read(1, 1, false)]);
         for node in &nodes {
             let bad = if node.0 == 0 { vec![(Member(0), Reason::from("f: CRC"))] } else { Vec::new() };
-            let mend = scrubs.scrubbed(&mut cluster, *node, 1, bad).unwrap();
+            let mend = scrubs.scrubbed(&mut cluster, *node, (DatasetId(1), 1), bad).unwrap();
             let last = node == nodes.last().unwrap();
             assert_eq!(mend, if last { vec![Member(0)] } else { vec![] });
         }
@@ -227,9 +226,13 @@ mod tests {
         assert_eq!(told(&mut cluster), []);
         scrubs.begin(&mut cluster, |_| false);
         assert_eq!(told(&mut cluster), [read(1, 2, false)]);
-        assert_eq!(scrubs.scrubbed(&mut cluster, nodes[0], 1, Vec::new()), None, "of the first reading");
+        assert_eq!(
+            scrubs.scrubbed(&mut cluster, nodes[0], (DatasetId(1), 1), Vec::new()),
+            None,
+            "of the first reading"
+        );
         for node in &nodes {
-            scrubs.scrubbed(&mut cluster, *node, 2, Vec::new()).unwrap();
+            scrubs.scrubbed(&mut cluster, *node, (DatasetId(1), 2), Vec::new()).unwrap();
         }
         let now = cluster.now;
         assert_eq!(told(&mut cluster), [ended(1, now, 1, None)]);
@@ -250,7 +253,7 @@ mod tests {
         scrubs.begin(&mut cluster, |_| false);
         assert_eq!(told(&mut cluster), [read(1, 2, false)]);
         for node in cluster.nodes().collect::<Vec<_>>() {
-            scrubs.scrubbed(&mut cluster, node, 2, vec![]).unwrap();
+            scrubs.scrubbed(&mut cluster, node, (DatasetId(1), 2), vec![]).unwrap();
         }
         let now = cluster.now;
         scrubs.begin(&mut cluster, |_| false);
@@ -258,5 +261,15 @@ mod tests {
         scrubs.removed(DatasetId(2));
         scrubs.begin(&mut cluster, |_| false);
         assert_eq!(told(&mut cluster), []);
+    }
+
+    #[test]
+    fn who_asks_for_what_is_no_dataset_is_told() {
+        let (mut cluster, mut scrubs) = (cluster(), Scrubs::default());
+        scrubs.wish(DatasetId(9));
+        scrubs.begin(&mut cluster, |_| false);
+        let now = cluster.now;
+        let left = Some("it is not complete on all nodes, or has failed");
+        assert_eq!(told(&mut cluster), [ended(9, now, 0, left)]);
     }
 }

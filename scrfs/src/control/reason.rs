@@ -57,11 +57,6 @@ impl Reason {
         self.is(&[Errno::ROFS, Errno::ACCESS])
     }
 
-    /// Something is not there.
-    pub fn is_missing(&self) -> bool {
-        self.is(&[Errno::NOENT])
-    }
-
     fn is(&self, numbers: &[Errno]) -> bool {
         self.errno.is_some_and(|errno| numbers.iter().any(|number| number.raw_os_error() == errno))
     }

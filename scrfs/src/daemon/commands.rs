@@ -111,7 +111,9 @@ impl Node {
             Command::Scrub { id, round, gently } => {
                 self.scrub_begins(round);
                 let me = self.me.clone();
-                self.lanes.scrubs.run(move || with_link(&me, link, |node| node.scrub(id, round, gently)));
+                self.lanes
+                    .scrubs
+                    .run(move || with_link(&me, link, |node| node.scrub(link, id, round, gently)));
             }
             Command::MarkScrubbed { id, report } => self.scrubbed(id, report),
             Command::Verify(id) => self.in_transfers(link, move |node| node.verify(id)),

@@ -1,7 +1,6 @@
 //! Scrubs: the bytes of a dataset's members here are read and compared with their checksums, while
 //! programs run. What is bad is told to the lead, which has it rebuilt.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::control::{Event, Flushable, Named, Reason};
-use crate::dataset::FileCopy;
+use crate::dataset::{Entry, FileCopy};
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::status::Scrubbed;
@@ -31,7 +30,9 @@ impl Node {
     pub(super) fn want_scrub(&self, name: &[u8], uid: u32) -> Flushable {
         let named = {
             let state = self.state.lock();
-            let complete = |dataset: &&Dataset| dataset.name == name && dataset.life.is_complete();
+            let complete = |dataset: &&Dataset| {
+                dataset.name == name && dataset.life.is_complete() && !dataset.life.is_hidden()
+            };
             let Some(dataset) = state.present().filter(complete).max_by_key(|d| (d.epoch, d.id)) else {
                 let known = state.by_name(name).is_some();
                 return if known { Flushable::Unsealed } else { Flushable::Unknown };
@@ -55,10 +56,15 @@ impl Node {
         self.scrub_round.store(round, Ordering::SeqCst);
     }
 
-    /// In the scrubs' lane.
-    pub(super) fn scrub(&self, id: DatasetId, round: u64, gently: bool) {
-        let bad = self.bad_members(id, round, gently);
-        self.state.lock().send(Event::Scrubbed { id, round, bad });
+    /// In the scrubs' lane, for the coordinator of `link`.
+    pub(super) fn scrub(&self, link: u64, id: DatasetId, round: u64, gently: bool) {
+        let scrub = Scrub { node: self, link, id, round, gently, monitor: Monitor::new(u64::MAX) };
+        let bad = scrub.bad_members();
+        let state = self.state.lock();
+        // Rounds are numbered by each lead anew.
+        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+            state.send(Event::Scrubbed { id, round, bad });
+        }
     }
 
     /// How a scrub ended, on all nodes.
@@ -68,41 +74,26 @@ impl Node {
         }
     }
 
-    fn bad_members(&self, id: DatasetId, round: u64, gently: bool) -> Vec<(Member, Reason)> {
-        let Ok(dataset) = self.dataset(id) else { return Vec::new() };
-        let Some(index) = dataset.life.catalog() else { return Vec::new() };
-        let places = &index.catalog().layout.members;
-        let is_at_home = |member: Member| {
-            places.get(member.0 as usize).is_some_and(|place| place.host == self.config.host)
-        };
-        let own = dataset.parts.iter().filter(|(member, part)| part.recorded && is_at_home(**member));
-        let mut bad = Vec::new();
-        for (member, part) in own {
-            let monitor = Monitor::new(part.bytes());
-            match self.state.lock().attached.as_mut() {
-                Some(attached) => attached.transfers.push(monitor.clone()),
-                None => return Vec::new(),
-            }
-            let scrub = Scrub { node: self, id, round, gently, monitor };
-            bad.extend(scrub.member(&dataset, *member, part).map(|reason| (*member, reason)));
-        }
-        bad
-    }
-
-    /// The files of a member here whose bytes are not those that were sealed; `None` when there are
-    /// none. For a flush that failed.
-    pub(super) fn is_bad(&self, id: DatasetId, member: Member, monitor: &Monitor) -> Option<Reason> {
-        let dataset = self.dataset(id).ok()?;
-        let part = dataset.parts.get(&member)?;
-        let round = self.scrub_round.load(Ordering::SeqCst);
-        let scrub = Scrub { node: self, id, round, gently: false, monitor: monitor.clone() };
-        scrub.files(part)
+    /// Why a flush could not copy a file, if that is this cache's fault.
+    pub(super) fn bad_file(
+        &self,
+        id: DatasetId,
+        entry: &Entry,
+        copy: &FileCopy,
+        monitor: &Monitor,
+    ) -> Option<Reason> {
+        let link = self.state.lock().attached.as_ref()?.link.id();
+        let monitor = monitor.clone();
+        let scrub = Scrub { node: self, link, id, round: 0, gently: false, monitor };
+        scrub.twice(|| scrub.sealed_file(entry, copy))
     }
 }
 
-/// One member's bytes, being read.
+/// Bytes of a dataset here, being read.
 struct Scrub<'a> {
     node: &'a Node,
+    /// Of the coordinator that wants it.
+    link: u64,
     id: DatasetId,
     round: u64,
     gently: bool,
@@ -110,41 +101,50 @@ struct Scrub<'a> {
 }
 
 impl Scrub<'_> {
-    /// What is wrong with a member; `None` when nothing is, or when that cannot be told any more.
-    fn member(&self, dataset: &Dataset, member: Member, part: &Part) -> Option<Reason> {
-        let redundancy = || {
-            let Some(file) = dataset.redundancy(part) else {
-                let layout = dataset.life.catalog().map(|index| &index.catalog().layout);
-                let lacks = layout.is_some_and(|layout| layout.has_redundancy_file(member));
-                return lacks.then(|| Reason::from("its redundancy file is not here"));
-            };
-            let name = file_name(self.id, &file.name).ok()?;
-            let own = self.node.cache.own(self.id).ok()?;
-            let recorded = FileCopy { size: file.size, crc: file.crc, member, program_rank: None };
-            let result = beneath::open_file(own.as_fd(), &name)
-                .map_err(TransferError::io(&name, "open"))
-                .and_then(|file| self.file(file, &name, &recorded));
-            result.err().filter(is_wrong).map(Reason::from)
+    /// The members that the catalog has here, and that are not here as they were sealed.
+    fn bad_members(&self) -> Vec<(Member, Reason)> {
+        let Ok(dataset) = self.node.dataset(self.id) else { return Vec::new() };
+        let Some(index) = dataset.life.catalog() else { return Vec::new() };
+        let places = (0..).map(Member).zip(&index.catalog().layout.members);
+        let own = places.filter(|(_, place)| place.host == self.node.config.host);
+        let bad = |member: Member| match dataset.parts.get(&member).filter(|part| part.recorded) {
+            Some(part) => self.twice(|| self.member(&dataset, member, part)),
+            None => Some(Reason::from("it is not recorded here")),
         };
-        let reason = Reason::all(self.files(part).into_iter().chain(redundancy()))?;
-        // What was removed meanwhile is not bad.
-        let still = self.node.dataset(self.id).ok().and_then(|now| now.parts.get(&member).cloned());
-        (still.is_some_and(|now| now.files == part.files && now.redundancy == part.redundancy)
-            && !self.is_over())
-        .then_some(reason)
+        own.filter_map(|(member, _)| Some((member, bad(member)?))).collect()
     }
 
-    fn files(&self, part: &Part) -> Option<Reason> {
-        let wrong = |(entry, recorded): &(crate::dataset::Entry, FileCopy)| {
-            let is_wrong_here = Cell::new(false);
-            let result = self.node.copy_out(self.id, &entry.path, |local| {
-                let result = self.file(local, &entry.path, recorded);
-                is_wrong_here.set(result.as_ref().is_err_and(is_wrong));
-                result
-            });
-            result.err().filter(|reason| is_wrong_here.get() || reason.is_missing())
+    /// What is found again when it is looked at once more: files may be on their way to another
+    /// place. Nothing of a scrub that is over.
+    fn twice(&self, look: impl Fn() -> Option<Reason>) -> Option<Reason> {
+        look().filter(|_| !self.is_over())?;
+        look().filter(|_| !self.is_over())
+    }
+
+    fn member(&self, dataset: &Dataset, member: Member, part: &Part) -> Option<Reason> {
+        let files = part.files.iter().filter_map(|(entry, copy)| self.sealed_file(entry, copy));
+        Reason::all(files.chain(self.redundancy(dataset, member, part)))
+    }
+
+    fn redundancy(&self, dataset: &Dataset, member: Member, part: &Part) -> Option<Reason> {
+        let Some(file) = dataset.redundancy(part) else {
+            let layout = dataset.life.catalog().map(|index| &index.catalog().layout);
+            let lacks = layout.is_some_and(|layout| layout.has_redundancy_file(member));
+            return lacks.then(|| Reason::from("its redundancy file is not here"));
         };
-        Reason::all(part.files.iter().filter_map(wrong))
+        let recorded = FileCopy { size: file.size, crc: file.crc, member, program_rank: None };
+        let read = || {
+            let name = file_name(self.id, &file.name)?;
+            let own = self.node.cache.own(self.id)?;
+            let open = beneath::open_file(own.as_fd(), &name);
+            self.file(open.map_err(TransferError::io(&name, "open"))?, &name, &recorded)?;
+            Ok::<_, Reason>(())
+        };
+        read().err()
+    }
+
+    fn sealed_file(&self, entry: &Entry, copy: &FileCopy) -> Option<Reason> {
+        self.node.copy_out(self.id, &entry.path, |local| self.file(local, &entry.path, copy)).err()
     }
 
     fn file(&self, file: OwnedFd, path: &RelPath, recorded: &FileCopy) -> Result<(), TransferError> {
@@ -154,21 +154,13 @@ impl Scrub<'_> {
         compare(path, seen, recorded)
     }
 
-    /// Another scrub has begun since, or the coordinator is gone.
+    /// Another scrub has begun since, the coordinator or the dataset is gone, or the daemon ends.
     fn is_over(&self) -> bool {
-        self.monitor.is_cancelled()
-            || (self.gently && self.node.scrub_round.load(Ordering::SeqCst) != self.round)
-    }
-}
-
-/// Its bytes were read and are others, or are not there.
-fn is_wrong(error: &TransferError) -> bool {
-    match error {
-        TransferError::Mismatch { .. } => true,
-        TransferError::Io { source, .. } => {
-            matches!(source.raw_os_error(), Some(libc::ENOENT | libc::EIO))
-        }
-        TransferError::Cancelled | TransferError::Identity { .. } => false,
+        let state = self.node.state.lock();
+        let is_attached = state.attached.as_ref().is_some_and(|attached| attached.link.id() == self.link);
+        let is_there = state.table.datasets.get(&self.id).is_some_and(|dataset| !dataset.life.is_leaving());
+        let is_replaced = self.gently && self.node.scrub_round.load(Ordering::SeqCst) != self.round;
+        self.monitor.is_cancelled() || state.stopping || !is_attached || !is_there || is_replaced
     }
 }
 
@@ -181,7 +173,7 @@ struct Paced<'a> {
 impl Read for Paced<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.scrub.is_over() {
-            return Err(io::Error::other("another scrub has begun"));
+            return Err(io::Error::other("it is not wanted any more"));
         }
         let begun = Instant::now();
         let count = self.file.read(buffer)?;

@@ -276,6 +276,7 @@ impl Table {
     pub(super) fn begin_epoch(&mut self, epoch: Epoch, elsewhere: bool) {
         self.epoch = self.epoch.max(epoch);
         for dataset in self.datasets.values_mut() {
+            dataset.scrubbed = None;
             if elsewhere {
                 dataset.flushed = false;
                 dataset.flush_failed = None;

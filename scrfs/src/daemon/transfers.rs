@@ -89,18 +89,15 @@ impl Node {
         let (monitor, identity) = self.begin_transfer(id, "flushing", total).ok_or(gone)?;
         let pfs = PfsDirectory::open(&identity, directory)?;
         for (entry, copy) in &files {
-            self.copy_out(id, &entry.path, |local| pfs.put(local, entry, copy, &monitor)).map_err(
-                |error| {
-                    // The PFS's fault, or this cache's?
-                    match self.is_bad(id, copy.member, &Monitor::new(copy.size)) {
-                        Some(reason) => {
-                            bad.push(copy.member);
-                            reason
-                        }
-                        None => error,
-                    }
-                },
-            )?;
+            let put = self.copy_out(id, &entry.path, |local| pfs.put(local, entry, copy, &monitor));
+            let Err(error) = put else { continue };
+            if monitor.is_cancelled() || error.is_shortage_of_room() || error.is_refusal_to_write() {
+                return Err(error);
+            }
+            // The PFS's fault, or this cache's?
+            let reason = self.bad_file(id, entry, copy, &monitor);
+            bad.extend(reason.as_ref().map(|_| copy.member));
+            return Err(reason.unwrap_or(error));
         }
         pfs.sync_directories(files.iter().map(|(entry, _)| entry.path.clone()).collect())?;
         Ok(total)

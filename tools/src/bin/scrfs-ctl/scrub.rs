@@ -24,10 +24,18 @@ pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json:
         return Err(Failure::new("no dataset is sealed, so there is none to scrub")
             .hint("a dataset is sealed when its marker is set: `touch .complete` in its directory"));
     }
-    let mut left = Vec::new();
+    let (all, mut left) = (dataset.is_none(), Vec::new());
     for name in names {
-        let (named, report) = one(node, &name, limit)?;
-        let shown = String::from_utf8_lossy(&named.name);
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        let (named, report) = match one(node, &name, limit)? {
+            Some(ended) => ended,
+            // It makes room for newer ones while others are looked at.
+            None if all => continue,
+            None => {
+                return Err(Failure::new(format!("no dataset {shown} is in the caches"))
+                    .hint("`scrfs-ctl list` names those that there are"));
+            }
+        };
         let text = if json {
             serde_json::json!({ "id": named.id.0, "name": shown, "found": report.found, "left": report.left })
                 .to_string()
@@ -35,7 +43,7 @@ pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json:
             format!("{shown} (dataset {}): {}", named.id, in_words(&report))
         };
         output::data(&format!("{text}\n"))?;
-        left.extend(report.left.map(|_| shown.into_owned()));
+        left.extend(report.left.map(|_| shown));
     }
     if left.is_empty() {
         return Ok(());
@@ -60,21 +68,18 @@ fn in_words(report: &Scrubbed) -> String {
     }
 }
 
-/// Asks for it, and waits until it has ended.
-fn one(node: &Node, name: &[u8], limit: Duration) -> Outcome<(Named, Scrubbed)> {
+/// Asks for it, and waits until it has ended; `None` when it has left the caches.
+fn one(node: &Node, name: &[u8], limit: Duration) -> Outcome<Option<(Named, Scrubbed)>> {
     let before = last(&node.status()?, name);
-    let named = ask(node, name)?;
+    let Some(named) = ask(node, name)? else { return Ok(None) };
     let begun = Instant::now();
     let mut asked_in = None;
     loop {
         let status = node.status()?;
-        let Some(dataset) = find(&status, named.id.0) else {
-            let shown = String::from_utf8_lossy(name).into_owned();
-            return Err(Failure::new(format!("{shown} has left the caches"))
-                .hint("`scrfs-ctl list` names those that there are"));
-        };
-        if let Some(report) = dataset.scrubbed.clone().filter(|report| Some(report.at_us) > before) {
-            return Ok((named, report));
+        let Some(dataset) = find(&status, named.id.0) else { return Ok(None) };
+        let report = dataset.scrubbed.clone().filter(|report| Some(report.at_us) != before);
+        if let Some(report) = report {
+            return Ok(Some((named, report)));
         }
         // Successors of the coordinators that were asked do not know of it.
         if status.coordinator.is_some() && asked_in.replace(status.epoch).is_some_and(|e| e != status.epoch) {
@@ -95,14 +100,12 @@ fn last(status: &NodeStatus, name: &[u8]) -> Option<u64> {
     of_name.filter_map(|dataset| Some(dataset.scrubbed.as_ref()?.at_us)).max()
 }
 
-fn ask(node: &Node, name: &[u8]) -> Outcome<Named> {
+/// `None`: it is not there.
+fn ask(node: &Node, name: &[u8]) -> Outcome<Option<Named>> {
     let shown = String::from_utf8_lossy(name).into_owned();
     match node.scrub(name)? {
-        Flushable::Asked(named) | Flushable::Done(named) => Ok(named),
-        Flushable::None | Flushable::Unknown => {
-            Err(Failure::new(format!("no dataset {shown}"))
-                .hint("`scrfs-ctl list` names those that there are"))
-        }
+        Flushable::Asked(named) | Flushable::Done(named) => Ok(Some(named)),
+        Flushable::None | Flushable::Unknown => Ok(None),
         Flushable::Unsealed => Err(Failure::new(format!("{shown} is not sealed, so it has no checksums"))
             .hint("set its marker first: `touch .complete` in its directory")),
         Flushable::Failed(reason) => Err(Failure::new(format!("{shown} has failed: {reason}"))
