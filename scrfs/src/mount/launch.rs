@@ -23,6 +23,11 @@ use crate::daemon::CacheStore;
 const START_SECONDS: u64 = 60;
 /// Bound on the end of supervisor and worker after an unmount.
 const END_SECONDS: u64 = 20;
+/// A supervisor that was told to end and has not by then is killed: it gives its worker ten
+/// seconds, and takes no longer itself unless it is frozen.
+const FROZEN_SECONDS: u64 = 15;
+/// Between KILL and the end of a process.
+const KILL_BOUND: Duration = Duration::from_secs(5);
 /// For the daemon's answer whether a coordinator is attached.
 const ANSWER_BOUND: Duration = Duration::from_secs(5);
 /// For the end of one that is about to end.
@@ -193,18 +198,45 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
         return Ok(());
     }
     // One that was told to end does so whoever has copies.
-    if !force {
-        is_here(&control, pid)?;
+    if force {
+        return if ends_within(FROZEN_SECONDS - COPY_SECONDS) {
+            Ok(())
+        } else {
+            kill(&point, &control, &process)
+        };
     }
+    is_here(&control, pid)?;
     if ends_within(END_SECONDS - COPY_SECONDS) {
         return Ok(());
     }
     // Root has seen all namespaces.
-    Err(if force || rustix::process::geteuid().is_root() {
+    Err(if rustix::process::geteuid().is_root() {
         MountError::Timeout { what: "the end of the daemon", seconds: END_SECONDS }
     } else {
         MountError::Elsewhere { mount_point: point, pid, holder: None }
     })
+}
+
+/// Ends a daemon that was told to end, does not, and so may be frozen. Its keepers go with it.
+fn kill(point: &Path, control: &Path, supervisor: &OwnedFd) -> Result<(), MountError> {
+    tracing::warn!(mount_point = %point.display(), "the daemon does not end; killed");
+    let ended = |process: &OwnedFd| {
+        // It may have ended meanwhile.
+        let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        readable(process.as_fd(), Instant::now() + KILL_BOUND)
+    };
+    // In this order: a supervisor would replace its worker.
+    let all =
+        ended(supervisor) && holder(control, WORKER_LOCK).and_then(open_process).is_none_or(|w| ended(&w));
+    // What else is mounted there by now stays.
+    if mounted(point).is_ok_and(|(_, found)| found == control) {
+        device::unmount(point, true)?;
+    }
+    if !all {
+        return Err(MountError::Timeout { what: "the end of the daemon", seconds: FROZEN_SECONDS });
+    }
+    mount_point::remove_made(control);
+    Ok(())
 }
 
 /// No coordinator is attached to the daemon of this control directory, or the one that is ends now.

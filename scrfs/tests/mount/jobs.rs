@@ -97,6 +97,40 @@ fn a_prolog_mounts_for_its_job_and_an_epilog_ends_that_one_alone() {
     });
 }
 
+/// Killed when the test is done, however.
+struct Frozen(i32);
+
+impl Frozen {
+    fn now(pid: i32) -> Self {
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if !has_ended(self.0) {
+            let _ = kill(Pid::from_raw(self.0), Signal::SIGKILL);
+        }
+    }
+}
+
+/// By a debugger, or a cgroup's freezer: it does not hear that it is to end.
+#[test]
+fn a_frozen_daemon_does_not_keep_its_mount() {
+    in_namespace(&[], |m| {
+        let _open = fs::File::create(m.at("open")).unwrap();
+        let worker = m.pid("worker.lock");
+        let supervisor = Frozen::now(m.pid("supervisor.lock"));
+        let output = m.unmount(&["--force"]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(has_ended(supervisor.0) && has_ended(worker), "{output:?}");
+        // Nothing of it is in the way of the next.
+        assert!(m.mount(&[]).status.success());
+        fs::write(m.at("next"), "next").unwrap();
+    });
+}
+
 #[test]
 fn directories_are_made_only_where_nobody_can_exchange_them() {
     in_namespace(&[], |m| {
