@@ -117,6 +117,29 @@ fn the_deb_works_in_a_clean_root() {
     assert_eq!(left.must(), "./etc/scrfs.conf");
 }
 
+/// `/run/scrfs` is made, and left as an administrator has it.
+#[test]
+fn packages_change_no_mode() {
+    let packages = packages();
+    let place = tempfile::tempdir().unwrap();
+    let (deb, rpm) = (packages.deb.display(), packages.rpm.display());
+    let conf = packages.staged.join("usr/lib/tmpfiles.d/scrfs.conf");
+    for (name, made) in [
+        ("deb", format!("dpkg-deb -e {deb} /run/control && sh /run/control/postinst configure")),
+        ("rpm", format!("rpm -qp --qf '%{{POSTIN}}' {rpm} | sh -e")),
+        ("boot", format!("systemd-tmpfiles --create {}", conf.display())),
+    ] {
+        let script = place.path().join(name);
+        let text = format!(
+            "mount -t tmpfs tmpfs /run\n{made}\nstat -c %a /run/scrfs\n\
+             chmod 711 /run/scrfs\n{made}\nstat -c %a /run/scrfs\n"
+        );
+        std::fs::write(&script, text).unwrap();
+        let ran = run(&format!("unshare --mount --propagation private bash -eu {}", script.display()));
+        assert_eq!(ran.must(), "755\n711", "{name}: {ran}");
+    }
+}
+
 #[test]
 fn both_packages_have_the_staged_files() {
     let packages = packages();
@@ -286,6 +309,20 @@ fn each_package_needs_its_own_tools_alone() {
     assert!(made.is_empty() && !place.path().join("none").exists(), "{made:?}");
 }
 
+/// A user file that is a pipe: `doctor` waits no longer for it than its page says.
+#[test]
+fn what_hangs_is_waited_for_as_long_as_the_page_says() {
+    let page = std::fs::read_to_string(workspace().join("scrfs/docs/install.md")).unwrap();
+    assert!(page.contains("Nothing that hangs is waited for longer than 5 s."));
+    let prefix = tempfile::tempdir().unwrap();
+    let scrfs = bin_dir().join("scrfs");
+    let (scrfs, prefix) = (scrfs.display(), prefix.path().display());
+    let ran = run(&format!("mkfifo {prefix}/.scrconf; {scrfs} doctor --prefix {prefix} || [ $? = 1 ]"));
+    ran.must();
+    let waited: Vec<&str> = ran.out.lines().filter(|line| line.contains("no answer in ")).collect();
+    assert!(waited.iter().all(|line| line.contains("no answer in 5 s")), "{ran}");
+}
+
 /// What mount(8) calls, with what may stand in `/etc/fstab`.
 #[test]
 fn options_of_fstab_reach_the_mount() {
@@ -293,13 +330,16 @@ fn options_of_fstab_reach_the_mount() {
     let helper = workspace().join("deploy/layout/mount.fuse.scrfs");
     let helper = helper.display();
     let root = cluster.on(0);
-    let options = "rw,noauto,nofail,_netdev,user=ann,x-systemd.automount,comment=scrfs,job_user=job,job_id=9,\
+    let options = "rw,noauto,nofail,_netdev,user,user=ann,x-systemd.automount,comment=scrfs,job_user=job,job_id=9,\
+                   defaults,noatime,nodiratime,relatime,exec,noexec,nosuid,nodev,\
                    cache_base=/cache:/dev/shm,control_base=/tmp/control,checkpoint_path=a/b,no_passthrough";
     root.run("mkdir -p -m 755 /tmp/control").must();
     // As `mount -f` has it: everything but the mount.
     root.run(&format!("{helper} scrfs /scr -f -o {options}")).must();
     assert_eq!(root.run("findmnt -n -t fuse.scrfs").out, "");
-    root.run(&format!("{helper} scrfs /scr -n -s -v -t fuse.scrfs -o {options}")).must();
+    root.run(&format!("{helper} scrfs /scr -n -s -v -t fuse.scrfs -o {options},frobnicate")).must();
+    let flags = root.run("findmnt -n -o VFS-OPTIONS /scr").must().to_owned();
+    assert!(["rw", "nosuid", "nodev", "noexec"].iter().all(|flag| flags.contains(flag)), "{flags}");
     let user = root.clone().job();
     let json = user.run("scrfs-ctl status --mount /scr --json").must().to_owned();
     let status: Value = serde_json::from_str(&json).unwrap();
@@ -316,6 +356,14 @@ fn options_of_fstab_reach_the_mount() {
     assert_eq!(root.run(&format!("{helper} scrfs /scr -o job_id=10")).code, 32);
     assert_eq!(root.run(&format!("{helper} scrfs /mnt -o job_id=a/b")).code, 1);
     assert_eq!(root.run(&format!("{helper} scrfs /mnt -o suid")).code, 1);
+    let read_only = root.run(&format!("{helper} scrfs /mnt -s -o ro"));
+    assert!(read_only.code == 1 && read_only.err.contains("cannot be read-only"), "{read_only}");
+    // Where it cannot be had, there is no mount without it.
+    let without = format!(
+        "mkdir -p /tmp/bin /tmp/other && ln -sf /bin/false /tmp/bin/mount && PATH=/tmp/bin:$PATH {helper}"
+    );
+    assert_eq!(root.run(&format!("{without} scrfs /tmp/other -o job_id=11,noexec")).code, 32);
+    assert!(!root.run("findmnt -n /tmp/other").ok());
     root.run("scrfs umount /scr").must();
 }
 

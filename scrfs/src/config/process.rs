@@ -12,7 +12,7 @@ use super::{Account, Claim, ConfigError, FILE_BYTES_MAX, Sources, USER_FILE};
 use crate::bounded;
 
 /// The user file is on a PFS, which may not answer.
-const READ_LIMIT: Duration = Duration::from_secs(10);
+const READ_LIMIT: Duration = Duration::from_secs(5);
 
 impl Sources {
     /// Of this process; the caller passes its environment (`std::env::vars_os()`), so that the
@@ -85,7 +85,7 @@ impl Account {
     }
 }
 
-/// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most ten seconds; `None`
+/// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most five seconds; `None`
 /// when there is none.
 pub fn read_file(path: &Path) -> io::Result<Option<String>> {
     let path = path.to_owned();
