@@ -13,9 +13,10 @@ KEEP=3600
 # Seconds that clearing up after other jobs may take in a hook.
 SWEEP=20
 # What the Prolog leaves for the other hooks and for `scrfs-ctl probe`, gone after a reboot. A file for each job, named
-# after its id, with lines that root alone may write: `mount POINT`, `run N`, `user NAME`, `state mounted|failed|kept`,
-# perhaps `unsaved TIME`. In `.said.JOB`: what `scrfs mount` said, for the job's user. `.headless.JOB`: the health check
-# has missed the job's batch host once.
+# after its id, with lines that root alone may write: `mount POINT`, `run N`, `user NAME`, `state
+# mounting|mounted|failed|kept`, perhaps `unsaved-since UPTIME`. In `.said.JOB`: what `scrfs mount` said, for the job's
+# user to read. `.headless.JOB`: the health check has missed the job's batch host once. All of it is root's: who could
+# write here could fill /run.
 NOTES=/run/scrfs-slurm
 
 # shellcheck disable=SC1091
@@ -25,10 +26,11 @@ umask 022
 
 # Does this job ask for scrfs? Forks nothing: jobs that do not pay nothing.
 is_wanted() {
-    case " ${SLURM_JOB_CONSTRAINTS-} ${SLURM_JOB_COMMENT-} " in
-        *[!A-Za-z0-9_-]"$WORD"[!A-Za-z0-9_-]*) return 0 ;;
-        *) return 1 ;;
-    esac
+    has_word "${SLURM_JOB_CONSTRAINTS-} ${SLURM_JOB_COMMENT-}"
+}
+
+has_word() {
+    case " $1 " in *[!A-Za-z0-9_-]"$WORD"[!A-Za-z0-9_-]*) return 0 ;; *) return 1 ;; esac
 }
 
 # deadline SECONDS: from now on, for all that follows together.
@@ -51,7 +53,8 @@ within() {
     [ "$1" -ge "$left" ] || left=$1
     shift
     [ "$left" -gt 0 ] || return 124
-    timeout -k 2 "$left" "$@"
+    # A daemon that is started does not hold the lock of `sweep`.
+    timeout -k 2 "$left" "$@" 9>&-
 }
 
 # places WORD [OPTION...]: what /etc/scrfs.conf says: where the mount of a job is (`mount`), or the stores (`store`).
@@ -101,6 +104,14 @@ show_node() {
     within 10 scontrol -o show node "$NODE"
 }
 
+# Is this node to have scrfs? Those are that have the word among their features. Where no node has, or slurmctld does not
+# answer, it cannot be told, and all are.
+is_meant() {
+    said=$(show_node) && all=$(within 10 sinfo -h -a -o %f) || return 0
+    mine=${said#* AvailableFeatures=}
+    has_word "${mine%% *}" || ! has_word "$all"
+}
+
 # The first State= is Slurm's: what administrators write comes after it.
 is_drained() {
     state=${1#* State=}
@@ -132,10 +143,11 @@ field() {
     printf '%s\n' "$3" | awk -v job="$2" -v field="$1" '$1 == job { print $field; exit }'
 }
 
-# is_over JOB ANSWER: is it gone for good?
+# is_over JOB ANSWER: is it gone for good? One that runs again, after a preemption or whatever, is PENDING here.
 is_over() {
     case $(field 2 "$1" "$2") in
-        '' | BOOT_FAIL | CANCELLED | COMPLETED | DEADLINE | FAILED | NODE_FAIL | OUT_OF_MEMORY | TIMEOUT) return 0 ;;
+        '' | BOOT_FAIL | CANCELLED | COMPLETED | DEADLINE | FAILED | NODE_FAIL | OUT_OF_MEMORY) return 0 ;;
+        PREEMPTED | REVOKED | TIMEOUT) return 0 ;;
         *) return 1 ;;
     esac
 }
@@ -144,7 +156,12 @@ is_over() {
 # while it waited to run again. One question for all; a job that slurmctld does not tell about is left alone, unless it
 # answers and does not know it.
 sweep() {
+    # Who can open it can hold it. Former versions' was open to all, and may be held.
+    find "$NOTES/.sweep" -perm /077 -delete 2>/dev/null
     (
+        umask 077
+        exec 9>"$NOTES/.sweep"
+        umask 022
         # Another hook is at it.
         flock -n 9 || exit 0
         deadline "$SWEEP"
@@ -156,13 +173,13 @@ sweep() {
             [ "$(time_left)" -gt 0 ] || break
             ! is_over "$job" "$answer" || finish "$job" $((SWEEP / 2))
         done
-    ) 9>"$NOTES/.sweep"
+    )
 }
 
 # Caches of which there is no note: a disk has kept them over a reboot.
 note_caches() {
     places store | while read -r base; do
-        find "$base" -mindepth 2 -maxdepth 2 -type d -user root -name 'scr.[0-9]*' -printf '%P\n' 2>/dev/null
+        within 5 find "$base" -mindepth 2 -maxdepth 2 -type d -user root -name 'scr.[0-9]*' -printf '%P\n' 2>/dev/null
     done | while IFS=/ read -r user cache; do
         case ${cache#scr.} in *[!0-9]*) continue ;; esac
         # Where a name was somebody else's already, it has digits.
@@ -179,26 +196,35 @@ finish() {
     # The next sweep begins with another.
     touch -c "$note"
     ! save_and_free "$@" || return 0
-    since=$(noted unsaved "$1") why=$said
+    since=$(noted unsaved-since "$1") why=$said
     if [ -z "$since" ]; then
         # Another hook may have freed all meanwhile: no note is made anew.
-        [ ! -e "$note" ] || echo "unsaved $(date +%s)" >>"$note"
-    elif [ $(($(date +%s) - since)) -ge "$KEEP" ] && free "$1" --purge; then
+        [ ! -e "$note" ] || echo "unsaved-since $(uptime_seconds)" >>"$note"
+    elif [ $(($(uptime_seconds) - since)) -ge "$KEEP" ] && free "$1" --purge; then
         said="job $1: its caches are purged after $KEEP s, and what the PFS lacks of them is lost: $why"
         printf 'scrfs: %s\n' "$said" >&2
         logger -t scrfs -p daemon.err -- "$said" 2>/dev/null
     fi
 }
 
-# A job that was cancelled while it waited to run again has no mount any more. Only a mount knows what is in its caches.
+# A job that was cancelled while it waited to run again has no mount any more. Only a mount knows what is in its caches;
+# that of a Prolog that was killed may be there.
 save_and_free() {
     if [ "$(noted state "$1")" = kept ] && ! is_mounted "$NOTES/.mount.$1"; then
-        if ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1); then
+        if ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1) &&
+            ! has_mount "$1"; then
             printf 'scrfs: job %s: its caches cannot be mounted to be saved: %s\n' "$1" "$said" >&2
             return 1
         fi
     fi
     free "$1" --purge --save "$2"
+}
+
+# has_mount JOB: anywhere, by root; what users mount has the names that they like.
+has_mount() {
+    awk -v end="/scr.$1" '/ - fuse\.scrfs / && / user_id=0,|,user_id=0,/ {
+        sub(/.* - fuse\.scrfs /, ""); if (substr($1, length($1) - length(end) + 1) == end) found = 1
+    } END { exit !found }' /proc/self/mountinfo
 }
 
 # free JOB [--purge [--save SECONDS]]: ends a job's mount here, with --purge its caches too. The note goes when nothing
@@ -207,8 +233,8 @@ free() {
     point=$(noted mount "$1")
     rm -f "$NOTES/.headless.$1"
     if [ -z "$(noted user "$1")" ]; then
-        # A torn note. What is there of that job the next sweep notes anew, with its owner.
-        rm -f "$NOTES/$1"
+        # Nothing was tried; or a torn note: what is there of that job the next sweep notes anew, with its owner.
+        rm -f "$NOTES/.said.$1" "$NOTES/$1"
         return 0
     fi
     # The job that this hook runs for may be another user's. What no Prolog has mounted may be in use.

@@ -3,8 +3,11 @@
 
 mod attacks;
 
+use std::io::Read;
+use std::process::Stdio;
 use std::time::Duration;
 
+use scrfs_harness::cluster::workspace;
 use scrfs_harness::job::{Job, Running, SOON};
 use scrfs_harness::place::{BIN, CACHE, SCR};
 use scrfs_harness::shell::Ran;
@@ -203,7 +206,20 @@ fn sockets_are_the_jobs_own() {
 
 #[test]
 fn locks_cannot_be_held_by_others() {
-    withstands(attacks::LOCKS);
+    let cluster = Cluster::up(1);
+    // A former version's, which somebody holds.
+    let lock = "/run/scrfs-slurm/.sweep";
+    cluster.on(0).run(&format!("mkdir /run/scrfs-slurm && install -m 644 /dev/null {lock}")).must();
+    let hold = format!("exec flock -s {lock} sh -c 'echo held && exec sleep 600'");
+    let mut holder =
+        cluster.on(0).user(ATTACKER).sh(&hold).stdout(Stdio::piped()).spawn().expect("an attacker");
+    let mut said = [0; 5];
+    holder.stdout.take().expect("its output").read_exact(&mut said).expect("the lock");
+    let hooks = workspace().join("deploy/slurm/hooks.sh");
+    cluster.on(0).run(&format!(". {}; sweep; flock -n {lock} true", hooks.display())).must();
+    Victim::new(&cluster).withstands(attacks::LOCKS);
+    holder.kill().expect("the attacker can be killed");
+    holder.wait().expect("its end");
 }
 
 #[test]

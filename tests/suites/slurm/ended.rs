@@ -77,7 +77,7 @@ fn a_prefix_that_cannot_be_written_at_the_end(cluster: &Cluster, slurm: &Slurm<'
     for node in 0..4 {
         let note = format!("cat /run/scrfs-slurm/{0} && mountpoint /scr/{0}", batch.0);
         let note = cluster.on(node).run(&note).must().to_owned();
-        assert!(note.contains("unsaved "), "node{node}: {note}\n{}", job.account(&batch));
+        assert!(note.contains("unsaved-since "), "node{node}: {note}\n{}", job.account(&batch));
     }
     assert_eq!(job.current(), 0);
     of(JOB_UID);

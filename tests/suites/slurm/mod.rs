@@ -8,6 +8,7 @@ mod losses;
 mod manuals;
 mod neighbours;
 mod nodes;
+mod notes;
 mod steps;
 mod time_limit;
 
@@ -16,10 +17,14 @@ use std::time::{Duration, Instant};
 use scrfs_harness::job::SOON;
 use scrfs_harness::place::{CACHE, JOB_UID, PFS};
 use scrfs_harness::programs::program;
+use scrfs_harness::shell::Ran;
+use scrfs_harness::slurm::STAND_INS;
 use scrfs_harness::{Batch, Cluster, Slurm, wait};
 
 /// Each job has a mount of its own.
 const SYSTEM: &str = "SCRFS_MOUNT=/scr/%j\n";
+/// PrologEpilogTimeout is three times as long, and Slurm kills a health check after a minute.
+const BOUND: Duration = Duration::from_secs(50);
 /// Slurm notices the loss of a node in 10 to 20 s, and lets a job run again some seconds later.
 const LIMIT: Duration = Duration::from_secs(150);
 
@@ -148,6 +153,42 @@ fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
         });
         assert!(gone.is_some(), "left on node{node}:\n{left}");
     }
+}
+
+/// Stands for a program in the hooks of one node.
+fn stand_in(cluster: &Cluster, node: usize, name: &str, lines: &str) {
+    let path = format!("{STAND_INS}/{name}");
+    let write = format!(
+        "mkdir -p {STAND_INS} && printf '%s\\n' '#!/bin/sh' '{lines}' >{path}.new && chmod 755 {path}.new && \
+         mv {path}.new {path}"
+    );
+    cluster.on(node).run(&write).must();
+}
+
+fn no_stand_ins(cluster: &Cluster, node: usize) {
+    cluster.on(node).run(&format!("rm -rf {STAND_INS}")).must();
+}
+
+/// Runs a hook that must not fail, and not take long.
+#[track_caller]
+fn within_bound(slurm: &Slurm<'_>, node: usize, hook: &str, variables: &str) -> Ran {
+    let begun = Instant::now();
+    let ran = slurm.hook(node, hook, variables);
+    assert!(ran.ok() && begun.elapsed() < BOUND, "{hook} on node{node}: {:?}\n{ran}", begun.elapsed());
+    ran
+}
+
+/// A job without scrfs on this node, for hooks that are run by hand: its id, and their variables.
+fn job_on(slurm: &Slurm<'_>, node: usize) -> (Batch, String) {
+    let name = ["hand0", "hand1", "hand2", "hand3"][node];
+    let batch = slurm.submit(JOB_UID, name, &format!("-w node{node}"), "exec sleep 600");
+    slurm.await_state(name, &batch, "RUNNING", LIMIT);
+    let variables = format!(
+        "SLURM_JOB_ID={} SLURM_JOB_USER=job SLURM_JOB_UID={JOB_UID} SLURM_JOB_GID={JOB_UID} \
+         SLURM_JOB_CONSTRAINTS=scrfs",
+        batch.0
+    );
+    (batch, variables)
 }
 
 /// When each of `marks` appears in what `text` gives, in order, since `begun`.

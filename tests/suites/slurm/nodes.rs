@@ -3,13 +3,8 @@
 
 use scrfs_harness::Config;
 use scrfs_harness::place::BIN;
-use scrfs_harness::shell::Ran;
-use scrfs_harness::slurm::STAND_INS;
 
 use super::*;
-
-/// PrologEpilogTimeout is three times as long, and Slurm kills a health check after a minute.
-const BOUND: Duration = Duration::from_secs(50);
 
 #[test]
 fn hooks_of_nodes_that_are_drained_that_boot_and_that_hang() {
@@ -29,42 +24,6 @@ fn hooks_of_nodes_that_are_drained_that_boot_and_that_hang() {
     nothing_is_left(&cluster, 0..4);
 }
 
-/// Stands for a program in the hooks of one node.
-fn stand_in(cluster: &Cluster, node: usize, name: &str, lines: &str) {
-    let path = format!("{STAND_INS}/{name}");
-    let write = format!(
-        "mkdir -p {STAND_INS} && printf '%s\\n' '#!/bin/sh' '{lines}' >{path}.new && chmod 755 {path}.new && \
-         mv {path}.new {path}"
-    );
-    cluster.on(node).run(&write).must();
-}
-
-fn no_stand_ins(cluster: &Cluster, node: usize) {
-    cluster.on(node).run(&format!("rm -rf {STAND_INS}")).must();
-}
-
-/// Runs a hook that must not fail, and not take long.
-#[track_caller]
-fn within_bound(slurm: &Slurm<'_>, node: usize, hook: &str, variables: &str) -> Ran {
-    let begun = Instant::now();
-    let ran = slurm.hook(node, hook, variables);
-    assert!(ran.ok() && begun.elapsed() < BOUND, "{hook} on node{node}: {:?}\n{ran}", begun.elapsed());
-    ran
-}
-
-/// A job without scrfs on this node, for hooks that are run by hand: its id, and their variables.
-fn job_on(slurm: &Slurm<'_>, node: usize) -> (Batch, String) {
-    let name = ["hand0", "hand1", "hand2", "hand3"][node];
-    let batch = slurm.submit(JOB_UID, name, &format!("-w node{node}"), "exec sleep 600");
-    slurm.await_state(name, &batch, "RUNNING", LIMIT);
-    let variables = format!(
-        "SLURM_JOB_ID={} SLURM_JOB_USER=job SLURM_JOB_UID={JOB_UID} SLURM_JOB_GID={JOB_UID} \
-         SLURM_JOB_CONSTRAINTS=scrfs",
-        batch.0
-    );
-    (batch, variables)
-}
-
 /// Notes of jobs that nobody knows.
 fn old_notes(cluster: &Cluster, node: usize) {
     let write = "mkdir -p /run/scrfs-slurm; for job in $(seq 900001 900020); do printf '%s\\n' \"mount /scr/$job\" \
@@ -80,6 +39,9 @@ fn leftovers_do_not_hold_up_other_jobs(cluster: &Cluster, slurm: &Slurm<'_>, nod
         "scrfs",
         &format!("[ \"$1\" != umount ] || exec sleep 600\nexec {BIN}/scrfs \"$@\""),
     );
+    // A store that does not answer.
+    let hang = "case \"$*\" in *-mindepth*) exec sleep 600;; esac\nexec /usr/bin/find \"$@\"";
+    stand_in(cluster, node, "find", hang);
     old_notes(cluster, node);
     within_bound(slurm, node, "prolog", &variables);
     cluster.on(node).run(&format!("mountpoint /scr/{}", batch.0)).must();
@@ -186,7 +148,6 @@ fn what_cannot_be_saved_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>
     let (batch, variables) = job_on(slurm, 1);
     let refuse = "case \"$*\" in *--save*) echo no room >&2; exit 1;; esac";
     stand_in(cluster, 1, "scrfs", &format!("{refuse}\nexec {BIN}/scrfs \"$@\""));
-    stand_in(cluster, 1, "settings", "KEEP=0");
     within_bound(slurm, 1, "prolog", &variables);
     let there = format!(
         "mountpoint /scr/{0} && ls {CACHE}/job/scr.{0} && grep unsaved /run/scrfs-slurm/{0}",
@@ -195,6 +156,11 @@ fn what_cannot_be_saved_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>
     let first = within_bound(slurm, 1, "epilog", &variables);
     assert!(first.err.contains(&format!("scrfs: job {}: no room", batch.0)), "{first}");
     cluster.on(1).run(&there).must();
+    // Somebody sets the node's clock.
+    stand_in(cluster, 1, "date", "exec /bin/date -d tomorrow \"$@\"");
+    within_bound(slurm, 1, "epilog", &variables);
+    cluster.on(1).run(&there).must();
+    stand_in(cluster, 1, "settings", "KEEP=0");
     let last = within_bound(slurm, 1, "epilog", &variables);
     assert!(last.err.contains("what the PFS lacks of them is lost: no room"), "{last}");
     assert!(!cluster.on(1).run(&format!("ls {CACHE}/job/scr.{0} || ls /run/scrfs-slurm/{0}", batch.0)).ok());
