@@ -16,6 +16,12 @@ pub fn data(text: &str) -> Outcome {
     }
 }
 
+/// What may hold anything, as a name of a dataset or a path: no terminal obeys it, and it takes one
+/// line.
+pub fn escaped(text: impl std::fmt::Display) -> String {
+    text.to_string().escape_debug().to_string()
+}
+
 /// A line on standard error; whether it arrives changes nothing.
 pub fn talk(line: &str) {
     drop(writeln!(io::stderr().lock(), "{line}"));

@@ -2,15 +2,15 @@
 //!
 //! A file is read from where it stood when this program began. A pipe is kept as it is read, in a
 //! file without a name: each run is given what came so far, then what comes. Of a pipe [`KEPT_MAX`]
-//! bytes are kept; one that is longer serves one run. A terminal is not given on: who reads it in
-//! the background is stopped.
+//! bytes are kept, and no more than half of what is free there; one that is longer serves one run.
+//! A terminal is not given on: who reads it in the background is stopped.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeWriter, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::FileType;
 use scrfs::lock::{Condvar, Mutex};
@@ -22,6 +22,8 @@ const KEPT_MAX: u64 = 256 << 20;
 const READ_BYTES: usize = 64 << 10;
 /// What to do where it cannot be given.
 const AS_A_FILE: &str = "give it as a file: scrfs-run ... -- PROGRAM < FILE";
+const OR_ROOM: &str =
+    "give it as a file: scrfs-run ... -- PROGRAM < FILE; or set TMPDIR to a directory with more room";
 
 /// Where each run's input comes from.
 #[derive(Debug)]
@@ -51,11 +53,9 @@ impl Input {
     }
 
     fn pipe() -> Self {
-        let source = io::stdin().as_fd().try_clone_to_owned().map(File::from);
-        match (source, tempfile::tempfile()) {
-            (Ok(source), Ok(kept)) => Self::Pipe(Spool::of(source, kept, KEPT_MAX)),
-            // For one run it is as good.
-            _ => Self::Same,
+        match io::stdin().as_fd().try_clone_to_owned() {
+            Ok(source) => Self::Pipe(Spool::of(source.into(), tempfile::tempfile(), KEPT_MAX)),
+            Err(_) => Self::Same,
         }
     }
 
@@ -68,12 +68,8 @@ impl Input {
             Self::Same => Ok(Stdio::inherit()),
             Self::File(from) => reopen(*from).map(Stdio::from).map_err(failed),
             Self::Pipe(spool) => {
-                if spool.is_used_up() {
-                    let what = format!(
-                        "the program's standard input was longer than {} MiB, and cannot be given to it again",
-                        KEPT_MAX >> 20
-                    );
-                    return Err(Refusal { what, hint: AS_A_FILE });
+                if let Some(refusal) = spool.refusal() {
+                    return Err(refusal);
                 }
                 let (reader, writer) = io::pipe().map_err(failed)?;
                 let spool = Arc::clone(spool);
@@ -96,30 +92,55 @@ fn reopen(from: u64) -> io::Result<File> {
 /// What came through a pipe.
 #[derive(Debug)]
 pub(crate) struct Spool {
-    kept: File,
+    kept: Option<File>,
     progress: Mutex<Progress>,
     moved: Condvar,
     source: File,
+    rest: OnceLock<Rest>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Progress {
     bytes: u64,
-    /// Nothing more is kept: the pipe has come to its end, or to the limit.
+    /// Nothing more is kept: the pipe has come to its end, or [`Spool::rest`] says why.
     stopped: bool,
-    /// At the limit: there may be more in the pipe.
-    full: bool,
     /// A run has read beyond what is kept.
     beyond: bool,
 }
 
+/// What is not kept: there may be more in the pipe.
+#[derive(Debug)]
+struct Rest {
+    /// What was read of it.
+    block: Vec<u8>,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    TooLong(u64),
+    /// For this reason it cannot be kept.
+    NoRoom(String),
+}
+
 impl Spool {
-    fn of(source: File, kept: File, most: u64) -> Arc<Self> {
-        let spool = Arc::new(Self { kept, progress: Mutex::default(), moved: Condvar::default(), source });
+    fn of(source: File, kept: io::Result<File>, most: u64) -> Arc<Self> {
+        let (kept, failed) = match kept {
+            Ok(kept) => (Some(kept), None),
+            Err(error) => (None, Some(error)),
+        };
+        let (progress, moved, rest) = (Mutex::default(), Condvar::default(), OnceLock::new());
+        let spool = Arc::new(Self { kept, progress, moved, source, rest });
         let reading = Arc::clone(&spool);
-        let started = std::thread::Builder::new().name("spool".to_owned()).spawn(move || reading.keep(most));
-        if started.is_err() {
-            spool.note(|progress| (progress.stopped, progress.full) = (true, true));
+        let started = match failed {
+            None => std::thread::Builder::new()
+                .name("spool".to_owned())
+                .spawn(move || reading.keep(most))
+                .map(drop),
+            Some(error) => Err(error),
+        };
+        if let Err(error) = started {
+            spool.leave_rest(Vec::new(), Why::NoRoom(error.to_string()));
         }
         spool
     }
@@ -129,11 +150,28 @@ impl Spool {
         self.moved.notify_all();
     }
 
-    fn is_used_up(&self) -> bool {
-        self.progress.lock().beyond
+    fn leave_rest(&self, block: Vec<u8>, why: Why) {
+        let _ = self.rest.set(Rest { block, why });
+        self.note(|progress| progress.stopped = true);
     }
 
-    /// Reads the pipe until its end, the limit, or a full disk.
+    /// Why no run can be given all of it any more.
+    fn refusal(&self) -> Option<Refusal> {
+        if !self.progress.lock().beyond {
+            return None;
+        }
+        let (what, hint) = match &self.rest.get()?.why {
+            Why::TooLong(most) => (format!("was longer than {} MiB", most >> 20), AS_A_FILE),
+            Why::NoRoom(why) => {
+                let place = std::env::temp_dir();
+                (format!("could not all be kept in {} ({why})", place.display()), OR_ROOM)
+            }
+        };
+        let what = format!("the program's standard input {what}, and cannot be given to it again");
+        Some(Refusal { what, hint })
+    }
+
+    /// Reads the pipe until its end or the limit, or until there is no room for more.
     fn keep(&self, most: u64) {
         let mut buffer = vec![0; READ_BYTES];
         let mut at = 0;
@@ -142,10 +180,9 @@ impl Spool {
             match (&self.source).read(&mut buffer[..room]) {
                 Ok(0) => return self.note(|progress| progress.stopped = true),
                 Ok(read) => {
-                    if self.kept.write_all_at(&buffer[..read], at).is_err() {
-                        // What was read and is not kept is lost to every run: none may take the
-                        // rest for all.
-                        return self.note(|progress| (progress.stopped, progress.beyond) = (true, true));
+                    let block = &buffer[..read];
+                    if let Err(why) = self.add(block, at) {
+                        return self.leave_rest(block.to_vec(), Why::NoRoom(why));
                     }
                     at += read as u64;
                     self.note(|progress| progress.bytes = at);
@@ -154,7 +191,19 @@ impl Spool {
                 Err(_) => return self.note(|progress| progress.stopped = true),
             }
         }
-        self.note(|progress| (progress.stopped, progress.full) = (true, true));
+        self.leave_rest(Vec::new(), Why::TooLong(most));
+    }
+
+    /// Others need room there, too: as much is left free as is taken.
+    fn add(&self, block: &[u8], at: u64) -> Result<(), String> {
+        let Some(kept) = &self.kept else { return Err("there is no file".to_owned()) };
+        // A file system without blocks has no bound.
+        let free = rustix::fs::fstatvfs(kept).ok().filter(|fs| fs.f_blocks > 0);
+        let free = free.map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+        if free < at + block.len() as u64 {
+            return Err(format!("{} are free there", scrfs_tools::output::bytes_for_people(free)));
+        }
+        kept.write_all_at(block, at).map_err(|e| e.to_string())
     }
 
     /// Gives all of it to one run, which may end before.
@@ -164,15 +213,17 @@ impl Spool {
         loop {
             let progress = self.await_more(at);
             if at == progress.bytes {
-                if progress.full {
+                if let Some(rest) = self.rest.get() {
                     self.note(|progress| progress.beyond = true);
-                    drop(io::copy(&mut &self.source, &mut to));
+                    if to.write_all(&rest.block).is_ok() {
+                        drop(io::copy(&mut &self.source, &mut to));
+                    }
                 }
                 return;
             }
             let here = usize::try_from(progress.bytes - at).unwrap_or(usize::MAX).min(READ_BYTES);
-            if self.kept.read_exact_at(&mut buffer[..here], at).is_err()
-                || to.write_all(&buffer[..here]).is_err()
+            let Some(kept) = &self.kept else { return };
+            if kept.read_exact_at(&mut buffer[..here], at).is_err() || to.write_all(&buffer[..here]).is_err()
             {
                 return;
             }
@@ -196,9 +247,9 @@ mod tests {
 
     use super::*;
 
-    fn spool(most: u64) -> (Arc<Spool>, PipeWriter) {
+    fn spool(kept: io::Result<File>, most: u64) -> (Arc<Spool>, PipeWriter) {
         let (reader, writer) = io::pipe().unwrap();
-        (Spool::of(File::from(OwnedFd::from(reader)), tempfile::tempfile().unwrap(), most), writer)
+        (Spool::of(File::from(OwnedFd::from(reader)), kept, most), writer)
     }
 
     fn run(spool: &Arc<Spool>) -> (io::PipeReader, std::thread::JoinHandle<()>) {
@@ -209,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_pipe_is_the_same_again_and_comes_while_it_comes() {
-        let (spool, mut writer) = spool(1 << 20);
+        let (spool, mut writer) = spool(tempfile::tempfile(), 1 << 20);
         let (mut first, feeding) = run(&spool);
         writer.write_all(b"one ").unwrap();
         let mut got = [0; 4];
@@ -227,19 +278,43 @@ mod tests {
             feeding.join().unwrap();
             assert_eq!(text, "one two");
         }
-        assert!(!spool.is_used_up());
+        assert!(spool.refusal().is_none());
+    }
+
+    /// What the first run is given, and why the second is given nothing.
+    fn given_once(kept: io::Result<File>, most: u64, text: &[u8]) -> String {
+        let (spool, mut writer) = spool(kept, most);
+        assert!(spool.refusal().is_none());
+        let (mut first, feeding) = run(&spool);
+        let writing = {
+            let text = text.to_vec();
+            std::thread::spawn(move || writer.write_all(&text).unwrap())
+        };
+        let mut got = Vec::new();
+        first.read_to_end(&mut got).unwrap();
+        writing.join().unwrap();
+        feeding.join().unwrap();
+        assert!(got == text, "{} of {} bytes", got.len(), text.len());
+        spool.refusal().unwrap().what
     }
 
     #[test]
     fn what_is_not_kept_serves_one_run_and_no_other() {
-        let (spool, mut writer) = spool(4);
-        let (mut first, feeding) = run(&spool);
-        writer.write_all(b"0123456789").unwrap();
-        drop(writer);
-        let mut text = String::new();
-        first.read_to_string(&mut text).unwrap();
-        feeding.join().unwrap();
-        assert_eq!(text, "0123456789");
-        assert!(spool.is_used_up());
+        assert!(given_once(tempfile::tempfile(), 4, b"0123456789").contains("longer than 0 MiB"));
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_serves_one_run_too() {
+        // Nothing can be written; nothing can be made; there is no room from the third block on.
+        let full = File::options().write(true).open("/dev/full");
+        assert!(given_once(full, 1 << 20, b"0123456789").contains("No space left"));
+        let none = Err(io::Error::from(io::ErrorKind::NotFound));
+        assert!(given_once(none, 1 << 20, b"0123456789").contains("entity not found"));
+        let text: Vec<u8> = (0..300_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+        let small =
+            File::from(rustix::fs::memfd_create("small", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap());
+        small.set_len(100_000).unwrap();
+        rustix::fs::fcntl_add_seals(&small, rustix::fs::SealFlags::GROW).unwrap();
+        assert!(given_once(Ok(small), 1 << 20, &text).contains("not permitted"));
     }
 }
