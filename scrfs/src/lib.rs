@@ -30,6 +30,7 @@ pub mod path;
 #[cfg(test)]
 mod patience;
 pub mod pattern;
+mod plain;
 pub mod prefix;
 pub mod priority;
 pub mod record;

@@ -309,7 +309,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCRFS_NODE_TIMEOUT",
         Kind::Time,
         "30s",
-        "a node whose network answers, and that itself has been silent for so long, counts as dead",
+        "a node whose network answers, and that itself has been silent for so long, counts as dead; 2 s or more",
     ),
     row(
         "SCRFS_SCRUB_INTERVAL",

@@ -91,12 +91,13 @@ pub(super) fn parse(text: &str) -> impl Iterator<Item = Result<Line, Bad<'_>>> {
     })
 }
 
-/// Key and value of a line.
+/// Key and value of a line. What is wrong is said without the line's text: the file may be another
+/// one than its reader believes, with secrets in it.
 fn setting(line: &str) -> Result<(String, String), String> {
-    let (key, value) = line.split_once('=').ok_or_else(|| format!("expected KEY=VALUE, found {line:?}"))?;
+    let (key, value) = line.split_once('=').ok_or("expected NAME=VALUE")?;
     let key = key.trim();
     if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        return Err(format!("{key:?} is no parameter name"));
+        return Err("what is before the = is no parameter's name".to_owned());
     }
     let value = value.trim();
     let value = match value.strip_prefix('"') {
@@ -134,9 +135,14 @@ mod tests {
 
     #[test]
     fn errors_name_the_line() {
-        let bad = |text| parse(text).find_map(Result::err).map(|bad| (bad.number, bad.text));
+        let bad = |text| {
+            let bad = parse(text).find_map(Result::err)?;
+            assert!(!bad.problem.contains("nonsense"), "{bad:?}");
+            Some((bad.number, bad.text))
+        };
         assert_eq!(bad("A=1\nnonsense # x"), Some((2, "nonsense")));
         assert_eq!(bad("=1"), Some((1, "=1")));
+        assert_eq!(bad("non:sense=1"), Some((1, "non:sense=1")));
         assert_eq!(bad("A=\"1"), Some((1, "A=\"1")));
     }
 }

@@ -54,7 +54,10 @@ fn unreadable(path: &std::path::Path, kind: ErrorKind) -> String {
         ErrorKind::PermissionDenied => {
             format!("it and its directories must be readable for you: `namei -l {shown}` shows which is not")
         }
-        super::INVALID => "is this the file that is meant? It has lines of NAME=VALUE: scrfs.conf(5)".into(),
+        super::INVALID => {
+            "it is to be a plain file with lines of NAME=VALUE, scrfs.conf(5); or name another: SCR_CONF_FILE"
+                .into()
+        }
         ErrorKind::TimedOut => {
             "see that its file system answers; or name a file elsewhere: SCR_CONF_FILE".into()
         }

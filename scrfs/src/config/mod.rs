@@ -44,6 +44,8 @@ pub const SYSTEM_FILE: &str = "/etc/scrfs.conf";
 pub const USER_FILE: &str = ".scrconf";
 /// A configuration file is at most this many bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Seconds: nodes that live are silent for that long on a busy machine.
+const NODE_TIMEOUT_MIN: u64 = 2;
 /// Of a file that is there and is no configuration file.
 const INVALID: std::io::ErrorKind = std::io::ErrorKind::InvalidData;
 
@@ -614,7 +616,9 @@ impl Layers {
             loose: self.loose()?,
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,
             coordinator_wait: self.time("SCRFS_COORDINATOR_WAIT")?,
-            node_timeout: self.time("SCRFS_NODE_TIMEOUT")?,
+            node_timeout: self
+                .read("SCRFS_NODE_TIMEOUT", |text, _| value::time_from(text, NODE_TIMEOUT_MIN))?
+                .unwrap_or_default(),
             scrub_interval: self.time("SCRFS_SCRUB_INTERVAL")?,
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
             advice: AdviceRules {

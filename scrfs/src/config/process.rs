@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::unistd::{Uid, User};
 
-use super::{Account, Claim, ConfigError, FILE_BYTES_MAX, Sources, USER_FILE};
+use super::{Account, Claim, ConfigError, FILE_BYTES_MAX, INVALID, Sources, USER_FILE};
 use crate::bounded;
+use crate::plain::{self, Links};
 
 /// The user file is on a PFS, which may not answer.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -86,7 +89,7 @@ impl Account {
 }
 
 /// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most five seconds; `None`
-/// when there is none.
+/// when there is none. A pipe is refused; so is a link in the place of a prefix's file.
 pub fn read_file(path: &Path) -> io::Result<Option<String>> {
     let path = path.to_owned();
     bounded::within(READ_LIMIT, move || read(&path))
@@ -94,28 +97,47 @@ pub fn read_file(path: &Path) -> io::Result<Option<String>> {
 
 /// The file of a prefix that others may write to can be anybody's: it must not steer this user's
 /// job.
-fn belongs_to_reader(file: &std::fs::File) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let meta = file.metadata()?;
+fn belongs_to_reader(meta: &Metadata) -> io::Result<()> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if meta.uid() != 0 && meta.uid() != nix::unistd::geteuid().as_raw() {
         return refused(format!("it belongs to user {}, not to you", meta.uid()));
     }
-    if meta.mode() & 0o002 != 0 {
+    if meta.mode() & 0o002 != 0 && !meta.is_symlink() {
         return refused("everybody may write to it".to_owned());
     }
     Ok(())
 }
 
+/// The file of a prefix. Who may make a link there must not choose which of the reader's files is
+/// read.
+fn open_of_prefix(path: &Path) -> io::Result<File> {
+    let opened = plain::open(path, Links::Refuse);
+    if let Err(error) = &opened
+        && error.kind() != io::ErrorKind::NotFound
+        && let Ok(meta) = path.symlink_metadata()
+    {
+        belongs_to_reader(&meta)?;
+        if meta.is_symlink() {
+            return Err(io::Error::new(INVALID, "it is a symbolic link, and is not followed"));
+        }
+    }
+    let file = opened?;
+    belongs_to_reader(&file.metadata()?)?;
+    Ok(file)
+}
+
 fn read(path: &Path) -> io::Result<Option<String>> {
-    let file = match std::fs::File::open(path) {
+    // Says that there is no user file.
+    if path == Path::new("/dev/null") {
+        return Ok(Some(String::new()));
+    }
+    let is_of_prefix = path.file_name().is_some_and(|name| name == USER_FILE);
+    let opened = if is_of_prefix { open_of_prefix(path) } else { plain::open(path, Links::Follow) };
+    let file = match opened {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
-    if path.file_name().is_some_and(|name| name == USER_FILE) {
-        belongs_to_reader(&file)?;
-    }
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES_MAX {
@@ -125,4 +147,32 @@ fn read(path: &Path) -> io::Result<Option<String>> {
         ));
     }
     Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of a link's target must not be told, nor is a pipe waited for.
+    #[test]
+    fn a_prefixs_file_that_is_none_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let (file, target) = (place.path().join(USER_FILE), place.path().join("secret"));
+        std::fs::write(&target, "root:$y$\n").unwrap();
+        assert_eq!(read_file(&file).unwrap(), None);
+        std::os::unix::fs::symlink(&target, &file).unwrap();
+        let error = read_file(&file).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().contains("symbolic link")), (INVALID, true), "{error}");
+        std::fs::remove_file(&file).unwrap();
+        for name in [USER_FILE, "named"] {
+            let pipe = place.path().join(name);
+            nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let error = read_file(&pipe).unwrap_err();
+            assert_eq!((error.kind(), error.to_string().contains("regular")), (INVALID, true), "{error}");
+        }
+        assert_eq!(read_file(Path::new("/dev/null")).unwrap().as_deref(), Some(""));
+        let named = place.path().join("link");
+        std::os::unix::fs::symlink(&target, &named).unwrap();
+        assert_eq!(read_file(&named).unwrap().as_deref(), Some("root:$y$\n"));
+    }
 }

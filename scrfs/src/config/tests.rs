@@ -282,7 +282,7 @@ fn what_is_not_essential_is_a_warning_for_who_ends_mounts() {
     assert_eq!(c.cache_bases, [Path::new("/nvme")]);
     let told = |c: &Config, name: &str| c.warnings.iter().filter(|told| told.contains(name)).count();
     assert_eq!(
-        ["SCR_FLUSH", "SCR_COPY_TYPE", "CKPT", "SCRFS_SEAL_TIMEOUT"].map(|name| told(&c, name)),
+        ["SCR_FLUSH", "conf:3: expected NAME=VALUE", "CKPT", "SCRFS_SEAL_TIMEOUT"].map(|name| told(&c, name)),
         [1; 4],
         "{:?}",
         c.warnings

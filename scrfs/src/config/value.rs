@@ -54,6 +54,16 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a time up to a day, such as 30, 30s or 500ms".to_owned())
 }
 
+/// A time of at least `low` seconds.
+pub(super) fn time_from(text: &str, low: u64) -> Result<Duration, String> {
+    let time = time(text)?;
+    if time >= Duration::from_secs(low) {
+        Ok(time)
+    } else {
+        Err(format!("expected a time of {low} s or more"))
+    }
+}
+
 /// A number of at most `high`, which fits.
 pub(super) fn small(text: &str, low: u64, high: u64) -> Result<u32, String> {
     count(text, low, high).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
@@ -140,6 +150,10 @@ mod tests {
         assert_eq!(time("1500ms"), Ok(Duration::from_millis(1500)));
         for bad in ["", "s", "1m", "-1s", "86401", "1.5"] {
             assert!(time(bad).is_err(), "{bad}");
+        }
+        assert_eq!(time_from("2", 2), Ok(Duration::from_secs(2)));
+        for bad in ["0", "1999ms", "1s"] {
+            assert!(time_from(bad, 2).is_err(), "{bad}");
         }
     }
 

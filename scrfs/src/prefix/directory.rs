@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::hash::FormatError;
 use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
+use crate::plain::{self, Links};
 use crate::record::{Record, RecordError};
 
 /// A worker changes the index in less: one that holds its lock for longer is dead.
@@ -314,7 +315,7 @@ pub(super) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
 
 /// The bytes of a small file; `None` when there is no such file.
 pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
+    let file = match plain::open(path, Links::Follow) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(PfsError::io(path, "open"))?,
     };

@@ -298,6 +298,14 @@ pub(super) const CONFIGURATION: &[Attack] = &[
     ("a directory", "mkdir .scrconf"),
 ];
 
+/// In the place of the user file of a prefix, by who may write there; these succeed.
+pub(super) const PREFIX_FILES: &[Attack] = &[
+    ("a link to a secret", "ln -s secret .scrconf"),
+    ("the same by its whole path", "ln -s $PWD/secret .scrconf"),
+    ("a link to a link", "ln -sf secret link && ln -s link .scrconf"),
+    ("a pipe that nobody writes", "mkfifo .scrconf"),
+];
+
 /// By a user whose own job is on the node too: job 8, beside job 7.
 pub(super) const NEIGHBOURS: &[Attack] = &[
     ("listing the other's mount", "ls /scr/7"),

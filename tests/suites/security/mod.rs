@@ -316,6 +316,40 @@ fn files_that_lie_about_configure_nothing() {
     let mut run = job.start(&[0], 1, 1, &["/bin/true"]);
     assert_eq!(run.wait(SOON), 0, "{}", run.output());
     assert!(run.output().contains("belongs to user 1001"), "{}", run.output());
+    links_in_a_prefix_tell_nothing(&cluster, &job);
+}
+
+/// Whose link it is: lines of what it names are told to nobody, and it configures nothing.
+fn links_in_a_prefix_tell_nothing(cluster: &Cluster, job: &Job<'_>) {
+    let (secret, file) = (job.host_prefix().join("secret"), job.host_prefix().join(".scrconf"));
+    std::fs::write(&secret, "hunter2:no setting\nSCR_FLUSH=hunter2\n").expect("the PFS");
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("its mode");
+    let prefix = job.prefix();
+    for (owner, told) in [(ATTACKER, "belongs to user 1001"), (0, "symbolic link")] {
+        for reader in [0, 1000] {
+            std::os::unix::fs::chown(&secret, Some(reader), None).expect("chown on the PFS");
+            for (what, line) in attacks::PREFIX_FILES {
+                let _ = std::fs::remove_file(&file);
+                let make = format!("cd {prefix} && {line} && chown -h {owner} .scrconf");
+                cluster.on(0).run(&make).must();
+                for tool in [
+                    "scrfs-run --launcher none -- /bin/true",
+                    "scrfs-ctl halt --list",
+                    "scrfs-ctl status",
+                    "scrfs doctor",
+                ] {
+                    let asked = format!("cd {prefix} && SCR_PREFIX={prefix} {BIN}/{tool}");
+                    let ran = cluster.on(0).user(reader).limit(SOON).run(&asked);
+                    assert!(!ran.to_string().contains("hunter2"), "{what} of {owner}: {ran}");
+                    let is_told = ran.err.contains(told) || ran.err.contains("no regular file");
+                    // The others have nothing of it that matters to them.
+                    let tells = tool.contains("scrfs-run");
+                    assert!(is_told || !tells, "{what} of {owner}: {ran}");
+                }
+            }
+        }
+    }
+    std::fs::remove_file(&file).expect("the PFS");
 }
 
 #[test]
