@@ -41,6 +41,14 @@ pub enum NodeError {
         /// The last try's error.
         source: ClientError,
     },
+    /// It is there, and of another version: waiting for it is of no use.
+    #[error("the daemon at {mount} and this coordinator are of different versions: {reason}")]
+    Version {
+        /// Mount point.
+        mount: PathBuf,
+        /// In the daemon's words.
+        reason: String,
+    },
     /// It answered with something else.
     #[error("the daemon in {0} does not tell its status: {1}")]
     Status(PathBuf, String),
@@ -69,13 +77,21 @@ pub struct Found {
 }
 
 /// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`]; where another user's is
-/// mounted, 5 s.
+/// mounted, 5 s. A daemon of another version is not waited for.
 pub fn find(mount: &Path) -> Result<Found, NodeError> {
+    find_by(mount, try_find)
+}
+
+fn find_by<T>(mount: &Path, look: impl Fn(&Path) -> Result<T, NodeError>) -> Result<T, NodeError> {
     let begun = Instant::now();
     let mut closed: Option<Instant> = None;
     loop {
-        let error = match try_find(mount) {
+        let error = match look(mount) {
             Ok(found) => return Ok(found),
+            // So far nothing but the version was compared.
+            Err(NodeError::Client(ClientError::Refused { reason, lasting: true, .. })) => {
+                return Err(NodeError::Version { mount: mount.to_owned(), reason });
+            }
             Err(NodeError::Client(error)) => error,
             Err(other) => return Err(other),
         };
@@ -200,5 +216,32 @@ impl DataLink for DataConnection {
             Err(ClientError::Failed { errno, reason }) => Ok((DataReply::Failed { errno, reason }, None)),
             Err(other) => Err(other.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_another_version_is_not_waited_for() {
+        let asked = Cell::new(0);
+        let refused = |lasting| {
+            let reason = "protocol 1 here, 2 there".to_owned();
+            NodeError::Client(ClientError::Refused { reason, highest: Epoch(0), lasting })
+        };
+        // The first refusal may be over soon.
+        let look = |_: &Path| {
+            asked.set(asked.get() + 1);
+            Err::<(), _>(refused(asked.get() > 1))
+        };
+        let begun = Instant::now();
+        let error = find_by(Path::new("/scr"), look).unwrap_err();
+        assert!(begun.elapsed() < MOUNT_LIMIT / 2 && asked.get() == 2, "{error}");
+        let told =
+            "the daemon at /scr and this coordinator are of different versions: protocol 1 here, 2 there";
+        assert_eq!(error.to_string(), told);
     }
 }

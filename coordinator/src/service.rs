@@ -62,7 +62,7 @@ impl Leave for crate::comm::mpi::MpiTransport {
 /// Exit code when the coordinators cannot go on; their starter may try again (EX_TEMPFAIL).
 const EXIT_FAILED: i32 = 75;
 /// Exit code when starting again is of no use: settings, and a daemon that is for another job or
-/// run (EX_CONFIG).
+/// run, or of another version (EX_CONFIG).
 const EXIT_SETTINGS: i32 = 78;
 /// The end must come even if a peer no longer answers.
 const END_LIMIT: Duration = Duration::from_secs(3);
@@ -104,6 +104,10 @@ impl ServiceError {
                     "mount it: scrfs mount {}; or name another with --mount or SCRFS_MOUNT",
                     mount.display()
                 )
+            }
+            Self::Node(NodeError::Version { mount, .. }) => {
+                let at = mount.display();
+                format!("mount it anew: scrfs umount {at}, scrfs mount {at}; or, as root: scrfs reload {at}")
             }
             Self::Open(OpenError::Settings(_)) => {
                 "set it in the job script or in the prefix's .scrconf, which all nodes see".to_owned()
@@ -260,7 +264,9 @@ fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
         ServiceError::Config(_)
             | ServiceError::Apart { .. }
             | ServiceError::Open(OpenError::Settings(_) | OpenError::Groups(_))
-            | ServiceError::Node(NodeError::Client(ClientError::Refused { lasting: true, .. }))
+            | ServiceError::Node(
+                NodeError::Version { .. } | NodeError::Client(ClientError::Refused { lasting: true, .. })
+            )
     );
     transport.abort(if settings { EXIT_SETTINGS } else { EXIT_FAILED })
 }

@@ -158,6 +158,9 @@ fn explain(mount: &Path, error: &ClientError) -> Failure {
         ClientError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             failure.hint("only the job's user and root may ask; --prefix DIR needs no daemon")
         }
+        ClientError::Refused { lasting: true, .. } => failure.hint(format!(
+            "mount it anew: `scrfs umount {at}`, `scrfs mount {at}`; or, as root: `scrfs reload {at}`"
+        )),
         ClientError::Refused { .. } => failure.hint("only the job's user and root may ask; --prefix DIR needs no daemon"),
         ClientError::Connect { .. } => {
             failure.hint(format!("its daemon has died: `scrfs umount {at}`, then `scrfs mount {at}`; files of the cache are kept"))
