@@ -337,3 +337,24 @@ fn a_job_is_halted_and_begins_afresh() {
     assert!(fifth.output().contains("has datasets of the run --name left"), "{}", fifth.output());
     assert!(!fifth.output().contains("once more"), "{}", fifth.output());
 }
+
+/// A process that makes a session of its own is out of its launcher's reach.
+#[test]
+fn what_has_left_its_launchers_reach_ends_with_the_job() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "apart").set("SCRFS_END_GRACE", "20");
+    job.mount([0, 1]);
+    let apart = "setsid --fork sleep 6543 < /dev/null > /dev/null 2>&1";
+    let alive = || [0, 1].map(|node| cluster.on(node).run("pgrep -cxf 'sleep 6543'").out.trim().to_owned());
+    // What another job has started is none of its.
+    let mark = format!("SCRFS_RUN_TOKEN=1-1@{}/root/other", cluster.head().run("hostname").must());
+    cluster.on(1).run(&format!("{mark} {apart}")).must();
+    let mut run = job.start(&[0, 1], 2, 1, &["/bin/sh", "-c", apart]);
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    assert_eq!(alive(), ["0", "1"], "{}", run.output());
+    let mut run = job.start(&[0, 1], 2, 1, &["/bin/sh", "-c", &format!("{apart}; exec sleep 600")]);
+    wait::until_true("the program", LIMIT, || alive() == ["1", "2"]);
+    assert_eq!(run.stop(), 128 + 15, "{}", run.output());
+    assert_eq!(alive(), ["0", "1"], "{}", run.output());
+    cluster.on(1).run("pkill -xf 'sleep 6543'").must();
+}

@@ -1,14 +1,12 @@
 //! Reads what coordinators print: that programs may start, that they are to end
-//! ([`scrfs::control::ready`]), which nodes are lost ([`scrfs::control::lost`]) and, passed on as
-//! talk, whatever a library or a launcher has to say besides.
+//! ([`scrfs::control::ready`]), which nodes are lost ([`scrfs::control::lost`]) and, as talk,
+//! whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
 use scrfs::control::lost::Lost;
 use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Ready};
 use std::io::{self, Read};
-
-use crate::talk;
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without
 /// a wait).
@@ -23,10 +21,10 @@ pub(crate) enum Word {
 }
 
 /// Calls `tell` for the first word that programs may start, the first that they are to end, and for
-/// each node that is named as lost; the rest goes to standard error. Returns at the end of the
-/// output.
-pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word)) {
-    let mut ear = Ear { tell, ready: false, halt: false };
+/// each node that is named as lost; the rest goes to `talk`, line by line. Returns at the end of
+/// the output.
+pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word), talk: impl FnMut(&[u8])) {
+    let mut ear = Ear { tell, talk, ready: false, halt: false };
     let mut lines = Lines::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
@@ -43,14 +41,15 @@ pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word)) {
     lines.end(|line| ear.heard(line));
 }
 
-struct Ear<F> {
+struct Ear<F, T> {
     tell: F,
+    talk: T,
     /// These were told.
     ready: bool,
     halt: bool,
 }
 
-impl<F: FnMut(Word)> Ear<F> {
+impl<F: FnMut(Word), T: FnMut(&[u8])> Ear<F, T> {
     fn heard(&mut self, line: Line<'_>) {
         match line {
             Line::Word(word) => {
@@ -63,9 +62,7 @@ impl<F: FnMut(Word)> Ear<F> {
                     (self.tell)(word);
                 }
             }
-            // Dropped when standard error has no room: the coordinators must not wait for whoever
-            // reads it.
-            Line::Talk(bytes) => talk::pass_on(bytes, false),
+            Line::Talk(bytes) => (self.talk)(bytes),
         }
     }
 }
@@ -180,7 +177,7 @@ mod tests {
         let text = text.repeat(10_000);
         let mut output = text.as_slice();
         let mut heard = Vec::new();
-        listen(&mut output, |word| heard.push(word));
+        listen(&mut output, |word| heard.push(word), |_| ());
         let ready = Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) };
         assert_eq!(heard[..2], [Word::Ready(ready), Word::Halt(HaltDue { reason: "x".to_owned() })]);
         let lost = |word: &Word| matches!(word, Word::Lost(Lost { host, .. }) if host == "n1");

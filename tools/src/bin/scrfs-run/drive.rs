@@ -7,7 +7,7 @@
 
 mod parts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
@@ -36,6 +36,10 @@ use crate::talk::{self, Log};
 
 /// Between TERM and KILL for what may wait for a node that is lost.
 const HURRY: Duration = Duration::from_millis(500);
+/// For ending what is left on the nodes when all is done, and what of the allocation's time is left
+/// alone.
+const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_RESERVE: Duration = Duration::from_secs(1);
 /// More than this says nothing more.
 const FOLDED_BYTES_MAX: usize = 64 << 10;
 const BY_LAUNCHER: &str = "is lost (the launcher says so)";
@@ -90,6 +94,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     let mut driver = Driver::new(job, queue);
     let code = driver.run(&events);
     driver.end_all();
+    driver.end_left();
     if driver.starts > 0 {
         prefix::tell_end(&driver.job.prefix);
     }
@@ -105,21 +110,22 @@ fn look_for_programs(job: &Job) -> Outcome {
     let lines = [job.lines.tool(hosts, &["true".as_ref()]), job.lines.program(hosts, 1, &job.program, &[])];
     let path = std::env::var_os("PATH").unwrap_or_default();
     for CommandLine { program, .. } in lines {
+        let shown = output::escaped(program.display());
         let is_path = program.as_encoded_bytes().contains(&b'/');
         let is_own = job.program.first().is_some_and(|own| *own == program);
         if is_own && is_path && is_no_program(program.as_ref()) {
-            return Err(Failure::new(format!("{} cannot be executed", program.display()))
+            return Err(Failure::new(format!("{shown} cannot be executed"))
                 .hint("chmod +x makes a script or a program executable; see that it is no directory"));
         }
         if is_path && !std::path::Path::new(&program).is_file() {
-            return Err(Failure::new(format!("there is no {}", program.display())).hint(if is_own {
+            return Err(Failure::new(format!("there is no {shown}")).hint(if is_own {
                 PROGRAM
             } else {
                 "--launcher-program says where the launcher is"
             }));
         }
         if !is_path && !std::env::split_paths(&path).any(|dir| dir.join(&program).is_file()) {
-            return Err(Failure::new(format!("there is no {} in PATH", program.display())).hint(if is_own {
+            return Err(Failure::new(format!("there is no {shown} in PATH")).hint(if is_own {
                 PROGRAM
             } else {
                 "--launcher names another launcher, --launcher-program says where it is"
@@ -144,6 +150,10 @@ struct Driver {
     running: BTreeMap<Part, Running>,
     /// Starts of coordinators so far.
     starts: u64,
+    /// Where something was started.
+    touched: BTreeSet<String>,
+    /// Hosts that may not answer.
+    doubtful: BTreeSet<String>,
     wake_at: Option<Instant>,
     input: input::Input,
     log: Log,
@@ -173,6 +183,8 @@ impl Driver {
             queue,
             running: BTreeMap::new(),
             starts: 0,
+            touched: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
             wake_at: None,
             input: input::Input::of_process(),
             log,
@@ -220,10 +232,12 @@ impl Driver {
         match event {
             Event::Tell(input) => {
                 if let Input::Looked { nodes, .. } = &input {
+                    let lost = nodes.iter().filter(|node| node.problem.is_some());
+                    self.doubtful.extend(lost.map(|node| node.host.clone()));
                     self.folded.is_explained |= nodes.iter().any(|node| node.problem.is_some());
                 }
                 if let Input::Signal(_) = input {
-                    self.folded.is_explained = true;
+                    self.folded.is_over = true;
                     self.looker.hurry();
                 }
                 Some(input)
@@ -301,7 +315,7 @@ impl Driver {
             ),
             Word::Ready(Ready { epoch, current }) if serves => {
                 // Whatever it was, it is over.
-                self.folded = Folded::default();
+                self.folded.take();
                 self.floor = self.floor.map(|floor| floor.min(epoch.0));
                 Some(Input::Ready(current.map(OsString::from_vec)))
             }
@@ -313,6 +327,7 @@ impl Driver {
     fn lost(&mut self, name: &str, how: &'static str) -> Option<Input> {
         self.folded.is_explained = true;
         let host = self.job.plan.hosts.iter().find(|host| same_host(host, name))?.clone();
+        self.doubtful.insert(host.clone());
         Some(Input::Lost { host, how })
     }
 
@@ -389,6 +404,23 @@ impl Driver {
         }
         process::end_orphans();
     }
+
+    /// What made a session of its own outlives its launcher, on every node.
+    fn end_left(&self) {
+        let limit = sweep_limit(allocation::now(), self.job.halt_rules.end_time);
+        if !self.touched.is_empty() && !limit.is_zero() {
+            let hosts: Vec<String> = self.touched.iter().cloned().collect();
+            self.looker.end_left(&hosts, &self.doubtful, limit);
+        }
+    }
+}
+
+/// How long the nodes may be asked at the end, `now` and `end` in seconds since 1970; 0: no end is
+/// known.
+fn sweep_limit(now: u64, end: u64) -> Duration {
+    let left = Duration::from_secs(end.saturating_sub(now)).saturating_sub(SWEEP_RESERVE);
+    // An allocation that should be over is of no account.
+    if end <= now { SWEEP } else { left.min(SWEEP) }
 }
 
 /// What launchers said about something that has gone wrong: told where nothing else explains it.
@@ -396,6 +428,8 @@ impl Driver {
 struct Folded {
     text: Vec<u8>,
     is_explained: bool,
+    /// Somebody has asked for the end: whatever they say from now on follows from that.
+    is_over: bool,
 }
 
 impl Folded {
@@ -404,11 +438,15 @@ impl Folded {
         self.text.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
+    /// What is to be told; begins anew.
+    fn take(&mut self) -> Vec<u8> {
+        let Self { text, is_explained, is_over } = std::mem::take(self);
+        self.is_over = is_over;
+        if is_explained || is_over { Vec::new() } else { text }
+    }
+
     fn end(&mut self) {
-        let Self { text, is_explained } = std::mem::take(self);
-        if !is_explained {
-            talk::pass_on(&text, false);
-        }
+        talk::pass_on(&self.take(), false);
     }
 }
 
@@ -433,4 +471,33 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome
         .spawn(work)
         .map(drop)
         .map_err(|e| Failure::system("starting a thread", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_launchers_say_is_told_where_nothing_explains_it_and_nobody_has_asked_for_the_end() {
+        let mut folded = Folded::default();
+        folded.add(b"firewall");
+        assert_eq!(folded.take(), b"firewall");
+        folded.add(b"firewall");
+        folded.is_explained = true;
+        assert!(folded.take().is_empty());
+        folded.is_over = true;
+        for _ in 0..2 {
+            folded.add(b"firewall");
+            assert!(folded.take().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_last_sweep_ends_before_the_allocation() {
+        for (now, end, seconds) in
+            [(100, 0, 10), (100, 1000, 10), (100, 105, 4), (100, 101, 0), (100, 99, 10)]
+        {
+            assert_eq!(sweep_limit(now, end), Duration::from_secs(seconds), "{now} {end}");
+        }
+    }
 }

@@ -25,6 +25,9 @@ use crate::talk;
 const LIMIT: Duration = Duration::from_secs(8);
 /// The same for one that does not answer a connection, though others do.
 const SILENT_LIMIT: Duration = Duration::from_secs(3);
+/// At the end of the job: for all nodes together, before those that did not answer are asked by
+/// themselves.
+const LAST_LIMIT: Duration = Duration::from_secs(6);
 /// For how long all of a job's nodes may be out of a launcher's reach because the scheduler that it
 /// asks is: restarted, or taken over by another host.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -214,8 +217,39 @@ impl Looker {
                 command.extend([OsStr::new("--checkpoint-path"), path.as_os_str()]);
             }
         }
+        self.probe(hosts, &command, limit)
+    }
+
+    /// The end of the job: what has left its launcher's reach there, as a session of its own does,
+    /// is ended; for at most `limit`. Who does not answer a connection is not asked, and who is
+    /// in `doubtful` keeps nobody waiting.
+    pub(crate) fn end_left(&self, hosts: &[String], doubtful: &BTreeSet<String>, limit: Duration) {
+        let begun = Instant::now();
+        let left = || limit.saturating_sub(begun.elapsed());
+        let silent = reach::silent(hosts);
+        let answering = hosts.iter().enumerate().filter(|(at, _)| !silent.contains(at));
+        let answering = || answering.clone().map(|(_, host)| host.clone());
+        let sound: Vec<String> = answering().filter(|host| !doubtful.contains(host)).collect();
+        let command = [self.ctl.as_os_str(), "probe".as_ref(), "--unmounted".as_ref(), "--sweep".as_ref()];
+        let command = [&command[..], &[OsStr::new(&self.token)]].concat();
+        let answers = if sound.is_empty() {
+            Vec::new()
+        } else {
+            self.probe(&sound, &command, left().min(LAST_LIMIT)).0
+        };
+        let is_silent = |host: &String| answers.iter().all(|report| !same_host(host, &report.host));
+        let rest: Vec<String> = answering().filter(is_silent).collect();
+        std::thread::scope(|scope| {
+            for group in rest.chunks(rest.len().div_ceil(AT_ONCE).max(1)) {
+                let (command, limit) = (&command, left().min(SILENT_LIMIT));
+                scope.spawn(move || self.probe(group, command, limit));
+            }
+        });
+    }
+
+    fn probe(&self, hosts: &[String], command: &[&OsStr], limit: Duration) -> (Vec<Report>, Silence) {
         let launcher = self.lines.service.as_ref();
-        match bounded(&self.lines.tool(hosts, &command), limit, true) {
+        match bounded(&self.lines.tool(hosts, command), limit, true) {
             Ok(Ended { output, code }) => {
                 let said = talk::refusal_in(&self.lines.service, &output);
                 let silence = match (code, said) {

@@ -88,6 +88,7 @@ impl Driver {
             ("SCRFS_RUN", run.to_string().into()),
             self.mark(),
         ];
+        self.touched.extend(hosts.iter().cloned());
         let line = self.job.lines.program(hosts, self.job.ranks_per_node, &self.job.program, &set);
         let streams = Streams::Program { input: self.input.give()?, errors: true };
         self.start(Part::Program, &line, streams).map_err(|e| cannot_start(&line, &e))
@@ -236,6 +237,7 @@ impl Driver {
         keep: bool,
     ) -> Result<(), Refusal> {
         self.starts += 1;
+        self.touched.extend(hosts.iter().cloned());
         if start == Start::Restart {
             self.folded.end();
         }
@@ -247,11 +249,23 @@ impl Driver {
         let restart = Restart { not_before: self.floor.unwrap_or(0), name: job.token.name.clone() };
         let line = job.lines.coordinators(hosts, &job.coordinator, start, &job.mount, &restart, &set);
         self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
-        let (started, queue) = (self.starts, self.queue.clone());
+        let (started, queue, log) = (self.starts, self.queue.clone(), self.log.clone());
+        let fence = self.job.lines.service.fence().filter(|_| !self.job.raw_launcher_output);
         let output = self.running.get_mut(&Part::Coordinators).and_then(|part| part.group.take_output());
         let Some(output) = output else { return Ok(()) };
         let listening = spawn("coordinators", move || {
-            announce::listen(output, |word| drop(queue.send(Event::Said(started, word))));
+            // Open MPI's daemons say some of what they say on standard output.
+            let mut folding = Folding { fence, in_block: false };
+            let talk = |bytes: &[u8]| {
+                if folding.takes(bytes) {
+                    log.add(bytes);
+                    drop(queue.send(Event::Folded(bytes.to_vec())));
+                } else {
+                    // Dropped when there is no room: nobody waits for whoever reads it.
+                    talk::pass_on(bytes, false);
+                }
+            };
+            announce::listen(output, |word| drop(queue.send(Event::Said(started, word))), talk);
         });
         // Nobody would hear of them; their end follows.
         if listening.is_err() {
@@ -287,6 +301,21 @@ impl Driver {
     }
 }
 
+/// Which lines are of a launcher's blocks.
+struct Folding {
+    fence: Option<&'static str>,
+    in_block: bool,
+}
+
+impl Folding {
+    fn takes(&mut self, line: &[u8]) -> bool {
+        let is_fence = self.fence.is_some_and(|fence| line.starts_with(fence.as_bytes()));
+        let takes = is_fence || self.in_block;
+        self.in_block ^= is_fence;
+        takes
+    }
+}
+
 fn cannot_start(line: &CommandLine, error: &io::Error) -> Refusal {
     Refusal {
         what: format!("{} cannot be started: {error}", line.program.display()),
@@ -296,4 +325,23 @@ fn cannot_start(line: &CommandLine, error: &io::Error) -> Refusal {
 
 fn of_this_host(failure: Failure) -> Refusal {
     Refusal { what: failure.message, hint: "`ulimit -a` shows what this host allows" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Open MPI prints it.
+    const FENCE: &str = "------------------------------------------------------------";
+
+    #[test]
+    fn blocks_are_folded_and_lines_go_on() {
+        let lines = ["one", FENCE, "firewall", FENCE, "two", FENCE, "firewall", FENCE];
+        let taken = |fence| {
+            let mut folding = Folding { fence, in_block: false };
+            lines.map(|line| folding.takes(format!("{line}\n").as_bytes()))
+        };
+        assert_eq!(taken(None), [false; 8]);
+        assert_eq!(taken(Some(FENCE)), [false, true, true, true, false, true, true, true]);
+    }
 }
