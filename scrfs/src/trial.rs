@@ -12,6 +12,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use scrfs::bounded;
 use scrfs::control::client::{self, ClientError};
@@ -61,6 +63,9 @@ pub(super) enum TrialError {
     /// It ended while the trial ran.
     #[error("{COORDINATOR} has ended")]
     Ended,
+    /// Another trial begins in the same place.
+    #[error("another `scrfs try` begins on {0}")]
+    Begins(PathBuf),
     /// The mount is a real job's.
     #[error("{0} was not mounted by `scrfs try`")]
     NoTrial(PathBuf),
@@ -86,6 +91,10 @@ impl TrialError {
                 "install it beside `scrfs`; it needs Open MPI (Debian: libopenmpi3). `scrfs mount DIR` works without it"
                     .to_owned()
             }
+            Self::Begins(path) => format!(
+                "use that one, or end it when it is there: scrfs try --stop {}",
+                path.display()
+            ),
             Self::NoTrial(path) => format!("unmount it with `scrfs umount {}`", path.display()),
             Self::Client(ClientError::NotMounted(_)) => "see what is mounted: scrfs-ctl jobs".to_owned(),
             Self::Client(_) => "end it by force: scrfs umount --force DIR; its log, daemon.log, may say why".to_owned(),
@@ -121,10 +130,17 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         }
         _ => {}
     }
-    let directory = std::path::absolute(directory).map_err(failed("cannot find", directory))?;
+    // Where a dead mount is, it cannot be resolved.
+    let resolved = directory.canonicalize().or_else(|_| std::path::absolute(directory));
+    let directory = resolved.map_err(failed("cannot find", directory))?;
+    let only = hold(&directory)?;
     let job = format!("{JOB}{}", std::process::id());
     scrfs_itself(&["mount", "--job-id", &job], &directory)?;
+    if told.try_recv().is_ok() {
+        return stop(&directory);
+    }
     let served = serve(&program, &directory, &job);
+    drop(only);
     // A signal that came meanwhile, or a failure, leaves nothing behind.
     let mut coordinator = match (served, told.try_recv()) {
         (Ok(coordinator), Err(_)) => coordinator,
@@ -150,6 +166,16 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         }
         Ok(Told::Coordinator) => Ok(()),
         Ok(Told::Signal) | Err(_) => stop(&directory),
+    }
+}
+
+/// Nobody else begins there as long as this is kept. What cannot be locked is not a directory that
+/// can be mounted on.
+fn hold(directory: &Path) -> Outcome<Option<File>> {
+    let Ok(file) = File::open(directory) else { return Ok(None) };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(TrialError::Begins(directory.to_owned())),
+        Ok(()) | Err(_) => Ok(Some(file)),
     }
 }
 
@@ -242,6 +268,8 @@ fn coordinator_program() -> Option<PathBuf> {
 fn scrfs_itself(arguments: &[&str], directory: &Path) -> Outcome {
     let exe = std::env::current_exe().map_err(failed("cannot find", Path::new("this program")))?;
     let mut command = Command::new(&exe);
+    // The terminal's signals are for who started this: half a mount could not be ended.
+    command.process_group(0);
     let output = command.args(arguments).arg(directory).stdin(Stdio::null()).output();
     let output = output.map_err(failed("cannot start", &exe))?;
     if output.status.success() {
@@ -249,6 +277,13 @@ fn scrfs_itself(arguments: &[&str], directory: &Path) -> Outcome {
     }
     let words = String::from_utf8_lossy(&output.stderr);
     let words = words.trim_end();
+    if words.is_empty() {
+        let reason = format!("`scrfs {}` ended without a word ({})", arguments.join(" "), output.status);
+        return Err(TrialError::Command {
+            reason,
+            hint: "`scrfs doctor` may say what is missing".to_owned(),
+        });
+    }
     let (reason, hint) =
         words.rsplit_once("\nhint: ").unwrap_or((words, "`scrfs doctor` may say what is missing"));
     let reason = reason.strip_prefix("scrfs: ").unwrap_or(reason).to_owned();

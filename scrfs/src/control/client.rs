@@ -14,6 +14,8 @@ use crate::ids::Epoch;
 
 /// What the source of a scrfs mount begins with; the control directory follows.
 pub const SOURCE_PREFIX: &str = "scrfs@";
+/// Links that are followed, one after the other; the kernel follows as many.
+const LINKS_MAX: usize = 40;
 /// How long a daemon may take to accept a connection.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -60,18 +62,36 @@ pub enum ClientError {
     Stream(#[from] StreamError),
 }
 
-/// The control directory of the mount at `mount_point`, from its mount source.
+/// The control directory of the mount at `mount_point`, from its mount source. A link in the place
+/// of the mount point is followed.
 pub fn find_control_directory(mount_point: &Path) -> Result<PathBuf, ClientError> {
     let wanted = std::path::absolute(mount_point).map_err(ClientError::MountTable)?;
-    // The mount itself may be dead, so its path is resolved only up to the parent.
-    let resolved = match (wanted.parent(), wanted.file_name()) {
-        (Some(parent), Some(name)) => {
-            parent.canonicalize().map_or_else(|_| wanted.clone(), |dir| dir.join(name))
-        }
-        _ => wanted.clone(),
-    };
     let table = std::fs::read("/proc/self/mountinfo").map_err(ClientError::MountTable)?;
-    control_directory_in(&table, &resolved).ok_or(ClientError::NotMounted(wanted))
+    find_in(&table, &wanted).ok_or(ClientError::NotMounted(wanted))
+}
+
+fn find_in(table: &[u8], wanted: &Path) -> Option<PathBuf> {
+    let mut next = wanted.to_owned();
+    for _ in 0..LINKS_MAX {
+        let resolved = resolved_above(&next);
+        if let Some(found) = control_directory_in(table, &resolved) {
+            return Some(found);
+        }
+        // What is no mount of scrfs is not a dead one.
+        let target = std::fs::read_link(&resolved).ok()?;
+        next = resolved.parent().unwrap_or(Path::new("/")).join(target);
+    }
+    None
+}
+
+/// The mount itself may be dead, so its path is resolved only up to the parent.
+fn resolved_above(path: &Path) -> PathBuf {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => {
+            parent.canonicalize().map_or_else(|_| path.to_owned(), |dir| dir.join(name))
+        }
+        _ => path.to_owned(),
+    }
 }
 
 /// The control directory of the topmost scrfs mount at `mount_point` in the text of a mountinfo
@@ -288,9 +308,33 @@ mod tests {
     }
 
     #[test]
+    fn a_link_to_a_mount_names_it() {
+        let place = tempfile::tempdir().unwrap();
+        let above = place.path().canonicalize().unwrap();
+        let table = format!("91 90 0:51 / {}/scr rw - fuse.scrfs scrfs@/c rw\n", above.display());
+        let link = |name: &str, to: &str| std::os::unix::fs::symlink(to, above.join(name)).unwrap();
+        std::fs::create_dir(above.join("inner")).unwrap();
+        link("one", "scr");
+        link("inner/two", "../one");
+        link("around", "inner");
+        for path in ["scr", "one", "inner/two", "around/two"] {
+            assert_eq!(find_in(table.as_bytes(), &above.join(path)), Some("/c".into()), "{path}");
+        }
+        for path in ["around", "inner", "none"] {
+            assert_eq!(find_in(table.as_bytes(), &above.join(path)), None, "{path}");
+        }
+    }
+
+    #[test]
     fn a_directory_that_is_no_mount_is_named() {
-        let error = find_control_directory(Path::new("/proc/self")).unwrap_err();
-        assert!(error.to_string().contains("/proc/self"));
+        // A link, and one to itself.
+        let place = tempfile::tempdir().unwrap();
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink("link", &link).unwrap();
+        for path in [Path::new("/proc/self"), &link] {
+            let error = find_control_directory(path).unwrap_err();
+            assert!(error.to_string().starts_with(&*path.to_string_lossy()), "{error}");
+        }
     }
 
     #[test]
