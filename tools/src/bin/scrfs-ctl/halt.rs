@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use scrfs::bounded;
@@ -13,9 +13,10 @@ use scrfs::config::{self, Config, Sources};
 use scrfs::halt::{self, Access, HaltFile};
 use scrfs::hash::Text;
 use scrfs::record::Halt;
-use scrfs::status::last::{self, LastStatus};
-use scrfs_tools::{Failure, Outcome, output};
+use scrfs::status::last::LastStatus;
+use scrfs_tools::{Failure, Outcome, output, scheduler};
 
+use crate::living::{Living, living};
 use crate::time;
 
 /// SCR's word for a job that a person halted.
@@ -23,10 +24,9 @@ const HALTED: &[u8] = b"JOB_HALTED";
 /// A tool that holds the lock for longer has a problem, as has a PFS that takes longer.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 const PFS_LIMIT: Duration = Duration::from_secs(20);
-/// Coordinators that live write the status at least every minute.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(150);
-/// Names in a prefix that are looked at.
-const ENTRIES_MAX: usize = 100_000;
+/// Where the end of the allocation is not known.
+const NO_END: &str = "warning: --seconds counts from the end of the allocation, or from the time of --before: no end is known here, and \
+                      where the job knows none it has no effect\nhint: give --before, or start the job with SCRFS_END_TIME";
 
 /// Without a condition the job stops at its next checkpoint. Conditions add to those that are set.
 #[derive(Debug, Clone, Args)]
@@ -79,64 +79,53 @@ enum Condition {
 }
 
 pub(crate) fn halt(wish: &Wish) -> Outcome {
-    let prefix = prefix(wish.prefix.as_ref())?;
+    let config = config(wish.prefix.as_ref())?;
+    let (prefix, end) = (config.prefix, config.advice.end_time);
     let now = jiff::Zoned::now();
     let change = Change::of(wish, &now)?;
-    let (itself, names) = living(&prefix)?;
-    if matches!(change, Change::Set { .. }) && !itself && !names.is_empty() {
-        return Err(no_named_run_reads_it(&prefix, &names));
+    let found = living(&prefix)?;
+    if matches!(change, Change::Set { .. }) && !found.itself && !found.names.is_empty() {
+        return Err(no_named_run_reads_it(&prefix, &found));
     }
+    let seconds = change.clone();
     let path = halt::path(&prefix);
     let shown = path.display().to_string();
     let set = bounded::within(PFS_LIMIT, move || Ok(carry_out(&path, &change)))
         .map_err(|e| Failure::system(shown, &e))??;
     let text = if wish.json { json(&set) } else { people(&set, &now) };
     output::data(&text)?;
+    if counts_from_nothing(&seconds, &set, end) && !is_scheduled(&prefix) {
+        output::talk(&format!("scrfs-ctl: {NO_END}"));
+    }
     if !wish.list && !wish.json {
-        output::talk(if itself {
+        output::talk(if found.itself {
             "the running job sees it at its next marker, or within 10 seconds"
         } else {
             "no job is known to run with this prefix: one that begins sees it"
         });
-        if !names.is_empty() {
-            output::talk(&format!("runs with a name have halt files of their own: {}", names.join(", ")));
+        if !found.names.is_empty() {
+            let names = found.names.join(", ");
+            output::talk(&format!("runs with a name have halt files of their own: {names}"));
         }
     }
     Ok(())
 }
 
-/// Whether a job with this prefix lives, and which runs of it that have a `--name`, by the status
-/// that each keeps in its own prefix. What cannot be read does not live.
-fn living(prefix: &Path) -> Outcome<(bool, Vec<String>)> {
-    let lives = |prefix: &Path| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        LastStatus::read(prefix).is_ok_and(|last| !last.ended && last.age(now) < SIGN_OF_LIFE)
-    };
-    let (shown, prefix) = (prefix.display().to_string(), prefix.to_owned());
-    let look = move || {
-        let entries = std::fs::read_dir(&prefix)?.take(ENTRIES_MAX).flatten();
-        let named =
-            entries.filter(|entry| last::status_path(&entry.path()).is_file() && lives(&entry.path()));
-        let mut names: Vec<String> = named.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        Ok((lives(&prefix), names))
-    };
-    bounded::within(PFS_LIMIT, look).map_err(|e| Failure::system(shown, &e))
-}
-
-fn no_named_run_reads_it(prefix: &Path, names: &[String]) -> Failure {
-    let each: Vec<String> =
-        names.iter().map(|name| format!("--prefix {}", prefix.join(name).display())).collect();
+fn no_named_run_reads_it(prefix: &Path, living: &Living) -> Failure {
     Failure::new(format!(
         "nothing would read it: what runs in {} has names ({}), and halt files of its own",
         prefix.display(),
-        names.join(", ")
+        living.names.join(", ")
     ))
-    .hint(format!("halt each: {}", each.join(", ")))
+    .hint(format!("halt each: {}", living.options(prefix)))
 }
 
 /// As scrfs-run finds it, but for that of a job that is not this process's.
 pub(crate) fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
+    config(named).map(|config| config.prefix)
+}
+
+fn config(named: Option<&PathBuf>) -> Outcome<Config> {
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     environment.extend(named.map(|prefix| ("SCR_PREFIX".into(), prefix.into())));
     let sources = Sources::of_process(environment).map_err(|e| {
@@ -144,12 +133,25 @@ pub(crate) fn prefix(named: Option<&PathBuf>) -> Outcome<PathBuf> {
     })?;
     let config =
         Config::load(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))?;
-    let prefix = config.prefix;
+    let prefix = &config.prefix;
     if !prefix.join(".scr").is_dir() {
         return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
             .hint("name the job's directory on the parallel file system with --prefix or SCR_PREFIX"));
     }
-    Ok(prefix)
+    Ok(config)
+}
+
+/// `--seconds` counts from an end that nobody here knows (`end`: seconds since 1970; 0: none).
+fn counts_from_nothing(change: &Change, now: &Halt, end: u64) -> bool {
+    let Change::Set { set, .. } = change else { return false };
+    set.halt_seconds.is_some_and(|seconds| seconds > 0) && now.exit_before.is_none() && end == 0
+}
+
+/// The scheduler knows when the job of this prefix ends.
+fn is_scheduled(prefix: &Path) -> bool {
+    let job =
+        LastStatus::read(prefix).ok().and_then(|last| Some(last.status.job.split_once(' ')?.1.to_owned()));
+    job.is_some_and(|id| scheduler::job(&id).is_ok_and(|job| job.is_some()))
 }
 
 fn carry_out(path: &Path, change: &Change) -> Outcome<Halt> {
@@ -195,6 +197,11 @@ impl Change {
             })
         };
         let (exit_before, exit_after) = (at("--before", &wish.before)?, at("--after", &wish.after)?);
+        if wish.reason.as_ref().is_some_and(String::is_empty) {
+            return Err(Failure::new("--reason \"\": there is nothing in it")
+                .hint("say why, or leave --reason out; a script's variable may be unset")
+                .code(2));
+        }
         let other = wish.checkpoints.is_some()
             || wish.seconds.is_some()
             || exit_before.is_some()
@@ -344,27 +351,24 @@ mod tests {
     }
 
     #[test]
-    fn named_runs_are_found_and_a_dataset_is_none() {
-        let place = tempfile::tempdir().unwrap();
-        let status = |name: &str, ended: bool, age: u64| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-            let written_us = u64::try_from(now).unwrap() - age * 1_000_000;
-            let status = crate::status::tests::node(Vec::new());
-            let last = LastStatus { written_us, ended, status };
-            std::fs::create_dir_all(place.path().join(name).join(".scr")).unwrap();
-            let path = last::status_path(&place.path().join(name));
-            std::fs::write(path, serde_json::to_vec(&last).unwrap()).unwrap();
+    fn what_would_have_no_effect_is_told() {
+        let now = jiff::Zoned::now();
+        let of = |arguments: &[&str]| {
+            let line = Line::try_parse_from(std::iter::once(&"halt").chain(arguments)).unwrap();
+            Change::of(&line.wish, &now)
         };
-        status("right", false, 20);
-        status("left", false, 3);
-        status("done", true, 3);
-        status("dead", false, 600);
-        std::fs::create_dir_all(place.path().join("ck.7/.scr")).unwrap();
-        assert_eq!(living(place.path()).unwrap(), (false, vec!["left".to_owned(), "right".to_owned()]));
-        let refused = no_named_run_reads_it(Path::new("/pfs/job"), &["left".to_owned()]);
+        let failure = of(&["--reason", ""]).unwrap_err();
+        assert!(failure.code == 2 && failure.message.contains("--reason"), "{failure}");
+        assert!(of(&["--reason", "", "--immediate"]).is_err());
+        let warns =
+            |arguments: &[&str], end| counts_from_nothing(&of(arguments).unwrap(), &Halt::default(), end);
+        assert!(warns(&["--seconds", "60"], 0) && !warns(&["--seconds", "60"], 7));
+        assert!(!warns(&["--seconds", "0"], 0) && !warns(&["--checkpoints", "1"], 0));
+        let before = Halt { exit_before: Some(7), ..Halt::default() };
+        assert!(!counts_from_nothing(&of(&["--seconds", "60"]).unwrap(), &before, 0));
+        let living = Living { itself: false, names: vec!["left".to_owned()] };
+        let refused = no_named_run_reads_it(Path::new("/pfs/job"), &living);
         assert_eq!(refused.hint, "halt each: --prefix /pfs/job/left");
-        status("", false, 3);
-        assert!(living(place.path()).unwrap().0);
     }
 
     #[test]

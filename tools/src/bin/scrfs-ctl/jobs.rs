@@ -44,7 +44,7 @@ pub(crate) fn jobs(json: bool) -> Outcome {
     match scheduler::mine() {
         Ok(jobs) => {
             let known: BTreeSet<String> = rows.iter().map(|row| row.job.clone()).collect();
-            rows.extend(jobs.iter().filter(|job| !known.contains(&job.id)).map(scheduled));
+            rows.extend(jobs.iter().filter(|job| !known.contains(&job.id)).flat_map(scheduled));
         }
         Err(failure) => output::talk(&format!("scrfs-ctl: {}\nhint: {}", failure.message, failure.hint)),
     }
@@ -122,8 +122,14 @@ fn mounted(mount: &Path, control: &Path) -> Row {
     }
 }
 
-/// A job elsewhere: what its coordinators have left in its prefix, if they have.
-fn scheduled(job: &scheduler::ScheduledJob) -> Row {
+/// A job elsewhere: what its coordinators have left in its prefix, if they have; a row for each run
+/// with a name.
+fn scheduled(job: &scheduler::ScheduledJob) -> Vec<Row> {
+    let (runs, _) = Place::Left { prefix: job.prefix.clone(), job: Some(job.clone()) }.runs();
+    runs.iter().map(|place| of_run(job, place)).collect()
+}
+
+fn of_run(job: &scheduler::ScheduledJob, place: &Place) -> Row {
     let row = Row {
         job: job.id.clone(),
         user: job.user.clone(),
@@ -132,7 +138,6 @@ fn scheduled(job: &scheduler::ScheduledJob) -> Row {
         newest_protected: None,
         current: None,
     };
-    let place = Place::Left { prefix: job.prefix.clone(), job: Some(job.clone()) };
     let Ok(seen) = place.look() else {
         return Row { state: format!("{}, no scrfs status in {}", job.state, job.prefix.display()), ..row };
     };
@@ -141,7 +146,8 @@ fn scheduled(job: &scheduler::ScheduledJob) -> Row {
         return Row { state: format!("{}, the status there is a former job's", job.state), ..row };
     }
     let age = seen.left.as_ref().map(|left| age_for_people(left.age)).unwrap_or_default();
-    Row { state: format!("{}, as of {age} ago", job.state), ..row }.with(&seen.status)
+    let name = place.name_in(&job.prefix).map(|name| format!("{name}: ")).unwrap_or_default();
+    Row { state: format!("{name}{}, as of {age} ago", job.state), ..row }.with(&seen.status)
 }
 
 impl Row {
@@ -170,19 +176,10 @@ fn table(rows: &[Row]) -> String {
     table.load_style(presets::NOTHING);
     table.set_header(["job", "user", "mount", "state", "newest protected", "current"]);
     for row in rows {
-        let name = |name: &Option<String>| {
-            name.as_ref().map_or_else(|| "-".into(), |n| n.escape_debug().to_string())
-        };
-        let (newest, current) = (name(&row.newest_protected), name(&row.current));
-        let cells = [
-            &row.job,
-            &row.user,
-            row.mount.as_ref().unwrap_or(&"-".to_owned()),
-            &row.state,
-            &newest,
-            &current,
-        ]
-        .map(|cell| cell.escape_debug().to_string());
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let (mount, newest, current) =
+            (or_none(&row.mount), or_none(&row.newest_protected), or_none(&row.current));
+        let cells = [&row.job, &row.user, &mount, &row.state, &newest, &current].map(output::escaped);
         table.add_row(cells);
     }
     let lines =
@@ -216,6 +213,16 @@ job  user  mount  state                    newest protected  current
 77   ann   /scr   coordinators on 2 nodes  b                 c
 ";
         assert_eq!(text, expected, "\n{text}");
+        // Escaped once.
+        let row = Row {
+            job: "77".to_owned(),
+            user: "ann".to_owned(),
+            mount: None,
+            state: "RUNNING".to_owned(),
+            newest_protected: Some("a\nb".to_owned()),
+            current: None,
+        };
+        assert!(table(&[row]).contains("RUNNING  a\\nb"));
     }
 
     #[test]

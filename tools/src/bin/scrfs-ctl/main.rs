@@ -5,6 +5,7 @@ mod flush;
 mod halt;
 mod jobs;
 mod list;
+mod living;
 mod place;
 mod print;
 mod probe;
@@ -215,7 +216,8 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Status { at, watch: Some(seconds), .. } => {
             watch::watch(&at.place()?, Duration::from_secs(seconds))
         }
-        Verb::Status { at, json, watch: None } => status::status(&at.place()?, json),
+        Verb::Status { at, json: true, watch: None } => status::json(&at.place()?),
+        Verb::Status { at, json: false, watch: None } => status::status(&at.places()?),
         Verb::Jobs { json } => jobs::jobs(json),
         Verb::List { at } => list::list(&at.place()?),
         Verb::Events { at, count } => events::events(&at.place()?, count),

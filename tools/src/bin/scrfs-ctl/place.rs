@@ -11,7 +11,9 @@ use scrfs::status::last::{self, LastError, LastStatus, RENEWED};
 use scrfs::status::{NodeStatus, show};
 use scrfs_tools::node::{Node, mount_point};
 use scrfs_tools::scheduler::{self, ScheduledJob};
-use scrfs_tools::{Failure, Outcome};
+use scrfs_tools::{Failure, Outcome, output};
+
+use crate::living::{Living, living};
 
 /// slurmd's port: a node that answers there, even by refusing, lives.
 const NODE_PORT: u16 = 6818;
@@ -38,7 +40,7 @@ pub(crate) struct At {
 }
 
 /// Who answers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Place {
     Mounted(Node),
     Left { prefix: PathBuf, job: Option<ScheduledJob> },
@@ -63,7 +65,30 @@ pub(crate) struct Left {
 }
 
 impl At {
+    /// The one that answers. Where several runs with a name live in a prefix, these are named.
     pub(crate) fn place(&self) -> Outcome<Place> {
+        let found = self.find()?;
+        let (runs, living) = found.runs();
+        match (found, runs) {
+            (Place::Left { prefix, job }, mut runs) if !living.names.is_empty() => {
+                if living.itself {
+                    let others = living.options(&prefix);
+                    output::talk(&format!("scrfs-ctl: runs with a name live there too: {others}"));
+                    return Ok(Place::Left { prefix, job });
+                }
+                let one = runs.pop().filter(|_| runs.is_empty());
+                one.ok_or_else(|| several(&prefix, &living))
+            }
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// All that live there; the one that was named where none does.
+    pub(crate) fn places(&self) -> Outcome<Vec<Place>> {
+        Ok(self.find()?.runs().0)
+    }
+
+    fn find(&self) -> Outcome<Place> {
         if let Some(mount) = &self.mount {
             return Node::at(mount).map(Place::Mounted);
         }
@@ -107,7 +132,11 @@ fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     }
     let named = std::env::var_os("SCR_PREFIX").filter(|path| !path.is_empty()).map(PathBuf::from);
     let here = named.or_else(|| std::env::current_dir().ok());
-    if let Some(prefix) = here.filter(|prefix| last::status_path(prefix).is_file()) {
+    let has_run = |prefix: &PathBuf| {
+        let named = || living(prefix).is_ok_and(|living| !living.names.is_empty());
+        last::status_path(prefix).is_file() || prefix.join(".scr").is_dir() && named()
+    };
+    if let Some(prefix) = here.filter(has_run) {
         return Ok(Place::Left { prefix, job: None });
     }
     let Ok(jobs) = scheduler::mine() else { return Err(absent) };
@@ -130,7 +159,32 @@ fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     }
 }
 
+fn several(prefix: &Path, living: &Living) -> Failure {
+    let (shown, names) = (prefix.display(), living.names.join(", "));
+    Failure::new(format!("what runs in {shown} has names ({names}), and a status and events of its own"))
+        .hint(format!("name one: {}", living.options(prefix)))
+}
+
 impl Place {
+    /// Of a prefix, the runs that live in it, with a name or without; itself where none lives. Also
+    /// what was found.
+    pub(crate) fn runs(&self) -> (Vec<Self>, Living) {
+        let Self::Left { prefix, job } = self else { return (vec![self.clone()], Living::default()) };
+        // One that cannot be looked through may still have a status.
+        let living = living(prefix).unwrap_or_default();
+        let of = |prefix| Self::Left { prefix, job: job.clone() };
+        let itself = (living.itself || living.names.is_empty()).then(|| self.clone());
+        let runs = itself.into_iter().chain(living.prefixes(prefix).into_iter().map(of)).collect();
+        (runs, living)
+    }
+
+    /// The `--name` of a run in the prefix of its job.
+    pub(crate) fn name_in(&self, job: &Path) -> Option<String> {
+        let Self::Left { prefix, .. } = self else { return None };
+        let name = prefix.strip_prefix(job).ok()?;
+        (!name.as_os_str().is_empty()).then(|| name.display().to_string())
+    }
+
     pub(crate) fn look(&self) -> Outcome<Seen> {
         match self {
             Self::Mounted(node) => Ok(Seen { status: node.status()?, left: None }),
@@ -247,6 +301,7 @@ pub(crate) fn age_for_people(age: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::living::tests::leave;
 
     fn left(age: u64, ended: bool) -> Left {
         let job = ScheduledJob {
@@ -269,6 +324,35 @@ mod tests {
                 && left(300, false).heading().contains("they are gone")
         );
         assert!(left(300, true).heading().contains("coordinators ended 5 min ago"));
+    }
+
+    #[test]
+    fn runs_with_a_name_stand_for_their_jobs_prefix() {
+        let place = tempfile::tempdir().unwrap();
+        let prefix = place.path().to_owned();
+        let at = At { mount: None, job: None, prefix: Some(prefix.clone()) };
+        let found = || -> Vec<PathBuf> {
+            let of = |place| match place {
+                Place::Left { prefix, .. } => prefix,
+                Place::Mounted(_) => PathBuf::new(),
+            };
+            at.places().unwrap().into_iter().map(of).collect()
+        };
+        let one = || match at.place() {
+            Ok(Place::Left { prefix, .. }) => prefix.display().to_string(),
+            other => other.unwrap_err().hint,
+        };
+        let [left, right] = ["left", "right"].map(|name| prefix.join(name));
+        assert_eq!((found(), one()), (vec![prefix.clone()], prefix.display().to_string()));
+        // The job's own status is an old one.
+        leave(&prefix, true, 9000);
+        leave(&left, false, 3);
+        assert_eq!((found(), one()), (vec![left.clone()], left.display().to_string()));
+        leave(&right, false, 3);
+        assert_eq!(found(), [left.clone(), right.clone()]);
+        assert_eq!(one(), format!("name one: --prefix {}, --prefix {}", left.display(), right.display()));
+        leave(&prefix, false, 3);
+        assert_eq!((found(), one()), (vec![prefix.clone(), left, right], prefix.display().to_string()));
     }
 
     #[test]

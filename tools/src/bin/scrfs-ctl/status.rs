@@ -5,12 +5,17 @@ use serde_json::{Value, json};
 
 use crate::place::{Place, Seen};
 
-pub(crate) fn status(place: &Place, json: bool) -> Outcome {
-    let seen = place.look()?;
-    if !json {
-        return output::data(&seen.text());
+/// Of all `places`, one after the other.
+pub(crate) fn status(places: &[Place]) -> Outcome {
+    let mut texts = Vec::new();
+    for place in places {
+        texts.push(place.look()?.text());
     }
-    let value = as_json(&seen).map_err(|e| Failure::system("JSON", &e.into()))?;
+    output::data(&texts.join("\n"))
+}
+
+pub(crate) fn json(place: &Place) -> Outcome {
+    let value = as_json(&place.look()?).map_err(|e| Failure::system("JSON", &e.into()))?;
     output::data(&format!("{value:#}\n"))
 }
 
