@@ -86,7 +86,7 @@ fn node() -> Cluster {
                 touch full/file plain && \
                 printf 'SCR_FLUSH=often\\n' > number.conf && printf 'SCR_FLUSH\\n' > line.conf && \
                 printf 'SCR_COPY_TYPE=RAID\\n' > word.conf && printf 'SCR_CACHE_BASE=/dev/shm\\nCKPT=0 STORE=/nvme\\n' \
-                > store.conf && head -c 2000000 /dev/zero > long.conf && printf 'no hash file' > junk.scr";
+                > store.conf && head -c 2000000 /dev/zero > long.conf && mkfifo pipe.conf && printf 'no hash file' > junk.scr";
     cluster.on(0).run(make).must();
     // What a job that is gone has left; a scheduler that does not answer.
     let more = "mkdir -p -m 700 /run/scrfs/root/scr.9 && mkdir -p /tmp/bad/away && cd /tmp/bad && \
@@ -123,6 +123,8 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ SCR_CONF_FILE=store.conf scrfs mount mine",
             "$ SCR_CONF_FILE=long.conf scrfs mount mine",
             "$ SCR_CONF_FILE=none.conf scrfs mount mine",
+            "$ SCR_CONF_FILE=pipe.conf scrfs mount mine",
+            "# SCRFS_NODE_TIMEOUT=0 scrfs mount /scr",
             "# SCRFS_SEAL_TIMEOUT=soon scrfs mount /scr",
             "# SCRFS_CACHE_BYTES=much scrfs mount /scr",
             "# SCRFS_DATASET_PATTERN='(' scrfs mount /scr",
@@ -163,6 +165,11 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs-run --frobnicate -- true",
             "$ scrfs-run --hosts '' -- true",
             "$ scrfs-run --launcher none -- /etc/passwd",
+            "$ scrfs-run --launcher none -- \"$(printf './no\\nprogram')\"",
+            "$ scrfs-run -- ''",
+            "$ scrfs-run --launcher-arg '' -- true",
+            "$ scrfs-run --flush-limit 18446744073709551615 -- true",
+            "$ scrfs-run --ready-limit 0 -- true",
             "$ SCR_CONF_FILE=number.conf scrfs-run -- true",
             "$ SCR_CONF_FILE=closed/x scrfs-run -- true",
             "$ SCR_RUNS=many scrfs-run -- true",
@@ -202,6 +209,7 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs-ctl halt --prefix job --before soon",
             "$ scrfs-ctl halt --prefix job --checkpoints few",
             "$ scrfs-ctl halt --prefix job --unset all",
+            "$ scrfs-ctl halt --prefix job --reason ''",
             "$ SCR_CONF_FILE=number.conf scrfs-ctl halt --prefix job",
             "$ scrfs-ctl scavenge --prefix full",
             "$ scrfs-ctl flush --mount plain",

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use scrfs::control::{Flushable, Named};
 use scrfs::status::{DatasetStatus, FlushFailure, NodeStatus};
 use scrfs_tools::node::Node;
-use scrfs_tools::{Failure, Outcome, output};
+use scrfs_tools::output::{self, escaped};
+use scrfs_tools::{Failure, Outcome};
 
 use crate::wait::{PAUSE, TELL, busy};
 
@@ -29,14 +30,14 @@ pub(crate) fn flush(node: &Node, dataset: Option<&OsStr>, wait: Option<Duration>
         serde_json::json!({ "id": named.id.0, "name": name, "state": state }).to_string()
     } else {
         let state = if there { "is on the PFS" } else { "is going to be flushed" };
-        format!("{name} (dataset {}) {state}", named.id)
+        format!("{} (dataset {}) {state}", escaped(&name), named.id)
     };
     output::data(&format!("{text}\n"))
 }
 
 /// Which it is, and whether it is on the PFS already.
 fn ask(node: &Node, dataset: Option<&OsStr>) -> Outcome<(Named, bool)> {
-    let shown = dataset.unwrap_or_default().display();
+    let shown = escaped(dataset.unwrap_or_default().display());
     match node.flush(dataset.map(OsStr::as_bytes))? {
         Flushable::Done(named) => Ok((named, true)),
         Flushable::Asked(named) => Ok((named, false)),
@@ -51,7 +52,7 @@ fn ask(node: &Node, dataset: Option<&OsStr>) -> Outcome<(Named, bool)> {
         Flushable::Failed(reason) => Err(Failure::new(format!("{shown} has failed: {reason}"))
             .hint("`scrfs-ctl list` says which others there are")),
         Flushable::NoCoordinator(named) => {
-            let name = String::from_utf8_lossy(&named.name).into_owned();
+            let name = escaped(String::from_utf8_lossy(&named.name));
             Err(Failure::new(format!("{name} cannot be flushed: no coordinator serves this node"))
                 .hint(START))
         }
@@ -62,7 +63,7 @@ fn await_flush(node: &Node, named: &Named, limit: Duration) -> Outcome {
     let (begun, mut told) = (Instant::now(), Instant::now());
     let mut asked_in = None;
     let mut failure: Option<FlushFailure> = None;
-    let name = String::from_utf8_lossy(&named.name);
+    let name = escaped(String::from_utf8_lossy(&named.name));
     loop {
         let status = node.status()?;
         let dataset = find(&status, named.id.0);

@@ -134,7 +134,7 @@ fn unsealed(status: &NodeStatus) -> (Vec<Unsealed>, u64) {
 fn unsaved(status: &NodeStatus) -> Option<String> {
     let newest = status.datasets.iter().find(|dataset| dataset.current && !dataset.flushed)?;
     let bytes = output::bytes_for_people(newest.bytes);
-    Some(format!("{} (dataset {}, {bytes})", newest.name, newest.id))
+    Some(format!("{} (dataset {}, {bytes})", output::escaped(&newest.name), newest.id))
 }
 
 /// Kills every process of this run, and every one whose run is dead, until none is left. How many
@@ -264,7 +264,8 @@ fn is_exiting(pid: u32) -> bool {
 }
 
 fn command(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    output::escaped(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)))
 }
 
 /// Processes of this user that have a file below a directory of the mount open for writing.
@@ -278,7 +279,7 @@ fn writers(mount: &Path) -> Vec<Living> {
                 let inner = file.strip_prefix(mount).ok()?.components().count() > 1;
                 (inner && is_writable(pid, &fd) && self::device(&fd) == Some(device)).then_some(file)
             })?;
-            Some(Living { pid, what: format!("{} writes {}", command(pid), file.display()) })
+            Some(Living { pid, what: format!("{} writes {}", command(pid), output::escaped(file.display())) })
         })
         .collect()
 }

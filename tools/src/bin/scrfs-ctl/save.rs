@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use scrfs::status::{DatasetStatus, NodeStatus, SEALED, Unsaved};
 use scrfs_tools::node::Node;
-use scrfs_tools::output::{self, bytes_for_people, hosts_for_people};
+use scrfs_tools::output::{self, bytes_for_people, escaped, hosts_for_people};
 use scrfs_tools::probe::NAMED;
 use scrfs_tools::{Failure, Outcome};
 
@@ -42,8 +42,8 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
                 return Err(Failure::new(lines.join("\n")).hint(LATER).code(NAMED));
             }
             if let Some(dataset) = status.datasets.iter().find(|dataset| dataset.current && dataset.flushed) {
-                let prefix = &status.prefix;
-                output::talk(&format!("on the PFS: {} (dataset {}) in {prefix}", dataset.name, dataset.id));
+                let (name, prefix) = (escaped(&dataset.name), &status.prefix);
+                output::talk(&format!("on the PFS: {name} (dataset {}) in {prefix}", dataset.id));
             }
             return Ok(());
         }
@@ -97,7 +97,7 @@ fn gone(dataset: &Unsaved) -> String {
 }
 
 fn sized(name: &str, id: u64, bytes: u64) -> String {
-    format!("{name} (dataset {id}, {})", bytes_for_people(bytes))
+    format!("{} (dataset {id}, {})", escaped(name), bytes_for_people(bytes))
 }
 
 #[cfg(test)]
@@ -128,6 +128,8 @@ mod tests {
         );
         newest.flush_failed = Some(FlushFailure { reason: "/pfs: full".into(), given_up: true });
         assert!(given_up(&newest) && unsaved(&newest, Duration::ZERO).contains(": /pfs: full; "));
+        newest.name = "ck\n5".to_owned();
+        assert!(unsaved(&newest, Duration::ZERO).contains(r"PFS: ck\n5 (dataset 5, "));
         let old = Unsaved { id: 4, name: "ck.4".into(), bytes: 3 << 20, reason: "/pfs: full".into() };
         assert_eq!(
             gone(&old),

@@ -8,10 +8,15 @@ use std::time::{Duration, Instant};
 use scrfs::control::{Flushable, Named};
 use scrfs::status::{NodeStatus, Scrubbed};
 use scrfs_tools::node::Node;
-use scrfs_tools::{Failure, Outcome, output};
+use scrfs_tools::output::{self, escaped};
+use scrfs_tools::{Failure, Outcome};
 
 use crate::flush::find;
 use crate::wait::PAUSE;
+
+/// What to do about bytes that could not be mended: only the events have the reason.
+const LEFT: &str = "`scrfs-ctl events` on the nodes says why; where it was room, make some (`rm -r` of datasets, SCR_CACHE_SIZE) \
+                    and scrub again; else write a new checkpoint: `scrfs-ctl status` says what a restart would present";
 
 /// Scrubs a dataset, or all that are complete, one after the other; each for so long at most. What
 /// is bad and cannot be mended is a failure, after all have been looked at.
@@ -26,7 +31,8 @@ pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json:
     }
     let (all, mut left) = (dataset.is_none(), Vec::new());
     for name in names {
-        let shown = String::from_utf8_lossy(&name).into_owned();
+        let plain = String::from_utf8_lossy(&name);
+        let shown = escaped(&plain);
         let (named, report) = match one(node, &name, limit)? {
             Some(ended) => ended,
             // It makes room for newer ones while others are looked at.
@@ -37,7 +43,7 @@ pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json:
             }
         };
         let text = if json {
-            serde_json::json!({ "id": named.id.0, "name": shown, "found": report.found, "left": report.left })
+            serde_json::json!({ "id": named.id.0, "name": plain, "found": report.found, "left": report.left })
                 .to_string()
         } else {
             format!("{shown} (dataset {}): {}", named.id, in_words(&report))
@@ -48,8 +54,7 @@ pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json:
     if left.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("bad bytes are left in {}", left.join(", ")))
-        .hint("write a new checkpoint; `scrfs-ctl status` says what a restart would present"))
+    Err(Failure::new(format!("bad bytes are left in {}", left.join(", "))).hint(LEFT))
 }
 
 /// Newest first.
@@ -86,7 +91,7 @@ fn one(node: &Node, name: &[u8], limit: Duration) -> Outcome<Option<(Named, Scru
             ask(node, name)?;
         }
         if begun.elapsed() >= limit {
-            let shown = String::from_utf8_lossy(name).into_owned();
+            let shown = escaped(String::from_utf8_lossy(name));
             return Err(Failure::new(format!("{shown} is not scrubbed after {} s", limit.as_secs()))
                 .hint("it goes on; `scrfs-ctl events` tells its end"));
         }
@@ -102,7 +107,7 @@ fn last(status: &NodeStatus, name: &[u8]) -> Option<u64> {
 
 /// `None`: it is not there.
 fn ask(node: &Node, name: &[u8]) -> Outcome<Option<Named>> {
-    let shown = String::from_utf8_lossy(name).into_owned();
+    let shown = escaped(String::from_utf8_lossy(name));
     match node.scrub(name)? {
         Flushable::Asked(named) | Flushable::Done(named) => Ok(Some(named)),
         Flushable::None | Flushable::Unknown => Ok(None),

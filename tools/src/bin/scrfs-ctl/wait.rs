@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use scrfs::status::{DatasetStatus, NodeStatus, SEALED};
 use scrfs_tools::node::Node;
-use scrfs_tools::output::{self, bytes_for_people};
+use scrfs_tools::output::{self, bytes_for_people, escaped};
 use scrfs_tools::{Failure, Outcome};
 
 /// The daemon has no way to tell an operator's connection of changes, so it is asked again after
@@ -65,12 +65,13 @@ pub(crate) fn wait_for(node: &Node, name: &OsStr, until: Until, limit: Duration)
             Judged::NotYet(state) => state,
         };
         if told.elapsed() >= TELL {
-            output::talk(&format!("{name} is {state}"));
+            output::talk(&format!("{} is {state}", escaped(&name)));
             told = Instant::now();
         }
         if begun.elapsed() >= limit {
             let wished = if until == Until::Flushed { "on the PFS" } else { "protected" };
-            let text = format!("{name} is {state} after {} s, and not {wished}", limit.as_secs());
+            let (name, seconds) = (escaped(&name), limit.as_secs());
+            let text = format!("{name} is {state} after {seconds} s, and not {wished}");
             return Err(Failure::new(text).hint("`scrfs-ctl events` may say why"));
         }
         sleep(PAUSE);
@@ -94,7 +95,7 @@ fn judge(datasets: &[DatasetStatus], name: &str, until: Until) -> Judged {
     let Some(dataset) = busy.or_else(|| named().max_by_key(|dataset| dataset.id)) else {
         return Judged::NotYet("not there".to_owned());
     };
-    let state = dataset.state.clone();
+    let (state, name) = (dataset.state.clone(), escaped(name));
     match (state.as_str(), until) {
         ("failed", _) => {
             let text = format!("{name} has failed: its bytes are lost, or wrong");
@@ -124,7 +125,7 @@ pub(crate) fn busy(status: &NodeStatus) -> Option<String> {
         status.datasets.iter().find(|d| matches!(d.state.as_str(), "sealing" | "encoding" | "flushing"))?;
     let progress =
         d.progress.map(|(done, all)| format!(": {} of {}", bytes_for_people(done), bytes_for_people(all)));
-    Some(format!("{} is {}{}", d.name, d.state, progress.unwrap_or_default()))
+    Some(format!("{} is {}{}", escaped(&d.name), d.state, progress.unwrap_or_default()))
 }
 
 /// A flush is due: a multiple of `every` lies above the dataset before it, up to its own id.
@@ -140,12 +141,8 @@ pub(crate) fn is_due(dataset: &DatasetStatus, all: &[DatasetStatus], every: u32)
 }
 
 fn not_flushed(status: &NodeStatus, every: u32) -> Failure {
-    let names: Vec<&str> = status
-        .datasets
-        .iter()
-        .filter(|d| is_due(d, &status.datasets, every))
-        .map(|d| d.name.as_str())
-        .collect();
+    let due = status.datasets.iter().filter(|d| is_due(d, &status.datasets, every));
+    let names: Vec<String> = due.map(|d| escaped(&d.name)).collect();
     Failure::new(format!("not flushed: {}", names.join(", "))).hint("`scrfs-ctl events` may say why")
 }
 

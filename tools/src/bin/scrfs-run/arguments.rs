@@ -22,6 +22,9 @@ use crate::look::same_host;
 use crate::scheduler;
 use crate::supervise::{EndPlan, Plan};
 
+/// A year, in seconds: times are added to one another.
+const LIMIT_MAX: u64 = 31_536_000;
+
 /// Run a program with checkpoints in an scrfs mount; start it again without the nodes that die.
 ///
 /// Parameters (SCR_FLUSH, SCR_COPY_TYPE, ...) come from the environment, `$SCR_PREFIX/.scrconf` and
@@ -66,10 +69,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PROGRAM")]
     coordinator: Option<PathBuf>,
     /// Seconds that recovery may take before it is tried again.
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 900,
+          value_parser = clap::value_parser!(u64).range(1..=LIMIT_MAX))]
     ready_limit: u64,
     /// Seconds that flushes may go on after the program's end.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+          value_parser = clap::value_parser!(u64).range(..=LIMIT_MAX))]
     flush_limit: u64,
     /// Starts anew: goes on from no dataset of earlier runs. These stay on the parallel file
     /// system.
@@ -132,6 +137,7 @@ impl Arguments {
             environment.insert("SCRFS_KEEP_UNSEALED".into(), "1".into());
         }
         start_once(&environment)?;
+        self.refuse_empty_words()?;
         let mut sources = Sources::of_process(environment.clone()).map_err(|e| {
             Failure::new(format!("this process's user or working directory: {e}")).hint(config::PROCESS_HINT)
         })?;
@@ -222,6 +228,19 @@ impl Arguments {
             ctl: beside.join("scrfs-ctl"),
             token,
         })
+    }
+
+    /// A word that is empty is a script's variable that is not set.
+    fn refuse_empty_words(&self) -> Outcome {
+        let none = |word: Option<&OsString>| word.is_some_and(|word| word.is_empty());
+        let wrong = if none(self.program.first()) {
+            "the program's name is empty"
+        } else if self.launcher_arg.iter().any(|word| word.is_empty()) {
+            "--launcher-arg \"\": there is nothing in it"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::new(wrong).hint("a script's variable may be unset").code(2))
     }
 
     fn ranks_per_node(&self, environment: &BTreeMap<OsString, OsString>, nodes: usize) -> Outcome<usize> {
@@ -429,6 +448,28 @@ mod tests {
         assert_eq!((a.nodes, a.program.len()), (Some(4), 3));
         assert!(Arguments::try_parse_from(["scrfs-run", "--nodes", "0", "--", "x"]).is_err());
         assert!(Arguments::try_parse_from(["scrfs-run"]).is_err());
+        let limits = |option: &str, text: &str| {
+            Arguments::try_parse_from(["scrfs-run", option, text, "--", "x"]).is_ok()
+        };
+        for (option, text, good) in [
+            ("--ready-limit", "0", false),
+            ("--ready-limit", "1", true),
+            ("--ready-limit", "18446744073709551615", false),
+            ("--flush-limit", "0", true),
+            ("--flush-limit", "31536000", true),
+            ("--flush-limit", "31536001", false),
+            ("--flush-limit", "18446744073709551615", false),
+        ] {
+            assert_eq!(limits(option, text), good, "{option} {text}");
+        }
+        for (words, part) in
+            [(&["--", ""][..], "program"), (&["--launcher-arg", "", "--", "x"], "--launcher-arg")]
+        {
+            let words = [&["scrfs-run"], words].concat();
+            let failure = Arguments::parse_from(words).refuse_empty_words().unwrap_err();
+            assert!(failure.code == 2 && failure.message.contains(part), "{failure}");
+        }
+        assert!(Arguments::parse_from(["scrfs-run", "--", "x", ""]).refuse_empty_words().is_ok());
         for bad in ["", ".x", "a/b", "a#b", &"x".repeat(65)] {
             assert!(run_name(bad).is_err(), "{bad}");
         }

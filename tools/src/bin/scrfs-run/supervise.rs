@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Duration;
 
+use scrfs_tools::output::escaped;
+
 use self::ending::End;
 use self::halting::Halting;
 pub(crate) use self::message::{EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
@@ -25,6 +27,9 @@ use crate::launcher::Refusal;
 
 /// A hint.
 const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
+/// What was started as coordinators, and is none; and what to do about it.
+const NO_COORDINATOR: &str = "what was started as coordinators ended with exit code 0 before it was ready, as no scrfs-coordinator does";
+const NAME_ANOTHER: &str = "without --coordinator it is the scrfs-coordinator beside scrfs-run; give that option its path, or leave it out";
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
 /// The exit code when the program was ended because a halt was due (EX_TEMPFAIL): a later run can
@@ -286,7 +291,7 @@ impl Supervisor {
                 self.program_up = true;
                 self.phase = Phase::Running;
                 out.push(Output::Say(match &current {
-                    Some(name) => format!("the program can restart from {}", name.display()),
+                    Some(name) => format!("the program can restart from {}", escaped(name.display())),
                     None => "no checkpoint: the program starts from the beginning".to_owned(),
                 }));
                 out.push(Output::StartProgram { hosts: self.used.clone(), current, run: self.runs });
@@ -305,7 +310,16 @@ impl Supervisor {
             matches!(former, Coordinators::Settled(since) if now.saturating_sub(since) >= ATTACHED_WELL);
         match self.phase {
             Phase::Recovering if code == SETTINGS => {
-                self.give_up(now, "the coordinators refuse the parameters", SEE_COORDINATORS, out);
+                self.give_up(
+                    now,
+                    "the coordinators refuse the parameters or the mount",
+                    SEE_COORDINATORS,
+                    out,
+                );
+            }
+            // Nobody has asked them to end.
+            Phase::Recovering if code == 0 && former == Coordinators::Starting && self.deadline.is_some() => {
+                self.give_up(now, NO_COORDINATOR, NAME_ANOTHER, out);
             }
             Phase::Recovering if self.refusal.is_some() => {
                 let refusal = self.refusal.take();

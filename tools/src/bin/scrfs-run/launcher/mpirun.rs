@@ -10,6 +10,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use scrfs_tools::output::escaped;
+
 use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task, word_after};
 
 /// A silent node is given up after four seconds.
@@ -108,7 +110,7 @@ pub(super) fn is_noise(text: &str) -> bool {
 
 /// What mpirun, its daemons and the library say when a node is gone, and what they say because of
 /// that.
-const NOISE: [&str; 17] = [
+const NOISE: [&str; 18] = [
     "was unable to start the specified application as it encountered",
     "abort is already in progress",
     "MPI communication peer process has unexpectedly disconnected",
@@ -124,6 +126,7 @@ const NOISE: [&str; 17] = [
     "Open MPI detected an inbound MPI TCP connection request",
     "Open MPI failed to TCP connect to a peer",
     "Open MPI accepted a TCP connection from what appears to be a",
+    "was unable to complete a TCP connection",
     "total processes failed to start",
     "more process has sent help message",
 ];
@@ -140,7 +143,7 @@ fn wrong_option(text: &str) -> Option<Refusal> {
 
 /// Of a block between fences.
 fn refusal(text: &str) -> Option<Refusal> {
-    let executable = || word_after(text, "Executable:").unwrap_or("the program");
+    let executable = || executable(text).unwrap_or_else(|| "the program".to_owned());
     let node = || word_after(text, "Node:").unwrap_or("a node");
     if text.contains("not enough slots available") {
         let wanted = word_after(text, "satisfy the").unwrap_or("so many");
@@ -184,6 +187,14 @@ fn refusal(text: &str) -> Option<Refusal> {
         return Some(Refusal { what: lines.collect::<Vec<_>>().join(" "), hint: OPTIONS });
     }
     None
+}
+
+/// A path may have blanks and line breaks: it ends where the block goes on.
+fn executable(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("Executable:")?;
+    let ends = ["\nNode:", "\n\n", "\n---"].iter().filter_map(|end| rest.find(end));
+    let path = rest[..ends.min().unwrap_or(rest.len())].trim_matches([' ', '\n']);
+    (!path.is_empty()).then(|| escaped(path))
 }
 
 fn placed(hosts: &[String], ranks_per_node: usize) -> Vec<OsString> {

@@ -342,6 +342,11 @@ fn what_mpirun_says() {
             "refused: there is no program nope-prog on node0",
         ),
         (
+            "mpirun was unable to find the specified executable file, and therefore\ndid not launch the job.\n\n\
+             Node:       node0\nExecutable: ./no pe\nprog\n--------------\n",
+            r"refused: there is no program ./no pe\nprog on node0",
+        ),
+        (
             "There are not enough slots available in the system to satisfy the 2\nslots that were requested by the \
              application:\n\n  hostname\n",
             "refused: mpirun has fewer slots than the 2 processes that are to run",

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use scrfs::config::ending::LAST;
+use scrfs_tools::output::escaped;
 
 use super::{
     ATTACH_LIMIT, After, CLEAR_LIMIT, Coordinators, Look, Output, Phase, SaveError, Start, Supervisor,
@@ -133,7 +134,7 @@ impl Supervisor {
         current: Option<&OsStr>,
         out: &mut Vec<Output>,
     ) {
-        let current = current.unwrap_or_default().to_string_lossy();
+        let current = escaped(current.unwrap_or_default().display());
         let is_it = |what: &String| what.strip_prefix(&*current).is_some_and(|rest| rest.starts_with(" ("));
         // What a later run has protected is not known here.
         let is_stale = self.unsaved_at < self.runs;

@@ -323,6 +323,24 @@ fn parameters_that_are_refused_are_not_tried_again() {
 }
 
 #[test]
+fn what_is_no_coordinator_is_not_tried_again() {
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::CoordinatorsEnded(0)).expect(&["finish 1"]);
+    assert!(s.said().contains("no scrfs-coordinator"), "{}", s.said());
+    // One that was asked to end has ended well.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).after(901).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
+}
+
+#[test]
+fn a_name_of_a_dataset_takes_one_line() {
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).ready("ck\n7");
+    assert!(s.out.contains(&Output::Say(r"the program can restart from ck\n7".to_owned())), "{}", s.said());
+}
+
+#[test]
 fn a_signal_ends_everything_in_every_phase() {
     let mut s = Story::of(plan());
     s.tell(Input::Signal(2)).expect(&["finish 130"]);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use scrfs_tools::output::bytes_for_people;
+use scrfs_tools::output::{bytes_for_people, escaped};
 use scrfs_tools::probe::Stage;
 
 use super::{Look, Output, Supervisor};
@@ -52,7 +52,7 @@ impl Supervisor {
             }
         }
         for ((name, stage), Sum { files, bytes, hosts }) in &all {
-            let (bytes, hosts) = (bytes_for_people(*bytes), hosts.join(" "));
+            let (name, bytes, hosts) = (escaped(name), bytes_for_people(*bytes), hosts.join(" "));
             out.push(Output::Say(match stage {
                 Stage::Open => format!("{name} is not sealed: {fate} its {files} files ({bytes}) on {hosts}"),
                 Stage::Sealing => format!("{name} was being sealed: unless that is done, {fate} its files on {hosts}"),
