@@ -243,8 +243,13 @@ impl Saving<'_> {
     fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), Reason> {
         let id = dataset.id;
         let digest = digest(part.files.iter().map(|(entry, copy)| (&entry.path, copy)));
-        let protected = dataset.redundancy(part).is_some();
-        if self.there(move |collection, _| collection.has(member, digest, protected))? {
+        // Those of all encodings: the catalog of another node says which counts.
+        let names = part.redundancy.values().map(|file| file_name(id, &file.name));
+        let names = names.collect::<Result<Vec<RelPath>, _>>()?;
+        if self.there({
+            let names = names.clone();
+            move |collection, _| collection.has(member, digest, &names)
+        })? {
             return Ok(());
         }
         let temporary = format!("copy.{member}.{}.{}", self.place.host, std::process::id());
@@ -260,8 +265,8 @@ impl Saving<'_> {
             })?;
             there.push(to);
         }
-        let redundancy = dataset.redundancy(part).map(|file| {
-            let name = file_name(id, &file.name)?;
+        let mut redundancy = Vec::with_capacity(names.len());
+        for (file, name) in part.redundancy.values().zip(names) {
             let own = node.cache.own(id)?;
             let local = beneath::open_file(own.as_fd(), &name)
                 .map_err(|e| Reason::from(e).on(format_args!("{name}")))?;
@@ -269,9 +274,8 @@ impl Saving<'_> {
             let entry = plain(&name, &copy, &self.place.identity);
             self.pfs.put_whole(local, (&entry, &copy), (&temporary, &name), self.monitor)?;
             there.push(name.clone());
-            Ok::<_, Reason>(RedundancyCopy { name, size: file.size, crc: file.crc })
-        });
-        let redundancy = redundancy.transpose()?;
+            redundancy.push(RedundancyCopy { name, size: file.size, crc: file.crc });
+        }
         self.pfs.sync_directories(there)?;
         faults::hit("scavenge.copied")?;
         let age = Age { epoch: dataset.epoch, id };

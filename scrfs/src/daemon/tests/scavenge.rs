@@ -50,7 +50,7 @@ fn save_other(root: &Path, catalog: &Catalog) {
         member: Member(1),
         host: "n1".into(),
         digest: digest(std::iter::empty()),
-        redundancy: None,
+        redundancy: Vec::new(),
     };
     collection.record(&prefix, &record).unwrap();
 }
@@ -132,8 +132,8 @@ fn a_newer_dataset_in_doubt_is_saved_beside_the_newest_complete_one() {
     assert_eq!(saved.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 2]);
     assert!(saved.iter().all(|(_, saved)| saved.is_ok()), "{saved:?}");
     let there = |name: &str| place.path().join(".scr").join(name).exists();
-    assert!(there("scavenge.1.1/catalog") && there("scavenge.1.2/member.0"));
-    assert!(!there("scavenge.1.2/catalog") && !there("scavenge.1.3"));
+    assert!(there("scavenge.1.1/catalog.0") && there("scavenge.1.2/member.0"));
+    assert!(!there("scavenge.1.2/catalog.0") && !there("scavenge.1.3"));
     // Another node has COMPLETE of it.
     let catalog = catalog(2, 1, "two", &part);
     save_other(place.path(), &catalog);

@@ -262,7 +262,7 @@ impl Collection {
                 member,
                 host: prefix.host.clone(),
                 digest: of,
-                redundancy: None,
+                redundancy: Vec::new(),
             };
             self.record(prefix, &record)?;
         }

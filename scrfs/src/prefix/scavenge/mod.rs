@@ -5,8 +5,8 @@
 //! | name | what |
 //! |---|---|
 //! | `dataset/` | files under the names that the program gave them; it becomes `<prefix>/<dataset name>` |
-//! | `<m>_of_<n>_in_<g>.xor`, `.rs`, `.partner` | redundancy files |
-//! | `catalog` | COMPLETE and the catalog, in the daemon's form |
+//! | `<m>_of_<n>_in_<g>.xor`, `.rs`, `.partner` | redundancy files, those of several encodings if a node has them |
+//! | `catalog.<revision>` | COMPLETE and the catalog, in the daemon's form; the highest revision counts |
 //! | `pointers` | the pointer files that it is presented with |
 //! | `member.<m>` | [`MemberRecord`]: what belongs to this member is here, whole and checked |
 //! | `publisher` | the node that is about to publish it |
@@ -46,7 +46,8 @@ pub use self::adopt::{Adoption, By, Outcome, Progress, adopt, adopt_all};
 pub(super) const WORD: &str = "scavenge.";
 /// The dataset itself, below the directory.
 pub const DATASET: &str = "dataset";
-const CATALOG: &str = "catalog";
+/// Begins the catalogs' names.
+const CATALOG: &str = "catalog.";
 const POINTERS: &str = "pointers";
 const PUBLISHER: &str = "publisher";
 
@@ -79,6 +80,13 @@ pub struct RedundancyCopy {
     pub crc: u32,
 }
 
+impl RedundancyCopy {
+    /// [`crate::dataset::Layout::encoding`], which the name tells.
+    fn encoding(&self) -> Option<u32> {
+        RedundancyFileName::parse(self.name.as_bytes()).map(|name| name.encoding)
+    }
+}
+
 /// `member.<m>`: what this member has of the dataset is in the directory, whole and checked. A hash
 /// file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,8 +99,9 @@ pub struct MemberRecord {
     pub host: String,
     /// [`digest`] of its files.
     pub digest: u32,
-    /// Its redundancy file, unless the member is alone in its set, or was rebuilt.
-    pub redundancy: Option<RedundancyCopy>,
+    /// Its redundancy files, one for each encoding that the node has; none if the member is alone
+    /// in its set, or was rebuilt.
+    pub redundancy: Vec<RedundancyCopy>,
 }
 
 /// What names, sizes and CRCs of a member's files are told apart by: the CRC32 of all of them, in
@@ -158,14 +167,17 @@ impl Collection {
         &self.directory
     }
 
-    /// Whether the member's part is there already; with its redundancy file if this node has one: a
-    /// node that had the member before may have saved it without.
+    /// Whether the member's part is there already, with the redundancy files of these names: a node
+    /// that had the member before may have saved it without.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn has(&self, member: Member, digest: u32, with_redundancy: bool) -> Result<bool> {
-        let is_whole = |record: &MemberRecord| record.redundancy.is_some() || !with_redundancy;
-        Ok(self.record_of(member)?.is_some_and(|record| record.digest == digest && is_whole(&record)))
+    pub fn has(&self, member: Member, digest: u32, redundancy: &[RelPath]) -> Result<bool> {
+        let has =
+            |record: &MemberRecord, name: &RelPath| record.redundancy.iter().any(|copy| copy.name == *name);
+        Ok(self.record_of(member)?.is_some_and(|record| {
+            record.digest == digest && redundancy.iter().all(|name| has(&record, name))
+        }))
     }
 
     /// The member's part is there, and on storage.
@@ -185,11 +197,11 @@ impl Collection {
     /// It cannot be written.
     pub fn put_catalog(&self, prefix: &Prefix, catalog: &Catalog) -> Result<()> {
         // One that is damaged is replaced.
-        if matches!(self.catalog(), Ok(Some(_))) {
+        let path = self.catalog_path(catalog.revision);
+        if matches!(self.read_catalog(&path), Ok(Some(_))) {
             return Ok(());
         }
         prefix.step("scavenge.catalog")?;
-        let path = self.directory.join(CATALOG);
         let tree = catalog_file::encode(catalog).map_err(|e| PfsError::content(&path, e.to_string()))?;
         put(prefix, &path, &hash::encode(&tree))
     }
@@ -211,13 +223,42 @@ impl Collection {
         self.directory.join(format!("member.{member}"))
     }
 
-    /// The catalog, if one of this dataset is there.
+    fn catalog_path(&self, revision: u32) -> PathBuf {
+        self.directory.join(format!("{CATALOG}{revision}"))
+    }
+
+    /// The catalog that counts, if one of this dataset is there: the highest revision that can be
+    /// read.
     fn catalog(&self) -> Result<Option<Catalog>> {
-        let path = self.directory.join(CATALOG);
-        let Some(tree) = read_tree(&path)? else { return Ok(None) };
-        let catalog = catalog_file::decode(&tree).map_err(|e| PfsError::content(&path, e.to_string()))?;
+        let listed = match fs::read_dir(&self.directory) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            listed => listed.map_err(PfsError::io(&self.directory, "list"))?,
+        };
+        let mut revisions: Vec<u32> = Vec::new();
+        for entry in listed {
+            let name = entry.map_err(PfsError::io(&self.directory, "list"))?.file_name();
+            revisions.extend(name.to_str().and_then(|name| name.strip_prefix(CATALOG)?.parse::<u32>().ok()));
+        }
+        revisions.sort_unstable_by_key(|revision| std::cmp::Reverse(*revision));
+        let mut damaged = None;
+        for revision in revisions {
+            match self.read_catalog(&self.catalog_path(revision)) {
+                Ok(Some(catalog)) => return Ok(Some(catalog)),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a catalog does not count");
+                    damaged.get_or_insert(error);
+                }
+            }
+        }
+        damaged.map_or(Ok(None), Err)
+    }
+
+    fn read_catalog(&self, path: &Path) -> Result<Option<Catalog>> {
+        let Some(tree) = read_tree(path)? else { return Ok(None) };
+        let catalog = catalog_file::decode(&tree).map_err(|e| PfsError::content(path, e.to_string()))?;
         if (catalog.epoch, catalog.id) != (self.age.epoch, self.age.id) {
-            return Err(PfsError::content(&path, "is of another dataset"));
+            return Err(PfsError::content(path, "is of another dataset"));
         }
         Ok(Some(catalog))
     }
@@ -245,7 +286,8 @@ impl Collection {
         }
     }
 
-    /// For each member its record, if its files are there with their sizes.
+    /// For each member its record, if its files are there with their sizes. Of its redundancy files
+    /// only that of the catalog's encoding is in it.
     fn members(&self, catalog: &Catalog) -> Result<Vec<Option<MemberRecord>>> {
         let numbers = (0..).zip(&catalog.layout.members).map(|(number, _)| Member(number));
         let dataset = self.directory.join(DATASET);
@@ -255,9 +297,10 @@ impl Collection {
         let top = open(&dataset)?;
         let whole = |member: Member| {
             let of = digest(catalog.files_of(member).map(|(entry, copy)| (&entry.path, copy)));
-            let Some(record) = self.record_of(member)?.filter(|record| record.digest == of) else {
+            let Some(mut record) = self.record_of(member)?.filter(|record| record.digest == of) else {
                 return Ok(None);
             };
+            record.redundancy.retain(|copy| copy.encoding() == Some(catalog.layout.encoding));
             for (entry, copy) in catalog.files_of(member) {
                 let path = || dataset.join(entry.path.as_path());
                 match size_of(&top, &entry.path) {
@@ -305,7 +348,7 @@ fn read_tree(path: &Path) -> Result<Option<Hash>> {
 /// Positions of the members of a set that cannot help to rebuild others: they are not there, or
 /// have been rebuilt, without their redundancy data.
 fn gone(set: &[Member], records: &[Option<MemberRecord>]) -> Vec<usize> {
-    let redundancy = |member: &Member| records.get(member.0 as usize)?.as_ref()?.redundancy.as_ref();
+    let redundancy = |member: &Member| records.get(member.0 as usize)?.as_ref()?.redundancy.first();
     (0..set.len()).filter(|at| redundancy(&set[*at]).is_none()).collect()
 }
 
@@ -335,11 +378,10 @@ impl MemberRecord {
         tree.set_value("MEMBER", self.member.0);
         tree.set_value("HOST", Text::new(self.host.clone())?);
         tree.set_value("DIGEST", self.digest);
-        if let Some(redundancy) = &self.redundancy {
-            let below = tree.child("REDUNDANCY");
-            below.set_value("NAME", Text::from(&redundancy.name));
-            below.set_value("SIZE", redundancy.size);
-            below.set_value("CRC", redundancy.crc);
+        for copy in &self.redundancy {
+            let below = tree.child("REDUNDANCY").child(Text::from(&copy.name));
+            below.set_value("SIZE", copy.size);
+            below.set_value("CRC", copy.crc);
         }
         Ok(tree)
     }
@@ -351,9 +393,9 @@ impl MemberRecord {
         ) -> std::result::Result<T, FieldError> {
             found?.ok_or_else(|| FieldError::at(key, FieldProblem::Missing))
         }
-        let redundancy = |below: &Hash| {
-            let name = need(below.text("NAME"), "NAME")?;
-            let wrong = || FieldError::at("NAME", FieldProblem::Other("is no name of a redundancy file"));
+        let redundancy = |(name, below): (&Text, &Hash)| {
+            let wrong =
+                || FieldError::at("REDUNDANCY", FieldProblem::Other("is no name of a redundancy file"));
             RedundancyFileName::parse(name.as_bytes()).ok_or_else(wrong)?;
             Ok(RedundancyCopy {
                 name: RelPath::new(name.as_bytes()).map_err(|_| wrong())?,
@@ -370,7 +412,12 @@ impl MemberRecord {
             member: Member(need(tree.number("MEMBER"), "MEMBER")?),
             host: String::from_utf8_lossy(host.as_bytes()).into_owned(),
             digest: need(tree.number("DIGEST"), "DIGEST")?,
-            redundancy: tree.get("REDUNDANCY").map(redundancy).transpose()?,
+            redundancy: tree
+                .get("REDUNDANCY")
+                .into_iter()
+                .flat_map(Hash::iter)
+                .map(redundancy)
+                .collect::<std::result::Result<_, _>>()?,
         })
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn rebuild(
             Payloads::None | Payloads::Parities(..) => true,
         };
         let record = records.get(member.0 as usize).and_then(Option::as_ref);
-        let redundancy = record.and_then(|record| record.redundancy.as_ref()).filter(|_| is_needed);
+        let redundancy = record.and_then(|record| record.redundancy.first()).filter(|_| is_needed);
         let Some(redundancy) = redundancy else { continue };
         survivors.push(Survivor::open(&place, set, at, &payloads, redundancy)?);
     }

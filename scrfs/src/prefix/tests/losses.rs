@@ -31,7 +31,8 @@ fn reed_solomon_gives_back_several_members_of_a_set() {
     let collection = Collection::of(&nodes, saved.age());
     let sum = digest(saved.catalog.files_of(Member(4)).map(|(entry, copy)| (&entry.path, copy)));
     let host = nodes.host.clone();
-    let rebuilt = MemberRecord { age: saved.age(), member: Member(4), host, digest: sum, redundancy: None };
+    let rebuilt =
+        MemberRecord { age: saved.age(), member: Member(4), host, digest: sum, redundancy: Vec::new() };
     collection.record(&nodes, &rebuilt).unwrap();
     fs::remove_file(saved.place(&nodes).join(&saved.redundancy[4].0)).unwrap();
     let Outcome::Published(missing) = by_anyone(&nodes, &saved) else { panic!() };
@@ -82,4 +83,27 @@ fn a_partner_gives_back_the_members_whose_copies_it_has() {
     let told = adopt(&nodes, saved.age(), By::Anyone(&|_| {})).unwrap().to_string();
     assert!(told.contains("something that was saved of its set is damaged"), "{told}");
     assert!(!nodes.root().join("ck").exists());
+}
+
+/// Coordinators died while nodes recorded a new encoding: one has, and has dropped the former data;
+/// the others have the data of both. Then the node that had recorded it first is lost, or another.
+#[test]
+fn of_two_encodings_the_one_counts_that_a_node_has_recorded() {
+    for (recorded, lost) in [(&[1, 4][..], 3), (&[0, 1, 4], 2), (&[], 2)] {
+        let root = tempfile::tempdir().unwrap();
+        let old = protected(Scheme::Xor, 7, "ck", 1 << 20);
+        let new = old.encoded_anew();
+        let nodes = prefix(root.path(), 5);
+        for member in (0..5).filter(|member| *member != lost) {
+            if recorded.contains(&member) {
+                new.save(&nodes, member).unwrap();
+            } else {
+                let both = [&old.redundancy, &new.redundancy].map(|of| &of[member as usize]);
+                old.save_with(&nodes, member, &both).unwrap();
+            }
+        }
+        let Outcome::Published(rebuilt) = by_anyone(&nodes, &old) else { panic!("{recorded:?}") };
+        assert_eq!(rebuilt.len(), 1, "{rebuilt:?}");
+        old.is_published(&nodes);
+    }
 }

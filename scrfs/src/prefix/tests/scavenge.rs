@@ -133,7 +133,8 @@ fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, 
             };
             let kind = RedundancyKind::of(scheme).unwrap();
             let (position, members, group) = (at as u64, set.len() as u64, set[0].0.into());
-            let name = RedundancyFileName { kind, position, members, group, encoding: 0 };
+            let encoding = catalog.layout.encoding;
+            let name = RedundancyFileName { kind, position, members, group, encoding };
             made[set[at].0 as usize] = (name.to_string(), [header.encode(), payload].concat());
         }
     }
@@ -149,13 +150,33 @@ impl Saved {
         prefix.state(format!("scavenge.{}", self.age()))
     }
 
+    /// The same, encoded anew in other sets.
+    pub(super) fn encoded_anew(&self) -> Self {
+        let mut catalog = Catalog { revision: 7, ..self.catalog.clone() };
+        catalog.layout.encoding = 7;
+        catalog.layout.sets = vec![vec![Member(0), Member(1)], vec![Member(3), Member(4), Member(2)]];
+        let redundancy = encode(&catalog, &self.files);
+        Self { catalog, files: self.files.clone(), redundancy }
+    }
+
     /// What the node of a member does.
     pub(super) fn save(&self, prefix: &Prefix, member: u32) -> Result<(), PfsError> {
+        self.save_with(prefix, member, &[&self.redundancy[member as usize]])
+    }
+
+    /// The same on a node that has these redundancy files of the member.
+    pub(super) fn save_with(
+        &self,
+        prefix: &Prefix,
+        member: u32,
+        redundancy: &[&(String, Vec<u8>)],
+    ) -> Result<(), PfsError> {
         let Begun::Collect(collection) = Collection::begin(prefix, self.age())? else { return Ok(()) };
         collection.put_catalog(prefix, &self.catalog)?;
         let number = Member(member);
         let sum = digest(self.catalog.files_of(number).map(|(entry, copy)| (&entry.path, copy)));
-        if collection.has(number, sum, true)? {
+        let names: Vec<RelPath> = redundancy.iter().map(|(name, _)| path(name)).collect();
+        if collection.has(number, sum, &names)? {
             return Ok(());
         }
         for (at, data) in &self.files[member as usize] {
@@ -163,13 +184,13 @@ impl Saved {
             fs::create_dir_all(to.parent().unwrap()).unwrap();
             fs::write(&to, data).unwrap();
         }
-        let (name, data) = &self.redundancy[member as usize];
-        fs::write(collection.path().join(name), data).unwrap();
-        let redundancy =
-            RedundancyCopy { name: path(name), size: data.len() as u64, crc: crc32fast::hash(data) };
+        let copy = |(name, data): &&(String, Vec<u8>)| {
+            fs::write(collection.path().join(name), data).unwrap();
+            RedundancyCopy { name: path(name), size: data.len() as u64, crc: crc32fast::hash(data) }
+        };
+        let redundancy = redundancy.iter().map(copy).collect();
         let host = prefix.host.clone();
-        let record =
-            MemberRecord { age: self.age(), member: number, host, digest: sum, redundancy: Some(redundancy) };
+        let record = MemberRecord { age: self.age(), member: number, host, digest: sum, redundancy };
         collection.record(prefix, &record)
     }
 
@@ -449,11 +470,11 @@ fn without_a_catalog_or_members_nothing_is_published() {
     let saved = dataset(2, "ck");
     saved.save_all_but(&prefix, &[]);
     let place = saved.place(&prefix);
-    let catalog = fs::read(place.join("catalog")).unwrap();
-    fs::remove_file(place.join("catalog")).unwrap();
+    let catalog = fs::read(place.join("catalog.0")).unwrap();
+    fs::remove_file(place.join("catalog.0")).unwrap();
     let Outcome::Waits { reason, .. } = by_anyone(&prefix, &saved) else { panic!() };
     assert!(reason.contains("has recorded it as complete"), "{reason}");
-    fs::write(place.join("catalog"), &catalog[..catalog.len() / 2]).unwrap();
+    fs::write(place.join("catalog.0"), &catalog[..catalog.len() / 2]).unwrap();
     let Outcome::Waits { reason, .. } = by_anyone(&prefix, &saved) else { panic!() };
     assert!(reason.contains("catalog"), "{reason}");
     // A node that has COMPLETE mends that.
