@@ -1,6 +1,8 @@
 //! Jobs: work that moves bytes between nodes. The lead starts them, each coordinator taking part
 //! runs its share in a worker thread, and reports once.
 
+use std::collections::BTreeSet;
+
 use scrfs::control::{MemberPart, NoRoom, Reason, SealedFile};
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Member, NodeRank};
@@ -43,6 +45,8 @@ pub enum Job {
         /// [`scrfs::dataset::Layout::encoding`]; 0 in a seal. Else the dataset is complete, and its
         /// former redundancy data counts until a catalog with this encoding is committed.
         encoding: u32,
+        /// Members of the set that are not on their nodes yet.
+        fresh: Option<Fresh>,
     },
     /// Compute the lost members of a set and write their files and redundancy files on their (new)
     /// nodes.
@@ -67,6 +71,24 @@ pub enum Job {
         /// Asker.
         to: NodeRank,
     },
+}
+
+/// Members without files that were lost beyond what their set gives back: there is nothing to
+/// bring, and they begin anew with what they guard for others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fresh {
+    /// The dataset's.
+    pub catalog: Box<Catalog>,
+    /// Which.
+    pub members: Vec<Member>,
+}
+
+impl Fresh {
+    /// Those of `fresh` that are of this set.
+    pub fn of(catalog: &Catalog, set: &[Member], fresh: &BTreeSet<Member>) -> Option<Self> {
+        let members: Vec<Member> = set.iter().filter(|member| fresh.contains(member)).copied().collect();
+        (!members.is_empty()).then(|| Self { catalog: Box::new(catalog.clone()), members })
+    }
 }
 
 /// For the dataset descriptor in redundancy headers.

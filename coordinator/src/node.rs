@@ -6,9 +6,10 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use scrfs::control::client::{self, ClientError, DataConnection, Link};
 use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Reason, Role};
 use scrfs::ids::Epoch;
@@ -23,6 +24,10 @@ pub const MOUNT_LIMIT: Duration = Duration::from_mins(1);
 const CLOSED_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at a mount that is coming up: nothing tells of it.
 const MOUNT_RETRY: Duration = Duration::from_millis(50);
+/// Between two questions whether the daemon is there.
+const PING: Duration = Duration::from_secs(1);
+/// Who has not answered for so long may hang; [`crate::watch`] says when it counts as that.
+const UNHEARD: Duration = Duration::from_millis(2500);
 /// One question or the greeting.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
 /// One request of a job; finishing a member puts all its bytes on storage within it.
@@ -128,6 +133,32 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
 /// The greeted daemon.
 pub struct Node {
     commands: Sender<Command>,
+    pulse: Arc<Pulse>,
+}
+
+/// When the daemon was heard last. One that is stopped, or hangs, says nothing.
+#[derive(Debug)]
+pub struct Pulse {
+    begun: Instant,
+    /// Milliseconds after that.
+    heard: AtomicU64,
+}
+
+impl Pulse {
+    fn begin() -> Self {
+        Self { begun: Instant::now(), heard: AtomicU64::new(0) }
+    }
+
+    fn beat(&self) {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard.store(now, Ordering::Relaxed);
+    }
+
+    /// The daemon has said something since its last questions.
+    pub fn is_felt(&self) -> bool {
+        let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
+        self.begun.elapsed().saturating_sub(heard) < UNHEARD
+    }
 }
 
 impl Found {
@@ -141,25 +172,38 @@ impl Found {
         let (commands, waiting) = unbounded::<Command>();
         let lost = up.clone();
         let writer = move || {
-            for command in waiting {
+            let mut asked = Instant::now();
+            loop {
+                let command = match waiting.recv_timeout(PING.saturating_sub(asked.elapsed())) {
+                    Ok(command) => command,
+                    Err(RecvTimeoutError::Timeout) => {
+                        asked = Instant::now();
+                        Command::Ping
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
                 if let Err(error) = down.send(&command) {
                     lost(FromDaemon::Lost(error.to_string()));
                     return;
                 }
             }
         };
+        let pulse = Arc::new(Pulse::begin());
+        let felt = Arc::clone(&pulse);
         let reader = move || {
             loop {
-                match events.receive(None) {
+                let heard = events.receive(None);
+                felt.beat();
+                match heard {
+                    Ok(Some(Event::Pong) | None) => {}
                     Ok(Some(event)) => up(FromDaemon::Event(event)),
-                    Ok(None) => {}
                     Err(error) => return up(FromDaemon::Lost(error.to_string())),
                 }
             }
         };
         spawn("link-down", writer)?;
         spawn("link-up", reader)?;
-        Ok(Node { commands })
+        Ok(Node { commands, pulse })
     }
 
     /// Asks it as an operator does.
@@ -202,6 +246,11 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), NodeErr
 }
 
 impl Node {
+    /// Whether it answers.
+    pub fn pulse(&self) -> Arc<Pulse> {
+        Arc::clone(&self.pulse)
+    }
+
     /// Passes a command on, in order. A lost link is told by [`FromDaemon::Lost`].
     pub fn send(&self, command: Command) {
         // The writer is gone only after it told of the lost link.

@@ -66,6 +66,9 @@ pub enum RunError {
     /// The daemon is gone or has a newer coordinator.
     #[error("the link to the daemon is lost: {0}")]
     DaemonLost(String),
+    /// A dataset cannot be presented for want of room, and there is no other.
+    #[error("{0}")]
+    NoRoom(String),
     /// An injected fault.
     #[error("injected at {0}: {1}")]
     Fault(&'static str, std::io::Error),
@@ -403,6 +406,7 @@ impl<T: Transport> Coordinator<T> {
                 }
                 Ok(())
             }
+            Output::GiveUp(reason) => Err(RunError::NoRoom(reason)),
             Output::Halt(reason) => {
                 tracing::info!(reason, "a halt is due");
                 if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &HaltDue { reason }) {

@@ -64,6 +64,8 @@ const EXIT_FAILED: i32 = 75;
 /// Exit code when starting again is of no use: settings, and a daemon that is for another job or
 /// run, or of another version (EX_CONFIG).
 const EXIT_SETTINGS: i32 = 78;
+/// Exit code when a restart waits for room in the caches (EX_UNAVAILABLE).
+const EXIT_NO_ROOM: i32 = 69;
 /// The end must come even if a peer no longer answers.
 const END_LIMIT: Duration = Duration::from_secs(3);
 
@@ -116,6 +118,9 @@ impl ServiceError {
                 "name the node in a GROUPS line of /etc/scrfs.conf or of the .scrconf, or ask for no groups (SCR_GROUP, GROUP of CKPT lines)".to_owned()
             }
             Self::Open(OpenError::SameHost(_)) => "name each host once".to_owned(),
+            Self::Run(RunError::NoRoom(_)) => {
+                "make room in the caches of these nodes, or name other hosts, then start again; `scrfs-run --fresh` begins anew".to_owned()
+            }
             Self::Apart { .. } => "`scrfs-run --launcher` names another launcher".to_owned(),
             Self::Node(_) | Self::Open(_) | Self::Run(_) | Self::Thread(..) => return None,
         })
@@ -233,7 +238,9 @@ fn attach(
     let up = wake.clone();
     let node = daemon.attach(role, move |from| drop(up.send(Wake::Daemon(from))))?;
     open::attached(transport, &mut early)?;
-    let watch = watched.map(|watched| watched.watch(transport.rank(), &opening, config.node_timeout));
+    let pulse = node.pulse();
+    let lives = move || pulse.is_felt();
+    let watch = watched.map(|watched| watched.watch(transport.rank(), &opening, config.node_timeout, lives));
     watch.transpose().map_err(|error| ServiceError::Thread("the watch", error))?;
     Ok((node, connect, questions, opening, early))
 }
@@ -268,7 +275,12 @@ fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
                 NodeError::Version { .. } | NodeError::Client(ClientError::Refused { lasting: true, .. })
             )
     );
-    transport.abort(if settings { EXIT_SETTINGS } else { EXIT_FAILED })
+    let code = match error {
+        _ if settings => EXIT_SETTINGS,
+        ServiceError::Run(RunError::NoRoom(_)) => EXIT_NO_ROOM,
+        _ => EXIT_FAILED,
+    };
+    transport.abort(code)
 }
 
 /// The daemon that preferred this process may be gone.

@@ -8,6 +8,7 @@ use scrfs::control::codec;
 use scrfs::control::{
     Advice, Answer, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart,
     HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
+    VerifiedMember,
 };
 use scrfs::daemon::catalog_file;
 use scrfs::dataset::{
@@ -20,7 +21,7 @@ use scrfs::record::{RecordKind, detect};
 use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, StoreStatus, survives};
 use scrfs::store::Store;
 use scrfs::store::log::Log;
-use scrfs_coordinator::job::{About, Job, JobId, JobOutput, SetMember};
+use scrfs_coordinator::job::{About, Fresh, Job, JobId, JobOutput, SetMember};
 use scrfs_coordinator::jobs::block::{Block, Stream};
 use scrfs_coordinator::message::{Greeting, Opening, PeerMessage};
 use scrfs_harness::cluster::workspace;
@@ -117,6 +118,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     };
     let part = MemberPart { member: Member(1), entries: catalog().entries, taken: 4096 };
     let prepare = Command::DirPrepare { round: 5, ops: vec![(request, make.clone()), (request, rename)] };
+    let verified = VerifiedMember { member: Member(1), files: Ok(()), redundancy: Err("size".into()) };
     let mut all = vec![
         frame(&Hello { protocol: PROTOCOL, role: hello }),
         frame(&prepare),
@@ -128,7 +130,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&Event::DirRequest { request, op: make }),
         frame(&Event::Frozen { id, result: Ok(frozen) }),
         frame(&Command::Carry { id, dropped: vec![path("gone"), path("d")] }),
-        frame(&Event::Verified { id, members: vec![(Member(0), Ok(())), (Member(1), Err("size".into()))] }),
+        frame(&Event::Verified { id, members: vec![verified] }),
         frame(&begin),
         frame(&finish),
         frame(&DataReply::Part(Box::new(part.clone()))),
@@ -152,8 +154,17 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         bytes: 99,
     };
     let paths = vec![vec![path("a"), path("b")]; 3];
-    let encode_job =
-        Job::Encode { id, scheme: Scheme::Xor, about, paths, set: set.clone(), members: 3, encoding: 7 };
+    let fresh = Some(Fresh { catalog: Box::new(catalog()), members: vec![Member(2)] });
+    let encode_job = Job::Encode {
+        id,
+        scheme: Scheme::Xor,
+        about,
+        paths,
+        set: set.clone(),
+        members: 3,
+        encoding: 7,
+        fresh,
+    };
     let greeting = Greeting {
         host: "n0".into(),
         epoch,

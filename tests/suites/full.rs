@@ -59,6 +59,39 @@ fn the_oldest_goes_earlier_for_the_next_dataset() {
     run.stop();
 }
 
+/// The spare that is taken has no room, and others have: the lost member is rebuilt there. If none
+/// has, the program does not begin from nothing, and what is protected waits for room.
+#[test]
+fn a_restart_rebuilds_where_there_is_room_and_waits_for_it_where_there_is_none() {
+    let cluster = cluster();
+    let job = Job::new(&cluster, "spare").set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    job.mount(0..4);
+    let mut run = job.idle(&NODES);
+    write(&job, "d1", 12);
+    let touched = job.on(0).run(&format!("touch {SCR}/d1/.complete"));
+    assert!(touched.ok(), "{touched}\n{}", job.events(0));
+    run.stop();
+    cluster.poweroff(1);
+    for node in [0, 2, 3] {
+        let filled = job.on(node).run(&format!("cat /dev/zero > {CACHE}/others"));
+        assert!(filled.err.contains("No space left"), "{filled}");
+    }
+    let mut run = job.start(&[0, 2, 3], 3, 1, &["/bin/sleep", "600"]);
+    let code = run.wait(LIMIT);
+    let said = run.output();
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("d1 (dataset 1) needs more room"), "{said}");
+    assert!(said.contains("giving up: there is no room in the caches for the checkpoint"), "{said}");
+    assert!(said.contains("make room in the caches of these nodes"), "{said}");
+
+    job.on(0).run(&format!("rm {CACHE}/others")).must();
+    let mut run = job.idle(&[0, 2, 3]);
+    is_whole(&job, &[0], "d1", 12);
+    let told = job.events(0);
+    assert!(told.contains("has no room for what is rebuilt; others are tried"), "{told}");
+    run.stop();
+}
+
 #[test]
 fn a_file_that_cannot_come_pushes_nothing_out_and_one_that_can_no_more_than_it_needs() {
     let cluster = cluster();

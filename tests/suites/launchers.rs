@@ -234,14 +234,27 @@ fn a_node_that_hangs_while_coordinators_are_launched_is_found() {
 /// Its network answers, its processes do not; no launcher notices.
 #[test]
 fn a_node_that_hangs_is_named_and_left_out() {
+    hangs("hangs", |cluster| cluster.freeze(1));
+}
+
+/// The coordinator lives, and so does the program; what they ask of the daemon is not answered.
+#[test]
+fn a_node_whose_daemon_hangs_is_named_and_left_out() {
+    hangs("stopped", |cluster| {
+        cluster.on(1).run("kill -STOP $(pgrep -f '[s]crfs worker')").must();
+    });
+}
+
+/// `hang` is what happens to node 1 in the middle of a checkpoint.
+fn hangs(name: &str, hang: fn(&Cluster)) {
     let cluster = Cluster::up(4);
-    let job = Job::new(&cluster, "hangs").set("SCRFS_NODE_TIMEOUT", "8s");
+    let job = Job::new(&cluster, name).set("SCRFS_NODE_TIMEOUT", "8s");
     job.mount(0..4);
     let (program, [hold, at]) = (program("ckpt"), job.hold_at(5));
     let arguments = [program.as_str(), "/scr", &job.log_path(), "10", "pause=200", &hold, &at];
     let mut run = job.start(&[0, 1, 2, 3], 3, 1, &arguments);
     run.await_line(&job, "sealed 3", SOON);
-    cluster.freeze(1);
+    hang(&cluster);
     job.let_go();
     let code = run.wait(LIMIT);
     let said = run.output();

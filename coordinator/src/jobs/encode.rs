@@ -28,7 +28,7 @@ const PIPE: usize = 4;
 
 /// One member's share.
 pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<JobOutput, JobError> {
-    let Job::Encode { id, scheme, about, paths, set, members, encoding } = job else {
+    let Job::Encode { id, scheme, about, paths, set, members, encoding, fresh } = job else {
         return Err(JobError::Aborted("not an encode job".into()));
     };
     let id = *id;
@@ -43,7 +43,9 @@ pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<Jo
         return Err(record.unfit("no such position"));
     };
     let share = Share { id, member: *member, me, block, record: &record, daemon, peers };
-    let result = share.encode().and_then(|(crcs, redundancy)| {
+    let fresh = fresh.as_ref().filter(|fresh| fresh.members.contains(member));
+    let begun = fresh.map_or(Ok(()), |fresh| daemon.begin_member(&fresh.catalog, *member));
+    let result = begun.and_then(|()| share.encode()).and_then(|(crcs, redundancy)| {
         fault("encode.finish")?;
         let set: Vec<Member> = set.iter().map(|m| m.member).collect();
         daemon.finish_member(id, Finish { member: *member, crcs, redundancy, set, members: *members })

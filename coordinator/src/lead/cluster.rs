@@ -1,6 +1,8 @@
 //! What every part of the lead shares: who takes part, the settings, the time, the known datasets,
 //! and the outputs of the step that runs.
 
+use std::collections::HashMap;
+
 use scrfs::control::{Command, Settings, Severity};
 use scrfs::dataset::{Catalog, Layout, Protection};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
@@ -17,6 +19,8 @@ pub(super) struct Cluster {
     pub(super) epoch: Epoch,
     /// By rank.
     pub(super) hosts: Vec<String>,
+    /// The ranks of these hosts.
+    ranks: HashMap<String, NodeRank>,
     groups: FailureGroups,
     pub(super) settings: Settings,
     /// Microseconds since 1970.
@@ -31,8 +35,14 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn new(epoch: Epoch, hosts: Vec<String>, settings: Settings, now: u64) -> Self {
+        // Of two nodes of one name the lower rank counts.
+        let mut ranks = HashMap::new();
+        for (host, rank) in hosts.iter().zip((0..).map(NodeRank)) {
+            ranks.entry(host.clone()).or_insert(rank);
+        }
         Self {
             epoch,
+            ranks,
             hosts,
             groups: FailureGroups::default(),
             settings,
@@ -86,7 +96,12 @@ impl Cluster {
 
     /// The node of a host that takes part in this epoch.
     pub(super) fn rank_of(&self, host: &str) -> Option<NodeRank> {
-        self.nodes().find(|&node| self.host(node) == host)
+        self.ranks.get(host).copied()
+    }
+
+    /// The coordinators end.
+    pub(super) fn give_up(&mut self, reason: String) {
+        self.out.push(Output::GiveUp(reason));
     }
 
     pub(super) fn send(&mut self, node: NodeRank, command: Command) {

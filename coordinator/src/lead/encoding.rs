@@ -57,6 +57,7 @@ impl Encoding {
                     .collect(),
                 members,
                 encoding: 0,
+                fresh: None,
             };
             jobs.start(cluster, job);
         }

@@ -1,6 +1,6 @@
 //! Jobs that run for one purpose, and what their shares ended with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::Reason;
 use scrfs::ids::NodeRank;
@@ -24,6 +24,8 @@ pub(super) struct Jobs {
     outputs: Vec<(NodeRank, JobOutput)>,
     /// The first, with its host.
     failure: Option<Reason>,
+    /// Nodes whose cache had no room.
+    full: BTreeSet<NodeRank>,
 }
 
 /// How far the jobs are.
@@ -51,6 +53,11 @@ impl Jobs {
         self.running.is_empty()
     }
 
+    /// Nodes whose cache had no room for what was to come there.
+    pub(super) fn full(&self) -> &BTreeSet<NodeRank> {
+        &self.full
+    }
+
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn ended(&mut self, cluster: &Cluster, share: Share) -> Option<Ended> {
         let Share { node, job, result } = share;
@@ -58,6 +65,9 @@ impl Jobs {
         match result {
             Ok(output) => self.outputs.push((node, output)),
             Err(failure) => {
+                if failure.full.is_some() || failure.reason.is_shortage_of_room() {
+                    self.full.insert(node);
+                }
                 self.failure.get_or_insert_with(|| failure.reason.on(cluster.host(node)));
             }
         }

@@ -85,6 +85,11 @@ impl Running {
         self.lost.iter().filter_map(|at| self.set.get(*at as usize))
     }
 
+    /// The set, in ring order.
+    fn members(&self) -> Vec<Member> {
+        self.set.iter().map(|member| member.member).collect()
+    }
+
     /// The node has checked and placed the files; whatever a survivor says after that does not
     /// matter.
     fn is_placed(&self, node: NodeRank) -> bool {
@@ -96,25 +101,24 @@ impl Running {
     fn before(&self, layout: &Layout) -> Option<Vec<u32>> {
         let failures = self.answers.iter().filter_map(|(_, result)| result.as_ref().err());
         let bad: BTreeSet<u32> = failures.flat_map(|failure| failure.bad.iter().copied()).collect();
-        let members: Vec<Member> = self.set.iter().map(|member| member.member).collect();
         let positions: Vec<usize> = bad.iter().map(|at| *at as usize).collect();
         let may_help = layout.scheme() == Scheme::Partner
             && !self.last
             && !bad.is_empty()
             && !self.lost.iter().any(|at| bad.contains(at))
-            && layout.survives(&members, &positions);
+            && layout.survives(&self.members(), &positions);
         may_help.then(|| bad.into_iter().collect())
     }
 
     /// The positions to rebuild when those that were bad are counted as lost, too; `None` where
     /// there are no such, or too many.
-    fn with_bad(&self, scheme: Scheme) -> Option<Vec<u32>> {
+    fn with_bad(&self, layout: &Layout) -> Option<Vec<u32>> {
         let failures = self.answers.iter().filter_map(|(_, result)| result.as_ref().err());
         let bad: BTreeSet<u32> = failures.flat_map(|failure| failure.bad.iter().copied()).collect();
         let is_lost = |at: &u32| self.lost.contains(at) || bad.contains(at);
         let lost: Vec<u32> = (0..).take(self.set.len()).filter(is_lost).collect();
         let positions: Vec<usize> = lost.iter().map(|at| *at as usize).collect();
-        (lost.len() > self.lost.len() && scheme.survives(self.set.len(), &positions)).then_some(lost)
+        (lost.len() > self.lost.len() && layout.survives(&self.members(), &positions)).then_some(lost)
     }
 }
 
@@ -199,7 +203,7 @@ impl Mends {
         let target = running.targets().find(|target| target.member == member)?.node;
         if !running.is_placed(target)
             && let Some(known) = cluster.datasets.any(id)
-            && let Some(lost) = running.with_bad(known.catalog.layout.scheme())
+            && let Some(lost) = running.with_bad(&known.catalog.layout)
         {
             let catalog = known.catalog.clone();
             let running = Running::start(cluster, catalog, running.set, lost);
@@ -270,7 +274,7 @@ fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<Set
     let layout = &catalog.layout;
     let found = layout.sets.iter().find_map(|set| Some((set, set.iter().position(|m| *m == member)?)));
     let Some((set, at)) = found else { return Err(Missed::bad("it is in no set")) };
-    if !layout.scheme().survives(set.len(), &[at]) {
+    if !layout.survives(set, &[at]) {
         return Err(Missed::bad("its set cannot give a member back"));
     }
     let files = MemberFiles::of_all(catalog);

@@ -104,6 +104,9 @@ pub enum Output {
     /// The mounts present their dataset, programs may start (the name of current, if any):
     /// scrfs-run waits for this.
     Ready(Option<Vec<u8>>),
+    /// The mounts cannot present what there is, for this reason, until somebody makes room: the
+    /// coordinators end, and the program does not start.
+    GiveUp(String),
     /// A halt condition is due, for this reason: scrfs-run ends the program.
     Halt(String),
     /// For the log. What operators should see goes to the daemons too, as [`Command::Note`].

@@ -2,15 +2,17 @@
 //! lost members are rebuilt, sets of which a node has two members by now are encoded anew
 //! ([`reencode`]), and the catalog with the new places is committed on all nodes.
 
+mod places;
 mod reencode;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use scrfs::control::{Command, HeldState, Reason};
-use scrfs::dataset::{Catalog, EntryKind};
+use scrfs::control::{Command, HeldState, Reason, VerifiedMember};
+use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member, NodeRank};
-use scrfs::path::RelPath;
 
+pub(super) use self::places::MemberFiles;
+use self::places::{Copy, Places, Restored, told};
 use self::reencode::{NewSets, Reencoded, Reencoding};
 use super::answers::Answers;
 use super::catalog::{check, same_files};
@@ -18,13 +20,10 @@ use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::jobs::{Ended, Jobs, Share};
 use super::settle::Held;
-use crate::job::{Job, SetMember};
+use crate::job::Job;
 
 /// Failed commits on one node before the candidate is given up.
 const COMMIT_TRIES: u32 = 5;
-
-/// Members and what a node has verified of each.
-type Verified = Vec<(Member, Result<(), Reason>)>;
 
 /// How far a candidate is.
 #[derive(Debug)]
@@ -33,6 +32,8 @@ pub(super) enum Recovered {
     /// Complete on every node.
     Done(Box<Catalog>),
     Failed(Reason),
+    /// It could be had if caches had more room.
+    NoRoom(Reason),
 }
 
 #[derive(Debug)]
@@ -42,10 +43,11 @@ enum Step {
     /// Nodes that have the data of a new encoding record the catalog that says so, which others
     /// have recorded.
     CatchingUp(Committing),
-    Verifying(Answers<Verified>),
-    Rebuilding(Jobs, BTreeMap<Member, NodeRank>),
+    Verifying(Answers<Vec<VerifiedMember>>),
     /// Nodes that hold members of another layout of it.
-    Evicting(Answers<()>, BTreeMap<Member, NodeRank>),
+    Evicting(Answers<()>, Places),
+    /// From what was found to where everything is then.
+    Rebuilding(Jobs, Places, Restored),
     Encoding(Reencoding, BTreeMap<Member, NodeRank>),
     Committing(Committing),
 }
@@ -70,8 +72,10 @@ pub(super) struct Rebuild {
     catalog: Option<Catalog>,
     /// Nodes whose data belongs to another layout.
     other_layout: BTreeSet<NodeRank>,
-    /// Members without files that are not rebuilt.
-    lacks_members: bool,
+    /// Nodes with the files of their members, but without the newest encoding's redundancy data.
+    lagging: BTreeSet<NodeRank>,
+    /// Nodes whose cache has no room for a member: no lost one goes there.
+    full: BTreeSet<NodeRank>,
     /// Nodes have data of an encoding that came to nothing.
     is_stale: bool,
     step: Step,
@@ -89,8 +93,8 @@ impl Rebuild {
             }
         }
         let step = Step::Reading(revisions);
-        let (lacks_members, is_stale) = (false, false);
-        Self { id, held, catalog: None, other_layout: BTreeSet::new(), lacks_members, is_stale, step }
+        let (other_layout, lagging, full, is_stale) = Default::default();
+        Self { id, held, catalog: None, other_layout, lagging, full, is_stale, step }
     }
 
     /// A node's catalog; `None` when it is not awaited.
@@ -164,14 +168,15 @@ impl Rebuild {
                 Means::All if complete && holding.has_others_than(encoding) => behind.push(node),
                 Means::All => {}
                 Means::Files if is_encoded() => behind.push(node),
-                Means::Files | Means::Other => drop(self.other_layout.insert(node)),
+                Means::Files => drop(self.lagging.insert(node)),
+                Means::Other => drop(self.other_layout.insert(node)),
             }
+        }
+        if let Err(reason) = self.at_best(cluster, &newest).recoverable(&newest.layout) {
+            return Recovered::Failed(reason);
         }
         let catalog = Box::new(newest.clone());
         self.catalog = Some(newest);
-        if let Err(reason) = self.recoverable(&self.places(cluster, |_, _| true)) {
-            return Recovered::Failed(reason);
-        }
         if behind.is_empty() {
             return self.verify(cluster);
         }
@@ -198,43 +203,12 @@ impl Rebuild {
             .map(|(node, holding)| (*node, &holding.members))
     }
 
-    /// Where each member is: at the catalog's place if it is there, else at the lowest holder.
-    fn places(
-        &self,
-        cluster: &Cluster,
-        good: impl Fn(NodeRank, Member) -> bool,
-    ) -> BTreeMap<Member, NodeRank> {
-        let Some(catalog) = &self.catalog else { return BTreeMap::new() };
-        let mut places = BTreeMap::new();
-        for (member, place) in (0..).map(Member).zip(&catalog.layout.members) {
-            let holders = self.holders().filter(|(_, members)| members.contains(&member.0));
-            let holders: Vec<NodeRank> =
-                holders.map(|(node, _)| node).filter(|node| good(*node, member)).collect();
-            let home = cluster.rank_of(&place.host).filter(|home| holders.contains(home));
-            if let Some(node) = home.or(holders.first().copied()) {
-                places.insert(member, node);
-            }
-        }
-        places
-    }
-
-    /// Each set can give its lost members back.
-    fn recoverable(&self, places: &BTreeMap<Member, NodeRank>) -> Result<(), Reason> {
-        let Some(catalog) = &self.catalog else { return Err("no catalog".into()) };
-        for set in &catalog.layout.sets {
-            let lost: Vec<usize> = (0..set.len()).filter(|at| !places.contains_key(&set[*at])).collect();
-            let survives = catalog.layout.survives(set, &lost);
-            if !survives && lost.iter().any(|at| has_files(catalog, set[*at])) {
-                let members: Vec<String> = lost.iter().map(|at| set[*at].to_string()).collect();
-                let (lost, of) = (members.join(", "), set.len());
-                let scheme = catalog.layout.scheme();
-                return Err(format!(
-                    "members {lost} of a set of {of} are lost, more than {scheme} gives back"
-                )
-                .into());
-            }
-        }
-        Ok(())
+    /// Where members would be if all that nodes have were good.
+    fn at_best(&self, cluster: &Cluster, catalog: &Catalog) -> Places {
+        let copies = self.holders().flat_map(|(node, members)| {
+            members.iter().map(move |member| Copy { member: Member(*member), node, is_bare: false })
+        });
+        Places::of(cluster, catalog, copies)
     }
 
     /// A node has verified; `None` when that is not awaited.
@@ -242,40 +216,40 @@ impl Rebuild {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        members: Verified,
+        members: Vec<VerifiedMember>,
     ) -> Option<Recovered> {
         let Step::Verifying(answers) = &mut self.step else { return None };
         if !answers.answered(node, members)? {
             return Some(Recovered::Running);
         }
-        let members = self.catalog.iter().flat_map(|catalog| &catalog.layout.members);
-        let homes: BTreeSet<(Member, &str)> =
-            (0..).map(Member).zip(members.map(|place| place.host.as_str())).collect();
-        let mut good: BTreeSet<(NodeRank, Member)> = BTreeSet::new();
+        let Some(catalog) = &self.catalog else { return Some(Recovered::Failed("no catalog".into())) };
+        let mut copies = Vec::new();
         for (node, members) in answers.iter() {
-            for (member, result) in members {
-                match result {
-                    Ok(()) => {
-                        good.insert((node, *member));
-                    }
-                    Err(reason) if homes.contains(&(*member, cluster.host(node))) => {
-                        let host = cluster.host(node).to_owned();
-                        cluster.warn(format!("member {member} of dataset {} on {host}: {reason}", self.id));
-                    }
-                    // Left over from before it moved.
-                    Err(_) => {}
+            for VerifiedMember { member, files, redundancy } in members {
+                let problems = [files, redundancy].into_iter().filter_map(|result| result.as_ref().err());
+                let place = catalog.layout.members.get(member.0 as usize);
+                // Elsewhere it is left over from before it moved.
+                if let Some(reason) = Reason::all(problems.cloned())
+                    && place.is_some_and(|place| place.host == cluster.host(node))
+                {
+                    let host = cluster.host(node).to_owned();
+                    cluster.warn(format!("member {member} of dataset {} on {host}: {reason}", self.id));
+                }
+                if files.is_ok() {
+                    let is_bare = redundancy.is_err() || self.lagging.contains(&node);
+                    copies.push(Copy { member: *member, node, is_bare });
                 }
             }
         }
-        let places = self.places(cluster, |node, member| good.contains(&(node, member)));
-        if let Err(reason) = self.recoverable(&places) {
+        let places = Places::of(cluster, catalog, copies.into_iter());
+        if let Err(reason) = places.recoverable(&catalog.layout) {
             return Some(Recovered::Failed(reason));
         }
         Some(self.evict(cluster, places))
     }
 
     /// What belongs to another layout goes before a member is rebuilt there.
-    fn evict(&mut self, cluster: &mut Cluster, places: BTreeMap<Member, NodeRank>) -> Recovered {
+    fn evict(&mut self, cluster: &mut Cluster, places: Places) -> Recovered {
         if self.other_layout.is_empty() {
             return self.rebuild(cluster, places);
         }
@@ -296,74 +270,107 @@ impl Rebuild {
         Some(self.rebuild(cluster, places))
     }
 
-    /// Starts the rebuild of each lost member, each onto a node that is chosen for it.
-    fn rebuild(&mut self, cluster: &mut Cluster, mut places: BTreeMap<Member, NodeRank>) -> Recovered {
+    /// Starts the rebuild of each member that its set gives back; what is nowhere goes onto a node
+    /// that is chosen for it.
+    fn rebuild(&mut self, cluster: &mut Cluster, found: Places) -> Recovered {
         let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
-        let held = places.clone();
-        for set in &catalog.layout.sets {
-            for member in set {
-                if !places.contains_key(member) {
-                    let target = target(cluster, catalog, set, &places, *member);
-                    places.insert(*member, target);
-                }
-            }
-        }
+        let places = found.with_targets(cluster, catalog, &self.full);
+        let mut restored = Restored { places, ..Restored::default() };
         let (mut jobs, mut rebuilt, files) = (Jobs::default(), Vec::new(), MemberFiles::of_all(catalog));
         for set in &catalog.layout.sets {
-            let lost: Vec<usize> = (0..set.len()).filter(|at| !held.contains_key(&set[*at])).collect();
-            if !catalog.layout.survives(set, &lost) {
-                // Members without files: nothing of them is lost, but what they protected has one
-                // guard less.
-                cluster
-                    .warn(format!("dataset {}: redundancy data of members without files is lost", self.id));
-                self.lacks_members = true;
+            let (lost, bare) = found.gone(set);
+            let Some(repair) = catalog.layout.repair(set, &lost, &bare) else {
+                return Recovered::Failed("a set cannot give back what is gone of it".into());
+            };
+            restored.anew |= repair.anew;
+            restored.fresh.extend(lost.iter().filter(|at| !repair.rebuild.contains(at)).map(|at| set[*at]));
+            if repair.rebuild.is_empty() {
                 continue;
             }
-            if lost.is_empty() {
-                continue;
-            }
-            rebuilt.extend(lost.iter().map(|at| set[*at]));
+            rebuilt.extend(repair.rebuild.iter().map(|at| set[*at]));
             let job = Job::Rebuild {
                 catalog: Box::new(catalog.clone()),
-                set: set.iter().map(|member| files.on(*member, places[member])).collect(),
-                lost: lost.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
+                set: set.iter().map(|member| files.on(*member, restored.places[member])).collect(),
+                lost: repair.rebuild.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
             };
             jobs.start(cluster, job);
         }
         if jobs.is_empty() {
-            return self.encode(cluster, places);
+            return self.encode(cluster, restored);
         }
-        let text = told(cluster, catalog, &rebuilt, &places);
+        let text = told(cluster, catalog, &rebuilt, &restored.places);
         cluster.note(text);
-        self.step = Step::Rebuilding(jobs, places);
+        self.step = Step::Rebuilding(jobs, found, restored);
         Recovered::Running
     }
 
-    /// All members are somewhere: where nodes have several of one set, other sets are made.
-    fn encode(&mut self, cluster: &mut Cluster, places: BTreeMap<Member, NodeRank>) -> Recovered {
+    /// Members could not be rebuilt where they were to be. Others are tried while there are nodes
+    /// that may have room.
+    fn again(
+        &mut self,
+        cluster: &mut Cluster,
+        found: Places,
+        full: &BTreeSet<NodeRank>,
+        why: Reason,
+    ) -> Recovered {
+        if full.is_empty() && self.full.is_empty() {
+            return Recovered::Failed(why);
+        }
+        let is_known = full.is_subset(&self.full);
+        self.full.extend(full);
+        let hosts: Vec<&str> = full.iter().map(|node| cluster.host(*node)).collect();
+        let hosts = hosts.join(", ");
+        // What is rebuilt where it is can go nowhere else.
+        let (found, unguarded) = found.without_guards_on(&self.full);
+        if unguarded {
+            cluster.warn(format!(
+                "dataset {}: there is no room on {hosts} for redundancy data that is gone: the loss of a node may cost the dataset",
+                self.id
+            ));
+        }
+        let members = self.catalog.as_ref().map_or(0, |catalog| catalog.layout.members.len());
+        if found.count() < members {
+            let has_other = cluster.nodes().any(|node| !self.full.contains(&node));
+            if is_known || !has_other {
+                return Recovered::NoRoom(why);
+            }
+            let text =
+                format!("dataset {}: {hosts} has no room for what is rebuilt; others are tried", self.id);
+            cluster.warn(text);
+        } else if is_known && !unguarded {
+            return Recovered::NoRoom(why);
+        }
+        self.rebuild(cluster, found)
+    }
+
+    /// All members are somewhere. Where nodes have several of one set, or redundancy data is gone
+    /// that no set can give back, the dataset is encoded anew.
+    fn encode(&mut self, cluster: &mut Cluster, restored: Restored) -> Recovered {
         let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
         let revision = cluster.next_revision(Some(self.held.highest_revision()));
-        // Those that are not rebuilt have nothing to be encoded.
-        if !self.lacks_members
-            && let Some(reencoding) = Reencoding::start(cluster, catalog, &places, revision)
-        {
-            self.step = Step::Encoding(reencoding, places);
-            return Recovered::Running;
+        match Reencoding::start(cluster, catalog, &restored, revision) {
+            Some(reencoding) => {
+                self.step = Step::Encoding(reencoding, restored.places);
+                Recovered::Running
+            }
+            None => self.commit(cluster, &restored.places, None),
         }
-        self.commit(cluster, &places, None)
     }
 
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
         Some(match &mut self.step {
-            Step::Rebuilding(jobs, places) => match jobs.ended(cluster, share)? {
+            Step::Rebuilding(jobs, found, restored) => match jobs.ended(cluster, share)? {
                 // Also after a failure all are awaited: no share may write behind the next
                 // candidate's back.
                 Ended::Running | Ended::Failing(_) => Recovered::Running,
-                Ended::Failed(reason) => Recovered::Failed(reason),
+                Ended::Failed(reason) => {
+                    let (found, full) = (std::mem::take(found), jobs.full().clone());
+                    self.again(cluster, found, &full, reason)
+                }
                 Ended::Done(_) => {
-                    let places = std::mem::take(places);
-                    self.encode(cluster, places)
+                    let restored = std::mem::take(restored);
+                    self.encode(cluster, restored)
                 }
             },
             Step::Encoding(reencoding, places) => match reencoding.job(cluster, share)? {
@@ -374,7 +381,7 @@ impl Rebuild {
                 }
                 Reencoded::Failed(reason) => {
                     let places = std::mem::take(places);
-                    cluster.warn(format!("dataset {} keeps its redundancy sets: {reason}", self.id));
+                    cluster.warn(format!("dataset {} cannot be encoded anew: {reason}", self.id));
                     // What was made of the new ones goes with the next commit.
                     self.is_stale = true;
                     self.commit(cluster, &places, None)
@@ -448,190 +455,5 @@ impl Rebuild {
         if let Step::Committing(committing) | Step::CatchingUp(committing) = &mut self.step {
             committing.tick(cluster);
         }
-    }
-}
-
-/// Members named when some are rebuilt; of more, only their number is told.
-const TOLD_MAX: usize = 16;
-
-/// Which members of a dataset are rebuilt, whose they were, and where they are now.
-fn told(
-    cluster: &Cluster,
-    catalog: &Catalog,
-    rebuilt: &[Member],
-    places: &BTreeMap<Member, NodeRank>,
-) -> String {
-    let one = |member: &Member| {
-        let had = catalog.layout.members.get(member.0 as usize).map_or("?", |place| place.host.as_str());
-        let has = places.get(member).map_or("?", |node| cluster.host(*node));
-        if had == has { format!("{member} on {had}") } else { format!("{member} of {had} on {has}") }
-    };
-    let mut members: Vec<String> = rebuilt.iter().take(TOLD_MAX).map(one).collect();
-    if rebuilt.len() > TOLD_MAX {
-        members.push(format!("{} more", rebuilt.len() - TOLD_MAX));
-    }
-    let name = String::from_utf8_lossy(&catalog.name);
-    format!(
-        "{name} (dataset {}): members that are not on their nodes are rebuilt from the others: {}",
-        catalog.id,
-        members.join(", ")
-    )
-}
-
-fn has_files(catalog: &Catalog, member: Member) -> bool {
-    catalog.files_of(member).next().is_some()
-}
-
-/// The files of each member, found in one pass.
-pub(super) struct MemberFiles<'a>(Vec<Vec<(&'a RelPath, u64)>>);
-
-impl<'a> MemberFiles<'a> {
-    pub(super) fn of_all(catalog: &'a Catalog) -> Self {
-        let mut all = vec![Vec::new(); catalog.layout.members.len()];
-        for entry in &catalog.entries {
-            if let EntryKind::File(copy) = &entry.kind
-                && let Some(files) = all.get_mut(copy.member.0 as usize)
-            {
-                files.push((&entry.path, copy.size));
-            }
-        }
-        Self(all)
-    }
-
-    /// In the order of the logical file.
-    pub(super) fn paths(&self, member: Member) -> Vec<RelPath> {
-        self.get(member).iter().map(|(path, _)| (*path).clone()).collect()
-    }
-
-    /// A member that is on this node.
-    pub(super) fn on(&self, member: Member, node: NodeRank) -> SetMember {
-        SetMember { member, node, sizes: self.get(member).iter().map(|(_, size)| *size).collect() }
-    }
-
-    fn get(&self, member: Member) -> &[(&'a RelPath, u64)] {
-        self.0.get(member.0 as usize).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// Where a lost member goes: to a node that holds none, of these to one of a failure group that its
-/// set has no member in, then to the node that had it, then to one that never had a part in the
-/// dataset. Where all hold some: to one that is not of the same set, then not of a group of it,
-/// then to the one with the fewest.
-fn target(
-    cluster: &Cluster,
-    catalog: &Catalog,
-    set: &[Member],
-    places: &BTreeMap<Member, NodeRank>,
-    lost: Member,
-) -> NodeRank {
-    let home = catalog.layout.members.get(lost.0 as usize).and_then(|place| cluster.rank_of(&place.host));
-    let members_on = |node: NodeRank| places.values().filter(|place| **place == node).count();
-    let groups = cluster.groups_of(&catalog.layout.protection);
-    let group = |node: NodeRank| groups.get(node.0 as usize);
-    let with_set: BTreeSet<_> = set
-        .iter()
-        .filter(|&&member| member != lost)
-        .filter_map(|member| places.get(member))
-        .copied()
-        .collect();
-    let with_group: BTreeSet<_> = with_set.iter().map(|&node| group(node)).collect();
-    let had_part = |node: NodeRank| {
-        let host = cluster.host(node);
-        catalog.layout.members.iter().any(|place| place.host == host)
-    };
-    cluster
-        .nodes()
-        .min_by_key(|&node| {
-            let count = members_on(node);
-            let in_group = with_group.contains(&group(node));
-            (count > 0, with_set.contains(&node), in_group, count, Some(node) != home, had_part(node), node)
-        })
-        .unwrap_or(NodeRank(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use scrfs::dataset::{Layout, MemberPlace, Protection, Scheme};
-    use scrfs::ids::Epoch;
-
-    use super::*;
-
-    fn cluster(hosts: &[&str]) -> Cluster {
-        let settings = crate::settings::tests::settings();
-        Cluster::new(Epoch(2), hosts.iter().map(|host| (*host).to_owned()).collect(), settings, 0)
-    }
-
-    fn catalog(hosts: &[&str], sets: &[&[u32]]) -> Catalog {
-        let place = |host: &&str| MemberPlace { host: (*host).to_owned(), files: 1, bytes: 1, taken: None };
-        Catalog {
-            id: DatasetId(1),
-            epoch: Epoch(1),
-            revision: 0,
-            name: b"ck".to_vec(),
-            created_us: 0,
-            user: String::new(),
-            job_id: String::new(),
-            layout: Layout {
-                encoding: 0,
-                protection: Protection::by(Scheme::Xor),
-                members: hosts.iter().map(place).collect(),
-                sets: sets.iter().map(|set| set.iter().copied().map(Member).collect()).collect(),
-            },
-            entries: Vec::new(),
-        }
-    }
-
-    /// Hosts of the members, sets, nodes now, who holds what, the lost member, and where it goes.
-    #[test]
-    fn a_lost_member_goes_to() {
-        type Row<'a> = (&'a [&'a str], &'a [&'a [u32]], &'a [&'a str], &'a [(u32, u32)], u32, u32, &'a str);
-        let table: &[Row<'_>] = &[
-            (&["a", "b", "c"], &[&[0, 1, 2]], &["a", "s", "c"], &[(0, 0), (2, 2)], 1, 1, "the spare"),
-            (
-                &["a", "b", "c"],
-                &[&[0, 1, 2]],
-                &["s", "a", "b", "c"],
-                &[(0, 1), (2, 3)],
-                1,
-                2,
-                "its own node again",
-            ),
-            (&["a", "b", "c"], &[&[0, 1, 2]], &["a", "c"], &[(0, 0), (2, 1)], 1, 0, "any"),
-            (
-                &["a", "b", "c", "d"],
-                &[&[0, 1], &[2, 3]],
-                &["a", "c", "d"],
-                &[(0, 0), (2, 1), (3, 2)],
-                1,
-                1,
-                "a node of another set",
-            ),
-        ];
-        for (members, sets, nodes, held, lost, wanted, why) in table {
-            let (cluster, catalog) = (cluster(nodes), catalog(members, sets));
-            let places = held.iter().map(|(member, node)| (Member(*member), NodeRank(*node))).collect();
-            let set = catalog.layout.sets.iter().find(|set| set.contains(&Member(*lost))).unwrap();
-            assert_eq!(target(&cluster, &catalog, set, &places, Member(*lost)), NodeRank(*wanted), "{why}");
-        }
-    }
-
-    #[test]
-    fn a_lost_member_goes_to_a_rack_of_which_its_set_has_no_member() {
-        let mut cluster = cluster(&["a", "c", "s", "t"]);
-        let protection = Protection { group: "RACK".to_owned(), ..Protection::by(Scheme::Xor) };
-        cluster.settings.protections = scrfs::dataset::Protections::all(protection.clone());
-        let racks = ["1", "3", "3", "2"].map(|rack| BTreeMap::from([("RACK".to_owned(), rack.to_owned())]));
-        let nodes: Vec<_> = ["a", "c", "s", "t"].into_iter().zip(&racks).collect();
-        let groups = crate::groups::FailureGroups::of(&cluster.settings, &nodes).unwrap();
-        let cluster = cluster.of_groups(groups);
-        let mut catalog = catalog(&["a", "b", "c"], &[&[0, 1, 2]]);
-        catalog.layout.protection = protection;
-        let places = [(Member(0), NodeRank(0)), (Member(2), NodeRank(1))].into();
-        let set = &catalog.layout.sets[0];
-        assert_eq!(
-            target(&cluster, &catalog, set, &places, Member(1)),
-            NodeRank(3),
-            "not s, which is in c's rack"
-        );
     }
 }

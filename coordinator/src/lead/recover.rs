@@ -35,6 +35,8 @@ enum Step {
         answers: Answers<Result<(), Reason>>,
         tries: u32,
     },
+    /// No dataset is presented, since there is no room for one: these coordinators end.
+    GivenUp,
     /// Some node could not; again at this time.
     Again {
         until: u64,
@@ -57,6 +59,8 @@ pub(super) struct Recover {
     stored: Option<StoredDataset>,
     /// It left a question without an answer: it is not asked again.
     prefix_hangs: bool,
+    /// Why the newest that is not presented for want of room alone could not be had.
+    no_room: Option<String>,
     step: Step,
 }
 
@@ -77,6 +81,7 @@ impl Recover {
             aside: Vec::new(),
             stored: None,
             prefix_hangs: false,
+            no_room: None,
             step: Step::Done,
         };
         recover.next(cluster);
@@ -174,6 +179,16 @@ impl Recover {
         self.aside.push((candidate.id, held));
     }
 
+    /// The dataset that is tried could be had if caches had more room.
+    fn want_room(&mut self, reason: &Reason) {
+        let (Step::FromCache(candidate, _) | Step::FromPrefix(candidate, _)) = &self.step else { return };
+        let held = candidate.held.as_ref().map(|held| &held.name);
+        let name = held.or(candidate.stored.as_ref().map(|stored| &stored.name));
+        let name = name.map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+        self.no_room
+            .get_or_insert_with(|| format!("{name} (dataset {}) needs more room: {reason}", candidate.id));
+    }
+
     /// Takes what a candidate's machine said; false when it did not await that.
     fn outcome(&mut self, cluster: &mut Cluster, outcome: Option<Recovered>) -> bool {
         match outcome {
@@ -193,6 +208,10 @@ impl Recover {
                 }
                 self.chosen.push((*catalog, flushed));
                 self.next(cluster);
+            }
+            Some(Recovered::NoRoom(reason)) => {
+                self.want_room(&reason);
+                return self.outcome(cluster, Some(Recovered::Failed(reason)));
             }
             Some(Recovered::Failed(reason)) => {
                 match std::mem::replace(&mut self.step, Step::Done) {
@@ -218,6 +237,15 @@ impl Recover {
     }
 
     pub(super) fn present(&mut self, cluster: &mut Cluster, tries: u32) {
+        if self.chosen.is_empty()
+            && let Some(reason) = self.no_room.take()
+        {
+            // A program that began from nothing would write over what is only waiting for room.
+            self.step = Step::GivenUp;
+            cluster.warn(reason.clone());
+            cluster.give_up(reason);
+            return;
+        }
         if self.chosen.is_empty() && tries == 0 {
             cluster.note("no complete dataset was found in the caches or the prefix".to_owned());
         }

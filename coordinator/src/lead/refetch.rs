@@ -34,7 +34,16 @@ enum Step {
     Encoding(Box<Encoding>),
     Committing(Committing),
     /// It failed: what was fetched goes.
-    Dropping(Answers<()>, Reason),
+    Dropping(Answers<()>, Reason, Cause),
+}
+
+/// Why it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// What the prefix has is not what it records.
+    Corrupt,
+    NoRoom,
+    Other,
 }
 
 /// One candidate on its way.
@@ -143,19 +152,23 @@ impl Refetch {
         }
         let mut frozen = Vec::new();
         let mut failure: Option<Reason> = None;
-        let mut corrupt = false;
+        let mut cause = Cause::Other;
         let answers = std::mem::replace(answers, Answers::of([]));
         for (node, result) in answers.into_answers() {
             match result {
                 Ok(files) => frozen.push(files),
                 Err(why) => {
-                    corrupt |= why.corrupt;
+                    match cause {
+                        _ if why.corrupt => cause = Cause::Corrupt,
+                        Cause::Other if why.full.is_some() => cause = Cause::NoRoom,
+                        _ => {}
+                    }
                     failure.get_or_insert(Reason::from(why.reason).on(cluster.host(node)));
                 }
             }
         }
         if let Some(reason) = failure {
-            return Some(self.fail(cluster, reason, corrupt));
+            return Some(self.fail(cluster, reason, cause));
         }
         let Some(source) = &self.source else { return None };
         let about = About {
@@ -177,10 +190,17 @@ impl Refetch {
         let Step::Encoding(encoding) = &mut self.step else { return None };
         Some(match encoding.job(cluster, share)? {
             Encoded::Running => Recovered::Running,
-            Encoded::Failed(reason) => self.fail(cluster, reason, false),
+            Encoded::Failed(reason) => {
+                let cause = if reason.is_shortage_of_room() { Cause::NoRoom } else { Cause::Other };
+                self.fail(cluster, reason, cause)
+            }
             Encoded::Done(catalog) => {
                 if let Some(path) = self.differs(&catalog) {
-                    self.fail(cluster, format!("{path} is not as the prefix records it").into(), true)
+                    self.fail(
+                        cluster,
+                        format!("{path} is not as the prefix records it").into(),
+                        Cause::Corrupt,
+                    )
                 } else {
                     let nodes = cluster.nodes();
                     self.step = Step::Committing(Committing::start(cluster, catalog, nodes, false));
@@ -218,23 +238,27 @@ impl Refetch {
         Some(match committing.committed(cluster, node, result)? {
             Committed::Running => Recovered::Running,
             Committed::Done => Recovered::Done(committing.catalog.clone()),
-            Committed::Failed(reason) => self.fail(cluster, reason, false),
+            Committed::Failed(reason) => self.fail(cluster, reason, Cause::Other),
         })
     }
 
-    fn fail(&mut self, cluster: &mut Cluster, reason: Reason, corrupt: bool) -> Recovered {
-        if corrupt {
+    fn fail(&mut self, cluster: &mut Cluster, reason: Reason, cause: Cause) -> Recovered {
+        if cause == Cause::Corrupt {
             cluster.pfs(PfsTask::MarkFailed(self.stored.clone()));
         }
         cluster.send_all(Command::Drop { id: self.id(), reason: reason.clone() });
-        self.step = Step::Dropping(Answers::of(cluster.nodes()), reason);
+        self.step = Step::Dropping(Answers::of(cluster.nodes()), reason, cause);
         Recovered::Running
     }
 
     /// A node has dropped what it fetched; `None` when that is not awaited.
     pub(super) fn dropped(&mut self, node: NodeRank) -> Option<Recovered> {
-        let Step::Dropping(answers, reason) = &mut self.step else { return None };
-        Some(if answers.answered(node, ())? { Recovered::Failed(reason.clone()) } else { Recovered::Running })
+        let Step::Dropping(answers, reason, cause) = &mut self.step else { return None };
+        Some(match answers.answered(node, ())? {
+            false => Recovered::Running,
+            true if *cause == Cause::NoRoom => Recovered::NoRoom(reason.clone()),
+            true => Recovered::Failed(reason.clone()),
+        })
     }
 
     /// It fails when the prefix leaves it without an answer.

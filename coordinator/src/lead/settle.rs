@@ -90,10 +90,20 @@ impl Held {
         nodes.iter().copied().filter(|node| !has(node)).collect()
     }
 
-    /// Every member's data is on some node.
-    fn has_members(&self, catalog: &Catalog) -> bool {
-        let on_some = |member: u32| self.nodes.values().any(|holding| holding.members.contains(&member));
-        (0u32..).zip(&catalog.layout.members).all(|(member, _)| on_some(member))
+    /// Positions of a set's members that are on no node.
+    fn lost(&self, set: &[Member]) -> Vec<usize> {
+        let on_some = |member: Member| self.nodes.values().any(|holding| holding.members.contains(&member.0));
+        (0..set.len()).filter(|at| !on_some(set[*at])).collect()
+    }
+
+    /// Some member is on no node.
+    fn lacks_members(&self, layout: &Layout) -> bool {
+        layout.sets.iter().any(|set| !self.lost(set).is_empty())
+    }
+
+    /// The nodes have all files, or can rebuild them.
+    fn is_recoverable(&self, layout: &Layout) -> bool {
+        layout.sets.iter().all(|set| layout.repair(set, &self.lost(set), &[]).is_some())
     }
 
     pub(super) fn complete(&self) -> impl Iterator<Item = (NodeRank, &Holding)> {
@@ -384,8 +394,12 @@ impl Settle {
                 // Enough newer ones are complete everywhere, or it has failed: its eviction had
                 // begun.
                 cluster.send_all(Command::Evict(id));
+            } else if !held.is_recoverable(&catalog.layout) && !held.flushed() {
+                // Its eviction had gone far, and since then newer ones were removed.
+                cluster.warn(format!("dataset {id}: its files are on no node any more; it is removed"));
+                cluster.send_all(Command::Evict(id));
             } else {
-                if !held.has_members(&catalog) {
+                if held.lacks_members(&catalog.layout) {
                     // An eviction that had begun, and since then newer ones were removed; or a
                     // loss.
                     cluster.warn(format!("dataset {id}: a member is lost; the next restart rebuilds it"));

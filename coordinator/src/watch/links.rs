@@ -57,8 +57,15 @@ impl Watched {
         self.port
     }
 
-    /// Watches others from now on, in a thread, to the process's end. Who is lost is printed.
-    pub fn watch(self, me: NodeRank, opening: &Opening, silence: Duration) -> io::Result<()> {
+    /// Watches others from now on, in a thread, to the process's end. Who is lost is printed. Those
+    /// that watch this node hear of it only while `lives` says so.
+    pub fn watch(
+        self,
+        me: NodeRank,
+        opening: &Opening,
+        silence: Duration,
+        lives: impl Fn() -> bool + Send + 'static,
+    ) -> io::Result<()> {
         let size = u32::try_from(opening.hosts.len()).unwrap_or(u32::MAX);
         let others = watched_by(me.0, size).into_iter().filter_map(|rank| {
             let at = usize::try_from(rank).ok()?;
@@ -66,7 +73,9 @@ impl Watched {
         });
         let (others, secret) = (others.collect::<Vec<_>>(), opening.watch_secret);
         let thread = std::thread::Builder::new().name("watch".to_owned());
-        thread.spawn(move || Links::new(self.listener, others, secret, silence).run()).map(drop)
+        thread
+            .spawn(move || Links::new(self.listener, others, secret, silence, Box::new(lives)).run())
+            .map(drop)
     }
 }
 
@@ -116,6 +125,8 @@ struct Links {
     watched: BTreeMap<u32, TcpStream>,
     hosts: BTreeMap<u32, String>,
     watch: Watch,
+    /// This node's daemon answers.
+    lives: Box<dyn Fn() -> bool + Send>,
     begun: Instant,
     beaten: Instant,
 }
@@ -126,6 +137,7 @@ impl Links {
         others: Vec<(u32, String, u16)>,
         secret: WatchSecret,
         silence: Duration,
+        lives: Box<dyn Fn() -> bool + Send>,
     ) -> Self {
         let begun = Instant::now();
         let mut watched = BTreeMap::new();
@@ -139,7 +151,7 @@ impl Links {
         }
         let watch = Watch::new(watched.keys().copied(), silence, begun.elapsed());
         let (watchers, strangers) = (Vec::new(), VecDeque::new());
-        Self { listener, secret, watchers, strangers, watched, hosts, watch, begun, beaten: begun }
+        Self { listener, secret, watchers, strangers, watched, hosts, watch, lives, begun, beaten: begun }
     }
 
     fn run(mut self) {
@@ -172,7 +184,8 @@ impl Links {
         self.accept(Instant::now());
         if self.beaten.elapsed() >= BEAT {
             self.beaten = Instant::now();
-            self.watchers.retain_mut(|watcher| match watcher.write(b".") {
+            let sign: &[u8] = if (self.lives)() { b"." } else { b"" };
+            self.watchers.retain_mut(|watcher| match watcher.write(sign) {
                 Ok(_) => true,
                 Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             });
@@ -276,7 +289,7 @@ mod tests {
         let port = watched.port();
         let mut link = connect("127.0.0.1", port, SECRET).unwrap();
         link.set_nonblocking(false).unwrap();
-        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE);
+        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE, Box::new(|| true));
         let beating = std::thread::spawn(move || {
             for _ in 0..4 {
                 assert_eq!(links.wait(), []);
@@ -293,10 +306,23 @@ mod tests {
     }
 
     #[test]
+    fn without_its_daemon_a_node_is_silent() {
+        let watched = Watched::begin().unwrap();
+        let mut link = connect("127.0.0.1", watched.port(), SECRET).unwrap();
+        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE, Box::new(|| false));
+        while links.watchers.is_empty() {
+            links.accept(Instant::now());
+        }
+        links.beaten = Instant::now().checked_sub(BEAT).unwrap();
+        assert_eq!(links.wait(), []);
+        assert_eq!((links.watchers.len(), read(1, &mut link)), (1, None));
+    }
+
+    #[test]
     fn strangers_take_nobodys_place() {
         let watched = Watched::begin().unwrap();
         let port = watched.port();
-        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE);
+        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE, Box::new(|| true));
         let now = Instant::now();
         let mut many = Vec::new();
         for nth in 0..3 * STRANGERS_MAX {

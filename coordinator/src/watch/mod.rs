@@ -2,8 +2,9 @@
 //! whatever the launcher notices.
 //!
 //! Every node watches [`OTHERS`] others over a connection each (`links`), on which the other says
-//! every [`BEAT`] that it lives. The kernels notice a dead network by themselves; a node that is
-//! stopped falls silent. Here is decided what that means; no socket, clock or thread.
+//! every [`BEAT`] that it lives, as long as its daemon answers its coordinator. The kernels notice
+//! a dead network by themselves; a node that is stopped, or whose daemon hangs, falls silent. Here
+//! is decided what that means; no socket, clock or thread.
 
 mod links;
 

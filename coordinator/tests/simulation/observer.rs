@@ -23,36 +23,36 @@ pub(crate) fn catalog(nodes: &[Daemon], key: Key) -> Option<&Catalog> {
     complete.filter_map(|dataset| dataset.catalog.as_ref()).max_by_key(|catalog| catalog.revision)
 }
 
-/// Members of which some node has good bytes.
-pub(crate) fn members(nodes: &[Daemon], key: Key) -> BTreeSet<Member> {
-    let Some(newest) = catalog(nodes, key) else { return BTreeSet::new() };
-    let mut found = BTreeSet::new();
+/// Members that some node has, with the newest encoding's redundancy data; and those of which some
+/// node has good files.
+pub(crate) fn members(nodes: &[Daemon], key: Key) -> (BTreeSet<Member>, BTreeSet<Member>) {
+    let Some(newest) = catalog(nodes, key) else { return Default::default() };
+    let (mut whole, mut readable) = (BTreeSet::new(), BTreeSet::new());
     let layout = &newest.layout;
     for node in nodes {
         let Some(dataset) = node.datasets.get(&key.1).filter(|d| d.epoch == key.0) else { continue };
-        let whole = dataset.members.iter().filter(|(member, data)| data.is_whole(layout, **member));
-        let whole: BTreeSet<Member> = whole.map(|(member, _)| *member).collect();
-        let same = match &dataset.catalog {
+        let is_of_newest = match &dataset.catalog {
             None => layout.encoding == 0,
+            Some(catalog) if catalog.entries != newest.entries => continue,
             Some(catalog) if catalog.layout.encoding == layout.encoding => {
-                catalog.entries == newest.entries && catalog.layout.sets == layout.sets
+                if catalog.layout.sets != layout.sets {
+                    continue;
+                }
+                true
             }
             // It has not recorded the new encoding: good if it has the data of all that is its own.
-            Some(catalog) => {
+            Some(_) => {
                 let own = |member: &&Member| layout.members[member.0 as usize].host == node.host;
                 let mut own = dataset.members.keys().filter(own);
-                catalog.entries == newest.entries
-                    && own.all(|member| {
-                        let data = &dataset.members[member];
-                        !layout.has_redundancy_file(*member) || data.encodings.contains(&layout.encoding)
-                    })
+                own.all(|member| dataset.members[member].guards(layout, *member))
             }
         };
-        if same {
-            found.extend(whole);
-        }
+        let good = || dataset.members.iter().filter(|(_, data)| !data.bad);
+        readable.extend(good().map(|(member, _)| *member));
+        let guards = good().filter(|(member, data)| is_of_newest && data.guards(layout, **member));
+        whole.extend(guards.map(|(member, _)| *member));
     }
-    found
+    (whole, readable)
 }
 
 /// Some node that knows its highest revision has it marked as failed.
@@ -63,14 +63,20 @@ pub(crate) fn failed(nodes: &[Daemon], key: Key) -> bool {
         .any(|d| d.catalog.as_ref().is_some_and(|catalog| catalog.revision == newest.revision))
 }
 
-/// Members whose bytes are good where the catalog says that they are.
-pub(crate) fn in_places(nodes: &[Daemon], catalog: &Catalog) -> BTreeSet<Member> {
-    let good = |host: &str, member: Member| {
-        let holder = nodes.iter().find(|node| node.host == host)?;
-        holder.datasets.get(&catalog.id)?.members.get(&member).filter(|data| !data.bad)
-    };
-    let places = (0..).map(Member).zip(&catalog.layout.members);
-    places.filter(|(member, place)| good(&place.host, *member).is_some()).map(|(member, _)| member).collect()
+/// Members that are where the catalog says, with their redundancy data; and those with good files
+/// there.
+pub(crate) fn in_places(nodes: &[Daemon], catalog: &Catalog) -> (BTreeSet<Member>, BTreeSet<Member>) {
+    let (mut whole, mut readable) = (BTreeSet::new(), BTreeSet::new());
+    for (member, place) in (0..).map(Member).zip(&catalog.layout.members) {
+        let holder = nodes.iter().find(|node| node.host == place.host);
+        let data = holder.and_then(|holder| holder.datasets.get(&catalog.id)?.members.get(&member));
+        let Some(data) = data.filter(|data| !data.bad) else { continue };
+        readable.insert(member);
+        if data.guards(&catalog.layout, member) {
+            whole.insert(member);
+        }
+    }
+    (whole, readable)
 }
 
 /// The others of its set can give this member back.
@@ -103,21 +109,24 @@ pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
     if nodes.iter().filter_map(|node| node.datasets.get(&key.1)).any(newer) {
         return false;
     }
-    let found = members(nodes, key);
-    catalog.layout.sets.iter().all(|set| {
-        let there = |at: usize| found.contains(&set[at]);
-        let lost: Vec<usize> = (0..set.len()).filter(|at| !there(*at)).collect();
-        let survives = match catalog.layout.scheme() {
-            Scheme::Single => lost.is_empty(),
-            Scheme::Xor => lost.len() <= 1 && set.len() > 1,
-            Scheme::ReedSolomon { failures } => lost.len() <= failures.into() && lost.len() < set.len(),
-            // A member's copy is at its right neighbour, if it has anything to copy.
-            Scheme::Partner => lost
-                .iter()
-                .all(|at| there((at + 1) % set.len()) || catalog.files_of(set[*at]).next().is_none()),
-        };
-        survives || lost.is_empty() || lost.iter().all(|at| catalog.files_of(set[*at]).next().is_none())
-    })
+    let (whole, readable) = members(nodes, key);
+    let has_source = |member: Member| {
+        readable.contains(&member)
+            || catalog.files_of(member).next().is_none()
+            || gives_back(catalog, &whole, member)
+    };
+    (0..).map(Member).zip(&catalog.layout.members).all(|(member, _)| has_source(member))
+}
+
+/// The others of its set have what this member's files are rebuilt from.
+fn gives_back(catalog: &Catalog, whole: &BTreeSet<Member>, member: Member) -> bool {
+    let set = catalog.layout.sets.iter().find(|set| set.contains(&member)).expect("in a set");
+    let at = set.iter().position(|m| *m == member).expect("in its set");
+    match catalog.layout.scheme() {
+        // Its copy is at its right neighbour.
+        Scheme::Partner => set.len() > 1 && whole.contains(&set[(at + 1) % set.len()]),
+        _ => rebuildable(catalog, whole, member),
+    }
 }
 
 pub(crate) fn in_prefix(prefix: &Prefix, key: Key) -> bool {

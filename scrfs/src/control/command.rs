@@ -18,6 +18,8 @@ pub enum Command {
     Inventory,
     /// Send the catalog of a complete dataset. [`Event::Catalog`].
     ReadCatalog(DatasetId),
+    /// Say that you are there. [`Event::Pong`].
+    Ping,
     /// Settling is over: send requests, and again those that wait. -
     Serve,
 

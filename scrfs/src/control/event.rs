@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(doc)]
 use super::Command;
 use super::loose::{Begun, LooseEntry, LooseInventory, LooseStamp, LooseVersion};
-use super::{DirOp, FrozenFile, FrozenPart, Inventory, Reason};
+use super::{DirOp, FrozenFile, FrozenPart, Inventory, Reason, VerifiedMember};
 use crate::dataset::Catalog;
 use crate::ids::{DatasetId, Member, RequestId};
 use crate::path::RelPath;
@@ -62,6 +62,8 @@ pub struct SealedFile {
 /// What a daemon tells the lead.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
+    /// Answers [`Command::Ping`].
+    Pong,
     /// Answers [`Command::Inventory`].
     Inventory(Box<Inventory>),
     /// Answers [`Command::ReadCatalog`].
@@ -199,8 +201,8 @@ pub enum Event {
     Verified {
         /// Which.
         id: DatasetId,
-        /// Members here and what is wrong with them.
-        members: Vec<(Member, Result<(), Reason>)>,
+        /// Members here.
+        members: Vec<VerifiedMember>,
     },
     /// Answers [`Command::FetchMember`]: frozen as a member, ready to be encoded.
     FetchedMember {

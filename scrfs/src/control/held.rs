@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
 use super::Command;
+use super::Reason;
 #[cfg(doc)]
 use crate::dataset::Catalog;
 use crate::dataset::Entry;
@@ -114,10 +115,10 @@ pub struct HeldDataset {
     pub name: Vec<u8>,
     /// How far it is here.
     pub state: HeldState,
-    /// Members whose data is here: all files and the redundancy file are there with their right
-    /// sizes.
+    /// Members whose files are all here, with their right sizes.
     pub members: Vec<Member>,
-    /// Their redundancy files that are here, by [`crate::dataset::Layout::encoding`].
+    /// Their redundancy files that are here with their right sizes, by
+    /// [`crate::dataset::Layout::encoding`].
     pub encoded: Vec<(Member, u32)>,
     /// It is known to be on the PFS.
     pub flushed: bool,
@@ -126,6 +127,17 @@ pub struct HeldDataset {
     pub listed: bool,
     /// [`Command::MarkFailed`] is recorded here.
     pub failed: bool,
+}
+
+/// A member whose bytes a node has compared with their checksums.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifiedMember {
+    /// Which.
+    pub member: Member,
+    /// Its files, or what is wrong with them.
+    pub files: Result<(), Reason>,
+    /// Its redundancy file, or what is wrong with that; good where its layout has none.
+    pub redundancy: Result<(), Reason>,
 }
 
 /// A file as it was when its dataset was frozen.

@@ -33,6 +33,7 @@ impl Node {
             Command::DirFinish { results } => self.dir_finish(&results),
             Command::DirUnite { directories } => self.dir_unite(directories),
 
+            Command::Ping => self.state.lock().send(Event::Pong),
             Command::Inventory => self.in_records(link, Self::send_inventory),
             Command::ReadCatalog(id) => self.in_records(link, move |node| node.send_catalog(id)),
             Command::Serve => {

@@ -305,6 +305,7 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::Verify(_)
         | Command::Scrub { .. }
         | Command::MarkScrubbed { .. }
+        | Command::Ping
         | Command::FetchMember { .. }
         | Command::Present { .. }
         | Command::Advise(_)

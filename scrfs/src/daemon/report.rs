@@ -7,7 +7,9 @@ use crate::control::HeldState;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::status::last::VERSION;
-use crate::status::{Changed, CoordinatorStatus, DatasetStatus, NodeStatus, SEALED, is_protected, survives};
+use crate::status::{
+    Changed, CoordinatorStatus, DatasetStatus, HIDDEN, NodeStatus, SEALED, is_protected, survives,
+};
 use crate::store::beneath;
 use crate::stores::PRIMARY;
 
@@ -178,7 +180,7 @@ pub(super) fn state_word(dataset: &Dataset) -> &'static str {
         return "failed";
     }
     if dataset.life.is_hidden() {
-        return "hidden";
+        return HIDDEN;
     }
     match (dataset.state(), &dataset.transfer) {
         (HeldState::Complete, Some(("flushing", _))) => "flushing",

@@ -83,11 +83,9 @@ impl Node {
             Ok(home) => home,
             Err(error) => return Some(format!("its directory: {error}")),
         };
-        let file = part.files.iter().find_map(|(entry, copy)| {
+        part.files.iter().find_map(|(entry, copy)| {
             wrong_size(self.open_sealed(dataset, &home, &entry.path), &entry.path, copy.size)
-        });
-        let redundancy = || self.missing_redundancy(dataset.id, dataset.redundancy(part)?);
-        file.or_else(redundancy)
+        })
     }
 
     /// A redundancy file that is not there with its size.

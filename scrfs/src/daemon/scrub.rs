@@ -107,11 +107,16 @@ impl Scrub<'_> {
         let Some(index) = dataset.life.catalog() else { return Vec::new() };
         let places = (0..).map(Member).zip(&index.catalog().layout.members);
         let own = places.filter(|(_, place)| place.host == self.node.config.host);
-        let bad = |member: Member| match dataset.parts.get(&member).filter(|part| part.recorded) {
-            Some(part) => self.twice(|| self.member(&dataset, member, part)),
-            None => Some(Reason::from("it is not recorded here")),
+        let layout = &index.catalog().layout;
+        let bad = |member: Member, files: u64| {
+            let part = dataset.parts.get(&member).filter(|part| part.recorded);
+            let has_any = files > 0 || layout.has_redundancy_file(member);
+            match part {
+                Some(part) => self.twice(|| self.member(&dataset, member, part)),
+                None => has_any.then(|| Reason::from("it is not recorded here")),
+            }
         };
-        own.filter_map(|(member, _)| Some((member, bad(member)?))).collect()
+        own.filter_map(|(member, place)| Some((member, bad(member, place.files)?))).collect()
     }
 
     /// What is found again when it is looked at once more: files may be on their way to another

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, OFlags};
 
-use crate::control::{Event, FetchFailure, FrozenFile, Reason};
+use crate::control::{Event, FetchFailure, FrozenFile, NoRoom, Reason, VerifiedMember};
 use crate::dataset::lifecycle::Files;
 use crate::dataset::{Entry, EntryKind, FileCopy};
 use crate::faults;
@@ -135,34 +135,32 @@ impl Node {
     pub(super) fn verify(&self, id: DatasetId) {
         let members = self.verify_members(id);
         self.end_transfer(id);
-        for (member, result) in &members {
-            match result {
-                Ok(()) => self.events.info(Some(id), &format!("member {member} is verified")),
-                Err(reason) => self.events.error(Some(id), &format!("member {member} is bad: {reason}")),
+        for VerifiedMember { member, files, redundancy } in &members {
+            let problems = [files, redundancy].map(|result| result.as_ref().err().cloned());
+            match Reason::all(problems.into_iter().flatten()) {
+                None => self.events.info(Some(id), &format!("member {member} is verified")),
+                Some(reason) => self.events.error(Some(id), &format!("member {member} is bad: {reason}")),
             }
         }
         self.state.lock().send(Event::Verified { id, members });
     }
 
-    fn verify_members(&self, id: DatasetId) -> Vec<(Member, Result<(), Reason>)> {
+    fn verify_members(&self, id: DatasetId) -> Vec<VerifiedMember> {
         let Ok(dataset) = self.dataset(id) else { return Vec::new() };
         let total = dataset.parts.values().map(|part| part.bytes()).sum();
         let Some((monitor, _)) = self.begin_transfer(id, "verifying", total) else { return Vec::new() };
         let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
-        recorded
-            .map(|(member, part)| (*member, self.verify_part(&dataset, *member, part, &monitor)))
-            .collect()
+        let verified = |(member, part): (&Member, &Arc<Part>)| VerifiedMember {
+            member: *member,
+            files: self.verify_files(&dataset, part, &monitor),
+            redundancy: self.verify_redundancy(&dataset, *member, part, &monitor),
+        };
+        recorded.map(verified).collect()
     }
 
     /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as
     /// missing.
-    fn verify_part(
-        &self,
-        dataset: &Dataset,
-        member: Member,
-        part: &Part,
-        monitor: &Monitor,
-    ) -> Result<(), Reason> {
+    fn verify_files(&self, dataset: &Dataset, part: &Part, monitor: &Monitor) -> Result<(), Reason> {
         let home = self.cache.home(dataset, self.tree.as_ref())?;
         let mut problems = Vec::new();
         for (entry, recorded) in &part.files {
@@ -172,24 +170,26 @@ impl Node {
                 Err(error) => problems.push(Reason::from(error)),
             }
         }
-        if let Some(redundancy) = dataset.redundancy(part) {
-            let name = file_name(dataset.id, &redundancy.name)?;
-            let own = self.cache.own(dataset.id)?;
-            let recorded = FileCopy {
-                size: redundancy.size,
-                crc: redundancy.crc,
-                member: Member(0),
-                program_rank: None,
-            };
-            if let Err(error) = verify_file(&own, &name, &recorded, monitor) {
-                problems.push(Reason::from(error));
-            }
-        } else if let Some(index) = dataset.life.catalog()
-            && index.catalog().layout.has_redundancy_file(member)
-        {
-            problems.push("its redundancy file is not here".into());
-        }
         Reason::all(problems).map_or(Ok(()), Err)
+    }
+
+    /// The same of its redundancy file.
+    fn verify_redundancy(
+        &self,
+        dataset: &Dataset,
+        member: Member,
+        part: &Part,
+        monitor: &Monitor,
+    ) -> Result<(), Reason> {
+        let Some(redundancy) = dataset.redundancy(part) else {
+            let layout = dataset.life.catalog().map(|index| &index.catalog().layout);
+            let lacks = layout.is_some_and(|layout| layout.has_redundancy_file(member));
+            return if lacks { Err("its redundancy file is not here".into()) } else { Ok(()) };
+        };
+        let name = file_name(dataset.id, &redundancy.name)?;
+        let own = self.cache.own(dataset.id)?;
+        let recorded = FileCopy { size: redundancy.size, crc: redundancy.crc, member, program_rank: None };
+        Ok(verify_file(&own, &name, &recorded, monitor)?)
     }
 
     pub(super) fn fetch_member(&self, order: &FetchOrder) {
@@ -233,7 +233,12 @@ impl Node {
         let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(here)?;
         for (entry, copy) in &part.files {
             let staged = Staged::File(member, entry.path.clone());
-            self.fetch_file(&pfs, id, &staged, entry, copy, &monitor).map_err(|(failure, _)| failure)?;
+            let wanted = part.bytes();
+            self.fetch_file(&pfs, id, &staged, entry, copy, &monitor).map_err(|(failure, errno)| {
+                let is_full = errno == libc::ENOSPC || errno == libc::EDQUOT;
+                let full = is_full.then(|| NoRoom { wanted, room: self.room_for_copies(id) });
+                FetchFailure { full, ..failure }
+            })?;
             let placed = self.cache.put_in_place(id, &staged, home.as_fd(), &entry.path);
             placed.map_err(|error| here(format!("{}: {error}", entry.path)))?;
         }

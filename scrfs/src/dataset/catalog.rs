@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::Protection;
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
-use crate::redundancy::right;
 
 /// How a dataset is protected (DESIGN 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -126,46 +125,6 @@ impl Layout {
     /// The scheme of every set.
     pub fn scheme(&self) -> Scheme {
         self.protection.scheme
-    }
-
-    /// Whether all data of a set is still there when the members at these positions are lost.
-    pub fn survives(&self, set: &[Member], lost: &[usize]) -> bool {
-        let has_files = |at: &usize| {
-            let place = set.get(*at).and_then(|member| self.members.get(member.0 as usize));
-            place.is_none_or(|place| place.files > 0)
-        };
-        match self.scheme() {
-            // Where there is nothing to copy, nobody needs the copy.
-            Scheme::Partner => {
-                let is_lost = |at: &usize| set.len() < 2 || lost.contains(&right(set.len(), *at));
-                !lost.iter().filter(|at| has_files(at)).any(is_lost)
-            }
-            scheme => scheme.survives(set.len(), lost),
-        }
-    }
-
-    /// For each member, whether it has a redundancy file in the cache.
-    pub fn protected(&self) -> Vec<bool> {
-        let mut all = vec![false; self.members.len()];
-        for set in self.sets.iter().filter(|set| self.scheme() != Scheme::Single && set.len() > 1) {
-            for member in set {
-                if let Some(one) = all.get_mut(member.0 as usize) {
-                    *one = true;
-                }
-            }
-        }
-        all
-    }
-
-    /// Whether a member has a redundancy file in the cache.
-    pub fn has_redundancy_file(&self, member: Member) -> bool {
-        let set = self.sets.iter().find(|set| set.contains(&member));
-        self.scheme() != Scheme::Single && set.is_some_and(|set| set.len() > 1)
-    }
-
-    /// Any one member may be lost.
-    pub fn is_redundant(&self) -> bool {
-        self.sets.iter().all(|set| self.scheme().losses(set.len()) > 0)
     }
 }
 

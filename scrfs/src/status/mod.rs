@@ -165,6 +165,9 @@ impl DatasetStatus {
 /// is never said of it.
 pub const SEALED: &str = "sealed";
 
+/// The state of a complete dataset that the last restart did not present.
+pub const HIDDEN: &str = "hidden";
+
 /// The next generation of a sealed dataset, as far as it is on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {

@@ -7,10 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::people::{bytes_for_people, hosts_for_people};
-use super::{Changed, DatasetStatus, NodeStatus, SEALED, StoreStatus};
-
-/// The state of a complete dataset that the last restart did not present.
-const HIDDEN: &str = "hidden";
+use super::{Changed, DatasetStatus, HIDDEN, NodeStatus, SEALED, StoreStatus};
 
 /// How the node is, what it holds, and what the loss of each node would cost.
 pub fn show(s: &NodeStatus) -> String {

@@ -150,6 +150,7 @@ impl Rank0 {
                 Output::Pfs(task) => {
                     self.arriving.extend(Answers::of_pfs(&task).map(|o| Arriving::Here(Input::Pfs(o))));
                 }
+                Output::GiveUp(reason) => return Err(reason),
                 Output::Ready(_) | Output::Halt(_) | Output::Note(..) => {}
             }
         }

@@ -82,6 +82,7 @@ impl Case {
 
     fn encode_job(&self, scheme: Scheme) -> Job {
         Job::Encode {
+            fresh: None,
             id: ID,
             scheme,
             about: About {

@@ -1,17 +1,18 @@
 //! Restart: a dataset whose members have moved together is encoded anew, in sets of which no node
-//! has two members. What protects it now stays until a catalog with the new sets is committed.
+//! has two members; so is one of whose redundancy data more is gone than its sets give back. What
+//! protects it now stays until a catalog with the new encoding is committed.
 
 use std::collections::BTreeMap;
 
 use scrfs::control::Reason;
 use scrfs::dataset::{Catalog, Protection};
-use scrfs::ids::{Member, NodeRank};
+use scrfs::ids::Member;
 use scrfs::redundancy::sets::{at_risk, lay_out};
 
 use super::super::cluster::Cluster;
 use super::super::jobs::{Ended, Jobs, Share};
-use super::MemberFiles;
-use crate::job::{About, Job, JobOutput};
+use super::places::{MemberFiles, Restored};
+use crate::job::{About, Fresh, Job, JobOutput};
 
 /// New sets, on their way.
 #[derive(Debug)]
@@ -41,21 +42,27 @@ pub(in crate::lead) struct NewSets {
 }
 
 impl Reencoding {
-    /// Starts the jobs; `None` when the sets are as good as they can be. `places` has every member.
-    pub(in crate::lead) fn start(
+    /// Starts the jobs; `None` when the sets are as good as they can be, and nothing of their
+    /// redundancy data is gone.
+    pub(super) fn start(
         cluster: &mut Cluster,
         catalog: &Catalog,
-        places: &BTreeMap<Member, NodeRank>,
+        restored: &Restored,
         revision: u32,
     ) -> Option<Self> {
+        let Restored { places, fresh, anew } = restored;
         let Protection { scheme, set_size, hop_distance, .. } = catalog.layout.protection;
         let of_node = cluster.groups_of(&catalog.layout.protection);
         let group = |member: u32| places.get(&Member(member)).and_then(|node| of_node.get(node.0 as usize));
         let members = u32::try_from(catalog.layout.members.len()).ok()?;
         let groups: Vec<_> = (0..members).map(group).collect::<Option<_>>()?;
-        let sets = lay_out(&groups, set_size as usize, hop_distance as usize);
-        if at_risk(scheme, &sets, &groups) >= at_risk(scheme, &catalog.layout.sets, &groups) {
-            return None;
+        let mut sets = lay_out(&groups, set_size as usize, hop_distance as usize);
+        let are_together = at_risk(scheme, &sets, &groups) < at_risk(scheme, &catalog.layout.sets, &groups);
+        if !are_together {
+            if !anew {
+                return None;
+            }
+            sets.clone_from(&catalog.layout.sets);
         }
         let (mut jobs, about, files) = (Jobs::default(), About::of(catalog), MemberFiles::of_all(catalog));
         for set in &sets {
@@ -67,14 +74,17 @@ impl Reencoding {
                 set: set.iter().map(|member| files.on(*member, places[member])).collect(),
                 members,
                 encoding: revision,
+                fresh: Fresh::of(catalog, set, fresh),
             };
             jobs.start(cluster, job);
         }
         let (name, id) = (String::from_utf8_lossy(&catalog.name), catalog.id);
-        cluster.note(format!(
-            "{name} (dataset {id}): members of one redundancy set are together on a node, or in a failure group; it is encoded anew, in {} sets",
-            sets.len()
-        ));
+        let why = if are_together {
+            "members of one redundancy set are together on a node, or in a failure group"
+        } else {
+            "redundancy data is gone that its set cannot give back"
+        };
+        cluster.note(format!("{name} (dataset {id}): {why}; it is encoded anew, in {} sets", sets.len()));
         Some(Self { jobs, sets, revision })
     }
 

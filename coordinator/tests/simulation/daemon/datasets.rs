@@ -128,21 +128,11 @@ impl Daemon {
     }
 
     pub(super) fn commit(&mut self, catalog: &Catalog) {
-        let new = || Dataset {
-            epoch: catalog.epoch,
-            name: catalog.name.clone(),
-            state: HeldState::Recorded,
-            frozen: None,
-            members: BTreeMap::new(),
-            catalog: None,
-            flushed: false,
-            listed: false,
-            failed: false,
-            over: None,
-            begun: 0,
-        };
         self.highest_id = self.highest_id.max(catalog.id.0);
-        let dataset = self.datasets.entry(catalog.id).or_insert_with(new);
+        let dataset = self
+            .datasets
+            .entry(catalog.id)
+            .or_insert_with(|| Dataset { catalog: None, ..Dataset::arriving(catalog) });
         assert_eq!(dataset.epoch, catalog.epoch, "another dataset under this id");
         if dataset.catalog.as_ref().is_none_or(|stored| stored.revision <= catalog.revision) {
             dataset.catalog = Some(catalog.clone());

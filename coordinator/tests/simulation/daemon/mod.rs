@@ -4,18 +4,21 @@
 mod datasets;
 mod directories;
 pub(crate) mod loose;
+mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::loose::Age;
 use scrfs::control::{
     Advice, Command, DirOp, Event, FetchFailure, FrozenFile, HeldState, Reason, Room, SealedFile,
+    VerifiedMember,
 };
-use scrfs::dataset::{Catalog, Entry, EntryKind, Layout, Stamp};
+use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
 use scrfs::path::RelPath;
 
 pub(crate) use self::directories::{op_paths, rename, top_of};
+pub(crate) use self::member::MemberData;
 use crate::prefix::{Curse, Prefix};
 use crate::rng::Rng;
 
@@ -31,22 +34,6 @@ pub(crate) fn size_of(content: u64) -> u64 {
 
 pub(crate) fn crc_of(content: u64) -> u32 {
     u32::try_from(content >> 32).expect("32 bits")
-}
-
-/// A member's files by path in the dataset; `bad`: some byte has rotted.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct MemberData {
-    pub(crate) files: BTreeMap<RelPath, u64>,
-    pub(crate) bad: bool,
-    /// Of which encodings its redundancy data is there.
-    pub(crate) encodings: BTreeSet<u32>,
-}
-
-impl MemberData {
-    /// What this layout needs of it is there.
-    pub(crate) fn is_whole(&self, layout: &Layout, member: Member) -> bool {
-        !self.bad && (!layout.has_redundancy_file(member) || self.encodings.contains(&layout.encoding))
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -65,6 +52,25 @@ pub(crate) struct Dataset {
     pub(crate) over: Option<(DatasetId, Next)>,
     /// Of one that was frozen here: when its first file was made.
     pub(crate) begun: u64,
+}
+
+impl Dataset {
+    /// One of which members come here.
+    pub(crate) fn arriving(catalog: &Catalog) -> Self {
+        Self {
+            epoch: catalog.epoch,
+            name: catalog.name.clone(),
+            state: HeldState::Recorded,
+            frozen: None,
+            members: BTreeMap::new(),
+            catalog: Some(catalog.clone()),
+            flushed: false,
+            listed: false,
+            failed: false,
+            over: None,
+            begun: 0,
+        }
+    }
 }
 
 /// What programs here did to a sealed dataset; paths are relative to it.
@@ -446,11 +452,13 @@ impl Daemon {
             Command::Verify(id) => {
                 let mut members = Vec::new();
                 if let Some(dataset) = self.datasets.get(&id) {
+                    let said = |good: bool| if good { Ok(()) } else { Err(Reason::from("bad CRC")) };
                     for (member, data) in &dataset.members {
                         let layout = dataset.catalog.as_ref().map(|catalog| &catalog.layout);
-                        let good = layout.map_or(!data.bad, |layout| data.is_whole(layout, *member));
-                        let result = if good { Ok(()) } else { Err(Reason::from("bad CRC, or not there")) };
-                        members.push((*member, result));
+                        let recorded = || data.encodings.contains(&0);
+                        let guards = layout.map_or_else(recorded, |layout| data.guards(layout, *member));
+                        let (files, redundancy) = (said(!data.bad), said(guards));
+                        members.push(VerifiedMember { member: *member, files, redundancy });
                     }
                 }
                 events.push(Event::Verified { id, members });

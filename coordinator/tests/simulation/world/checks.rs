@@ -93,7 +93,7 @@ impl World {
         }
         self.promised.extend(current.into_iter().zip(name));
         self.check_shown(current);
-        self.rebuilt += u64::from(current.is_some());
+        self.counts.rebuilt += u64::from(current.is_some());
     }
 
     pub(super) fn finished(&mut self, results: &[(RequestId, i32)]) {
@@ -204,7 +204,7 @@ impl World {
             self.racks_are_apart(catalog);
             self.pointers_sealed(catalog);
             self.truth.insert(key, sealed);
-            self.seals += 1;
+            self.counts.seals += 1;
         }
     }
 
@@ -275,7 +275,7 @@ impl World {
         }
         expected.extend(changed);
         assert_eq!(*sealed, expected, "generation {id} over {base}");
-        self.generations += 1;
+        self.counts.generations += 1;
     }
 
     pub(super) fn check_answers(&mut self) {
@@ -319,7 +319,7 @@ impl World {
                     self.promised.insert((epoch, *id), name.clone());
                 }
             }
-            Answered::Frozen(..) => self.unhurried += 1,
+            Answered::Frozen(..) => self.counts.unhurried += 1,
             Answered::Fetch(file, room::ENOSPC) => self.check_full(at, file),
             Answered::Fetch(file, errno) => self.check_fetch(at, file, *errno),
             _ => {}

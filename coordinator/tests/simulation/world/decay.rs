@@ -26,7 +26,7 @@ impl World {
         self.say(|| format!("=== member {member} of {key:?} rots on n{at}"));
         self.decayed.insert(key);
         let dataset = self.nodes[at].datasets.get_mut(&key.1).expect("there");
-        dataset.members.get_mut(&member).expect("there").bad = true;
+        dataset.members.get_mut(&member).expect("there").rot(false);
         // Somebody looks, now and then.
         if self.rng.chance(40)
             && let Some(up) = self.up.get_mut(at)
@@ -71,10 +71,10 @@ impl World {
         let known = self.nodes.iter().find_map(|node| node.datasets.get(&id));
         let Some(key) = known.map(|dataset| (dataset.epoch, id)) else { return };
         let Some(catalog) = observer::catalog(&self.nodes, key) else { return };
-        let found = observer::in_places(&self.nodes, catalog);
+        let (whole, readable) = observer::in_places(&self.nodes, catalog);
         let lost = catalog.entries.iter().any(|entry| match &entry.kind {
             EntryKind::File(copy) => {
-                !found.contains(&copy.member) && !observer::rebuildable(catalog, &found, copy.member)
+                !readable.contains(&copy.member) && !observer::rebuildable(catalog, &whole, copy.member)
             }
             _ => false,
         });
@@ -112,10 +112,10 @@ impl World {
     }
 
     fn has_source(&self, catalog: &Catalog, file: &SealedFile) -> bool {
-        let found = observer::in_places(&self.nodes, catalog);
+        let (whole, readable) = observer::in_places(&self.nodes, catalog);
         catalog.entries.iter().filter(|entry| entry.path == file.path).any(|entry| match &entry.kind {
             EntryKind::File(copy) => {
-                found.contains(&copy.member) || observer::rebuildable(catalog, &found, copy.member)
+                readable.contains(&copy.member) || observer::rebuildable(catalog, &whole, copy.member)
             }
             _ => false,
         })

@@ -1,11 +1,12 @@
 //! Jobs as the model carries them out, a share at a time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use scrfs::control::{HeldState, MemberPart};
+use scrfs::control::{MemberPart, NoRoom};
 use scrfs::dataset::{Catalog, Scheme};
+use scrfs::ids::DatasetId;
 use scrfs::path::RelPath;
-use scrfs_coordinator::job::{Job, JobFailure, JobId, JobOutput, JobResult, SetMember};
+use scrfs_coordinator::job::{Fresh, Job, JobFailure, JobId, JobOutput, JobResult, SetMember};
 
 use super::World;
 use crate::daemon::{Dataset, MemberData, size_of};
@@ -25,20 +26,8 @@ impl World {
             return passing("injected");
         }
         match &share.job {
-            Job::Encode { id, set, encoding, .. } if *encoding != 0 => {
-                for SetMember { member, node, .. } in set {
-                    let held = self.nodes[node.0 as usize].datasets.get_mut(id);
-                    let data = held.and_then(|dataset| dataset.members.get_mut(member));
-                    match data.filter(|data| !data.bad) {
-                        None => return passing("a peer is gone, or its bytes are bad"),
-                        Some(data) if node.0 as usize == share.node => drop(data.encodings.insert(*encoding)),
-                        Some(_) => {}
-                    }
-                }
-                self.reencoded += 1;
-                let here = set.iter().find(|member| member.node.0 as usize == share.node).expect("its share");
-                let (member, entries) = (here.member, Vec::new());
-                Ok(JobOutput::Part(Box::new(MemberPart { member, entries, taken: 0 })))
+            Job::Encode { id, set, encoding, fresh, .. } if *encoding != 0 => {
+                self.encode_anew(share, *id, (set, *encoding), fresh.as_ref())
             }
             Job::Encode { id, paths, set, .. } => {
                 for (member, paths) in set.iter().zip(paths) {
@@ -81,26 +70,65 @@ impl World {
         }
     }
 
+    /// A share of the encoding of a complete dataset's set.
+    fn encode_anew(
+        &mut self,
+        share: &Share,
+        id: DatasetId,
+        (set, encoding): (&[SetMember], u32),
+        fresh: Option<&Fresh>,
+    ) -> JobResult {
+        for SetMember { member, node, .. } in set {
+            let here = node.0 as usize == share.node;
+            let node = &mut self.nodes[node.0 as usize];
+            if let Some(fresh) = fresh.filter(|fresh| fresh.members.contains(member)) {
+                let catalog = &fresh.catalog;
+                assert!(catalog.files_of(*member).next().is_none(), "{member} has files, and begins anew");
+                if here {
+                    let dataset = node.datasets.entry(id).or_insert_with(|| Dataset::arriving(catalog));
+                    dataset.members.insert(*member, MemberData::default());
+                    self.counts.begun_anew += 1;
+                }
+            }
+            let data = node.datasets.get_mut(&id).and_then(|dataset| dataset.members.get_mut(member));
+            match data.filter(|data| !data.bad) {
+                // Its own share makes it.
+                None if fresh.is_some_and(|fresh| fresh.members.contains(member)) => {}
+                None => return passing("a peer is gone, or its bytes are bad"),
+                Some(data) if here => drop(data.encodings.insert(encoding)),
+                Some(_) => {}
+            }
+        }
+        self.counts.reencoded += 1;
+        let here = set.iter().find(|member| member.node.0 as usize == share.node).expect("its share");
+        let (member, entries) = (here.member, Vec::new());
+        Ok(JobOutput::Part(Box::new(MemberPart { member, entries, taken: 0 })))
+    }
+
     /// A share of the rebuild of these members of a set.
     fn rebuild(
         &mut self,
         share: &Share,
         (catalog, set, lost): (&Catalog, &[SetMember], &[u32]),
     ) -> JobResult {
+        let set_lost = lost.len();
         let is_lost = |at: usize| lost.iter().any(|lost| *lost as usize == at);
         let is_target = |node: usize| (0..set.len()).any(|at| is_lost(at) && set[at].node.0 as usize == node);
         let partner = catalog.layout.scheme() == Scheme::Partner;
+        let neighbour = |at: usize, by: usize| is_lost((at + by) % set.len());
         // A member's copy is at its right neighbour.
-        let beside = |at: usize| is_lost((at + 1) % set.len()) || is_lost((at + set.len() - 1) % set.len());
-        let gives = |at: &usize| !is_lost(*at) && (!partner || beside(*at));
+        let gives_copy = |at: usize| !partner || neighbour(at, set.len() - 1);
+        let gives = |at: &usize| !is_lost(*at) && (gives_copy(*at) || neighbour(*at, 1));
         let gone_or_bad = |at: &usize| {
             let peer = self.nodes[set[*at].node.0 as usize].datasets.get(&catalog.id);
-            let stored = peer.and_then(|peer| peer.catalog.as_ref());
-            if let Some(stored) = stored {
+            let data = peer.and_then(|dataset| dataset.members.get(&set[*at].member));
+            if gives_copy(*at)
+                && let Some(stored) = peer.and_then(|peer| peer.catalog.as_ref())
+            {
                 assert_eq!(stored.layout.encoding, catalog.layout.encoding, "they have not caught up");
             }
-            let data = peer.and_then(|dataset| dataset.members.get(&set[*at].member));
-            data.is_none_or(|data| !data.is_whole(&catalog.layout, set[*at].member))
+            let guards = |data: &MemberData| data.guards(&catalog.layout, set[*at].member);
+            data.is_none_or(|data| data.bad || (gives_copy(*at) && !guards(data)))
         };
         let bad = || (0..set.len()).filter(gives).filter(gone_or_bad).collect();
         let bad: &Vec<usize> = self.found_bad.entry(share.id).or_insert_with(bad);
@@ -121,25 +149,21 @@ impl World {
             if lost.node.0 as usize != share.node {
                 continue;
             }
+            if self.is_cramped(share.node, (catalog, set_lost), lost.member) {
+                let full = Some(NoRoom::default());
+                return Err(JobFailure { reason: "the cache is full".into(), bad: Vec::new(), full });
+            }
             let truth = &self.truth[&(catalog.epoch, catalog.id)];
             let files = catalog.files_of(lost.member).map(|(entry, _)| entry.path.clone());
             let files = files.map(|path| (path.clone(), truth[&path])).collect();
-            let dataset = self.nodes[share.node].datasets.entry(catalog.id).or_insert_with(|| Dataset {
-                epoch: catalog.epoch,
-                name: catalog.name.clone(),
-                state: HeldState::Recorded,
-                frozen: None,
-                members: BTreeMap::new(),
-                catalog: Some(catalog.clone()),
-                flushed: false,
-                listed: false,
-                failed: false,
-                over: None,
-                begun: 0,
-            });
+            let here = &mut self.nodes[share.node].datasets;
+            let dataset = here.entry(catalog.id).or_insert_with(|| Dataset::arriving(catalog));
+            if dataset.catalog.as_ref().is_some_and(|stored| stored.revision < catalog.revision) {
+                dataset.catalog = Some(catalog.clone());
+            }
             let encodings = BTreeSet::from([catalog.layout.encoding]);
             dataset.members.insert(lost.member, MemberData { files, bad: false, encodings });
-            self.mended += u64::from(self.ready);
+            self.counts.mended += u64::from(self.ready);
             let entries = Vec::new();
             output = JobOutput::Part(Box::new(MemberPart { member: lost.member, entries, taken: 0 }));
         }

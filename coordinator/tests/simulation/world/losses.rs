@@ -58,7 +58,7 @@ impl World {
                 (0..).map(Member).zip(&layout.members).all(|(member, place)| {
                     let holder = self.nodes.iter().find(|node| node.host == place.host);
                     let data = holder.and_then(|node| node.datasets.get(&key.1)?.members.get(&member));
-                    data.is_some_and(|data| !data.bad)
+                    data.is_some_and(|data| data.is_whole(layout, member))
                 })
             });
             let hosts = layout.map(|layout| scrfs::status::survives(layout, false)).unwrap_or_default();
@@ -69,9 +69,10 @@ impl World {
         let dead = match self.rng.below(4) {
             // Some bytes rot.
             0 => {
-                for dataset in self.nodes[at].datasets.values_mut() {
-                    dataset.members.values_mut().for_each(|data| data.bad = true);
-                }
+                let is_bare = self.bare;
+                let datasets = self.nodes[at].datasets.values_mut();
+                let members = datasets.flat_map(|dataset| dataset.members.values_mut());
+                members.for_each(|data| data.rot(is_bare));
                 None
             }
             // It boots again, empty.

@@ -27,6 +27,7 @@ use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lead, Output};
 
 use self::jobs::Share;
+use crate::counts::Counts;
 use crate::daemon::{Daemon, Dataset, Trouble};
 use crate::observer::{self, Key, Truth};
 use crate::prefix::{Curse, Prefix, failed};
@@ -88,16 +89,7 @@ pub(crate) struct World {
     removing: BTreeSet<Vec<u8>>,
     next_host: u64,
     pub(crate) gave_up: bool,
-    pub(crate) seals: u64,
-    /// Of these, those that are a next generation.
-    pub(crate) generations: u64,
-    /// Markers that were answered when all were frozen.
-    pub(crate) unhurried: u64,
-    pub(crate) rebuilt: u64,
-    /// Members rebuilt while programs ran.
-    pub(crate) mended: u64,
-    /// Members that were encoded anew.
-    pub(crate) reencoded: u64,
+    pub(crate) counts: Counts,
     /// Datasets marked as failed.
     pub(crate) failed: BTreeSet<Key>,
     /// Datasets of which bytes went bad while programs ran.
@@ -114,14 +106,18 @@ pub(crate) struct World {
     shortages: Vec<(String, NoRoom)>,
     /// What leaves them for that in this step.
     going: Vec<room::Going>,
-    /// How often something did, and how often a program was told that there is no room.
-    pub(crate) made_room: u64,
-    pub(crate) full: u64,
     /// Operators ask for flushes in this seed; for which, of this epoch's.
     wishes: bool,
     wished: BTreeSet<DatasetId>,
     /// How many of these there were.
     pub(crate) wishes_made: u64,
+    /// Restarts of this seed find caches without room for what is rebuilt; on these hosts now.
+    cramps: bool,
+    cramped: BTreeSet<String>,
+    /// The lead gave up for that.
+    starved: bool,
+    /// Bytes that rot between two runs are those of redundancy data.
+    bare: bool,
     /// Nothing but death and decay happens in this seed.
     quiet: bool,
     trace: VecDeque<String>,
@@ -228,23 +224,20 @@ impl World {
             removing: BTreeSet::new(),
             next_host: 0,
             gave_up: false,
-            seals: 0,
-            generations: 0,
-            unhurried: 0,
-            rebuilt: 0,
-            mended: 0,
-            reencoded: 0,
+            counts: Counts::default(),
             failed: BTreeSet::new(),
             decayed: BTreeSet::new(),
             rotten: BTreeSet::new(),
             capacity: Self::capacity(seed),
             shortages: Vec::new(),
             going: Vec::new(),
-            made_room: 0,
-            full: 0,
             wishes: seed % 5 == 2,
             wished: BTreeSet::new(),
             wishes_made: 0,
+            cramps: seed % 6 == 1,
+            cramped: BTreeSet::new(),
+            starved: false,
+            bare: seed % 4 == 3,
             quiet: trouble == 0,
             trace: VecDeque::new(),
         };
@@ -294,6 +287,7 @@ impl World {
         if start == Start::Restart {
             self.programs = false;
             let Settings { distribute, fetch, .. } = self.settings;
+            self.cramp();
             self.expected = observer::expected(&self.nodes, &self.prefix, distribute, fetch);
         }
         // What was fetched by a restart that did not come to its end is in the caches now.
@@ -360,6 +354,10 @@ impl World {
                 self.tasks.push_back((self.now, task));
             }
             Output::Ready(name) => self.got_ready(name),
+            Output::GiveUp(reason) => {
+                assert!(!self.cramped.is_empty(), "given up for want of room: {reason}");
+                self.starved = true;
+            }
             Output::Halt(reason) => unreachable!("no halt was asked for: {reason}"),
             Output::Note(_, text) => {
                 assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");
@@ -411,6 +409,10 @@ impl World {
 
     /// One step; false when there was nothing to do but to let time pass.
     pub(crate) fn step(&mut self, acts: bool) -> bool {
+        if std::mem::take(&mut self.starved) {
+            self.room_is_made();
+            return true;
+        }
         let mut choices: Vec<(u8, usize)> = Vec::new();
         choices.extend((0..self.up.len()).filter(|at| !self.up[*at].is_empty()).map(|at| (0, at)));
         choices.extend((0..self.down.len()).filter(|at| !self.down[*at].is_empty()).map(|at| (1, at)));

@@ -1,5 +1,7 @@
 //! Some jobs ask that no two nodes of a rack share a redundancy set.
 
+use scrfs::ids::Member;
+
 use super::*;
 
 /// Kind of the failure groups of these jobs.
@@ -40,9 +42,14 @@ impl World {
             let other = data.encodings.iter().find(|encoding| **encoding != layout.encoding);
             assert_eq!(other, None, "an encoding of {key:?} that does not count is left");
         }
-        if observer::in_places(&self.nodes, catalog).len() < layout.members.len() {
-            return;
-        }
+        let (whole, _) = observer::in_places(&self.nodes, catalog);
+        let members = (0..).map(Member).zip(&layout.members);
+        let has_any = |member: Member, files: u64| files > 0 || layout.has_redundancy_file(member);
+        let lacking: Vec<Member> = members
+            .filter(|(member, place)| has_any(*member, place.files) && !whole.contains(member))
+            .map(|(member, _)| member)
+            .collect();
+        assert_eq!(lacking, [], "{key:?} is presented without what protects it");
         let Protection { set_size, hop_distance, ref group, .. } = layout.protection;
         let group = |host: &str| if group == RACK { rack(host).to_string() } else { host.to_owned() };
         let groups: Vec<String> = layout.members.iter().map(|place| group(&place.host)).collect();

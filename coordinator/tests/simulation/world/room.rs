@@ -1,8 +1,9 @@
 //! Caches that have no room for every file that programs open: nothing leaves them for one that
 //! cannot come.
 
-use scrfs::control::{NoRoom, SealedFile};
-use scrfs::ids::DatasetId;
+use scrfs::control::{NoRoom, SealedFile, Start};
+use scrfs::dataset::{Catalog, Scheme};
+use scrfs::ids::{DatasetId, Member};
 
 use super::World;
 use crate::daemon::size_of;
@@ -23,6 +24,41 @@ impl World {
     /// Some seeds have caches with little room, of their own as with `SCRFS_CACHE_BYTES`.
     pub(super) fn capacity(seed: u64) -> Option<u64> {
         (seed % 10 == 7).then_some(500 + seed % 5003)
+    }
+
+    /// Some nodes have no room for members that a restart rebuilds there.
+    pub(super) fn cramp(&mut self) {
+        let number = |host: &str| host.trim_start_matches('n').parse::<u64>().expect("n and a number");
+        let is_cramped = |host: &String| self.cramps && (number(host) + self.epoch).is_multiple_of(3);
+        self.cramped = self.nodes.iter().map(|node| node.host.clone()).filter(is_cramped).collect();
+    }
+
+    /// Somebody makes room, and the coordinators are started again.
+    pub(super) fn room_is_made(&mut self) {
+        self.counts.starved += 1;
+        self.kill();
+        let cramps = std::mem::replace(&mut self.cramps, false);
+        self.start(Start::Restart);
+        self.cramps = cramps;
+    }
+
+    /// Whether a member of a dataset cannot be rebuilt on this node. Where others can take it the
+    /// restart must find the same datasets.
+    pub(super) fn is_cramped(
+        &mut self,
+        at: usize,
+        (catalog, lost): (&Catalog, usize),
+        member: Member,
+    ) -> bool {
+        let node = &self.nodes[at];
+        if self.ready || !self.cramped.contains(&node.host) {
+            return false;
+        }
+        let is_here = node.datasets.get(&catalog.id).is_some_and(|held| held.members.contains_key(&member));
+        let may_move = catalog.layout.scheme() == Scheme::Xor && lost == 1 && !is_here;
+        self.calm &= may_move && self.cramped.len() < self.nodes.len();
+        self.counts.crowded += 1;
+        true
     }
 
     /// Why a file cannot be brought to a node, if there is no room for it.
@@ -58,7 +94,7 @@ impl World {
     /// What went for a file in this step is enough for it, and each of them was needed.
     pub(super) fn check_going(&mut self) {
         for Going { host, wanted, free, ids } in std::mem::take(&mut self.going) {
-            self.made_room += 1;
+            self.counts.made_room += 1;
             let told = self
                 .shortages
                 .iter()
@@ -82,6 +118,6 @@ impl World {
         assert!(self.capacity.is_some(), "{file:?} has room");
         let node = &self.nodes[at];
         assert!(self.shortages.iter().any(|(host, _)| *host == node.host), "{file:?} has room");
-        self.full += 1;
+        self.counts.full += 1;
     }
 }

@@ -52,8 +52,12 @@ fn encodings(bench: &Bench) -> Vec<u32> {
     bench.inventory().datasets[0].encoded.iter().map(|(_, encoding)| *encoding).collect()
 }
 
+fn own(bench: &Bench, name: &str) -> PathBuf {
+    bench.directory.path().join("cache/user/scr.j1/dataset.1").join(name)
+}
+
 fn is_there(bench: &Bench, name: &str) -> bool {
-    bench.directory.path().join("cache/user/scr.j1/dataset.1").join(name).exists()
+    own(bench, name).exists()
 }
 
 #[test]
@@ -71,8 +75,7 @@ fn the_former_data_counts_until_the_catalog_is_committed() {
     bench.restart();
     lead = bench.serving(3);
     assert_eq!((counts(&lead).as_str(), encodings(&bench)), ("anew", vec![7]));
-    lead.send(Command::Verify(ID));
-    assert_eq!(lead.next(), Event::Verified { id: ID, members: vec![(Member(0), Ok(()))] });
+    assert_eq!(lead.verify(ID), [(Member(0), [None, None])]);
 }
 
 #[test]
@@ -93,10 +96,19 @@ fn a_member_without_the_data_of_its_catalog_is_not_whole() {
     let bench = Bench::new();
     let (mut lead, catalog) = sealed(&bench);
     lead.commit(&revised(&catalog, 7, 7)).unwrap();
-    lead.send(Command::Verify(ID));
-    let Event::Verified { members, .. } = lead.next() else { panic!() };
-    let [(Member(0), Err(reason))] = &members[..] else { panic!("{members:?}") };
-    assert_eq!(reason.words(), "its redundancy file is not here");
+    let reason = "its redundancy file is not here".to_owned();
+    assert_eq!(lead.verify(ID), [(Member(0), [None, Some(reason)])]);
+}
+
+#[test]
+fn files_are_here_without_what_protects_them() {
+    let bench = Bench::new();
+    let (mut lead, _) = sealed(&bench);
+    std::fs::remove_file(own(&bench, REDUNDANCY)).unwrap();
+    assert_eq!(bench.inventory().datasets[0].members, [Member(0)]);
+    assert!(encodings(&bench).is_empty());
+    let [files, redundancy] = lead.verify(ID)[0].1.clone();
+    assert!(files.is_none() && redundancy.unwrap().contains(REDUNDANCY));
 }
 
 #[test]

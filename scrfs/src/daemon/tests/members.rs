@@ -90,8 +90,7 @@ fn a_lost_member_is_rebuilt_here() {
     bench.restart();
     assert!(!bench.tree.at(&path("ck")).exists(), "not presented yet");
     let mut lead = bench.lead(3, Start::Restart);
-    lead.send(Command::Verify(id));
-    assert_eq!(lead.next(), Event::Verified { id, members: vec![(member, Ok(()))] });
+    assert_eq!(lead.verify(id), [(member, [None, None])]);
     lead.send(Command::Present { datasets: vec![id] });
     assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
     assert_eq!(std::fs::read(bench.tree.at(&path("ck/d/f"))).unwrap(), bytes);

@@ -37,7 +37,7 @@ use crate::checkpoint_path::Chosen;
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
     Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, Inventory, MemberPart,
-    Role, Settings, Start, test_settings,
+    Reason, Role, Settings, Start, test_settings,
 };
 use crate::dataset::protection::to_stores;
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Protection, Scheme};
@@ -460,6 +460,15 @@ impl Lead {
             Event::Frozen { result, .. } => result.map_err(|reason| reason.to_string()),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// What is wrong with the files and with the redundancy file of each member here.
+    fn verify(&mut self, id: DatasetId) -> Vec<(Member, [Option<String>; 2])> {
+        self.send(Command::Verify(id));
+        let Event::Verified { id: of, members } = self.next() else { panic!("another answer") };
+        assert_eq!(of, id);
+        let wrong = |result: Result<(), Reason>| result.err().map(|reason| reason.to_string());
+        members.into_iter().map(|m| (m.member, [wrong(m.files), wrong(m.redundancy)])).collect()
     }
 
     fn commit(&mut self, catalog: &Catalog) -> Result<(), String> {

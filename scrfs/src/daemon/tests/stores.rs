@@ -63,8 +63,7 @@ fn a_dataset_is_whole_in_its_store_all_its_life() {
     assert_eq!(places(&bench, 2, "ck2"), [NOWHERE, ASIDE]);
     bench.restart();
     let mut lead = bench.lead(3, Start::Restart);
-    lead.send(Command::Verify(DatasetId(2)));
-    assert_eq!(lead.next(), Event::Verified { id: DatasetId(2), members: vec![(Member(0), Ok(()))] });
+    assert_eq!(lead.verify(DatasetId(2)), [(Member(0), [None, None])]);
     lead.send(Command::Present { datasets: vec![DatasetId(2), DatasetId(1)] });
     assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
     assert_eq!(places(&bench, 2, "ck2"), [NOWHERE, WHOLE]);

@@ -37,6 +37,8 @@ const RECOVERIES_MAX: u32 = 5;
 const HALTED: u8 = 75;
 /// The coordinators' exit code when starting them again is of no use (EX_CONFIG).
 const SETTINGS: u8 = 78;
+/// Theirs when a checkpoint waits for room in the caches, and there is no other (EX_UNAVAILABLE).
+const NO_ROOM: u8 = 69;
 /// Attaching takes a few seconds; after this time it is tried anew.
 const ATTACH_LIMIT: Duration = Duration::from_mins(1);
 /// After each failed attach, the next one waits longer; the last pause is kept. Each of them with
@@ -321,6 +323,10 @@ impl Supervisor {
             Phase::Recovering if code == 0 && former == Coordinators::Starting && self.deadline.is_some() => {
                 self.give_up(now, NO_COORDINATOR, NAME_ANOTHER, out);
             }
+            Phase::Recovering if code == NO_ROOM => {
+                let why = "there is no room in the caches for the checkpoint, and the program is not started without it";
+                self.give_up(now, why, SEE_COORDINATORS, out);
+            }
             Phase::Recovering if self.refusal.is_some() => {
                 let refusal = self.refusal.take();
                 let Some((_, Refusal { what, hint })) = refusal else { return };
@@ -356,7 +362,7 @@ impl Supervisor {
                 }
                 self.attach_failures += 1;
             }
-            Phase::Saving(end) if code == SETTINGS => self.cannot_save(now, end, out),
+            Phase::Saving(end) if code == SETTINGS || code == NO_ROOM => self.cannot_save(now, end, out),
             Phase::Saving(end) => self.attach_to_save(now, end, out),
             Phase::Clearing(after) => self.cleared(now, after, out),
             _ => {}

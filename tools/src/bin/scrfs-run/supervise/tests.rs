@@ -317,6 +317,8 @@ fn a_launch_that_hangs_is_doubted_long_before_it_is_given_up() {
 fn parameters_that_are_refused_are_not_tried_again() {
     let mut s = Story::of(plan());
     s.looked(&[], 0).tell(Input::CoordinatorsEnded(SETTINGS)).expect(&["finish 1"]);
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::CoordinatorsEnded(NO_ROOM)).expect(&["finish 1"]);
     // A living program keeps its coordinators' places open.
     let mut s = Story::running(plan());
     s.tell(Input::CoordinatorsEnded(SETTINGS)).expect(&["Attach n0 n1 n2 n3"]);

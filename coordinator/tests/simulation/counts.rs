@@ -1,0 +1,100 @@
+//! How much happened: a simulation in which little does proves little.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+/// Of one seed, or of many.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) seals: u64,
+    /// Of these, those that are a next generation.
+    pub(crate) generations: u64,
+    /// Markers that were answered when all were frozen.
+    pub(crate) unhurried: u64,
+    /// Restarts that presented a dataset.
+    pub(crate) rebuilt: u64,
+    /// Members rebuilt while programs ran.
+    pub(crate) mended: u64,
+    /// Members that were encoded anew.
+    pub(crate) reencoded: u64,
+    /// Of these, those without files that were nowhere.
+    pub(crate) begun_anew: u64,
+    /// How often a dataset made room for a file.
+    pub(crate) made_room: u64,
+    /// Members that a restart could not rebuild for want of room; and how often that ended it.
+    pub(crate) crowded: u64,
+    pub(crate) starved: u64,
+    /// How often a program was told that there is no room.
+    pub(crate) full: u64,
+    /// Datasets marked as failed.
+    pub(crate) failed: u64,
+    /// Datasets that were flushed; past one that fails; marked in the prefix.
+    pub(crate) published: u64,
+    pub(crate) overtook: u64,
+    pub(crate) marked: u64,
+}
+
+impl Counts {
+    /// Enough of each for so many seeds.
+    pub(crate) fn are_enough(&self, seeds: u64) -> bool {
+        let at_least = [
+            (self.seals, 2),
+            (self.rebuilt, 2),
+            (self.published, 2),
+            (self.overtook, 11),
+            (self.marked, 200),
+            (self.generations, 10),
+            (self.unhurried, 10),
+            (self.mended, 20),
+            (self.failed, 50),
+            (self.made_room, 200),
+            (self.full, 50),
+            (self.reencoded, 20),
+            (self.begun_anew, 100),
+            (self.crowded, 50),
+            (self.starved, 1000),
+        ];
+        at_least.into_iter().all(|(count, of)| count > seeds / of)
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, one: Self) {
+        self.seals += one.seals;
+        self.generations += one.generations;
+        self.unhurried += one.unhurried;
+        self.rebuilt += one.rebuilt;
+        self.mended += one.mended;
+        self.reencoded += one.reencoded;
+        self.begun_anew += one.begun_anew;
+        self.made_room += one.made_room;
+        self.full += one.full;
+        self.crowded += one.crowded;
+        self.starved += one.starved;
+        self.failed += one.failed;
+        self.published += one.published;
+        self.overtook += one.overtook;
+        self.marked += one.marked;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} seals ({} of a next generation), {} restarts, ",
+            self.seals, self.generations, self.rebuilt
+        )?;
+        let Self { published, overtook, marked, mended, failed, unhurried, .. } = self;
+        write!(f, "{published} flushes ({overtook} past one that fails, {marked} marked), ")?;
+        write!(f, "{mended} members rebuilt while programs ran, {failed} datasets failed, ")?;
+        write!(f, "{unhurried} markers answered in the background, ")?;
+        write!(f, "room made {} times for a file and not found {} times, ", self.made_room, self.full)?;
+        write!(
+            f,
+            "{} members for which a restart had no room ({} restarts ended), ",
+            self.crowded, self.starved
+        )?;
+        write!(f, "{} members encoded anew, of these {} from nothing", self.reencoded, self.begun_anew)
+    }
+}
