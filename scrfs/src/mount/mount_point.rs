@@ -19,17 +19,28 @@ const MADE: &str = "mount_point.made";
 /// Absolute, without symlinks; the last name may be a mount that nobody serves, or one that lets
 /// nobody but its user in, so it is not looked into.
 pub(super) fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
+    // What is mounted is not touched: its daemon may hang.
+    if let Some(point) = beneath_its_parent(path)
+        && table::mounted_at(&point)?.is_some()
+    {
+        return Ok(point);
+    }
     match path.canonicalize() {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EACCES)) => {
-            let name = path.file_name().ok_or(error)?;
-            let above = match path.parent() {
-                Some(above) if !above.as_os_str().is_empty() => above,
-                _ => Path::new("."),
-            };
-            Ok(above.canonicalize()?.join(name))
+            beneath_its_parent(path).ok_or(error)
         }
         found => found,
     }
+}
+
+/// The path with the links resolved that are above its last name.
+fn beneath_its_parent(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?;
+    let above = match path.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    };
+    Some(above.canonicalize().ok()?.join(name))
 }
 
 /// Where it really is; dead mounts of this user on it are unmounted.
