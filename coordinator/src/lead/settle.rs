@@ -90,20 +90,33 @@ impl Held {
         nodes.iter().copied().filter(|node| !has(node)).collect()
     }
 
-    /// Positions of a set's members that are on no node.
-    fn lost(&self, set: &[Member]) -> Vec<usize> {
-        let on_some = |member: Member| self.nodes.values().any(|holding| holding.members.contains(&member.0));
-        (0..set.len()).filter(|at| !on_some(set[*at])).collect()
+    /// Positions of the members that are on no node, set by set.
+    fn lost<'a>(&self, layout: &'a Layout) -> impl Iterator<Item = (&'a Vec<Member>, Vec<usize>)> {
+        let held: BTreeSet<u32> =
+            self.nodes.values().flat_map(|holding| holding.members.iter().copied()).collect();
+        layout.sets.iter().map(move |set| {
+            let lost = (0..set.len()).filter(|at| !held.contains(&set[*at].0)).collect();
+            (set, lost)
+        })
     }
 
     /// Some member is on no node.
     fn lacks_members(&self, layout: &Layout) -> bool {
-        layout.sets.iter().any(|set| !self.lost(set).is_empty())
+        self.lost(layout).any(|(_, lost)| !lost.is_empty())
     }
 
-    /// The nodes have all files, or can rebuild them.
-    fn is_recoverable(&self, layout: &Layout) -> bool {
-        layout.sets.iter().all(|set| layout.repair(set, &self.lost(set), &[]).is_some())
+    /// So many nodes have removed their members that the others cannot give them back. What a node
+    /// has and cannot read now, or what is on one that takes no part, may be there again later.
+    fn is_removed(&self, cluster: &Cluster, layout: &Layout) -> bool {
+        let has_removed = |member: Member| {
+            let place = layout.members.get(member.0 as usize);
+            let home = place.and_then(|place| cluster.rank_of(&place.host));
+            home.is_some_and(|home| !self.nodes.contains_key(&home))
+        };
+        self.lost(layout).any(|(set, mut lost)| {
+            lost.retain(|at| has_removed(set[*at]));
+            layout.repair(set, &lost, &[]).is_none()
+        })
     }
 
     pub(super) fn complete(&self) -> impl Iterator<Item = (NodeRank, &Holding)> {
@@ -394,7 +407,7 @@ impl Settle {
                 // Enough newer ones are complete everywhere, or it has failed: its eviction had
                 // begun.
                 cluster.send_all(Command::Evict(id));
-            } else if !held.is_recoverable(&catalog.layout) && !held.flushed() {
+            } else if !held.flushed() && held.is_removed(cluster, &catalog.layout) {
                 // Its eviction had gone far, and since then newer ones were removed.
                 cluster.warn(format!("dataset {id}: its files are on no node any more; it is removed"));
                 cluster.send_all(Command::Evict(id));
