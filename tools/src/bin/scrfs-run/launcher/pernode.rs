@@ -12,7 +12,8 @@ use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task};
 
 /// In the place of the command: finds the node's number, forgets the launcher, becomes the command.
 /// srun has an order of its own: there the number is the node's place in `SCRFS_HOSTS`.
-/// The first argument has the names that stay.
+/// The first argument has the names that stay. That there is no such program is told in one write:
+/// what a shell says of that by itself comes in three, and those of several nodes mix in a line.
 const WRAP: &str = r#"SCRFS_NODE_RANK=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${FLUX_TASK_RANK:-${SLURM_PROCID:-0}}}}
 if test -z "${OMPI_COMM_WORLD_RANK-}${FLUX_TASK_RANK-}"; then
     nth=0
@@ -27,6 +28,7 @@ shift
 for name in $(env | sed -n 's/^\(OMPI_[A-Za-z0-9_]*\|PMIX_[A-Za-z0-9_]*\|PMI_[A-Z_]*\|SLURM_PROCID\|SLURM_LOCALID\)=.*/\1/p'); do
     case $keep in *" $name "*) ;; *) unset "$name" ;; esac
 done
+command -v -- "$1" >/dev/null || { printf '%s: exec: %s: not found\n' "$0" "$1" >&2; exit 127; }
 exec "$@""#;
 
 /// What the shell that does this calls itself: no program's own shell begins a line so.
@@ -60,8 +62,9 @@ impl Launcher for PerNode {
     }
 
     fn understand(&self, text: &str, pid: u32) -> Option<Said> {
-        // "scrfs-pernode: 4: exec: ./x: not found", "scrfs-pernode: line 4: exec: ./x: not found".
-        let shell = text.strip_prefix(SHELL).and_then(|rest| rest.strip_prefix(": "));
+        // "scrfs-pernode: exec: ./x: not found", "scrfs-pernode: 4: exec: ./x: Permission denied",
+        // "scrfs-pernode: line 4: exec: ./x: cannot execute".
+        let shell = text.strip_prefix(SHELL);
         if let Some((_, what)) = shell.and_then(|rest| rest.split_once(": exec: ")) {
             return Some(Said::Refused(Refusal {
                 what: format!("the program cannot be run: {}", what.trim_end()),

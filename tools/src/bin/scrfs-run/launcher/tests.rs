@@ -302,6 +302,7 @@ fn what_the_shell_on_a_node_says() {
             "scrfs-pernode: 4: exec: /nope: not found\n",
             "refused: the program cannot be run: /nope: not found",
         ),
+        ("scrfs-pernode: exec: /nope: not found\n", "refused: the program cannot be run: /nope: not found"),
         ("scrfs-pernode: line 4: exec: /x: not found\n", "refused: the program cannot be run: /x: not found"),
         // The program's own shell.
         ("sh: 4: exec: /nope: not found\n", "passed on"),
