@@ -176,11 +176,18 @@ sweep() {
     )
 }
 
+# in_stores DEPTH TEST...: root's directories that find finds so deep in the stores.
+in_stores() {
+    depth=$1
+    shift
+    places store | while read -r base; do
+        within 5 find "$base" -mindepth "$depth" -maxdepth "$depth" -type d -user root "$@" -printf '%P\n' 2>/dev/null
+    done
+}
+
 # Caches of which there is no note: a disk has kept them over a reboot.
 note_caches() {
-    places store | while read -r base; do
-        within 5 find "$base" -mindepth 2 -maxdepth 2 -type d -user root -name 'scr.[0-9]*' -printf '%P\n' 2>/dev/null
-    done | while IFS=/ read -r user cache; do
+    in_stores 2 -name 'scr.[0-9]*' | while IFS=/ read -r user cache; do
         case ${cache#scr.} in *[!0-9]*) continue ;; esac
         # Where a name was somebody else's already, it has digits.
         user=$(printf '%s\n' "$user" | sed -E 's/\.[0-9a-f]{16}$//')
@@ -207,10 +214,10 @@ finish() {
     fi
 }
 
-# A job that was cancelled while it waited to run again has no mount any more. Only a mount knows what is in its caches;
-# that of a Prolog that was killed may be there.
+# Only a mount knows which of a job's datasets are whole. There is none where the job was cancelled while it waited to run
+# again, or ran again and could not be mounted.
 save_and_free() {
-    if [ "$(noted state "$1")" = kept ] && ! is_mounted "$NOTES/.mount.$1"; then
+    if ! has_mount "$1" && [ -n "$(in_stores 3 -path "*/scr.$1/dataset.*")" ]; then
         if ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1) &&
             ! has_mount "$1"; then
             printf 'scrfs: job %s: its caches cannot be mounted to be saved: %s\n' "$1" "$said" >&2

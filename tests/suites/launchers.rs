@@ -245,6 +245,37 @@ fn a_node_whose_daemon_hangs_is_named_and_left_out() {
     });
 }
 
+/// The program is done, and the mpirun that has started it does not end: it is ended, and the
+/// program started again.
+#[test]
+fn a_launcher_that_hangs_after_its_program_is_ended() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "undying").set("SCRFS_LAUNCHER_TIMEOUT", "4s");
+    job.mount(0..2);
+    // No MPI program: one would wait for its mpirun before it ends.
+    let program = format!(
+        "echo run $SCRFS_RUN of $OMPI_COMM_WORLD_RANK >> {}; until test -e {}; do sleep 0.1; done",
+        job.log_path(),
+        job.hold_at(0)[0].trim_start_matches("hold=")
+    );
+    let mut run = job.start(&[0, 1], 2, 1, &["/bin/sh", "-c", &program]);
+    run.await_line(&job, "run 1 of 0", SOON);
+    run.await_line(&job, "run 1 of 1", SOON);
+    // It lives for longer than the timeout, and is left alone.
+    std::thread::sleep(Duration::from_secs(6));
+    cluster.head().run("kill -STOP $(pgrep -f '[m]pirun.* /bin/sh -c')").must();
+    job.let_go();
+    let code = run.wait(LIMIT);
+    let said = run.output();
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        said.contains("no process of the program is left on any node, and its launcher does not end"),
+        "{said}"
+    );
+    assert!(said.contains("run 2 on node0 node1"), "{said}");
+    assert_eq!(job.log().iter().filter(|line| line.starts_with("run 2 of ")).count(), 2, "{said}");
+}
+
 /// `hang` is what happens to node 1 in the middle of a checkpoint.
 fn hangs(name: &str, hang: fn(&Cluster)) {
     let cluster = Cluster::up(4);

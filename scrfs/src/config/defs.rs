@@ -196,6 +196,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "runs of the program at most; default: until two in a row protect nothing new",
     ),
     row(
+        "SCRFS_LAUNCHER_TIMEOUT",
+        Kind::Time,
+        "600s",
+        "a launcher that does not end is ended so long after the last process of its program; 0: it is waited for",
+    ),
+    row(
         "SCR_MIN_NODES",
         Kind::Count(1, 1_000_000),
         "",

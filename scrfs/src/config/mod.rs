@@ -202,6 +202,8 @@ pub struct Config {
     pub flush_every: u32,
     /// `SCR_RUNS`; `None`: until two runs in a row protect nothing new.
     pub runs: Option<u32>,
+    /// `SCRFS_LAUNCHER_TIMEOUT`; zero: launchers are waited for.
+    pub launcher_timeout: Duration,
     /// `SCR_MIN_NODES`; `None`: as many as the last run used.
     pub min_nodes: Option<u32>,
     /// `SCR_EXCLUDE_NODES`.
@@ -608,6 +610,7 @@ impl Layers {
             fetch: self.boolean("SCR_FETCH")?,
             flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
             runs: self.small("SCR_RUNS")?,
+            launcher_timeout: self.time("SCRFS_LAUNCHER_TIMEOUT")?,
             min_nodes: self.small("SCR_MIN_NODES")?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
             block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),

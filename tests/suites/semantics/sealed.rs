@@ -185,8 +185,8 @@ fn when_the_cache_is_full() {
         assert!(touched.ok(), "{touched}\n{}", job.events(0));
     }
     try_out(&job, 1, &[("assert 'a' not in os.listdir('.') and 'c' in os.listdir('.')", "ok")]);
-    // Who writes is told at once, and what is protected is whole. The room that the second leaves is
-    // awaited: with it what is written fills the cache, and the redundancy data finds none.
+    // Who writes is told at once, and what is protected is whole. The room that the second leaves
+    // is awaited: with it what is written fills the cache, and the redundancy data finds none.
     try_out(
         &job,
         0,

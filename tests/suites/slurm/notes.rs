@@ -65,11 +65,42 @@ fn what_killed_hooks_leave_is_freed() {
     let refuse = "case \"$*\" in *--save*) echo no room >&2; exit 1;; esac";
     stand_in(&cluster, 0, "scrfs", &format!("{refuse}\nexec {BIN}/scrfs \"$@\""));
     let keep = "scrfs mount --user job --job-id 900202 /scr && scrfs umount --user job --job-id 900202";
-    cluster.on(0).run(keep).must();
+    // A dataset of which there is nothing but its directory.
+    cluster.on(0).run(&format!("{keep} && mkdir -m 700 {CACHE}/job/scr.900202/dataset.1")).must();
     let tried = "mountpoint /run/scrfs-slurm/.mount.900202 && grep unsaved-since /run/scrfs-slurm/900202";
     wait::until_true("a sweep", SOON, || cluster.on(0).run(tried).ok());
     no_stand_ins(&cluster, 0);
     nothing_is_left(&cluster, [0]);
+}
+
+/// A job that runs again cannot be mounted: what its caches have of before is saved all the same.
+#[test]
+fn caches_beside_which_no_mount_can_be_are_saved() {
+    let cluster = Cluster::up(2);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let job = Saver::new(&slurm, "unmounted");
+    let hold = format!("2 uneven hold={PFS}/unmounted/go at=1");
+    let batch = job.submit("--nodes=2 --requeue", "export SCR_FLUSH=0", "", &hold);
+    job.await_sealed(&batch, 1);
+    // It saves nothing.
+    cluster.on(0).run("pkill -STOP -x scrfs-run").must();
+    slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
+    wait::until_true("the job to wait", LIMIT, || slurm.node(0) == "idle" && slurm.node(1) == "idle");
+    let refuse = "case \"$*\" in mount*\" /scr/\"*) echo no place for it >&2; exit 1;; esac";
+    for node in [0, 1] {
+        stand_in(&cluster, node, "scrfs", &format!("{refuse}\nexec {BIN}/scrfs \"$@\""));
+    }
+    slurm.client(0, &format!("scontrol release {}", batch.0)).must();
+    job.await_state(&batch, "FAILED");
+    let output = job.output(&batch);
+    assert!(output.contains("scrfs is not mounted on node0: no place for it\n"), "{output}");
+    nothing_is_left(&cluster, 0..2);
+    for node in [0, 1] {
+        no_stand_ins(&cluster, node);
+    }
+    assert_eq!(job.current(), 1, "{}", job.account(&batch));
+    job.goes_on_from_newest("--nodes=2", "");
+    nothing_is_left(&cluster, 0..2);
 }
 
 /// They are not drained for what they lack, where features tell them from the others.

@@ -195,6 +195,9 @@ enum Verb {
         /// End what carries this mark of a job.
         #[arg(long)]
         sweep: Option<String>,
+        /// Count the processes of the program that carries this mark.
+        #[arg(long)]
+        count: Option<String>,
         /// Have datasets in this directory of the mount, as `SCRFS_CHECKPOINT_PATH` names it.
         #[arg(long, value_name = "PATH")]
         checkpoint_path: Option<OsString>,
@@ -240,7 +243,10 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Save { at, limit, newest, every } => {
             save::save(&at.node()?, Duration::from_secs(limit), newest, every)
         }
-        Verb::Probe { at, sweep, checkpoint_path, unmounted } => {
+        Verb::Probe { at, sweep, count, checkpoint_path, unmounted } => {
+            if let Some(mark) = count {
+                return probe::count(&mark);
+            }
             let point = (!unmounted).then(|| at.point()).transpose()?;
             probe::probe(point.as_deref(), sweep.as_deref(), checkpoint_path.as_deref())
         }

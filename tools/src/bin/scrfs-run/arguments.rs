@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use scrfs::bounded;
 use scrfs::config::{self, Config, Sources};
 use scrfs::control::AdviceRules;
-use scrfs_tools::probe::RUN_VARIABLE;
+use scrfs_tools::probe::{PROGRAM_VARIABLE, RUN_VARIABLE};
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
@@ -196,7 +196,9 @@ impl Arguments {
             None => environment.remove(OsStr::new("SCRFS_END_TIME")),
         };
         // Of a scrfs-run around this one.
-        environment.remove(OsStr::new(RUN_VARIABLE));
+        for name in [RUN_VARIABLE, PROGRAM_VARIABLE] {
+            environment.remove(OsStr::new(name));
+        }
         let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));
         let user_file = user_file.filter(|(name, _)| is_unset(&environment, name)).collect();
         let fresh = self.fresh && !is_requeued(&environment);
@@ -304,6 +306,7 @@ impl Arguments {
             runs: config.runs,
             ready_limit: Duration::from_secs(self.ready_limit),
             flush_limit: Duration::from_secs(self.flush_limit),
+            launcher_timeout: config.launcher_timeout,
             end: EndPlan {
                 grace: config.ending.grace,
                 signal: signal_number(config.ending.signal)?,

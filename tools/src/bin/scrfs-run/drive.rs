@@ -360,6 +360,7 @@ impl Driver {
                 self.folded.is_explained = true;
                 self.signal_program(signal);
             }
+            Output::CountProcesses { run, hosts } => self.count_processes(run, hosts),
             Output::AskEnd => self.ask_end(),
             Output::StopProgram => self.stop(Part::Program),
             Output::StopCoordinators => self.stop(Part::Coordinators),

@@ -220,6 +220,14 @@ impl Looker {
         self.probe(hosts, &command, limit)
     }
 
+    /// How many processes the program has on these nodes; `None` where one does not say.
+    pub(crate) fn count_processes(&self, hosts: &[String]) -> Option<u64> {
+        let command = [self.ctl.as_os_str(), "probe".as_ref(), "--count".as_ref(), self.token.as_ref()];
+        let reports = self.probe(hosts, &command, LIMIT).0;
+        let of = |host: &String| reports.iter().find(|report| same_host(host, &report.host))?.programs;
+        hosts.iter().map(|host| of(host).map(u64::from)).sum()
+    }
+
     /// The end of the job: what has left its launcher's reach there, as a session of its own does,
     /// is ended; for at most `limit`. Who does not answer a connection is not asked, and who is
     /// in `doubtful` keeps nobody waiting.

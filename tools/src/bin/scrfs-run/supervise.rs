@@ -8,6 +8,7 @@
 mod choosing;
 mod ending;
 mod halting;
+mod hanging;
 mod losing;
 mod message;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use scrfs_tools::output::escaped;
 
 use self::ending::End;
 use self::halting::Halting;
+use self::hanging::Pulse;
 pub(crate) use self::message::{EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
 use crate::launcher::Refusal;
 
@@ -163,6 +165,8 @@ pub(crate) struct Supervisor {
     due: Option<String>,
     /// When nodes are looked at although recovery goes on: its launcher may hang.
     doubt_at: Option<Duration>,
+    /// Of the program that runs, where its launcher's end is not waited for without limit.
+    pulse: Option<Pulse>,
     /// The last signal came then.
     signalled: Option<Duration>,
     code: u8,
@@ -201,6 +205,7 @@ impl Supervisor {
             unsaved: BTreeMap::new(),
             unsaved_at: 0,
             halting: None,
+            pulse: None,
             signalled: None,
             code: 1,
         }
@@ -222,6 +227,7 @@ impl Supervisor {
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
             Input::Saved(result) => self.saved(now, result, &mut out),
+            Input::Counted { run, processes } => self.counted(now, run, processes, &mut out),
             Input::AllocationEnds(at) => self.allocation_ends(now, at, &mut out),
             Input::HaltDue(reason) => self.halt_due(now, reason, &mut out),
             Input::Signal(signal) => self.signal(now, signal, &mut out),
@@ -233,11 +239,9 @@ impl Supervisor {
             Input::Looked { .. } | Input::Tick => {}
         }
         self.on_time(now, &mut out);
-        if let Some(next) = [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.halt_at()]
-            .into_iter()
-            .flatten()
-            .min()
-        {
+        let times =
+            [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.halt_at(), self.pulse_at()];
+        if let Some(next) = times.into_iter().flatten().min() {
             out.push(Output::Wake(next.saturating_sub(now)));
         }
         out
@@ -285,6 +289,7 @@ impl Supervisor {
         match self.phase {
             Phase::Recovering => {
                 (self.launched, self.refusal, self.own_code) = (now, None, None);
+                self.pulse = Pulse::of_program(now, self.plan.launcher_timeout);
                 self.recovery_failures = 0;
                 self.attach_failures = 0;
                 self.runs += 1;
@@ -460,6 +465,7 @@ impl Supervisor {
             out.push(Output::Say("still waiting for the mounts to present their dataset".to_owned()));
         }
         self.halt_on_time(now, out);
+        self.feel_pulse(now, out);
         if self.deadline.is_none_or(|at| at > now) {
             return;
         }

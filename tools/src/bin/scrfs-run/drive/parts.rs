@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use scrfs_tools::probe::RUN_VARIABLE;
+use scrfs_tools::probe::{PROGRAM_VARIABLE, RUN_VARIABLE};
 use scrfs_tools::{Failure, output};
 
 use super::{BY_LAUNCHER, Driver, Event, Running, spawn};
@@ -63,6 +63,17 @@ impl Driver {
         }
     }
 
+    pub(super) fn count_processes(&self, run: u32, hosts: Vec<String>) {
+        let (looker, queue) = (self.looker.clone(), self.queue.clone());
+        let count = move || {
+            let processes = looker.count_processes(&hosts);
+            drop(queue.send(Event::Tell(Input::Counted { run, processes })));
+        };
+        if spawn("count", count).is_err() {
+            drop(self.queue.send(Event::Tell(Input::Counted { run, processes: None })));
+        }
+    }
+
     pub(super) fn ask_end(&self) {
         let (question, queue) = (self.job.end_question.clone(), self.queue.clone());
         let nobody = || Err("nobody can be asked".to_owned());
@@ -85,7 +96,7 @@ impl Driver {
             ("SCRFS_CURRENT", current.unwrap_or_default()),
             ("SCRFS_MOUNT", self.job.mount.clone().into()),
             ("SCRFS_HOSTS", hosts.join(",").into()),
-            ("SCRFS_RUN", run.to_string().into()),
+            (PROGRAM_VARIABLE, run.to_string().into()),
             self.mark(),
         ];
         self.touched.extend(hosts.iter().cloned());

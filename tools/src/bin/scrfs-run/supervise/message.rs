@@ -23,6 +23,9 @@ pub(crate) struct Plan {
     pub(crate) ready_limit: Duration,
     /// How long sealing and flushing may go on after the program's end.
     pub(crate) flush_limit: Duration,
+    /// A launcher that does not end is ended so long after its program's last process; zero: it is
+    /// waited for.
+    pub(crate) launcher_timeout: Duration,
     /// How it ends.
     pub(crate) end: EndPlan,
 }
@@ -117,6 +120,13 @@ pub(crate) enum Input {
         /// Why the job is to be halted, if the halt file says so.
         halt: Option<String>,
     },
+    /// Answers [`Output::CountProcesses`].
+    Counted {
+        /// As asked.
+        run: u32,
+        /// On all nodes; `None`: some do not say.
+        processes: Option<u64>,
+    },
     /// Answers [`Output::AskEnd`], and comes with each look that precedes a run: when the
     /// allocation ends, by the supervisor's clock. `None`: nobody says. [`Duration::MAX`]: never.
     AllocationEnds(Option<Duration>),
@@ -180,6 +190,13 @@ pub(crate) enum Output {
         current: Option<OsString>,
         /// `SCRFS_RUN`, from 1.
         run: u32,
+    },
+    /// Count the processes of the program on these nodes.
+    CountProcesses {
+        /// Of which run.
+        run: u32,
+        /// Where.
+        hosts: Vec<String>,
     },
     /// Ask when the allocation ends: somebody may have moved that.
     AskEnd,

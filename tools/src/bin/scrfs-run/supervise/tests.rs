@@ -23,6 +23,7 @@ fn plan() -> Plan {
         runs: None,
         ready_limit: Duration::from_mins(15),
         flush_limit: Duration::from_mins(10),
+        launcher_timeout: Duration::ZERO,
         end: EndPlan {
             grace: Duration::ZERO,
             signal: 10,
@@ -123,6 +124,7 @@ impl Story {
                     Some(format!("save {host} {}{}", limit.as_secs(), if *due { " due" } else { "" }))
                 }
                 Output::Finish(code) => Some(format!("finish {code}")),
+                Output::CountProcesses { run, hosts } => Some(format!("count {run} {}", hosts.join(" "))),
                 Output::Wake(_) | Output::Say(_) | Output::Hint(_) | Output::Explained => None,
             })
             .collect();

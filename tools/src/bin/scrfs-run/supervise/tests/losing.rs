@@ -38,6 +38,36 @@ fn a_node_lost_while_others_end_hurries_them_and_one_lost_at_the_end_counts() {
     s.tell(lost("n1")).expect(&["stop coordinators", "hurry"]);
 }
 
+/// The second look that finds no process ends it, if one has found some.
+#[test]
+fn a_launcher_that_hangs_after_its_program_is_ended() {
+    let timeout = Duration::from_mins(10);
+    let counted = |processes| Input::Counted { run: 1, processes };
+    let mut s = Story::running(Plan { launcher_timeout: timeout, ..plan() });
+    assert_eq!(s.wakes(), Some(20));
+    s.after(20).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
+    // A program whose processes do not show themselves is never taken for one that has ended.
+    for _ in 0..3 {
+        s.tell(counted(Some(0))).expect(&[]);
+        assert_eq!(s.wakes(), Some(300));
+        s.after(300).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
+    }
+    s.tell(counted(Some(4))).expect(&[]);
+    // One look may fall between two programs of a script, and a node may not answer.
+    s.tell(counted(Some(0))).tell(counted(Some(1))).tell(counted(Some(0))).tell(counted(None)).expect(&[]);
+    s.tell(counted(Some(0))).expect(&[]);
+    s.tell(Input::Counted { run: 0, processes: Some(0) }).expect(&[]);
+    s.tell(counted(Some(0))).expect(&["stop program", "stop coordinators"]);
+    s.tell(Input::ProgramEnded(137)).expect(&[]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    s.looked(&[], 7).expect(&["Restart n0 n1 n2 n3"]);
+    // No look while no program runs, and none where launchers are waited for.
+    assert!(s.after(400).tell(Input::Tick).out.iter().all(|o| !matches!(o, Output::CountProcesses { .. })));
+    let mut s = Story::running(plan());
+    assert_eq!(s.wakes(), None);
+    s.tell(counted(Some(0))).expect(&[]);
+}
+
 fn refusal() -> Input {
     Input::Refused(Refusal { what: "there is no program x".to_owned(), hint: "look" })
 }

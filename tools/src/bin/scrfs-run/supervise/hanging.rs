@@ -1,0 +1,71 @@
+//! What is done about a launcher that hangs: its program has ended on all nodes, and it does not
+//! end, nor say how that was.
+
+use std::time::Duration;
+
+use super::{After, Output, Phase, Supervisor};
+
+/// The first look at a program's processes comes so long after its start.
+const FIRST: Duration = Duration::from_secs(20);
+
+/// Whether the program of a launcher lives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pulse {
+    /// The next look.
+    at: Duration,
+    /// Between two.
+    pause: Duration,
+    found: Found,
+}
+
+/// What the last looks have found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// No process ever: this program does not show which are its own, or has not begun.
+    Nothing,
+    Processes,
+    /// Not any more. One look may fall between a script's two programs.
+    NoMore,
+}
+
+impl Pulse {
+    /// `timeout` is that of the launcher; zero: there is none.
+    pub(super) fn of_program(launched: Duration, timeout: Duration) -> Option<Self> {
+        let pause = timeout / 2;
+        (!timeout.is_zero()).then(|| Self { at: launched + pause.min(FIRST), pause, found: Found::Nothing })
+    }
+}
+
+impl Supervisor {
+    pub(super) fn pulse_at(&self) -> Option<Duration> {
+        self.pulse.filter(|_| self.phase == Phase::Running).map(|pulse| pulse.at)
+    }
+
+    pub(super) fn feel_pulse(&mut self, now: Duration, out: &mut Vec<Output>) {
+        if self.phase != Phase::Running {
+            self.pulse = None;
+        }
+        if let Some(pulse) = self.pulse.as_mut().filter(|pulse| pulse.at <= now) {
+            pulse.at = now + pulse.pause;
+            out.push(Output::CountProcesses { run: self.runs, hosts: self.used.clone() });
+        }
+    }
+
+    pub(super) fn counted(&mut self, now: Duration, run: u32, processes: Option<u64>, out: &mut Vec<Output>) {
+        let Some(pulse) = self.pulse.as_mut().filter(|_| run == self.runs) else { return };
+        pulse.found = match (processes, pulse.found) {
+            // A node that does not say may have one.
+            (None | Some(0), Found::Nothing) => Found::Nothing,
+            (None | Some(1..), _) => Found::Processes,
+            (Some(0), Found::Processes) => Found::NoMore,
+            (Some(0), Found::NoMore) => {
+                out.push(Output::Say(
+                    "no process of the program is left on any node, and its launcher does not end: ending it"
+                        .to_owned(),
+                ));
+                (self.code, self.own_code) = (1, None);
+                return self.clear(now, After::Look, out);
+            }
+        };
+    }
+}
