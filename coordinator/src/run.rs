@@ -79,6 +79,8 @@ pub enum RunError {
 pub enum Ended {
     /// A signal to this or another coordinator.
     Asked,
+    /// The same, and rank 0 had not told that the mounts are ready.
+    AskedEarly,
 }
 
 /// What only rank 0 has.
@@ -89,6 +91,7 @@ struct LeadSide {
     epoch: scrfs::ids::Epoch,
     clock: Clock,
     told: Instant,
+    is_ready: bool,
 }
 
 /// Microseconds since 1970 that never go back.
@@ -147,7 +150,7 @@ impl<T: Transport> Coordinator<T> {
             .and_then(|()| early.into_iter().try_for_each(|m| this.received(m)));
         let result = begun.and_then(|()| this.run());
         this.jobs.abort_all("the coordinator ends");
-        if let (Ok(Ended::Asked), Some(reporter)) = (&result, this.lead.and_then(|side| side.reporter)) {
+        if let (Ok(_), Some(reporter)) = (&result, this.lead.and_then(|side| side.reporter)) {
             reporter.end();
         }
         (this.transport, result)
@@ -167,6 +170,7 @@ impl<T: Transport> Coordinator<T> {
             epoch,
             clock: Clock::default(),
             told: Instant::now(),
+            is_ready: false,
         });
         let worked = Instant::now();
         let held = VecDeque::new();
@@ -192,7 +196,8 @@ impl<T: Transport> Coordinator<T> {
         while !self.leaving {
             self.turn()?;
         }
-        Ok(Ended::Asked)
+        let early = self.lead.as_ref().is_some_and(|side| !side.is_ready);
+        Ok(if early { Ended::AskedEarly } else { Ended::Asked })
     }
 
     fn turn(&mut self) -> Result<(), RunError> {
@@ -395,7 +400,8 @@ impl<T: Transport> Coordinator<T> {
                 Ok(())
             }
             Output::Ready(current) => {
-                let Some(LeadSide { epoch, .. }) = &self.lead else { return Ok(()) };
+                let Some(LeadSide { epoch, is_ready, .. }) = &mut self.lead else { return Ok(()) };
+                *is_ready = true;
                 let shown = current.as_deref().map(String::from_utf8_lossy);
                 tracing::info!(current = shown.as_deref().unwrap_or("none"), "the mounts are ready");
                 let ready = Ready { epoch: *epoch, current };

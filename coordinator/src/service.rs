@@ -60,12 +60,12 @@ impl Leave for crate::comm::mpi::MpiTransport {
 }
 
 /// Exit code when the coordinators cannot go on; their starter may try again (EX_TEMPFAIL).
-const EXIT_FAILED: i32 = 75;
+const EXIT_FAILED: u8 = 75;
 /// Exit code when starting again is of no use: settings, and a daemon that is for another job or
 /// run, or of another version (EX_CONFIG).
-const EXIT_SETTINGS: i32 = 78;
+const EXIT_SETTINGS: u8 = 78;
 /// Exit code when a restart waits for room in the caches (EX_UNAVAILABLE).
-const EXIT_NO_ROOM: i32 = 69;
+const EXIT_NO_ROOM: u8 = 69;
 /// The end must come even if a peer no longer answers.
 const END_LIMIT: Duration = Duration::from_secs(3);
 
@@ -175,7 +175,9 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
     let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, reporter };
     let (transport, result) = Coordinator::start(parts, early);
     match result {
-        Ok(Ended::Asked) => leave(transport),
+        Ok(Ended::Asked) => leave(transport, ExitCode::SUCCESS),
+        // Who waits for the mounts is not to take this for a coordinator's usual end.
+        Ok(Ended::AskedEarly) => leave(transport, ExitCode::from(EXIT_FAILED)),
         Err(error) => fail(&transport, &error.into()),
     }
 }
@@ -246,16 +248,13 @@ fn attach(
 }
 
 /// All coordinators were asked to end.
-fn leave(transport: impl Leave) -> ExitCode {
+fn leave(transport: impl Leave, code: ExitCode) -> ExitCode {
     step_back();
     end_at_the_latest();
-    match transport.finish(END_LIMIT) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::warn!(%error, "left without the others");
-            ExitCode::SUCCESS
-        }
+    if let Err(error) = transport.finish(END_LIMIT) {
+        tracing::warn!(%error, "left without the others");
     }
+    code
 }
 
 /// This coordinator cannot go on, so none can.
@@ -280,7 +279,7 @@ fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
         ServiceError::Run(RunError::NoRoom(_)) => EXIT_NO_ROOM,
         _ => EXIT_FAILED,
     };
-    transport.abort(code)
+    transport.abort(code.into())
 }
 
 /// The daemon that preferred this process may be gone.

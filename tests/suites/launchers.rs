@@ -245,6 +245,24 @@ fn a_node_whose_daemon_hangs_is_named_and_left_out() {
     });
 }
 
+/// By whomever: that is not the end of the job.
+#[test]
+fn coordinators_that_are_ended_before_they_are_ready_are_started_again() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "early");
+    job.mount(0..2);
+    job.arm_daemon("present.begun=wait");
+    let mut run = job.start(&[0, 1], 2, 1, &[program("ckpt").as_str(), "/scr", &job.log_path(), "1"]);
+    wait::until_true("a restart", SOON, || job.fired());
+    cluster.on(0).run("pkill -TERM -f '[s]crfs-coordinator --restart'").must();
+    let broken_off = || run.output().contains("recovery was broken off (exit code 75): once more");
+    wait::until_true("their end", SOON, broken_off);
+    // The daemon waits no longer.
+    job.arm_daemon("present.begun=wait@1000");
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    assert_eq!(job.sealed(), [1]);
+}
+
 /// The program is done, and the mpirun that has started it does not end: it is ended, and the
 /// program started again.
 #[test]
