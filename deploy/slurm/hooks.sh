@@ -62,7 +62,8 @@ places() {
     word=$1
     shift
     # Not of the job that this hook runs for, unless the options say so.
-    within 10 env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs places "$@" | sed -n "s/^$word //p"
+    told=$(within 10 env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs places "$@") || return 1
+    printf '%s\n' "$told" | sed -n "s/^$word //p"
 }
 
 # is_mounted POINT: without a question to the daemon there, which may hang.
@@ -176,12 +177,16 @@ sweep() {
     )
 }
 
-# in_stores DEPTH TEST...: root's directories that find finds so deep in the stores.
+# in_stores DEPTH TEST...: root's directories that find finds so deep in the stores, a link to one followed. Fails when
+# that cannot be known: a store that does not answer may have some.
 in_stores() {
     depth=$1
     shift
-    places store | while read -r base; do
-        within 5 find "$base" -mindepth "$depth" -maxdepth "$depth" -type d -user root "$@" -printf '%P\n' 2>/dev/null
+    stores=$(places store) || return 1
+    printf '%s\n' "$stores" | while read -r base; do
+        [ -n "$base" ] || continue
+        within 5 find "$base/" -mindepth "$depth" -maxdepth "$depth" -type d -user root "$@" -printf '%P\n' 2>/dev/null
+        case $? in 124 | 137) exit 1 ;; esac
     done
 }
 
@@ -215,11 +220,19 @@ finish() {
 }
 
 # Only a mount knows which of a job's datasets are whole. There is none where the job was cancelled while it waited to run
-# again, or ran again and could not be mounted.
+# again, or ran again and could not be mounted; that of a daemon that was killed is as good as none.
 save_and_free() {
-    if ! has_mount "$1" && [ -n "$(in_stores 3 -path "*/scr.$1/dataset.*")" ]; then
-        if ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1) &&
-            ! has_mount "$1"; then
+    ! is_dead "$1" || free "$1" || return 1
+    # Without a user nothing was tried here.
+    if [ -z "$(mounts "$1")" ] && [ -n "$(noted user "$1")" ]; then
+        if ! found=$(in_stores 3 -path "*/scr.$1/dataset.*"); then
+            said="the stores do not say whether it has caches"
+            printf 'scrfs: job %s: %s\n' "$1" "$said" >&2
+            return 1
+        fi
+        if [ -n "$found" ] &&
+            ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1) &&
+            [ -z "$(mounts "$1")" ]; then
             printf 'scrfs: job %s: its caches cannot be mounted to be saved: %s\n' "$1" "$said" >&2
             return 1
         fi
@@ -227,11 +240,21 @@ save_and_free() {
     free "$1" --purge --save "$2"
 }
 
-# has_mount JOB: anywhere, by root; what users mount has the names that they like.
-has_mount() {
+# mounts JOB: where root has mounts of this job; what users mount has the names that they like.
+mounts() {
     awk -v end="/scr.$1" '/ - fuse\.scrfs / && / user_id=0,|,user_id=0,/ {
-        sub(/.* - fuse\.scrfs /, ""); if (substr($1, length($1) - length(end) + 1) == end) found = 1
-    } END { exit !found }' /proc/self/mountinfo
+        point = $5; sub(/.* - fuse\.scrfs /, ""); if (substr($1, length($1) - length(end) + 1) == end) print point
+    }' /proc/self/mountinfo
+}
+
+# is_dead JOB: has one of its mounts no daemon any more?
+is_dead() {
+    mounts "$1" | while read -r point; do
+        # A blank is \040 there.
+        case $(LC_ALL=C within 5 ls "$(printf '%b' "$point")" 2>&1) in
+            *"not connected"* | *"onnection abort"*) echo dead ;;
+        esac
+    done | grep -q dead
 }
 
 # free JOB [--purge [--save SECONDS]]: ends a job's mount here, with --purge its caches too. The note goes when nothing

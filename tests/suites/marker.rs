@@ -264,3 +264,48 @@ fn a_marker_deeper_down_is_an_ordinary_file_and_an_empty_dataset_is_none() {
     assert!(!failed.ok(), "an empty dataset was sealed");
     run.stop();
 }
+
+/// Programs open, write and close small files all the time while seals begin: none of these may see
+/// a file between its opening and its close.
+#[test]
+fn files_that_are_just_being_opened_are_waited_for() {
+    const WRITER: &str = "\
+import os, sys
+top, own = sys.argv[1], sys.argv[2]
+names = ['%s/%s.%d' % (top, own, k) for k in range(6)]
+for name in names: open(name, 'wb').write(b'0' * 5016)
+at = 0
+while os.path.exists(sys.argv[3]):
+    at += 1
+    fd = os.open(names[at % 6], os.O_WRONLY)
+    os.write(fd, bytes([at % 250]) * 2508)
+    os.write(fd, bytes([at % 250]) * 2508)
+    os.close(fd)
+";
+    let cluster = Cluster::up(2);
+    let (job, mut run) = idle_job(&cluster, "opened", &[]);
+    let (top, go) = (format!("{SCR}/d"), format!("{}/go", job.prefix()));
+    job.on(0).run(&format!("mkdir {top} && touch {go}")).must();
+    std::thread::scope(|scope| {
+        let writers = ["a", "b", "c"].map(|own| {
+            let (job, top, go) = (&job, &top, &go);
+            scope.spawn(move || {
+                let mut command = job.on(0).cmd("python3");
+                scrfs_harness::shell::Ran::of(command.args(["-c", WRITER, top, own, go]))
+            })
+        });
+        let all = || job.on(0).run(&format!("ls {top} | wc -l")).out.trim() == "18";
+        wait::until_true("their files", SOON, all);
+        let marks = format!("for i in $(seq 60); do touch {top}/.complete || echo failed; done; rm {go}");
+        let marked = job.on(1).run(&marks);
+        for writer in writers {
+            let ran = writer.join().expect("a writer");
+            assert!(ran.ok(), "{ran}\n{}", job.events(0));
+        }
+        assert!(!marked.out.contains("failed"), "{marked}\n{}", job.events(0));
+    });
+    for words in ["cannot be kept", "its bytes have CRC", "recorded are", "recorded is"] {
+        assert!(!job.events(0).contains(words), "{}", job.events(0));
+    }
+    run.stop();
+}

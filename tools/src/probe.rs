@@ -15,9 +15,6 @@ const MARK: &str = "scrfs-probe ";
 /// The environment variable that everything scrfs-run starts carries, with a value of its own.
 pub const RUN_VARIABLE: &str = "SCRFS_RUN_TOKEN";
 
-/// The environment variable that everything of the program carries, the run's number.
-pub const PROGRAM_VARIABLE: &str = "SCRFS_RUN";
-
 /// The exit code of `scrfs-ctl save` when not all is on the PFS, and what is not was named.
 pub const NAMED: u8 = 3;
 
@@ -46,7 +43,7 @@ pub struct Report {
     pub more_unsealed: u64,
     /// The newest protected dataset, in words, if it is not on the PFS.
     pub unsaved: Option<String>,
-    /// Processes of the run's program, where they were asked for.
+    /// Processes that may be the program's, where they were asked for.
     #[serde(default)]
     pub programs: Option<u32>,
 }

@@ -39,6 +39,8 @@ pub struct Handle {
     pub(crate) process: Arc<Process>,
     /// Closes of it that have set a marker and wait.
     pub(crate) marking: AtomicU32,
+    /// A predecessor opened it, and may have heard of its close.
+    pub(crate) inherited: bool,
     /// The adapter's passthrough registration: lives as long as the handle.
     #[cfg_attr(not(feature = "fuse"), expect(dead_code, reason = "the adapter's"))]
     pub(crate) registration: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
@@ -49,7 +51,8 @@ impl Handle {
     pub(crate) fn nowhere(inode: Arc<Inode>, flags: i32) -> Self {
         let (file, side, registration) = (None, Mutex::new(Rank::Served, None), Mutex::default());
         let marking = AtomicU32::new(0);
-        Self { inode, flags, file, paged: false, side, process: Arc::default(), marking, registration }
+        let (paged, inherited, process) = (false, false, Arc::default());
+        Self { inode, flags, file, paged, side, process, marking, inherited, registration }
     }
 
     /// Opened so that a shared mapping of it can be stored to.

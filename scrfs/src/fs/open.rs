@@ -299,6 +299,7 @@ impl FileSystem {
             side: Mutex::new(Rank::Served, None),
             process: if writes { self.processes.of(caller) } else { Arc::default() },
             marking: AtomicU32::new(0),
+            inherited: false,
             registration: Mutex::default(),
         });
         if handle.mappable() {

@@ -178,6 +178,7 @@ impl FileSystem {
                 side: Mutex::new(Rank::Served, None),
                 process,
                 marking: AtomicU32::new(0),
+                inherited: true,
                 registration: Mutex::default(),
             };
             if handle.mappable() {

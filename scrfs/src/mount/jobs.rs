@@ -132,7 +132,13 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
     let only = order.mount_point.as_ref().map(|point| mount_point::without_symlinks(point));
     let mut lines = Vec::new();
     if let Some(limit) = order.save {
-        for control in served(job, only.as_ref(), bases)? {
+        let served = served(job, only.as_ref(), bases)?;
+        // Only a mount knows which of them are whole.
+        if served.is_empty() && holds_datasets(job, bases) {
+            let why = "its caches hold datasets, and it is not mounted".to_owned();
+            return Err(MountError::NotSaved { job_id: job.id.clone(), why });
+        }
+        for control in served {
             lines.extend(save(job, &control, limit)?);
         }
     }
@@ -178,6 +184,29 @@ fn served(
     Ok(controls)
 }
 
+/// Whether there are directories of datasets in the job's caches, or may be.
+fn holds_datasets(job: &Job, bases: &Bases) -> bool {
+    let is_dataset = |entry: std::io::Result<fs::DirEntry>| {
+        entry.map_or(true, |entry| entry.file_name().as_encoded_bytes().starts_with(b"dataset."))
+    };
+    caches(job, bases)
+        .iter()
+        .any(|cache| fs::read_dir(cache).map_or(true, |mut entries| entries.any(is_dataset)))
+}
+
+/// The job's directories in the stores of `bases` and in those that it has used.
+fn caches(job: &Job, bases: &Bases) -> BTreeSet<PathBuf> {
+    let control = job.directory(&bases.control);
+    let recorded = control.as_deref().map(stores::recorded).unwrap_or_default();
+    let used = recorded.into_iter().filter(|store| store.used).map(|store| store.base);
+    let stores: BTreeSet<PathBuf> = bases.caches.iter().cloned().chain(used).collect();
+    stores
+        .iter()
+        .filter_map(|base| job.directory(base))
+        .filter(|cache| Some(cache) != control.as_ref())
+        .collect()
+}
+
 /// Has the daemon of a control directory save what this node has of the newest dataset. Lines for
 /// people.
 fn save(job: &Job, control: &Path, limit: Duration) -> Result<Vec<String>, MountError> {
@@ -218,14 +247,9 @@ fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
     // Nobody mounts meanwhile.
     let locks = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| Some(Lock::take(control.as_deref()?, name)));
     let _held = locks.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
-    let recorded = control.as_deref().map(stores::recorded).unwrap_or_default();
-    let used = recorded.into_iter().filter(|store| store.used).map(|store| store.base);
-    let caches: BTreeSet<PathBuf> = bases.caches.iter().cloned().chain(used).collect();
-    let caches =
-        caches.iter().filter_map(|base| job.directory(base)).filter(|cache| Some(cache) != control.as_ref());
     // The control directory knows of the caches: it goes last.
     let mut lines = Vec::new();
-    for directory in caches.collect::<Vec<_>>().iter().chain(&control) {
+    for directory in caches(job, bases).iter().chain(&control) {
         remove(directory)?;
         lines.push(format!("{} is removed", directory.display()));
     }
@@ -288,6 +312,34 @@ mod tests {
         assert!(there("run/ann/scr.77") && there("shm/bob/scr.7") && there("kept/file"));
         // Again: there is nothing to do.
         assert_eq!(unmount(&order(Some("ann"), true), &bases).unwrap(), ["job 7: nothing is here"]);
+    }
+
+    #[test]
+    fn datasets_that_nobody_can_save_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("shm/ann/scr.7");
+        let dataset = cache.join("dataset.3");
+        fs::create_dir_all(&dataset).unwrap();
+        let bases = Bases { control: dir.path().join("run"), caches: vec![dir.path().join("shm")] };
+        let order = |save| Order {
+            job_id: "7".into(),
+            user: None,
+            mount_point: None,
+            save,
+            purge: true,
+            despite: Despite::Nothing,
+        };
+        let saves = order(Some(Duration::from_secs(1)));
+        let kept = unmount(&saves, &bases).unwrap_err();
+        assert!(matches!(&kept, MountError::NotSaved { why, .. } if why.contains("not mounted")), "{kept}");
+        assert!(dataset.exists());
+        // There is nothing to be saved, or nobody wants that.
+        fs::remove_dir(&dataset).unwrap();
+        unmount(&saves, &bases).unwrap();
+        assert!(!cache.exists());
+        fs::create_dir_all(&dataset).unwrap();
+        unmount(&order(None), &bases).unwrap();
+        assert!(!cache.exists());
     }
 
     #[test]

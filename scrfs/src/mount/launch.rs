@@ -190,7 +190,8 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
             rustix::process::pidfd_send_signal(process, Signal::TERM)
                 .map_err(|e| failed("cannot stop the daemon of", &point)(e.into()))?;
         }
-        _ => device::unmount(&point, force || device::is_dead(&point))?,
+        // With a supervisor it is served, and a daemon that is frozen answers no question.
+        _ => device::unmount(&point, force || supervisor.is_none() && device::is_dead(&point))?,
     }
     let (Some(process), Some(pid)) = (supervisor, pid) else { return Ok(()) };
     let ends_within = |seconds| readable(process.as_fd(), Instant::now() + Duration::from_secs(seconds));

@@ -1,6 +1,9 @@
 //! What waits for a held name or a frozen dataset, and who is waited for.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
+use crate::fs::open::Data;
 use crate::patience::until;
 
 #[test]
@@ -94,6 +97,22 @@ fn a_writer_that_the_seal_waits_for_goes_on() {
     assert_eq!(now(&truncated).map(|(attr, _)| attr.size), Ok(2));
     let again = bench.fs.writers(b"ck").unwrap();
     assert_eq!(again.len(), 1, "it is waited for all the same");
+}
+
+/// The kernel opens such a file after the answer, and closes it before the daemon hears of that.
+#[test]
+fn what_the_kernel_is_about_to_open_is_waited_for() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let file = bench.write(ck, "a", b"data");
+    until("no writer", || bench.fs.writers(b"ck").unwrap().is_empty());
+    bench.fs.passthrough.store(true, Ordering::Release);
+    let opened = now(&bench.open(file, libc::O_WRONLY)).unwrap();
+    assert_eq!(opened.data, Data::Passthrough);
+    bench.fs.freeze(b"ck");
+    assert_eq!(bench.fs.writers(b"ck").unwrap().len(), 1);
+    bench.fs.release(opened.fh);
+    assert_eq!(bench.fs.writers(b"ck").unwrap(), []);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `scrfs-ctl`: questions and requests of operators, one file per verb.
 
+mod crowd;
 mod events;
 mod flush;
 mod halt;
@@ -195,7 +196,7 @@ enum Verb {
         /// End what carries this mark of a job.
         #[arg(long)]
         sweep: Option<String>,
-        /// Count the processes of the program that carries this mark.
+        /// Count what may be processes of the program that carries this mark.
         #[arg(long)]
         count: Option<String>,
         /// Have datasets in this directory of the mount, as `SCRFS_CHECKPOINT_PATH` names it.
@@ -245,7 +246,7 @@ fn carry_out(verb: Verb) -> Outcome {
         }
         Verb::Probe { at, sweep, count, checkpoint_path, unmounted } => {
             if let Some(mark) = count {
-                return probe::count(&mark);
+                return crowd::count(&mark);
             }
             let point = (!unmounted).then(|| at.point()).transpose()?;
             probe::probe(point.as_deref(), sweep.as_deref(), checkpoint_path.as_deref())

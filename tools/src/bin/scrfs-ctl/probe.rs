@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use scrfs::status::{Changed, NodeStatus};
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
-use scrfs_tools::probe::{Living, PROGRAM_VARIABLE, RUN_VARIABLE, Report, Stage, Unsealed};
+use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Stage, Unsealed};
 use scrfs_tools::session;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
@@ -33,43 +33,8 @@ const PROLOG_NOTES: &str = "/run/scrfs-slurm";
 const SAID_MAX: u64 = 4 << 10;
 /// Processes named of each kind; more say nothing more.
 const NAMED_MAX: usize = 8;
-/// What launchers are called, their daemons, and what brings these to other hosts: they carry the
-/// program's environment, and are none of it. Of a longer name the kernel has 15 bytes.
-const LAUNCHERS: [&str; 14] = [
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "orterun",
-    "prterun",
-    "prte",
-    "prted",
-    "orted",
-    "hydra_pmi_proxy",
-    "srun",
-    "slurmstepd",
-    "flux",
-    "ssh",
-    "rsh",
-];
 /// About processes that do not end; scrfs-run leaves their node out.
 const HUNG: &str = "see what it waits for: ps, dmesg; the node is left out";
-
-/// How many processes of this run's program are here.
-pub(crate) fn count(mark: &str) -> Outcome {
-    let wrong = || Failure::new(format!("--count {mark}: no mark")).hint("scrfs-run knows it").code(2);
-    let mark = Token::parse(mark).ok_or_else(wrong)?;
-    output::data(&Report { host: host()?, programs: Some(processes_of(&mark)), ..Report::default() }.line())
-}
-
-fn processes_of(mark: &Token) -> u32 {
-    let of_program = |found: &&Marked| found.mark == *mark && found.is_of_program;
-    u32::try_from(marked().iter().filter(of_program).count()).unwrap_or(u32::MAX)
-}
-
-fn host() -> Outcome<String> {
-    let host = nix::unistd::gethostname().map_err(|e| Failure::system("host name", &e.into()))?;
-    Ok(host.to_string_lossy().into_owned())
-}
 
 pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: Option<&OsStr>) -> Outcome {
     let mut report = Report { host: host()?, ..Report::default() };
@@ -108,6 +73,11 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
     report.foreign.truncate(NAMED_MAX);
     report.writers.truncate(NAMED_MAX);
     output::data(&report.line())
+}
+
+pub(crate) fn host() -> Outcome<String> {
+    let host = nix::unistd::gethostname().map_err(|e| Failure::system("host name", &e.into()))?;
+    Ok(host.to_string_lossy().into_owned())
 }
 
 /// Of the mount at `dir`, once its datasets are where the job has them.
@@ -189,7 +159,7 @@ fn end_all(token: &Token) -> Outcome<(u32, u32)> {
         }
         // While they end they may have started others: one more look.
         let begun = *begun.get_or_insert_with(Instant::now);
-        for Marked { pid, process, mark, .. } in left {
+        for Marked { pid, process, mark } in left {
             if !process.wait(SWEEP.saturating_sub(begun.elapsed())) {
                 return Err(Failure::new(format!("process {pid} of the former run does not end")).hint(HUNG));
             }
@@ -236,7 +206,7 @@ fn await_exiting() {
 /// started.
 fn add_attached(token: &Token, pid: u32, to: &mut Vec<Living>) {
     let known = to.iter().any(|living| living.pid == pid);
-    let ours = mark_of(&environment(pid)).is_some_and(|mark| token.outlives(&mark));
+    let ours = mark_of(pid).is_some_and(|mark| token.outlives(&mark));
     // Looked at last: the daemon may not know yet that it was ended just now, which has taken its
     // environment too. Its number may be another's.
     if !known && !ours && command(pid).starts_with("scrfs-coordinat") && lives(pid) {
@@ -254,7 +224,6 @@ struct Marked {
     pid: u32,
     process: Process,
     mark: Token,
-    is_of_program: bool,
 }
 
 /// Processes of this user that a scrfs-run started. Others' environments cannot be read, nor are
@@ -264,37 +233,23 @@ fn marked() -> Vec<Marked> {
         .filter_map(|pid| {
             // Opened before the look: what is killed is what was looked at.
             let process = Process::open(Pid::from_raw(i32::try_from(pid).ok()?))?;
-            let environment = environment(pid);
-            let mark = mark_of(&environment)?;
-            let is_of_program = is_of_program(&environment) && !LAUNCHERS.contains(&&*command(pid));
-            Some(Marked { pid, process, mark, is_of_program })
+            Some(Marked { pid, process, mark: mark_of(pid)? })
         })
         .collect()
 }
 
 /// All processes but this one.
-fn processes() -> impl Iterator<Item = u32> {
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).filter(move |&pid| pid != own)
 }
 
-/// Empty for a zombie, which has ended already, and for a process that is not ours to look into.
-fn environment(pid: u32) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
-}
-
-fn values<'a>(environment: &'a [u8], name: &str) -> impl Iterator<Item = &'a str> {
-    let entries = environment.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
-    entries.filter_map(move |entry| entry.strip_prefix(name)?.strip_prefix('='))
-}
-
-fn mark_of(environment: &[u8]) -> Option<Token> {
-    values(environment, RUN_VARIABLE).find_map(Token::parse)
-}
-
-fn is_of_program(environment: &[u8]) -> bool {
-    values(environment, PROGRAM_VARIABLE).next().is_some()
+/// A zombie's environment is empty: it has ended already.
+fn mark_of(pid: u32) -> Option<Token> {
+    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut entries = environ.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    entries.find_map(|entry| Token::parse(entry.strip_prefix(RUN_VARIABLE)?.strip_prefix('=')?))
 }
 
 fn owner(pid: u32) -> Option<u32> {
@@ -370,7 +325,7 @@ mod tests {
         });
         // Until it is `sleep`, a child has its parent's environment.
         for child in &children {
-            while mark_of(&environment(child.id())).is_none() {
+            while mark_of(child.id()).is_none() {
                 std::thread::yield_now();
             }
         }
@@ -386,43 +341,6 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-    }
-
-    #[test]
-    fn of_a_program_its_processes_count_and_its_launchers_do_not() {
-        let place = tempfile::tempdir().unwrap();
-        let launcher = place.path().join("orted");
-        std::os::unix::fs::symlink("/bin/sleep", &launcher).unwrap();
-        let token = |job: &str| Token {
-            stamp: 1,
-            pid: 1,
-            host: "h1".into(),
-            job: format!("test/{job}/{}", std::process::id()),
-            name: String::new(),
-        };
-        let start = |program: &Path, mark: &Token, run: Option<&str>| {
-            let mut command = std::process::Command::new(program);
-            command.arg("60").env(RUN_VARIABLE, mark.to_string()).env_remove(PROGRAM_VARIABLE);
-            command.envs(run.map(|run| (PROGRAM_VARIABLE, run))).spawn().unwrap()
-        };
-        let (ours, sleep) = (token("count"), Path::new("/bin/sleep"));
-        let mut children = [
-            start(sleep, &ours, Some("1")),
-            start(&launcher, &ours, Some("1")),
-            start(sleep, &ours, None),
-            start(sleep, &token("another"), Some("1")),
-        ];
-        for child in &children {
-            while mark_of(&environment(child.id())).is_none() {
-                std::thread::yield_now();
-            }
-        }
-        assert_eq!(processes_of(&ours), 1);
-        for child in &mut children {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        assert_eq!(processes_of(&ours), 0);
     }
 
     #[test]
@@ -447,7 +365,7 @@ mod tests {
             }
         }
         // The kernel gives a program its name before its environment.
-        while mark_of(&environment(ours.id())).is_none() {
+        while mark_of(ours.id()).is_none() {
             std::thread::yield_now();
         }
         assert_eq!((named(ours.id()), named(strange.id())), (0, 1));
@@ -478,7 +396,7 @@ mod tests {
             .unwrap();
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         child.kill().unwrap();
-        while mark_of(&environment(child.id())).is_some() {
+        while mark_of(child.id()).is_some() {
             std::thread::yield_now();
         }
         let mut named = Vec::new();

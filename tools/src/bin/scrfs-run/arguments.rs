@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use scrfs::bounded;
 use scrfs::config::{self, Config, Sources};
 use scrfs::control::AdviceRules;
-use scrfs_tools::probe::{PROGRAM_VARIABLE, RUN_VARIABLE};
+use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome, output};
 
@@ -165,11 +165,15 @@ impl Arguments {
         }
         let end = allocation::end(config.advice.end_time, &environment);
         let end_time = end.at;
-        let plan = self.plan(&config, &end)?;
+        let mut plan = self.plan(&config, &end)?;
         if plan.hosts.len() > plan.min_nodes.unwrap_or(plan.nodes) {
             allocation::look_for_no_kill(&environment);
         }
         let (launcher, service) = self.launchers(&config, &environment, &sources.host)?;
+        if launcher.name() == "none" {
+            // The program itself.
+            plan.launcher_timeout = Duration::ZERO;
+        }
         let ranks_per_node = match launcher.name() {
             "none" | "pernode" => 1,
             _ => self.ranks_per_node(&environment, plan.nodes)?,
@@ -196,9 +200,7 @@ impl Arguments {
             None => environment.remove(OsStr::new("SCRFS_END_TIME")),
         };
         // Of a scrfs-run around this one.
-        for name in [RUN_VARIABLE, PROGRAM_VARIABLE] {
-            environment.remove(OsStr::new(name));
-        }
+        environment.remove(OsStr::new(RUN_VARIABLE));
         let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));
         let user_file = user_file.filter(|(name, _)| is_unset(&environment, name)).collect();
         let fresh = self.fresh && !is_requeued(&environment);

@@ -174,14 +174,27 @@ pub(crate) fn refusal_in(launcher: &Arc<dyn Launcher>, output: &str) -> Option<R
 /// To standard error. `wait`: the program's words wait for whoever reads them, those of our own
 /// programs are dropped when there is no room.
 pub(crate) fn pass_on(bytes: &[u8], wait: bool) {
-    let errors = io::stderr();
-    let has_room = wait || {
-        let mut wanted = [PollFd::from_borrowed_fd(errors.as_fd(), PollFlags::OUT)];
-        poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|found| found > 0)
-    };
-    if has_room {
-        drop(errors.lock().write_all(bytes));
+    if wait || has_room(Stream::Errors) {
+        drop(io::stderr().lock().write_all(bytes));
     }
+}
+
+/// What people read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Output,
+    Errors,
+}
+
+/// Whoever writes there does not wait.
+pub(crate) fn has_room(stream: Stream) -> bool {
+    let (output, errors) = (io::stdout(), io::stderr());
+    let stream = match stream {
+        Stream::Output => output.as_fd(),
+        Stream::Errors => errors.as_fd(),
+    };
+    let mut wanted = [PollFd::from_borrowed_fd(stream, PollFlags::OUT)];
+    poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|found| found > 0)
 }
 
 /// The log of what launchers said. Writing never waits.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use scrfs_tools::probe::{PROGRAM_VARIABLE, RUN_VARIABLE};
+use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::{Failure, output};
 
 use super::{BY_LAUNCHER, Driver, Event, Running, spawn};
@@ -20,7 +20,7 @@ use crate::look::{self, Ended};
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
 use crate::supervise::{Input, Part, Start};
-use crate::talk;
+use crate::talk::{self, Stream};
 
 /// How long the end of a launcher's words is waited for after its own.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -66,7 +66,9 @@ impl Driver {
     pub(super) fn count_processes(&self, run: u32, hosts: Vec<String>) {
         let (looker, queue) = (self.looker.clone(), self.queue.clone());
         let count = move || {
-            let processes = looker.count_processes(&hosts);
+            // A launcher waits for whoever reads what its program has said.
+            let is_read = [Stream::Output, Stream::Errors].into_iter().all(talk::has_room);
+            let processes = if is_read { looker.count_processes(&hosts) } else { None };
             drop(queue.send(Event::Tell(Input::Counted { run, processes })));
         };
         if spawn("count", count).is_err() {
@@ -96,7 +98,7 @@ impl Driver {
             ("SCRFS_CURRENT", current.unwrap_or_default()),
             ("SCRFS_MOUNT", self.job.mount.clone().into()),
             ("SCRFS_HOSTS", hosts.join(",").into()),
-            (PROGRAM_VARIABLE, run.to_string().into()),
+            ("SCRFS_RUN", run.to_string().into()),
             self.mark(),
         ];
         self.touched.extend(hosts.iter().cloned());

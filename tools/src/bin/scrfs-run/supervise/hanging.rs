@@ -21,7 +21,7 @@ pub(super) struct Pulse {
 /// What the last looks have found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// No process ever: this program does not show which are its own, or has not begun.
+    /// No process ever: it has not begun.
     Nothing,
     Processes,
     /// Not any more. One look may fall between a script's two programs.

@@ -46,7 +46,7 @@ fn a_launcher_that_hangs_after_its_program_is_ended() {
     let mut s = Story::running(Plan { launcher_timeout: timeout, ..plan() });
     assert_eq!(s.wakes(), Some(20));
     s.after(20).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
-    // A program whose processes do not show themselves is never taken for one that has ended.
+    // Of one that was never seen it is not known that it has ended.
     for _ in 0..3 {
         s.tell(counted(Some(0))).expect(&[]);
         assert_eq!(s.wakes(), Some(300));
