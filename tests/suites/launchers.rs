@@ -245,6 +245,27 @@ fn a_node_whose_daemon_hangs_is_named_and_left_out() {
     });
 }
 
+/// What the program says fills a pipe that nobody empties: signals are heard all the same.
+#[test]
+fn who_does_not_read_is_not_waited_for() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "unread").option("--launcher").option("mpirun");
+    job.mount(0..2);
+    let line = "yes | head -c 1000000 >&2 & exec sleep 600";
+    let mut command = job.run_command(&[0, 1], 2, 1, &["/bin/sh", "-c", line]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("scrfs-run starts");
+    let pipe = child.stderr.take().expect("a pipe");
+    let is_full = || rustix::io::ioctl_fionread(&pipe).expect("its bytes") > 60_000;
+    wait::until_true("a full pipe", SOON, is_full);
+    cluster.head().run("pkill -TERM -x scrfs-run").must();
+    let mut ended = None;
+    wait::until_true("its end", SOON, || {
+        ended = child.try_wait().expect("a child");
+        ended.is_some()
+    });
+    assert_eq!(ended.expect("its end").code(), Some(143));
+}
+
 /// By whomever: that is not the end of the job.
 #[test]
 fn coordinators_that_are_ended_before_they_are_ready_are_started_again() {

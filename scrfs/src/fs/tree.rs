@@ -107,8 +107,8 @@ impl MountedTree for FileSystem {
                 Err(error) if error.raw_os_error() == Some(libc::EACCES) => !others.is_empty(),
                 Err(error) => return Err(error.into()),
             };
-            // A file that the kernel serves it opens after the answer to the open, and closes before
-            // the daemon hears of that.
+            // A file that the kernel serves it opens after the answer to the open, and closes
+            // before the daemon hears of that.
             let others: Vec<_> = others.into_iter().filter(|handle| writes || !handle.inherited).collect();
             if !writes && others.is_empty() {
                 continue;

@@ -32,7 +32,7 @@ use crate::look::{Looker, same_host};
 use crate::prefix;
 use crate::process::{self, GRACE, Group};
 use crate::supervise::{Input, Output, Part, SaveError, Supervisor};
-use crate::talk::{self, Log};
+use crate::talk::{Log, Speaker};
 
 /// Between TERM and KILL for what may wait for a node that is lost.
 const HURRY: Duration = Duration::from_millis(500);
@@ -157,6 +157,7 @@ struct Driver {
     wake_at: Option<Instant>,
     input: input::Input,
     log: Log,
+    speaker: Speaker,
     /// What launchers said since the last start, while nothing explains it.
     folded: Folded,
     /// With `--fresh`: datasets of earlier epochs are not presented. Until the first restart has
@@ -188,6 +189,7 @@ impl Driver {
             wake_at: None,
             input: input::Input::of_process(),
             log,
+            speaker: Speaker::new(),
             folded: Folded::default(),
             floor,
         }
@@ -244,7 +246,7 @@ impl Driver {
             }
             Event::Lost(name, how) => self.lost(&name, how),
             Event::Say(line) => {
-                output::talk(&format!("scrfs-run: {line}"));
+                self.say(&line);
                 None
             }
             Event::Folded(bytes) => {
@@ -375,17 +377,28 @@ impl Driver {
                 self.tell_failed(Part::Save, started);
             }
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
-            Output::Say(line) => output::talk(&format!("scrfs-run: {line}")),
-            Output::Hint(line) => output::talk(&format!("hint: {line}")),
+            Output::Say(line) => self.say(&line),
+            Output::Hint(line) => self.speaker.say(format!("hint: {line}\n").as_bytes()),
             Output::Explained => self.folded.is_explained = true,
             Output::Finish(code) => {
                 if code != 0 {
-                    self.folded.end();
+                    self.tell_folded();
                 }
                 return Some(code);
             }
         }
         None
+    }
+
+    pub(super) fn say(&self, line: &str) {
+        self.speaker.say(format!("scrfs-run: {line}\n").as_bytes());
+    }
+
+    fn tell_folded(&mut self) {
+        let text = self.folded.take();
+        if !text.is_empty() {
+            self.speaker.say(&text);
+        }
     }
 
     /// Nothing that was started outlives this program.
@@ -444,10 +457,6 @@ impl Folded {
         let Self { text, is_explained, is_over } = std::mem::take(self);
         self.is_over = is_over;
         if is_explained || is_over { Vec::new() } else { text }
-    }
-
-    fn end(&mut self) {
-        talk::pass_on(&self.take(), false);
     }
 }
 

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,6 +26,10 @@ const READ_BYTES: usize = 4096;
 const LOG_BYTES_MAX: u64 = 1 << 20;
 /// What to do about a launcher that waits.
 const WAITS: &str = "other steps of the job have what it waits for; `squeue --steps` lists them";
+/// Lines for people that wait for who reads them.
+const LINES_WAITING_MAX: usize = 1000;
+/// And how long at the end.
+const LAST_LINES: Duration = Duration::from_secs(2);
 /// Pieces that wait for a slow file system; more are dropped.
 const LOG_WAITING_MAX: usize = 64;
 
@@ -195,6 +199,44 @@ pub(crate) fn has_room(stream: Stream) -> bool {
     };
     let mut wanted = [PollFd::from_borrowed_fd(stream, PollFlags::OUT)];
     poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|found| found > 0)
+}
+
+/// Lines for people. Nobody waits for who does not read them: a thread of its own does.
+#[derive(Debug)]
+pub(crate) struct Speaker {
+    lines: Option<SyncSender<Vec<u8>>>,
+    spoken: Receiver<()>,
+}
+
+impl Speaker {
+    pub(crate) fn new() -> Self {
+        let (send, lines) = sync_channel::<Vec<u8>>(LINES_WAITING_MAX);
+        let (tell, spoken) = sync_channel(0);
+        let speak = move || {
+            for line in lines {
+                pass_on(&line, true);
+            }
+            drop(tell);
+        };
+        let started = std::thread::Builder::new().name("speaker".to_owned()).spawn(speak);
+        Self { lines: started.is_ok().then_some(send), spoken }
+    }
+
+    /// Where too many wait already, or none can wait, it is dropped when there is no room.
+    pub(crate) fn say(&self, text: &[u8]) {
+        let waits = self.lines.as_ref().is_some_and(|lines| lines.try_send(text.to_vec()).is_ok());
+        if !waits {
+            pass_on(text, false);
+        }
+    }
+}
+
+impl Drop for Speaker {
+    /// What waits is heard by who reads it soon.
+    fn drop(&mut self) {
+        self.lines = None;
+        let _ = self.spoken.recv_timeout(LAST_LINES);
+    }
 }
 
 /// The log of what launchers said. Writing never waits.

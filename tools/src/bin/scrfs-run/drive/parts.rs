@@ -219,8 +219,8 @@ impl Driver {
     pub(super) fn signal_launcher(&self, program: Pid, signal: Signal, why: &str) {
         if self.running.get(&Part::Program).is_some_and(|running| running.group.id() == program) {
             let name = self.job.lines.launcher.name();
-            output::talk(&format!(
-                "scrfs-run: the scheduler did not send the program {signal} ({why}): {name} gets it, and may end the program"
+            self.say(&format!(
+                "the scheduler did not send the program {signal} ({why}): {name} gets it, and may end the program"
             ));
             process::signal_leader(program, signal);
         }
@@ -252,7 +252,7 @@ impl Driver {
         self.starts += 1;
         self.touched.extend(hosts.iter().cloned());
         if start == Start::Restart {
-            self.folded.end();
+            self.tell_folded();
         }
         let job = &self.job;
         let mut set = vec![self.mark()];
