@@ -158,7 +158,12 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
     }
     let control = job.directory(&bases.control);
     if let Some(pid) = control.as_deref().and_then(supervisor_of) {
-        launch::is_here(control.as_deref().unwrap_or(Path::new("/")), pid)?;
+        let control = control.as_deref().unwrap_or(Path::new("/"));
+        if order.despite == Despite::Use && only.is_none() {
+            launch::end_elsewhere(control, pid)?;
+        } else {
+            launch::is_here(control, pid)?;
+        }
     } else if let Some(control) = &control {
         // Of a supervisor that was killed.
         mount_point::remove_made(control);

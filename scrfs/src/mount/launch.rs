@@ -218,6 +218,18 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
     })
 }
 
+/// Ends supervisor `pid` of a control directory, which is mounted in other mount namespaces only,
+/// whoever holds these.
+pub(super) fn end_elsewhere(control: &Path, pid: u32) -> Result<(), MountError> {
+    let Some(process) = open_process(pid) else { return Ok(()) };
+    // It may have ended meanwhile.
+    let _ = rustix::process::pidfd_send_signal(&process, Signal::TERM);
+    if readable(process.as_fd(), Instant::now() + Duration::from_secs(FROZEN_SECONDS)) {
+        return Ok(());
+    }
+    kill(Path::new("/"), control, &process)
+}
+
 /// Ends a daemon that was told to end, does not, and so may be frozen. Its keepers go with it.
 fn kill(point: &Path, control: &Path, supervisor: &OwnedFd) -> Result<(), MountError> {
     tracing::warn!(mount_point = %point.display(), "the daemon does not end; killed");

@@ -131,6 +131,17 @@ fn a_frozen_daemon_does_not_keep_its_mount() {
     });
 }
 
+/// Without force nothing is killed; but who asks gets an answer.
+#[test]
+fn a_frozen_daemon_is_named_in_time() {
+    in_namespace(&[], |m| {
+        let _frozen = ["supervisor.lock", "worker.lock"].map(|lock| Frozen::now(m.pid(lock)));
+        let mut unmount = Command::new("timeout");
+        unmount.args(["-k", "2", "50", SCRFS, "umount"]).arg(&m.mount_point);
+        fails(&unmount.output().unwrap(), 1, "the end of the daemon");
+    });
+}
+
 #[test]
 fn directories_are_made_only_where_nobody_can_exchange_them() {
     in_namespace(&[], |m| {

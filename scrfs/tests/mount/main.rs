@@ -515,8 +515,8 @@ fn a_mount_that_another_namespace_has_a_copy_of() {
         };
         let mut holder = copy();
         let supervisor = m.pid("supervisor.lock");
-        let told =
-            format!("daemon, process {supervisor}, lives on: the mount namespace of process {}", holder.id());
+        let told_of = |supervisor| format!("daemon, process {supervisor}, lives on: the mount namespace of");
+        let told = format!("{} process {}", told_of(supervisor), holder.id());
         fails(&m.unmount(&[]), 1, &told);
         fails(&m.unmount(&[]), 1, &told);
         fails(&m.mount(&[]), 1, &told);
@@ -531,6 +531,19 @@ fn a_mount_that_another_namespace_has_a_copy_of() {
         fails(&m.unmount(&[]), 1, &format!("kill {supervisor}"));
         kill(Pid::from_raw(supervisor), Signal::SIGTERM).unwrap();
         wait_until("the supervisor ends", || has_ended(supervisor));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+
+        // Or with the job, whoever they are.
+        assert!(m.mount(&[]).status.success());
+        let mut holder = copy();
+        let supervisor = m.pid("supervisor.lock");
+        fails(&m.unmount(&[]), 1, &told_of(supervisor));
+        let mut freed = scrfs(&["umount", "--force", "--purge", "--user", "root", "--job-id", "t"]);
+        freed.arg("--control-base").arg(m.control_base()).arg("--cache-base").arg(m.stores());
+        let freed = freed.output().unwrap();
+        assert!(freed.status.success() && has_ended(supervisor), "{freed:?}");
+        assert!(!m.control().exists());
         assert!(m.mount(&[]).status.success());
         holder.kill().unwrap();
         holder.wait().unwrap();
