@@ -288,6 +288,35 @@ fn old_datasets_are_removed_by_one_rank_and_by_all() {
 }
 
 #[test]
+fn a_removal_takes_the_generation_before_with_it_that_is_still_flushed() {
+    let cluster = Cluster::up(3);
+    let job = Job::new(&cluster, "flushremoval").set("SCR_FLUSH", "1");
+    job.mount(0..3);
+    let mut run = job.idle(&[0, 1, 2]);
+    job.arm_daemon("flush.block=wait");
+    job.on(0).run(&format!("mkdir {SCR}/ck && echo old > {SCR}/ck/f")).must();
+    mark(&job, 0, "ck");
+    wait::until_true("the flush to begin", SOON, || job.fired());
+    job.on(0).run(&format!("echo new > {SCR}/ck/f")).must();
+    mark(&job, 0, "ck");
+    job.on(0).run(&format!("rm -rf {SCR}/ck")).must();
+    job.arm_daemon("");
+    for node in 0..3 {
+        wait::until_true("nothing to be left", SOON, || {
+            let status = job.status(node).unwrap();
+            let left = job.on(node).run(&format!("ls -d {CACHE}/*/scr.*/dataset.*"));
+            status["datasets"].as_array().is_some_and(Vec::is_empty) && !left.ok()
+        });
+    }
+    run.stop();
+    let mut run = job.idle(&[0, 1, 2]);
+    for node in 0..3 {
+        assert_eq!(job.on(node).run(&format!("ls -A {SCR}")).must(), "", "on node {node}");
+    }
+    run.stop();
+}
+
+#[test]
 fn a_restart_presents_what_was_sealed_whole_on_every_node() {
     let cluster = Cluster::up(2);
     let job = Job::new(&cluster, "whole");

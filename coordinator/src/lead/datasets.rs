@@ -14,6 +14,8 @@ pub(super) struct Known {
     pub(super) catalog: Catalog,
     /// It is on the PFS.
     pub(super) flushed: bool,
+    /// A newer generation has, or had, its place: no node lists it any more.
+    pub(super) replaced: bool,
 }
 
 impl Known {
@@ -44,7 +46,13 @@ impl Datasets {
         }
         self.aside.remove(&catalog.id);
         self.failed.remove(&catalog.id);
-        self.listed.insert(catalog.id, Known { catalog, flushed });
+        let mut replaced = false;
+        let others = self.listed.values_mut().chain(self.failed.values_mut());
+        for known in others.filter(|known| known.catalog.name == catalog.name) {
+            replaced |= age(&known.catalog) > age(&catalog);
+            known.replaced |= age(&known.catalog) < age(&catalog);
+        }
+        self.listed.insert(catalog.id, Known { catalog, flushed, replaced });
     }
 
     pub(super) fn put_aside(&mut self, id: DatasetId) {
@@ -93,9 +101,11 @@ impl Datasets {
         self.listed.remove(&id).or_else(|| self.failed.remove(&id))
     }
 
-    /// The newest of that name, also one that has failed: the base of its next generation.
+    /// The one that nodes list under that name, also one that has failed: the base of its next
+    /// generation.
     pub(super) fn named(&self, name: &[u8]) -> Option<DatasetId> {
-        self.all_named(name).into_iter().max()
+        let listed = |id: &DatasetId| self.any(*id).is_some_and(|known| !known.replaced);
+        self.all_named(name).into_iter().filter(listed).max()
     }
 
     pub(super) fn has_failed(&self, id: DatasetId) -> bool {
@@ -120,13 +130,16 @@ impl Datasets {
         }
     }
 
-    /// Those in whose place a newer one of the same name is: they go, whatever there is room for.
+    /// Those in whose place a newer one of the same name is, or was until it left: they go,
+    /// whatever there is room for. Not one whose successor has failed since: a restart presents it.
     pub(super) fn superseded(&self) -> Vec<DatasetId> {
         let newer = |known: &Known, other: &Known| {
             other.catalog.name == known.catalog.name && age(&other.catalog) > age(&known.catalog)
         };
-        let old = |known: &&Known| self.listed.values().any(|other| newer(known, other));
-        self.listed.values().filter(old).map(|known| known.catalog.id).collect()
+        let any =
+            |all: &BTreeMap<DatasetId, Known>, known: &Known| all.values().any(|other| newer(known, other));
+        let old = |known: &&Known| known.replaced && (any(&self.listed, known) || !any(&self.failed, known));
+        self.listed.values().chain(self.failed.values()).filter(old).map(|known| known.catalog.id).collect()
     }
 
     /// Newest first; without those that have failed.
@@ -140,4 +153,39 @@ impl Datasets {
 /// Newest = highest (DESIGN 3).
 pub(super) fn age(catalog: &Catalog) -> (Epoch, DatasetId) {
     (catalog.epoch, catalog.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flush::tests::catalog;
+    use super::*;
+
+    fn generation(datasets: &mut Datasets, id: u64) {
+        datasets.insert(Catalog { name: b"ck".to_vec(), ..catalog(id) }, false);
+    }
+
+    #[test]
+    fn a_former_generation_goes_also_when_its_successor_has_left() {
+        let mut datasets = Datasets::default();
+        let named = |datasets: &Datasets| datasets.named(b"ck").map(|id| id.0);
+        for id in [1, 2] {
+            generation(&mut datasets, id);
+        }
+        assert_eq!((named(&datasets), datasets.superseded()), (Some(2), vec![DatasetId(1)]));
+        datasets.remove(DatasetId(2));
+        assert_eq!((named(&datasets), datasets.superseded()), (None, vec![DatasetId(1)]));
+        generation(&mut datasets, 3);
+        assert_eq!((named(&datasets), datasets.superseded()), (Some(3), vec![DatasetId(1)]));
+        // The former one is what a restart presents then.
+        datasets.fail(DatasetId(3));
+        assert_eq!((named(&datasets), datasets.superseded()), (Some(3), vec![]));
+        generation(&mut datasets, 4);
+        assert_eq!(datasets.superseded(), [DatasetId(1), DatasetId(3)]);
+        // After a lead's death the newer one may be known first.
+        let mut datasets = Datasets::default();
+        for id in [2, 1] {
+            generation(&mut datasets, id);
+        }
+        assert_eq!((named(&datasets), datasets.superseded()), (Some(2), vec![DatasetId(1)]));
+    }
 }

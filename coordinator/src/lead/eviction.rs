@@ -188,14 +188,35 @@ impl Running {
             _ => self.flushes.removed(id),
         }
         self.overwritten.remove(&id);
+        self.leaves(id);
+        self.vacated(known);
+    }
+
+    /// A program removed it.
+    pub(super) fn forget(&mut self, id: DatasetId) {
+        self.cluster.datasets.remove(id);
+        self.flushes.removed(id);
+        self.overwritten.remove(&id);
+    }
+
+    /// A program removed the directory, and some node has not said that this generation went with
+    /// it: it leaves all caches.
+    pub(super) fn removed(&mut self, id: DatasetId) {
+        self.forget(id);
+        self.scrubs.removed(id);
+        self.leaves(id);
+    }
+
+    fn leaves(&mut self, id: DatasetId) {
         self.leaving.0.insert(id, self.cluster.nodes().collect());
         self.cluster.send_all(Command::Evict(id));
-        self.vacated(known);
     }
 
     /// What was begun over a dataset that has left the caches has left with it.
     pub(super) fn vacated(&mut self, gone: Option<Known>) {
-        if let Some(known) = gone.filter(|known| self.cluster.datasets.named(&known.catalog.name).is_none()) {
+        // Its name was its successor's, and may be a new directory's.
+        let Some(known) = gone.filter(|known| !known.replaced) else { return };
+        if self.cluster.datasets.named(&known.catalog.name).is_none() {
             self.loose.removed(&mut self.cluster, &known.catalog.name);
         }
     }

@@ -282,9 +282,7 @@ impl Running {
             }
             (_, Event::LooseStored { round, errno }) => self.loose.stored(cluster, node, round, errno),
             (_, Event::Removed(id)) => {
-                cluster.datasets.remove(id);
-                self.flushes.removed(id);
-                self.overwritten.remove(&id);
+                self.forget(id);
                 true
             }
             (_, Event::Overwritten(id)) => {
@@ -424,9 +422,7 @@ impl Running {
                 self.loose.removed(&mut self.cluster, name);
                 self.seals.removed(&mut self.cluster, name);
                 for id in self.cluster.datasets.all_named(name) {
-                    self.cluster.datasets.remove(id);
-                    self.flushes.removed(id);
-                    self.scrubs.removed(id);
+                    self.removed(id);
                 }
             }
         }

@@ -55,6 +55,8 @@ pub(super) struct Recover {
     chosen: Vec<(Catalog, bool)>,
     /// What caches have of candidates that cannot be presented.
     aside: Vec<(DatasetId, Held)>,
+    /// Of these, former generations of what is presented: they leave when that is.
+    replaced: Vec<DatasetId>,
     /// What the prefix has of current.
     stored: Option<StoredDataset>,
     /// It left a question without an answer: it is not asked again.
@@ -79,6 +81,7 @@ impl Recover {
             stored_current,
             chosen: Vec::new(),
             aside: Vec::new(),
+            replaced: Vec::new(),
             stored: None,
             prefix_hangs: false,
             no_room: None,
@@ -106,6 +109,10 @@ impl Recover {
             cluster.note_unprotected(&catalog);
             cluster.datasets.insert(catalog, flushed);
         }
+        for id in self.replaced {
+            cluster.datasets.remove(id);
+            cluster.send_all(Command::Evict(id));
+        }
     }
 
     /// Takes the next candidate, or presents.
@@ -114,6 +121,7 @@ impl Recover {
             // Of two datasets of one name only the newer can be at that path.
             let taken = |held: &Held| self.chosen.iter().any(|(chosen, _)| chosen.name == held.name);
             if candidate.held.as_ref().is_some_and(taken) {
+                self.replaced.push(candidate.id);
                 self.put_aside(cluster, candidate);
                 continue;
             }

@@ -148,6 +148,8 @@ pub(super) struct Settle {
     start: Start,
     step: Step,
     replayed: bool,
+    /// A restart: see [`Settle::evict_former`].
+    removed_in_part: BTreeSet<Vec<u8>>,
     inventories: BTreeMap<NodeRank, Inventory>,
     /// By id; complete ones only.
     pub(super) held: BTreeMap<DatasetId, Held>,
@@ -163,6 +165,7 @@ impl Settle {
             start,
             step: Step::Asking(Answers::of(cluster.nodes())),
             replayed: false,
+            removed_in_part: BTreeSet::new(),
             inventories: BTreeMap::new(),
             held: BTreeMap::new(),
             undecided: BTreeMap::new(),
@@ -215,6 +218,7 @@ impl Settle {
             return;
         }
         if self.start == Start::Restart {
+            self.removed_in_part = self.removed_in_part();
             let results = unfinished.into_keys().map(|id| (id, 0)).collect();
             cluster.send_all(Command::DirFinish { results });
             self.drop_undecided(cluster);
@@ -252,6 +256,31 @@ impl Settle {
         true
     }
 
+    /// Names that programs were removing when the last coordinators ended.
+    fn removed_in_part(&self) -> BTreeSet<Vec<u8>> {
+        let last = self.inventories.values().map(|inventory| inventory.epoch).max();
+        // A node that was away may speak of long ago.
+        let of_last = self.inventories.values().filter(|inventory| Some(inventory.epoch) == last);
+        let removed = of_last.flat_map(|inventory| &inventory.unfinished).filter_map(|(_, op)| match op {
+            DirOp::Remove { path } if path.names().count() == 1 => Some(path.as_bytes().to_vec()),
+            _ => None,
+        });
+        removed.collect()
+    }
+
+    /// What some nodes have removed and others still have may be presented again, but not a former
+    /// generation of it in its place.
+    fn evict_former(&mut self, cluster: &mut Cluster) {
+        for name in std::mem::take(&mut self.removed_in_part) {
+            let named = self.held.iter().filter(|(_, held)| held.name == name);
+            let newest = named.map(|(&id, held)| (held.epoch, id)).max();
+            let former = |id: DatasetId, held: &Held| held.name == name && Some((held.epoch, id)) < newest;
+            for (id, held) in self.held.extract_if(.., |id, held| former(*id, held)) {
+                cluster.send_to(held.complete().map(|(node, _)| node).collect(), Command::Evict(id));
+            }
+        }
+    }
+
     /// Sorts datasets into complete ones and seals that nobody has recorded; drops these.
     fn drop_undecided(&mut self, cluster: &mut Cluster) {
         self.held = complete(&self.inventories);
@@ -260,6 +289,7 @@ impl Settle {
                 cluster.send(node, Command::Evict(id));
             }
         }
+        self.evict_former(cluster);
         let mut drops: BTreeMap<DatasetId, BTreeSet<NodeRank>> = BTreeMap::new();
         for (&node, inventory) in &self.inventories {
             for dataset in inventory.datasets.iter().filter(|dataset| dataset.state != HeldState::Complete) {
@@ -389,7 +419,13 @@ impl Settle {
         let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
         for (id, held) in newest_first {
             let Some(catalog) = catalogs.remove(&id) else {
-                cluster.datasets.put_aside(id);
+                if cluster.datasets.named(&held.name).is_some_and(|newer| !cluster.datasets.has_failed(newer))
+                {
+                    // A newer generation has its place on all nodes, and it was still flushed.
+                    cluster.send_all(Command::Evict(id));
+                } else {
+                    cluster.datasets.put_aside(id);
+                }
                 continue;
             };
             if !names.insert(held.name.clone()) {

@@ -9,6 +9,10 @@ pub(crate) struct Counts {
     pub(crate) seals: u64,
     /// Of these, those that are a next generation.
     pub(crate) generations: u64,
+    /// Removals of sealed datasets that programs have heard of.
+    pub(crate) removals: u64,
+    /// How often one was asked for while the generation before was still there.
+    pub(crate) hurried: u64,
     /// Markers that were answered when all were frozen.
     pub(crate) unhurried: u64,
     /// Restarts that presented a dataset.
@@ -44,6 +48,8 @@ impl Counts {
             (self.overtook, 11),
             (self.marked, 200),
             (self.generations, 10),
+            (self.removals, 10),
+            (self.hurried, 100),
             (self.unhurried, 10),
             (self.mended, 20),
             (self.failed, 50),
@@ -62,6 +68,8 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, one: Self) {
         self.seals += one.seals;
         self.generations += one.generations;
+        self.removals += one.removals;
+        self.hurried += one.hurried;
         self.unhurried += one.unhurried;
         self.rebuilt += one.rebuilt;
         self.mended += one.mended;
@@ -88,6 +96,7 @@ impl fmt::Display for Counts {
         let Self { published, overtook, marked, mended, failed, unhurried, .. } = self;
         write!(f, "{published} flushes ({overtook} past one that fails, {marked} marked), ")?;
         write!(f, "{mended} members rebuilt while programs ran, {failed} datasets failed, ")?;
+        write!(f, "{} datasets removed ({} over a former one), ", self.removals, self.hurried)?;
         write!(f, "{unhurried} markers answered in the background, ")?;
         write!(f, "room made {} times for a file and not found {} times, ", self.made_room, self.full)?;
         write!(

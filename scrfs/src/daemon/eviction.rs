@@ -11,6 +11,7 @@ use crate::ids::DatasetId;
 use super::node::Node;
 use super::requests::with_link;
 use super::room::Moment;
+use super::state::{Dataset, Table};
 
 impl Node {
     /// The lead's eviction.
@@ -33,28 +34,42 @@ impl Node {
         });
     }
 
-    /// A program removed the dataset's directory; the tree has forgotten it already. The lead hears
-    /// of it before the round's end.
+    /// A program removed the dataset's directory; the tree has forgotten it already. Former
+    /// generations, which are here as long as they are flushed, go too: one record takes all, so
+    /// none is left to be presented. The lead hears of it before the round's end.
     pub(super) fn remove_dataset(&self, id: DatasetId) {
-        let (name, before) = {
-            let mut state = self.state.lock();
-            let Some(dataset) = state.table.datasets.get_mut(&id) else { return };
-            let removed = dataset.life.removed();
-            let before = std::mem::replace(&mut dataset.life, removed);
-            (dataset.name.clone(), before)
+        let (name, is_overwritten, going) = {
+            let state = self.state.lock();
+            let Some(dataset) = state.table.datasets.get(&id) else { return };
+            let hidden = |other: &&Dataset| other.life.is_hidden() && other.name == dataset.name;
+            let mut going: Vec<DatasetId> = state.present().filter(hidden).map(|other| other.id).collect();
+            going.push(id);
+            (dataset.name.clone(), dataset.life.is_overwritten(), going)
         };
+        let leave = |table: &mut Table, step: &Step| going.iter().for_each(|id| drop(table.step(*id, step)));
+        let recorded = self.disk.lock().change(&self.state, |table| leave(table, &Step::Leaves));
+        if let Err(error) = recorded {
+            leave(&mut self.state.lock().table, &Step::Leaves);
+            self.events.error(Some(id), &format!("that it was removed cannot be recorded: {error}"));
+        }
         // At once: the program may make a directory of that name again.
-        if before.is_overwritten() {
+        if is_overwritten {
             // The tree has let its next generation go, and the sealed one is aside.
         } else if let Err(error) = self.cache.put_aside(id, &name) {
             self.events.error(Some(id), &format!("its bytes cannot be put aside for removal: {error}"));
         }
-        self.state.lock().send(Event::Removed(id));
+        {
+            let state = &mut *self.state.lock();
+            leave(&mut state.table, &Step::Removed);
+            going.iter().for_each(|id| state.send(Event::Removed(*id)));
+        }
         let me = self.me.clone();
         self.lanes.evictions.run(move || {
             let Some(node) = me.upgrade() else { return };
-            if node.remove_from_node(id) {
-                node.events.info(Some(id), "removed by a program");
+            for id in going {
+                if node.remove_from_node(id) {
+                    node.events.info(Some(id), "removed by a program");
+                }
             }
         });
     }

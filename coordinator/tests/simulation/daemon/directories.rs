@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use scrfs::control::{DirOp, Event};
+use scrfs::control::{DirOp, Event, HeldState};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::RequestId;
 use scrfs::path::RelPath;
 
-use super::{Daemon, EBUSY, EEXIST, ENOENT, ENOTEMPTY, EROFS};
+use super::{Daemon, Dataset, EBUSY, EEXIST, ENOENT, ENOTEMPTY, EROFS};
 
 pub(crate) fn top_of(path: &RelPath) -> &[u8] {
     path.split_first().map_or(b"", |(top, _)| top)
@@ -93,11 +93,17 @@ impl Daemon {
                 self.directories.insert(path.clone());
             }
             DirOp::Remove { path } => {
-                if let Some((id, _)) = self.listed(path.as_bytes()) {
-                    self.datasets.remove(&id);
+                if let Some((id, dataset)) = self.listed(path.as_bytes()) {
+                    let key = (dataset.epoch, id);
+                    self.removed.insert(path.as_bytes().to_vec(), key);
+                    // All generations, also those that are not listed.
+                    let complete = |dataset: &Dataset| dataset.state == HeldState::Complete;
+                    let goes = |dataset: &Dataset| dataset.name == path.as_bytes() && complete(dataset);
+                    for (id, _) in self.datasets.extract_if(.., |_, dataset| goes(dataset)) {
+                        self.copies.retain(|(of, _), _| *of != id);
+                        events.push(Event::Removed(id));
+                    }
                     self.invalid.remove(path.as_bytes());
-                    self.copies.retain(|(of, _), _| *of != id);
-                    events.push(Event::Removed(id));
                     self.directories.retain(|dir| dir.strip(path).is_none());
                 }
                 assert!(!self.files.keys().any(|file| file.strip(path).is_some()), "files lost by rmdir");

@@ -19,6 +19,7 @@ use scrfs::path::RelPath;
 
 pub(crate) use self::directories::{op_paths, rename, top_of};
 pub(crate) use self::member::MemberData;
+use crate::observer::Key;
 use crate::prefix::{Curse, Prefix};
 use crate::rng::Rng;
 
@@ -123,6 +124,8 @@ pub(crate) struct Daemon {
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
     pub(crate) next: BTreeMap<DatasetId, Next>,
+    /// What of each name was the newest when programs removed its directory last.
+    pub(crate) removed: BTreeMap<Vec<u8>, Key>,
     /// Sealed datasets of which programs here have unlinked every name.
     pub(crate) emptied: BTreeSet<DatasetId>,
     /// Sealed files that were brought here.

@@ -78,6 +78,7 @@ impl World {
                 node.datasets.iter().filter(|(_, d)| d.listed).map(|(id, _)| *id).collect();
             assert_eq!(here, listed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), "listed on {}", node.host);
         }
+        self.check_presented(&listed);
         for (id, dataset) in &listed {
             self.rotten.remove(&(dataset.epoch, *id));
             observer::readable(&self.nodes, &self.truth, *id);
@@ -297,6 +298,7 @@ impl World {
                 for node in &self.nodes {
                     assert!(!node.directories.contains(path), "{path} is still on {}", node.host);
                 }
+                self.check_removal(at, path);
             }
             Answered::Marker(name, Some(id)) => {
                 let epoch = self.nodes[at].datasets[id].epoch;
@@ -330,6 +332,8 @@ impl World {
     pub(crate) fn check_settled(&self) {
         assert!(self.ready, "ready");
         assert!(self.prefix.to_mark.is_empty(), "{:?} are damaged, not marked", self.prefix.to_mark);
+        self.check_removed();
+        self.check_hidden();
         for node in &self.nodes {
             let host = &node.host;
             assert!(node.waiting.is_empty(), "{host}: {:?} wait", node.waiting);

@@ -26,6 +26,7 @@ impl World {
             let back = self.graveyard.remove(at);
             if self.nodes.iter().all(|node| node.host != back.host) {
                 self.say(|| format!("=== {} comes back", back.host));
+                self.comes_back(&back);
                 self.nodes.push(back);
             }
         }

@@ -9,6 +9,7 @@ mod losses;
 mod pointers;
 mod programs;
 mod racks;
+mod removals;
 mod room;
 mod wishes;
 
@@ -87,6 +88,10 @@ pub(crate) struct World {
     /// Datasets whose marker's close returned 0, or that were presented.
     promised: BTreeMap<Key, Vec<u8>>,
     removing: BTreeSet<Vec<u8>>,
+    /// Datasets that programs have removed, and heard so: the newest of each name.
+    removed: BTreeMap<Vec<u8>, Key>,
+    /// What the last restart has left in caches and not presented.
+    hidden: BTreeSet<Key>,
     next_host: u64,
     pub(crate) gave_up: bool,
     pub(crate) counts: Counts,
@@ -222,6 +227,8 @@ impl World {
             early: false,
             sacrificed: BTreeSet::new(),
             removing: BTreeSet::new(),
+            removed: BTreeMap::new(),
+            hidden: BTreeSet::new(),
             next_host: 0,
             gave_up: false,
             counts: Counts::default(),

@@ -51,15 +51,8 @@ impl World {
             }
             26 => {}
             _ => {
-                // rm -rf of a whole dataset, seldom.
                 let name = self.some_name();
-                let listed = self.nodes[at].listed(&name).map(|(id, _)| id);
-                if let Some(id) = listed.filter(|_| self.rng.chance(40)) {
-                    self.nodes[at].emptied.insert(id);
-                    self.removing.insert(name.clone());
-                    let path = RelPath::new(name).expect("a name");
-                    self.directory(at, DirOp::Remove { path });
-                }
+                self.remove_dataset(at, &name);
             }
         }
     }
@@ -109,7 +102,7 @@ impl World {
         RelPath::new(bytes).expect("a path")
     }
 
-    fn directory(&mut self, at: usize, op: DirOp) {
+    pub(super) fn directory(&mut self, at: usize, op: DirOp) {
         let node = &mut self.nodes[at];
         if node.waiting.len() >= 3 {
             return;

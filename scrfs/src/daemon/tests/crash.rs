@@ -134,6 +134,33 @@ fn while_evicting() {
 }
 
 #[test]
+fn while_a_program_removes_two_generations() {
+    at_every_step(
+        generations::seal_over,
+        |bench, lead| {
+            lead.remove_directory("ck");
+            for event in [
+                Event::Removed(DatasetId(1)),
+                Event::Removed(DatasetId(2)),
+                Event::DirApplied { round: 1, results: vec![0] },
+            ] {
+                assert_eq!(lead.next(), event);
+            }
+            !bench.events().contains("cannot be recorded")
+        },
+        |bench, succeeded| {
+            // The former one is never left alone.
+            let held: Vec<u64> = bench.inventory().datasets.iter().map(|held| held.id.0).collect();
+            assert!(held.is_empty() || (!succeeded && held == [1, 2]), "{held:?}, {succeeded}");
+            if held.is_empty() {
+                let record = |id: u64| bench.control().join(format!("dataset.{id}.scrinfo"));
+                until("the end of the removal", || !record(1).exists() && !record(2).exists());
+            }
+        },
+    );
+}
+
+#[test]
 fn an_epoch_that_is_not_on_storage_is_not_accepted() {
     for steps in 0..4 {
         let mut bench = Bench::new();

@@ -130,6 +130,37 @@ fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
     assert!(bench.told(2).is_none() && bench.tree.is_sealed("ck"));
 }
 
+/// Dataset 2 is sealed over dataset 1, which stays: its flush has not ended.
+pub(super) fn seal_over(bench: &Bench, lead: &mut Lead) {
+    lead.seal(1, "ck");
+    bench.begin(1).unwrap();
+    bench.change(1, "f", b"new");
+    let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+    lead.finish(2, &part, &[]);
+    assert!(!lead.changed(2), "that it is sealed was heard");
+}
+
+#[test]
+fn a_removal_takes_the_generation_before_too() {
+    let mut bench = Bench::new();
+    for file in ["ck/f", "other/f"] {
+        bench.write(file, b"old");
+    }
+    let mut lead = bench.serving(1);
+    lead.seal(3, "other");
+    seal_over(&bench, &mut lead);
+    lead.remove_directory("ck");
+    assert_eq!(lead.next(), Event::Removed(DatasetId(1)));
+    assert_eq!(lead.next(), Event::Removed(DatasetId(2)));
+    assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
+    let held = |bench: &Bench| bench.inventory().datasets.iter().map(|held| held.id.0).collect::<Vec<_>>();
+    assert_eq!(held(&bench), [3]);
+    let record = |id: u64| bench.control().join(format!("dataset.{id}.scrinfo"));
+    until("the removal", || !record(1).exists() && !record(2).exists());
+    bench.restart();
+    assert_eq!(held(&bench), [3]);
+}
+
 #[test]
 fn a_restart_gives_back_what_was_sealed() {
     let mut bench = Bench::new();

@@ -212,10 +212,7 @@ fn a_program_removes_a_sealed_dataset() {
     bench.write("ck/f", b"x");
     let mut lead = bench.serving(1);
     lead.seal(1, "ck");
-    let request = crate::ids::RequestId { origin: 9, serial: 1 };
-    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, DirOp::Remove { path: path("ck") })] });
-    assert_eq!(lead.next(), Event::DirPrepared { round: 1, votes: vec![0] });
-    lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    lead.remove_directory("ck");
     assert_eq!(lead.next(), Event::Removed(DatasetId(1)));
     assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
     // The name is free at once, whatever is still being deleted.

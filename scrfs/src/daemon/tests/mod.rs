@@ -463,6 +463,15 @@ impl Lead {
     }
 
     /// What is wrong with the files and with the redundancy file of each member here.
+    /// A round has dataset `name`'s directory removed, and here it is applied by now.
+    fn remove_directory(&mut self, name: &str) {
+        let request = crate::ids::RequestId { origin: 9, serial: 1 };
+        let ops = vec![(request, DirOp::Remove { path: path(name) })];
+        self.send(Command::DirPrepare { round: 1, ops });
+        assert_eq!(self.next(), Event::DirPrepared { round: 1, votes: vec![0] });
+        self.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    }
+
     fn verify(&mut self, id: DatasetId) -> Vec<(Member, [Option<String>; 2])> {
         self.send(Command::Verify(id));
         let Event::Verified { id: of, members } = self.next() else { panic!("another answer") };

@@ -1,0 +1,103 @@
+//! Programs remove whole datasets, also while the generation before is still flushed: no restart
+//! presents either, and nothing of them stays in the caches.
+
+use std::collections::BTreeSet;
+
+use scrfs::control::{DirOp, HeldState};
+use scrfs::ids::DatasetId;
+use scrfs::path::RelPath;
+
+use super::World;
+use crate::daemon::{Daemon, Dataset};
+use crate::observer::Key;
+
+/// Complete datasets that the node has and does not list.
+fn hidden(node: &Daemon) -> impl Iterator<Item = (Key, &Dataset)> {
+    let hidden = |dataset: &Dataset| !dataset.listed && dataset.state == HeldState::Complete;
+    let all = node.datasets.iter().filter(move |(_, dataset)| hidden(dataset));
+    all.map(|(id, dataset)| ((dataset.epoch, *id), dataset))
+}
+
+impl World {
+    /// A program runs `rm -rf` of a whole dataset: seldom, save where the generation before is
+    /// still there.
+    pub(super) fn remove_dataset(&mut self, at: usize, name: &[u8]) {
+        let Some((id, _)) = self.nodes[at].listed(name) else { return };
+        let is_over = hidden(&self.nodes[at]).any(|(_, dataset)| dataset.name == name);
+        if !self.rng.chance(if is_over { 90 } else { 40 }) {
+            return;
+        }
+        self.counts.hurried += u64::from(is_over);
+        self.nodes[at].emptied.insert(id);
+        self.removing.insert(name.to_vec());
+        let path = RelPath::new(name.to_vec()).expect("a name");
+        self.directory(at, DirOp::Remove { path });
+    }
+
+    /// The program hears that its directory is gone: so is every generation that was there.
+    pub(super) fn check_removal(&mut self, at: usize, path: &RelPath) {
+        let name = path.as_bytes();
+        let Some(key) = self.nodes[at].removed.get(name).copied() else { return };
+        self.removed.insert(name.to_vec(), key);
+        self.counts.removals += 1;
+        self.check_removed();
+    }
+
+    /// No cache has anything of what was removed.
+    pub(super) fn check_removed(&self) {
+        for node in &self.nodes {
+            for (id, dataset) in &node.datasets {
+                let removed = self.removed.get(&dataset.name);
+                let is_removed = removed.is_some_and(|newest| (dataset.epoch, *id) <= *newest);
+                assert!(!is_removed, "{id} was removed, and {} has it", node.host);
+            }
+        }
+    }
+
+    /// A restart presents these: none was removed, but what is in the prefix as well.
+    pub(super) fn check_presented(&mut self, listed: &[(DatasetId, Dataset)]) {
+        for (id, dataset) in listed {
+            let key = (dataset.epoch, *id);
+            let is_removed = self.removed.get(&dataset.name).is_some_and(|newest| key <= *newest);
+            let is_stored = self.prefix.datasets.contains_key(&key);
+            // Also where only some nodes came to remove it.
+            let mut newer = self.nodes.iter().filter_map(|node| node.removed.get(&dataset.name));
+            assert!(!newer.any(|newer| key < *newer) || is_stored, "{id} is presented for a removed one");
+            assert!(!is_removed || is_stored, "{id} was removed, and a restart presents it");
+            if is_removed {
+                self.removed.remove(&dataset.name);
+            }
+        }
+        self.hidden = self.nodes.iter().flat_map(hidden).map(|(key, _)| key).collect();
+    }
+
+    /// A node comes back that has not heard of removals.
+    pub(super) fn comes_back(&mut self, back: &Daemon) {
+        for (id, dataset) in &back.datasets {
+            if self.removed.get(&dataset.name).is_some_and(|newest| (dataset.epoch, *id) <= *newest) {
+                self.removed.remove(&dataset.name);
+            }
+            for node in &mut self.nodes {
+                node.removed.remove(&dataset.name);
+            }
+        }
+    }
+
+    /// Nothing is left to do: what caches have and do not list is what a restart did not present.
+    pub(super) fn check_hidden(&self) {
+        for node in &self.nodes {
+            let left: BTreeSet<Key> =
+                hidden(node).map(|(key, _)| key).filter(|key| !self.hidden.contains(key)).collect();
+            assert!(left.is_empty(), "{left:?} are left on {}", node.host);
+            for (key, dataset) in hidden(node) {
+                let newer = node.listed(&dataset.name).filter(|(_, newer)| !newer.failed);
+                let newer = newer.map(|(id, newer)| (newer.epoch, id));
+                assert!(
+                    newer < Some(key),
+                    "{key:?} is left on {}, where {newer:?} is in its place",
+                    node.host
+                );
+            }
+        }
+    }
+}
