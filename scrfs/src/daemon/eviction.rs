@@ -61,7 +61,9 @@ impl Node {
         {
             let state = &mut *self.state.lock();
             leave(&mut state.table, &Step::Removed);
-            going.iter().for_each(|id| state.send(Event::Removed(*id)));
+            for id in &going {
+                state.send(Event::Removed(*id));
+            }
         }
         let me = self.me.clone();
         self.lanes.evictions.run(move || {
