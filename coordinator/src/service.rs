@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, unbounded};
 use scrfs::config::{self, Config, ConfigError, Sources};
 use scrfs::control::client::ClientError;
+use scrfs::control::ready::Met;
 use scrfs::control::{Role, Start};
 use scrfs::ids::NodeRank;
 use scrfs::prefix::{self, Prefix, status::Reporter};
@@ -18,6 +19,7 @@ use crate::comm::Transport;
 use crate::message::Greeting;
 use crate::node::{self, NodeError};
 use crate::open::{self, OpenError};
+use crate::ready;
 use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
 use crate::settings;
 use crate::watch::Watched;
@@ -229,6 +231,12 @@ fn attach(
     let mut early = Vec::new();
     let opening = open::introduce(transport, greeting, options.start, &mut early)?;
     tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?options.start, "the epoch opens");
+    if transport.rank() == NodeRank(0)
+        && let Err(error) = ready::announce(&mut io::stdout().lock(), &Met { epoch: opening.epoch })
+    {
+        // Whoever waited for it is gone, or never was.
+        tracing::debug!(%error, "nobody was told that the coordinators have met");
+    }
     let role = Role::Coordinator {
         epoch: opening.epoch,
         rank: transport.rank(),

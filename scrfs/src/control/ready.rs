@@ -1,9 +1,10 @@
-//! The words that programs may start, and that they are to end: lines on the lead coordinator's
-//! standard output, which its launcher forwards.
+//! The words that all coordinators have met, that programs may start, and that they are to end:
+//! lines on the lead coordinator's standard output, which its launcher forwards.
 //!
-//! `scrfs-ready epoch=3 current=ck%201;` or `scrfs-halt reason=no%20checkpoints;`, and a line
-//! break. Launchers may put marks of their own before and after. All bytes of the name that are not
-//! plain are written as `%` and two digits, so a line is ASCII and short.
+//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;` or
+//! `scrfs-halt reason=no%20checkpoints;`, and a line break. Launchers may put marks of their own
+//! before and after. All bytes of the name that are not plain are written as `%` and two digits, so
+//! a line is ASCII and short.
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use crate::path::RelPath;
 
 const MARK: &[u8] = b"scrfs-ready ";
 const HALT_MARK: &[u8] = b"scrfs-halt ";
+const MET_MARK: &[u8] = b"scrfs-met ";
 /// Reasons that are longer are cut.
 const REASON_BYTES_MAX: usize = 500;
 /// Names are no longer (`NAME_MAX`).
@@ -19,6 +21,28 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// A line that holds a [`Ready`] is no longer than this, marks of launchers included.
 pub const LINE_BYTES_MAX: usize = 4096;
+
+/// MPI has brought all coordinators together, and their epoch opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Met {
+    /// The epoch.
+    pub epoch: Epoch,
+}
+
+impl fmt::Display for Met {
+    /// Without the line break.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scrfs-met epoch={};", self.epoch.0)
+    }
+}
+
+impl Met {
+    /// Finds it in a line; `None` when the line is about something else, or is damaged.
+    pub fn find(line: &[u8]) -> Option<Self> {
+        let epoch = after(line, MET_MARK)?.strip_prefix("epoch=")?.parse().ok()?;
+        Some(Self { epoch: Epoch(epoch) })
+    }
+}
 
 /// A halt condition is due: the program is to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +186,18 @@ mod tests {
         assert!(long.len() < LINE_BYTES_MAX / 4);
         assert_eq!(HaltDue::find(long.as_bytes()).unwrap().reason.len(), REASON_BYTES_MAX);
         assert_eq!(HaltDue::find(b"scrfs-halt reason=cut"), None);
+    }
+
+    #[test]
+    fn so_does_a_meeting() {
+        let met = Met { epoch: Epoch(7) };
+        assert_eq!(met.to_string(), "scrfs-met epoch=7;");
+        assert_eq!(Met::find(b"[1,0]<stdout>:scrfs-met epoch=7;\r"), Some(met));
+        for line in
+            ["scrfs-met epoch=7", "scrfs-met epoch=;", "scrfs-met 7;", "scrfs-ready epoch=7 current=;"]
+        {
+            assert_eq!(Met::find(line.as_bytes()), None, "{line}");
+        }
     }
 
     #[test]

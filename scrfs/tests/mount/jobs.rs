@@ -2,6 +2,7 @@
 //! and what root's daemon may still do meanwhile.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +10,7 @@ use std::process::{Command, Output};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Mounted, SCRFS, fails, has_ended, in_namespace, mode_of, wait_until};
+use super::{Mounted, SCRFS, fails, has_ended, in_namespace, mode_of, scrfs, wait_until};
 
 /// A job's user that this machine has no name for.
 const UID: u32 = 4242;
@@ -128,6 +129,53 @@ fn a_frozen_daemon_does_not_keep_its_mount() {
         // Nothing of it is in the way of the next.
         assert!(m.mount(&[]).status.success());
         fs::write(m.at("next"), "next").unwrap();
+    });
+}
+
+#[test]
+fn a_mount_that_another_namespace_has_a_copy_of() {
+    in_namespace(&[], |m| {
+        let copy = || {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"]);
+            let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+            child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+            child
+        };
+        let mut holder = copy();
+        let supervisor = m.pid("supervisor.lock");
+        let told_of = |supervisor| format!("daemon, process {supervisor}, lives on: the mount namespace of");
+        let told = format!("{} process {}", told_of(supervisor), holder.id());
+        fails(&m.unmount(&[]), 1, &told);
+        fails(&m.unmount(&[]), 1, &told);
+        fails(&m.mount(&[]), 1, &told);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        wait_until("the supervisor ends", || has_ended(supervisor));
+
+        // As the hint says, the daemon can be ended under them.
+        assert!(m.mount(&[]).status.success());
+        let mut holder = copy();
+        let supervisor = m.pid("supervisor.lock");
+        fails(&m.unmount(&[]), 1, &format!("kill {supervisor}"));
+        kill(Pid::from_raw(supervisor), Signal::SIGTERM).unwrap();
+        wait_until("the supervisor ends", || has_ended(supervisor));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+
+        // Or with the job, whoever they are.
+        assert!(m.mount(&[]).status.success());
+        let mut holder = copy();
+        let supervisor = m.pid("supervisor.lock");
+        fails(&m.unmount(&[]), 1, &told_of(supervisor));
+        let mut freed = scrfs(&["umount", "--force", "--purge", "--user", "root", "--job-id", "t"]);
+        freed.arg("--control-base").arg(m.control_base()).arg("--cache-base").arg(m.stores());
+        let freed = freed.output().unwrap();
+        assert!(freed.status.success() && has_ended(supervisor), "{freed:?}");
+        assert!(!m.control().exists());
+        assert!(m.mount(&[]).status.success());
+        holder.kill().unwrap();
+        holder.wait().unwrap();
     });
 }
 

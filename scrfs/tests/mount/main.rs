@@ -504,53 +504,6 @@ fn the_mode_of_a_new_mounts_root_is_the_administrators() {
 }
 
 #[test]
-fn a_mount_that_another_namespace_has_a_copy_of() {
-    in_namespace(&[], |m| {
-        let copy = || {
-            let mut command = Command::new("unshare");
-            command.args(["-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"]);
-            let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-            child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-            child
-        };
-        let mut holder = copy();
-        let supervisor = m.pid("supervisor.lock");
-        let told_of = |supervisor| format!("daemon, process {supervisor}, lives on: the mount namespace of");
-        let told = format!("{} process {}", told_of(supervisor), holder.id());
-        fails(&m.unmount(&[]), 1, &told);
-        fails(&m.unmount(&[]), 1, &told);
-        fails(&m.mount(&[]), 1, &told);
-        holder.kill().unwrap();
-        holder.wait().unwrap();
-        wait_until("the supervisor ends", || has_ended(supervisor));
-
-        // As the hint says, the daemon can be ended under them.
-        assert!(m.mount(&[]).status.success());
-        let mut holder = copy();
-        let supervisor = m.pid("supervisor.lock");
-        fails(&m.unmount(&[]), 1, &format!("kill {supervisor}"));
-        kill(Pid::from_raw(supervisor), Signal::SIGTERM).unwrap();
-        wait_until("the supervisor ends", || has_ended(supervisor));
-        holder.kill().unwrap();
-        holder.wait().unwrap();
-
-        // Or with the job, whoever they are.
-        assert!(m.mount(&[]).status.success());
-        let mut holder = copy();
-        let supervisor = m.pid("supervisor.lock");
-        fails(&m.unmount(&[]), 1, &told_of(supervisor));
-        let mut freed = scrfs(&["umount", "--force", "--purge", "--user", "root", "--job-id", "t"]);
-        freed.arg("--control-base").arg(m.control_base()).arg("--cache-base").arg(m.stores());
-        let freed = freed.output().unwrap();
-        assert!(freed.status.success() && has_ended(supervisor), "{freed:?}");
-        assert!(!m.control().exists());
-        assert!(m.mount(&[]).status.success());
-        holder.kill().unwrap();
-        holder.wait().unwrap();
-    });
-}
-
-#[test]
 fn a_dead_worker_is_replaced_and_a_dead_mount_is_cleaned() {
     in_namespace(&[], |m| {
         fs::write(m.at("kept"), b"kept").unwrap();

@@ -1,11 +1,11 @@
-//! Reads what coordinators print: that programs may start, that they are to end
+//! Reads what coordinators print: that they have met, that programs may start, that they are to end
 //! ([`scrfs::control::ready`]), which nodes are lost ([`scrfs::control::lost`]) and, as talk,
 //! whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
 use scrfs::control::lost::Lost;
-use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Ready};
+use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Met, Ready};
 use std::io::{self, Read};
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without
@@ -15,6 +15,7 @@ const READ_BYTES: usize = 4096;
 /// What is told to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Word {
+    Met,
     Ready(Ready),
     Halt(HaltDue),
     Lost(Lost),
@@ -56,7 +57,7 @@ impl<F: FnMut(Word), T: FnMut(&[u8])> Ear<F, T> {
                 let told = match &word {
                     Word::Ready(_) => std::mem::replace(&mut self.ready, true),
                     Word::Halt(_) => std::mem::replace(&mut self.halt, true),
-                    Word::Lost(_) => false,
+                    Word::Met | Word::Lost(_) => false,
                 };
                 if !told {
                     (self.tell)(word);
@@ -112,7 +113,8 @@ impl Lines {
         let ready = || Ready::find(&self.held).map(Word::Ready);
         let halt = || HaltDue::find(&self.held).map(Word::Halt);
         let lost = || Lost::find(&self.held).map(Word::Lost);
-        match ready().or_else(halt).or_else(lost).filter(|_| !self.torn) {
+        let met = || Met::find(&self.held).map(|_| Word::Met);
+        match met().or_else(ready).or_else(halt).or_else(lost).filter(|_| !self.torn) {
             Some(word) => to(Line::Word(word)),
             None => to(Line::Talk(&self.held)),
         }
@@ -131,6 +133,7 @@ mod tests {
         let mut got = Vec::new();
         let mut to = |line: Line<'_>| {
             got.push(match line {
+                Line::Word(Word::Met) => "<met>".to_owned(),
                 Line::Word(Word::Ready(ready)) => format!("<{ready}>"),
                 Line::Word(Word::Halt(due)) => format!("<{due}>"),
                 Line::Word(Word::Lost(lost)) => format!("<{lost}>"),
@@ -147,11 +150,11 @@ mod tests {
 
     #[test]
     fn the_announcement_is_found_among_talk_however_it_arrives() {
-        let text = b"hello\n\n[1,0]<stdout>:scrfs-ready epoch=7 current=ck%201;\n\xff no line break";
+        let text = b"hello\n\n[1,0]<stdout>:scrfs-met epoch=7;\n[1,0]<stdout>:scrfs-ready epoch=7 current=ck%201;\n\xff no line break";
         for size in [1, 2, 7, 4096] {
             assert_eq!(
                 cut(text, size),
-                ["hello\n", "\n", "<scrfs-ready epoch=7 current=ck%201;>", "\u{fffd} no line break"]
+                ["hello\n", "\n", "<met>", "<scrfs-ready epoch=7 current=ck%201;>", "\u{fffd} no line break"]
             );
         }
         assert_eq!(cut(b"", 1), Vec::<String>::new());

@@ -322,7 +322,8 @@ impl Driver {
                 Some(Input::Ready(current.map(OsString::from_vec)))
             }
             Word::Halt(HaltDue { reason }) if serves => Some(Input::HaltDue(reason)),
-            Word::Ready(_) | Word::Halt(_) => None,
+            Word::Met if serves => Some(Input::Met),
+            Word::Met | Word::Ready(_) | Word::Halt(_) => None,
         }
     }
 

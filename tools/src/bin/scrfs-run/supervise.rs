@@ -56,6 +56,11 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(15);
 /// are looked at meanwhile, and again after a longer time.
 const DOUBT: Duration = Duration::from_secs(25);
 const DOUBT_AGAIN: Duration = Duration::from_mins(1);
+/// Coordinators that have not met by then may never: Slurm's PMIx can lose what they exchange when
+/// two steps begin at once. A scheduler that does not answer starts none either, so more of such
+/// starts are made than of others.
+const MEETING: Duration = Duration::from_mins(2);
+const MEETINGS_MAX: u32 = 30;
 /// How often it is said that recovery goes on.
 const TELL: Duration = Duration::from_secs(10);
 
@@ -129,6 +134,10 @@ pub(crate) struct Supervisor {
     attach_at: Option<Duration>,
     attach_failures: u32,
     recovery_failures: u32,
+    /// When coordinators that recover and have not met are ended.
+    meet_by: Option<Duration>,
+    /// Starts in a row after which they had not.
+    unmet: u32,
     save_attaches: u32,
     serial: u64,
     /// The program was started this many times.
@@ -190,6 +199,8 @@ impl Supervisor {
             attach_at: None,
             attach_failures: 0,
             recovery_failures: 0,
+            meet_by: None,
+            unmet: 0,
             save_attaches: 0,
             serial: 0,
             runs: 0,
@@ -223,6 +234,7 @@ impl Supervisor {
             Input::Looked { serial, nodes, halt } if serial == self.serial => {
                 self.looked(now, &nodes, halt, &mut out);
             }
+            Input::Met => (self.meet_by, self.unmet) = (None, 0),
             Input::Ready(current) => self.ready(now, current, &mut out),
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
@@ -259,7 +271,7 @@ impl Supervisor {
         self.tell_at = None;
         self.attach_at = None;
         self.halting = None;
-        self.doubt_at = None;
+        (self.doubt_at, self.meet_by) = (None, None);
         out.push(Output::Finish(code));
     }
 
@@ -270,6 +282,7 @@ impl Supervisor {
         self.deadline = Some(now + self.plan.ready_limit);
         self.tell_at = Some(now + TELL);
         self.doubt_at = Some(now + DOUBT);
+        self.meet_by = Some(now + MEETING);
         self.start_coordinators(Start::Restart, false, out);
     }
 
@@ -339,11 +352,16 @@ impl Supervisor {
                 self.give_up(now, &format!("the coordinators were not started: {what}"), hint, out);
             }
             Phase::Recovering => {
-                self.recovery_failures += 1;
-                if self.recovery_failures >= RECOVERIES_MAX {
+                // Whether this end is that of coordinators which had not met in time.
+                let unmet = self.unmet > 0 && self.meet_by.is_none();
+                self.recovery_failures += u32::from(!unmet);
+                if self.recovery_failures >= RECOVERIES_MAX || self.unmet >= MEETINGS_MAX {
                     return self.give_up(
                         now,
-                        &format!("recovery failed {RECOVERIES_MAX} times, at last: {why}"),
+                        &format!(
+                            "recovery failed {} times, at last: {why}",
+                            self.recovery_failures + self.unmet
+                        ),
                         SEE_COORDINATORS,
                         out,
                     );
@@ -456,7 +474,12 @@ impl Supervisor {
             self.start_coordinators(Start::Attach, false, out);
         }
         if self.phase != Phase::Recovering {
-            (self.tell_at, self.doubt_at) = (None, None);
+            (self.tell_at, self.doubt_at, self.meet_by) = (None, None, None);
+        } else if self.meet_by.is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
+            // Their end is asked for, as at the deadline.
+            (self.deadline, self.meet_by, self.unmet) = (None, None, self.unmet + 1);
+            out.push(Output::Say("the coordinators do not come together: ending them".to_owned()));
+            out.push(Output::StopCoordinators);
         } else if self.doubt_at.is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
             self.doubt_at = Some(now + DOUBT_AGAIN);
             self.ask(self.used.clone(), false, true, out);

@@ -132,6 +132,8 @@ pub(crate) enum Input {
     AllocationEnds(Option<Duration>),
     /// The coordinators say that a halt is due.
     HaltDue(String),
+    /// The coordinators that were started have met.
+    Met,
     /// The coordinators have settled; the dataset that they present, if any (restart only).
     Ready(Option<OsString>),
     /// The coordinators' job ended with this exit code.

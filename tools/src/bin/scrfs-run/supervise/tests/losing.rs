@@ -68,6 +68,36 @@ fn a_launcher_that_hangs_after_its_program_is_ended() {
     s.tell(counted(Some(0))).expect(&[]);
 }
 
+#[test]
+fn coordinators_that_do_not_come_together_are_started_again() {
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    // As often as it takes, within reason; other ends of theirs count by themselves.
+    for _ in 1..MEETINGS_MAX {
+        s.after(119).tell(Input::Tick);
+        assert!(!s.out.contains(&Output::StopCoordinators), "{}", s.said());
+        s.after(1).tell(Input::Tick).expect(&["stop coordinators"]);
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    }
+    s.tell(Input::Met).expect(&[]);
+    s.after(200).tell(Input::Tick);
+    assert!(!s.out.contains(&Output::StopCoordinators), "{}", s.said());
+    for _ in 1..RECOVERIES_MAX {
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    }
+    s.coordinators_end().expect(&["finish 1"]);
+    let mut s = Story::of(plan());
+    for _ in 1..MEETINGS_MAX {
+        s.looked(&[], 0).after(120).tell(Input::Tick).expect(&["stop coordinators"]);
+        // Whatever their launcher makes of that.
+        s.tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    }
+    s.looked(&[], 0).after(120).tell(Input::Tick);
+    s.coordinators_end().expect(&["finish 1"]);
+}
+
 fn refusal() -> Input {
     Input::Refused(Refusal { what: "there is no program x".to_owned(), hint: "look" })
 }
