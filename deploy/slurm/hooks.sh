@@ -251,7 +251,7 @@ mounts() {
 is_dead() {
     mounts "$1" | while read -r point; do
         # A blank is \040 there.
-        case $(LC_ALL=C within 5 ls "$(printf '%b' "$point")" 2>&1) in
+        case $(LC_ALL=C within 5 ls "$(printf '%b' "$point")" 2>&1 >/dev/null) in
             *"not connected"* | *"onnection abort"*) echo dead ;;
         esac
     done | grep -q dead

@@ -1,7 +1,7 @@
 //! How nodes are: each is asked by `scrfs-ctl probe`, started there the way the program will be. A
 //! node is fit when that answers and finds no problem.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -224,8 +224,9 @@ impl Looker {
     pub(crate) fn count_processes(&self, hosts: &[String]) -> Option<u64> {
         let command = [self.ctl.as_os_str(), "probe".as_ref(), "--count".as_ref(), self.token.as_ref()];
         let reports = self.probe(hosts, &command, LIMIT).0;
-        let of = |host: &String| reports.iter().find(|report| same_host(host, &report.host))?.programs;
-        hosts.iter().map(|host| of(host).map(u64::from)).sum()
+        let counts: HashMap<&str, u32> =
+            reports.iter().filter_map(|report| Some((short(&report.host), report.programs?))).collect();
+        hosts.iter().map(|host| counts.get(short(host)).copied().map(u64::from)).sum()
     }
 
     /// The end of the job: what has left its launcher's reach there, as a session of its own does,
@@ -351,8 +352,11 @@ fn shell_says(output: &str) -> Option<&str> {
 
 /// Lists and hosts may differ in their domain.
 pub(crate) fn same_host(listed: &str, reported: &str) -> bool {
-    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    listed == reported || short(listed) == short(reported)
+    short(listed) == short(reported)
+}
+
+fn short(name: &str) -> &str {
+    name.split('.').next().unwrap_or_default()
 }
 
 #[derive(Debug)]

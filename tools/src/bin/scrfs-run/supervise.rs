@@ -57,9 +57,10 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(15);
 const DOUBT: Duration = Duration::from_secs(25);
 const DOUBT_AGAIN: Duration = Duration::from_mins(1);
 /// Coordinators that have not met by then may never: Slurm's PMIx can lose what they exchange when
-/// two steps begin at once. A scheduler that does not answer starts none either, so more of such
-/// starts are made than of others.
+/// two steps begin at once.
 const MEETING: Duration = Duration::from_mins(2);
+/// Such starts in a row before it is given up. They are many, for a scheduler that does not answer
+/// for an hour looks the same.
 const MEETINGS_MAX: u32 = 30;
 /// How often it is said that recovery goes on.
 const TELL: Duration = Duration::from_secs(10);
@@ -251,9 +252,9 @@ impl Supervisor {
             Input::Looked { .. } | Input::Tick => {}
         }
         self.on_time(now, &mut out);
-        let times =
-            [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.halt_at(), self.pulse_at()];
-        if let Some(next) = times.into_iter().flatten().min() {
+        let times = [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.meet_by];
+        let times = times.into_iter().chain([self.halt_at(), self.pulse_at()]);
+        if let Some(next) = times.flatten().min() {
             out.push(Output::Wake(next.saturating_sub(now)));
         }
         out
