@@ -7,16 +7,9 @@ TMPDIR=${TMPDIR:-/tmp}/scrfs-$$-$RANDOM
 mkdir -m 1777 "$TMPDIR"
 export TMPDIR
 
-leave() {
-    rm -rf --one-file-system "$TMPDIR" || true
-}
-trap leave EXIT
-
-stop() {
+# end_steps: ends what was started and still runs, with all its processes.
+end_steps() {
     local group end
-    # Whoever reads our messages may be gone, too.
-    trap '' INT TERM HUP PIPE
-    echo "interrupted: clearing up" >&2 || true
     for group in $(jobs -p); do
         kill -TERM -- "-$group" 2>/dev/null || true
         # By the clock: on a loaded machine a hundred short sleeps take much longer than they say.
@@ -24,6 +17,18 @@ stop() {
         while kill -0 -- "-$group" 2>/dev/null && ((SECONDS < end)); do sleep 0.1; done
         kill -KILL -- "-$group" 2>/dev/null || true
     done
+}
+
+leave() {
+    end_steps
+    rm -rf --one-file-system "$TMPDIR" || true
+}
+trap leave EXIT
+
+stop() {
+    # Whoever reads our messages may be gone, too.
+    trap '' INT TERM HUP PIPE
+    echo "interrupted: clearing up" >&2 || true
     exit $((128 + $1))
 }
 trap 'stop 2' INT
