@@ -359,6 +359,7 @@ const FENCED: &[(&str, &str)] = &[
     ("scrfs/src/keep/keeper.rs", "clone(2) with a shared descriptor table has no safe wrapper"),
     ("scrfs/src/priority/threads.rs", "sched_setattr and sched_getattr have no safe wrapper"),
     ("scrfs/src/keep/memory.rs", "memory that processes share"),
+    ("scrfs/src/redundancy/vector.rs", "vectors are loaded and stored by address"),
     ("scrfs/tests/posix/fence.rs", "calls that a program makes and that have no safe wrapper"),
     ("tests/mutations/allocations.rs", "a global allocator is an unsafe trait"),
 ];

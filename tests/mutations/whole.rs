@@ -7,8 +7,8 @@ use std::sync::Arc;
 use scrfs::control::codec;
 use scrfs::control::{
     Advice, Answer, Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart,
-    HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Role, SealedFile, Settings, Start,
-    VerifiedMember,
+    HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Removed, Role, SealedFile, Settings,
+    Start, VerifiedMember,
 };
 use scrfs::daemon::catalog_file;
 use scrfs::dataset::{
@@ -79,10 +79,12 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         Advice { need_checkpoint: true, should_exit: false, begun_us: 5, sealed_us: 6, waited_us: 7 };
     let inventory = Inventory {
         epoch,
+        served: epoch,
         highest_id: 4,
         directories: vec![dir("x"), dir("x/y")],
         unfinished: vec![(request, make.clone())],
         datasets: vec![held],
+        removed: vec![Removed { name: b"ck.1".to_vec(), epoch, id, during: epoch }],
         advice: Some(advice),
     };
     let frozen = FrozenPart {

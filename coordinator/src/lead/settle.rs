@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Reason, Start};
+use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Reason, Removed, Start};
 use scrfs::dataset::{Catalog, Layout};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
@@ -268,6 +268,32 @@ impl Settle {
         removed.collect()
     }
 
+    /// Programs have removed these while the nodes that still have them were away. What a node has
+    /// that served programs in that epoch was not removed everywhere, or is there anew.
+    fn evict_removed(&mut self, cluster: &mut Cluster) {
+        let mut removals: BTreeMap<&[u8], Vec<&Removed>> = BTreeMap::new();
+        for removed in self.inventories.values().flat_map(|inventory| &inventory.removed) {
+            removals.entry(&removed.name).or_default().push(removed);
+        }
+        let served = |node: NodeRank| self.inventories.get(&node).map(|inventory| inventory.served);
+        let is_removed = |id: &DatasetId, held: &mut Held| {
+            let last = held.complete().filter_map(|(node, _)| served(node)).max();
+            removals.get(&*held.name).into_iter().flatten().any(|removed| {
+                (held.epoch, *id) <= (removed.epoch, removed.id) && last < Some(removed.during)
+            })
+        };
+        for (id, held) in self.held.extract_if(.., is_removed) {
+            let nodes: Vec<NodeRank> =
+                held.complete().map(|(node, _)| node).chain(held.strangers.iter().copied()).collect();
+            cluster.warn(format!(
+                "dataset {id} ({}) is removed: a program removed it while {} nodes that have it were away",
+                String::from_utf8_lossy(&held.name),
+                nodes.len()
+            ));
+            cluster.send_to(nodes, Command::Evict(id));
+        }
+    }
+
     /// What some nodes have removed and others still have may be presented again, but not a former
     /// generation of it in its place.
     fn evict_former(&mut self, cluster: &mut Cluster) {
@@ -284,6 +310,7 @@ impl Settle {
     /// Sorts datasets into complete ones and seals that nobody has recorded; drops these.
     fn drop_undecided(&mut self, cluster: &mut Cluster) {
         self.held = complete(&self.inventories);
+        self.evict_removed(cluster);
         for (&id, held) in &self.held {
             for &node in &held.strangers {
                 cluster.send(node, Command::Evict(id));

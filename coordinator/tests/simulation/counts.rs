@@ -13,6 +13,8 @@ pub(crate) struct Counts {
     pub(crate) removals: u64,
     /// How often one was asked for while the generation before was still there.
     pub(crate) hurried: u64,
+    /// Removed datasets that nodes had which came back.
+    pub(crate) stale: u64,
     /// Markers that were answered when all were frozen.
     pub(crate) unhurried: u64,
     /// Restarts that presented a dataset.
@@ -50,6 +52,7 @@ impl Counts {
             (self.generations, 10),
             (self.removals, 10),
             (self.hurried, 100),
+            (self.stale, 10),
             (self.unhurried, 10),
             (self.mended, 20),
             (self.failed, 50),
@@ -70,6 +73,7 @@ impl AddAssign for Counts {
         self.generations += one.generations;
         self.removals += one.removals;
         self.hurried += one.hurried;
+        self.stale += one.stale;
         self.unhurried += one.unhurried;
         self.rebuilt += one.rebuilt;
         self.mended += one.mended;
@@ -97,6 +101,7 @@ impl fmt::Display for Counts {
         write!(f, "{published} flushes ({overtook} past one that fails, {marked} marked), ")?;
         write!(f, "{mended} members rebuilt while programs ran, {failed} datasets failed, ")?;
         write!(f, "{} datasets removed ({} over a former one), ", self.removals, self.hurried)?;
+        write!(f, "{} of them brought back by nodes, ", self.stale)?;
         write!(f, "{unhurried} markers answered in the background, ")?;
         write!(f, "room made {} times for a file and not found {} times, ", self.made_room, self.full)?;
         write!(

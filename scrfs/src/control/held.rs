@@ -58,11 +58,26 @@ pub struct DirHeld {
     pub gid: u32,
 }
 
+/// A program has removed a dataset's directory: none of the name up to this one is presented again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Name of the dataset.
+    pub name: Vec<u8>,
+    /// Epoch in which its newest generation was sealed.
+    pub epoch: Epoch,
+    /// That generation.
+    pub id: DatasetId,
+    /// The epoch in which that was.
+    pub during: Epoch,
+}
+
 /// What one daemon has, asked for at every start of the coordinators.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     /// The highest epoch it obeyed before this one.
     pub epoch: Epoch,
+    /// The last epoch in which it served programs: of what was removed later it has not heard.
+    pub served: Epoch,
     /// The highest dataset id it has ever seen; 0 = none.
     pub highest_id: u64,
     /// Directories in the checkpoint path and below that are not part of a complete dataset.
@@ -71,6 +86,8 @@ pub struct Inventory {
     pub unfinished: Vec<(RequestId, DirOp)>,
     /// Sealed datasets and those on the way.
     pub datasets: Vec<HeldDataset>,
+    /// What programs have removed, of each name the newest; not all of long ago.
+    pub removed: Vec<Removed>,
     /// What it was told last; `None`: nothing since it was made or a restart began.
     pub advice: Option<Advice>,
 }

@@ -31,7 +31,7 @@ pub use data::{DataReply, DataRequest};
 pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
 pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Scavenged, Start, Welcome};
 pub use held::{
-    Advice, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart,
+    Advice, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Removed,
     VerifiedMember,
 };
 pub use reason::Reason;

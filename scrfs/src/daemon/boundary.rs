@@ -242,6 +242,14 @@ pub trait MountedTree: Send + Sync {
     /// [`MountedTree::sealed`].
     fn freeze(&self, name: &[u8]);
 
+    /// The seal of frozen dataset `name` waits for writers. Until [`MountedTree::end_wait`] what
+    /// programs do with the files that these write goes on: the kernel has locked such a file for
+    /// the operation, and its writer needs that lock to get on.
+    fn begin_wait(&self, name: &[u8]);
+
+    /// From now on all operations wait. True when some went on since the wait began.
+    fn end_wait(&self, name: &[u8]) -> bool;
+
     /// Who still can write, by lease (F_SETLEASE) and handle table. Files of which all writers
     /// append keep nothing from being quiet.
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno>;

@@ -155,6 +155,10 @@ impl Node {
 
     /// Settling is over.
     fn serve(&self) {
+        let recorded = self.disk.lock().change(&self.state, |table| table.served = table.epoch);
+        if let Err(error) = recorded {
+            self.events.error(None, &format!("that programs are served cannot be recorded: {error}"));
+        }
         {
             let mut state = self.state.lock();
             let mut news = false;

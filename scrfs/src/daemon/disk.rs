@@ -298,6 +298,7 @@ fn dataset_of_file(name: &[u8]) -> Option<(String, DatasetId)> {
 fn encode_node(table: &Table) -> Hash {
     let mut tree = Hash::new();
     put(&mut tree, "EPOCH", table.epoch.0);
+    put(&mut tree, "SERVED", table.served.0);
     put(&mut tree, "ID", table.highest_id);
     let mut datasets = Hash::new();
     for dataset in table.datasets.values() {
@@ -337,6 +338,18 @@ fn encode_node(table: &Table) -> Hash {
         }
         tree.append("BACKGROUND".into(), background);
     }
+    let mut removals = Hash::new();
+    for (at, removed) in table.removed.all().into_iter().enumerate() {
+        let mut below = Hash::new();
+        put(&mut below, "NAME", Text::new(removed.name).unwrap_or_default());
+        put(&mut below, "EPOCH", removed.epoch.0);
+        put(&mut below, "ID", removed.id.0);
+        put(&mut below, "DURING", removed.during.0);
+        removals.append(Text::from(at), below);
+    }
+    if !removals.is_empty() {
+        tree.append("REMOVED".into(), removals);
+    }
     tree
 }
 
@@ -356,10 +369,18 @@ fn decode_node(
     recorded: &mut Vec<MemberRecord>,
 ) -> Result<(), hash::FieldError> {
     table.epoch = Epoch(need(tree.number("EPOCH"), "EPOCH")?);
+    // A daemon of before has not recorded it.
+    table.served = Epoch(tree.number("SERVED")?.unwrap_or(0));
     table.highest_id = need(tree.number("ID"), "ID")?;
     for (id, below) in tree.get("BACKGROUND").into_iter().flat_map(Hash::iter) {
         let Some(id) = id.number().map(DatasetId) else { continue };
         table.background.insert(need(below.text("NAME"), "NAME")?.as_bytes().to_vec(), id);
+    }
+    for (_, below) in tree.get("REMOVED").into_iter().flat_map(Hash::iter) {
+        let epoch = Epoch(need(below.number("EPOCH"), "EPOCH")?);
+        let id = DatasetId(need(below.number("ID"), "ID")?);
+        let during = Epoch(need(below.number("DURING"), "DURING")?);
+        table.removed.add(need(below.text("NAME"), "NAME")?.as_bytes(), (epoch, id), during);
     }
     for (id, below) in tree.get("DATASET").into_iter().flat_map(Hash::iter) {
         let Some(id) = id.number().map(DatasetId) else { continue };

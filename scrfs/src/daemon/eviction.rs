@@ -38,16 +38,19 @@ impl Node {
     /// generations, which are here as long as they are flushed, go too: one record takes all, so
     /// none is left to be presented. The lead hears of it before the round's end.
     pub(super) fn remove_dataset(&self, id: DatasetId) {
-        let (name, is_overwritten, going) = {
+        let (name, epoch, is_overwritten, going) = {
             let state = self.state.lock();
             let Some(dataset) = state.table.datasets.get(&id) else { return };
             let hidden = |other: &&Dataset| other.life.is_hidden() && other.name == dataset.name;
             let mut going: Vec<DatasetId> = state.present().filter(hidden).map(|other| other.id).collect();
             going.push(id);
-            (dataset.name.clone(), dataset.life.is_overwritten(), going)
+            (dataset.name.clone(), dataset.epoch, dataset.life.is_overwritten(), going)
         };
         let leave = |table: &mut Table, step: &Step| going.iter().for_each(|id| drop(table.step(*id, step)));
-        let recorded = self.disk.lock().change(&self.state, |table| leave(table, &Step::Leaves));
+        let recorded = self.disk.lock().change(&self.state, |table| {
+            table.removed.add(&name, (epoch, id), table.served);
+            leave(table, &Step::Leaves);
+        });
         if let Err(error) = recorded {
             leave(&mut self.state.lock().table, &Step::Leaves);
             self.events.error(Some(id), &format!("that it was removed cannot be recorded: {error}"));

@@ -241,6 +241,7 @@ impl Node {
         disk.change(&self.state, |table| {
             let catalog = index.catalog();
             table.highest_id = table.highest_id.max(id.0);
+            table.removed.is_back(&catalog.name, catalog.epoch, id);
             let dataset = table
                 .datasets
                 .entry(id)

@@ -51,6 +51,7 @@ mod members;
 mod priority;
 mod promise;
 mod quiet;
+mod removals;
 mod report;
 mod requests;
 mod reserve;

@@ -54,10 +54,27 @@ impl Node {
     ) -> Result<BTreeSet<RelPath>, Reason> {
         let ring = Arc::clone(bell);
         self.tree.on_release(name, Arc::new(move || ring.ring()));
+        let logs = self.wait_for_writers(name, cancelled, bell);
+        self.tree.end_wait(name);
+        logs
+    }
+
+    fn wait_for_writers(
+        &self,
+        name: &[u8],
+        cancelled: &Monitor,
+        bell: &Bell,
+    ) -> Result<BTreeSet<RelPath>, Reason> {
         let begun = Instant::now();
         let timeout = self.state.lock().seal_timeout();
         loop {
-            let writers = self.tree.writers(name)?;
+            let mut writers = self.tree.writers(name)?;
+            let nobody = apart(writers.clone()).1.is_empty();
+            // Operations that went on meanwhile may have brought a writer in. From here on none
+            // does.
+            if nobody && self.tree.end_wait(name) {
+                writers = self.tree.writers(name)?;
+            }
             let waited = begun.elapsed();
             let closing = writers.iter().any(|writer| writer.closing) && waited < RELEASE_GRACE.min(timeout);
             let (logs, writers) = apart(writers);
@@ -67,6 +84,7 @@ impl Node {
             if cancelled.is_cancelled() {
                 return Err(GIVEN_UP.into());
             }
+            self.tree.begin_wait(name);
             let own = self.own_writer(name, &writers);
             if let Some(writer) = own.filter(|_| waited >= RELEASE_GRACE.min(timeout)) {
                 return Err(format!(

@@ -33,13 +33,15 @@ impl Node {
             Vec::new()
         });
         let unfinished = self.rounds.lock().unfinished();
-        let (epoch, highest_id, datasets, advice) = {
+        let (epoch, table, datasets, advice) = {
             let state = self.state.lock();
             let datasets: Vec<Dataset> = state.present().cloned().collect();
-            (state.former_epoch, state.table.highest_id, datasets, state.advice)
+            let table = (state.table.served, state.table.highest_id, state.table.removed.all());
+            (state.former_epoch, table, datasets, state.advice)
         };
         let datasets = datasets.iter().map(|dataset| self.held(dataset)).collect();
-        Inventory { epoch, highest_id, directories, unfinished, datasets, advice }
+        let (served, highest_id, removed) = table;
+        Inventory { epoch, served, highest_id, directories, unfinished, datasets, removed, advice }
     }
 
     fn held(&self, dataset: &Dataset) -> HeldDataset {

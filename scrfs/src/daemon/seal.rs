@@ -381,6 +381,7 @@ impl Node {
             dataset.forget_encodings();
             dataset.failed = None;
             table.background.remove(&catalog.name);
+            table.removed.is_back(&catalog.name, catalog.epoch, id);
         });
         // COMPLETE is there; what the other files tell of it is written again at the next change,
         // or at start.

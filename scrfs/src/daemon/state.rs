@@ -22,6 +22,7 @@ use crate::transfer::user::Identity;
 use super::eyes::Askers;
 use super::late::Late;
 use super::losses::Losses;
+use super::removals::Removals;
 use super::room::Shortage;
 use super::waiting::Waiting;
 
@@ -255,6 +256,8 @@ impl Freezing {
 pub(super) struct Table {
     /// The highest epoch seen.
     pub(super) epoch: Epoch,
+    /// The last epoch in which programs were served here.
+    pub(super) served: Epoch,
     /// The highest dataset id seen.
     pub(super) highest_id: u64,
     pub(super) datasets: BTreeMap<DatasetId, Dataset>,
@@ -262,6 +265,8 @@ pub(super) struct Table {
     /// have been answered, which is done when all nodes are frozen: so they stay frozen, and are
     /// asked for again, until there is one. With the seal that it was.
     pub(super) background: BTreeMap<Vec<u8>, DatasetId>,
+    /// What programs have removed.
+    pub(super) removed: Removals,
 }
 
 impl Table {

@@ -74,7 +74,8 @@ impl FileSystem {
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
             if !self.is_waited_for(changes) {
-                may_set(world, path, place, changes)?;
+                let written = || inode.key().is_some_and(|key| self.handles.has_writer_to_wait_for(key));
+                may_set(world, path, place, changes, written)?;
             }
             if matches!(place, Place::Entry(_)) && self.has_pattern() && marks(&inode, changes)? {
                 return fail(libc::EPERM);
@@ -99,7 +100,8 @@ impl FileSystem {
             }
         }
         if place.is_none() && changes.size.is_some() {
-            Self::own_nameless(world, &inode)?;
+            let by_name = changes.handle.is_none();
+            Self::own_nameless(world, &inode, if by_name { libc::ESTALE } else { libc::EROFS })?;
         }
         let fd = inode.fd()?;
         if let Some(size) = changes.size {
@@ -325,14 +327,20 @@ fn marks(inode: &Inode, changes: &Changes) -> Result<bool, Errno> {
 }
 
 /// What a frozen dataset allows.
-fn may_set(world: &World, path: &crate::path::RelPath, place: &Place, changes: &Changes) -> Result<(), Stop> {
+fn may_set(
+    world: &World,
+    path: &crate::path::RelPath,
+    place: &Place,
+    changes: &Changes,
+    written: impl FnOnce() -> bool,
+) -> Result<(), Stop> {
     if place.is_marker() {
         return Ok(());
     }
     if changes.size.is_none() {
         return Ok(());
     }
-    let frozen = matches!(place, Place::Inside { .. }) && world.frozen(place);
+    let frozen = matches!(place, Place::Inside { .. }) && world.stops(place, written);
     if frozen || world.held(path) { Err(Stop::Wait) } else { Ok(()) }
 }
 

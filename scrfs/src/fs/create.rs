@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::attr::{Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
-use super::inode::Backing;
+use super::inode::{Backing, Key};
 use super::open::Opened;
 use super::place::Place;
 use super::wait::Done;
@@ -62,7 +62,7 @@ impl FileSystem {
             let spot = fs.spot_to_make(world, parent, &name)?;
             let (parent, name) = (spot.parent, &*spot.name);
             let _change = fs.gates.change(parent);
-            let (path, place) = fs.may_make(world, parent, name)?;
+            let (path, place) = fs.may_make(world, parent, name, None)?;
             if place.is_marker() && !regular {
                 return fail(libc::EPERM);
             }
@@ -116,7 +116,7 @@ impl FileSystem {
             let spot = fs.spot_to_make(world, parent, &made)?;
             let (parent, made) = (spot.parent, &*spot.name);
             let _change = fs.gates.change(parent);
-            let (path, place) = fs.may_make(world, parent, made)?;
+            let (path, place) = fs.may_make(world, parent, made, fs.table.get(inode)?.key())?;
             if !place.is_marker() {
                 fs.may_link(world, inode, &place)?;
             }
@@ -225,8 +225,15 @@ impl FileSystem {
     }
 
     /// May a name be made that is not there?
-    pub(crate) fn may_make(&self, world: &World, parent: u64, name: &[u8]) -> Result<(RelPath, Place), Stop> {
-        let (path, place) = self.may_change(world, parent, name)?;
+    /// `other`: a file that the kernel has locked for it.
+    pub(crate) fn may_make(
+        &self,
+        world: &World,
+        parent: u64,
+        name: &[u8],
+        other: Option<Key>,
+    ) -> Result<(RelPath, Place), Stop> {
+        let (path, place) = self.may_change_with(world, parent, name, other)?;
         if let Some(sealed) = world.sealed(&place) {
             if sealed.entry(&super::names::inner_of(&place)).is_some() {
                 return fail(libc::EEXIST);

@@ -58,7 +58,7 @@ impl FileSystem {
             return Ok(Step::Global(self.make_op(caller, path, parent, mode)?));
         }
         let made = self.has_made(caller.unique, &*self.table.get(parent)?.fd()?, name)?;
-        let (path, place) = self.may_make(world, parent, name)?;
+        let (path, place) = self.may_make(world, parent, name, None)?;
         if place.is_marker() {
             // The marker is a file.
             return fail(libc::EPERM);

@@ -1,6 +1,6 @@
 //! Errors of system calls keep their number on the way to the program.
 
-use super::inode::Key;
+use super::inode::Backing;
 use crate::daemon::boundary::Errno;
 use crate::ids::DatasetId;
 use crate::path::{PathError, RelPath};
@@ -45,7 +45,7 @@ pub(crate) enum Need {
     /// Bring a sealed file here (relative to the dataset's directory).
     Fetch(DatasetId, RelPath),
     /// Let the sealed dataset have its own copy of a file whose bytes are about to change.
-    Keep(DatasetId, RelPath, Key),
+    Keep(DatasetId, RelPath, Backing),
     /// Make a flat dataset's directory.
     Flat(Vec<u8>),
     /// Tell all nodes that a sealed file, which was removed here, is gone.

@@ -53,7 +53,7 @@ impl FileSystem {
                 };
                 self.ask_directory(DirOp::Remove { path }, Caller { unique: 0, ..caller }, Box::new(gone));
             }
-            Need::Keep(id, path, key) => {
+            Need::Keep(id, path, backing) => {
                 let fs = Arc::clone(self);
                 let kept = move |kept: Result<(), Errno>| {
                     if kept == Err(Errno(libc::EAGAIN)) {
@@ -62,7 +62,7 @@ impl FileSystem {
                     if kept.is_ok()
                         && let Some(sealed) = fs.world.read().by_id(id)
                     {
-                        sealed.set_own(key);
+                        sealed.set_own(backing);
                     }
                     done(kept);
                 };
@@ -273,7 +273,7 @@ impl FileSystem {
         let stat = stat_of(&backing.fd)?;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if regular && stat.st_nlink > 1 && !sealed.is_own(backing.key) {
-            return Err(Stop::Need(Need::Keep(sealed.id(), inner, backing.key)));
+            return Err(Stop::Need(Need::Keep(sealed.id(), inner, backing)));
         }
         if regular { Ok(self.changes(sealed, inner, caller)?) } else { Ok(()) }
     }
@@ -407,19 +407,22 @@ impl FileSystem {
         }
     }
 
-    /// A file has lost its name here: who has it open must not change it while it is the sealed
-    /// one.
+    /// A file has lost its name here, and `stat` is from before that: who has it open must not
+    /// change it while it is the sealed one.
     pub(crate) fn keep_nameless(sealed: &Sealed, stat: &Stat) {
         if stat.st_nlink > 1 && !sealed.is_own(key_of(stat)) {
             sealed.set_kept(key_of(stat));
         }
+        sealed.forget_own(key_of(stat));
     }
 
-    /// May a file without a name be changed? Not where it is still a sealed dataset's.
-    pub(crate) fn own_nameless(world: &World, inode: &Inode) -> Result<(), Errno> {
+    /// May a file without a name be changed? Not where it is still a sealed dataset's; `otherwise`
+    /// is the error then.
+    pub(crate) fn own_nameless(world: &World, inode: &Inode, otherwise: i32) -> Result<(), Errno> {
         let Some(backing) = inode.backing() else { return fail(libc::ESTALE) };
         let kept = world.all_sealed().any(|sealed| sealed.is_kept(backing.key));
-        if kept { fail(libc::EROFS) } else { Ok(()) }
+        // Where no name of any kind is left, its number was a sealed file's before.
+        if kept && stat_of(&backing.fd)?.st_nlink > 0 { fail(otherwise) } else { Ok(()) }
     }
 
     /// A file gets another name, or another file takes its place: what has to be true before.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::attr::{key_of, stat_of};
 use super::caller::Process;
 use super::descriptors::Bound;
-use super::inode::Inode;
+use super::inode::{Inode, Key};
 use super::listing::{Listings, Snapshot};
 use crate::daemon::boundary::Errno;
 use crate::keep::Keep;
@@ -182,6 +182,12 @@ impl Handles {
     /// Some handle is open on that inode.
     pub(crate) fn has(&self, inode: u64) -> bool {
         self.files.read().values().any(|slot| slot.value.inode.id == inode)
+    }
+
+    /// A program can write the file at places of its choice, so that a seal waits for it.
+    pub(crate) fn has_writer_to_wait_for(&self, key: Key) -> bool {
+        let writes = |handle: &Handle| handle.writable() && !handle.appends() && !handle.is_marking();
+        self.all().iter().any(|handle| handle.inode.key() == Some(key) && writes(handle))
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Handle>> {

@@ -23,6 +23,15 @@ pub(crate) struct Backing {
     pub(crate) key: Key,
 }
 
+/// The descriptor pins the inode, so that its number is no other's.
+impl PartialEq for Backing {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Backing {}
+
 impl Backing {
     /// As the state memory has it.
     pub(crate) fn kept(&self) -> KeptFd {

@@ -12,7 +12,8 @@ use super::FileSystem;
 use super::attr::{Attr, Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
 use super::eyes::is_eye;
-use super::inode::{Backing, Inode};
+use super::inode::{Backing, Inode, Key};
+use super::intent::key_at;
 use super::place::{MARKER, Place};
 use super::restore::mark_at;
 use super::sealed::Sealed;
@@ -292,6 +293,18 @@ impl FileSystem {
         parent: u64,
         name: &[u8],
     ) -> Result<(RelPath, Place), Stop> {
+        self.may_change_with(world, parent, name, None)
+    }
+
+    /// As [`FileSystem::may_change`] in an operation for which the kernel has locked the file
+    /// `other` as well.
+    pub(crate) fn may_change_with(
+        &self,
+        world: &World,
+        parent: u64,
+        name: &[u8],
+        other: Option<Key>,
+    ) -> Result<(RelPath, Place), Stop> {
         let path = self.path_in(parent, name)?;
         if self.names.reserved(&path) {
             return fail(libc::EPERM);
@@ -305,7 +318,11 @@ impl FileSystem {
         }
         // The marker is what ends a freeze, or repeats it. A loose file freezes with no dataset.
         let inside = matches!(place, Place::Inside { .. });
-        if inside && !place.is_marker() && world.frozen(&place) {
+        let written = || {
+            let named = self.directory_of(parent, name).and_then(|dir| key_at(dir, name)).ok().flatten();
+            [named, other].into_iter().flatten().any(|key| self.handles.has_writer_to_wait_for(key))
+        };
+        if inside && !place.is_marker() && world.stops(&place, written) {
             if let (true, Some(dataset)) = (place.is_invalid(), place.dataset()) {
                 self.requests()?.invalid(dataset);
             }

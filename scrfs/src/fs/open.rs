@@ -129,7 +129,8 @@ impl FileSystem {
         let Some((path, place)) = self.place_of(id) else {
             // Removed while the kernel still knew it.
             if changes {
-                Self::own_nameless(world, &inode)?;
+                // By this error the kernel looks the name up once more: another file may have it.
+                Self::own_nameless(world, &inode, libc::ESTALE)?;
             }
             return Ok(Step::Opened(self.open_backed(&inode, &Place::Outside, flags, caller, false)?));
         };

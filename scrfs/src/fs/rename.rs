@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, RenameFlags};
+use rustix::fs::{AtFlags, FileType, RenameFlags, Stat};
 
 use super::FileSystem;
 use super::attr::Kind;
@@ -124,9 +124,18 @@ impl FileSystem {
     }
 
     fn kind_at(&self, at: &At) -> Result<FileType, Errno> {
-        let dir = self.directory_of(at.0, &at.1)?;
-        let stat = rustix::fs::statat(&dir, &*at.1, AtFlags::SYMLINK_NOFOLLOW)?;
+        let stat = self.stat_at(at)?.ok_or(Errno(libc::ENOENT))?;
         Ok(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    /// What has that name, if something has.
+    fn stat_at(&self, at: &At) -> Result<Option<Stat>, Errno> {
+        let dir = self.directory_of(at.0, &at.1)?;
+        match rustix::fs::statat(&dir, &*at.1, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What a predecessor did for this request.
@@ -183,8 +192,9 @@ impl FileSystem {
     ) -> Result<Step, Stop> {
         let unique = caller.unique;
         let _change = self.gates.change_two(from.0, to.0);
-        let (from_path, from_place) = self.may_change(world, from.0, &from.1)?;
-        let (to_path, to_place) = self.may_change(world, to.0, &to.1)?;
+        let key = |at| self.key_of_name(at).ok().flatten();
+        let (from_path, from_place) = self.may_change_with(world, from.0, &from.1, key(to))?;
+        let (to_path, to_place) = self.may_change_with(world, to.0, &to.1, key(from))?;
         if is_resent(unique)
             && let Some(step) = self.renamed_before(unique, (from, to), (&from_path, &to_path), flags)?
         {
@@ -257,11 +267,8 @@ impl FileSystem {
         if to_place.is_marker() && source != FileType::RegularFile {
             return fail(libc::EPERM);
         }
-        let target = match self.kind_at(to) {
-            Ok(kind) => Some(kind),
-            Err(Errno(libc::ENOENT)) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let replaced = self.stat_at(to)?;
+        let target = replaced.map(|stat| FileType::from_raw_mode(stat.st_mode));
         let directory = source == FileType::Directory || exchange && target == Some(FileType::Directory);
         let global = |place: &Place| !matches!(place, Place::Outside | Place::Top);
         if directory && (global(&from_place) || global(&to_place)) {
@@ -302,6 +309,9 @@ impl FileSystem {
         // A whiteout is a new file, in the old place.
         self.made_by(caller, 0, || rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags))?;
         effect()?;
+        if let (Some(replaced), Some(sealed)) = (replaced.filter(|_| !exchange), world.open(&to_place)) {
+            Self::keep_nameless(sealed, &replaced);
+        }
         self.table.rename((from.0, &from.1), (to.0, &to.1), exchange);
         if self.is_mark(&to_place) && source == FileType::RegularFile {
             return Ok(Step::Marker(to_place.dataset().unwrap_or_default().to_vec()));

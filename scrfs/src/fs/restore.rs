@@ -22,6 +22,7 @@ use super::inode::{Backing, Inode, Key};
 use super::listing::Snapshot;
 use super::place::Place;
 use super::sealed::Sealed;
+use super::world::World;
 use crate::daemon::boundary::Errno;
 use crate::keep::keeper::Keepers;
 use crate::keep::records::{KeptFile, KeptInode, SealedMark, mark_of};
@@ -236,6 +237,28 @@ impl FileSystem {
             found.sort_by_key(|(path, _)| path.as_bytes().len());
             for (path, id) in found {
                 self.table.link_kept(&path, id);
+            }
+            for path in sealed.removed().into_iter().filter(|_| !sealed.is_open()) {
+                // Its file stays in the tree, and is no name of it any more.
+                if let Some((dir, name)) = top.concat(&path).ok().as_ref().and_then(RelPath::split_last)
+                    && let Some(parent) = self.table.find(&dir)
+                {
+                    self.table.cut(parent, name);
+                }
+            }
+        }
+        self.keep_all_nameless(&world);
+    }
+
+    /// Files whose names programs have removed or replaced, and which have another link: they may
+    /// still be a sealed dataset's.
+    fn keep_all_nameless(&self, world: &World) {
+        for kept in self.keep.inodes() {
+            let nameless = self.table.path(kept.number).is_none();
+            let inode = self.table.get(kept.number).ok().filter(|_| nameless);
+            let Some(backing) = inode.and_then(|inode| inode.backing()) else { continue };
+            if stat_of(&backing.fd).is_ok_and(|stat| stat.st_nlink > 0) {
+                world.all_sealed().for_each(|sealed| sealed.set_kept(backing.key));
             }
         }
     }

@@ -5,17 +5,20 @@
 //! What directory operations have removed is gone on all nodes, and another file or directory may
 //! have its name.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::attr::{Attr, Changes};
-use super::inode::Key;
+use super::attr::{Attr, Changes, stat_of};
+use super::inode::{Backing, Key};
 use super::place::MARKER;
 use crate::daemon::boundary::{Errno, Generation};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, Names, Stamp};
 use crate::ids::DatasetId;
 use crate::lock::{Mutex, RwLock};
 use crate::path::RelPath;
+
+/// How many files [`View::own`] has at most.
+const OWN_MAX: usize = 64;
 
 /// A sealed, listed dataset.
 #[derive(Debug)]
@@ -42,9 +45,11 @@ struct View {
     changed: HashSet<RelPath>,
     /// Sealed names that are gone on all nodes.
     gone: Names,
-    /// Backing inodes that share no bytes with the sealed files.
-    own: HashSet<Key>,
-    /// Backing inodes that lost their name here and are still the sealed files'.
+    /// Files with several names that share no bytes with the sealed files, the last that were asked
+    /// for: the node tells it of each. Their descriptors pin them: a file system gives the number
+    /// of a file that is gone to the next one, and that may be a sealed file.
+    own: VecDeque<Backing>,
+    /// Backing inodes that lost their name here and are still the sealed files', which pin them.
     kept: HashSet<Key>,
 }
 
@@ -154,11 +159,21 @@ impl Sealed {
     }
 
     pub(crate) fn is_own(&self, key: Key) -> bool {
-        self.view.read().own.contains(&key)
+        self.view.read().own.iter().any(|backing| backing.key == key)
     }
 
-    pub(crate) fn set_own(&self, key: Key) {
-        self.view.write().own.insert(key);
+    pub(crate) fn set_own(&self, backing: Backing) {
+        let mut view = self.view.write();
+        view.kept.remove(&backing.key);
+        // What has no name left takes room for nothing.
+        view.own.retain(|own| own.key != backing.key && stat_of(&own.fd).is_ok_and(|stat| stat.st_nlink > 1));
+        view.own.truncate(OWN_MAX - 1);
+        view.own.push_front(backing);
+    }
+
+    /// A name of this file has gone.
+    pub(crate) fn forget_own(&self, key: Key) {
+        self.view.write().own.retain(|own| own.key != key);
     }
 
     pub(crate) fn is_kept(&self, key: Key) -> bool {

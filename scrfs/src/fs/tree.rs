@@ -88,6 +88,15 @@ impl MountedTree for FileSystem {
         self.world.write().freeze(name);
     }
 
+    fn begin_wait(&self, name: &[u8]) {
+        self.world.write().begin_wait(name);
+        self.wake_waiters();
+    }
+
+    fn end_wait(&self, name: &[u8]) -> bool {
+        self.world.write().end_wait(name)
+    }
+
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno> {
         let top = self.names.dataset_path(name)?;
         let handles = self.writable_handles();

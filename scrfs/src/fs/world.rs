@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::place::Place;
 use super::sealed::Sealed;
@@ -19,6 +20,8 @@ use crate::path::RelPath;
 pub(crate) struct World {
     holds: Vec<DirOp>,
     frozen: HashSet<Vec<u8>>,
+    /// Frozen datasets whose seal still waits for writers; and whether operations went on there.
+    awaiting: HashMap<Vec<u8>, AtomicBool>,
     sealed: HashMap<Vec<u8>, Arc<Sealed>>,
 }
 
@@ -53,6 +56,33 @@ impl World {
 
     pub(crate) fn thaw(&mut self, name: &[u8]) {
         self.frozen.remove(name);
+        self.awaiting.remove(name);
+    }
+
+    /// The seal of a frozen dataset waits for writers.
+    pub(crate) fn begin_wait(&mut self, name: &[u8]) {
+        if self.frozen.contains(name) {
+            self.awaiting.entry(name.to_vec()).or_default();
+        }
+    }
+
+    /// It waits no longer. True when operations went on meanwhile.
+    pub(crate) fn end_wait(&mut self, name: &[u8]) -> bool {
+        self.awaiting.remove(name).is_some_and(AtomicBool::into_inner)
+    }
+
+    /// An operation has to wait until the frozen dataset of `place` is sealed. Not one on a file
+    /// whose writer the seal itself waits for (`written`): the kernel has locked the file for the
+    /// operation, and the writer needs that lock to get on.
+    pub(crate) fn stops(&self, place: &Place, written: impl FnOnce() -> bool) -> bool {
+        if !self.frozen(place) {
+            return false;
+        }
+        let awaiting = place.dataset().and_then(|name| self.awaiting.get(name)).filter(|_| written());
+        if let Some(went_on) = awaiting {
+            went_on.store(true, Ordering::Relaxed);
+        }
+        awaiting.is_none()
     }
 
     /// `place` is in a frozen dataset, or is its directory.
@@ -91,7 +121,7 @@ impl World {
     }
 
     pub(crate) fn seal(&mut self, sealed: Arc<Sealed>) {
-        self.frozen.remove(sealed.name());
+        self.thaw(sealed.name());
         self.sealed.insert(sealed.name().to_vec(), sealed);
     }
 

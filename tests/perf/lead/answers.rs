@@ -110,10 +110,12 @@ fn entry(path: RelPath, kind: EntryKind, mode: u32) -> Entry {
 fn inventory() -> Inventory {
     Inventory {
         epoch: Epoch(0),
+        served: Epoch(0),
         highest_id: 0,
         directories: Vec::new(),
         unfinished: Vec::new(),
         datasets: Vec::new(),
+        removed: Vec::new(),
         advice: None,
     }
 }

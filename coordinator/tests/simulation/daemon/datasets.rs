@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{
     DirHeld, FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Reason,
+    Removed,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
@@ -65,6 +66,7 @@ impl Daemon {
         let directories = self.directories.iter().filter(|path| !sealed.contains(top_of(path)));
         Inventory {
             epoch: self.epoch,
+            served: self.served,
             highest_id: self.highest_id,
             directories: directories
                 .map(|path| DirHeld { path: path.clone(), mode: 0o755, uid: 1, gid: 1 })
@@ -88,6 +90,16 @@ impl Daemon {
                     flushed: dataset.flushed,
                     listed: dataset.listed,
                     failed: dataset.failed,
+                })
+                .collect(),
+            removed: self
+                .removed
+                .iter()
+                .map(|(name, ((epoch, id), during))| Removed {
+                    name: name.clone(),
+                    epoch: *epoch,
+                    id: *id,
+                    during: *during,
                 })
                 .collect(),
             advice: self.advised,
@@ -143,6 +155,9 @@ impl Daemon {
         dataset.state = HeldState::Complete;
         dataset.listed = true;
         dataset.failed = false;
+        if self.removed.get(&catalog.name).is_some_and(|(newest, _)| (catalog.epoch, catalog.id) <= *newest) {
+            self.removed.remove(&catalog.name);
+        }
         dataset.frozen = None;
         for (id, former) in &mut self.datasets {
             if former.name == catalog.name && (former.epoch, *id) < (catalog.epoch, catalog.id) {

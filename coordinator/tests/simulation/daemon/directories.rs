@@ -95,7 +95,7 @@ impl Daemon {
             DirOp::Remove { path } => {
                 if let Some((id, dataset)) = self.listed(path.as_bytes()) {
                     let key = (dataset.epoch, id);
-                    self.removed.insert(path.as_bytes().to_vec(), key);
+                    self.removed.insert(path.as_bytes().to_vec(), (key, self.served));
                     // All generations, also those that are not listed.
                     let complete = |dataset: &Dataset| dataset.state == HeldState::Complete;
                     let goes = |dataset: &Dataset| dataset.name == path.as_bytes() && complete(dataset);

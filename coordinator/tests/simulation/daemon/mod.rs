@@ -96,6 +96,8 @@ pub(crate) struct Daemon {
     pub(crate) host: String,
     pub(crate) origin: u64,
     pub(crate) serial: u64,
+    /// The last epoch in which programs were served.
+    pub(crate) served: Epoch,
     pub(crate) epoch: Epoch,
     pub(crate) highest_id: u64,
     pub(crate) directories: BTreeSet<RelPath>,
@@ -124,8 +126,8 @@ pub(crate) struct Daemon {
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
     pub(crate) next: BTreeMap<DatasetId, Next>,
-    /// What of each name was the newest when programs removed its directory last.
-    pub(crate) removed: BTreeMap<Vec<u8>, Key>,
+    /// What of each name was the newest when programs removed its directory last, and when that was.
+    pub(crate) removed: BTreeMap<Vec<u8>, (Key, Epoch)>,
     /// Sealed datasets of which programs here have unlinked every name.
     pub(crate) emptied: BTreeSet<DatasetId>,
     /// Sealed files that were brought here.
@@ -235,6 +237,7 @@ impl Daemon {
             }
             Command::Serve => {
                 self.serving = true;
+                self.served = self.epoch;
                 self.prepared = None;
                 let requests = self.waiting.iter().map(|(id, op)| (*id, op.clone()));
                 events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));

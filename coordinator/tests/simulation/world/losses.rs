@@ -21,8 +21,9 @@ impl World {
         if let Some(key) = promise.and_then(|_| self.guarded(|_| true)) {
             assert!(self.can_give(key), "the newest protected dataset {key:?} is gone without a loss");
         }
-        if self.rng.chance(10) && !self.graveyard.is_empty() {
-            let at = self.rng.below(self.graveyard.len());
+        let stale = self.graveyard.iter().position(|node| self.removed_on(node) > 0);
+        if self.rng.chance(if stale.is_some() { 60 } else { 10 }) && !self.graveyard.is_empty() {
+            let at = stale.unwrap_or_else(|| self.rng.below(self.graveyard.len()));
             let back = self.graveyard.remove(at);
             if self.nodes.iter().all(|node| node.host != back.host) {
                 self.say(|| format!("=== {} comes back", back.host));
@@ -45,6 +46,7 @@ impl World {
         if self.nodes.is_empty() {
             self.add_node();
         }
+        self.forget_removals();
     }
 
     fn lose_one(&mut self, promise: Option<Key>) {

@@ -90,6 +90,8 @@ pub(crate) struct World {
     removing: BTreeSet<Vec<u8>>,
     /// Datasets that programs have removed, and heard so: the newest of each name.
     removed: BTreeMap<Vec<u8>, Key>,
+    /// Names whose removal only a node speaks of that was away.
+    excused: BTreeSet<Vec<u8>>,
     /// What the last restart has left in caches and not presented.
     hidden: BTreeSet<Key>,
     next_host: u64,
@@ -228,6 +230,7 @@ impl World {
             sacrificed: BTreeSet::new(),
             removing: BTreeSet::new(),
             removed: BTreeMap::new(),
+            excused: BTreeSet::new(),
             hidden: BTreeSet::new(),
             next_host: 0,
             gave_up: false,

@@ -37,7 +37,7 @@ impl World {
     /// The program hears that its directory is gone: so is every generation that was there.
     pub(super) fn check_removal(&mut self, at: usize, path: &RelPath) {
         let name = path.as_bytes();
-        let Some(key) = self.nodes[at].removed.get(name).copied() else { return };
+        let Some((key, _)) = self.nodes[at].removed.get(name).copied() else { return };
         self.removed.insert(name.to_vec(), key);
         self.counts.removals += 1;
         self.check_removed();
@@ -62,25 +62,38 @@ impl World {
             let is_stored = self.prefix.datasets.contains_key(&key);
             // Also where only some nodes came to remove it.
             let mut newer = self.nodes.iter().filter_map(|node| node.removed.get(&dataset.name));
-            assert!(!newer.any(|newer| key < *newer) || is_stored, "{id} is presented for a removed one");
+            let is_newer = newer.any(|(newer, _)| key < *newer) && !self.excused.contains(&dataset.name);
+            assert!(!is_newer || is_stored, "{id} is presented for a removed one");
             assert!(!is_removed || is_stored, "{id} was removed, and a restart presents it");
             if is_removed {
                 self.removed.remove(&dataset.name);
             }
         }
+        self.excused.clear();
         self.hidden = self.nodes.iter().flat_map(hidden).map(|(key, _)| key).collect();
     }
 
-    /// A node comes back that has not heard of removals.
+    /// A node comes back that may have not heard of removals, and speak of those of long ago.
     pub(super) fn comes_back(&mut self, back: &Daemon) {
-        for (id, dataset) in &back.datasets {
-            if self.removed.get(&dataset.name).is_some_and(|newest| (dataset.epoch, *id) <= *newest) {
-                self.removed.remove(&dataset.name);
-            }
-            for node in &mut self.nodes {
-                node.removed.remove(&dataset.name);
-            }
-        }
+        self.counts.stale += self.removed_on(back);
+        self.excused.extend(back.removed.keys().cloned());
+    }
+
+    /// How many datasets it has that programs have removed.
+    pub(super) fn removed_on(&self, node: &Daemon) -> u64 {
+        let is_removed = |(id, dataset): (&DatasetId, &Dataset)| {
+            self.removed.get(&dataset.name).is_some_and(|newest| (dataset.epoch, *id) <= *newest)
+        };
+        node.datasets.iter().map(|one| u64::from(is_removed(one))).sum()
+    }
+
+    /// Nodes are lost: when nobody is left who knows of a removal, what a node that was away has may
+    /// be presented.
+    pub(super) fn forget_removals(&mut self) {
+        let nodes = &self.nodes;
+        self.removed.retain(|name, key| {
+            nodes.iter().any(|node| node.removed.get(name).is_some_and(|(newest, _)| newest >= key))
+        });
     }
 
     /// Nothing is left to do: what caches have and do not list is what a restart did not present.

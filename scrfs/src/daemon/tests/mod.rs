@@ -180,6 +180,12 @@ impl MountedTree for FakeTree {
         self.inner.lock().frozen.insert(name.to_vec());
     }
 
+    fn begin_wait(&self, _: &[u8]) {}
+
+    fn end_wait(&self, _: &[u8]) -> bool {
+        false
+    }
+
     fn writers(&self, _: &[u8]) -> Result<Vec<Writer>, Errno> {
         let mut inner = self.inner.lock();
         inner.looked = true;

@@ -85,6 +85,47 @@ fn an_emptied_file_is_handed_over_and_an_open_one_copied() {
 }
 
 #[test]
+fn a_sealed_file_that_another_one_replaces_is_changed_by_nobody_who_still_knows_it() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "old a"), ("b", "old b")]);
+    let a = bench.id(ck, "a");
+    let reader = now(&bench.open(a, libc::O_RDONLY)).unwrap();
+    let replacing = start(|done| bench.fs.rename(me(), (ck, b"b"), (ck, b"a"), 0, done));
+    bench.begin();
+    assert_eq!(now(&replacing), Ok(()));
+    for flags in [libc::O_WRONLY, libc::O_RDONLY | libc::O_TRUNC] {
+        assert_eq!(now(&bench.open(a, flags)).unwrap_err(), Errno(libc::ESTALE), "{flags:#x}");
+    }
+    let truncate = Changes { size: Some(0), ..Changes::default() };
+    let truncated = now(&start(|done| bench.fs.setattr(me(), a, truncate, done)));
+    assert_eq!(truncated.unwrap_err(), Errno(libc::ESTALE));
+    assert_eq!((bench.aside("a").as_str(), bench.read(reader.fh).as_slice()), ("old a", &b"old a"[..]));
+}
+
+/// File systems give numbers of files that are gone to new ones: sealed files may get them.
+#[test]
+fn of_a_file_whose_names_are_gone_nothing_is_remembered() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "old a")]);
+    let a = bench.id(ck, "a");
+    let linking = start(|done| bench.fs.link(me(), a, ck, b"other", done));
+    bench.begin();
+    now(&linking).unwrap();
+    let writing = bench.open(a, libc::O_WRONLY);
+    bench.keep("a");
+    bench.written(&writing, b"new");
+    bench.written(&bench.open(a, libc::O_WRONLY), b"once more");
+    let key = bench.fs.table.get(a).unwrap().key().unwrap();
+    let is_own = || bench.fs.world.read().by_id(DatasetId(3)).unwrap().is_own(key);
+    assert!(is_own());
+    for name in [&b"a"[..], b"other"] {
+        now(&start(|done| bench.fs.unlink(me(), ck, name, done))).unwrap();
+    }
+    assert!(!is_own());
+    assert_eq!(bench.aside("a"), "old a");
+}
+
+#[test]
 fn names_come_and_go_in_the_next_generation() {
     let bench = Bench::new("");
     let ck = bench.sealed_here(&[("a", "a"), ("b", "b"), ("c", "c")]);

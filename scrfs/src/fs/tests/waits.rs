@@ -77,9 +77,9 @@ fn a_sealed_file_whose_name_was_removed_is_changed_by_nobody_who_still_knows_it(
     now(&start(|done| bench.fs.unlink(me(), ck, b"a", done))).unwrap();
     let truncate = Changes { size: Some(0), ..Changes::default() };
     let truncated = now(&start(|done| bench.fs.setattr(me(), file, truncate, done)));
-    assert_eq!(truncated.unwrap_err(), Errno(libc::EROFS));
+    assert_eq!(truncated.unwrap_err(), Errno(libc::ESTALE), "the kernel looks the name up again");
     for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
-        assert_eq!(now(&bench.open(file, flags)).unwrap_err(), Errno(libc::EROFS), "{flags:#x}");
+        assert_eq!(now(&bench.open(file, flags)).unwrap_err(), Errno(libc::ESTALE), "{flags:#x}");
     }
     assert_eq!(bench.read(reader.fh), b"data");
     assert_eq!(std::fs::read(bench.tree("ck/a")).unwrap(), b"data");
@@ -97,6 +97,43 @@ fn a_writer_that_the_seal_waits_for_goes_on() {
     assert_eq!(now(&truncated).map(|(attr, _)| attr.size), Ok(2));
     let again = bench.fs.writers(b"ck").unwrap();
     assert_eq!(again.len(), 1, "it is waited for all the same");
+}
+
+/// The kernel has locked the file for each of these, and the file's writer needs that lock.
+#[test]
+fn what_is_done_to_a_file_whose_writer_the_seal_waits_for_goes_on() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let mut written = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        written.push(bench.create(ck, name).unwrap());
+    }
+    let other = bench.write(ck, "other", b"data");
+    bench.write(ck, "new", b"data");
+    bench.fs.freeze(b"ck");
+    let unlinks = start(|done| bench.fs.unlink(me(), ck, b"a", done));
+    let replaces = start(|done| bench.fs.rename(me(), (ck, b"new"), (ck, b"b"), 0, done));
+    let links = start(|done| bench.fs.link(me(), written[2].0.attr.nodeid, ck, b"l", done));
+    let truncate = Changes { size: Some(3), ..Changes::default() };
+    let truncates = start(|done| bench.fs.setattr(me(), written[3].0.attr.nodeid, truncate, done));
+    let others = start(|done| bench.fs.unlink(me(), ck, b"other", done));
+    assert!(waits(&unlinks) && waits(&replaces) && waits(&links) && waits(&truncates) && waits(&others));
+    bench.fs.begin_wait(b"ck");
+    assert_eq!(now(&unlinks), Ok(()));
+    assert_eq!(now(&replaces), Ok(()));
+    assert!(now(&links).is_ok() && now(&truncates).is_ok());
+    assert!(waits(&others), "nobody writes that file");
+    for (_, opened) in written {
+        bench.fs.release(opened.fh);
+    }
+    assert!(bench.fs.end_wait(b"ck"), "something went on");
+    assert!(!bench.fs.end_wait(b"ck"));
+    let opens = bench.open(other, libc::O_WRONLY);
+    let late = start(|done| bench.fs.unlink(me(), ck, b"c", done));
+    assert!(waits(&opens) && waits(&late), "everything waits for the seal now");
+    bench.fs.thaw(b"ck");
+    assert_eq!(now(&late), Ok(()));
+    assert_eq!(now(&others), Ok(()));
 }
 
 /// The kernel opens such a file after the answer, and closes it before the daemon hears of that.
