@@ -27,6 +27,7 @@ mod recovery;
 mod relaunch;
 mod scavenge;
 mod scrub;
+mod sealed_bytes;
 mod sealed_directories;
 mod security;
 mod semantics;
