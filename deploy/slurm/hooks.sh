@@ -178,7 +178,8 @@ sweep() {
 }
 
 # in_stores DEPTH TEST...: root's directories that find finds so deep in the stores, a link to one followed. Fails when
-# that cannot be known: a store that does not answer may have some.
+# that cannot be known: a store that does not answer, or cannot be read, may have some. Whether a job has used one that is
+# missing is for `scrfs umount --save` to know. What others have there find may be unable to read.
 in_stores() {
     depth=$1
     shift
@@ -186,7 +187,11 @@ in_stores() {
     printf '%s\n' "$stores" | while read -r base; do
         [ -n "$base" ] || continue
         within 5 find "$base/" -mindepth "$depth" -maxdepth "$depth" -type d -user root "$@" -printf '%P\n' 2>/dev/null
-        case $? in 124 | 137) exit 1 ;; esac
+        case $? in
+            0) ;;
+            124 | 137) exit 1 ;;
+            *) [ ! -e "$base" ] || within 5 ls "$base/" >/dev/null 2>&1 || exit 1 ;;
+        esac
     done
 }
 

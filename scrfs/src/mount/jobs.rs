@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::launch::Despite;
 use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of};
-use super::places::{JOB_PREFIX, directory_of};
+use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, failed, launch, mount_point, stores};
 use crate::control::client::{self, ClientError};
@@ -133,10 +133,8 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
     let mut lines = Vec::new();
     if let Some(limit) = order.save {
         let served = served(job, only.as_ref(), bases)?;
-        // Only a mount knows which of them are whole.
-        if served.is_empty() && holds_datasets(job, bases) {
-            let why = "its caches hold datasets, and it is not mounted".to_owned();
-            return Err(MountError::NotSaved { job_id: job.id.clone(), why });
+        if served.is_empty() {
+            has_nothing_to_save(job, bases)?;
         }
         for control in served {
             lines.extend(save(job, &control, limit)?);
@@ -189,6 +187,23 @@ fn served(
     Ok(controls)
 }
 
+/// The caches of a job that is not mounted hold no datasets: only a mount knows which of them are
+/// whole.
+fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountError> {
+    let not_saved = |why: String| Err(MountError::NotSaved { job_id: job.id.clone(), why });
+    if holds_datasets(job, bases) {
+        return not_saved("its caches hold datasets, and it is not mounted".to_owned());
+    }
+    let Some(control) = job.directory(&bases.control) else { return Ok(()) };
+    match stores::away(&control, |base| cache(job, base, Some(&control)))? {
+        Some((base, problem)) => {
+            let base = base.display();
+            not_saved(format!("its store {base}: {problem}; datasets of this job are there, or may be"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Whether there are directories of datasets in the job's caches, or may be.
 fn holds_datasets(job: &Job, bases: &Bases) -> bool {
     let is_dataset = |entry: std::io::Result<fs::DirEntry>| {
@@ -199,17 +214,22 @@ fn holds_datasets(job: &Job, bases: &Bases) -> bool {
         .any(|cache| fs::read_dir(cache).map_or(true, |mut entries| entries.any(is_dataset)))
 }
 
-/// The job's directories in the stores of `bases` and in those that it has used.
+/// The job's caches in the stores of `bases` and in those that it has used.
 fn caches(job: &Job, bases: &Bases) -> BTreeSet<PathBuf> {
     let control = job.directory(&bases.control);
     let recorded = control.as_deref().map(stores::recorded).unwrap_or_default();
     let used = recorded.into_iter().filter(|store| store.used).map(|store| store.base);
     let stores: BTreeSet<PathBuf> = bases.caches.iter().cloned().chain(used).collect();
-    stores
-        .iter()
-        .filter_map(|base| job.directory(base))
-        .filter(|cache| Some(cache) != control.as_ref())
-        .collect()
+    stores.iter().filter_map(|base| cache(job, base, control.as_deref())).collect()
+}
+
+/// The job's cache in the store `base`, if there is one.
+fn cache(job: &Job, base: &Path, control: Option<&Path>) -> Option<PathBuf> {
+    let directory = job.directory(base)?;
+    if Some(directory.as_path()) != control {
+        return Some(directory);
+    }
+    Some(Places::cache_in(&directory)).filter(|cache| private::is_ours(cache))
 }
 
 /// Has the daemon of a control directory save what this node has of the newest dataset. Lines for
@@ -254,7 +274,8 @@ fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
     let _held = locks.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
     // The control directory knows of the caches: it goes last.
     let mut lines = Vec::new();
-    for directory in caches(job, bases).iter().chain(&control) {
+    let in_control = |cache: &&PathBuf| control.as_ref().is_some_and(|control| cache.starts_with(control));
+    for directory in caches(job, bases).iter().filter(|cache| !in_control(cache)).chain(&control) {
         remove(directory)?;
         lines.push(format!("{} is removed", directory.display()));
     }
@@ -274,90 +295,4 @@ fn remove(directory: &Path) -> Result<(), MountError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-    use crate::patience::until;
-
-    #[test]
-    fn directories_tell_their_jobs() {
-        let of = |path: &str| of_directory(Path::new(path)).map(|job| (job.user, job.id));
-        let job = |user: &str, id: &str| Some((user.to_owned(), id.to_owned()));
-        assert_eq!(of("/run/scrfs/ann/scr.77"), job("ann", "77"));
-        assert_eq!(of("/dev/shm/ann.0123456789abcdef/scr.77.batch"), job("ann", "77.batch"));
-        assert_eq!(of("/dev/shm/ann.b/scr.7"), job("ann.b", "7"));
-        assert_eq!((of("/dev/shm/ann/other"), of("/scr.7")), (None, None));
-    }
-
-    #[test]
-    fn a_purge_takes_this_jobs_and_follows_no_link() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        for name in ["run/ann/scr.7", "run/ann/scr.77", "shm/ann/scr.7/tree/d", "shm/bob/scr.7", "kept"] {
-            fs::create_dir_all(at(name)).unwrap();
-        }
-        fs::write(at("kept/file"), "").unwrap();
-        symlink(at("kept"), at("shm/ann/scr.7/tree/d/out")).unwrap();
-        symlink(at("kept"), at("run/ann/scr.7/out")).unwrap();
-        let bases = Bases { control: at("run"), caches: vec![at("shm")] };
-        let order = |user: Option<&str>, purge| Order {
-            job_id: "7".into(),
-            user: user.map(str::to_owned),
-            mount_point: None,
-            save: None,
-            purge,
-            despite: Despite::Nothing,
-        };
-        assert!(matches!(unmount(&order(None, true), &bases), Err(MountError::WhoseJob { .. })));
-        assert_eq!(unmount(&order(Some("ann"), false), &bases).unwrap(), Vec::<String>::new());
-        assert_eq!(unmount(&order(Some("ann"), true), &bases).unwrap().len(), 2);
-        let there = |name: &str| at(name).exists();
-        assert!(!there("run/ann/scr.7") && !there("shm/ann"));
-        assert!(there("run/ann/scr.77") && there("shm/bob/scr.7") && there("kept/file"));
-        // Again: there is nothing to do.
-        assert_eq!(unmount(&order(Some("ann"), true), &bases).unwrap(), ["job 7: nothing is here"]);
-    }
-
-    #[test]
-    fn datasets_that_nobody_can_save_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = dir.path().join("shm/ann/scr.7");
-        let dataset = cache.join("dataset.3");
-        fs::create_dir_all(&dataset).unwrap();
-        let bases = Bases { control: dir.path().join("run"), caches: vec![dir.path().join("shm")] };
-        let order = |save| Order {
-            job_id: "7".into(),
-            user: None,
-            mount_point: None,
-            save,
-            purge: true,
-            despite: Despite::Nothing,
-        };
-        let saves = order(Some(Duration::from_secs(1)));
-        let kept = unmount(&saves, &bases).unwrap_err();
-        assert!(matches!(&kept, MountError::NotSaved { why, .. } if why.contains("not mounted")), "{kept}");
-        assert!(dataset.exists());
-        // There is nothing to be saved, or nobody wants that.
-        fs::remove_dir(&dataset).unwrap();
-        unmount(&saves, &bases).unwrap();
-        assert!(!cache.exists());
-        fs::create_dir_all(&dataset).unwrap();
-        unmount(&order(None), &bases).unwrap();
-        assert!(!cache.exists());
-    }
-
-    #[test]
-    fn a_job_that_runs_is_not_purged() {
-        let dir = tempfile::tempdir().unwrap();
-        let control = dir.path().join("run/ann/scr.7");
-        fs::create_dir_all(&control).unwrap();
-        let bases = Bases { control: dir.path().join("run"), caches: Vec::new() };
-        let job = Job { user: "ann".into(), id: "7".into() };
-        let held = Lock::take(&control, WORKER_LOCK).unwrap();
-        assert!(matches!(purge(&job, &bases), Err(MountError::Busy { .. })));
-        drop(held);
-        until("the end of the job", || purge(&job, &bases).is_ok());
-        assert!(!control.exists());
-    }
-}
+mod tests;

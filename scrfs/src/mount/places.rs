@@ -36,7 +36,12 @@ impl Places {
     /// nothing in the other.
     pub(super) fn cache_of(options: &Options, base: &Path) -> PathBuf {
         let cache = below(base, options);
-        if cache == below(&options.control_base, options) { cache.join("cache") } else { cache }
+        if cache == below(&options.control_base, options) { Self::cache_in(&cache) } else { cache }
+    }
+
+    /// The cache in a control directory.
+    pub(super) fn cache_in(control: &Path) -> PathBuf {
+        control.join("cache")
     }
 
     /// No directory of the job lies at or below the mount point: every use of it there would wait

@@ -148,6 +148,34 @@ pub fn recorded(control: &Path) -> Vec<CacheStore> {
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
+/// A store that the job's last mount used, whose directory is missing or cannot be read, and in
+/// which there may be datasets that are nowhere else here; and why. `cache_of`: the job's directory
+/// in a store.
+pub(super) fn away(
+    control: &Path,
+    cache_of: impl Fn(&Path) -> Option<PathBuf>,
+) -> Result<Option<(PathBuf, String)>, MountError> {
+    let store = Store::open(control).map_err(failed("cannot open", control))?;
+    let former = Former::of(&store)?;
+    let found = former.used.iter().filter_map(|base| cache_of(base));
+    let found = found.flat_map(|cache| datasets_in(&cache)).collect();
+    let mut used = former.used.iter().filter(|base| former.needs(base, &found));
+    Ok(used.find_map(|base| Some((base.clone(), is_readable(base).err()?.to_string()))))
+}
+
+/// The names in a store can be known. Its owner may have closed it to those who list it, and not
+/// to those who go through.
+fn is_readable(base: &Path) -> Result<(), Problem> {
+    let problem = |error: io::Error| Problem::of(&error);
+    if !fs::metadata(base).map_err(problem)?.is_dir() {
+        return Err(Problem::NotDirectory);
+    }
+    match fs::read_dir(base) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(problem(error)),
+        _ => Ok(()),
+    }
+}
+
 impl Former {
     fn of(store: &Store) -> Result<Self, MountError> {
         let stores = read_record(store)?;

@@ -103,6 +103,67 @@ fn caches_beside_which_no_mount_can_be_are_saved() {
     nothing_is_left(&cluster, 0..2);
 }
 
+/// A store is not mounted when a job that waited to run again is cancelled: what is in it is saved
+/// when it is back.
+#[test]
+fn stores_that_are_away_keep_what_is_unsaved() {
+    let cluster = Cluster::up(2);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let (store, away) = (format!("{CACHE}/st"), format!("{CACHE}/away"));
+    slurm.write("/etc/scrfs.conf", &format!("SCR_CACHE_BASE={store}\n{SYSTEM}"));
+    let job = Saver::new(&slurm, "away");
+    let hold = format!("2 uneven hold={PFS}/away/go at=1");
+    let batch = job.submit("--nodes=2 --requeue", "export SCR_FLUSH=0", "", &hold);
+    job.await_sealed(&batch, 1);
+    // It saves nothing.
+    cluster.on(0).run("pkill -STOP -x scrfs-run").must();
+    slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
+    wait::until_true("the job to wait", LIMIT, || slurm.node(0) == "idle" && slurm.node(1) == "idle");
+    for node in [0, 1] {
+        cluster.on(node).run(&format!("mv {store} {away}")).must();
+    }
+    slurm.cancel(&batch);
+    let told = format!("job {}: scrfs: job {0}: not saved", batch.0);
+    let lacks = format!("its store {store}: no such directory");
+    for node in [0, 1] {
+        // Not while another health check is at it.
+        let checked = wait::until("a health check", LIMIT, || {
+            Some(slurm.hook(node, "health", "")).filter(|ran| ran.err.contains(&told))
+        });
+        assert!(checked.ok() && checked.err.contains(&lacks), "node{node}: {checked}");
+        let kept = format!("grep unsaved-since /run/scrfs-slurm/{0} && ls /run/scrfs/job/scr.{0}", batch.0);
+        cluster.on(node).run(&kept).must();
+        cluster.on(node).run(&format!("mv {away} {store}")).must();
+    }
+    nothing_is_left(&cluster, 0..2);
+    assert_eq!(job.current(), 1, "{}", job.account(&batch));
+    job.goes_on_from_newest("--nodes=2", "");
+    nothing_is_left(&cluster, 0..2);
+}
+
+/// A store that is there and cannot be read may have something; one that is missing is left to
+/// `scrfs umount`, which knows who has used it.
+#[test]
+fn stores_that_cannot_be_read_are_not_empty() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    std::fs::create_dir_all(at("st/job/scr.7/dataset.1")).unwrap();
+    std::fs::write(at("file"), "").unwrap();
+    std::os::unix::fs::symlink(at("none"), at("link")).unwrap();
+    let hooks = workspace().join("deploy/slurm/hooks.sh");
+    let found = |names: &[&str]| {
+        let stores = names.iter().map(|name| at(name)).collect::<Vec<_>>().join(" ");
+        let lines = format!(
+            ". {}; places() {{ printf \"%s\\n\" {stores}; }}; deadline 60; in_stores 3 -path \"*/scr.7/dataset.*\"",
+            hooks.display()
+        );
+        Ran::of(std::process::Command::new("sh").arg("-c").arg(lines))
+    };
+    assert_eq!(found(&["none", "link", "st"]).must().trim(), "job/scr.7/dataset.1");
+    let unknown = found(&["file", "st"]);
+    assert!(!unknown.ok(), "{unknown}");
+}
+
 /// They are not drained for what they lack, where features tell them from the others.
 #[test]
 fn nodes_that_are_not_to_have_scrfs() {

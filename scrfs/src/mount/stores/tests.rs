@@ -52,6 +52,15 @@ pub(in crate::mount) fn options(control: &Path, bases: &[&Path]) -> Options {
     }
 }
 
+/// The node's, with one dataset.
+pub(in crate::mount) fn table_of(id: u64) -> Vec<u8> {
+    let mut ids = Hash::new();
+    ids.append(hash::Text::from(id), Hash::new());
+    let mut table = Hash::new();
+    table.append("DATASET".into(), ids);
+    hash::encode(&table)
+}
+
 struct Bench {
     dir: tempfile::TempDir,
 }
@@ -89,16 +98,6 @@ impl Bench {
         let (options, _) = self.settle(&["c"]).unwrap();
         let stores = recorded(&Places::of(&options).unwrap().control);
         stores.into_iter().map(|store| (store.base.display().to_string(), store.note)).collect()
-    }
-
-    /// The node's, with one dataset.
-    #[expect(clippy::unused_self, reason = "reads like the rest")]
-    fn table(&self, id: u64) -> Vec<u8> {
-        let mut ids = Hash::new();
-        ids.append(hash::Text::from(id), Hash::new());
-        let mut table = Hash::new();
-        table.append("DATASET".into(), ids);
-        hash::encode(&table)
     }
 
     fn refused(&self, bases: &[&str]) -> String {
@@ -141,7 +140,7 @@ fn files_of_the_job_are_never_left_behind() {
     let refused = bench.refused(&["a", other]);
     assert!(refused.starts_with("SCR_CACHE_BASE: ") && refused.contains("not in the list"), "{refused}");
     // Gone with the disk that it is on, while the control directory knows of a dataset.
-    Store::open(&places.control).unwrap().commit(TABLE, &bench.table(3)).unwrap();
+    Store::open(&places.control).unwrap().commit(TABLE, &table_of(3)).unwrap();
     fs::rename(bench.at(old), bench.at("away")).unwrap();
     let refused = bench.refused(&["a", old]);
     assert!(refused.contains("no such directory") && refused.contains("datasets"), "{refused}");
@@ -209,12 +208,12 @@ fn all_that_can_be_used_are_used_and_workers_find_them() {
     assert!(refused.contains("not in the list") && refused.contains(left), "{refused}");
     // One that had nothing may go with its disk, as long as all datasets that are known are
     // elsewhere.
-    let table = bench.table(3);
+    let table = table_of(3);
     Store::open(&places.control).unwrap().commit(TABLE, &table).unwrap();
     let empty = stores.places()[2].base.file_name().unwrap().to_str().unwrap();
     fs::rename(bench.at(empty), bench.at("away")).unwrap();
     assert_eq!(bench.settle(&["a", "b", "c"]).unwrap().0.cache_base(), primary);
-    let table = bench.table(4);
+    let table = table_of(4);
     Store::open(&places.control).unwrap().commit(TABLE, &table).unwrap();
     fs::rename(bench.at("away"), bench.at(empty)).unwrap();
     bench.settle(&["a", "b", "c"]).unwrap();
