@@ -221,10 +221,49 @@ fn units_manuals_and_completions_are_sound() {
         share.display()
     );
     assert_eq!(run(&check).must(), "12");
+    completions_know_every_verb(&share.join("bash-completion/completions"));
+    let named = run(&format!("! grep -rnE 'served' {}/*/*completions", share.display()));
+    assert!(named.ok(), "what is hidden is offered: {named}");
     let recipe = workspace().join("deploy/spack/package.py");
     let parse =
         format!("python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' {}", recipe.display());
     run(&parse).must();
+}
+
+/// In the shell itself.
+fn completions_know_every_verb(completions: &Path) {
+    let completed = |words: &[&str]| -> BTreeSet<String> {
+        let (program, last) = (words[0], words.len() - 1);
+        let line = format!(
+            "source {0}/{program}; work=$(complete -p {program} | grep -oP '(?<=-F )\\S+'); \
+             COMP_WORDS=({1}); COMP_CWORD={last}; \
+             $work {program} \"${{COMP_WORDS[{last}]}}\" \"${{COMP_WORDS[{last}-1]}}\" || true; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            completions.display(),
+            words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ")
+        );
+        run(&line).must().lines().map(str::to_owned).collect()
+    };
+    let expected: [(&[&str], &str); 5] = [
+        (&["scrfs-ctl", "status", "--"], "--watch"),
+        (&["scrfs-ctl", "halt", "--"], "--immediate"),
+        (&["scrfs", "umount", "--"], "--force"),
+        (&["scrfs-run", "--"], "--hosts"),
+        (&["scrfs-coordinator", "--"], "--restart"),
+    ];
+    for (words, option) in expected {
+        let found = completed(words);
+        assert!(found.contains(option), "{words:?}: {found:?}");
+    }
+    for program in ["scrfs", "scrfs-ctl"] {
+        let verbs = completed(&[program, ""]);
+        let verbs: Vec<&String> = verbs.iter().filter(|word| !word.starts_with('-')).collect();
+        assert!(verbs.len() > 6, "{verbs:?}");
+        for verb in verbs {
+            let found = completed(&[program, verb, "--"]);
+            assert!(found.contains("--help"), "{program} {verb}: {found:?}");
+        }
+    }
 }
 
 /// What a module system does with the file; the package has no other use for it.

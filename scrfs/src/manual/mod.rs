@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Arg, ArgGroup, Command, Id};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -82,7 +82,7 @@ fn files(command: &Command, page: Page) -> Vec<(String, Vec<u8>)> {
     let completion = |shell: Shell| {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut command.clone(), name, &mut text);
-        text
+        if shell == Shell::Bash { with_cases_of_verbs(name, &text) } else { text }
     };
     vec![
         (format!("man/man{0}/{name}.{0}", page.section), render(&command, page).into_bytes()),
@@ -90,6 +90,13 @@ fn files(command: &Command, page: Page) -> Vec<(String, Vec<u8>)> {
         (format!("zsh/vendor-completions/_{name}"), completion(Shell::Zsh)),
         (format!("fish/vendor_completions.d/{name}.fish"), completion(Shell::Fish)),
     ]
+}
+
+/// Where `clap_complete` says what is completed after the verbs, and only there, it takes a hyphen
+/// in a program's name for what is between a program and its verb.
+fn with_cases_of_verbs(name: &str, completion: &[u8]) -> Vec<u8> {
+    let [cases, verbs] = ["__subcmd__", "__"].map(|hyphen| name.replace('-', hyphen) + "__subcmd__");
+    String::from_utf8_lossy(completion).replace(&cases, &verbs).into_bytes()
 }
 
 fn other_pages() -> Vec<(String, Vec<u8>)> {
@@ -107,20 +114,35 @@ fn versioned(text: &str) -> String {
 
 /// The command line without what is hidden: the programs use that among themselves.
 fn public(name: &'static str, command: &Command) -> Command {
-    let verbs: Vec<Command> = command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned().collect();
-    let mut public = Command::new(name)
+    let verbs: Vec<Command> =
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(shown).collect();
+    let mut public = with_parts_of(Command::new(name), command)
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(!verbs.is_empty())
         .disable_help_subcommand(true)
-        .args(command.get_arguments().cloned())
-        .groups(command.get_groups().cloned())
         .subcommands(verbs);
-    public = public.about(command.get_about().cloned().unwrap_or_default());
-    if let Some(long) = command.get_long_about() {
-        public = public.long_about(long.clone());
-    }
     public.build();
     public
+}
+
+/// A verb without its hidden options.
+fn shown(verb: &Command) -> Command {
+    // This process ends when it has written all.
+    let name: &'static str = verb.get_name().to_owned().leak();
+    with_parts_of(Command::new(name), verb)
+}
+
+fn with_parts_of(shown: Command, command: &Command) -> Command {
+    let arguments: Vec<Arg> =
+        command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned().collect();
+    let is_there = |id: &Id| arguments.iter().any(|argument| argument.get_id() == id);
+    let groups = command.get_groups().filter(|group| group.get_args().all(is_there)).cloned();
+    let groups: Vec<ArgGroup> = groups.collect();
+    let shown = shown.about(command.get_about().cloned().unwrap_or_default()).args(arguments).groups(groups);
+    match command.get_long_about() {
+        Some(long) => shown.long_about(long.clone()),
+        None => shown,
+    }
 }
 
 fn render(command: &Command, page: Page) -> String {
@@ -169,12 +191,16 @@ fn body(section: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Arg;
 
     fn sample() -> Command {
         Command::new("sample")
             .about("Does it")
-            .subcommand(Command::new("go").about("Goes").arg(Arg::new("far").long("far").help("How far")))
+            .subcommand(
+                Command::new("go")
+                    .about("Goes")
+                    .arg(Arg::new("far").long("far").help("How far"))
+                    .arg(Arg::new("inner").long("inner").hide(true)),
+            )
             .subcommand(Command::new("inner").hide(true))
     }
 
