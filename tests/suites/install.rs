@@ -272,6 +272,7 @@ set ModulesCurrentModulefile [lindex $argv 0]
 proc module-whatis {text} { puts "whatis $text" }
 proc conflict {name} { puts "conflict $name" }
 proc prepend-path {name value} { puts "prepend $name $value" }
+proc append-path {name value} { puts "append $name ($value)" }
 proc setenv {name value} { puts "set $name $value" }
 source $ModulesCurrentModulefile
 ModulesHelp
@@ -296,12 +297,14 @@ fn the_modulefile_finds_the_tree_that_it_is_in() {
         "conflict scrfs".to_owned(),
         format!("prepend PATH {tree}/bin"),
         format!("prepend MANPATH {tree}/share/man"),
+        "append MANPATH ()".to_owned(),
         format!("set SCRFS_ROOT {tree}"),
     ];
     assert_eq!(said[1..], settings, "{ran}");
     assert!(ran.err.contains("man scrfs") && !ran.err.contains('@'), "{ran}");
     let found = format!(
-        "PATH={tree}/bin:$PATH; MANPATH={tree}/share/man; export MANPATH; scrfs --version; man -w scrfs-run"
+        "PATH={tree}/bin:$PATH; MANPATH={tree}/share/man:; export MANPATH; scrfs --version; man -w ls; \
+         man -w scrfs-run"
     );
     let found = run(&found);
     let expected = format!("{tree}/share/man/man1/scrfs-run.1.gz");
