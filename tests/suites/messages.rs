@@ -137,6 +137,7 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "# SCRFS_LOG_TO=printer scrfs umount /scr",
             "# scrfs doctor --hosts 'n['",
             "# scrfs doctor --jsn",
+            "# scrfs doctor --user nobody-here",
             "# scrfs umount --purge /scr",
             "$ scrfs try /proc/x",
             "$ scrfs try full",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use scrfs::config::{self, Sources};
+use scrfs::config::{self, Account, Config, Sources};
 use scrfs::doctor::remote_shell::agent_in;
 use scrfs::doctor::{Grade, checks, gather};
 
@@ -41,12 +41,16 @@ pub(super) struct DoctorArgs {
 /// Prints the report; 1 when something fails.
 pub(super) fn doctor(args: DoctorArgs) -> Result<ExitCode, CommandError> {
     let mut sources = Sources::of_process(std::env::vars_os())?;
+    let is_user_given = args.user.is_some();
     for (name, option, value) in
         [("SCR_USER_NAME", "--user", args.user), ("SCR_PREFIX", "--prefix", args.prefix)]
     {
         if let Some(value) = value {
             sources.give(name, option, value);
         }
+    }
+    if is_user_given {
+        is_user(&sources)?;
     }
     let hosts = args.hosts.as_deref().map(config::expand_hosts).transpose();
     let hosts = hosts.map_err(|expected| CommandError::Hosts(args.hosts.unwrap_or_default(), expected))?;
@@ -63,6 +67,14 @@ pub(super) fn doctor(args: DoctorArgs) -> Result<ExitCode, CommandError> {
     // A reader that has gone away is no failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(if report.grade == Grade::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Whom the command line names could have a mount here. Other mistakes are for the report.
+fn is_user(sources: &Sources) -> Result<(), CommandError> {
+    let sources = Sources { essential: Some(&["SCR_USER_NAME"]), reads_user_file: false, ..sources.clone() };
+    let config = Config::load(&sources, super::read_file)?;
+    Account::of_job(&config.claim)?;
+    Ok(())
 }
 
 fn short(host: &str) -> &str {

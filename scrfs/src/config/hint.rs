@@ -18,12 +18,16 @@ impl ConfigError {
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {
-            Self::Value { name, expected, .. } if expected.starts_with("only root") => {
-                format!("leave {name} out, or have root do it")
+            Self::Value { name, expected, origin, .. } if expected.starts_with("only root") => {
+                let said = if let Origin::Option(option) = origin { option } else { name.as_str() };
+                format!("leave {said} out, or have root do it")
             }
-            Self::Value { name, .. } if USERS.contains(&name.as_str()) => {
-                "name a user of this node, by name or number: `getent passwd NAME` shows who is known here"
-                    .into()
+            Self::Value { name, origin, .. } if USERS.contains(&name.as_str()) => {
+                let said = if let Origin::Option(option) = origin { option } else { name.as_str() };
+                format!(
+                    "name a user of this node with {said}, by name or number: `getent passwd NAME` shows who is known \
+                     here"
+                )
             }
             Self::Value { name, .. } if HOSTS.contains(&name.as_str()) => HOSTS_HINT.into(),
             Self::Value { name, .. } if !name.starts_with("SCR") => {
