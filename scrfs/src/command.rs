@@ -12,7 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use scrfs::checkpoint_path;
 use scrfs::config::{self, Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
-use scrfs::mount::jobs::{self, Alive, Bases, Order};
+use scrfs::mount::jobs::{self, Alive, Bases, Manner, Order, Unsaved};
 use scrfs::mount::launch::Despite;
 use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, worker};
 use scrfs::path::RelPath;
@@ -22,6 +22,13 @@ use scrfs::syslog::{self, Syslog};
 const PAGE: Page = Page { name: "scrfs", section: 8, text: include_str!("manual/scrfs.8") };
 
 use crate::trial::{self, TrialError};
+
+/// A year: times are added to one another.
+const SECONDS_MAX: u64 = 31_536_000;
+
+fn seconds() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(..=SECONDS_MAX)
+}
 
 /// A checkpoint file system: programs write checkpoints at node-local speed; sealed ones survive
 /// the loss of nodes.
@@ -56,7 +63,7 @@ enum Action {
         job_id: Option<OsString>,
         /// First save this node's part of the job's newest protected dataset in the prefix, within
         /// so many seconds; when that cannot be done nothing is unmounted or removed.
-        #[arg(long, value_name = "SECONDS", requires = "job_id")]
+        #[arg(long, value_name = "SECONDS", requires = "job_id", value_parser = seconds())]
         save: Option<u64>,
         /// Remove the job's caches and state on this node.
         #[arg(long, requires = "job_id")]
@@ -67,6 +74,9 @@ enum Action {
         mount_point: Option<PathBuf>,
     },
     /// Remove what jobs that are gone have left on this node: mounts, caches, state.
+    ///
+    /// Jobs with datasets that are not on the PFS are named, and stay, unless the options say
+    /// otherwise.
     Sweep {
         /// The jobs that live, separated by commas, blanks or newlines; `none`: no job does.
         #[arg(long, value_name = "ID,...", conflicts_with = "scheduler")]
@@ -75,8 +85,15 @@ enum Action {
         #[arg(long)]
         scheduler: bool,
         /// Begin nothing new after so many seconds.
-        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
         limit: u64,
+        /// First save this node's part of each job's newest protected dataset in its prefix, within
+        /// so many seconds.
+        #[arg(long, value_name = "SECONDS", value_parser = seconds())]
+        save: Option<u64>,
+        /// Remove also what is not on the PFS, and was not saved; it is named.
+        #[arg(long)]
+        discard: bool,
         #[command(flatten)]
         bases: BaseArgs,
     },
@@ -291,19 +308,20 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             let config = load(bases, job_id, Some(OF_JOBS))?;
             let user = config.claim.is_made().then(|| Account::of_job(&config.claim)).transpose()?;
             let user = user.map(|account| account.name);
-            let save = save.map(Duration::from_secs);
+            let unsaved = save.map_or(Unsaved::GiveUp, |limit| Unsaved::Save(Duration::from_secs(limit)));
             let despite = despite(force, served);
-            let order = Order { job_id: config.job_id, user, mount_point, save, purge, despite };
+            let order = Order { job_id: config.job_id, user, mount_point, unsaved, purge, despite };
             tell(&jobs::unmount(
                 &order,
                 &Bases { control: config.control_base, caches: config.cache_bases },
             )?);
         }
-        Action::Sweep { alive, limit, bases, .. } => {
+        Action::Sweep { alive, limit, save, discard, bases, .. } => {
             let config = load(bases, None, Some(OF_JOBS))?;
             let bases = Bases { control: config.control_base, caches: config.cache_bases };
             let alive = alive.map_or(Ok(Alive::Scheduler), |text| Alive::listed(&text))?;
-            tell(&jobs::sweep(&alive, &bases, Duration::from_secs(limit))?);
+            let (limit, save) = (Duration::from_secs(limit), save.map(Duration::from_secs));
+            tell(&jobs::sweep(&alive, &bases, &Manner { limit, save, discard })?);
         }
         Action::Places { job_id, bases } => places(&load(bases, job_id, Some(OF_PLACES))?)?,
         Action::Mount { foreground, mount } => {

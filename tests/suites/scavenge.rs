@@ -251,3 +251,51 @@ fn a_pfs_that_hangs_and_a_dead_daemon_are_said_in_time() {
     all_are(&job.end([2], &["--purge"]), true, "is removed");
     assert!(!job.on(2).run(&format!("test -e {CACHE}/root/scr.hangs")).ok());
 }
+
+/// A job that waited to run again, and is gone: whoever clears up hears of what only its nodes
+/// have.
+#[test]
+fn nothing_is_given_up_without_a_word() {
+    let cluster = Cluster::up(4);
+    let store = format!("{CACHE}/st");
+    let job = job(&cluster, "requeued").set("SCR_CACHE_BASE", &store);
+    let sealed = killed_after(&job, &["ck"]);
+    all_are(&job.end(NODES, &[]), true, "is unmounted");
+    let sweep = |words: &str| {
+        let line = format!("{BIN}/scrfs sweep --cache-base {store} {words}");
+        NODES.map(|node| job.on(node).run(&line))
+    };
+    let on_all = |line: &str| NODES.iter().for_each(|node| drop(job.on(*node).run(line).must().to_owned()));
+    // Not mounted, as after a reboot.
+    on_all(&format!("mv {store} {CACHE}/away"));
+    let away = format!("its store {store}: no such directory; datasets of this job are there, or may be");
+    all_are(&job.end(NODES, &SAVE), false, &away);
+    all_are(&sweep("--alive none --save 60"), false, &away);
+    on_all(&format!("mv {CACHE}/away {store}"));
+    all_are(
+        &sweep("--alive none"),
+        false,
+        &format!("not mounted: {store}/root/scr.requeued/dataset.1\nhint: "),
+    );
+    job.mount(NODES);
+    all_are(
+        &sweep("--alive none"),
+        false,
+        "so it stays: not on the PFS: ck (dataset 1)\nhint: have them saved",
+    );
+    all_are(&sweep("--alive requeued --save 60 --discard"), true, "");
+    all_are(&sweep("--alive none --save 60"), true, "job requeued: ck (dataset 1): saved");
+    purged(&cluster, "requeued", NODES);
+    assert_eq!(goes_on(&job, &NODES, "ck"), sealed);
+    // It is on the PFS, and nothing newer is here.
+    all_are(&sweep("--alive none"), true, "scr.next is removed");
+
+    let lost = job.clone().with_id("lost");
+    killed_after(&lost, &["newer"]);
+    all_are(
+        &sweep("--alive none --discard"),
+        true,
+        "what was not saved is lost: not on the PFS: newer (dataset ",
+    );
+    on_all(&format!("! ls -d {store}/root /run/scrfs/root"));
+}

@@ -4,26 +4,24 @@
 //! write: names that others have made are not seen. Links are not followed, and other file systems
 //! not entered.
 
+mod save;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use self::save::{has_nothing_to_save, is_saved, save};
 use super::launch::Despite;
 use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of};
 use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, failed, launch, mount_point, stores};
-use crate::control::client::{self, ClientError};
-use crate::control::{Answer, Ask, Named, Scavenged};
 use crate::path::RelPath;
 use crate::store::{beneath, private};
 
-pub use super::sweep::{Alive, sweep};
-
-/// A daemon that has not answered so long after its limit does not.
-const ANSWER_BOUND: Duration = Duration::from_secs(5);
+pub use super::sweep::{Alive, Manner, sweep};
 
 /// Where jobs' directories are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,13 +41,23 @@ pub struct Order {
     pub user: Option<String>,
     /// Only a mount there.
     pub mount_point: Option<PathBuf>,
-    /// First have this node's part of the newest dataset saved, within so long; if it is not,
-    /// nothing is done.
-    pub save: Option<Duration>,
+    /// What comes first.
+    pub unsaved: Unsaved,
     /// Remove caches and control directory.
     pub purge: bool,
     /// What does not keep it from being unmounted.
     pub despite: Despite,
+}
+
+/// What is done about datasets that are here and not on the PFS, before anything is unmounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsaved {
+    /// They are given up.
+    GiveUp,
+    /// This node's part of the newest is saved, within so long; if it is not, nothing is done.
+    Save(Duration),
+    /// Where there are any, nothing is done.
+    Keep,
 }
 
 /// A job of which there is something on this node.
@@ -131,13 +139,21 @@ pub fn unmount(order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> 
 pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
     let only = order.mount_point.as_ref().map(|point| mount_point::without_symlinks(point));
     let mut lines = Vec::new();
-    if let Some(limit) = order.save {
+    if let (Some(named), Some(only)) = (&order.mount_point, &only)
+        && (order.purge || order.unsaved != Unsaved::GiveUp)
+    {
+        is_nowhere_else(job, only.as_ref().unwrap_or(named))?;
+    }
+    if order.unsaved != Unsaved::GiveUp {
         let served = served(job, only.as_ref(), bases)?;
         if served.is_empty() {
             has_nothing_to_save(job, bases)?;
         }
         for control in served {
-            lines.extend(save(job, &control, limit)?);
+            match order.unsaved {
+                Unsaved::Save(limit) => lines.extend(save(job, &control, limit)?),
+                _ => is_saved(job, &control)?,
+            }
         }
     }
     for mount in table::all().map_err(failed("cannot read", TABLE))?.iter().filter(|mount| job.owns(mount)) {
@@ -172,6 +188,18 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
     Ok(lines)
 }
 
+/// If the job is mounted, then at `point` too: who names another place means that one.
+fn is_nowhere_else(job: &Job, point: &Path) -> Result<(), MountError> {
+    let mounts = table::all().map_err(failed("cannot read", TABLE))?;
+    let mut points = mounts.iter().filter(|mount| job.owns(mount)).map(|mount| &mount.mount_point).peekable();
+    match points.peek().map(|first| (*first).clone()) {
+        Some(at) if points.all(|there| there != point) => {
+            Err(MountError::MountedAt { job_id: job.id.clone(), at, named: point.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Control directories of what is mounted for the job, in whatever mount namespace.
 fn served(
     job: &Job,
@@ -185,33 +213,6 @@ fn served(
     let supervised = job.directory(&bases.control).filter(|control| supervisor_of(control).is_some());
     controls.extend(supervised.filter(|_| only.is_none()));
     Ok(controls)
-}
-
-/// The caches of a job that is not mounted hold no datasets: only a mount knows which of them are
-/// whole.
-fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountError> {
-    let not_saved = |why: String| Err(MountError::NotSaved { job_id: job.id.clone(), why });
-    if holds_datasets(job, bases) {
-        return not_saved("its caches hold datasets, and it is not mounted".to_owned());
-    }
-    let Some(control) = job.directory(&bases.control) else { return Ok(()) };
-    match stores::away(&control, |base| cache(job, base, Some(&control)))? {
-        Some((base, problem)) => {
-            let base = base.display();
-            not_saved(format!("its store {base}: {problem}; datasets of this job are there, or may be"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Whether there are directories of datasets in the job's caches, or may be.
-fn holds_datasets(job: &Job, bases: &Bases) -> bool {
-    let is_dataset = |entry: std::io::Result<fs::DirEntry>| {
-        entry.map_or(true, |entry| entry.file_name().as_encoded_bytes().starts_with(b"dataset."))
-    };
-    caches(job, bases)
-        .iter()
-        .any(|cache| fs::read_dir(cache).map_or(true, |mut entries| entries.any(is_dataset)))
 }
 
 /// The job's caches in the stores of `bases` and in those that it has used.
@@ -230,40 +231,6 @@ fn cache(job: &Job, base: &Path, control: Option<&Path>) -> Option<PathBuf> {
         return Some(directory);
     }
     Some(Places::cache_in(&directory)).filter(|cache| private::is_ours(cache))
-}
-
-/// Has the daemon of a control directory save what this node has of the newest dataset. Lines for
-/// people.
-fn save(job: &Job, control: &Path, limit: Duration) -> Result<Vec<String>, MountError> {
-    let not_saved = |why: String| MountError::NotSaved { job_id: job.id.clone(), why };
-    let question = Ask::Scavenge { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX) };
-    let answer = client::ask(control, &question, limit + ANSWER_BOUND).map_err(|error| {
-        not_saved(match error {
-            ClientError::Connect { source, .. } => format!("its daemon does not answer: {source}"),
-            other => other.to_string(),
-        })
-    })?;
-    let tried = match answer {
-        Answer::Scavenged(Scavenged::Nothing(why)) => {
-            return Ok(vec![format!("job {}: nothing is to be saved: {why}", job.id)]);
-        }
-        Answer::Scavenged(Scavenged::Attached) => {
-            return Err(not_saved("a coordinator is attached, and flushing is its work".to_owned()));
-        }
-        Answer::Scavenged(Scavenged::Tried(tried)) => tried,
-        Answer::Failed(reason) => return Err(not_saved(reason)),
-        _ => return Err(not_saved("its daemon is of another version".to_owned())),
-    };
-    let shown = |named: &Named| format!("{} (dataset {})", String::from_utf8_lossy(&named.name), named.id);
-    let failed: Vec<String> = tried
-        .iter()
-        .filter_map(|(named, saved)| saved.as_ref().err().map(|why| format!("{}: {why}", shown(named))))
-        .collect();
-    if !failed.is_empty() {
-        return Err(not_saved(failed.join("; ")));
-    }
-    let lines = tried.iter().filter_map(|(named, saved)| Some((shown(named), saved.as_ref().ok()?)));
-    Ok(lines.map(|(shown, how)| format!("job {}: {shown}: {how}", job.id)).collect())
 }
 
 /// Removes caches and control directory of `job`, of which nothing runs.

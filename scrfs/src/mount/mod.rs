@@ -166,6 +166,19 @@ pub enum MountError {
         /// The mount point.
         at: PathBuf,
     },
+    /// The job is mounted, and not there where somebody thinks.
+    #[error(
+        "job {job_id} is mounted at {}, and not at {}: nothing is unmounted or removed",
+        .at.display(), .named.display()
+    )]
+    MountedAt {
+        /// The job.
+        job_id: String,
+        /// The mount point.
+        at: PathBuf,
+        /// What was said.
+        named: PathBuf,
+    },
     /// fusermount3, which mounts for users without rights, says no.
     #[error("fusermount3 could not {doing} {path}: {words}")]
     Helper {
@@ -218,8 +231,13 @@ pub enum MountError {
     #[error("cannot ask the scheduler for its jobs: {0}")]
     Scheduler(String),
     /// Some things could not be cleared away.
-    #[error("{0}")]
-    Left(String),
+    #[error("{what}")]
+    Left {
+        /// Of which jobs, and why.
+        what: String,
+        /// Some of them have datasets that are not on the PFS.
+        unsaved: bool,
+    },
     /// No entry of the list of stores can be used.
     #[error("SCR_CACHE_BASE: no entry can be used: {problems}")]
     NoStore {
@@ -365,6 +383,9 @@ impl MountError {
                 "use that one; or unmount it first: scrfs umount {}; or mount for another job: --job-id",
                 at.display()
             ),
+            Self::MountedAt { at, .. } => {
+                format!("leave the mount point out, or name that one: {}", at.display())
+            }
             Self::Busy { pid, .. } => {
                 format!("use another --job-id, or end it: kill {pid}")
             }
@@ -421,7 +442,10 @@ impl MountError {
                 | NodeError::Store(StoreError::InDoubt { source, .. }),
             ) => remedy::of(source).into(),
             Self::NotYours { owner, .. } => format!("ask {owner}, or do it as root"),
-            Self::Left(_) => "end what uses these, see that they may be removed, and try again".into(),
+            Self::Left { unsaved: true, .. } => "have them saved: scrfs sweep --save SECONDS, after scrfs mount \
+                --user NAME --job-id ID DIR where they are not mounted; or give them up: scrfs sweep --discard"
+                .into(),
+            Self::Left { .. } => "end what uses these, see that they may be removed, and try again".into(),
             Self::Name { what, .. } => {
                 format!("name another {what}: without `/`, not `.` or `..`, at most 255 bytes")
             }

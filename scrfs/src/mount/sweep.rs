@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::MountError;
-use super::jobs::{Bases, Job, Order, all, end};
+use super::jobs::{Bases, Job, Order, Unsaved, all, end};
 use super::launch::Despite;
 use super::supervisor::readable;
 use crate::config::NO_JOB;
@@ -60,45 +60,81 @@ impl Alive {
     }
 }
 
-/// Ends and removes what is here of jobs that are gone, for at most about `limit`. Lines for
-/// people.
+/// How a sweep goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Manner {
+    /// Nothing new is begun after this time.
+    pub limit: Duration,
+    /// What each job has here and not on the PFS is saved, within so long.
+    pub save: Option<Duration>,
+    /// What is not on the PFS, and is not saved, is removed too.
+    pub discard: bool,
+}
+
+impl Manner {
+    fn unsaved(&self) -> Unsaved {
+        self.save.map_or(Unsaved::Keep, Unsaved::Save)
+    }
+}
+
+/// Ends and removes what is here of jobs that are gone. Lines for people.
 ///
 /// # Errors
 /// The scheduler does not say which jobs live: then nothing is touched. Or something could not be
-/// removed, or there was no time for it.
-pub fn sweep(alive: &Alive, bases: &Bases, limit: Duration) -> Result<Vec<String>, MountError> {
+/// removed, or there was no time for it; or it has datasets that are not on the PFS.
+pub fn sweep(alive: &Alive, bases: &Bases, manner: &Manner) -> Result<Vec<String>, MountError> {
     // First: of a job that begins later there is nothing in it.
-    sweep_of(&all(bases)?, alive, bases, limit)
+    sweep_of(&all(bases)?, alive, bases, manner)
 }
 
 fn sweep_of(
     found: &BTreeSet<Job>,
     alive: &Alive,
     bases: &Bases,
-    limit: Duration,
+    manner: &Manner,
 ) -> Result<Vec<String>, MountError> {
-    let until = Instant::now() + limit;
+    let begun = Instant::now();
     let living = if found.is_empty() { BTreeSet::new() } else { alive.ids()? };
-    let (mut lines, mut left) = (Vec::new(), Vec::new());
+    let (mut lines, mut left, mut unsaved) = (Vec::new(), Vec::new(), false);
     for job in found.iter().filter(|job| !living.contains(&job.id)) {
         if !alive.would_know(job) {
             lines.push(format!("job {} of {}: not a job of the scheduler; it stays", job.id, job.user));
             continue;
         }
-        if Instant::now() >= until {
+        if begun.elapsed() >= manner.limit {
             left.push(format!("job {} of {}: no time left", job.id, job.user));
             continue;
         }
-        let (job_id, user) = (job.id.clone(), Some(job.user.clone()));
-        // A job that is gone may have left a coordinator.
-        let despite = Despite::Coordinator;
-        let order = Order { job_id, user, mount_point: None, save: None, purge: true, despite };
-        match end(job, &order, bases) {
+        match end_gone(job, bases, manner) {
             Ok(done) => lines.extend(done),
+            Err(MountError::NotSaved { why, .. }) => {
+                unsaved = true;
+                left.push(format!("job {} of {}: not saved, so it stays: {why}", job.id, job.user));
+            }
             Err(error) => left.push(format!("job {} of {}: {error}", job.id, job.user)),
         }
     }
-    if left.is_empty() { Ok(lines) } else { Err(MountError::Left(left.join("; "))) }
+    if left.is_empty() { Ok(lines) } else { Err(MountError::Left { what: left.join("; "), unsaved }) }
+}
+
+fn end_gone(job: &Job, bases: &Bases, manner: &Manner) -> Result<Vec<String>, MountError> {
+    let order = |unsaved| Order {
+        job_id: job.id.clone(),
+        user: Some(job.user.clone()),
+        mount_point: None,
+        unsaved,
+        purge: true,
+        // A job that is gone may have left a coordinator.
+        despite: Despite::Coordinator,
+    };
+    match end(job, &order(manner.unsaved()), bases) {
+        Err(MountError::NotSaved { why, .. }) if manner.discard => {
+            let mut lines = end(job, &order(Unsaved::GiveUp), bases)?;
+            lines.push(format!("job {} of {}: what was not saved is lost: {why}", job.id, job.user));
+            Ok(lines)
+        }
+        ended => ended,
+    }
 }
 
 fn ask() -> Result<BTreeSet<String>, MountError> {
@@ -174,7 +210,8 @@ mod tests {
         let bases = Bases { control: at(""), caches: Vec::new() };
         let left = |alive: &Alive, limit| {
             // Not what is mounted on this machine.
-            let _ = sweep_of(&with_directories(&bases), alive, &bases, limit);
+            let manner = Manner { limit, save: None, discard: false };
+            let _ = sweep_of(&with_directories(&bases), alive, &bases, &manner);
             with_directories(&bases).into_iter().map(|job| job.id).collect::<Vec<_>>().join(" ")
         };
         let soon = Duration::from_mins(1);
@@ -197,5 +234,29 @@ mod tests {
         assert_eq!(left(&listed(&[]), soon), "7 local");
         drop(held);
         crate::patience::until("the end of job 7", || left(&listed(&[]), soon) == "local");
+    }
+
+    #[test]
+    fn datasets_go_only_when_told_and_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("shm/ann/scr.7");
+        std::fs::create_dir_all(cache.join("dataset.3")).unwrap();
+        let bases = Bases { control: dir.path().join("run"), caches: vec![dir.path().join("shm")] };
+        let sweep = |save: Option<u64>, discard| {
+            let (limit, save) = (Duration::from_mins(1), save.map(Duration::from_secs));
+            let none = Alive::Listed(Vec::new());
+            sweep_of(&with_directories(&bases), &none, &bases, &Manner { limit, save, discard })
+        };
+        for save in [None, Some(1)] {
+            let refused = sweep(save, false).unwrap_err();
+            assert!(matches!(refused, MountError::Left { unsaved: true, .. }), "{refused}");
+            let told = "job 7 of ann: not saved, so it stays: its caches hold datasets";
+            let text = refused.to_string();
+            assert!(text.starts_with(told) && text.ends_with("scr.7/dataset.3"), "{text}");
+            assert!(refused.hint().contains("--discard") && cache.exists(), "{}", refused.hint());
+        }
+        let lines = sweep(None, true).unwrap();
+        let lost = |line: &String| line.contains("is lost: ") && line.ends_with("scr.7/dataset.3");
+        assert!(lines.iter().any(lost) && !cache.exists(), "{lines:?}");
     }
 }

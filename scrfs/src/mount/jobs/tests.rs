@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
-use super::super::stores::tests::{options, table_of};
 use super::super::Options;
+use super::super::stores::tests::{options, table_of};
 use super::*;
 use crate::patience::until;
 use crate::store::Store;
@@ -31,7 +31,7 @@ fn a_purge_takes_this_jobs_and_follows_no_link() {
         job_id: "7".into(),
         user: user.map(str::to_owned),
         mount_point: None,
-        save: None,
+        unsaved: Unsaved::GiveUp,
         purge,
         despite: Despite::Nothing,
     };
@@ -52,15 +52,15 @@ fn datasets_that_nobody_can_save_stay() {
     let dataset = cache.join("dataset.3");
     fs::create_dir_all(&dataset).unwrap();
     let bases = Bases { control: dir.path().join("run"), caches: vec![dir.path().join("shm")] };
-    let order = |save| Order {
+    let order = |unsaved| Order {
         job_id: "7".into(),
         user: None,
         mount_point: None,
-        save,
+        unsaved,
         purge: true,
         despite: Despite::Nothing,
     };
-    let saves = order(Some(Duration::from_secs(1)));
+    let saves = order(Unsaved::Save(Duration::from_secs(1)));
     let kept = unmount(&saves, &bases).unwrap_err();
     assert!(matches!(&kept, MountError::NotSaved { why, .. } if why.contains("not mounted")), "{kept}");
     assert!(dataset.exists());
@@ -69,7 +69,7 @@ fn datasets_that_nobody_can_save_stay() {
     unmount(&saves, &bases).unwrap();
     assert!(!cache.exists());
     fs::create_dir_all(&dataset).unwrap();
-    unmount(&order(None), &bases).unwrap();
+    unmount(&order(Unsaved::GiveUp), &bases).unwrap();
     assert!(!cache.exists());
 }
 
@@ -87,7 +87,7 @@ fn save_and_purge(options: &Options) -> Result<Vec<String>, MountError> {
         job_id: options.job_id.clone(),
         user: Some(options.user.clone()),
         mount_point: None,
-        save: Some(Duration::from_secs(1)),
+        unsaved: Unsaved::Save(Duration::from_secs(1)),
         purge: true,
         despite: Despite::Nothing,
     };

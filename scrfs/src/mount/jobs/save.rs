@@ -1,0 +1,116 @@
+//! What a job has here and not on the PFS: it is saved, or at least known, before all is removed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Bases, Job, cache, caches};
+use crate::control::client::{self, ClientError};
+use crate::control::{Answer, Ask, Named, Scavenged};
+use crate::mount::{MountError, stores};
+use crate::status::{DatasetStatus, HIDDEN};
+
+/// A daemon that has not answered so long after its limit does not.
+const ANSWER_BOUND: Duration = Duration::from_secs(5);
+const OTHER_VERSION: &str = "its daemon is of another version";
+
+impl Job {
+    fn not_saved(&self, why: String) -> MountError {
+        MountError::NotSaved { job_id: self.id.clone(), why }
+    }
+}
+
+/// The caches of a job that is not mounted hold no datasets: only a mount knows which of them are
+/// whole.
+pub(super) fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountError> {
+    let datasets = datasets(job, bases);
+    if !datasets.is_empty() {
+        let named: Vec<String> = datasets.iter().map(|path| path.display().to_string()).collect();
+        return Err(
+            job.not_saved(format!("its caches hold datasets, and it is not mounted: {}", named.join(", ")))
+        );
+    }
+    let Some(control) = job.directory(&bases.control) else { return Ok(()) };
+    match stores::away(&control, |base| cache(job, base, Some(&control)))? {
+        Some((base, problem)) => {
+            let base = base.display();
+            Err(job
+                .not_saved(format!("its store {base}: {problem}; datasets of this job are there, or may be")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The directories of datasets in the job's caches, and the caches of which they cannot be known.
+fn datasets(job: &Job, bases: &Bases) -> Vec<PathBuf> {
+    let is_dataset = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"dataset."))
+    };
+    let in_cache = |cache: PathBuf| match fs::read_dir(&cache) {
+        Ok(entries) => entries.map_while(Result::ok).map(|entry| entry.path()).filter(is_dataset).collect(),
+        Err(_) => vec![cache],
+    };
+    let mut found: Vec<PathBuf> = caches(job, bases).into_iter().flat_map(in_cache).collect();
+    found.sort();
+    found
+}
+
+/// The daemon of a control directory has no complete dataset that is newer than those on the PFS,
+/// and none that may be complete elsewhere.
+pub(super) fn is_saved(job: &Job, control: &Path) -> Result<(), MountError> {
+    let status = match ask(job, control, &Ask::Status, ANSWER_BOUND)? {
+        Answer::Status(status) => status,
+        Answer::Failed(reason) => return Err(job.not_saved(reason)),
+        _ => return Err(job.not_saved(OTHER_VERSION.to_owned())),
+    };
+    // Nothing was ever protected.
+    if status.prefix.is_empty() || !status.enabled {
+        return Ok(());
+    }
+    let is_whole = |dataset: &&DatasetStatus| dataset.is_complete() || dataset.state == HIDDEN;
+    let newest = status.datasets.iter().filter(|dataset| dataset.flushed).map(|dataset| dataset.id).max();
+    let unsaved = status.datasets.iter().filter(|dataset| !dataset.flushed && Some(dataset.id) > newest);
+    let may_be = |dataset: &&DatasetStatus| is_whole(dataset) || dataset.state == "encoding";
+    let named = unsaved.filter(may_be).map(|dataset| format!("{} (dataset {})", dataset.name, dataset.id));
+    let named: Vec<String> = named.collect();
+    if named.is_empty() {
+        return Ok(());
+    }
+    Err(job.not_saved(format!("not on the PFS: {}", named.join(", "))))
+}
+
+/// Has the daemon of a control directory save what this node has of the newest dataset. Lines for
+/// people.
+pub(super) fn save(job: &Job, control: &Path, limit: Duration) -> Result<Vec<String>, MountError> {
+    let question = Ask::Scavenge { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX) };
+    let tried = match ask(job, control, &question, limit + ANSWER_BOUND)? {
+        Answer::Scavenged(Scavenged::Nothing(why)) => {
+            return Ok(vec![format!("job {}: nothing is to be saved: {why}", job.id)]);
+        }
+        Answer::Scavenged(Scavenged::Attached) => {
+            return Err(job.not_saved("a coordinator is attached, and flushing is its work".to_owned()));
+        }
+        Answer::Scavenged(Scavenged::Tried(tried)) => tried,
+        Answer::Failed(reason) => return Err(job.not_saved(reason)),
+        _ => return Err(job.not_saved(OTHER_VERSION.to_owned())),
+    };
+    let shown = |named: &Named| format!("{} (dataset {})", String::from_utf8_lossy(&named.name), named.id);
+    let failed: Vec<String> = tried
+        .iter()
+        .filter_map(|(named, saved)| saved.as_ref().err().map(|why| format!("{}: {why}", shown(named))))
+        .collect();
+    if !failed.is_empty() {
+        return Err(job.not_saved(failed.join("; ")));
+    }
+    let lines = tried.iter().filter_map(|(named, saved)| Some((shown(named), saved.as_ref().ok()?)));
+    Ok(lines.map(|(shown, how)| format!("job {}: {shown}: {how}", job.id)).collect())
+}
+
+fn ask(job: &Job, control: &Path, question: &Ask, limit: Duration) -> Result<Answer, MountError> {
+    client::ask(control, question, limit).map_err(|error| {
+        job.not_saved(match error {
+            ClientError::Connect { source, .. } => format!("its daemon does not answer: {source}"),
+            other => other.to_string(),
+        })
+    })
+}
