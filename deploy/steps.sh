@@ -44,3 +44,11 @@ step() {
     wait "$!" || code=$?
     return "$code"
 }
+
+# beside LOG COMMAND...: starts a step that goes on beside the next ones, and writes to LOG; `wait "$!"` gives its exit
+# code.
+beside() {
+    set -m
+    "${@:2}" </dev/null >"$1" 2>&1 &
+    set +m
+}
