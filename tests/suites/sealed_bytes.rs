@@ -52,6 +52,10 @@ for flags in os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC:
     except OSError as error:
         assert error.errno == errno.ESTALE, error
 assert os.read(old, 99) == b'old a'
+";
+    const REPLACE: &str = "\
+import os, sys
+os.chdir(sys.argv[1])
 for turn in range(200):
     open('tmp', 'w').write('new %d' % turn)
     os.rename('tmp', 'a')
@@ -76,13 +80,19 @@ for turn in range(400):
         command.args(["-c", program, &format!("{SCR}/d")]);
         command
     };
+    Ran::of(&mut python(REOPEN)).must();
     let writes = python(WRITE).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("python");
-    let reopens = Ran::of(&mut python(REOPEN));
+    let replaces = Ran::of(&mut python(REPLACE));
     let writes = Ran::from_output("writes".into(), &writes.wait_with_output().expect("python"));
-    assert!(reopens.ok() && writes.ok(), "{reopens}\n{writes}\n{}", job.events(0));
+    assert!(replaces.ok() && writes.ok(), "{replaces}\n{writes}\n{}", job.events(0));
     let aside = job.on(0).run(&format!("cat {CACHE}/*/scr.*/dataset.1/aside/a"));
     assert_eq!(aside.must(), "old a");
-    mark(&job, 1, "d");
+    for _ in 0..5 {
+        mark(&job, 1, "d");
+        let mut writes = python(WRITE).spawn().expect("python");
+        Ran::of(&mut python(REPLACE)).must();
+        assert!(writes.wait().expect("python").success(), "{}", job.events(0));
+    }
     let scrub = job.on(0).run(&format!("{BIN}/scrfs-ctl scrub --mount {SCR}"));
     assert!(scrub.must().contains("all bytes are as they were sealed"), "{scrub}");
     run.stop();

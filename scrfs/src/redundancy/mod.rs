@@ -16,8 +16,8 @@
 //! - [`plan`]: [`plan::encode_steps`], the ring schedule of one member; [`plan::rebuild_chain`],
 //!   who passes what on when members are lost; [`plan::returned`], what a partner's copies give
 //!   back.
-//! - [`galois`], [`kernel`]: the arithmetic and the inner loops; the private `vector` has those that
-//!   use a processor's vector instructions.
+//! - [`galois`], [`kernel`]: the arithmetic and the inner loops; the private `vector` has those
+//!   that use a processor's vector instructions.
 //! - [`crc`]: [`crc::SegmentCrcs`], one CRC32 per file from pieces that were read out of order.
 //! - [`reference`](mod@reference): all of the above carried out in memory; tests compare with it.
 

@@ -126,7 +126,8 @@ pub(crate) struct Daemon {
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
     pub(crate) next: BTreeMap<DatasetId, Next>,
-    /// What of each name was the newest when programs removed its directory last, and when that was.
+    /// What of each name was the newest when programs removed its directory last, and when that
+    /// was.
     pub(crate) removed: BTreeMap<Vec<u8>, (Key, Epoch)>,
     /// Sealed datasets of which programs here have unlinked every name.
     pub(crate) emptied: BTreeSet<DatasetId>,

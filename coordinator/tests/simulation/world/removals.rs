@@ -87,8 +87,8 @@ impl World {
         node.datasets.iter().map(|one| u64::from(is_removed(one))).sum()
     }
 
-    /// Nodes are lost: when nobody is left who knows of a removal, what a node that was away has may
-    /// be presented.
+    /// Nodes are lost: when nobody is left who knows of a removal, what a node that was away has
+    /// may be presented.
     pub(super) fn forget_removals(&mut self) {
         let nodes = &self.nodes;
         self.removed.retain(|name, key| {
