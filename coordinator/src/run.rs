@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use scrfs::control::ready::{HaltDue, Ready};
+use scrfs::control::ready::{HaltDue, Leaving, Ready};
 use scrfs::control::{Command, Event, Settings, Severity};
 use scrfs::ids::NodeRank;
 use scrfs::prefix::status::Reporter;
@@ -314,6 +314,10 @@ impl<T: Transport> Coordinator<T> {
             Wake::Pfs(outcome) => self.tell(Input::Pfs(*outcome)),
             Wake::Signal(signal) => {
                 tracing::info!(signal, "asked to end by a signal");
+                // Its launcher may never end, as one that waits for a node that is gone.
+                if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &Leaving { signal }) {
+                    tracing::debug!(%error, "nobody was told of the signal");
+                }
                 let me = self.transport.rank();
                 for peer in (0..self.transport.size()).map(NodeRank).filter(|p| *p != me) {
                     self.say(peer, PeerMessage::Leave)?;

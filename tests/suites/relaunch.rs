@@ -95,3 +95,23 @@ fn a_second_scrfs_run_leaves_a_living_program_alone_and_ends_an_orphaned_one() {
     assert!(said.contains("node0: ended ") && said.contains("node1: ended "), "{said}");
     assert!(!(0..2).any(sleeps), "{said}");
 }
+
+/// The launcher notices one of them at once, tells all others to end, and waits for ever for those
+/// that have lost their power.
+#[test]
+fn nodes_that_die_together_are_left_out_and_the_job_goes_on() {
+    let cluster = Cluster::up(11);
+    let job = Job::new(&cluster, "together").set("SCRFS_NODE_TIMEOUT", "6s");
+    job.mount(0..11);
+    let (program, [hold, at]) = (program("ckpt"), job.hold_at(6));
+    let arguments = [program.as_str(), "/scr", &job.log_path(), "8", "pause=100", &hold, &at];
+    let mut run = job.start(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 8, 1, &arguments);
+    run.await_line(&job, "sealed 3", Duration::from_secs(150));
+    cluster.poweroff(3);
+    cluster.poweroff(2);
+    cluster.kill(7);
+    job.let_go();
+    wait::until_true("another run", SOON, || run.output().contains("run 2 on node0 node1 node4"));
+    assert_eq!(run.wait(Duration::from_secs(150)), 0, "{}", run.output());
+    assert_eq!(job.sealed().last(), Some(&8));
+}

@@ -1,8 +1,9 @@
 //! The words that all coordinators have met, that programs may start, and that they are to end:
-//! lines on the lead coordinator's standard output, which its launcher forwards.
+//! lines on the lead coordinator's standard output, which its launcher forwards; and the word that
+//! a coordinator was told to end, on its own.
 //!
-//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;` or
-//! `scrfs-halt reason=no%20checkpoints;`, and a line break. Launchers may put marks of their own
+//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;`, `scrfs-halt reason=no%20checkpoints;`
+//! or `scrfs-leaving signal=15;`, and a line break. Launchers may put marks of their own
 //! before and after. All bytes of the name that are not plain are written as `%` and two digits, so
 //! a line is ASCII and short.
 
@@ -14,6 +15,7 @@ use crate::path::RelPath;
 const MARK: &[u8] = b"scrfs-ready ";
 const HALT_MARK: &[u8] = b"scrfs-halt ";
 const MET_MARK: &[u8] = b"scrfs-met ";
+const LEAVING_MARK: &[u8] = b"scrfs-leaving ";
 /// Reasons that are longer are cut.
 const REASON_BYTES_MAX: usize = 500;
 /// Names are no longer (`NAME_MAX`).
@@ -41,6 +43,28 @@ impl Met {
     pub fn find(line: &[u8]) -> Option<Self> {
         let epoch = after(line, MET_MARK)?.strip_prefix("epoch=")?.parse().ok()?;
         Some(Self { epoch: Epoch(epoch) })
+    }
+}
+
+/// A signal asks this coordinator to end, and it does, with all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaving {
+    /// Which.
+    pub signal: i32,
+}
+
+impl fmt::Display for Leaving {
+    /// Without the line break.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scrfs-leaving signal={};", self.signal)
+    }
+}
+
+impl Leaving {
+    /// Finds it in a line; `None` when the line is about something else, or is damaged.
+    pub fn find(line: &[u8]) -> Option<Self> {
+        let signal = after(line, LEAVING_MARK)?.strip_prefix("signal=")?.parse().ok()?;
+        Some(Self { signal })
     }
 }
 
@@ -197,6 +221,16 @@ mod tests {
             ["scrfs-met epoch=7", "scrfs-met epoch=;", "scrfs-met 7;", "scrfs-ready epoch=7 current=;"]
         {
             assert_eq!(Met::find(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn so_does_a_leave() {
+        let leaving = Leaving { signal: 15 };
+        assert_eq!(leaving.to_string(), "scrfs-leaving signal=15;");
+        assert_eq!(Leaving::find(b"[1,2]<stdout>:scrfs-leaving signal=15;\r"), Some(leaving));
+        for line in ["scrfs-leaving signal=15", "scrfs-leaving signal=;", "scrfs-met epoch=15;"] {
+            assert_eq!(Leaving::find(line.as_bytes()), None, "{line}");
         }
     }
 

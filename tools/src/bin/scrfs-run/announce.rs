@@ -1,11 +1,11 @@
 //! Reads what coordinators print: that they have met, that programs may start, that they are to end
-//! ([`scrfs::control::ready`]), which nodes are lost ([`scrfs::control::lost`]) and, as talk,
-//! whatever a library or a launcher has to say besides.
+//! or were told to leave ([`scrfs::control::ready`]), which nodes are lost
+//! ([`scrfs::control::lost`]) and, as talk, whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
 use scrfs::control::lost::Lost;
-use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Met, Ready};
+use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Leaving, Met, Ready};
 use std::io::{self, Read};
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without
@@ -18,14 +18,15 @@ pub(crate) enum Word {
     Met,
     Ready(Ready),
     Halt(HaltDue),
+    Leaving(Leaving),
     Lost(Lost),
 }
 
-/// Calls `tell` for the first word that programs may start, the first that they are to end, and for
-/// each node that is named as lost; the rest goes to `talk`, line by line. Returns at the end of
-/// the output.
+/// Calls `tell` for the first word that programs may start, the first that they are to end, the
+/// first that a coordinator leaves, and for each node that is named as lost; the rest goes to
+/// `talk`, line by line. Returns at the end of the output.
 pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word), talk: impl FnMut(&[u8])) {
-    let mut ear = Ear { tell, talk, ready: false, halt: false };
+    let mut ear = Ear { tell, talk, ready: false, halt: false, leaving: false };
     let mut lines = Lines::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
@@ -48,6 +49,7 @@ struct Ear<F, T> {
     /// These were told.
     ready: bool,
     halt: bool,
+    leaving: bool,
 }
 
 impl<F: FnMut(Word), T: FnMut(&[u8])> Ear<F, T> {
@@ -57,6 +59,7 @@ impl<F: FnMut(Word), T: FnMut(&[u8])> Ear<F, T> {
                 let told = match &word {
                     Word::Ready(_) => std::mem::replace(&mut self.ready, true),
                     Word::Halt(_) => std::mem::replace(&mut self.halt, true),
+                    Word::Leaving(_) => std::mem::replace(&mut self.leaving, true),
                     Word::Met | Word::Lost(_) => false,
                 };
                 if !told {
@@ -114,7 +117,8 @@ impl Lines {
         let halt = || HaltDue::find(&self.held).map(Word::Halt);
         let lost = || Lost::find(&self.held).map(Word::Lost);
         let met = || Met::find(&self.held).map(|_| Word::Met);
-        match met().or_else(ready).or_else(halt).or_else(lost).filter(|_| !self.torn) {
+        let leaving = || Leaving::find(&self.held).map(Word::Leaving);
+        match met().or_else(ready).or_else(halt).or_else(leaving).or_else(lost).filter(|_| !self.torn) {
             Some(word) => to(Line::Word(word)),
             None => to(Line::Talk(&self.held)),
         }
@@ -136,6 +140,7 @@ mod tests {
                 Line::Word(Word::Met) => "<met>".to_owned(),
                 Line::Word(Word::Ready(ready)) => format!("<{ready}>"),
                 Line::Word(Word::Halt(due)) => format!("<{due}>"),
+                Line::Word(Word::Leaving(leaving)) => format!("<{leaving}>"),
                 Line::Word(Word::Lost(lost)) => format!("<{lost}>"),
                 Line::Talk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             });
@@ -176,15 +181,17 @@ mod tests {
     #[test]
     fn the_first_of_each_kind_counts_and_every_lost_node_and_all_is_read() {
         let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\nscrfs-halt reason=x;\n\
+            scrfs-leaving signal=15;\n\
             scrfs-lost host=n1 why=silent;\n";
         let text = text.repeat(10_000);
         let mut output = text.as_slice();
         let mut heard = Vec::new();
         listen(&mut output, |word| heard.push(word), |_| ());
         let ready = Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) };
-        assert_eq!(heard[..2], [Word::Ready(ready), Word::Halt(HaltDue { reason: "x".to_owned() })]);
+        let halt = Word::Halt(HaltDue { reason: "x".to_owned() });
+        assert_eq!(heard[..3], [Word::Ready(ready), halt, Word::Leaving(Leaving { signal: 15 })]);
         let lost = |word: &Word| matches!(word, Word::Lost(Lost { host, .. }) if host == "n1");
-        assert_eq!((heard.len(), heard[2..].iter().all(lost)), (10_002, true));
+        assert_eq!((heard.len(), heard[3..].iter().all(lost)), (10_003, true));
         assert!(output.is_empty());
     }
 }

@@ -323,7 +323,8 @@ impl Driver {
             }
             Word::Halt(HaltDue { reason }) if serves => Some(Input::HaltDue(reason)),
             Word::Met if serves => Some(Input::Met),
-            Word::Met | Word::Ready(_) | Word::Halt(_) => None,
+            Word::Leaving(_) if serves => Some(Input::CoordinatorsLeave),
+            Word::Met | Word::Ready(_) | Word::Halt(_) | Word::Leaving(_) => None,
         }
     }
 

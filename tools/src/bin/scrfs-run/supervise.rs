@@ -111,8 +111,16 @@ enum Coordinators {
     Down,
     /// They have not settled yet, or are being ended.
     Starting,
+    /// Somebody else has told them to end.
+    Leaving,
     /// Since then they serve.
     Settled(Duration),
+}
+
+impl Coordinators {
+    fn lived_well(self, now: Duration) -> bool {
+        matches!(self, Self::Settled(since) if now.saturating_sub(since) >= ATTACHED_WELL)
+    }
 }
 
 /// The state machine.
@@ -149,8 +157,6 @@ pub(crate) struct Supervisor {
     fruitless: u32,
     /// A run has ended since [`Supervisor::newest`] was last compared.
     run_to_judge: bool,
-    /// A node of the running program is dead, whatever its launcher says.
-    node_lost: bool,
     /// Nodes of this run were named as lost: the others need not be doubted.
     named: Vec<String>,
     /// When the program was started last.
@@ -208,7 +214,6 @@ impl Supervisor {
             newest: 0,
             fruitless: 0,
             run_to_judge: false,
-            node_lost: false,
             named: Vec::new(),
             launched: Duration::ZERO,
             refusal: None,
@@ -237,6 +242,7 @@ impl Supervisor {
             }
             Input::Met => (self.meet_by, self.unmet) = (None, 0),
             Input::Ready(current) => self.ready(now, current, &mut out),
+            Input::CoordinatorsLeave => self.coordinators_leave(now, &mut out),
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
             Input::Saved(result) => self.saved(now, result, &mut out),
@@ -294,7 +300,7 @@ impl Supervisor {
     }
 
     fn ready(&mut self, now: Duration, current: Option<OsString>, out: &mut Vec<Output>) {
-        if self.coordinators == Coordinators::Down {
+        if matches!(self.coordinators, Coordinators::Down | Coordinators::Leaving) {
             return;
         }
         self.coordinators = Coordinators::Settled(now);
@@ -308,7 +314,6 @@ impl Supervisor {
                 self.attach_failures = 0;
                 self.runs += 1;
                 self.run_to_judge = true;
-                self.node_lost = false;
                 self.program_up = true;
                 self.phase = Phase::Running;
                 out.push(Output::Say(match &current {
@@ -327,8 +332,7 @@ impl Supervisor {
     fn coordinators_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
         let why = format!("exit code {code}");
         let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
-        let lived_well =
-            matches!(former, Coordinators::Settled(since) if now.saturating_sub(since) >= ATTACHED_WELL);
+        let lived_well = former.lived_well(now);
         match self.phase {
             Phase::Recovering if code == SETTINGS => {
                 self.give_up(
@@ -370,7 +374,7 @@ impl Supervisor {
                 out.push(Output::Say(format!("recovery was broken off ({why}): once more")));
                 self.look(true, out);
             }
-            Phase::Running if !self.node_lost => {
+            Phase::Running => {
                 self.deadline = None;
                 if lived_well {
                     self.attach_failures = 0;
@@ -397,7 +401,7 @@ impl Supervisor {
         self.program_up = false;
         self.attach_at = None;
         match self.phase {
-            Phase::Running if code == 0 && !self.node_lost => {
+            Phase::Running if code == 0 => {
                 self.refusal = None;
                 self.check(out);
             }
@@ -408,11 +412,11 @@ impl Supervisor {
             Phase::Stopping(end) => self.save(now, end, out),
             Phase::Running => {
                 self.code = if code == 0 { 1 } else { code };
-                let is_own = !self.node_lost && (self.halting.is_none() || !is_of_launcher(code));
+                let is_own = self.halting.is_none() || !is_of_launcher(code);
                 self.own_code = is_own.then_some(self.code);
                 // The coordinators that are there save what there is to save. Without them it
                 // is not known yet whether a node is lost.
-                let saves = !self.node_lost && self.is_settled();
+                let saves = self.is_settled();
                 if let Some(reason) = self.halts_for().filter(|_| saves) {
                     out.push(Output::Say(format!("the program ended with exit code {code}")));
                     return self.stay_halted(now, &reason, out);
@@ -470,7 +474,7 @@ impl Supervisor {
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Vec<Output>) {
-        if self.attach_at.is_some_and(|at| at <= now) && self.phase == Phase::Running && !self.node_lost {
+        if self.attach_at.is_some_and(|at| at <= now) && self.phase == Phase::Running {
             self.deadline = Some(now + ATTACH_LIMIT);
             self.start_coordinators(Start::Attach, false, out);
         }
@@ -496,7 +500,7 @@ impl Supervisor {
         self.deadline = None;
         match self.phase {
             Phase::Recovering => {
-                out.push(Output::Say("recovery takes too long".to_owned()));
+                self.tell_late("recovery takes too long", out);
                 out.push(Output::StopCoordinators);
             }
             Phase::Saving(_) if self.is_settled() => {
@@ -510,7 +514,7 @@ impl Supervisor {
                 self.save(now, end, out);
             }
             Phase::Running | Phase::Saving(_) if self.coordinators != Coordinators::Down => {
-                out.push(Output::Say("coordinators do not settle".to_owned()));
+                self.tell_late("coordinators do not settle", out);
                 out.push(Output::StopCoordinators);
             }
             Phase::Clearing(after) => {

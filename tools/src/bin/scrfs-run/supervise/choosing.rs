@@ -52,17 +52,20 @@ impl Supervisor {
             Phase::Looking => self.choose(now, nodes, halt, out),
             Phase::LookingToEnd(end) => self.looked_to_end(now, end, nodes, out),
             Phase::Naming(end) => self.name_unsaved(now, end, nodes, out),
-            // The coordinators keep dying: is it because of a node?
-            Phase::Running if lost_used => {
-                self.node_lost = true;
-                out.push(Output::Say("a node of the program is gone: ending the program".to_owned()));
-                out.push(Output::StopProgram);
-            }
-            // They may hang because of it, and never come to watch one another.
-            Phase::Recovering if lost_used => {
+            // Coordinators die because of it; or launchers wait for it, and coordinators never come
+            // to watch one another.
+            Phase::Running | Phase::Recovering if lost_used => {
                 out.push(Output::Say(
-                    "recovery waits for a node that is gone: once more without it".to_owned(),
+                    if self.phase == Phase::Running {
+                        "a node of the program is gone: ending the program"
+                    } else {
+                        "recovery waits for a node that is gone: once more without it"
+                    }
+                    .to_owned(),
                 ));
+                if self.phase == Phase::Running {
+                    (self.code, self.own_code) = (1, None);
+                }
                 self.named.extend(self.used.iter().filter(|host| self.excluded.contains(*host)).cloned());
                 self.clear(now, After::Look, out);
                 out.push(Output::Hurry);

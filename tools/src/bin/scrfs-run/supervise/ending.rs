@@ -9,6 +9,7 @@ use std::time::Duration;
 use scrfs::config::ending::LAST;
 use scrfs_tools::output::escaped;
 
+use super::hanging::LEAVE_LIMIT;
 use super::{
     ATTACH_LIMIT, After, CLEAR_LIMIT, Coordinators, Look, Output, Phase, SaveError, Start, Supervisor,
 };
@@ -84,6 +85,7 @@ impl Supervisor {
             Coordinators::Down => self.attach_to_save(now, end, out),
             // `ready` or their end comes.
             Coordinators::Starting => self.deadline = Some(end.by.min(now + ATTACH_LIMIT)),
+            Coordinators::Leaving => self.deadline = Some(end.by.min(now + LEAVE_LIMIT)),
         }
     }
 

@@ -1,12 +1,16 @@
-//! What is done about a launcher that hangs: its program has ended on all nodes, and it does not
-//! end, nor say how that was.
+//! What is done about a launcher that hangs: its program has ended on all nodes, or its
+//! coordinators were told to end, and it does not end, nor say how that was.
 
 use std::time::Duration;
 
-use super::{After, Output, Phase, Supervisor};
+use super::{After, Coordinators, Output, Phase, Supervisor};
 
 /// The first look at a program's processes comes so long after its start.
 const FIRST: Duration = Duration::from_secs(20);
+
+/// A launcher that has told its coordinators to end, and waits for a node that is gone, never ends:
+/// it has so long.
+pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether the program of a launcher lives.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +53,35 @@ impl Supervisor {
             pulse.at = now + pulse.pause;
             out.push(Output::CountProcesses { run: self.runs, hosts: self.used.clone() });
         }
+    }
+
+    /// Somebody has told coordinators to end: they watch no node any more, nor can they name one.
+    pub(super) fn coordinators_leave(&mut self, now: Duration, out: &mut Vec<Output>) {
+        if matches!(self.coordinators, Coordinators::Down | Coordinators::Leaving) {
+            return;
+        }
+        let asks = match self.phase {
+            Phase::Running | Phase::Recovering | Phase::Saving(_) => true,
+            // These have a limit of their own.
+            Phase::Stopping(_) | Phase::Checking => false,
+            _ => return,
+        };
+        if self.coordinators.lived_well(now) {
+            self.attach_failures = 0;
+        }
+        self.coordinators = Coordinators::Leaving;
+        if asks {
+            let by = now + LEAVE_LIMIT;
+            self.deadline = Some(self.deadline.map_or(by, |deadline| deadline.min(by)));
+            self.ask(self.used.clone(), false, true, out);
+        }
+    }
+
+    /// What is waited for does not come.
+    pub(super) fn tell_late(&self, what: &str, out: &mut Vec<Output>) {
+        let is_left = self.coordinators == Coordinators::Leaving;
+        let what = if is_left { "the coordinators' launcher does not end: ending it" } else { what };
+        out.push(Output::Say(what.to_owned()));
     }
 
     pub(super) fn counted(&mut self, now: Duration, run: u32, processes: Option<u64>, out: &mut Vec<Output>) {

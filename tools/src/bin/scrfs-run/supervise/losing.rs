@@ -56,9 +56,7 @@ impl Supervisor {
     pub(super) fn refused(&mut self, now: Duration, refusal: Refusal) {
         let first = match self.phase {
             Phase::Recovering => self.runs == 0,
-            Phase::Running => {
-                self.runs == 1 && !self.node_lost && now.saturating_sub(self.launched) <= LAUNCH_LIMIT
-            }
+            Phase::Running => self.runs == 1 && now.saturating_sub(self.launched) <= LAUNCH_LIMIT,
             _ => false,
         };
         if first {

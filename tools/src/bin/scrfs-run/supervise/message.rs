@@ -136,6 +136,9 @@ pub(crate) enum Input {
     Met,
     /// The coordinators have settled; the dataset that they present, if any (restart only).
     Ready(Option<OsString>),
+    /// A signal that is none of ours tells coordinators to end. Their launcher may have sent it
+    /// because it has lost a node, and may wait for another one that it has lost too.
+    CoordinatorsLeave,
     /// The coordinators' job ended with this exit code.
     CoordinatorsEnded(u8),
     /// The program's job ended with this exit code (128 + signal when one ended it).

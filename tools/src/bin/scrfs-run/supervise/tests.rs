@@ -205,7 +205,7 @@ fn a_silent_death_is_found_by_looking() {
     let mut s = Story::running(plan());
     s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
     s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
-    s.looked(&["n3"], 2).expect(&["stop program"]);
+    s.looked(&["n3"], 2).expect(&["stop program", "hurry"]);
     // Whatever its launcher says then.
     s.after(3).tell(Input::ProgramEnded(0)).expect(&["look+sweep n0 n1 n2 n4"]);
     s.looked(&[], 2).expect(&["Restart n0 n1 n2 n4"]);

@@ -38,6 +38,37 @@ fn a_node_lost_while_others_end_hurries_them_and_one_lost_at_the_end_counts() {
     s.tell(lost("n1")).expect(&["stop coordinators", "hurry"]);
 }
 
+/// A launcher that has lost a node tells all others to end, and may wait for ever for another node
+/// that it has lost too: nobody names that one.
+#[test]
+fn nodes_are_looked_at_when_somebody_else_tells_coordinators_to_end() {
+    let mut s = Story::running(plan());
+    s.after(50).tell(Input::CoordinatorsLeave).expect(&["look n0 n1 n2 n3"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    assert_eq!(s.wakes(), Some(5));
+    s.tell(Input::CoordinatorsLeave).expect(&[]);
+    s.after(4).looked(&["n2", "n3"], 0).expect(&["stop program", "stop coordinators", "hurry"]);
+    s.tell(Input::ProgramEnded(137)).expect(&[]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n4"]);
+    // All live, and the launcher hangs: it is ended, and others come.
+    let mut s = Story::running(plan());
+    s.after(50).tell(Input::CoordinatorsLeave).looked(&[], 0).expect(&[]);
+    s.after(5).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    // So in the midst of recovery, whatever they still say.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::CoordinatorsLeave).expect(&["look n0 n1 n2 n3"]);
+    s.ready("").expect(&[]);
+    s.after(5).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    // And while they save.
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0)).looked(&[], 5).expect(&["save n0 600 due"]);
+    s.tell(Input::CoordinatorsLeave).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&["n2"], 5).after(5).tell(Input::Tick).expect(&["stop coordinators"]);
+    s.coordinators_end().expect(&["Restart n0 n1 n3 n4"]);
+}
+
 /// The second look that finds no process ends it, if one has found some.
 #[test]
 fn a_launcher_that_hangs_after_its_program_is_ended() {
