@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scrfs_harness::job::{Job, SOON};
 use scrfs_harness::mpirun::site_environment;
-use scrfs_harness::place::{BIN, PFS};
+use scrfs_harness::place::{BIN, PFS, SCR};
 use scrfs_harness::programs::program;
 use scrfs_harness::shell::Ran;
 use scrfs_harness::{Cluster, wait};
@@ -332,4 +332,38 @@ fn hangs(name: &str, hang: fn(&Cluster)) {
     assert!(said.contains("node1 does not respond any more, though its network does"), "{said}");
     assert!(said.contains("run 2 on node0 node2 node3"), "{said}");
     assert_eq!(job.sealed().last(), Some(&10));
+}
+
+/// Whatever it is called and whatever it starts; and while it has not begun, whoever else lives on
+/// its nodes.
+#[test]
+fn a_program_that_lives_is_not_taken_for_one_that_has_ended() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "alive").set("SCRFS_LAUNCHER_TIMEOUT", "4s");
+    job.mount(0..2);
+    let write = |name: &str, script: &str| {
+        let path = job.host_prefix().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("the PFS can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+        format!("{}/{name}", job.prefix())
+    };
+    let say = format!("echo run $SCRFS_RUN >> {}", job.log_path());
+    // Its name is one of ours; what it starts is called as a launcher's daemon is.
+    let orted = format!("{}/orted", job.prefix());
+    let program = write(
+        "scrfs-sim",
+        &format!(
+            "{say}\nscrfs-ctl status --watch --mount {SCR} > /dev/null 2>&1 &\nsleep 8\ncp /bin/sleep {orted}.$(hostname)\n\
+             mv {orted}.$(hostname) {orted}\n{orted} 16; kill $!"
+        ),
+    );
+    let ran = Ran::of(&mut job.run_command(&[0, 1], 2, 1, &[&program]));
+    assert!(ran.ok() && !ran.err.contains("its launcher does not end"), "{ran}");
+    // A launcher that waits before it begins, and a process of the user that ends meanwhile.
+    let waits = write("waits", "case \"$*\" in *scrfs-c*) ;; *) sleep 18 ;; esac; exec mpirun \"$@\"");
+    let slow = job.clone().option("--launcher-program").option(&waits);
+    cluster.on(1).run("sleep 12 > /dev/null 2>&1 &").must();
+    let ran = Ran::of(&mut slow.run_command(&[0, 1], 2, 1, &["/bin/sh", "-c", &say]));
+    assert!(ran.ok() && !ran.err.contains("its launcher does not end"), "{ran}");
+    assert_eq!(job.log(), ["run 1"; 4]);
 }

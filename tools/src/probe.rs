@@ -46,6 +46,9 @@ pub struct Report {
     /// Processes that may be the program's, where they were asked for.
     #[serde(default)]
     pub programs: Option<u32>,
+    /// At least one of these is the program's for certain.
+    #[serde(default)]
+    pub has_begun: bool,
 }
 
 /// Something of a dataset that is not sealed.

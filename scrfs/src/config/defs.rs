@@ -199,7 +199,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCRFS_LAUNCHER_TIMEOUT",
         Kind::Time,
         "600s",
-        "a launcher that does not end is ended so long after the last process of its program; 0: it is waited for",
+        "a launcher that does not end is ended so long after the last process of its program; 4 s or more, or 0: it is waited for",
     ),
     row(
         "SCR_MIN_NODES",

@@ -46,6 +46,8 @@ pub const USER_FILE: &str = ".scrconf";
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Seconds: nodes that live are silent for that long on a busy machine.
 const NODE_TIMEOUT_MIN: u64 = 2;
+/// Seconds: a launcher that starts one program after another needs some between two of them.
+const LAUNCHER_TIMEOUT_MIN: u64 = 4;
 /// Of a file that is there and is no configuration file.
 const INVALID: std::io::ErrorKind = std::io::ErrorKind::InvalidData;
 
@@ -610,7 +612,9 @@ impl Layers {
             fetch: self.boolean("SCR_FETCH")?,
             flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
             runs: self.small("SCR_RUNS")?,
-            launcher_timeout: self.time("SCRFS_LAUNCHER_TIMEOUT")?,
+            launcher_timeout: self
+                .read("SCRFS_LAUNCHER_TIMEOUT", |text, _| value::zero_or_from(text, LAUNCHER_TIMEOUT_MIN))?
+                .unwrap_or_default(),
             min_nodes: self.small("SCR_MIN_NODES")?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
             block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),

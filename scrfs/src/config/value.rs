@@ -64,6 +64,14 @@ pub(super) fn time_from(text: &str, low: u64) -> Result<Duration, String> {
     }
 }
 
+/// The same, or none at all.
+pub(super) fn zero_or_from(text: &str, low: u64) -> Result<Duration, String> {
+    if time(text)?.is_zero() {
+        return Ok(Duration::ZERO);
+    }
+    time_from(text, low).map_err(|wrong| format!("{wrong}, or 0"))
+}
+
 /// A number of at most `high`, which fits.
 pub(super) fn small(text: &str, low: u64, high: u64) -> Result<u32, String> {
     count(text, low, high).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
@@ -155,6 +163,9 @@ mod tests {
         for bad in ["0", "1999ms", "1s"] {
             assert!(time_from(bad, 2).is_err(), "{bad}");
         }
+        assert_eq!(zero_or_from("0", 2), Ok(Duration::ZERO));
+        assert_eq!(zero_or_from("2s", 2), Ok(Duration::from_secs(2)));
+        assert!(zero_or_from("100ms", 2).is_err() && zero_or_from("x", 2).is_err());
     }
 
     #[test]

@@ -199,6 +199,12 @@ enum Verb {
         /// Count what may be processes of the program that carries this mark.
         #[arg(long)]
         count: Option<String>,
+        /// The process of that program's launcher, beside scrfs-run.
+        #[arg(long, requires = "count")]
+        launcher: Option<u32>,
+        /// The file of its coordinators.
+        #[arg(long, requires = "count")]
+        coordinator: Option<PathBuf>,
         /// Have datasets in this directory of the mount, as `SCRFS_CHECKPOINT_PATH` names it.
         #[arg(long, value_name = "PATH")]
         checkpoint_path: Option<OsString>,
@@ -244,9 +250,9 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Save { at, limit, newest, every } => {
             save::save(&at.node()?, Duration::from_secs(limit), newest, every)
         }
-        Verb::Probe { at, sweep, count, checkpoint_path, unmounted } => {
+        Verb::Probe { at, sweep, count, launcher, coordinator, checkpoint_path, unmounted } => {
             if let Some(mark) = count {
-                return crowd::count(&mark);
+                return crowd::count(&mark, launcher, coordinator.as_deref());
             }
             let point = (!unmounted).then(|| at.point()).transpose()?;
             probe::probe(point.as_deref(), sweep.as_deref(), checkpoint_path.as_deref())

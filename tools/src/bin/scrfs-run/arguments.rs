@@ -170,8 +170,7 @@ impl Arguments {
             allocation::look_for_no_kill(&environment);
         }
         let (launcher, service) = self.launchers(&config, &environment, &sources.host)?;
-        if launcher.name() == "none" {
-            // The program itself.
+        if launcher.is_program() {
             plan.launcher_timeout = Duration::ZERO;
         }
         let ranks_per_node = match launcher.name() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::launcher::{CommandLine, Lines, Refusal, is_of_a_restart};
 use crate::process::{self, Group, Streams};
 use crate::reach;
 use crate::scheduler::{self, Standing};
-use crate::supervise::Look;
+use crate::supervise::{Count, Look};
 use crate::talk;
 
 /// How long a node may take to answer.
@@ -220,13 +220,20 @@ impl Looker {
         self.probe(hosts, &command, limit)
     }
 
-    /// How many processes the program has on these nodes; `None` where one does not say.
-    pub(crate) fn count_processes(&self, hosts: &[String]) -> Option<u64> {
-        let command = [self.ctl.as_os_str(), "probe".as_ref(), "--count".as_ref(), self.token.as_ref()];
-        let reports = self.probe(hosts, &command, LIMIT).0;
+    /// How many processes the program may have on these nodes, if `launcher` is its launcher's
+    /// process and `coordinator` the file of its coordinators.
+    pub(crate) fn count_processes(&self, hosts: &[String], launcher: u32, coordinator: &Path) -> Count {
+        let (ctl, launcher) = (self.ctl.as_os_str(), launcher.to_string());
+        let command = [ctl, "probe".as_ref(), "--count".as_ref(), self.token.as_ref()];
+        let besides =
+            ["--launcher".as_ref(), launcher.as_ref(), "--coordinator".as_ref(), coordinator.as_os_str()];
+        let reports = self.probe(hosts, &[command, besides].concat(), LIMIT).0;
+        let has_begun = reports.iter().any(|report| report.has_begun);
         let counts: HashMap<&str, u32> =
             reports.iter().filter_map(|report| Some((short(&report.host), report.programs?))).collect();
-        hosts.iter().map(|host| counts.get(short(host)).copied().map(u64::from)).sum()
+        let programs: Option<u64> =
+            hosts.iter().map(|host| counts.get(short(host)).copied().map(u64::from)).sum();
+        programs.map_or(Count::Silence, |programs| Count::Said { programs, has_begun })
     }
 
     /// The end of the job: what has left its launcher's reach there, as a session of its own does,

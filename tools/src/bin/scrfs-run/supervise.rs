@@ -24,7 +24,7 @@ use scrfs_tools::output::escaped;
 use self::ending::End;
 use self::halting::Halting;
 use self::hanging::Pulse;
-pub(crate) use self::message::{EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
+pub(crate) use self::message::{Count, EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
 use crate::launcher::Refusal;
 
 /// A hint.
@@ -246,7 +246,7 @@ impl Supervisor {
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
             Input::Saved(result) => self.saved(now, result, &mut out),
-            Input::Counted { run, processes } => self.counted(now, run, processes, &mut out),
+            Input::Counted { run, count } => self.counted(now, run, count, &mut out),
             Input::AllocationEnds(at) => self.allocation_ends(now, at, &mut out),
             Input::HaltDue(reason) => self.halt_due(now, reason, &mut out),
             Input::Signal(signal) => self.signal(now, signal, &mut out),

@@ -19,7 +19,7 @@ use crate::launcher::{CommandLine, Refusal, Restart, Said};
 use crate::look::{self, Ended};
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
-use crate::supervise::{Input, Part, Start};
+use crate::supervise::{Count, Input, Part, Start};
 use crate::talk::{self, Stream};
 
 /// How long the end of a launcher's words is waited for after its own.
@@ -65,14 +65,19 @@ impl Driver {
 
     pub(super) fn count_processes(&self, run: u32, hosts: Vec<String>) {
         let (looker, queue) = (self.looker.clone(), self.queue.clone());
+        let launcher = self.running.get(&Part::Program).map(|part| part.group.id().as_raw().unsigned_abs());
+        let coordinator = self.job.coordinator.clone();
         let count = move || {
             // A launcher waits for whoever reads what its program has said.
             let is_read = [Stream::Output, Stream::Errors].into_iter().all(talk::has_room);
-            let processes = if is_read { looker.count_processes(&hosts) } else { None };
-            drop(queue.send(Event::Tell(Input::Counted { run, processes })));
+            let count = match launcher.filter(|_| is_read) {
+                Some(launcher) => looker.count_processes(&hosts, launcher, &coordinator),
+                None => Count::Unknown,
+            };
+            drop(queue.send(Event::Tell(Input::Counted { run, count })));
         };
         if spawn("count", count).is_err() {
-            drop(self.queue.send(Event::Tell(Input::Counted { run, processes: None })));
+            drop(self.queue.send(Event::Tell(Input::Counted { run, count: Count::Unknown })));
         }
     }
 

@@ -120,6 +120,11 @@ pub(crate) trait Launcher: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The program itself is started: nothing stands between it and scrfs-run.
+    fn is_program(&self) -> bool {
+        false
+    }
+
     /// It says more than a line at a time, between lines of this beginning.
     fn fence(&self) -> Option<&'static str> {
         None

@@ -21,6 +21,10 @@ impl Launcher for Alone {
         CommandLine { program, arguments: words.collect(), environment: plain(environment), directory: None }
     }
 
+    fn is_program(&self) -> bool {
+        true
+    }
+
     fn understand(&self, _: &str, _: u32) -> Option<Said> {
         None
     }

@@ -78,6 +78,10 @@ impl Launcher for PerNode {
         self.by.signal(signal, pid)
     }
 
+    fn is_program(&self) -> bool {
+        self.by.is_program()
+    }
+
     fn fence(&self) -> Option<&'static str> {
         self.by.fence()
     }

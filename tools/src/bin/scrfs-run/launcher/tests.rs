@@ -177,6 +177,9 @@ fn tools_run_once_on_each_host() {
 
 #[test]
 fn one_process_or_one_for_each_node() {
+    let alone = pernode::PerNode { by: Box::new(none::Alone) };
+    let over = pernode::PerNode { by: Box::new(mpirun()) };
+    assert!(none::Alone.is_program() && alone.is_program() && !over.is_program());
     let line = program(Arc::new(none::Alone));
     assert_eq!((line.program.to_str(), words(&line).as_str()), (Some("lmp"), "-in x y"));
     let line = program(Arc::new(pernode::PerNode { by: Box::new(mpirun()) }));

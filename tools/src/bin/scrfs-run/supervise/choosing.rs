@@ -48,6 +48,7 @@ impl Supervisor {
         if matches!(self.phase, Phase::Looking | Phase::LookingToEnd(_) | Phase::Checking) {
             self.remember(nodes);
         }
+        self.doubt_is_over();
         match self.phase {
             Phase::Looking => self.choose(now, nodes, halt, out),
             Phase::LookingToEnd(end) => self.looked_to_end(now, end, nodes, out),

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use super::{After, Coordinators, Output, Phase, Supervisor};
+use super::{After, Coordinators, Count, Output, Phase, Supervisor};
 
 /// The first look at a program's processes comes so long after its start.
 const FIRST: Duration = Duration::from_secs(20);
-
+/// Whoever counts answers sooner. Until then nobody else is asked.
+const ANSWER: Duration = Duration::from_mins(1);
 /// A launcher that has told its coordinators to end, and waits for a node that is gone, never ends:
 /// it has so long.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -20,12 +21,14 @@ pub(super) struct Pulse {
     /// Between two.
     pause: Duration,
     found: Found,
+    /// A node did not answer: all are asked whether they live.
+    doubts: bool,
 }
 
 /// What the last looks have found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// No process ever: it has not begun.
+    /// No process that is the program's for certain: it may not have begun.
     Nothing,
     Processes,
     /// Not any more. One look may fall between a script's two programs.
@@ -36,7 +39,8 @@ impl Pulse {
     /// `timeout` is that of the launcher; zero: there is none.
     pub(super) fn of_program(launched: Duration, timeout: Duration) -> Option<Self> {
         let pause = timeout / 2;
-        (!timeout.is_zero()).then(|| Self { at: launched + pause.min(FIRST), pause, found: Found::Nothing })
+        let at = launched + pause.min(FIRST);
+        (!timeout.is_zero()).then_some(Self { at, pause, found: Found::Nothing, doubts: false })
     }
 }
 
@@ -50,8 +54,40 @@ impl Supervisor {
             self.pulse = None;
         }
         if let Some(pulse) = self.pulse.as_mut().filter(|pulse| pulse.at <= now) {
-            pulse.at = now + pulse.pause;
+            pulse.at = now + pulse.pause.max(ANSWER);
             out.push(Output::CountProcesses { run: self.runs, hosts: self.used.clone() });
+        }
+    }
+
+    pub(super) fn counted(&mut self, now: Duration, run: u32, count: Count, out: &mut Vec<Output>) {
+        let Some(pulse) = self.pulse.as_mut().filter(|_| run == self.runs) else { return };
+        pulse.at = now + pulse.pause;
+        pulse.found = match (count, pulse.found) {
+            // What counts may not be the program's; but once that has begun, it may.
+            (Count::Said { has_begun: false, .. } | Count::Unknown | Count::Silence, Found::Nothing) => {
+                Found::Nothing
+            }
+            (Count::Said { programs: 0, .. }, Found::Processes) => Found::NoMore,
+            (Count::Said { programs: 0, .. }, Found::NoMore) => {
+                out.push(Output::Say(
+                    "no process of the program is left on any node, and its launcher does not end: ending it"
+                        .to_owned(),
+                ));
+                (self.code, self.own_code) = (1, None);
+                return self.clear(now, After::Look, out);
+            }
+            (Count::Said { .. } | Count::Unknown | Count::Silence, _) => Found::Processes,
+        };
+        // Its launcher may wait for a node that is gone.
+        if count == Count::Silence && !std::mem::replace(&mut pulse.doubts, true) {
+            self.ask(self.used.clone(), false, true, out);
+        }
+    }
+
+    /// Nodes were looked at while the program runs.
+    pub(super) fn doubt_is_over(&mut self) {
+        if let Some(pulse) = &mut self.pulse {
+            pulse.doubts = false;
         }
     }
 
@@ -82,23 +118,5 @@ impl Supervisor {
         let is_left = self.coordinators == Coordinators::Leaving;
         let what = if is_left { "the coordinators' launcher does not end: ending it" } else { what };
         out.push(Output::Say(what.to_owned()));
-    }
-
-    pub(super) fn counted(&mut self, now: Duration, run: u32, processes: Option<u64>, out: &mut Vec<Output>) {
-        let Some(pulse) = self.pulse.as_mut().filter(|_| run == self.runs) else { return };
-        pulse.found = match (processes, pulse.found) {
-            // A node that does not say may have one.
-            (None | Some(0), Found::Nothing) => Found::Nothing,
-            (None | Some(1..), _) => Found::Processes,
-            (Some(0), Found::Processes) => Found::NoMore,
-            (Some(0), Found::NoMore) => {
-                out.push(Output::Say(
-                    "no process of the program is left on any node, and its launcher does not end: ending it"
-                        .to_owned(),
-                ));
-                (self.code, self.own_code) = (1, None);
-                return self.clear(now, After::Look, out);
-            }
-        };
     }
 }

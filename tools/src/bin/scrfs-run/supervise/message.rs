@@ -106,6 +106,22 @@ pub(crate) struct Look {
     pub(crate) unsaved: Option<String>,
 }
 
+/// Processes that may be the program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// Nobody could be asked, or what they do tells nothing.
+    Unknown,
+    /// A node does not answer.
+    Silence,
+    /// All nodes do.
+    Said {
+        /// Their number.
+        programs: u64,
+        /// Some of them are the program's for certain.
+        has_begun: bool,
+    },
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Input {
@@ -124,8 +140,8 @@ pub(crate) enum Input {
     Counted {
         /// As asked.
         run: u32,
-        /// On all nodes; `None`: some do not say.
-        processes: Option<u64>,
+        /// On all nodes.
+        count: Count,
     },
     /// Answers [`Output::AskEnd`], and comes with each look that precedes a run: when the
     /// allocation ends, by the supervisor's clock. `None`: nobody says. [`Duration::MAX`]: never.

@@ -73,22 +73,28 @@ fn nodes_are_looked_at_when_somebody_else_tells_coordinators_to_end() {
 #[test]
 fn a_launcher_that_hangs_after_its_program_is_ended() {
     let timeout = Duration::from_mins(10);
-    let counted = |processes| Input::Counted { run: 1, processes };
+    let counted = |programs| {
+        let count = Count::Said { programs, has_begun: programs > 1 };
+        Input::Counted { run: 1, count }
+    };
     let mut s = Story::running(Plan { launcher_timeout: timeout, ..plan() });
     assert_eq!(s.wakes(), Some(20));
     s.after(20).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
-    // Of one that was never seen it is not known that it has ended.
-    for _ in 0..3 {
-        s.tell(counted(Some(0))).expect(&[]);
+    // Of one that was never seen it is not known that it has ended; one process may be anybody's.
+    for programs in [0, 1, 0, 0] {
+        s.tell(counted(programs)).expect(&[]);
         assert_eq!(s.wakes(), Some(300));
         s.after(300).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
     }
-    s.tell(counted(Some(4))).expect(&[]);
-    // One look may fall between two programs of a script, and a node may not answer.
-    s.tell(counted(Some(0))).tell(counted(Some(1))).tell(counted(Some(0))).tell(counted(None)).expect(&[]);
-    s.tell(counted(Some(0))).expect(&[]);
-    s.tell(Input::Counted { run: 0, processes: Some(0) }).expect(&[]);
-    s.tell(counted(Some(0))).expect(&["stop program", "stop coordinators"]);
+    s.tell(counted(4)).expect(&[]);
+    // One look may fall between two programs of a script; nobody may read what they say. Once the
+    // program has begun, whatever may be its counts.
+    let unknown = Input::Counted { run: 1, count: Count::Unknown };
+    s.tell(counted(0)).tell(counted(1)).tell(counted(0)).tell(unknown).expect(&[]);
+    s.tell(counted(0)).expect(&[]);
+    let former = Count::Said { programs: 0, has_begun: false };
+    s.tell(Input::Counted { run: 0, count: former }).expect(&[]);
+    s.tell(counted(0)).expect(&["stop program", "stop coordinators"]);
     s.tell(Input::ProgramEnded(137)).expect(&[]);
     s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
     s.looked(&[], 7).expect(&["Restart n0 n1 n2 n3"]);
@@ -96,7 +102,35 @@ fn a_launcher_that_hangs_after_its_program_is_ended() {
     assert!(s.after(400).tell(Input::Tick).out.iter().all(|o| !matches!(o, Output::CountProcesses { .. })));
     let mut s = Story::running(plan());
     assert_eq!(s.wakes(), None);
-    s.tell(counted(Some(0))).expect(&[]);
+    s.tell(counted(0)).expect(&[]);
+}
+
+/// With a short timeout there would be more and more of those who count.
+#[test]
+fn processes_are_not_counted_again_before_there_is_an_answer() {
+    let mut s = Story::running(Plan { launcher_timeout: Duration::from_secs(4), ..plan() });
+    s.after(2).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
+    for _ in 0..5 {
+        s.after(10).tell(Input::Tick).expect(&[]);
+    }
+    s.tell(Input::Counted { run: 1, count: Count::Unknown }).expect(&[]);
+    s.after(2).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
+    // One that never comes is given up.
+    s.after(59).tell(Input::Tick).expect(&[]);
+    s.after(1).tell(Input::Tick).expect(&["count 1 n0 n1 n2 n3"]);
+}
+
+#[test]
+fn a_node_that_does_not_count_is_asked_whether_it_lives() {
+    let silence = || Input::Counted { run: 1, count: Count::Silence };
+    let mut s = Story::running(Plan { launcher_timeout: Duration::from_mins(10), ..plan() });
+    s.tell(silence()).expect(&["look n0 n1 n2 n3"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    // It was asked.
+    s.tell(silence()).expect(&[]);
+    s.looked(&[], 0).expect(&[]);
+    s.tell(silence()).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&["n1"], 0).expect(&["stop program", "stop coordinators", "hurry"]);
 }
 
 #[test]
