@@ -266,6 +266,31 @@ fn who_does_not_read_is_not_waited_for() {
     assert_eq!(ended.expect("its end").code(), Some(143));
 }
 
+/// A pipe that is full from the beginning: the job ends with its program's exit code, and as soon.
+#[test]
+fn a_job_whose_words_nobody_reads_is_saved_and_ends() {
+    let cluster = Cluster::up(2);
+    let job =
+        Job::new(&cluster, "unheard").option("--launcher").option("mpirun").set("SCRFS_END_GRACE", "60");
+    job.mount(0..2);
+    let (pipe, full) = std::io::pipe().expect("a pipe");
+    let flags = rustix::fs::fcntl_getfl(&full).expect("its flags");
+    rustix::fs::fcntl_setfl(&full, flags | rustix::fs::OFlags::NONBLOCK).expect("its flags");
+    while rustix::io::write(&full, &[b'x'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full, flags).expect("its flags");
+    let mut command =
+        job.run_command(&[0, 1], 2, 1, &[program("ckpt").as_str(), "/scr", &job.log_path(), "2"]);
+    let mut child = command.stdout(Stdio::null()).stderr(full).spawn().expect("scrfs-run starts");
+    let mut ended = None;
+    wait::until_true("its end", SOON, || {
+        ended = child.try_wait().expect("a child");
+        ended.is_some()
+    });
+    assert_eq!(ended.expect("its end").code(), Some(0));
+    assert_eq!(job.sealed(), [1, 2]);
+    drop(pipe);
+}
+
 /// By whomever: that is not the end of the job.
 #[test]
 fn coordinators_that_are_ended_before_they_are_ready_are_started_again() {

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 pub(crate) use scrfs::allocation::now;
 use scrfs::allocation::{SLURM_END, is_users, left, question};
-use scrfs_tools::{Failure, Outcome, output};
+use scrfs_tools::{Failure, Outcome};
 
 use crate::launcher::{Asked, CommandLine};
 use crate::look;
 use crate::scheduler;
+use crate::talk;
 
 /// A scheduler that takes longer is not waited for.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -80,7 +81,7 @@ pub(crate) fn end(known: u64, environment: &BTreeMap<OsString, OsString>) -> End
     }
     if known > 0 {
         let name = if is_users { "SCRFS_END_TIME" } else { SLURM_END };
-        output::talk(&format!("scrfs-run: warning: {name} is {known}, which is past: it has no effect"));
+        talk::tell(&format!("warning: {name} is {known}, which is past: it has no effect"));
     }
     let asked = match &question {
         Some(question) => question.ask(LIMIT),
@@ -92,8 +93,8 @@ pub(crate) fn end(known: u64, environment: &BTreeMap<OsString, OsString>) -> End
     match asked {
         Ok(at) => End { at, question },
         Err(why) => {
-            output::talk(&format!("scrfs-run: warning: when the allocation ends is not known ({why})"));
-            output::talk("hint: set SCRFS_END_TIME, so that the newest dataset is saved before that");
+            talk::tell(&format!("warning: when the allocation ends is not known ({why})"));
+            talk::line("hint: set SCRFS_END_TIME, so that the newest dataset is saved before that");
             End { at: None, question }
         }
     }
@@ -150,11 +151,11 @@ pub(crate) fn look_for_no_kill(environment: &BTreeMap<OsString, OsString>) {
         return;
     };
     if scheduler::script_keeps_allocation(job) == Some(false) {
-        output::talk(
+        talk::line(
             "scrfs-run: warning: the batch script has no `#SBATCH --no-kill`: unless sbatch was given it, Slurm ends the job \
              when a node fails",
         );
-        output::talk(
+        talk::line(
             "hint: with it in the script, or SBATCH_NO_KILL=yes, the program goes on on the nodes that are left",
         );
     }

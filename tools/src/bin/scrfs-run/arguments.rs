@@ -13,7 +13,7 @@ use scrfs::config::{self, Config, Sources};
 use scrfs::control::AdviceRules;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
-use scrfs_tools::{Failure, Outcome, output};
+use scrfs_tools::{Failure, Outcome};
 
 use crate::allocation::{self, Question};
 use crate::launcher::{Asked, Launcher, Lines, Surroundings, choose};
@@ -21,6 +21,7 @@ use crate::layout;
 use crate::look::same_host;
 use crate::scheduler;
 use crate::supervise::{EndPlan, Plan};
+use crate::talk;
 
 /// A year, in seconds: times are added to one another.
 const LIMIT_MAX: u64 = 31_536_000;
@@ -161,7 +162,7 @@ impl Arguments {
             config = load(&sources)?;
         }
         for warning in &config.warnings {
-            output::talk(&format!("scrfs-run: warning: {warning}"));
+            talk::tell(&format!("warning: {warning}"));
         }
         let end = allocation::end(config.advice.end_time, &environment);
         let end_time = end.at;
@@ -287,7 +288,7 @@ impl Arguments {
                 .code(2)
         })?;
         if let Some(why) = choice.why {
-            output::talk(&format!("scrfs-run: launcher: {why}"));
+            talk::tell(&format!("launcher: {why}"));
         }
         Ok((choice.launcher, choice.service))
     }
@@ -343,10 +344,8 @@ fn warn_of_launcher(program: &[OsString], driver: &str) {
     if let Some(name) = name.filter(|name| ["mpirun", "mpiexec", "srun", "orterun", "prun"].contains(name))
         && !["none", "pernode"].contains(&driver)
     {
-        output::talk(&format!(
-            "scrfs-run: warning: the program is {name}, and is started once for each rank"
-        ));
-        output::talk("hint: name what it would start; --launcher and --launcher-arg say how that is started");
+        talk::tell(&format!("warning: the program is {name}, and is started once for each rank"));
+        talk::line("hint: name what it would start; --launcher and --launcher-arg say how that is started");
     }
 }
 
@@ -358,7 +357,7 @@ fn is_requeued(environment: &BTreeMap<OsString, OsString>) -> bool {
         .and_then(|text| text.to_str()?.parse::<u64>().ok());
     let again = count.is_some_and(|count| count > 0);
     if again {
-        output::talk(
+        talk::line(
             "scrfs-run: --fresh has no effect: this job was queued again (SLURM_RESTART_COUNT), and goes on from what it has",
         );
     }

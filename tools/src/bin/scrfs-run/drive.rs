@@ -32,7 +32,7 @@ use crate::look::{Looker, same_host};
 use crate::prefix;
 use crate::process::{self, GRACE, Group};
 use crate::supervise::{Input, Output, Part, SaveError, Supervisor};
-use crate::talk::{Log, Speaker};
+use crate::talk::{self, Log};
 
 /// Between TERM and KILL for what may wait for a node that is lost.
 const HURRY: Duration = Duration::from_millis(500);
@@ -82,7 +82,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     }
     look_for_programs(&job)?;
     if !job.enable {
-        output::talk("scrfs-run: SCR_ENABLE=0: markers succeed at once, and nothing is protected");
+        talk::tell("SCR_ENABLE=0: markers succeed at once, and nothing is protected");
     }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
@@ -157,7 +157,6 @@ struct Driver {
     wake_at: Option<Instant>,
     input: input::Input,
     log: Log,
-    speaker: Speaker,
     /// What launchers said since the last start, while nothing explains it.
     folded: Folded,
     /// With `--fresh`: datasets of earlier epochs are not presented. Until the first restart has
@@ -189,7 +188,6 @@ impl Driver {
             wake_at: None,
             input: input::Input::of_process(),
             log,
-            speaker: Speaker::new(),
             folded: Folded::default(),
             floor,
         }
@@ -246,7 +244,7 @@ impl Driver {
             }
             Event::Lost(name, how) => self.lost(&name, how),
             Event::Say(line) => {
-                self.say(&line);
+                talk::tell(&line);
                 None
             }
             Event::Folded(bytes) => {
@@ -379,8 +377,8 @@ impl Driver {
                 self.tell_failed(Part::Save, started);
             }
             Output::Wake(after) => self.wake_at = Some(Instant::now() + after),
-            Output::Say(line) => self.say(&line),
-            Output::Hint(line) => self.speaker.say(format!("hint: {line}\n").as_bytes()),
+            Output::Say(line) => talk::tell(&line),
+            Output::Hint(line) => talk::line(&format!("hint: {line}")),
             Output::Explained => self.folded.is_explained = true,
             Output::Finish(code) => {
                 if code != 0 {
@@ -392,14 +390,10 @@ impl Driver {
         None
     }
 
-    pub(super) fn say(&self, line: &str) {
-        self.speaker.say(format!("scrfs-run: {line}\n").as_bytes());
-    }
-
     fn tell_folded(&mut self) {
         let text = self.folded.take();
         if !text.is_empty() {
-            self.speaker.say(&text);
+            talk::say(&text);
         }
     }
 

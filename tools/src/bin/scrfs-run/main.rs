@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use scrfs::manual::{self, Page};
-use scrfs_tools::{Outcome, exit};
+use scrfs_tools::Outcome;
 
 /// What the manual says beside the command line.
 const PAGE: Page = Page { name: "scrfs-run", section: 1, text: include_str!("scrfs-run.1") };
@@ -44,10 +44,13 @@ fn main() -> ExitCode {
     if let Some(written) = manual::when_asked(std::env::args_os(), command, PAGE, false) {
         return written;
     }
-    match run() {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => exit("scrfs-run", Err(failure)),
-    }
+    let code = run().unwrap_or_else(|failure| {
+        talk::line(&format!("scrfs-run: {}", failure.message));
+        talk::line(&format!("hint: {}", failure.hint));
+        failure.code
+    });
+    talk::finish();
+    ExitCode::from(code)
 }
 
 fn run() -> Outcome<u8> {

@@ -11,7 +11,9 @@ use scrfs::bounded;
 use scrfs::control::AdviceRules;
 use scrfs::halt::{self, Access, HaltFile};
 use scrfs::status::last::{LastStatus, RENEWED};
-use scrfs_tools::{Outcome, output};
+use scrfs_tools::Outcome;
+
+use crate::talk;
 
 /// A PFS that takes longer has a problem.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -25,18 +27,18 @@ pub(crate) fn look(prefix: &Path, job: &str) -> Outcome {
     let (prefix, job) = (prefix.to_owned(), job.to_owned());
     crate::drive::spawn("prefix", move || {
         if let Some(other) = other_job(&prefix, &job) {
-            output::talk(&format!("scrfs-run: warning: {other}"));
-            output::talk(
+            talk::tell(&format!("warning: {other}"));
+            talk::line(
                 "hint: two jobs at once in one prefix take each other's place there: give each its own, with --prefix or SCR_PREFIX",
             );
         }
         let wanted = prefix.clone();
         if let Err(error) = bounded::within(LIMIT, move || make(&wanted)) {
             let prefix = prefix.display();
-            output::talk(&format!(
-                "scrfs-run: warning: {prefix} cannot be written ({error}): the job goes on with the caches alone"
+            talk::tell(&format!(
+                "warning: {prefix} cannot be written ({error}): the job goes on with the caches alone"
             ));
-            output::talk(
+            talk::line(
                 "hint: name a directory on the parallel file system that you can write, with --prefix or SCR_PREFIX",
             );
         }

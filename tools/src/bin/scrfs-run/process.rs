@@ -10,7 +10,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -41,7 +40,7 @@ pub(crate) enum Streams {
     /// Output is this program's; errors through [`Group::take_errors`] if they are wanted, else
     /// this program's too.
     Program { input: Stdio, errors: bool },
-    /// No input; both outputs are this program's standard error.
+    /// No input, no output; errors through [`Group::take_errors`].
     Talk,
     /// No input; output and errors through [`Group::take_output`] and [`Group::take_errors`].
     Piped,
@@ -79,7 +78,7 @@ impl Group {
                 }
             }
             Streams::Talk => {
-                command.stdin(Stdio::null()).stdout(io::stderr().as_fd().try_clone_to_owned()?);
+                command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
             }
             Streams::Piped => {
                 command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

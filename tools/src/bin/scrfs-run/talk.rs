@@ -9,11 +9,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use scrfs::lock::Mutex;
 
 use crate::launcher::{Launcher, Refusal, Said};
 
@@ -175,8 +176,8 @@ pub(crate) fn refusal_in(launcher: &Arc<dyn Launcher>, output: &str) -> Option<R
     found
 }
 
-/// To standard error. `wait`: the program's words wait for whoever reads them, those of our own
-/// programs are dropped when there is no room.
+/// To standard error. `wait`: until somebody reads it, as the program's words do; else it is
+/// dropped when there is no room.
 pub(crate) fn pass_on(bytes: &[u8], wait: bool) {
     if wait || has_room(Stream::Errors) {
         drop(io::stderr().lock().write_all(bytes));
@@ -201,41 +202,64 @@ pub(crate) fn has_room(stream: Stream) -> bool {
     poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|found| found > 0)
 }
 
-/// Lines for people. Nobody waits for who does not read them: a thread of its own does.
+/// Says what people read. Nobody waits for who does not read it: a thread of its own does.
 #[derive(Debug)]
-pub(crate) struct Speaker {
-    lines: Option<SyncSender<Vec<u8>>>,
-    spoken: Receiver<()>,
+struct Speaker {
+    /// `None` within: that was all.
+    lines: Option<SyncSender<Option<Vec<u8>>>>,
+    spoken: Mutex<Receiver<()>>,
 }
 
 impl Speaker {
-    pub(crate) fn new() -> Self {
-        let (send, lines) = sync_channel::<Vec<u8>>(LINES_WAITING_MAX);
+    fn start(write: impl Fn(&[u8]) + Send + 'static) -> Self {
+        let (send, lines) = sync_channel::<Option<Vec<u8>>>(LINES_WAITING_MAX);
         let (tell, spoken) = sync_channel(0);
         let speak = move || {
-            for line in lines {
-                pass_on(&line, true);
-            }
+            lines.iter().map_while(|line| line).for_each(|line| write(&line));
             drop(tell);
         };
         let started = std::thread::Builder::new().name("speaker".to_owned()).spawn(speak);
-        Self { lines: started.is_ok().then_some(send), spoken }
+        Self { lines: started.is_ok().then_some(send), spoken: Mutex::leaf(spoken) }
     }
 
-    /// Where too many wait already, or none can wait, it is dropped when there is no room.
-    pub(crate) fn say(&self, text: &[u8]) {
-        let waits = self.lines.as_ref().is_some_and(|lines| lines.try_send(text.to_vec()).is_ok());
-        if !waits {
-            pass_on(text, false);
+    /// Dropped where too many wait already; where none can wait, when there is no room.
+    fn say(&self, text: &[u8]) {
+        match &self.lines {
+            Some(lines) => drop(lines.try_send(Some(text.to_vec()))),
+            None => pass_on(text, false),
+        }
+    }
+
+    /// What waits is heard by who reads it soon.
+    fn finish(&self) {
+        if let Some(lines) = &self.lines {
+            let _ = lines.try_send(None);
+            let _ = self.spoken.lock().recv_timeout(LAST_LINES);
         }
     }
 }
 
-impl Drop for Speaker {
-    /// What waits is heard by who reads it soon.
-    fn drop(&mut self) {
-        self.lines = None;
-        let _ = self.spoken.recv_timeout(LAST_LINES);
+static SPEAKER: OnceLock<Speaker> = OnceLock::new();
+
+/// For people, in order; never waits.
+pub(crate) fn say(text: &[u8]) {
+    SPEAKER.get_or_init(|| Speaker::start(|line| pass_on(line, true))).say(text);
+}
+
+/// The same of a line without its line break.
+pub(crate) fn line(text: &str) {
+    say(format!("{text}\n").as_bytes());
+}
+
+/// The same of a line of scrfs-run's own.
+pub(crate) fn tell(text: &str) {
+    line(&format!("scrfs-run: {text}"));
+}
+
+/// Nothing more is said: waits a little for who reads.
+pub(crate) fn finish() {
+    if let Some(speaker) = SPEAKER.get() {
+        speaker.finish();
     }
 }
 
@@ -350,6 +374,27 @@ mod tests {
         assert_eq!(told.recv().unwrap(), b"name? ");
         drop(writer);
         listener.join().unwrap();
+    }
+
+    #[test]
+    fn nobody_waits_for_who_does_not_read_and_who_reads_hears_all_in_order() {
+        let (read, reads) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let speaker = Speaker::start(move |line| {
+            let _ = reads.recv();
+            drop(tell.send(line.to_vec()));
+        });
+        // One is being said, the others wait; what comes then is dropped.
+        for number in 0..2 * LINES_WAITING_MAX {
+            speaker.say(number.to_string().as_bytes());
+        }
+        drop(read);
+        let heard: Vec<Vec<u8>> = told.iter().take(LINES_WAITING_MAX).collect();
+        let expected = |count: usize| (0..count).map(|number| number.to_string().into_bytes());
+        assert_eq!(heard, expected(LINES_WAITING_MAX).collect::<Vec<_>>());
+        speaker.say(b"last");
+        speaker.finish();
+        assert_eq!(told.iter().last().unwrap(), b"last");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use scrfs_tools::Failure;
 use scrfs_tools::probe::RUN_VARIABLE;
-use scrfs_tools::{Failure, output};
 
 use super::{BY_LAUNCHER, Driver, Event, Running, spawn};
 use crate::announce;
@@ -156,17 +156,19 @@ impl Driver {
         let fence = launcher.fence().filter(|_| part != Part::Program && !raw);
         std::thread::Builder::new().name("errors".to_owned()).spawn(move || {
             let mut waits = false;
+            // The program's words wait for whoever reads them; nobody waits with our own.
+            let speak = |bytes: &[u8]| if wait { talk::pass_on(bytes, true) } else { talk::say(bytes) };
             let pass = |bytes: &[u8]| {
                 if fence.is_some_and(|fence| bytes.starts_with(fence.as_bytes())) {
                     log.add(bytes);
                     drop(queue.send(Event::Folded(bytes.to_vec())));
                 } else {
-                    talk::pass_on(bytes, wait);
+                    speak(bytes);
                 }
             };
             let said = |said: Said, bytes: &[u8]| {
                 if raw {
-                    talk::pass_on(bytes, wait);
+                    speak(bytes);
                 } else {
                     log.add(bytes);
                     if matches!(said, Said::Refused(_) | Said::Noise) {
@@ -182,8 +184,8 @@ impl Driver {
                     Said::Refused(refusal) => drop(queue.send(Event::Tell(Input::Refused(refusal)))),
                     // It says so again and again.
                     Said::Waits if !std::mem::replace(&mut waits, true) => {
-                        output::talk(String::from_utf8_lossy(bytes).trim_end());
-                        output::talk(WAITS);
+                        talk::line(String::from_utf8_lossy(bytes).trim_end());
+                        talk::line(WAITS);
                     }
                     Said::Noise | Said::Waits => {}
                 }
@@ -224,7 +226,7 @@ impl Driver {
     pub(super) fn signal_launcher(&self, program: Pid, signal: Signal, why: &str) {
         if self.running.get(&Part::Program).is_some_and(|running| running.group.id() == program) {
             let name = self.job.lines.launcher.name();
-            self.say(&format!(
+            talk::tell(&format!(
                 "the scheduler did not send the program {signal} ({why}): {name} gets it, and may end the program"
             ));
             process::signal_leader(program, signal);
@@ -279,8 +281,7 @@ impl Driver {
                     log.add(bytes);
                     drop(queue.send(Event::Folded(bytes.to_vec())));
                 } else {
-                    // Dropped when there is no room: nobody waits for whoever reads it.
-                    talk::pass_on(bytes, false);
+                    talk::say(bytes);
                 }
             };
             announce::listen(output, |word| drop(queue.send(Event::Said(started, word))), talk);
