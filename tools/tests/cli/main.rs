@@ -119,3 +119,46 @@ fn wrong_usage_is_2() {
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("SCR_FLUSH=\"often\""), "{}", text(&out.stderr));
 }
+
+fn run(arguments: &[&str], place: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scrfs-run"));
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("SCR_JOB_ID", "77");
+    command.arg("--prefix").arg(place).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn a_directory_is_no_program() {
+    let dir = tempfile::tempdir().unwrap();
+    // Looked for at first, beside scrfs-run.
+    let coordinator = dir.path().join("scrfs-coordinator");
+    fs::write(&coordinator, "").unwrap();
+    for launcher in ["mpirun", "none"] {
+        let coordinator = coordinator.to_str().unwrap();
+        let out = run(&["--launcher", launcher, "--coordinator", coordinator, "--", "/etc"], dir.path());
+        assert_eq!(out.status.code(), Some(1));
+        let said = text(&out.stderr);
+        assert!(said.contains("scrfs-run: /etc is a directory\nhint: "), "{said}");
+    }
+}
+
+#[test]
+fn jobs_claims_nothing_of_a_scheduler_that_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("squeue");
+    fs::write(&path, "#!/bin/sh\necho squeue: error: Unable to contact slurm controller >&2\nexit 1\n")
+        .unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let jobs = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scrfs-ctl"));
+        command.env("PATH", dir.path()).arg("jobs").args(arguments).output().unwrap()
+    };
+    for arguments in [&[][..], &["--json"]] {
+        let out = jobs(arguments);
+        let said = text(&out.stderr);
+        assert!(said.contains("Unable to contact slurm controller\nhint: "), "{said}");
+        assert!(!said.contains("the scheduler knows none"), "{said}");
+        assert_eq!(out.status.code(), Some(1), "{said}");
+    }
+    fs::remove_file(&path).unwrap();
+    assert_eq!(jobs(&[]).status.code(), Some(0));
+}

@@ -40,23 +40,28 @@ struct Row {
 
 pub(crate) fn jobs(json: bool) -> Outcome {
     let mut rows: Vec<Row> = here().into_iter().map(|(mount, control)| mounted(&mount, &control)).collect();
-    // Without a scheduler there are those of this node; one that fails is told of.
-    match scheduler::mine() {
-        Ok(jobs) => {
-            let known: BTreeSet<String> = rows.iter().map(|row| row.job.clone()).collect();
-            rows.extend(jobs.iter().filter(|job| !known.contains(&job.id)).flat_map(scheduled));
-        }
-        Err(failure) => output::talk(&format!("scrfs-ctl: {}\nhint: {}", failure.message, failure.hint)),
+    // Without a scheduler there are those of this node. One that fails is told of at the end, and
+    // where there is nothing else to tell, that is a failure.
+    let asked = scheduler::mine();
+    if let Ok(jobs) = &asked {
+        let known: BTreeSet<String> = rows.iter().map(|row| row.job.clone()).collect();
+        rows.extend(jobs.iter().filter(|job| !known.contains(&job.id)).flat_map(scheduled));
     }
     if json {
         let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::system("JSON", &e.into()))?;
-        return output::data(&format!("{text}\n"));
+        output::data(&format!("{text}\n"))?;
+    } else if !rows.is_empty() {
+        output::data(&table(&rows))?;
     }
-    if rows.is_empty() {
-        output::talk("no scrfs job is mounted here, and the scheduler knows none of yours");
-        return Ok(());
+    match asked {
+        Err(failure) if rows.is_empty() => return Err(failure),
+        Err(failure) => output::talk(&format!("scrfs-ctl: {}\nhint: {}", failure.message, failure.hint)),
+        Ok(_) if rows.is_empty() && !json => {
+            output::talk("no scrfs job is mounted here, and the scheduler knows none of yours");
+        }
+        Ok(_) => {}
     }
-    output::data(&table(&rows))
+    Ok(())
 }
 
 /// Mount points and control directories: of this mount namespace, then of others where their

@@ -108,6 +108,12 @@ fn look_for_programs(job: &Job) -> Outcome {
         "name a program that is there: it is looked for in PATH, a path with a slash is taken as it is";
     let hosts = job.plan.hosts.get(..1).unwrap_or_default();
     let lines = [job.lines.tool(hosts, &["true".as_ref()]), job.lines.program(hosts, 1, &job.program, &[])];
+    let own = job.program.first().map(std::path::Path::new);
+    // Whatever launcher would try it says no more than that it may not.
+    if let Some(own) = own.filter(|own| own.as_os_str().as_encoded_bytes().contains(&b'/') && own.is_dir()) {
+        return Err(Failure::new(format!("{} is a directory", output::escaped(own.display())))
+            .hint("name the program that is in it"));
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     for CommandLine { program, .. } in lines {
         let shown = output::escaped(program.display());
@@ -115,7 +121,7 @@ fn look_for_programs(job: &Job) -> Outcome {
         let is_own = job.program.first().is_some_and(|own| *own == program);
         if is_own && is_path && is_no_program(program.as_ref()) {
             return Err(Failure::new(format!("{shown} cannot be executed"))
-                .hint("chmod +x makes a script or a program executable; see that it is no directory"));
+                .hint("chmod +x makes a script or a program executable"));
         }
         if is_path && !std::path::Path::new(&program).is_file() {
             return Err(Failure::new(format!("there is no {shown}")).hint(if is_own {

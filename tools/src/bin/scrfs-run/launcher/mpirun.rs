@@ -141,6 +141,14 @@ fn wrong_option(text: &str) -> Option<Refusal> {
         .then(|| Refusal { what: format!("mpirun: {}", what.trim_end()), hint: OPTIONS })
 }
 
+/// In what mpirun says of arguments that it does not take.
+const REFUSED: [&str; 4] = [
+    "could not be executed",
+    "unrecognized argument",
+    "policy is not recognized",
+    "Conflicting directives for",
+];
+
 /// Of a block between fences.
 fn refusal(text: &str) -> Option<Refusal> {
     let executable = || executable(text).unwrap_or_else(|| "the program".to_owned());
@@ -179,10 +187,7 @@ fn refusal(text: &str) -> Option<Refusal> {
             hint: "name a program of this kind of machine, or a script whose first line names one",
         });
     }
-    if ["could not be executed", "unrecognized argument", "policy is not recognized"]
-        .iter()
-        .any(|phrase| text.contains(phrase))
-    {
+    if REFUSED.iter().any(|phrase| text.contains(phrase)) {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(FENCE));
         return Some(Refusal { what: lines.collect::<Vec<_>>().join(" "), hint: OPTIONS });
     }

@@ -364,6 +364,12 @@ fn what_mpirun_says() {
             "The specified mapping policy is not recognized:\n\n  Policy: bogus\n\nPlease check for a typo.\n",
             "refused: The specified mapping policy is not recognized: Policy: bogus Please check for a typo.",
         ),
+        (
+            "Conflicting directives for mapping policy are causing the policy\nto be redefined:\n\n  New policy:   RANK_FILE\n  \
+             Prior policy:  PPR\n\nPlease check that only one policy is defined.\n",
+            "refused: Conflicting directives for mapping policy are causing the policy to be redefined: New policy:   RANK_FILE \
+             Prior policy:  PPR Please check that only one policy is defined.",
+        ),
         ("ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n", "noise"),
         ("MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 17.\n", "passed on"),
     ] {
