@@ -52,7 +52,7 @@ impl Counts {
             (self.generations, 10),
             (self.removals, 10),
             (self.hurried, 100),
-            (self.stale, 10),
+            (self.stale, 300),
             (self.unhurried, 10),
             (self.mended, 20),
             (self.failed, 50),
