@@ -183,13 +183,16 @@ fn a_process_is_read_as_it_is() {
     assert!((1..u64::MAX).contains(&own.began));
     let read = |arguments: [&str; 2]| {
         let mut child = std::process::Command::new("sh")
-            .args(["-c", "read x", "sh"])
+            .args(["-c", "echo; read x", "sh"])
             .args(arguments)
             .env(RUN_VARIABLE, "1-1@h/u/j")
             .env("PMIX_RANK", "0")
             .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
+        // Its arguments are there a moment after it has been started.
+        std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut [0]).unwrap();
         let read = ["1-1@h/u/j", "1-2@h/u/j"].map(|mark| Process::read(child.id(), mark).unwrap());
         drop(child.stdin.take());
         child.wait().unwrap();
