@@ -98,6 +98,45 @@ for turn in range(400):
     run.stop();
 }
 
+/// Each file is opened for writing while another one takes its name, once, right after the seal.
+#[test]
+fn opens_that_meet_a_rename_do_not_write_into_what_is_sealed() {
+    const BOTH: &str = "\
+import os, sys
+os.chdir(sys.argv[1])
+opens = os.fork() == 0
+while not os.path.exists('../../go'): pass
+for at in range(200):
+    if opens:
+        file = os.open('f.%d' % at, os.O_WRONLY)
+        os.pwrite(file, b'EVIL', 0)
+        os.close(file)
+    else:
+        os.rename('t.%d' % at, 'f.%d' % at)
+if opens: os._exit(0)
+sys.exit(os.wait()[1] != 0)
+";
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "race").set("SCRFS_CHECKPOINT_PATH", "ck");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    let names = "for i in $(seq 0 199); do echo sealed $i > f.$i; echo new $i > t.$i; done";
+    job.on(0).run(&format!("mkdir {SCR}/ck/d && cd {SCR}/ck/d && {names}")).must();
+    for _ in 0..3 {
+        job.on(0).run(&format!("touch {SCR}/ck/d/.complete")).must();
+        let mut both = job.on(0).cmd("python3");
+        both.args(["-c", BOTH, &format!("{SCR}/ck/d")]);
+        let both = both.stderr(Stdio::piped()).spawn().expect("python");
+        job.on(0).run(&format!("touch {SCR}/go")).must();
+        let both = Ran::from_output("both".into(), &both.wait_with_output().expect("python"));
+        assert!(both.ok(), "{both}\n{}", job.events(0));
+        let scrub = job.on(0).run(&format!("{BIN}/scrfs-ctl scrub --mount {SCR}"));
+        assert!(scrub.must().contains("all bytes are as they were sealed"), "{scrub}");
+        job.on(0).run(&format!("rm {SCR}/go && cd {SCR}/ck/d && {names}")).must();
+    }
+    run.stop();
+}
+
 /// For each of these operations the kernel has locked the file, and its writer needs that lock.
 #[test]
 fn what_is_done_to_a_file_that_a_seal_waits_for_does_not_hold_its_writer_up() {

@@ -119,8 +119,9 @@ pub trait GlobalRequests: Send + Sync {
     fn open_generation(&self, id: DatasetId, done: Completion);
 
     /// The bytes of a file in the next generation of `id` are about to change (`path` is relative
-    /// to the dataset's directory): on success the generation before does not share them.
-    fn keep_sealed(&self, id: DatasetId, path: &RelPath, done: Completion);
+    /// to the dataset's directory): on success the generation before does not share them. EAGAIN
+    /// where another file than `file`, a device and inode number, is at the path by now.
+    fn keep_sealed(&self, id: DatasetId, path: &RelPath, file: (u64, u64), done: Completion);
 
     /// As [`GlobalRequests::creating`], in the next generation of `id`: a file is about to be made,
     /// or a sealed one is about to be changed. A caller that asks once for the path of a sealed

@@ -38,17 +38,21 @@ impl Node {
     /// generations, which are here as long as they are flushed, go too: one record takes all, so
     /// none is left to be presented. The lead hears of it before the round's end.
     pub(super) fn remove_dataset(&self, id: DatasetId) {
-        let (name, epoch, is_overwritten, going) = {
+        let (name, epoch, is_overwritten, is_everywhere, going) = {
             let state = self.state.lock();
+            let is_everywhere = state.attached.is_some() && !state.local;
             let Some(dataset) = state.table.datasets.get(&id) else { return };
             let hidden = |other: &&Dataset| other.life.is_hidden() && other.name == dataset.name;
             let mut going: Vec<DatasetId> = state.present().filter(hidden).map(|other| other.id).collect();
             going.push(id);
-            (dataset.name.clone(), dataset.epoch, dataset.life.is_overwritten(), going)
+            (dataset.name.clone(), dataset.epoch, dataset.life.is_overwritten(), is_everywhere, going)
         };
         let leave = |table: &mut Table, step: &Step| going.iter().for_each(|id| drop(table.step(*id, step)));
         let recorded = self.disk.lock().change(&self.state, |table| {
-            table.removed.add(&name, (epoch, id), table.served);
+            // What is removed on this node alone the next start presents again.
+            if is_everywhere {
+                table.removed.add(&name, (epoch, id), table.served);
+            }
             leave(table, &Step::Leaves);
         });
         if let Err(error) = recorded {

@@ -241,8 +241,13 @@ impl Node {
 
     /// Lets the sealed generation have its own copy of a file whose bytes are about to change;
     /// EAGAIN if it is not at that path any more. In the generations' thread.
-    pub(super) fn keep_sealed_file(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno> {
-        self.try_keep(id, path).map_err(|error| {
+    pub(super) fn keep_sealed_file(
+        &self,
+        id: DatasetId,
+        path: &RelPath,
+        wanted: (u64, u64),
+    ) -> Result<(), Errno> {
+        self.try_keep(id, path, wanted).map_err(|error| {
             if !matches!(error, CopyError::Moved) {
                 self.events.error(Some(id), &format!("{path}: its sealed bytes cannot be kept: {error}"));
             }
@@ -250,7 +255,7 @@ impl Node {
         })
     }
 
-    fn try_keep(&self, id: DatasetId, path: &RelPath) -> Result<(), CopyError> {
+    fn try_keep(&self, id: DatasetId, path: &RelPath, wanted: (u64, u64)) -> Result<(), CopyError> {
         let other = |reason: String| CopyError::Io(io::Error::other(reason));
         let dataset = self.dataset(id).map_err(|error| other(error.to_string()))?;
         let index = dataset.life.catalog().cloned().ok_or_else(|| other("it is not complete".into()))?;
@@ -264,7 +269,12 @@ impl Node {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(CopyError::Moved),
             other => other?,
         };
-        let inode = rustix::fs::fstat(&file).map_err(io::Error::from)?.st_ino;
+        let stat = rustix::fs::fstat(&file).map_err(io::Error::from)?;
+        if (stat.st_dev, stat.st_ino) != wanted {
+            // Another file has the name by now.
+            return Err(CopyError::Moved);
+        }
+        let inode = stat.st_ino;
         let Some(names) = self.names_aside(&dataset, &index, inode)? else { return Ok(()) };
         let record = names.first().and_then(|name| index.entry(name));
         let Some(entry @ Entry { kind: EntryKind::File(copy), .. }) = record else {

@@ -418,9 +418,9 @@ impl GlobalRequests for Node {
         });
     }
 
-    fn keep_sealed(&self, id: DatasetId, path: &RelPath, done: Completion) {
+    fn keep_sealed(&self, id: DatasetId, path: &RelPath, file: (u64, u64), done: Completion) {
         let path = path.clone();
-        self.in_generations(done, move |node| node.keep_sealed_file(id, &path));
+        self.in_generations(done, move |node| node.keep_sealed_file(id, &path, file));
     }
 
     fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {

@@ -280,6 +280,11 @@ impl Table {
     /// not where this job looks for it.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch, elsewhere: bool) {
         self.epoch = self.epoch.max(epoch);
+        if elsewhere {
+            // Another prefix counts its epochs by itself.
+            self.served = Epoch(0);
+            self.removed = Removals::default();
+        }
         for dataset in self.datasets.values_mut() {
             dataset.scrubbed = None;
             if elsewhere {

@@ -58,7 +58,7 @@ impl GlobalRequests for Alone {
         done(Err(Errno(libc::EROFS)));
     }
 
-    fn keep_sealed(&self, _id: DatasetId, _path: &RelPath, done: Completion) {
+    fn keep_sealed(&self, _id: DatasetId, _path: &RelPath, _file: (u64, u64), done: Completion) {
         done(Err(Errno(libc::EROFS)));
     }
 

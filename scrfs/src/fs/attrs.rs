@@ -71,6 +71,7 @@ impl FileSystem {
 
     fn setattr_now(&self, world: &World, caller: Caller, id: u64, changes: &Changes) -> Result<(), Stop> {
         let inode = self.table.get(id)?;
+        let _change = if changes.size.is_some() { self.gate_of_owned(world, id) } else { None };
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
             if !self.is_waited_for(changes) {

@@ -55,6 +55,7 @@ impl FileSystem {
             }
             Need::Keep(id, path, backing) => {
                 let fs = Arc::clone(self);
+                let key = backing.key;
                 let kept = move |kept: Result<(), Errno>| {
                     if kept == Err(Errno(libc::EAGAIN)) {
                         return done(Ok(()));
@@ -66,7 +67,7 @@ impl FileSystem {
                     }
                     done(kept);
                 };
-                requests.keep_sealed(id, &path, Box::new(kept));
+                requests.keep_sealed(id, &path, key, Box::new(kept));
             }
         }
     }
@@ -244,13 +245,15 @@ impl FileSystem {
         let inner = inner_of(place);
         match sealed.file(&inner) {
             Some(entry) => Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone()))),
-            None => fail(libc::ENOENT),
+            // By this error the kernel looks the name up once more: it may have been made anew.
+            None => fail(libc::ESTALE),
         }
     }
 
     /// The bytes of a file are about to change. In a sealed dataset: its next generation has begun,
     /// the bytes are here, the sealed ones are kept, and the journal has the file. `empties`: what
-    /// it holds now is of no use.
+    /// it holds now is of no use. The caller holds the directory's gate, so that the file has its
+    /// name until it is opened.
     pub(crate) fn own(
         &self,
         world: &World,
@@ -272,7 +275,9 @@ impl FileSystem {
         let Some(backing) = inode.backing() else { return fail(libc::EIO) };
         let stat = stat_of(&backing.fd)?;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if regular && stat.st_nlink > 1 && !sealed.is_own(backing.key) {
+        let named = self.stat_below(path).is_some_and(|now| key_of(&now) == backing.key);
+        let is_shared = stat.st_nlink > u64::from(named);
+        if regular && is_shared && !sealed.is_own(backing.key) {
             return Err(Stop::Need(Need::Keep(sealed.id(), inner, backing)));
         }
         if regular { Ok(self.changes(sealed, inner, caller)?) } else { Ok(()) }
@@ -335,7 +340,6 @@ impl FileSystem {
         };
         self.changes(sealed, inner.clone(), caller)?;
         let (dir, name) = path.split_last().ok_or(Errno(libc::EISDIR))?;
-        let _change = self.table.find(&dir).map(|parent| self.gates.change(parent));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let (store, dir) = self.open_in_store(&dir, flags | OFlags::NOFOLLOW)?;
         let keep = rustix::fs::openat(self.doomed()?.directory(store), ".", flags, Mode::empty())?;

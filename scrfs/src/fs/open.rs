@@ -10,6 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use super::attr::{key_of, stat_of};
 use super::errno::{Stop, fail};
 use super::eyes::is_eye;
+use super::gates::Change;
 use super::handles::Handle;
 use super::inode::{Backing, Inode};
 use super::names::inner_of;
@@ -126,6 +127,7 @@ impl FileSystem {
     fn open_now(&self, world: &World, caller: Caller, id: u64, flags: i32) -> Result<Step, Stop> {
         let inode = self.table.get(id)?;
         let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        let _change = if changes { self.gate_of_owned(world, id) } else { None };
         let Some((path, place)) = self.place_of(id) else {
             // Removed while the kernel still knew it.
             if changes {
@@ -156,6 +158,17 @@ impl FileSystem {
             self.here(world, &path, &place, &inode)?;
         }
         Ok(Step::Opened(self.open_backed(&inode, &place, flags, caller, false)?))
+    }
+
+    /// Keeps a file of a generation that has begun at its name, while it becomes the program's own.
+    pub(crate) fn gate_of_owned(&self, world: &World, id: u64) -> Option<Change<'_>> {
+        let (path, place) = self.place_of(id)?;
+        world.open(&place)?;
+        let parent = self.table.find(&path.split_last()?.0)?;
+        let change = self.gates.change(parent);
+        // It may have been renamed to another directory before: this one's gate is of no use then,
+        // and of no harm.
+        Some(change)
     }
 
     /// True when the sealed file is in the tree in its full size; the inode stands for it then.

@@ -144,7 +144,8 @@ fn a_member_is_rebuilt_below_its_next_generation() {
     let in_tree = |name: &str| std::fs::read(bench.tree.at(&path("ck")).join(name)).unwrap();
     // One file is changed, and the sealed bytes of both go bad; those of `b` are shared.
     let (give, outcome) = crossbeam_channel::bounded(1);
-    bench.node.keep_sealed(ID, &path("a"), Box::new(move |result| give.send(result).unwrap()));
+    let done = Box::new(move |result| give.send(result).unwrap());
+    bench.node.keep_sealed(ID, &path("a"), bench.number("ck/a"), done);
     outcome.recv_timeout(WAIT).unwrap().unwrap();
     bench.node.changing(ID, &path("a"), None).unwrap();
     std::fs::write(bench.tree.at(&path("ck/a")), b"changed").unwrap();

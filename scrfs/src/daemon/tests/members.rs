@@ -95,9 +95,8 @@ fn a_lost_member_is_rebuilt_here() {
     assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
     assert_eq!(std::fs::read(bench.tree.at(&path("ck/d/f"))).unwrap(), bytes);
     let meta = std::fs::metadata(bench.tree.at(&path("ck/d/f"))).unwrap();
-    assert_eq!(std::os::unix::fs::MetadataExt::mtime(&meta), 200);
-    let mode =
-        std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(bench.tree.at(&path("ck/d"))).unwrap());
+    assert_eq!(meta.mtime(), 200);
+    let mode = std::fs::metadata(bench.tree.at(&path("ck/d"))).unwrap().mode();
     assert_eq!(mode & 0o7777, 0o751);
     assert_eq!(std::fs::read_link(bench.tree.at(&path("ck/l"))).unwrap(), Path::new("d/f"));
 }

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -341,6 +342,12 @@ impl Bench {
     fn restart(&mut self) {
         self.node.stop();
         (self.tree, self.node) = Self::start(self.directory.path());
+    }
+
+    /// Device and inode number of a file in the tree.
+    fn number(&self, file: &str) -> (u64, u64) {
+        let found = std::fs::metadata(self.tree.at(&path(file))).map(|file| (file.dev(), file.ino()));
+        found.unwrap_or_default()
     }
 
     fn write(&self, file: &str, bytes: &[u8]) {

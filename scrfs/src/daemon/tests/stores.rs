@@ -89,7 +89,8 @@ fn the_next_generation_stays_where_the_dataset_is() {
     GlobalRequests::open_generation(bench.node.as_ref(), DatasetId(2), done);
     assert_eq!(begun.recv_timeout(WAIT).unwrap(), Ok(()));
     let (give, kept) = crossbeam_channel::bounded(1);
-    bench.node.keep_sealed(DatasetId(2), &path("f"), Box::new(move |result| give.send(result).unwrap()));
+    let done = Box::new(move |result| give.send(result).unwrap());
+    bench.node.keep_sealed(DatasetId(2), &path("f"), bench.number("ck/f"), done);
     assert_eq!(kept.recv_timeout(WAIT).unwrap(), Ok(()));
     bench.node.changing(DatasetId(2), &path("f"), None).unwrap();
     std::fs::write(bench.tree.at(&path("ck/f")), b"second").unwrap();

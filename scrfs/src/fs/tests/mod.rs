@@ -69,7 +69,7 @@ impl GlobalRequests for Node {
     fn open_generation(&self, id: DatasetId, done: Completion) {
         self.asked.lock().push_back(Asked::Open(id, done));
     }
-    fn keep_sealed(&self, _: DatasetId, path: &RelPath, done: Completion) {
+    fn keep_sealed(&self, _: DatasetId, path: &RelPath, _: (u64, u64), done: Completion) {
         self.asked.lock().push_back(Asked::Keep(path.clone(), done));
     }
     fn changing(&self, _: DatasetId, path: &RelPath, _: Option<u32>) -> Result<(), Errno> {
