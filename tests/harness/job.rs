@@ -310,15 +310,21 @@ impl<'a> Job<'a> {
     /// When that does not come to be in time.
     #[track_caller]
     pub fn idle(&self, hosts: &[usize]) -> Running {
+        self.idle_within(hosts, IDLE_LIMIT)
+    }
+
+    /// As [`Job::idle`], for restarts that have a lot to do.
+    #[track_caller]
+    pub fn idle_within(&self, hosts: &[usize], limit: Duration) -> Running {
         // The program itself: the launchers' lines have its words too.
         let runs = |node| self.on(node).run("pgrep -f '^/bin/sleep 600$'").ok();
         for &node in hosts {
-            wait::until_true("the end of the former program", IDLE_LIMIT, || !runs(node));
+            wait::until_true("the end of the former program", limit, || !runs(node));
         }
         let run = self.start(hosts, hosts.len(), 1, &["/bin/sleep", "600"]);
         for &node in hosts {
             self.await_coordinator(node);
-            wait::until_true("the program", IDLE_LIMIT, || runs(node));
+            wait::until_true("the program", limit, || runs(node));
         }
         run
     }

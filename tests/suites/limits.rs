@@ -60,7 +60,7 @@ fn a_hundred_thousand_files_in_one_dataset() {
     run.stop();
     cluster.poweroff(0);
     let begun = Instant::now();
-    let mut run = job.idle(&[1, 2]);
+    let mut run = job.idle_within(&[1, 2], LIMIT);
     step("restarted", begun);
     let begun = Instant::now();
     compare(&job, 2);

@@ -163,8 +163,6 @@ fn mapped(entry: &FilemapEntry, member: Member) -> Result<Mapped, FieldError> {
     if (mapped.files.len() + mapped.redundancy.len()) as u64 != expected {
         return Err(FieldError::at("FILES", FieldProblem::Other("is not the number of files")));
     }
-    // The order of the logical file, whatever order the record has.
-    mapped.files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
     Ok(mapped)
 }
 

@@ -221,7 +221,6 @@ impl Node {
             }
             files.push((entry_of(file.path.clone(), EntryKind::File(copy.clone()), &stat), copy));
         }
-        files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
         let (mut others, mut lost) = (Vec::new(), Lost::default());
         walk(top.as_fd(), &RelPath::root(), &mut others, &mut lost)
             .map_err(|error| Reason::from(error).on("cannot be listed"))?;

@@ -51,8 +51,8 @@ pub(super) enum Origin {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Part {
     pub(super) origin: Origin,
-    /// Regular files in the order of the logical file. Their CRCs count once `recorded`, and before
-    /// that where they come with the files (rebuilt, fetched).
+    /// Regular files in the order of the logical file, which is that of their paths. Their CRCs
+    /// count once `recorded`, and before that where they come with the files (rebuilt, fetched).
     pub(super) files: Vec<(Entry, FileCopy)>,
     /// The other names that this member adds: links and directories.
     pub(super) others: Vec<Entry>,
@@ -73,14 +73,16 @@ pub(super) struct Part {
 
 impl Part {
     /// A member whose files are there and not yet read.
-    pub(super) fn new(origin: Origin, files: Vec<(Entry, FileCopy)>, others: Vec<Entry>) -> Self {
+    pub(super) fn new(origin: Origin, mut files: Vec<(Entry, FileCopy)>, others: Vec<Entry>) -> Self {
+        files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
         let (crcs_known, carried) = (false, Arc::default());
         let (redundancy, set, members, recorded) = (BTreeMap::new(), Vec::new(), 0, false);
         Self { origin, files, others, crcs_known, carried, redundancy, set, members, recorded }
     }
 
     pub(super) fn file(&self, path: &RelPath) -> Option<&(Entry, FileCopy)> {
-        self.files.iter().find(|(entry, _)| entry.path == *path)
+        let at = self.files.binary_search_by(|(entry, _)| entry.path.cmp(path)).ok()?;
+        Some(&self.files[at])
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -375,5 +377,26 @@ impl State {
             })
             .max_by_key(|dataset| (dataset.epoch, dataset.id))
             .map(|dataset| dataset.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Attributes;
+
+    #[test]
+    fn a_member_s_files_are_found_whatever_order_they_come_in() {
+        let path = |n: u32| RelPath::new(format!("d{}/f{n}", n % 7)).unwrap();
+        let file = |n: u32| {
+            let copy = FileCopy { size: n.into(), crc: 0, member: Member(0), program_rank: None };
+            (Attributes::default().entry(path(n), EntryKind::File(copy.clone())), copy)
+        };
+        let part = Part::new(Origin::Here, (0..100).rev().map(file).collect(), Vec::new());
+        for n in 0..100 {
+            assert_eq!(part.file(&path(n)).map(|(_, copy)| copy.size), Some(n.into()));
+        }
+        assert!(part.file(&path(100)).is_none() && part.file(&RelPath::root()).is_none());
+        assert!(part.files.is_sorted_by(|(a, _), (b, _)| a.path < b.path), "the logical file's order");
     }
 }

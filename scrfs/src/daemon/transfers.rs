@@ -219,7 +219,6 @@ impl Node {
                 files.push((Entry { kind: EntryKind::File(copy.clone()), ..entry.clone() }, copy));
             }
         }
-        files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
         let others =
             order.entries.iter().filter(|e| !matches!(e.kind, EntryKind::File(_))).cloned().collect();
         let mut part = Part::new(Origin::Staged, files, others);
