@@ -367,13 +367,20 @@ impl Node {
         let mut generations = self.generations.lock();
         let dataset = self.dataset(id).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
         let home = self.cache.home(&dataset, self.tree.as_ref())?;
+        let inode = || Ok::<_, io::Error>(rustix::fs::fstat(beneath::open_file(home.as_fd(), path)?)?.st_ino);
+        let former = inode().ok();
         self.cache.put_in_place(id, staged, home.as_fd(), path)?;
         if !dataset.life.is_overwritten() {
             return Ok(());
         }
-        let inode = rustix::fs::fstat(beneath::open_file(home.as_fd(), path)?)?.st_ino;
         if let Some(inodes) = generations.aside.get_mut(&id) {
-            inodes.insert(inode, vec![path.clone()]);
+            // A file system gives the number of a file that is gone to another one.
+            if let Some(former) = former
+                && inodes.get(&former).is_some_and(|names| names == std::slice::from_ref(path))
+            {
+                inodes.remove(&former);
+            }
+            inodes.insert(inode()?, vec![path.clone()]);
         }
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
         // A name that goes is recorded first, then removed: with the journal's lock it is there

@@ -383,14 +383,15 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Attributes;
 
     #[test]
     fn a_member_s_files_are_found_whatever_order_they_come_in() {
         let path = |n: u32| RelPath::new(format!("d{}/f{n}", n % 7)).unwrap();
+        let catalog = crate::daemon::catalog_file::tests::example();
+        let (entry, copy) = catalog.files_of(Member(0)).next().unwrap();
         let file = |n: u32| {
-            let copy = FileCopy { size: n.into(), crc: 0, member: Member(0), program_rank: None };
-            (Attributes::default().entry(path(n), EntryKind::File(copy.clone())), copy)
+            let copy = FileCopy { size: n.into(), ..copy.clone() };
+            (Entry { path: path(n), kind: EntryKind::File(copy.clone()), ..entry.clone() }, copy)
         };
         let part = Part::new(Origin::Here, (0..100).rev().map(file).collect(), Vec::new());
         for n in 0..100 {

@@ -162,13 +162,19 @@ impl FileSystem {
 
     /// Keeps a file of a generation that has begun at its name, while it becomes the program's own.
     pub(crate) fn gate_of_owned(&self, world: &World, id: u64) -> Option<Change<'_>> {
-        let (path, place) = self.place_of(id)?;
-        world.open(&place)?;
-        let parent = self.table.find(&path.split_last()?.0)?;
-        let change = self.gates.change(parent);
-        // It may have been renamed to another directory before: this one's gate is of no use then,
-        // and of no harm.
-        Some(change)
+        let parent = || {
+            let (path, place) = self.place_of(id)?;
+            world.open(&place)?;
+            self.table.find(&path.split_last()?.0)
+        };
+        loop {
+            let directory = parent()?;
+            let change = self.gates.change(directory);
+            // It may have been renamed to another directory before.
+            if parent() == Some(directory) {
+                return Some(change);
+            }
+        }
     }
 
     /// True when the sealed file is in the tree in its full size; the inode stands for it then.

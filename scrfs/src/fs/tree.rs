@@ -89,8 +89,9 @@ impl MountedTree for FileSystem {
     }
 
     fn begin_wait(&self, name: &[u8]) {
-        self.world.write().begin_wait(name);
-        self.wake_waiters();
+        if self.world.write().begin_wait(name) {
+            self.wake_waiters();
+        }
     }
 
     fn end_wait(&self, name: &[u8]) -> bool {

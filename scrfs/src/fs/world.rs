@@ -59,14 +59,19 @@ impl World {
         self.awaiting.remove(name);
     }
 
-    /// The seal of a frozen dataset waits for writers.
-    pub(crate) fn begin_wait(&mut self, name: &[u8]) {
-        if self.frozen.contains(name) {
-            self.awaiting.entry(name.to_vec()).or_default();
+    /// The seal of a frozen dataset waits for writers. True when operations that wait may go on
+    /// now: the wait begins, or one of them went on and may have moved a file with a writer.
+    pub(crate) fn begin_wait(&mut self, name: &[u8]) -> bool {
+        if !self.frozen.contains(name) {
+            return false;
+        }
+        match self.awaiting.get_mut(name) {
+            Some(went_on) => std::mem::take(went_on.get_mut()),
+            None => self.awaiting.insert(name.to_vec(), AtomicBool::new(false)).is_none(),
         }
     }
 
-    /// It waits no longer. True when operations went on meanwhile.
+    /// It waits no longer. True when operations went on since [`World::begin_wait`].
     pub(crate) fn end_wait(&mut self, name: &[u8]) -> bool {
         self.awaiting.remove(name).is_some_and(AtomicBool::into_inner)
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 
 use super::*;
+use crate::control::SealedFile;
 use crate::dataset::EntryKind;
 
 const ID: DatasetId = DatasetId(1);
@@ -134,19 +135,10 @@ fn a_failed_dataset_stays_failed_and_its_predecessor_is_current() {
 fn a_member_is_rebuilt_below_its_next_generation() {
     let bench = Bench::new();
     let (mut lead, catalog) = sealed(&bench);
-    let (give, outcome) = crossbeam_channel::bounded(1);
-    GlobalRequests::open_generation(
-        bench.node.as_ref(),
-        ID,
-        Box::new(move |result| give.send(result).unwrap()),
-    );
-    outcome.recv_timeout(WAIT).unwrap().unwrap();
+    bench.begin(1).unwrap();
     let in_tree = |name: &str| std::fs::read(bench.tree.at(&path("ck")).join(name)).unwrap();
     // One file is changed, and the sealed bytes of both go bad; those of `b` are shared.
-    let (give, outcome) = crossbeam_channel::bounded(1);
-    let done = Box::new(move |result| give.send(result).unwrap());
-    bench.node.keep_sealed(ID, &path("a"), bench.number("ck/a"), done);
-    outcome.recv_timeout(WAIT).unwrap().unwrap();
+    bench.keep(1, "a").unwrap();
     bench.node.changing(ID, &path("a"), None).unwrap();
     std::fs::write(bench.tree.at(&path("ck/a")), b"changed").unwrap();
     std::fs::write(bench.tree.at(&path("ck/b")), b"SECOND").unwrap();
@@ -160,4 +152,27 @@ fn a_member_is_rebuilt_below_its_next_generation() {
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
     let names = |files: &[FrozenFile]| files.iter().map(|file| file.path.to_string()).collect::<Vec<_>>();
     assert_eq!((names(&part.files), names(&part.carried)), (vec!["a".into()], vec!["b".into()]));
+}
+
+/// A file system gives the number of a file that is gone to the next one.
+#[test]
+fn the_number_of_a_sealed_file_that_was_brought_anew_says_nothing_of_other_files() {
+    let bench = Bench::new();
+    let (lead, _) = sealed(&bench);
+    bench.begin(1).unwrap();
+    // The numbers aside are known from here on.
+    bench.keep(1, "a").unwrap();
+    let tree = bench.tree.at(&path("ck"));
+    std::fs::hard_link(tree.join("b"), tree.join("with_its_number")).unwrap();
+    let file = SealedFile { id: ID, path: path("b") };
+    let mut data = lead.data();
+    let fd = data.descriptor(&DataRequest::CreateCopy { file: file.clone(), takes: 4096 }).unwrap();
+    File::from(fd).write_all(FILES[1].1).unwrap();
+    let (size, crc) = (FILES[1].1.len() as u64, crc32fast::hash(FILES[1].1));
+    data.done(&DataRequest::InstallCopy { file, size, crc }).unwrap();
+    std::fs::write(tree.join("with_its_number"), b"the program's").unwrap();
+    bench.keep(1, "with_its_number").unwrap();
+    let aside = bench.directory.path().join("cache/user/scr.j1/dataset.1/aside");
+    assert_eq!(std::fs::read(aside.join("b")).unwrap(), FILES[1].1);
+    assert!(!bench.events().contains("sealed were"), "{}", bench.events());
 }

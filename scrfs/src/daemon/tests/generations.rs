@@ -13,7 +13,7 @@ impl Bench {
         outcome.recv_timeout(WAIT).unwrap()
     }
 
-    fn keep(&self, id: u64, file: &str) -> Result<(), Errno> {
+    pub(super) fn keep(&self, id: u64, file: &str) -> Result<(), Errno> {
         let (give, outcome) = crossbeam_channel::bounded(1);
         let done = Box::new(move |result| give.send(result).unwrap());
         self.node.keep_sealed(DatasetId(id), &path(file), self.number(&format!("ck/{file}")), done);
