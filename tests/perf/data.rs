@@ -22,7 +22,7 @@ pub(crate) fn rows(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::
         (Measure::ReadLarge, LARGE, 0.93, 0.98),
         (Measure::WriteSmall, SMALL, 0.85, 0.92),
     ] {
-        if !arguments.wants(measure.name()) {
+        if !arguments.wants(&measure.name()) {
             continue;
         }
         // With passthrough the kernel does it all; the 1 MiB rows are promised for memory, where

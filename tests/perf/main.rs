@@ -16,6 +16,7 @@ mod data;
 mod memory;
 mod mount;
 mod pairs;
+mod protect;
 mod small;
 mod spin;
 mod table;
@@ -97,8 +98,12 @@ fn enter_namespace() -> io::Error {
 
 fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = if arguments.wants(spin::NAME) { spin::rows(arguments)? } else { Vec::new() };
-    // The others' names have nothing of it.
-    let others: &[Kind] = if arguments.only == spin::NAME { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
+    if arguments.wants(protect::NAME) {
+        rows.extend(protect::rows(arguments)?);
+    }
+    // The others' names have nothing of these.
+    let none = [spin::NAME, protect::NAME].contains(&arguments.only.as_str());
+    let others: &[Kind] = if none { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
     for &kind in others {
         let backing = Backing::new(kind, arguments.mib * 3 + 1024)?;
         for mode in [Mode::Passthrough, Mode::Plain] {

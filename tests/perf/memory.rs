@@ -13,7 +13,7 @@ const PER_DIRECTORY: usize = 1000;
 
 /// Private memory of all the mount's processes, idle, after many files were made and closed.
 pub(crate) fn rows(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::Result<Vec<Row>> {
-    if arguments.memory_files == 0 || !arguments.wants(Measure::Memory.name()) {
+    if arguments.memory_files == 0 || !arguments.wants(&Measure::Memory.name()) {
         return Ok(Vec::new());
     }
     eprintln!("memory, {}, {}", backing.kind.name(), mode.name());

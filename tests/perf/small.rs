@@ -21,10 +21,10 @@ const BYTES: usize = 4096;
 /// The rows of one backing and mode.
 pub(crate) fn rows(backing: &Backing, mode: Mode, arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    if arguments.wants(Measure::CreateGrowth.name()) {
+    if arguments.wants(&Measure::CreateGrowth.name()) {
         rows.push(create_growth(backing, mode, arguments)?);
     }
-    if arguments.wants(Measure::CycleToLoopback.name()) {
+    if arguments.wants(&Measure::CycleToLoopback.name()) {
         let mount = Mount::new(backing, mode)?;
         let scr = mount.directory("ck")?;
         let native = backing.path().join("native.small");

@@ -1,5 +1,6 @@
 //! The rows, and the table that is printed of them.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::backing::Kind;
@@ -16,6 +17,7 @@ pub(crate) enum Measure {
     CycleToLoopback,
     Memory,
     Spin(Waited, Ranks),
+    Protect(Extent, Scheme),
 }
 
 /// What a rank waits for while the others spin.
@@ -26,6 +28,48 @@ pub(crate) enum Waited {
     Open,
 }
 
+/// How much is protected: nodes, and the bytes of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extent {
+    Four64,
+    Four256,
+    Eight128,
+}
+
+impl Extent {
+    pub(crate) fn nodes(self) -> usize {
+        if self == Self::Eight128 { 8 } else { 4 }
+    }
+
+    pub(crate) fn mib(self) -> usize {
+        match self {
+            Self::Four64 => 64,
+            Self::Four256 => 256,
+            Self::Eight128 => 128,
+        }
+    }
+}
+
+/// How it is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scheme {
+    Partner,
+    Xor,
+    Rs1,
+    Rs2,
+}
+
+impl Scheme {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Partner => "PARTNER",
+            Self::Xor => "XOR",
+            Self::Rs1 => "RS(1)",
+            Self::Rs2 => "RS(2)",
+        }
+    }
+}
+
 /// How many ranks spin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ranks {
@@ -34,8 +78,8 @@ pub(crate) enum Ranks {
 }
 
 impl Measure {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
+    pub(crate) fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Self::WriteLarge => "1 MiB sequential write",
             Self::ReadLarge => "1 MiB sequential read",
             Self::WriteSmall => "4 KiB sequential write",
@@ -51,7 +95,11 @@ impl Measure {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
             Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
-        }
+            Self::Protect(extent, scheme) => {
+                let (nodes, mib) = (extent.nodes(), extent.mib());
+                return format!("marker, {nodes} nodes of {mib} MiB, {}", scheme.name()).into();
+            }
+        })
     }
 }
 

@@ -8,62 +8,16 @@
  * pair to pair; the pair before the first warms up. Rank 0 prints `WHAT MODE SECONDS` for each thing that it waited for.
  * Exit: 0 done, 4 a call failed.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-
-#define SMALL (1 << 20)
+#include "ranks.h"
 
 enum mode { SPIN, SLEEP };
 static const char *const NAMES[] = {"spin", "sleep"};
 
-static int rank, size;
-
-static void fail(const char *what, const char *path)
-{
-    fprintf(stderr, "rank %d: %s %s: %s\n", rank, what, path, strerror(errno));
-    MPI_Abort(MPI_COMM_WORLD, 4);
-}
-
 /* A barrier in which the ranks that come early wait as `mode` says. */
 static void meet(enum mode mode)
 {
-    const struct timespec nap = {0, 1000 * 1000};
-    MPI_Request request;
-    int done = 0;
-    if (mode == SPIN) { MPI_Barrier(MPI_COMM_WORLD); return; }
-    MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE), !done) nanosleep(&nap, NULL);
-}
-
-static void write_file(const char *path, size_t bytes)
-{
-    static char block[SMALL];
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
-    if (fd < 0) fail("open", path);
-    memset(block, 'a' + rank, sizeof block);
-    while (bytes > 0) {
-        ssize_t n = write(fd, block, bytes < sizeof block ? bytes : sizeof block);
-        if (n < 0) fail("write", path);
-        bytes -= (size_t)n;
-    }
-    if (close(fd)) fail("close", path);
-}
-
-static void make(const char *path) { if (mkdir(path, 0755)) fail("mkdir", path); }
-
-static void mark(const char *path)
-{
-    int fd = open(path, O_WRONLY | O_CREAT, 0644);
-    if (fd < 0) fail("open", path);
-    if (close(fd)) fail("close", path);
+    if (mode == SPIN) MPI_Barrier(MPI_COMM_WORLD);
+    else meet_asleep();
 }
 
 static void look(const char *path)
@@ -76,10 +30,9 @@ static void look(const char *path)
 /* Rank 0 does it while the others wait; it has told them all to come first, and lets them settle down. */
 static void timed(const char *what, enum mode mode, int counts, void (*act)(const char *), const char *path)
 {
-    const struct timespec settle = {0, 50 * 1000 * 1000};
     meet(mode);
     if (rank == 0) {
-        nanosleep(&settle, NULL);
+        settle();
         double begun = MPI_Wtime();
         act(path);
         if (counts) { printf("%s %s %.6f\n", what, NAMES[mode], MPI_Wtime() - begun); fflush(stdout); }
@@ -95,7 +48,7 @@ static void step(const char *path_begins, int number, size_t bytes, enum mode mo
     snprintf(path, sizeof path, "%s/large.%d", top, rank);
     write_file(path, bytes);
     snprintf(path, sizeof path, "%s/small.%d", top, rank);
-    write_file(path, SMALL);
+    write_file(path, BLOCK);
     snprintf(path, sizeof path, "%s/.complete", top);
     timed("marker", mode, counts, mark, path);
     snprintf(path, sizeof path, "%s/small.%d", top, size - 1);
@@ -104,10 +57,7 @@ static void step(const char *path_begins, int number, size_t bytes, enum mode mo
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (argc != 4) { fprintf(stderr, "usage: spin PATH BYTES PAIRS\n"); MPI_Abort(MPI_COMM_WORLD, 4); }
+    begin(&argc, &argv, 4, "spin PATH BYTES PAIRS");
     size_t bytes = strtoull(argv[2], NULL, 10);
     int pairs = atoi(argv[3]);
     for (int pair = 0; pair <= pairs; pair++) {

@@ -211,3 +211,49 @@ fn what_a_program_removed_does_not_come_back_with_a_node_that_was_away() {
     assert!(!left.ok(), "{left}");
     run.stop();
 }
+
+/// Runs of one job with names of their own count their epochs each by itself.
+#[test]
+fn what_one_run_removed_says_nothing_of_another_run_s_dataset_of_that_name() {
+    let cluster = Cluster::up(3);
+    let job = Job::new(&cluster, "named").set("SCR_FETCH", "0");
+    job.mount(0..3);
+    let [one, two] = ["one", "two"].map(|name| job.clone().option(&format!("--name={name}")));
+    let seal = |node: usize, text: &str| {
+        job.on(node).run(&format!("mkdir {SCR}/ck && echo {text} > {SCR}/ck/f")).must();
+        mark(&job, node, "ck");
+    };
+    // The later epochs are the first run's.
+    one.idle(&[0, 2]).stop();
+    let mut run = one.idle(&[0, 2]);
+    seal(0, "removed");
+    job.on(0).run(&format!("rm -rf {SCR}/ck")).must();
+    run.stop();
+    let mut run = two.idle(&[1, 2]);
+    seal(1, "kept");
+    run.stop();
+    cluster.poweroff(2);
+    let mut run = two.idle(&[0, 1]);
+    for node in [0, 1] {
+        assert_eq!(job.on(node).run(&format!("cat {SCR}/ck/f")).must(), "kept", "on node {node}");
+    }
+    run.stop();
+}
+
+#[test]
+fn what_one_node_removed_while_no_coordinator_ran_is_presented_again() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "alone").set("SCR_FETCH", "0").set("SCRFS_COORDINATOR_WAIT", "1s");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    job.on(0).run(&format!("mkdir {SCR}/ck && echo kept > {SCR}/ck/f")).must();
+    mark(&job, 0, "ck");
+    run.stop();
+    job.on(0).run(&format!("rm -rf {SCR}/ck")).must();
+    assert_eq!(job.on(0).run(&format!("ls {SCR}")).must(), "");
+    let mut run = job.idle(&[0, 1]);
+    for node in [0, 1] {
+        assert_eq!(job.on(node).run(&format!("cat {SCR}/ck/f")).must(), "kept", "on node {node}");
+    }
+    run.stop();
+}

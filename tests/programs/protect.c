@@ -1,0 +1,68 @@
+/* Times how long rank 0 waits for a marker, and how long the same ranks need to write the same bytes into files of their
+ * nodes' own file systems.
+ *
+ *   protect PATH NATIVE BYTES PAIRS
+ *
+ * A pair is both, the order swapped from pair to pair; the pair before the first warms up. All ranks write BYTES each: into
+ * the directory PATH.N, which gets a marker, and into files NATIVE.RANK. Nothing of it stays. Rank 0 prints `native SECONDS`
+ * and `marker SECONDS`. Exit: 0 done, 4 a call failed.
+ */
+#include "ranks.h"
+
+static void told(const char *what, int counts, double begun)
+{
+    if (rank == 0 && counts) { printf("%s %.6f\n", what, MPI_Wtime() - begun); fflush(stdout); }
+}
+
+static void native(const char *begins, size_t bytes, int counts)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s.%d", begins, rank);
+    MPI_Barrier(MPI_COMM_WORLD);
+    settle();
+    MPI_Barrier(MPI_COMM_WORLD);
+    double begun = MPI_Wtime();
+    write_file(path, bytes);
+    MPI_Barrier(MPI_COMM_WORLD);
+    told("native", counts, begun);
+    if (unlink(path)) fail("unlink", path);
+}
+
+static void marked(const char *begins, int number, size_t bytes, int counts)
+{
+    char top[4000], path[4096];
+    snprintf(top, sizeof top, "%s.%d", begins, number);
+    if (rank == 0) make(top);
+    meet_asleep();
+    snprintf(path, sizeof path, "%s/%d", top, rank);
+    write_file(path, bytes);
+    meet_asleep();
+    if (rank == 0) {
+        char marker[4096];
+        snprintf(marker, sizeof marker, "%s/.complete", top);
+        settle();
+        double begun = MPI_Wtime();
+        mark(marker);
+        told("marker", counts, begun);
+        if (unlink(marker)) fail("unlink", marker);
+    }
+    meet_asleep();
+    if (unlink(path)) fail("unlink", path);
+    meet_asleep();
+    if (rank == 0 && rmdir(top)) fail("rmdir", top);
+    meet_asleep();
+}
+
+int main(int argc, char **argv)
+{
+    begin(&argc, &argv, 5, "protect PATH NATIVE BYTES PAIRS");
+    size_t bytes = strtoull(argv[3], NULL, 10);
+    int pairs = atoi(argv[4]);
+    for (int pair = 0; pair <= pairs; pair++) {
+        if (pair % 2) marked(argv[1], pair, bytes, pair > 0);
+        native(argv[2], bytes, pair > 0);
+        if (pair % 2 == 0) marked(argv[1], pair, bytes, pair > 0);
+    }
+    MPI_Finalize();
+    return 0;
+}
