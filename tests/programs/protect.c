@@ -45,11 +45,12 @@ static void marked(const char *begins, int number, size_t bytes, int counts)
         mark(marker);
         told("marker", counts, begun);
         if (unlink(marker)) fail("unlink", marker);
+        for (int of = 0; of < size; of++) {
+            snprintf(path, sizeof path, "%s/%d", top, of);
+            if (unlink(path)) fail("unlink", path);
+        }
+        if (rmdir(top)) fail("rmdir", top);
     }
-    meet_asleep();
-    if (unlink(path)) fail("unlink", path);
-    meet_asleep();
-    if (rank == 0 && rmdir(top)) fail("rmdir", top);
     meet_asleep();
 }
 
