@@ -435,3 +435,23 @@ fn a_job_starts_again_while_the_default_store_is_full() {
     assert!(job.log().iter().any(|line| line == "start after 2"), "{:?}", job.log());
     assert_eq!(job.sealed(), [1, 2], "nothing had to be written again");
 }
+
+/// A job that is queued again may find that others have taken all room where its control directory
+/// is: that has room of its own.
+#[test]
+fn a_job_is_mounted_again_where_its_control_directory_is_full() {
+    let cluster = cluster();
+    let job = Job::new(&cluster, "again").control_in(CACHE).set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    job.mount(0..3);
+    let mut run = job.idle(&NODES);
+    write(&job, "ck", 4);
+    job.on(0).run(&format!("touch {SCR}/ck/.complete")).must();
+    run.stop();
+    job.unmount(0).must();
+    let full = job.on(0).run(&format!("cat /dev/zero > {CACHE}/others"));
+    assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
+    job.mount([0]);
+    let mut run = job.idle(&NODES);
+    is_whole(&job, &NODES, "ck", 4);
+    run.stop();
+}

@@ -257,3 +257,32 @@ fn what_one_node_removed_while_no_coordinator_ran_is_presented_again() {
     }
     run.stop();
 }
+
+/// Node 0 stays with its prefix and knows what was removed there. The others come with what they
+/// have of another prefix.
+#[test]
+fn what_was_removed_under_one_prefix_says_nothing_of_what_comes_from_another() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "prefixes").set("SCR_FETCH", "0");
+    job.mount(0..4);
+    let elsewhere = format!("{}.other", job.prefix());
+    job.on(0).run(&format!("mkdir {elsewhere}")).must();
+    let other = job.clone().option(&format!("--prefix={elsewhere}"));
+    let seal = |node: usize, text: &str| {
+        job.on(node).run(&format!("mkdir {SCR}/ck && echo {text} > {SCR}/ck/f")).must();
+        mark(&job, node, "ck");
+    };
+    let mut run = other.idle(&[2, 3]);
+    seal(2, "kept");
+    run.stop();
+    let mut run = job.idle(&[0, 1]);
+    seal(0, "removed");
+    job.on(0).run(&format!("rm -rf {SCR}/ck")).must();
+    run.stop();
+    job.idle(&[0, 2, 3]).stop();
+    let mut run = other.idle(&[2, 3]);
+    for node in [2, 3] {
+        assert_eq!(job.on(node).run(&format!("cat {SCR}/ck/f")).must(), "kept", "on node {node}");
+    }
+    run.stop();
+}

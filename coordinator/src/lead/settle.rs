@@ -268,8 +268,8 @@ impl Settle {
         removed.collect()
     }
 
-    /// Programs have removed these while the nodes that still have them were away. What a node has
-    /// that served programs in that epoch was not removed everywhere, or is there anew.
+    /// Programs have removed these while the nodes that still have them were away, or died of it.
+    /// What a node has that served programs in a later epoch is there anew.
     fn evict_removed(&mut self, cluster: &mut Cluster) {
         let mut removals: BTreeMap<&[u8], Vec<&Removed>> = BTreeMap::new();
         for removed in self.inventories.values().flat_map(|inventory| &inventory.removed) {
@@ -279,7 +279,7 @@ impl Settle {
         let is_removed = |id: &DatasetId, held: &mut Held| {
             let last = held.complete().filter_map(|(node, _)| served(node)).max();
             removals.get(&*held.name).into_iter().flatten().any(|removed| {
-                (held.epoch, *id) <= (removed.epoch, removed.id) && last < Some(removed.during)
+                (held.epoch, *id) <= (removed.epoch, removed.id) && last <= Some(removed.during)
             })
         };
         for (id, held) in self.held.extract_if(.., is_removed) {

@@ -258,7 +258,7 @@ impl Freezing {
 pub(super) struct Table {
     /// The highest epoch seen.
     pub(super) epoch: Epoch,
-    /// The last epoch in which programs were served here.
+    /// The last epoch in which programs were served here, or the first one with this prefix.
     pub(super) served: Epoch,
     /// The highest dataset id seen.
     pub(super) highest_id: u64,
@@ -283,8 +283,9 @@ impl Table {
     pub(super) fn begin_epoch(&mut self, epoch: Epoch, elsewhere: bool) {
         self.epoch = self.epoch.max(epoch);
         if elsewhere {
-            // Another prefix counts its epochs by itself.
-            self.served = Epoch(0);
+            // Another prefix counts its epochs by itself, and nothing that is here was here when
+            // its programs removed anything.
+            self.served = epoch;
             self.removed = Removals::default();
         }
         for dataset in self.datasets.values_mut() {

@@ -24,7 +24,8 @@ use super::places::Places;
 use super::{MountError, Options, failed};
 use crate::daemon::CacheStore;
 use crate::hash::{self, Hash};
-use crate::store::{Store, private};
+use crate::store::reserve::Reserve;
+use crate::store::{Store, StoreError, private};
 use crate::stores::{Place, Stores};
 
 /// What was chosen last, and why, as JSON; in the control directory.
@@ -101,6 +102,9 @@ struct Former {
 /// options that come back name the primary first.
 pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), MountError> {
     let store = Store::open(control).map_err(failed("cannot open", control))?;
+    // A job that is mounted again may find its directory's file system full.
+    let reserve = Reserve::open(&store).ok().map(Arc::new);
+    let store = store.with_reserve(reserve);
     let former = Former::of(&store)?;
     let mut entries = look(options, &former, control)?;
     former.is_listed(options, &entries)?;
@@ -112,7 +116,8 @@ pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), Mo
     let text = serde_json::to_vec_pretty(&stores)
         .map_err(|e| failed("cannot record", control.join(RECORD))(e.into()))?;
     let kept = store.commit(RECORD, &text);
-    kept.map_err(|e| failed("cannot record", control.join(RECORD))(io::Error::other(e)))?;
+    let refused = |e: StoreError| failed("cannot record", control.join(RECORD))(errno(&e));
+    kept.map_err(refused)?;
     let warnings: Vec<String> = stores.iter().filter_map(CacheStore::warning).collect();
     let more: Vec<&Path> = others.iter().map(|at| entries[*at].base.as_path()).collect();
     crate::daemon::tell_of_stores(control, stores.len(), (chosen, &more), why, &warnings);
@@ -121,6 +126,11 @@ pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), Mo
         entries.iter().enumerate().filter(|(at, _)| *at != primary).map(|(_, entry)| entry.base.clone());
     let cache_bases = std::iter::once(chosen.clone()).chain(rest).collect();
     Ok((Options { cache_bases, ..options.clone() }, places))
+}
+
+/// The system's own error, which has a remedy of its own.
+fn errno(error: &StoreError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
 }
 
 /// What the supervisor has chosen, for a worker whose `options` it gave.

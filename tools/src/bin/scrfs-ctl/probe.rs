@@ -23,6 +23,10 @@ use scrfs_tools::{Failure, Outcome, output};
 const ANSWER: Duration = Duration::from_secs(4);
 /// A mount that is to serve by the job's checkpoint path has so long for it.
 const RELOAD: Duration = Duration::from_secs(2);
+/// While a mount is there, and its worker has died, a successor has so long to answer.
+const SUCCESSION: Duration = Duration::from_secs(2);
+/// Until it is asked again.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long processes may take to end after KILL.
 const SWEEP: Duration = Duration::from_secs(2);
 /// Looks for what was started while others were being ended.
@@ -83,10 +87,19 @@ pub(crate) fn host() -> Outcome<String> {
 /// Of the mount at `dir`, once its datasets are where the job has them.
 fn status_of(dir: &Path, checkpoint_path: Option<&OsStr>) -> Outcome<NodeStatus> {
     let node = Node::at(dir)?.within(ANSWER);
-    if let Some(path) = checkpoint_path {
-        node.choose_checkpoint_path(path.as_bytes(), RELOAD)?;
+    let ask = || {
+        if let Some(path) = checkpoint_path {
+            node.choose_checkpoint_path(path.as_bytes(), RELOAD)?;
+        }
+        node.status()
+    };
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Err(_) if begun.elapsed() < SUCCESSION => std::thread::sleep(PAUSE),
+            answer => return answer,
+        }
     }
-    node.status()
 }
 
 /// Why the Prolog could not mount, in a line: the job's output has it of the batch host alone.

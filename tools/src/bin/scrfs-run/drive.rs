@@ -51,7 +51,7 @@ enum Event {
     /// From the coordinators of this start.
     Said(u64, Word),
     /// Somebody names this host as lost.
-    Lost(String, &'static str),
+    Lost(String),
     /// For the person who waits.
     Say(String),
     /// What a launcher said about something that has gone wrong.
@@ -179,6 +179,7 @@ impl Driver {
             checkpoint_path: job.checkpoint_path.clone(),
             token: job.token.to_string(),
             awaited: Arc::default(),
+            answered: Arc::default(),
         };
         let log = Log::at(job.prefix.join(".scr/scrfs-run.log"));
         let floor = job.fresh.then_some(u64::MAX);
@@ -248,7 +249,7 @@ impl Driver {
                 }
                 Some(input)
             }
-            Event::Lost(name, how) => self.lost(&name, how),
+            Event::Lost(name) => self.lost(&name, BY_LAUNCHER, true),
             Event::Say(line) => {
                 talk::tell(&line);
                 None
@@ -318,6 +319,7 @@ impl Driver {
                         "does not respond any more, though its network does (the other nodes say so)"
                     }
                 },
+                false,
             ),
             Word::Ready(Ready { epoch, current }) if serves => {
                 // Whatever it was, it is over.
@@ -332,11 +334,11 @@ impl Driver {
         }
     }
 
-    fn lost(&mut self, name: &str, how: &'static str) -> Option<Input> {
+    fn lost(&mut self, name: &str, how: &'static str, by_launcher: bool) -> Option<Input> {
         self.folded.is_explained = true;
         let host = self.job.plan.hosts.iter().find(|host| same_host(host, name))?.clone();
         self.doubtful.insert(host.clone());
-        Some(Input::Lost { host, how })
+        Some(Input::Lost { host, how, by_launcher })
     }
 
     /// The exit code, if that process is still the one that is watched.

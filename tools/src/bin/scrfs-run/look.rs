@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,8 @@ pub(crate) struct Looker {
     pub(crate) token: String,
     /// The number of the look that somebody waits for.
     pub(crate) awaited: Arc<AtomicU64>,
+    /// A node has answered: what is asked of the scheduler is right.
+    pub(crate) answered: Arc<AtomicBool>,
 }
 
 impl Looker {
@@ -104,7 +106,7 @@ impl Looker {
             let silent = reach::silent(hosts);
             (standings.join().unwrap_or_default(), silent)
         });
-        let scheduler_answers = standings.is_some();
+        let (scheduler_answers, is_right) = (standings.is_some(), self.answered.load(Ordering::Relaxed));
         let standings = standings.unwrap_or_default();
         let mut found: Vec<Option<Report>> = hosts.iter().map(|_| None).collect();
         let mut reasons = vec![(String::new(), None); hosts.len()];
@@ -147,7 +149,8 @@ impl Looker {
             }
         }
         let missing: Vec<usize> = together.iter().copied().filter(|at| found[*at].is_none()).collect();
-        let is_away = blames_scheduler(scheduler_answers, &missing, &restarting, doubt);
+        self.answered.fetch_or(found.iter().any(Option::is_some), Ordering::Relaxed);
+        let is_away = blames_scheduler(scheduler_answers, &missing, &restarting, is_right);
         let all = hosts.iter().zip(found.into_iter().zip(reasons).zip(leaving));
         let looks = all.map(|(host, ((report, (reason, remedy)), leaving))| match report {
             Some(report) => of_report(host, report, leaving),
@@ -303,15 +306,15 @@ fn of_report(host: &str, report: Report, leaving: Option<String>) -> Look {
 }
 
 /// Nodes that answer a connection are `missing` because of the scheduler: it does not answer
-/// either, or says of each what it says after a restart of its own (`restarting`). At the first
-/// look, without `doubt`, that would be a wrong request.
+/// either, or says of each what it says after a restart of its own (`restarting`). While no node
+/// has ever answered, that would be a wrong request: not `is_right`.
 fn blames_scheduler(
     scheduler_answers: bool,
     missing: &[usize],
     restarting: &BTreeSet<usize>,
-    doubt: bool,
+    is_right: bool,
 ) -> bool {
-    let of_restart = doubt && missing.iter().all(|at| restarting.contains(at));
+    let of_restart = is_right && missing.iter().all(|at| restarting.contains(at));
     !missing.is_empty() && (!scheduler_answers || of_restart)
 }
 
@@ -421,7 +424,7 @@ mod tests {
     #[test]
     fn nodes_that_are_there_are_not_given_up_for_their_scheduler() {
         let restarting = BTreeSet::from([1, 2]);
-        for (answers, missing, doubt, expected) in [
+        for (answers, missing, is_right, expected) in [
             (true, &[][..], true, false),
             (false, &[], true, false),
             (false, &[1], false, true),
@@ -429,8 +432,8 @@ mod tests {
             (true, &[1, 2], true, true),
             (true, &[1, 3], true, false),
         ] {
-            let blamed = blames_scheduler(answers, missing, &restarting, doubt);
-            assert_eq!(blamed, expected, "{answers} {missing:?} {doubt}");
+            let blamed = blames_scheduler(answers, missing, &restarting, is_right);
+            assert_eq!(blamed, expected, "{answers} {missing:?} {is_right}");
         }
     }
 

@@ -250,7 +250,10 @@ impl Supervisor {
             Input::AllocationEnds(at) => self.allocation_ends(now, at, &mut out),
             Input::HaltDue(reason) => self.halt_due(now, reason, &mut out),
             Input::Signal(signal) => self.signal(now, signal, &mut out),
-            Input::Lost { host, how } => self.lost(now, &host, how, &mut out),
+            Input::Lost { host, how, by_launcher } if by_launcher && self.is_to_be_asked(&host) => {
+                self.suspect(now, &host, how, &mut out);
+            }
+            Input::Lost { host, how, .. } => self.lost(now, &host, how, &mut out),
             Input::Refused(refusal) => self.refused(now, refusal),
             Input::CannotStart(part, why) => self.cannot_start(now, part, &why, &mut out),
             Input::CannotLook(why) => self.cannot_look(now, &why, &mut out),

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use scrfs_tools::Failure;
 use scrfs_tools::probe::RUN_VARIABLE;
 
-use super::{BY_LAUNCHER, Driver, Event, Running, spawn};
+use super::{Driver, Event, Running, spawn};
 use crate::announce;
 use crate::launcher::{CommandLine, Refusal, Restart, Said};
 use crate::look::{self, Ended};
@@ -178,7 +178,7 @@ impl Driver {
                 match said {
                     Said::Lost(hosts) => {
                         for host in hosts {
-                            drop(queue.send(Event::Lost(host, BY_LAUNCHER)));
+                            drop(queue.send(Event::Lost(host)));
                         }
                     }
                     Said::Refused(refusal) => drop(queue.send(Event::Tell(Input::Refused(refusal)))),

@@ -42,6 +42,22 @@ impl Supervisor {
         out.push(Output::Hurry);
     }
 
+    /// A launcher whose daemons do not stand yet takes daemons that end because of a lost node for
+    /// lost ones: it is believed the second time.
+    pub(super) fn is_to_be_asked(&self, host: &str) -> bool {
+        let starts = self.phase == Phase::Recovering && self.meet_by.is_some() && self.unmet == 0;
+        starts && self.used.iter().any(|used| used == host)
+    }
+
+    /// All nodes are asked which of them is lost.
+    pub(super) fn suspect(&mut self, now: Duration, host: &str, how: &str, out: &mut Vec<Output>) {
+        self.unmet += 1;
+        out.push(Output::Say(format!("{host} {how}, while coordinators start: all nodes are asked")));
+        (self.code, self.own_code) = (1, None);
+        self.clear(now, After::Look, out);
+        out.push(Output::Hurry);
+    }
+
     pub(super) fn lost_at_the_end(&mut self, now: Duration, out: &mut Vec<Output>) {
         // A launcher that has lost a node may say anything.
         if self.refusal.take().is_none() {

@@ -173,6 +173,8 @@ pub(crate) enum Input {
         host: String,
         /// What has become of it, and who says so.
         how: &'static str,
+        /// Who says so may take one node for another while coordinators start.
+        by_launcher: bool,
     },
     /// A launcher says why it cannot launch; the end of what it was to run follows.
     Refused(Refusal),

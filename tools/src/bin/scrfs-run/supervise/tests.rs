@@ -143,7 +143,7 @@ impl Story {
 }
 
 fn lost(host: &str) -> Input {
-    Input::Lost { host: host.to_owned(), how: "has lost its power (says a test)" }
+    Input::Lost { host: host.to_owned(), how: "has lost its power (says a test)", by_launcher: false }
 }
 
 #[test]

@@ -19,6 +19,25 @@ fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
     s.looked(&[], 7).expect(&["finish 1"]);
 }
 
+/// mpirun launches its daemons, of which one dies with its node; others end because of that.
+#[test]
+fn a_launcher_that_starts_coordinators_is_believed_the_second_time() {
+    let says = |host: &str| Input::Lost { host: host.to_owned(), how: "is lost", by_launcher: true };
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    s.tell(says("n1")).expect(&["stop coordinators", "hurry"]);
+    s.tell(says("n3")).expect(&[]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    s.looked(&["n2"], 0).expect(&["Restart n0 n1 n3 n4"]);
+    s.tell(says("n1")).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().expect(&["look+sweep n0 n3 n4"]);
+    // Once they have met, daemons stand on all nodes.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::Met).tell(says("n1")).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
+}
+
 #[test]
 fn a_spare_that_is_lost_disturbs_nobody() {
     let mut s = Story::running(plan());
