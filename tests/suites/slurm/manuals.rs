@@ -121,7 +121,8 @@ fn by_its_pages_alone_a_job_loses_a_node_is_halted_and_resumes() {
     let cluster = Cluster::start(&Config { bin: package.path("bin"), ..Config::new(5) }).expect("a cluster");
     // The administrator: scrfs(7), "Under Slurm".
     let page = package.manual("man7/scrfs.7");
-    for told in ["/usr/share/scrfs/slurm/", "/etc/slurm/scrfs/", SYSTEM.trim_end(), "--constraint=scrfs"] {
+    let named = ["/usr/share/scrfs/slurm/", "/etc/slurm/scrfs/", "slurm.conf", "mpi.conf"];
+    for told in named.into_iter().chain([SYSTEM.trim_end(), "--constraint=scrfs"]) {
         assert!(page.contains(told), "{told}: {page}");
     }
     let slurm = Slurm::start(&cluster, SYSTEM);
