@@ -272,7 +272,9 @@ free() {
         rm -f "$NOTES/.said.$1" "$NOTES/$1"
         return 0
     fi
-    # The job that this hook runs for may be another user's. What no Prolog has mounted may be in use.
+    # Ours too, and a copy of it in anybody's mount namespace would keep its daemon.
+    [ -n "$point" ] || ! is_mounted "$NOTES/.mount.$1" || point=$NOTES/.mount.$1
+    # The job that this hook runs for may be another user's. What no hook has mounted may be in use.
     if ! said=$(within $((2 * LIMIT)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
         ${point:+--force} --user "$(noted user "$1")" --job-id "$@" 2>&1); then
         said=${said:-not unmounted in time}

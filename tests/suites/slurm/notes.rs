@@ -69,7 +69,14 @@ fn what_killed_hooks_leave_is_freed() {
     cluster.on(0).run(&format!("{keep} && mkdir -m 700 {CACHE}/job/scr.900202/dataset.1")).must();
     let tried = "mountpoint /run/scrfs-slurm/.mount.900202 && grep unsaved-since /run/scrfs-slurm/900202";
     wait::until_true("a sweep", SOON, || cluster.on(0).run(tried).ok());
+    // Nor does a stranger, whose mount namespace has a copy of what that sweep has mounted.
+    let hold = "unshare -Urm sleep 6542 </dev/null >/dev/null 2>&1 & \
+                until [ \"$(readlink /proc/$!/ns/mnt)\" != \"$(readlink /proc/self/ns/mnt)\" ]; do sleep 0.1; done";
+    cluster.on(0).user(USERS[1].1).run(hold).must();
     no_stand_ins(&cluster, 0);
+    let gone = format!("! ls -d {CACHE}/job/scr.900202 /run/scrfs-slurm/900202");
+    wait::until_true("the next sweep", SOON, || cluster.on(0).run(&gone).ok());
+    cluster.on(0).run("pkill -KILL -xf 'sleep 6542'").must();
     nothing_is_left(&cluster, [0]);
 }
 
