@@ -125,6 +125,45 @@ fn the_batch_host_of_an_allocation_that_goes_on() {
     nothing_is_left(&cluster, 1..6);
 }
 
+/// The first node of those left says that the batch host is gone, though nothing is mounted there
+/// for one of these jobs, and the other one's mount there is dead.
+#[test]
+fn a_batch_host_is_lost_and_the_next_node_has_no_mount() {
+    let cluster = Cluster::up(5);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let options = "-w node[0-3] --nodes=4 --no-kill --requeue";
+    let submit = |job: &Saver<'_>| {
+        let batch = job.submit(options, "export SCR_FLUSH=0", "--nodes 3", "200 uneven pause=500");
+        job.await_sealed(&batch, 3);
+        assert_eq!(slurm.field(&batch, "BatchHost"), "node0");
+        batch
+    };
+    let remount = |how: &str| cluster.on(1).run(&format!("mount -o remount,{how} {CACHE}")).must().to_owned();
+    remount("ro");
+    let unmounted = Saver::new(&slurm, "unmounted");
+    let first = submit(&unmounted);
+    cluster.on(1).run(&format!("grep \"^state failed$\" /run/scrfs-slurm/{}", first.0)).must();
+    remount("rw");
+    let dead = Saver::new(&slurm, "dead");
+    let second = submit(&dead);
+    let control = format!("/run/scrfs/job/scr.{}", second.0);
+    let kill = format!("kill -9 $(cat {control}/supervisor.lock) $(cat {control}/worker.lock)");
+    cluster.on(1).run(&kill).must();
+    cluster.poweroff(0);
+    // They wait then: `-w` names a node that is down.
+    for (job, batch) in [(&unmounted, &first), (&dead, &second)] {
+        let restarts = wait::poll(LIMIT, || (slurm.field(batch, "Restarts") == "1").then_some(()));
+        assert!(restarts.is_some(), "{}", job.account(batch));
+        slurm.cancel(batch);
+        job.await_state(batch, "CANCELLED");
+    }
+    nothing_is_left(&cluster, 1..5);
+    // Node 0's parts are lost, and are rebuilt from what the others have saved.
+    unmounted.goes_on_from_newest("--nodes=3", "");
+    dead.goes_on_from_newest("--nodes=3", "");
+    nothing_is_left(&cluster, 1..5);
+}
+
 /// An allocation on all nodes that a person asked for at a terminal, who does nothing in it yet.
 struct Held {
     batch: Batch,
