@@ -130,7 +130,8 @@ fn a_seal_that_nobody_can_have_voted_for_ends_with_its_coordinator() {
     drop(lead);
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
     until("the thaw", || !bench.tree.is_frozen("ck"));
-    // Both end after the same time: the marker's answer may come before the seal is dropped, or after.
+    // Both end after the same time: the marker's answer may come before the seal is dropped, or
+    // after.
     let told = |text| bench.events().contains(text);
     assert!(told("undecided") || told("ck: not sealed, no coordinator"), "{}", bench.events());
 }
