@@ -452,6 +452,9 @@ fn a_job_is_mounted_again_where_its_control_directory_is_full() {
     assert!(!full.ok() && full.err.contains("No space left on device"), "{full}");
     job.mount([0]);
     let mut run = job.idle(&NODES);
+    job.on(0).run(&format!("yes 'ck of 0' | head -c 4M | cmp - {SCR}/ck/f0")).must();
+    // What other nodes have needs room for a copy.
+    job.on(0).run(&format!("rm {CACHE}/others")).must();
     is_whole(&job, &NODES, "ck", 4);
     run.stop();
 }

@@ -147,6 +147,8 @@ pub(crate) struct Supervisor {
     meet_by: Option<Duration>,
     /// Starts in a row after which they had not.
     unmet: u32,
+    /// A launcher has named a node while coordinators started: all nodes are asked.
+    suspects: bool,
     save_attaches: u32,
     serial: u64,
     /// The program was started this many times.
@@ -208,6 +210,7 @@ impl Supervisor {
             recovery_failures: 0,
             meet_by: None,
             unmet: 0,
+            suspects: false,
             save_attaches: 0,
             serial: 0,
             runs: 0,
@@ -288,6 +291,7 @@ impl Supervisor {
     fn recover(&mut self, now: Duration, out: &mut Vec<Output>) {
         self.named.clear();
         self.refusal = None;
+        self.suspects = false;
         self.phase = Phase::Recovering;
         self.deadline = Some(now + self.plan.ready_limit);
         self.tell_at = Some(now + TELL);

@@ -46,11 +46,14 @@ impl Supervisor {
     /// lost ones: it is believed the second time.
     pub(super) fn is_to_be_asked(&self, host: &str) -> bool {
         let starts = self.phase == Phase::Recovering && self.meet_by.is_some() && self.unmet == 0;
-        starts && self.used.iter().any(|used| used == host)
+        (starts || self.suspects) && self.used.iter().any(|used| used == host)
     }
 
     /// All nodes are asked which of them is lost.
     pub(super) fn suspect(&mut self, now: Duration, host: &str, how: &str, out: &mut Vec<Output>) {
+        if std::mem::replace(&mut self.suspects, true) {
+            return;
+        }
         self.unmet += 1;
         out.push(Output::Say(format!("{host} {how}, while coordinators start: all nodes are asked")));
         (self.code, self.own_code) = (1, None);
