@@ -180,6 +180,6 @@ fn room_is_looked_for_in_the_store_that_is_short_and_bytes_are_counted_in_both()
     assert!((600_000..900_000).contains(&bytes), "{bytes}");
     let free = |store| bench.node.cache.room_of(store).map(|room| room.f_bfree * room.f_frsize).unwrap();
     let (both, all) = (free(0) + free(1), bench.node.cache.free().unwrap().0);
-    // Both may be directories of one file system.
-    assert!(all >= both / 2 && all < both * 2, "{all} of {both}");
+    // Both may be directories of one file system, to which others write meanwhile.
+    assert!(all > both / 3 && all < both * 2, "{all} of {both}");
 }
