@@ -265,9 +265,7 @@ fn what_was_removed_under_one_prefix_says_nothing_of_what_comes_from_another() {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, "prefixes").set("SCR_FETCH", "0");
     job.mount(0..4);
-    let elsewhere = format!("{}.other", job.prefix());
-    job.on(0).run(&format!("mkdir {elsewhere}")).must();
-    let other = job.clone().option(&format!("--prefix={elsewhere}"));
+    let other = Job::new(&cluster, "other").with_id("prefixes").set("SCR_FETCH", "0");
     let seal = |node: usize, text: &str| {
         job.on(node).run(&format!("mkdir {SCR}/ck && echo {text} > {SCR}/ck/f")).must();
         mark(&job, node, "ck");
