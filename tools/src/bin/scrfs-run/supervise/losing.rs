@@ -46,7 +46,8 @@ impl Supervisor {
     /// lost ones: it is believed the second time.
     pub(super) fn is_to_be_asked(&self, host: &str) -> bool {
         let starts = self.phase == Phase::Recovering && self.meet_by.is_some() && self.unmet == 0;
-        (starts || self.suspects) && self.used.iter().any(|used| used == host)
+        let asks = self.suspects && matches!(self.phase, Phase::Clearing(After::Look) | Phase::Looking);
+        (starts || asks) && self.used.iter().any(|used| used == host)
     }
 
     /// All nodes are asked which of them is lost.
