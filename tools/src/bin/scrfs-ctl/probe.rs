@@ -86,16 +86,14 @@ pub(crate) fn host() -> Outcome<String> {
 
 /// Of the mount at `dir`, once its datasets are where the job has them.
 fn status_of(dir: &Path, checkpoint_path: Option<&OsStr>) -> Outcome<NodeStatus> {
-    let node = Node::at(dir)?.within(ANSWER);
-    let ask = || {
-        if let Some(path) = checkpoint_path {
-            node.choose_checkpoint_path(path.as_bytes(), RELOAD)?;
-        }
-        node.status()
-    };
     let begun = Instant::now();
+    // All questions together take no longer than one may.
+    let left = |node: Node| node.within(ANSWER.saturating_sub(begun.elapsed()));
     loop {
-        match ask() {
+        let node = left(Node::at(dir)?);
+        let chosen =
+            checkpoint_path.map_or(Ok(()), |path| node.choose_checkpoint_path(path.as_bytes(), RELOAD));
+        match chosen.and_then(|()| node.status()) {
             Err(_) if begun.elapsed() < SUCCESSION => std::thread::sleep(PAUSE),
             answer => return answer,
         }
