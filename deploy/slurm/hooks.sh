@@ -198,11 +198,14 @@ in_stores() {
 # Caches of which there is no note: a disk has kept them over a reboot.
 note_caches() {
     in_stores 2 -name 'scr.[0-9]*' | while IFS=/ read -r user cache; do
-        case ${cache#scr.} in *[!0-9]*) continue ;; esac
+        job=${cache#scr.}
+        case $job in *[!0-9]*) continue ;; esac
         # Where a name was somebody else's already, it has digits.
         user=$(printf '%s\n' "$user" | sed -E 's/\.[0-9a-f]{16}$//')
         # Not over a note that a Prolog writes at this moment.
-        (set -C && printf '%s\n' "user $user" "state kept" >"$NOTES/${cache#scr.}") 2>/dev/null
+        (set -C && printf '%s\n' "user $user" "state kept" >"$NOTES/$job") 2>/dev/null || continue
+        # An Epilog may have freed the cache since it was found, and then takes no note away any more.
+        ! found=$(in_stores 2 -name "$cache") || [ -n "$found$(noted run "$job")" ] || rm -f "$NOTES/$job"
     done
 }
 

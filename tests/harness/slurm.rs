@@ -76,6 +76,26 @@ impl<'a> Slurm<'a> {
         self.cluster.on(node).run(&format!("SLURM_CONF={HOME}/slurm.conf slurmd")).must();
     }
 
+    /// Ends the controller. The daemons of nodes, and jobs, live on.
+    ///
+    /// # Panics
+    /// When it does not end.
+    #[track_caller]
+    pub fn stop_controller(&self) {
+        let line = format!("pid=$(cat {HOME}/slurmctld.pid) && kill $pid && echo $pid");
+        let pid = self.root().run(&line).must().to_owned();
+        wait::until_true("slurmctld to end", UP, || !self.root().run(&format!("kill -0 {pid}")).ok());
+    }
+
+    /// Starts it again, with all that it knew.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[track_caller]
+    pub fn start_controller(&self) {
+        self.client(0, "slurmctld").must();
+    }
+
     /// Waits until the controller says so of a node.
     #[track_caller]
     pub fn await_node(&self, node: usize, state: &str) {

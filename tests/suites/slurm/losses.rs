@@ -69,7 +69,29 @@ fn a_drained_node_changes_nothing() {
     slurm.client(0, "scontrol update NodeName=node1 State=RESUME").must();
     slurm.await_node(1, "idle");
     input_is_the_same_again_under_srun(&slurm);
+    nobody_is_left_out_for_a_controller_that_restarts(&cluster, &slurm);
     nothing_is_left(&cluster, 0..3);
+}
+
+/// A node is lost, and whoever asks about the others through Slurm gets no answer for a while.
+fn nobody_is_left_out_for_a_controller_that_restarts(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let job = Saver::new(slurm, "restarts");
+    let hold = format!("4 uneven hold={PFS}/restarts/go at=2");
+    let batch = job.submit("--nodes=3 --no-kill", "export SCR_FLUSH=0", "--nodes 2", &hold);
+    job.await_sealed(&batch, 1);
+    slurm.stop_controller();
+    cluster.poweroff(1);
+    let told = wait::poll(SOON, || job.output(&batch).contains("is left out from now on").then_some(()));
+    slurm.start_controller();
+    assert!(told.is_some(), "{}", job.account(&batch));
+    job.let_go();
+    job.await_state(&batch, "COMPLETED");
+    let (starts, output) = (job.started_after(), job.output(&batch));
+    assert!(starts.len() == 2 && starts[1] >= 1 && job.sealed() == 4, "{}", job.account(&batch));
+    assert_eq!(output.matches("is left out").count(), 1, "{output}");
+    cluster.boot(1).expect("node1 boots");
+    slurm.start_node(1);
+    slurm.await_node(1, "idle");
 }
 
 /// The first run of the program ends badly after it has read its input, the second well.

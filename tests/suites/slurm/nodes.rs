@@ -18,6 +18,7 @@ fn hooks_of_nodes_that_are_drained_that_boot_and_that_hang() {
         notes_that_cannot_be_made(&cluster, &slurm);
         hooks_may_run_twice(&cluster, &slurm);
         what_cannot_be_saved_is_given_up_at_last(&cluster, &slurm);
+        no_note_is_made_of_what_an_epilog_frees(&cluster, &slurm);
     });
     a_mount_that_takes_too_long(&cluster, &slurm);
     caches_that_a_disk_has_kept(&cluster, &slurm);
@@ -164,6 +165,23 @@ fn what_cannot_be_saved_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>
     let last = within_bound(slurm, 1, "epilog", &variables);
     assert!(last.err.contains("what the PFS lacks of them is lost: no room"), "{last}");
     assert!(!cluster.on(1).run(&format!("ls {CACHE}/job/scr.{0} || ls /run/scrfs-slurm/{0}", batch.0)).ok());
+    no_stand_ins(cluster, 1);
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, [1]);
+}
+
+/// The sweep of a health check finds a cache, and at that moment an Epilog purges it.
+fn no_note_is_made_of_what_an_epilog_frees(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let (batch, _) = job_on(slurm, 1);
+    let cache = format!("{CACHE}/job/scr.{}", batch.0);
+    let purge = format!("case \"$*\" in *\"scr.[0-9]\"*) rm -rf {cache};; esac");
+    stand_in(cluster, 1, "find", &format!("/usr/bin/find \"$@\"; code=$?; {purge}; exit $code"));
+    cluster.on(1).run(&format!("mkdir -p {cache}")).must();
+    within_bound(slurm, 1, "health", "");
+    // The node's own health check may be at it.
+    wait::until_true("no note", SOON, || {
+        !cluster.on(1).run(&format!("ls /run/scrfs-slurm/{}", batch.0)).ok()
+    });
     no_stand_ins(cluster, 1);
     slurm.cancel(&batch);
     nothing_is_left(cluster, [1]);
