@@ -2,12 +2,13 @@
 //!
 //! * [`service`], [`open`], [`run`]: the process, the opening of an epoch, the loop
 //! * [`lead`]: what rank 0 decides; [`job`], [`scrfs::prefix`]: what it has done for it
-//! * [`jobs`], [`comm`]: bytes between nodes; [`node`]: this node's daemon; [`watch`]: whether the
-//!   others live
+//! * [`inbox`], [`jobs`], [`comm`]: bytes between nodes; [`node`]: this node's daemon; [`watch`]:
+//!   whether the others live
 
 pub mod comm;
 pub mod epoch;
 pub mod groups;
+pub mod inbox;
 pub mod job;
 pub mod jobs;
 pub mod lead;

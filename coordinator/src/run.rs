@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::Sender;
 use scrfs::control::ready::{HaltDue, Leaving, Ready};
 use scrfs::control::{Command, Event, Settings, Severity};
 use scrfs::ids::NodeRank;
@@ -17,6 +17,7 @@ use scrfs::prefix::status::Reporter;
 use scrfs::prefix::{PfsOutcome, PfsTask};
 
 use crate::comm::{CommError, Lane, Received, Transport};
+use crate::inbox::Inbox;
 use crate::jobs::Jobs;
 use crate::jobs::block::{Block, Outgoing, Stream};
 use crate::jobs::link::Connector;
@@ -112,7 +113,7 @@ pub struct Coordinator<T> {
     node: Node,
     jobs: Jobs,
     lead: Option<LeadSide>,
-    wakes: Receiver<Wake>,
+    wakes: Inbox<Wake>,
     /// Blocks held back while the transport has no room; bounded by the jobs' credits.
     held: VecDeque<(NodeRank, Vec<u8>)>,
     /// When anything happened last.
@@ -128,8 +129,8 @@ pub struct Parts<T> {
     pub node: Node,
     /// Data connections to it.
     pub connect: Connector,
-    /// Sender and receiver of everything that wakes the loop.
-    pub wakes: (Sender<Wake>, Receiver<Wake>),
+    /// Everything that wakes the loop.
+    pub wakes: Inbox<Wake>,
     /// How the epoch opened.
     pub opening: Opening,
     /// Rank 0: takes PFS tasks.
@@ -158,11 +159,12 @@ impl<T: Transport> Coordinator<T> {
 
     /// Puts the parts together; the lead, at rank 0, is to be told the second value first.
     fn new(parts: Parts<T>) -> (Self, Input) {
-        let Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, reporter } = parts;
+        let Parts { transport, node, connect, wakes, opening, pfs, reporter } = parts;
         let Opening { epoch, hosts, groups, start, settings, .. } = opening;
         let Settings { block_bytes, .. } = settings;
-        let emit = Arc::new(move |out| drop(wake.send(Wake::Job(out))));
-        let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit);
+        let wake = wakes.clone();
+        let emit = Arc::new(move |out| wake.send(Wake::Job(out)));
+        let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit, transport.buffers().clone());
         let lead = pfs.map(|pfs| LeadSide {
             lead: Lead::new(),
             pfs,
@@ -208,7 +210,7 @@ impl<T: Transport> Coordinator<T> {
             worked = true;
         }
         for _ in 0..TURN {
-            let Ok(wake) = self.wakes.try_recv() else { break };
+            let Some(wake) = self.wakes.take() else { break };
             self.woken(wake)?;
             worked = true;
         }
@@ -220,14 +222,12 @@ impl<T: Transport> Coordinator<T> {
             return Ok(());
         }
         let busy = !self.held.is_empty() || self.jobs.busy() || !self.transport.is_drained();
-        match self.wakes.recv_timeout(pause(busy, now - self.worked)) {
-            Ok(wake) => {
-                self.worked = Instant::now();
-                self.woken(wake)
-            }
-            Err(RecvTimeoutError::Timeout) => Ok(()),
-            Err(RecvTimeoutError::Disconnected) => Err(RunError::DaemonLost("all threads ended".to_owned())),
+        if !busy {
+            self.transport.buffers().clear();
         }
+        let Some(wake) = self.wakes.wait(pause(busy, now - self.worked)) else { return Ok(()) };
+        self.worked = Instant::now();
+        self.woken(wake)
     }
 
     fn send_held(&mut self) -> Result<(), RunError> {

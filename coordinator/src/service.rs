@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, unbounded};
 use scrfs::config::{self, Config, ConfigError, Sources};
 use scrfs::control::client::ClientError;
 use scrfs::control::ready::Met;
@@ -16,6 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::comm::Transport;
+use crate::inbox::Inbox;
 use crate::message::Greeting;
 use crate::node::{self, NodeError};
 use crate::open::{self, OpenError};
@@ -149,9 +149,9 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let (wake, wakes) = unbounded();
-    let watching = watch_signals(wake.clone());
-    let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wake));
+    let wakes = Inbox::new();
+    let watching = watch_signals(wakes.clone());
+    let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wakes));
     let (node, connect, questions, opening, early) = match opened {
         Ok(opened) => opened,
         Err(error) => return fail(&transport, &error),
@@ -162,8 +162,8 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Prefix::new(&opening.settings.prefix, opening.epoch, host)
     };
     let worker = leads.then(|| {
-        let wake = wake.clone();
-        prefix::start(prefix(), move |outcome| drop(wake.send(Wake::Pfs(Box::new(outcome)))))
+        let wakes = wakes.clone();
+        prefix::start(prefix(), move |outcome| wakes.send(Wake::Pfs(Box::new(outcome))))
     });
     let pfs = match worker.transpose() {
         Ok(pfs) => pfs,
@@ -174,7 +174,7 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Ok(reporter) => reporter,
         Err(error) => return fail(&transport, &ServiceError::Thread("the last status", error)),
     };
-    let parts = Parts { transport, node, connect, wakes: (wake, wakes), opening, pfs, reporter };
+    let parts = Parts { transport, node, connect, wakes, opening, pfs, reporter };
     let (transport, result) = Coordinator::start(parts, early);
     match result {
         Ok(Ended::Asked) => leave(transport, ExitCode::SUCCESS),
@@ -204,7 +204,7 @@ fn attach(
     options: &Options,
     config: &Config,
     sources: &Sources,
-    wake: &Sender<Wake>,
+    wakes: &Inbox<Wake>,
 ) -> Result<Attached, ServiceError> {
     // With a launcher that it does not know, each process takes itself for the only one.
     let (found, wanted) = (transport.size(), options.program_hosts.len());
@@ -245,8 +245,8 @@ fn attach(
         settings: Box::new(opening.settings.clone()),
     };
     let (connect, questions) = (daemon.connector(opening.epoch), daemon.questions());
-    let up = wake.clone();
-    let node = daemon.attach(role, move |from| drop(up.send(Wake::Daemon(from))))?;
+    let up = wakes.clone();
+    let node = daemon.attach(role, move |from| up.send(Wake::Daemon(from)))?;
     open::attached(transport, &mut early)?;
     let pulse = node.pulse();
     let lives = move || pulse.is_felt();
@@ -310,13 +310,13 @@ fn end_at_the_latest() {
 }
 
 /// A second signal does not wait for anything.
-fn watch_signals(wake: Sender<Wake>) -> Result<(), ServiceError> {
+fn watch_signals(wakes: Inbox<Wake>) -> Result<(), ServiceError> {
     let thread = |error| ServiceError::Thread("signals", error);
     // USR1 is what srun passes on.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(thread)?;
     let watch = move || {
         for (nth, signal) in (&mut signals).into_iter().enumerate() {
-            drop(wake.send(Wake::Signal(signal)));
+            wakes.send(Wake::Signal(signal));
             if nth == 0 {
                 end_at_the_latest();
             }

@@ -4,9 +4,11 @@
 //! [`Transport::send`] and takes what came with [`Transport::poll`]. A dead peer is an error, and
 //! every error is fatal: the coordinators' job ends and new ones are started (DESIGN 3).
 //!
+//! * [`buffers`]: what bulk messages are in
 //! * [`sim`]: ranks in one process over channels, with seeded delays and kill, for tests
 //! * `mpi` (feature `mpi`): the real one
 
+pub mod buffers;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod sim;
@@ -14,6 +16,8 @@ pub mod sim;
 use std::sync::Arc;
 
 use scrfs::ids::NodeRank;
+
+use self::buffers::Buffers;
 
 /// Longest message in bytes. MPI counts are 32-bit; a catalog of
 /// [`scrfs::control::Settings::list_max`] names stays far below.
@@ -86,6 +90,10 @@ pub trait Transport {
 
     /// Moves sends on and returns a message that has come, control before bulk.
     fn poll(&mut self) -> Result<Option<Received>, CommError>;
+
+    /// Where the buffers of bulk messages are taken from when they come, and go to when they were
+    /// sent.
+    fn buffers(&self) -> &Buffers;
 
     /// False while [`BULK_BYTES_MAX`] or more bytes are on their way: hold bulk messages back,
     /// control may go.

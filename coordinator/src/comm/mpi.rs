@@ -1,10 +1,10 @@
 //! The MPI transport: the only file that names rsmpi.
 //!
 //! Funneled: the thread that made [`MpiTransport`] is the only one that calls MPI; the type cannot
-//! leave it. Sends own their buffer until `MPI_Test` says that MPI is done with it; receives follow
-//! a probe, so no buffer is posted ahead. (Not a matched probe: over libfabric Open MPI 4.1.4 fails
-//! every `MPI_Mrecv` with MPI_ERR_OTHER. With one thread plain ones do.) MPI's own errors are fatal
-//! to the job before a code could come back.
+//! leave it. A send, and a receive that follows a probe, owns its buffer until `MPI_Testsome` says
+//! that MPI is done with it. Nothing waits within MPI, which would spin. (Not a matched probe: over
+//! libfabric Open MPI 4.1.4 fails every `MPI_Mrecv` with MPI_ERR_OTHER. With one thread plain ones
+//! do.) MPI's own errors are fatal to the job before a code could come back.
 #![expect(
     unsafe_code,
     reason = "rsmpi's safe sends borrow for a scope; ours outlive it, so the raw calls are wrapped here"
@@ -25,34 +25,106 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Equivalence, Source};
 use scrfs::ids::NodeRank;
 
+use super::buffers::Buffers;
 use super::{BULK_BYTES_MAX, CommError, Lane, MESSAGE_BYTES_MAX, Received, Transport, check};
 
 const TAG_CONTROL: c_int = 1;
 const TAG_BULK: c_int = 2;
 
+/// Receives that one poll begins.
+const BEGIN_MAX: usize = 64;
+
 /// Exit code of the MPI job when a coordinator panics (EX_SOFTWARE).
 const EXIT_PANIC: c_int = 70;
 
-/// A send that MPI still reads from.
-struct Pending {
-    request: ffi::MPI_Request,
-    /// MPI holds a pointer into it: neither changed nor freed before the request is done. Shared by
-    /// the sends of one message to many.
-    buffer: Arc<Vec<u8>>,
-    bulk: bool,
+/// What a request is for.
+enum Work {
+    /// MPI reads from the buffer: it is neither changed nor freed before the request is done. The
+    /// sends of one message to many share it.
+    Send { buffer: Arc<Vec<u8>>, lane: Lane },
+    /// MPI writes into the buffer of the [`Coming`] of this number.
+    Receive { number: u64 },
+}
+
+/// Requests under way, with what each is for at the same index.
+#[derive(Default)]
+struct Requests {
+    all: Vec<ffi::MPI_Request>,
+    works: Vec<Work>,
+    /// Room for the indices of those that are done.
+    done: Vec<c_int>,
+}
+
+impl Requests {
+    fn push(&mut self, request: ffi::MPI_Request, work: Work) {
+        self.all.push(request);
+        self.works.push(work);
+    }
+
+    /// Those that are done, which is asked with one call whatever their number.
+    fn take_done(&mut self) -> Result<Vec<Work>, CommError> {
+        let count = c_int::try_from(self.all.len()).unwrap_or(c_int::MAX);
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        self.done.resize(self.all.len(), 0);
+        let mut done: c_int = 0;
+        // SAFETY: the requests came from MPI_Isend and MPI_Irecv and were not yet reported done
+        // (then they would have been removed); there are `count` of them, or more, and as much room
+        // for indices. The statuses are MPI's own constant. This is MPI's thread, as the owner is
+        // not Send.
+        let code = unsafe {
+            ffi::MPI_Testsome(
+                count,
+                self.all.as_mut_ptr(),
+                &raw mut done,
+                self.done.as_mut_ptr(),
+                ffi::RSMPI_STATUSES_IGNORE,
+            )
+        };
+        succeeded("MPI_Testsome", code)?;
+        // It would be negative if no request were active.
+        let done = self.done.get_mut(..usize::try_from(done).unwrap_or(0)).unwrap_or_default();
+        // From the last on: whatever takes a removed one's place is not done.
+        done.sort_unstable_by(|a, b| b.cmp(a));
+        let indices = done.iter().filter_map(|index| usize::try_from(*index).ok());
+        Ok(indices
+            .map(|index| {
+                self.all.swap_remove(index);
+                self.works.swap_remove(index)
+            })
+            .collect())
+    }
+}
+
+/// A message that was announced, and is on its way.
+struct Coming {
+    number: u64,
+    from: NodeRank,
+    lane: Lane,
+    /// MPI writes into it, and nobody else looks at it, until it is here.
+    buffer: Vec<u8>,
+    is_here: bool,
 }
 
 /// One rank of `MPI_COMM_WORLD`.
 pub struct MpiTransport {
-    pending: VecDeque<Pending>,
+    requests: Requests,
+    /// In the order in which they were announced.
+    coming: VecDeque<Coming>,
+    /// Numbers of receives so far.
+    received: u64,
+    /// Messages that are here, to be given: of the control lane and of the bulk lane.
+    here: [VecDeque<Received>; 2],
     bulk_bytes: usize,
+    buffers: Buffers,
     rank: NodeRank,
     size: u32,
     world: SimpleCommunicator,
     /// Finalizes MPI when dropped: last of the MPI fields. `None` once given up.
     universe: Option<Universe>,
     /// Not `Send`: funneled.
-    here: PhantomData<*const ()>,
+    funneled: PhantomData<*const ()>,
 }
 
 impl MpiTransport {
@@ -68,13 +140,17 @@ impl MpiTransport {
         let number =
             |n: c_int| u32::try_from(n).map_err(|_| CommError::Unusable(format!("rank or size {n}")));
         Ok(Self {
-            pending: VecDeque::new(),
+            requests: Requests::default(),
+            coming: VecDeque::new(),
+            received: 0,
+            here: Default::default(),
             bulk_bytes: 0,
+            buffers: Buffers::default(),
             rank: NodeRank(number(world.rank())?),
             size: number(world.size())?,
             world,
             universe: Some(universe),
-            here: PhantomData,
+            funneled: PhantomData,
         })
     }
 
@@ -83,12 +159,15 @@ impl MpiTransport {
         self.world.abort(code)
     }
 
-    /// Waits up to `limit` for the sends under way, then leaves MPI together with the other ranks.
+    /// Waits up to `limit` for what is under way, then leaves MPI together with the other ranks.
     pub fn finish(mut self, limit: Duration) -> Result<(), CommError> {
         let end = Instant::now() + limit;
-        while !self.is_drained() {
+        while !self.requests.all.is_empty() {
             if Instant::now() >= end {
-                return Err(CommError::Unusable(format!("{} messages were not taken", self.pending.len())));
+                return Err(CommError::Unusable(format!(
+                    "{} messages were not taken",
+                    self.requests.all.len()
+                )));
             }
             // What comes now is for nobody, but must be taken for peers to end too.
             drop(self.poll()?);
@@ -98,42 +177,90 @@ impl MpiTransport {
         Ok(())
     }
 
-    fn test_sends(&mut self) -> Result<(), CommError> {
-        for _ in 0..self.pending.len() {
-            let Some(mut send) = self.pending.pop_front() else { break };
-            let mut done: c_int = 0;
-            let mut status = MaybeUninit::<ffi::MPI_Status>::uninit();
-            // SAFETY: `request` came from MPI_Isend and was not yet reported done (then it would
-            // not be in `pending`); the pointers are to live locals; this is MPI's thread, as the
-            // type is not Send.
-            let code = unsafe { ffi::MPI_Test(&raw mut send.request, &raw mut done, status.as_mut_ptr()) };
-            if done == 0 {
-                self.pending.push_back(send);
-                succeeded("MPI_Test", code)?;
-                continue;
+    /// Begins to receive a message, if one was announced.
+    fn begin_receive(&mut self) -> Result<bool, CommError> {
+        let Some(status) = self.world.any_process().immediate_probe() else { return Ok(false) };
+        let bytes = status.count(u8::equivalent_datatype());
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if len > MESSAGE_BYTES_MAX {
+            self.abort(EXIT_PANIC);
+        }
+        let (source, tag) = (status.source_rank(), status.tag());
+        let from = u32::try_from(source).map_err(|_| CommError::Unusable("no source".to_owned()))?;
+        let lane = if tag == TAG_BULK { Lane::Bulk } else { Lane::Control };
+        let mut buffer = match lane {
+            Lane::Control => vec![0; len],
+            Lane::Bulk => self.buffers.take(len),
+        };
+        let mut request = MaybeUninit::<ffi::MPI_Request>::uninit();
+        // SAFETY: pointer and count are those of a vector whose heap block nobody reads, changes or
+        // frees until MPI_Testsome reports the request done: `coming` holds it, and Drop leaks what
+        // is not done. The message that was probed is the next of its source and tag, since only
+        // this thread receives. It is MPI's thread, as the type is not Send.
+        let code = unsafe {
+            ffi::MPI_Irecv(
+                buffer.as_mut_ptr().cast(),
+                bytes,
+                u8::equivalent_datatype().as_raw(),
+                source,
+                tag,
+                self.world.as_raw(),
+                request.as_mut_ptr(),
+            )
+        };
+        succeeded("MPI_Irecv", code)?;
+        self.received += 1;
+        let number = self.received;
+        // SAFETY: MPI_Irecv succeeded, so it wrote the request.
+        self.requests.push(unsafe { request.assume_init() }, Work::Receive { number });
+        self.coming.push_back(Coming { number, from: NodeRank(from), lane, buffer, is_here: false });
+        Ok(true)
+    }
+
+    /// Takes note of what MPI is done with.
+    fn move_on(&mut self) -> Result<(), CommError> {
+        let mut arrived = false;
+        for work in self.requests.take_done()? {
+            match work {
+                Work::Send { buffer, lane: Lane::Bulk } => {
+                    self.bulk_bytes = self.bulk_bytes.saturating_sub(buffer.len());
+                    if let Ok(buffer) = Arc::try_unwrap(buffer) {
+                        self.buffers.give(buffer);
+                    }
+                }
+                Work::Send { .. } => {}
+                Work::Receive { number } => {
+                    arrived = true;
+                    if let Some(message) = self.coming.iter_mut().find(|coming| coming.number == number) {
+                        message.is_here = true;
+                    }
+                }
             }
-            if send.bulk {
-                self.bulk_bytes = self.bulk_bytes.saturating_sub(send.buffer.len());
-            }
+        }
+        if arrived {
+            self.sort_arrived();
         }
         Ok(())
     }
 
-    fn take(&mut self, lane: Lane) -> Result<Option<Received>, CommError> {
-        let Some(status) = self.world.any_process().immediate_probe_with_tag(tag(lane)) else {
-            return Ok(None);
-        };
-        let bytes = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(usize::MAX);
-        if bytes > MESSAGE_BYTES_MAX {
-            self.abort(EXIT_PANIC);
+    /// A message is given when those of its sender and lane that were sent before are: a short one
+    /// may be here sooner than a long one.
+    fn sort_arrived(&mut self) {
+        let mut waited_for = Vec::new();
+        for message in std::mem::take(&mut self.coming) {
+            let key = (message.from, message.lane);
+            if !message.is_here || waited_for.contains(&key) {
+                waited_for.push(key);
+                self.coming.push_back(message);
+                continue;
+            }
+            let Coming { from, lane, buffer: bytes, .. } = message;
+            self.here[usize::from(lane == Lane::Bulk)].push_back(Received { from, lane, bytes });
         }
-        let source = status.source_rank();
-        let from = u32::try_from(source).map_err(|_| CommError::Unusable("no source".to_owned()))?;
-        let mut buffer = vec![0u8; bytes];
-        // Only this thread receives, so the message that was probed is the next of its source and
-        // tag.
-        self.world.process_at_rank(source).receive_into_with_tag(&mut buffer[..], tag(lane));
-        Ok(Some(Received { from: NodeRank(from), lane, bytes: buffer }))
+    }
+
+    fn next_here(&mut self) -> Option<Received> {
+        self.here.iter_mut().find_map(VecDeque::pop_front)
     }
 }
 
@@ -154,7 +281,7 @@ impl Transport for MpiTransport {
         };
         let mut request = MaybeUninit::<ffi::MPI_Request>::uninit();
         // SAFETY: pointer and count are those of a vector whose heap block stays as it is until
-        // MPI_Test reports the request done: nobody changes what is behind an `Arc`, `pending`
+        // MPI_Testsome reports the request done: nobody changes what is behind an `Arc`, `requests`
         // holds it, and Drop leaks what is not done. Rank and tag are valid, checked above. This is
         // MPI's thread, as the type is not Send.
         let code = unsafe {
@@ -169,20 +296,27 @@ impl Transport for MpiTransport {
             )
         };
         succeeded("MPI_Isend", code)?;
-        let bulk = lane == Lane::Bulk;
-        self.bulk_bytes += if bulk { bytes.len() } else { 0 };
+        self.bulk_bytes += if lane == Lane::Bulk { bytes.len() } else { 0 };
         // SAFETY: MPI_Isend succeeded, so it wrote the request.
-        let request = unsafe { request.assume_init() };
-        self.pending.push_back(Pending { request, buffer: bytes, bulk });
+        self.requests.push(unsafe { request.assume_init() }, Work::Send { buffer: bytes, lane });
         Ok(())
     }
 
     fn poll(&mut self) -> Result<Option<Received>, CommError> {
-        self.test_sends()?;
-        match self.take(Lane::Control)? {
-            Some(message) => Ok(Some(message)),
-            None => self.take(Lane::Bulk),
+        if let Some(message) = self.next_here() {
+            return Ok(Some(message));
         }
+        for _ in 0..BEGIN_MAX {
+            if !self.begin_receive()? {
+                break;
+            }
+        }
+        self.move_on()?;
+        Ok(self.next_here())
+    }
+
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     fn has_room(&self) -> bool {
@@ -190,16 +324,17 @@ impl Transport for MpiTransport {
     }
 
     fn is_drained(&self) -> bool {
-        self.pending.is_empty()
+        !self.requests.works.iter().any(|work| matches!(work, Work::Send { .. }))
     }
 }
 
 impl Drop for MpiTransport {
     fn drop(&mut self) {
-        if self.universe.is_some() && !self.pending.is_empty() {
-            // MPI may still read these buffers, and MPI_Finalize would wait for their receivers:
-            // leave both be. The caller ends the process.
-            std::mem::forget(std::mem::take(&mut self.pending));
+        if self.universe.is_some() && !self.requests.all.is_empty() {
+            // MPI may still read and write these buffers, and MPI_Finalize would wait for those at
+            // their other ends: leave all be. The caller ends the process.
+            std::mem::forget(std::mem::take(&mut self.requests));
+            std::mem::forget(std::mem::take(&mut self.coming));
             std::mem::forget(self.universe.take());
         }
     }

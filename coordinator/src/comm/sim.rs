@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use scrfs::ids::NodeRank;
 
+use super::buffers::Buffers;
 use super::{BULK_BYTES_MAX, CommError, Lane, Received, Transport, check};
 
 /// No rank was killed.
@@ -48,6 +49,7 @@ pub struct SimTransport {
     max_delay: Duration,
     /// Bulk bytes so far.
     sent: usize,
+    buffers: Buffers,
 }
 
 /// Kills one rank of a world, and looks at it.
@@ -98,6 +100,7 @@ pub fn world(size: u32, seed: u64, max_delay: Duration) -> (Vec<SimTransport>, S
             random: (seed ^ (u64::from(rank) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             max_delay,
             sent: 0,
+            buffers: Buffers::default(),
         })
         .collect();
     (ranks, SimControl { shared })
@@ -185,6 +188,10 @@ impl Transport for SimTransport {
             counter.fetch_sub(flying.message.bytes.len(), Ordering::SeqCst);
         }
         Ok(Some(flying.message))
+    }
+
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     fn has_room(&self) -> bool {

@@ -3,6 +3,7 @@
 
 use scrfs::ids::NodeRank;
 
+use crate::comm::buffers::Buffers;
 use crate::job::JobId;
 
 /// Bytes in front of the payload: job (8), stream's source and target position (4 each). Keeps the
@@ -28,18 +29,27 @@ impl Block {
         Self(vec![0; HEADER + len])
     }
 
+    /// A payload of `len` bytes that somebody else has used: whatever is in them.
+    pub fn used(len: usize, buffers: &Buffers) -> Self {
+        Self(buffers.take(HEADER + len))
+    }
+
     /// One that carries these bytes.
-    pub fn of(payload: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(HEADER + payload.len());
-        bytes.resize(HEADER, 0);
-        bytes.extend_from_slice(payload);
-        Self(bytes)
+    pub fn of(payload: &[u8], buffers: &Buffers) -> Self {
+        let mut block = Self::used(payload.len(), buffers);
+        block.payload_mut().copy_from_slice(payload);
+        block
+    }
+
+    /// It was read, and another block may have its buffer.
+    pub fn free(self, buffers: &Buffers) {
+        buffers.give(self.0);
     }
 
     /// Takes the last `len` bytes of it away; `None` where it has no more than these.
-    pub fn split_last(&mut self, len: usize) -> Option<Self> {
+    pub fn split_last(&mut self, len: usize, buffers: &Buffers) -> Option<Self> {
         let rest = self.payload().len().checked_sub(len).filter(|rest| *rest > 0)?;
-        let last = Self::of(&self.payload()[rest..]);
+        let last = Self::of(&self.payload()[rest..], buffers);
         self.0.truncate(HEADER + rest);
         Some(last)
     }
@@ -123,9 +133,10 @@ mod tests {
 
     #[test]
     fn the_last_bytes_are_taken_away() {
-        let mut block = Block::of(b"abcdef");
-        let last = block.split_last(2).unwrap();
+        let buffers = Buffers::default();
+        let mut block = Block::of(b"abcdef", &buffers);
+        let last = block.split_last(2, &buffers).unwrap();
         assert_eq!((block.payload(), last.payload()), (&b"abcd"[..], &b"ef"[..]));
-        assert_eq!(block.split_last(4), None);
+        assert_eq!(block.split_last(4, &buffers), None);
     }
 }

@@ -70,16 +70,13 @@ impl Share<'_> {
         let (left, right) = (self.neighbour(me, left)?, self.neighbour(me, right)?);
         for (which, range) in self.blocks(me)? {
             fault("rebuild.block")?;
+            let giver = if which == Returned::Files { right } else { left };
+            let block = self.peers.recv(giver, len(&range))?;
             match which {
-                Returned::Files => {
-                    let block = self.peers.recv(right, len(&range))?;
-                    writing.files.write(range.start, block.payload())?;
-                }
-                Returned::Copy => {
-                    let block = self.peers.recv(left, len(&range))?;
-                    writing.redundancy.write(range.start, block.payload())?;
-                }
+                Returned::Files => writing.files.write(range.start, block.payload())?,
+                Returned::Copy => writing.redundancy.write(range.start, block.payload())?,
             }
+            block.free(self.peers.buffers());
         }
         // A neighbour that is lost too had nothing to give: there is no byte of its part.
         let givers = if left == right { vec![right] } else { vec![right, left] };
@@ -99,7 +96,7 @@ impl Share<'_> {
         let mut own = (self.neighbour(to, left)? == me).then(|| Reader::new(files, daemon));
         for (which, range) in self.blocks(to)? {
             fault("rebuild.block")?;
-            let block = || Block::zeroed(len(&range));
+            let block = || Block::used(len(&range), self.peers.buffers());
             let block = match (which, &mut copy, &mut own) {
                 (Returned::Files, Some(copy), _) => {
                     let mut block = block();

@@ -126,7 +126,7 @@ impl Share<'_> {
         let mut reader = Reader::new(files, self.daemon);
         for range in blocks(files.bytes(), self.block as u64) {
             fault("encode.block")?;
-            self.peers.send(right, read(&mut reader, range.start, len(&range))?)?;
+            self.peers.send(right, self.read(&mut reader, range.start, len(&range))?)?;
         }
         reader.finish()
     }
@@ -137,6 +137,7 @@ impl Share<'_> {
         for range in blocks(self.record.files(left)?.bytes(), self.block as u64) {
             let block = self.peers.recv(left, len(&range))?;
             writer.write(range.start, block.payload())?;
+            block.free(self.peers.buffers());
         }
         writer.finish()
     }
@@ -167,17 +168,18 @@ impl Share<'_> {
         let right = self.record.neighbour(self.me, right)?;
         let factors = code.coefficients_of(self.me as usize);
         let mut reader = Reader::new(files, self.daemon);
+        let buffers = self.peers.buffers();
         for Turn { step, block: range } in self.turns(geometry) {
             fault("encode.block")?;
             let len = len(&range);
             let part = geometry.part(self.me as usize, step.column);
             let at = geometry.range(part, &range).start;
-            let own = step.adds().then(|| read(&mut reader, at, len)).transpose()?;
+            let own = step.adds().then(|| self.read(&mut reader, at, len)).transpose()?;
             let came = if step.receive > 0 { Some(self.peers.recv(left, step.receive * len)?) } else { None };
             match (own, came) {
-                (Some(own), came) => self.peers.send(right, add(own, came, &factors))?,
+                (Some(own), came) => self.peers.send(right, add(own, came, &factors, buffers))?,
                 (None, Some(mut sums)) => {
-                    let last = sums.split_last(len);
+                    let last = sums.split_last(len, buffers);
                     let kept = if let Some(last) = last {
                         self.peers.send(right, sums)?;
                         last
@@ -192,6 +194,12 @@ impl Share<'_> {
         reader.finish()
     }
 
+    fn read(&self, reader: &mut Reader<'_>, offset: u64, len: usize) -> Result<Block, JobError> {
+        let mut block = Block::used(len, self.peers.buffers());
+        reader.read(offset, block.payload_mut())?;
+        Ok(block)
+    }
+
     fn write(&self, geometry: Geometry, parity: &Receiver<Parity>) -> Result<(String, u64, u32), JobError> {
         let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
         let mut left = geometry.payload();
@@ -199,6 +207,7 @@ impl Share<'_> {
             let Parity { at, block } = parity.recv().map_err(|_| ended())?;
             writer.write(at, block.payload())?;
             left = left.saturating_sub(block.payload().len() as u64);
+            block.free(self.peers.buffers());
         }
         writer.finish()
     }
@@ -209,12 +218,6 @@ struct Parity {
     /// Where it begins in the payload.
     at: u64,
     block: Block,
-}
-
-fn read(reader: &mut Reader<'_>, offset: u64, len: usize) -> Result<Block, JobError> {
-    let mut block = Block::zeroed(len);
-    reader.read(offset, block.payload_mut())?;
-    Ok(block)
 }
 
 /// A thread of this share ended; its own error says why.

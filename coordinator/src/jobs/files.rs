@@ -123,10 +123,14 @@ impl<'a> Reader<'a> {
         Self { files, daemon, open: Open(BTreeMap::new()), crcs, done: 0, told: Instant::now() }
     }
 
-    /// Fills `buffer`, which is zero, from `offset` of the logical file; beyond its end the buffer
-    /// stays zero. No byte may be read twice.
+    /// Fills `buffer` from `offset` of the logical file, beyond whose end there are zeros. No byte
+    /// may be read twice.
     pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), JobError> {
         let (files, daemon) = (self.files, self.daemon);
+        let data = files.bytes().saturating_sub(offset);
+        if let Some(padding) = usize::try_from(data).ok().and_then(|data| buffer.get_mut(data..)) {
+            padding.fill(0);
+        }
         for (index, at, range) in files.runs(offset, buffer.len()) {
             let (bytes, len) = (&mut buffer[range.clone()], range.len());
             let open = || open_checked(files, daemon, index);

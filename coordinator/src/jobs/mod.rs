@@ -38,6 +38,7 @@ use self::error::JobError;
 use self::link::{Connector, Daemon};
 use self::streams::{Emit, Exchange, Peers};
 pub use self::streams::{STALL_LIMIT, WINDOW};
+use crate::comm::buffers::Buffers;
 use crate::job::{Job, JobFailure, JobId, JobOutput, JobResult};
 
 /// Largest block: bounds a job's memory together with [`WINDOW`].
@@ -64,6 +65,7 @@ pub struct Jobs {
     block_bytes: usize,
     connect: Connector,
     emit: Emit,
+    buffers: Buffers,
     running: BTreeMap<JobId, Arc<Exchange>>,
     early: BTreeMap<JobId, Vec<Early>>,
     ended: VecDeque<JobId>,
@@ -71,10 +73,10 @@ pub struct Jobs {
 
 impl Jobs {
     /// None yet. `block_bytes` is the job's setting, the same on all nodes.
-    pub fn new(me: NodeRank, block_bytes: u32, connect: Connector, emit: Emit) -> Self {
+    pub fn new(me: NodeRank, block_bytes: u32, connect: Connector, emit: Emit, buffers: Buffers) -> Self {
         let block_bytes = usize::try_from(block_bytes).unwrap_or(BLOCK_BYTES_MAX).clamp(1, BLOCK_BYTES_MAX);
         let (running, early, ended) = Default::default();
-        Self { me, block_bytes, connect, emit, running, early, ended }
+        Self { me, block_bytes, connect, emit, buffers, running, early, ended }
     }
 
     /// True while a share runs here.
@@ -85,7 +87,7 @@ impl Jobs {
     /// Starts this node's shares of a job; each start is answered by one [`Outgoing::Ended`].
     pub fn start(&mut self, id: JobId, job: Job) {
         let nodes = job.nodes();
-        let exchange = Exchange::new(id, nodes.clone(), Arc::clone(&self.emit));
+        let exchange = Exchange::new(id, nodes.clone(), Arc::clone(&self.emit), self.buffers.clone());
         for early in self.early.remove(&id).unwrap_or_default() {
             match early {
                 Early::Block(stream, block) => exchange.arrived(stream, block),

@@ -11,6 +11,7 @@ use scrfs::redundancy::plan::{EncodeStep, encode_steps};
 
 use super::block::Block;
 use super::streams::WINDOW;
+use crate::comm::buffers::Buffers;
 
 /// Blocks on their way at a time. A member is at most this many ahead of what it has consumed, and
 /// so never stopped by its credit for good.
@@ -40,16 +41,23 @@ pub fn encode_turns(geometry: Geometry, member: usize, block: usize) -> impl Ite
 
 /// A member's part of a column in one block, times each of `factors`, added to the sums that came,
 /// one for each factor; these are the sums where none came.
-pub fn add(mut own: Block, came: Option<Block>, factors: &[u8]) -> Block {
+pub fn add(mut own: Block, came: Option<Block>, factors: &[u8], buffers: &Buffers) -> Block {
     if let (None, [factor]) = (&came, factors) {
         multiply_by(own.payload_mut(), *factor);
         return own;
     }
     let len = own.payload().len();
-    let mut sums = came.unwrap_or_else(|| Block::zeroed(len * factors.len()));
+    let begins = came.is_none();
+    let mut sums = came.unwrap_or_else(|| Block::used(len * factors.len(), buffers));
     for (sum, factor) in sums.payload_mut().chunks_exact_mut(len.max(1)).zip(factors) {
-        add_multiple(sum, own.payload(), *factor);
+        if begins {
+            sum.copy_from_slice(own.payload());
+            multiply_by(sum, *factor);
+        } else {
+            add_multiple(sum, own.payload(), *factor);
+        }
     }
+    own.free(buffers);
     sums
 }
 

@@ -166,7 +166,9 @@ impl Share<'_> {
         let (first, others) =
             self.lost.split_first().ok_or_else(|| self.target.record.unfit("no member is lost"))?;
         for lost in others.iter().rev() {
-            let sum = sums.split_last(len).ok_or_else(|| self.target.record.unfit("a sum is missing"))?;
+            let sum = sums
+                .split_last(len, self.peers.buffers())
+                .ok_or_else(|| self.target.record.unfit("a sum is missing"))?;
             self.peers.send(*lost, sum)?;
         }
         self.peers.send(*first, sums)
@@ -178,7 +180,7 @@ impl Share<'_> {
         let mut redundancy = self.target.open_redundancy()?;
         let mut reader = Reader::new(files, self.target.daemon);
         for Link { part, range, .. } in self.links() {
-            let mut block = Block::zeroed(len(&range));
+            let mut block = Block::used(len(&range), self.peers.buffers());
             let at = self.geometry.range(part, &range).start;
             match part {
                 Part::Data { .. } => reader.read(at, block.payload_mut())?,
@@ -196,7 +198,7 @@ impl Share<'_> {
             let own = read.recv().map_err(|_| ended())?;
             let len = len(&range);
             let came = self.from.map(|from| self.peers.recv(from, self.lost.len() * len)).transpose()?;
-            self.send(to, add(own, came, factors), len)?;
+            self.send(to, add(own, came, factors, self.peers.buffers()), len)?;
         }
         Ok(())
     }
@@ -212,6 +214,7 @@ impl Share<'_> {
                 Part::Data { .. } => writing.files.write(at, block.payload())?,
                 Part::Parity { .. } => writing.redundancy.write(at, block.payload())?,
             }
+            block.free(self.peers.buffers());
         }
         self.peers.recv(from, 1).map(drop)
     }

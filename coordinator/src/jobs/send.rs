@@ -61,7 +61,7 @@ fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobEr
             daemon.waited();
             told = Instant::now();
         }
-        let mut block = Block::zeroed(len);
+        let mut block = Block::used(len, peers.buffers());
         source.read_exact(block.payload_mut()).map_err(|e| parcel.io("read", e))?;
         crc.update(block.payload());
         peers.send(ASKER, block)?;
@@ -94,6 +94,7 @@ fn write(parcel: &Parcel<'_>, target: &File, peers: &Peers) -> Result<u32, JobEr
         let block = peers.recv(HOLDER, len)?;
         crc.update(block.payload());
         sparse::write_at(target, block.payload(), at).map_err(|e| parcel.io("write", e))?;
+        block.free(peers.buffers());
         at += len as u64;
     }
     sparse::end(target, parcel.size).map_err(|e| parcel.io("write", e))?;

@@ -15,6 +15,7 @@ use scrfs::lock::{Condvar, Mutex};
 
 use super::block::{Block, Outgoing, Stream};
 use super::error::JobError;
+use crate::comm::buffers::Buffers;
 use crate::job::JobId;
 
 /// Blocks that one stream may have on their way or unread: enough to cover the transport's latency.
@@ -45,12 +46,13 @@ pub struct Exchange {
     state: Mutex<State>,
     changed: Condvar,
     emit: Emit,
+    buffers: Buffers,
 }
 
 impl Exchange {
     /// The streams of `job`, whose shares run on `nodes`.
-    pub fn new(job: JobId, nodes: Vec<NodeRank>, emit: Emit) -> Arc<Self> {
-        Arc::new(Self { job, nodes, state: Mutex::default(), changed: Condvar::default(), emit })
+    pub fn new(job: JobId, nodes: Vec<NodeRank>, emit: Emit, buffers: Buffers) -> Arc<Self> {
+        Arc::new(Self { job, nodes, state: Mutex::default(), changed: Condvar::default(), emit, buffers })
     }
 
     /// A block came.
@@ -168,6 +170,11 @@ impl Peers {
         Ok(block)
     }
 
+    /// What blocks are made of.
+    pub fn buffers(&self) -> &Buffers {
+        &self.exchange.buffers
+    }
+
     /// Ends every wait of the job at this node.
     pub fn fail(&self, reason: Reason) {
         self.exchange.fail(reason);
@@ -187,7 +194,7 @@ mod tests {
     fn a_sender_stops_at_its_window_and_goes_on_with_credit() {
         let (out, sent) = crossbeam_channel::unbounded();
         let emit: Emit = Arc::new(move |o| drop(out.send(o)));
-        let exchange = Exchange::new(JobId(1), vec![NodeRank(0), NodeRank(1)], emit);
+        let exchange = Exchange::new(JobId(1), vec![NodeRank(0), NodeRank(1)], emit, Buffers::default());
         let peers = Peers::new(Arc::clone(&exchange), 0);
         let worker = std::thread::spawn(move || {
             (0..=WINDOW).try_for_each(|_| peers.send(1, Block::zeroed(1)))?;
@@ -207,7 +214,8 @@ mod tests {
 
     #[test]
     fn more_than_the_window_ends_the_job() {
-        let exchange = Exchange::new(JobId(1), vec![NodeRank(0), NodeRank(1)], Arc::new(|_| ()));
+        let exchange =
+            Exchange::new(JobId(1), vec![NodeRank(0), NodeRank(1)], Arc::new(|_| ()), Buffers::default());
         let stream = Stream { from: 1, to: 0 };
         for _ in 0..=WINDOW {
             exchange.arrived(stream, Block::zeroed(1));

@@ -308,7 +308,8 @@ fn node_loop(
     let me = transport.rank();
     let (out, outgoing) = unbounded();
     let connect = Arc::new(move || Ok(Box::new(daemon.clone()) as Box<dyn DataLink>));
-    let mut jobs = Jobs::new(me, block, connect, Arc::new(move |o| drop(out.send(o))));
+    let buffers = transport.buffers().clone();
+    let mut jobs = Jobs::new(me, block, connect, Arc::new(move |o| drop(out.send(o))), buffers);
     let mut lost = false;
     let start = Instant::now();
     loop {

@@ -13,6 +13,7 @@ use super::link::{Connector, DataLink};
 use super::streams::Emit;
 use super::testbed::Nodes;
 use super::{Jobs, LOST_LINK_HOLD};
+use crate::comm::buffers::Buffers;
 use crate::job::{About, Job, JobId, JobOutput, SetMember};
 use scrfs::control::{NoRoom, Room, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Scheme};
@@ -384,7 +385,7 @@ fn is_held_back(connect: Connector, job: Job) {
             drop(out.send(outgoing));
         }
     });
-    let mut jobs = Jobs::new(node(0), 4096, connect, emit);
+    let mut jobs = Jobs::new(node(0), 4096, connect, emit, Buffers::default());
     jobs.start(JobId(1), job);
     assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "the lead heard of it");
     jobs.abort_all("the coordinator ends");

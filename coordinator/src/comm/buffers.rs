@@ -1,0 +1,94 @@
+//! Buffers of bulk messages, which are used again and again: each fresh one would be cleared first,
+//! and would drive what is worked on out of the processor's caches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use scrfs::lock::Mutex;
+
+/// Bytes that are kept for later use. The buffers in use are bounded by the jobs' credits and by
+/// [`super::BULK_BYTES_MAX`].
+const SPARE_BYTES_MAX: usize = 16 << 20;
+/// Buffers that are kept for later use, however small they are.
+const SPARE_MAX: usize = 64;
+
+/// The buffers of one node. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Buffers(Arc<Mutex<Spare>>);
+
+#[derive(Debug, Default)]
+struct Spare {
+    /// Used last at the back.
+    buffers: VecDeque<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Buffers {
+    /// A buffer of `len` bytes. They are those of its last use, or 0.
+    pub fn take(&self, len: usize) -> Vec<u8> {
+        let spare = self.0.lock().take(len);
+        spare.unwrap_or_else(|| vec![0; len])
+    }
+
+    /// Keeps a buffer for later use; that which was not used for the longest time goes when there
+    /// are too many.
+    pub fn give(&self, buffer: Vec<u8>) {
+        self.0.lock().give(buffer);
+    }
+
+    /// Frees all that are kept.
+    pub fn clear(&self) {
+        *self.0.lock() = Spare::default();
+    }
+}
+
+impl Spare {
+    fn take(&mut self, len: usize) -> Option<Vec<u8>> {
+        let at = self.buffers.iter().rposition(|buffer| buffer.len() == len)?;
+        let buffer = self.buffers.remove(at)?;
+        self.bytes -= buffer.len();
+        Some(buffer)
+    }
+
+    fn give(&mut self, buffer: Vec<u8>) {
+        self.bytes += buffer.len();
+        self.buffers.push_back(buffer);
+        while self.bytes > SPARE_BYTES_MAX || self.buffers.len() > SPARE_MAX {
+            let Some(oldest) = self.buffers.pop_front() else { break };
+            self.bytes -= oldest.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_by_who_asks_for_its_length() {
+        let buffers = Buffers::default();
+        buffers.give(vec![1; 5]);
+        buffers.give(vec![2; 5]);
+        buffers.give(vec![3; 6]);
+        assert_eq!(buffers.take(5), [2; 5]);
+        assert_eq!(buffers.take(5), [1; 5]);
+        assert_eq!(buffers.take(5), [0; 5]);
+        buffers.clear();
+        assert_eq!(buffers.take(6), [0; 6]);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_is_said() {
+        let buffers = Buffers::default();
+        for _ in 0..2 * SPARE_MAX {
+            buffers.give(vec![1]);
+        }
+        let half = SPARE_BYTES_MAX / 2;
+        for byte in 1..4 {
+            buffers.give(vec![byte; half]);
+        }
+        let spare = buffers.0.lock();
+        let kept: Vec<(u8, usize)> = spare.buffers.iter().map(|b| (b[0], b.len())).collect();
+        assert_eq!((kept, spare.bytes), (vec![(2, half), (3, half)], SPARE_BYTES_MAX));
+    }
+}
