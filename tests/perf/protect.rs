@@ -1,20 +1,23 @@
 //! How long a program waits for its marker, to what as many ranks need to write the same bytes into
 //! their nodes' own file systems, in one run of one program; for each scheme, on simulated nodes of
-//! one machine.
+//! one machine, whose MPI goes over shared memory or over their own network.
 
-use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
+use std::{fs, io};
 
 use scrfs_harness::job::Job;
-use scrfs_harness::place::CACHE;
+use scrfs_harness::mpirun::site_environment;
+use scrfs_harness::place::{CACHE, PFS};
 use scrfs_harness::programs::program;
+use scrfs_harness::shell::Ran;
 use scrfs_harness::{Cluster, Config};
 
 use crate::Arguments;
 use crate::backing::Kind;
 use crate::mount::Mode;
 use crate::pairs::median;
-use crate::table::{Bound, Extent, Measure, Row, Scheme};
+use crate::table::{Bound, Extent, Measure, Medium, Row, Scheme};
 
 /// What `--only` takes for it.
 pub(crate) const NAME: &str = "protect";
@@ -33,50 +36,129 @@ fn settings(scheme: Scheme) -> (&'static str, &'static str, Bound) {
     }
 }
 
+/// What the program has printed: seconds, pair by pair.
+struct Times {
+    native: Vec<f64>,
+    marker: Vec<f64>,
+    ring: Vec<f64>,
+}
+
+/// Runs the program with these words on all nodes, by these settings; gives its output.
+trait Runs {
+    const MEDIUM: Medium;
+
+    fn run(&self, settings: [(&str, &str); 2], words: &[&str]) -> io::Result<String>;
+}
+
+/// Over the nodes' own network, as a job runs.
+struct Network<'a> {
+    job: Job<'a>,
+    nodes: usize,
+}
+
+/// Over shared memory: `neighbours.sh`.
+struct SharedMemory<'a> {
+    cluster: &'a Cluster,
+    script: String,
+}
+
+impl Runs for Network<'_> {
+    const MEDIUM: Medium = Medium::Network;
+
+    fn run(&self, settings: [(&str, &str); 2], words: &[&str]) -> io::Result<String> {
+        let nodes: Vec<_> = (0..self.nodes).collect();
+        let job = settings.iter().fold(self.job.clone(), |job, (name, value)| job.set(name, value));
+        let mut run = job.start(&nodes, nodes.len(), 1, words);
+        match run.wait(LIMIT) {
+            0 => Ok(run.output()),
+            code => Err(io::Error::other(format!("the program ended with {code}:\n{}", run.output()))),
+        }
+    }
+}
+
+impl<'a> SharedMemory<'a> {
+    fn new(cluster: &'a Cluster) -> io::Result<Self> {
+        let name = "neighbours.sh";
+        let path = cluster.pfs().join(name);
+        fs::write(&path, include_str!("neighbours.sh"))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(Self { cluster, script: format!("{PFS}/{name}") })
+    }
+}
+
+impl Runs for SharedMemory<'_> {
+    const MEDIUM: Medium = Medium::SharedMemory;
+
+    fn run(&self, settings: [(&str, &str); 2], words: &[&str]) -> io::Result<String> {
+        let mut command = self.cluster.head().limit(LIMIT).cmd(&self.script);
+        command.arg(self.cluster.size().to_string()).args(words).envs(site_environment()).envs(settings);
+        command.env("SCR_JOB_ID", NAME).env("SCR_PREFIX", PFS).env("SCR_FLUSH", "0");
+        let ran = Ran::of(&mut command);
+        if ran.ok() { Ok(ran.out) } else { Err(io::Error::other(ran.to_string())) }
+    }
+}
+
 pub(crate) fn rows(arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for extents in [&[Extent::Four64, Extent::Four256][..], &[Extent::Eight128][..]] {
-        let nodes = extents[0].nodes();
-        let cluster = Cluster::start(&Config { cache_size: "2g".into(), ..Config::new(nodes) })?;
-        let job = Job::new(&cluster, NAME);
-        job.mount(0..nodes);
-        for &extent in extents {
-            for scheme in [Scheme::Partner, Scheme::Xor, Scheme::Rs1, Scheme::Rs2] {
-                eprintln!("{NAME}: {}", Measure::Protect(extent, scheme).name());
-                rows.push(measure(&job, extent, scheme, arguments.pairs)?);
-            }
+        let config = Config { cache_size: "2g".into(), ..Config::new(extents[0].nodes()) };
+        {
+            let cluster = Cluster::start(&config)?;
+            rows.extend(over(&SharedMemory::new(&cluster)?, extents, arguments.pairs)?);
         }
+        let cluster = Cluster::start(&config)?;
+        let job = Job::new(&cluster, NAME);
+        let nodes = cluster.size();
+        job.mount(0..nodes);
+        rows.extend(over(&Network { job, nodes }, extents, arguments.pairs)?);
     }
     Ok(rows)
 }
 
-fn measure(job: &Job<'_>, extent: Extent, scheme: Scheme, pairs: usize) -> io::Result<Row> {
-    let (copy_type, failures, bound) = settings(scheme);
-    let job = job.clone().set("SCR_COPY_TYPE", copy_type).set("SCR_SET_FAILURES", failures);
-    let (nodes, bytes) = (extent.nodes(), (extent.mib() << 20).to_string());
-    let words = [&program("protect"), "/scr/ck", &format!("{CACHE}/native"), &bytes, &pairs.to_string()];
-    let mut run = job.start(&(0..nodes).collect::<Vec<_>>(), nodes, 1, &words);
-    let code = run.wait(LIMIT);
-    let output = run.output();
-    if code != 0 {
-        return Err(io::Error::other(format!("the program ended with {code}:\n{output}")));
+fn over<R: Runs>(runs: &R, extents: &[Extent], pairs: usize) -> io::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for &extent in extents {
+        let mut rings = Vec::new();
+        for scheme in [Scheme::Partner, Scheme::Xor, Scheme::Rs1, Scheme::Rs2] {
+            let measure = Measure::Protect(R::MEDIUM, extent, scheme);
+            eprintln!("{NAME}: {}", measure.name());
+            let times = measured(runs, extent, scheme, pairs)?;
+            let (_, _, bound) = settings(scheme);
+            rows.push(row(measure, &times.native, &times.marker, Some(bound)));
+            rings.push(times);
+        }
+        let all = |of: fn(&Times) -> &Vec<f64>| rings.iter().flat_map(of).copied().collect::<Vec<_>>();
+        let (native, ring) = (all(|times| &times.native), all(|times| &times.ring));
+        rows.push(row(Measure::Ring(R::MEDIUM, extent), &native, &ring, None));
     }
+    Ok(rows)
+}
+
+fn measured(runs: &impl Runs, extent: Extent, scheme: Scheme, pairs: usize) -> io::Result<Times> {
+    let (copy_type, failures, _) = settings(scheme);
+    let bytes = (extent.mib() << 20).to_string();
+    let words = [&program("protect"), "/scr/ck", &format!("{CACHE}/native"), &bytes, &pairs.to_string()];
+    let output = runs.run([("SCR_COPY_TYPE", copy_type), ("SCR_SET_FAILURES", failures)], &words)?;
     let times = |what: &str| -> Vec<f64> {
         output.lines().filter_map(|line| line.strip_prefix(what)?.trim().parse().ok()).collect()
     };
-    let (native, marker) = (times("native "), times("marker "));
-    if native.len() != pairs || marker.len() != pairs {
-        return Err(io::Error::other("lines are missing"));
+    let times = Times { native: times("native "), marker: times("marker "), ring: times("ring ") };
+    if [&times.native, &times.marker, &times.ring].iter().any(|all| all.len() != pairs) {
+        return Err(io::Error::other(format!("lines are missing:\n{output}")));
     }
-    let ratios = native.iter().zip(&marker).map(|(native, marker)| marker / native).collect();
-    let shown = |values: Vec<f64>| format!("{:.0} ms", median(values) * 1e3);
-    Ok(Row {
-        measure: Measure::Protect(extent, scheme),
+    Ok(times)
+}
+
+/// `times` as a multiple of `native`, pair by pair.
+fn row(measure: Measure, native: &[f64], times: &[f64], bound: Option<Bound>) -> Row {
+    let shown = |values: &[f64]| format!("{:.0} ms", median(values.to_vec()) * 1e3);
+    Row {
+        measure,
         backing: Kind::Tmpfs,
         mode: Mode::Passthrough,
-        figure: median(ratios),
+        figure: median(native.iter().zip(times).map(|(native, time)| time / native).collect()),
         peer: shown(native),
-        scr: shown(marker),
-        bound: Some(bound),
-    })
+        scr: shown(times),
+        bound,
+    }
 }

@@ -17,7 +17,25 @@ pub(crate) enum Measure {
     CycleToLoopback,
     Memory,
     Spin(Waited, Ranks),
-    Protect(Extent, Scheme),
+    /// As many bytes sent from rank to rank.
+    Ring(Medium, Extent),
+    Protect(Medium, Extent, Scheme),
+}
+
+/// Over what nodes talk to one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Medium {
+    SharedMemory,
+    Network,
+}
+
+impl Medium {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SharedMemory => "shared memory",
+            Self::Network => "network",
+        }
+    }
 }
 
 /// What a rank waits for while the others spin.
@@ -95,9 +113,14 @@ impl Measure {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
             Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
-            Self::Protect(extent, scheme) => {
+            Self::Ring(medium, extent) => {
                 let (nodes, mib) = (extent.nodes(), extent.mib());
-                return format!("marker, {nodes} nodes of {mib} MiB, {}", scheme.name()).into();
+                return format!("MPI alone, {nodes} nodes of {mib} MiB, {}", medium.name()).into();
+            }
+            Self::Protect(medium, extent, scheme) => {
+                let (nodes, mib) = (extent.nodes(), extent.mib());
+                let (scheme, medium) = (scheme.name(), medium.name());
+                return format!("marker, {nodes} nodes of {mib} MiB, {scheme}, {medium}").into();
             }
         })
     }

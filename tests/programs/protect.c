@@ -1,11 +1,12 @@
-/* Times how long rank 0 waits for a marker, and how long the same ranks need to write the same bytes into files of their
- * nodes' own file systems.
+/* Times how long rank 0 waits for a marker, how long the same ranks need to write the same bytes into files of their nodes'
+ * own file systems, and how long to send as many to one another.
  *
  *   protect PATH NATIVE BYTES PAIRS
  *
- * A pair is both, the order swapped from pair to pair; the pair before the first warms up. All ranks write BYTES each: into
- * the directory PATH.N, which gets a marker, and into files NATIVE.RANK. Nothing of it stays. Rank 0 prints `native SECONDS`
- * and `marker SECONDS`. Exit: 0 done, 4 a call failed.
+ * A pair is all three, the order of the first two swapped from pair to pair; the pair before the first warms up. All ranks
+ * write BYTES each: into the directory PATH.N, which gets a marker, and into files NATIVE.RANK; and send BYTES to the next
+ * rank. Nothing of it stays. Rank 0 prints `native SECONDS`, `marker SECONDS` and `ring SECONDS`. Exit: 0 done, 4 a call
+ * failed.
  */
 #include "ranks.h"
 
@@ -54,6 +55,18 @@ static void marked(const char *begins, int number, size_t bytes, int counts)
     meet_asleep();
 }
 
+static void ring(size_t bytes, int counts)
+{
+    static char out[BLOCK], in[BLOCK];
+    MPI_Barrier(MPI_COMM_WORLD);
+    double begun = MPI_Wtime();
+    for (size_t sent = 0; sent < bytes; sent += BLOCK)
+        MPI_Sendrecv(out, BLOCK, MPI_BYTE, (rank + 1) % size, 0, in, BLOCK, MPI_BYTE, (rank + size - 1) % size, 0,
+                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Barrier(MPI_COMM_WORLD);
+    told("ring", counts, begun);
+}
+
 int main(int argc, char **argv)
 {
     begin(&argc, &argv, 5, "protect PATH NATIVE BYTES PAIRS");
@@ -63,6 +76,7 @@ int main(int argc, char **argv)
         if (pair % 2) marked(argv[1], pair, bytes, pair > 0);
         native(argv[2], bytes, pair > 0);
         if (pair % 2 == 0) marked(argv[1], pair, bytes, pair > 0);
+        ring(bytes, pair > 0);
     }
     MPI_Finalize();
     return 0;
