@@ -53,9 +53,9 @@ impl MpiRun {
 }
 
 /// What an administrator of this cluster would put into Open MPI's site parameters (and it is put
-/// there): how to reach a node, that few cores serve many ranks, and that a silent node is given up
-/// after four seconds.
-pub const SITE_PARAMETERS: [(&str, &str); 7] = [
+/// there): how to reach a node, that few cores serve many ranks, that a silent node is given up
+/// after four seconds, and which components there is use for, as all others are loaded in vain.
+pub const SITE_PARAMETERS: [(&str, &str); 9] = [
     ("plm_rsh_agent", "/run/sim/bin/scrfs-simnode rsh"),
     ("rmaps_base_oversubscribe", "1"),
     ("mpi_yield_when_idle", "1"),
@@ -63,6 +63,8 @@ pub const SITE_PARAMETERS: [(&str, &str); 7] = [
     ("oob_tcp_keepalive_time", "2"),
     ("oob_tcp_keepalive_intvl", "1"),
     ("oob_tcp_keepalive_probes", "2"),
+    ("pml", "ob1"),
+    ("coll", "basic,tuned,libnbc,self,inter"),
 ];
 
 /// The same as environment variables, and leave to run as root. For programs that call mpirun

@@ -104,6 +104,8 @@ pub(crate) fn environment(command: &mut Command, uid: u32) {
     // Each process of Open MPI would look at all of the machine's hardware, which is slow in a
     // virtual machine, where each look leaves it: two thirds of all that an `mpirun` computes.
     command.env("HWLOC_PLUGINS_PATH", "/none").env("HWLOC_COMPONENTS", "no_os,stop");
+    // And lay out tables in shared memory for a handful of ranks.
+    command.env("PMIX_MCA_gds", "hash");
     for name in ["RUST_BACKTRACE", "RUST_LOG"] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
