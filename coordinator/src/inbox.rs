@@ -1,8 +1,8 @@
 //! One queue for all that wakes a coordinator's loop.
 //!
-//! The loop sleeps as soon as nothing is there. A channel of crossbeam spins and yields first, which
-//! would be in vain: the loop wakes many times a second to look at the transport, and where a
-//! program's ranks poll, each yield gives a processor to one of them.
+//! The loop sleeps as soon as nothing is there. A channel of crossbeam spins and yields first,
+//! which would be in vain: the loop wakes many times a second to look at the transport, and where
+//! a program's ranks poll, each yield gives a processor to one of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -45,11 +45,21 @@ pub fn question(environment: &BTreeMap<OsString, OsString>) -> Option<Vec<String
     Some(words.into_iter().map(str::to_owned).collect())
 }
 
-/// Whether Slurm has a plugin for PMIx, by all that `srun --mpi=list` prints: to standard output or
-/// error, with its version.
-pub fn has_pmix(list: &str) -> bool {
-    list.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-        .any(|word| word == "pmix" || word.starts_with("pmix_v"))
+/// What is asked of `srun` to know whether it has PMIx: which plugins there are, and whether the
+/// one for PMIx can be loaded. Debian's needs `libpmix.so`, which only `libpmix-dev` has. The
+/// second submits nothing; where the controller does not answer, or refuses such a job, the first
+/// counts.
+pub const PMIX_QUESTIONS: [&[&str]; 2] =
+    [&["--mpi=list"], &["--mpi=pmix", "--test-only", "--nodes=1", "--ntasks=1", "true"]];
+
+/// Whether Slurm has a plugin for PMIx that can be used, by all that `srun` prints to standard
+/// output and error when it is asked the [`PMIX_QUESTIONS`].
+pub fn has_pmix(answers: &str) -> bool {
+    let refused = ["Invalid MPI type", "can not load PMIx library"];
+    !refused.iter().any(|words| answers.contains(words))
+        && answers
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .any(|word| word == "pmix" || word.starts_with("pmix_v"))
 }
 
 /// When the job ends, in seconds since 1970, by the answer to `question`; `None`: it has no limit.

@@ -32,6 +32,8 @@ fn seconds() -> clap::builder::RangedU64ValueParser {
 
 /// A checkpoint file system: programs write checkpoints at node-local speed; sealed ones survive
 /// the loss of nodes.
+///
+/// Begin with `man 7 scrfs`: what a job does with it, and what an administrator.
 #[derive(Debug, Parser)]
 #[command(name = "scrfs", version)]
 struct CommandLine {

@@ -7,10 +7,11 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
 use rustix::io::Errno;
 
 use crate::control::AdviceRules;
@@ -167,14 +168,37 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | plain;
     let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
     let directory = rustix::fs::open(above, flags, Mode::empty())?;
-    let access = match access {
-        Access::Read => OFlags::RDONLY,
-        Access::Write => OFlags::RDWR,
-        Access::Create => OFlags::RDWR | OFlags::CREATE,
+    let open = |access| {
+        let mode = Mode::from_raw_mode(0o666);
+        rustix::fs::openat(&directory, name, access | OFlags::NONBLOCK | plain, mode)
     };
-    let mode = Mode::from_raw_mode(0o666);
-    let file = File::from(rustix::fs::openat(&directory, name, access | OFlags::NONBLOCK | plain, mode)?);
+    let file = File::from(match access {
+        Access::Read => open(OFlags::RDONLY)?,
+        Access::Write => open(OFlags::RDWR)?,
+        Access::Create => match open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
+            Err(Errno::EXIST) => open(OFlags::RDWR)?,
+            made => {
+                let made = made?;
+                give(&made, &directory)?;
+                made
+            }
+        },
+    });
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+/// What root makes belongs to the directory's owner: the job's coordinators count in it, and its
+/// user takes it back. A PFS may not let root do that: the file can then be read at least.
+fn give(file: impl AsFd, directory: impl AsFd) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let owner = rustix::fs::fstat(directory)?;
+        let (user, group) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+        if let Err(error) = rustix::fs::fchown(&file, Some(user), Some(group)) {
+            tracing::debug!(%error, "the halt file stays root's");
+        }
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
+    }
+    Ok(())
 }
 
 impl HaltFile {
@@ -312,6 +336,24 @@ mod tests {
         assert!(open(Access::Write).unwrap_err().to_string().contains("halt.scr: "));
         std::fs::write(&path, vec![0; 70_000]).unwrap();
         assert!(open(Access::Read).unwrap_err().to_string().contains("more than 65536 bytes"));
+    }
+
+    /// An administrator halts a job, and its user takes that back.
+    #[test]
+    fn what_root_makes_is_the_users_whose_the_directory_is() {
+        use std::os::unix::fs::{MetadataExt, chown};
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("halt.scr");
+        chown(place.path(), Some(4711), Some(4712)).expect("tests are root's");
+        let make = || drop(HaltFile::open(&path, Access::Create, Duration::from_secs(10)).unwrap());
+        make();
+        let made = std::fs::metadata(&path).unwrap();
+        assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (4711, 4712, 0o644));
+        // One that is there stays as it is.
+        chown(&path, Some(4713), Some(4714)).unwrap();
+        make();
+        let kept = std::fs::metadata(&path).unwrap();
+        assert_eq!((kept.uid(), kept.gid()), (4713, 4714));
     }
 
     /// A prefix may be another user's than who calls a tool for it.

@@ -36,20 +36,28 @@ pub struct ScheduledJob {
 }
 
 impl ScheduledJob {
+    /// It will not run any more.
+    pub fn is_over(&self) -> bool {
+        !self.runs()
+            && !matches!(self.state.as_str(), "PENDING" | "CONFIGURING" | "REQUEUED" | "REQUEUE_HOLD")
+    }
+
     /// It runs, also when it is about to end.
     pub fn runs(&self) -> bool {
         matches!(self.state.as_str(), "RUNNING" | "COMPLETING" | "SUSPENDED" | "STOPPED")
     }
 }
 
-/// A job by its id; `None`: there is no scheduler, or it does not know the job any more.
+/// A job by its id, as long as the scheduler remembers it; `None`: there is no scheduler, or it
+/// does not know the job any more.
 pub fn job(id: &str) -> Outcome<Option<ScheduledJob>> {
     if id.is_empty() || !id.chars().all(|c| c.is_ascii_alphanumeric() || "_-[].+".contains(c)) {
         return Err(Failure::new(format!("--job {id:?}: no job id"))
             .hint("`squeue --me` shows the ids of your jobs")
             .code(2));
     }
-    match ask(&["-j", id]) {
+    // Also one that has just ended: its prefix is where the last status is.
+    match ask(&["--states=all", "-j", id]) {
         Ok(jobs) => Ok(jobs.into_iter().next()),
         Err(Problem::Absent) => Ok(None),
         // It fails for one that it does not know.
@@ -170,6 +178,20 @@ mod tests {
                 ("79_2", true, "n1", "/w d/x"),
             ]
         );
+    }
+
+    #[test]
+    fn a_job_that_waits_or_runs_is_not_over() {
+        let job = |state: &str| ScheduledJob {
+            id: "7".into(),
+            user: "ann".into(),
+            state: state.into(),
+            nodes: String::new(),
+            prefix: "/".into(),
+        };
+        let over = |states: &[&str]| states.iter().map(|state| job(state).is_over()).collect::<Vec<_>>();
+        assert_eq!(over(&["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED"]), [false; 5]);
+        assert_eq!(over(&["COMPLETED", "CANCELLED", "FAILED", "NODE_FAIL", "TIMEOUT"]), [true; 5]);
     }
 
     #[test]

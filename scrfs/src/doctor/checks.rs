@@ -164,8 +164,8 @@ fn pmix(types: &Result<String, Reason>) -> Option<Finding> {
     (!has_pmix(types)).then(|| {
         warn(
             "launcher",
-            "srun has no pmix: `scrfs-run` starts programs with mpirun in its place",
-            "install Slurm's PMIx plugin (mpi_pmix.so), if srun is to be the launcher",
+            "srun has no pmix that can be used: `scrfs-run` starts programs with mpirun in its place",
+            "if srun is to be the launcher, install Slurm's PMIx plugin (mpi_pmix.so), and on Debian libpmix-dev, on every node",
         )
     })
 }

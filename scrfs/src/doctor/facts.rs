@@ -21,7 +21,7 @@ pub struct Facts {
     pub parameters: Result<Parameters, Reason>,
     /// mpirun, and srun where there is Slurm.
     pub launchers: Vec<Program>,
-    /// What `srun --mpi=list` says, if there is an srun.
+    /// What `srun` says to [`crate::allocation::PMIX_QUESTIONS`], if there is one.
     pub mpi_types: Option<Result<String, Reason>>,
     /// scrfs-coordinator, scrfs-ctl and scrfs-run, beside this program.
     pub programs: Vec<Program>,

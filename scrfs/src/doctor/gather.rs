@@ -15,7 +15,7 @@ use rustix::process::{PidfdFlags, Resource, Signal, pidfd_open, pidfd_send_signa
 
 use super::facts::{Facts, Kind, Leftovers, Parameters, Prefix, Program, Reason, Rights, Room, Store};
 use super::skew::Skew;
-use crate::allocation;
+use crate::allocation::{self, PMIX_QUESTIONS};
 use crate::bounded;
 use crate::config::{self, Config, NO_JOB, SYSTEM_FILE, Sources};
 use crate::mount::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder};
@@ -55,8 +55,9 @@ pub fn facts(sources: &Sources, questions: &Questions) -> Facts {
         parameters: config.as_ref().map(|config| parameters(config, sources)).map_err(ToString::to_string),
         launchers: ["mpirun", "srun"].map(|name| program(name, &questions.path)).into(),
         mpi_types: find("srun", &questions.path).map(|srun| {
-            // Which of the two it prints to depends on its version.
-            answer(Command::new("sh").args(["-c", "exec \"$0\" --mpi=list 2>&1"]).arg(srun))
+            // Which of the two it prints to depends on its version. The controller may refuse.
+            let asked = PMIX_QUESTIONS.map(|words| format!("\"$0\" {}", words.join(" "))).join("; ");
+            answer(Command::new("sh").args(["-c", &format!("exec 2>&1; {asked}; true")]).arg(srun))
         }),
         programs: ["scrfs-coordinator", "scrfs-ctl", "scrfs-run"].map(|name| program(name, &beside)).into(),
         version: env!("CARGO_PKG_VERSION"),

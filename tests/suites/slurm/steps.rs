@@ -23,8 +23,26 @@ fn nodes_are_numbered_as_the_host_list_has_them_and_a_halt_s_signal_reaches_ever
         assert!(output.lines().any(|said| said == line), "{line}: {output}");
     }
 
+    mpirun_does_where_the_plugin_for_pmix_cannot_be_loaded(&slurm, options);
     a_halt_s_signal_reaches_every_process(&slurm, options);
     nothing_is_left(&cluster, 0..2);
+}
+
+/// As on a Debian without `libpmix-dev`, whose srun has the plugin in its list.
+fn mpirun_does_where_the_plugin_for_pmix_cannot_be_loaded(slurm: &Slurm<'_>, options: &str) {
+    let name = "unloaded";
+    let says = "srun: error: Invalid MPI type '\\''pmix'\\'', --mpi=list for acceptable types";
+    let script = format!(
+        "mkdir bin; printf '%s\\n' '#!/bin/sh' 'case \"$*\" in *--mpi=pmix*) echo \"{says}\" >&2; exit 1;; esac' \
+         'exec /usr/bin/srun \"$@\"' >bin/srun; chmod 755 bin/srun; export PATH=$PWD/bin:$PATH\n\
+         exec scrfs-run -- sh -c 'echo rank $OMPI_COMM_WORLD_RANK'"
+    );
+    let batch = slurm.submit(JOB_UID, name, options, &script);
+    slurm.await_state(name, &batch, "COMPLETED", LIMIT);
+    let output = slurm.output(name, &batch);
+    for line in ["no pmix that can be used", "rank 0", "rank 1"] {
+        assert!(output.contains(line), "{line}: {}", slurm.account(name, &batch));
+    }
 }
 
 /// At TERM srun kills its tasks.

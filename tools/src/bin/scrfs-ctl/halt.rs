@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -87,19 +88,24 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
     if matches!(change, Change::Set { .. }) && !found.itself && !found.names.is_empty() {
         return Err(no_named_run_reads_it(&prefix, &found));
     }
-    let seconds = change.clone();
+    let asked = change.clone();
     let path = halt::path(&prefix);
     let shown = path.display().to_string();
     let set = bounded::within(PFS_LIMIT, move || Ok(carry_out(&path, &change)))
         .map_err(|e| Failure::system(shown, &e))??;
     let text = if wish.json { json(&set) } else { people(&set, &now) };
     output::data(&text)?;
-    if counts_from_nothing(&seconds, &set, end) && !is_scheduled(&prefix) {
+    if counts_from_nothing(&asked, &set, end) && !is_scheduled(&prefix) {
         output::talk(&format!("scrfs-ctl: {NO_END}"));
     }
     if !wish.list && !wish.json {
         output::talk(if found.itself {
-            "the running job sees it at its next marker, or within 10 seconds"
+            match asked {
+                Change::Remove => {
+                    "the running job sees it within 10 seconds; a halt that it has announced it does not take back"
+                }
+                _ => "the running job sees it at its next marker, or within 10 seconds",
+            }
         } else {
             "no job is known to run with this prefix: one that begins sees it"
         });
@@ -151,7 +157,7 @@ fn counts_from_nothing(change: &Change, now: &Halt, end: u64) -> bool {
 fn is_scheduled(prefix: &Path) -> bool {
     let job =
         LastStatus::read(prefix).ok().and_then(|last| Some(last.status.job.split_once(' ')?.1.to_owned()));
-    job.is_some_and(|id| scheduler::job(&id).is_ok_and(|job| job.is_some()))
+    job.is_some_and(|id| scheduler::job(&id).is_ok_and(|job| job.is_some_and(|job| !job.is_over())))
 }
 
 fn carry_out(path: &Path, change: &Change) -> Outcome<Halt> {
@@ -161,7 +167,13 @@ fn carry_out(path: &Path, change: &Change) -> Outcome<Halt> {
         Change::Set { .. } => Access::Create,
     };
     let failed = |error: halt::HaltError| {
-        Failure::new(error).hint("`scrfs-ctl print` shows what the file has; remove it to begin anew")
+        let hint = match &error {
+            halt::HaltError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "it is another user's (`ls -l` names the owner), who can change it, as root can"
+            }
+            _ => "`scrfs-ctl print` shows what the file has; remove it to begin anew",
+        };
+        Failure::new(error).hint(hint)
     };
     let Some(mut file) = HaltFile::open(path, access, LOCK_LIMIT).map_err(failed)? else {
         return Ok(Halt::default());

@@ -254,7 +254,8 @@ impl Left {
 
     /// Where what holds now can be asked, if the job runs.
     fn reach(&self, status: &NodeStatus) -> String {
-        let Some(job) = self.job.as_ref().filter(|job| job.runs()) else { return String::new() };
+        let runs = self.job.as_ref().filter(|job| job.runs() && !self.ended);
+        let Some(job) = runs else { return String::new() };
         let hosts = status.coordinator.as_ref().map(|c| c.hosts.clone()).unwrap_or_default();
         let tried: Vec<_> = hosts.into_iter().take(REACHED_MAX).collect();
         let answers = tried.iter().map(|host| {

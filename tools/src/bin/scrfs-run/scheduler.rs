@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use scrfs::allocation::PMIX_QUESTIONS;
+
 use crate::launcher::CommandLine;
 use crate::look::{Ended, bounded};
 
@@ -12,9 +14,11 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// The plugins are files of this host.
 const PLUGINS_LIMIT: Duration = Duration::from_secs(5);
 
-/// The answer to `srun --mpi=list`, if there is an srun.
+/// The answers to [`PMIX_QUESTIONS`], if there is an srun.
 pub(crate) fn mpi_plugins() -> Option<String> {
-    ask("srun", &["--mpi=list".to_owned()], PLUGINS_LIMIT)
+    let [list, load] = PMIX_QUESTIONS
+        .map(|words| ask("srun", &words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>(), PLUGINS_LIMIT));
+    list.map(|list| list + "\n" + &load.unwrap_or_default())
 }
 
 /// What Slurm says of a node that is not simply in use, with its word for the state.

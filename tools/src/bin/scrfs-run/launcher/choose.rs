@@ -42,8 +42,8 @@ pub(crate) struct Surroundings {
     pub(crate) program: Option<OsString>,
     /// `--launcher-arg`.
     pub(crate) extra: Vec<OsString>,
-    /// Inside a Slurm allocation: what `srun --mpi=list` says; `None`: not inside, or there is no
-    /// srun.
+    /// Inside a Slurm allocation: what `srun` says to [`scrfs::allocation::PMIX_QUESTIONS`];
+    /// `None`: not inside, or there is no srun.
     pub(crate) srun: Option<String>,
     /// Inside a Slurm allocation.
     pub(crate) slurm: bool,
@@ -70,7 +70,7 @@ pub(crate) fn choose(asked: Asked, around: &Surroundings) -> Result<Choice, &'st
     let why = (asked == Asked::Auto).then_some(match (around.slurm, around.srun.is_some(), pmix) {
         _ if named.is_some() => "as --launcher-program says",
         (true, _, true) => "srun, as this is a Slurm allocation and its srun has pmix",
-        (true, true, _) => "mpirun, as this allocation's srun has no pmix",
+        (true, true, _) => "mpirun, as this allocation's srun has no pmix that can be used",
         (true, ..) => "mpirun, as there is no srun in this Slurm allocation",
         _ => "mpirun, as this is no Slurm allocation",
     });

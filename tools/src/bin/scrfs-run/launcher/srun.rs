@@ -123,7 +123,8 @@ impl Launcher for Srun {
         if text.contains("Invalid MPI type") {
             return Some(Said::Refused(Refusal {
                 what: what(),
-                hint: "this Slurm has no pmix (`srun --mpi=list`): --launcher mpirun needs none",
+                hint: "Slurm's pmix plugin is missing or cannot be loaded (Debian's needs libpmix-dev on \
+                       every node): --launcher mpirun needs none",
             }));
         }
         for wrong in ["Unable to create step", "Only allocated", "unrecognized option", "Invalid node name"] {

@@ -265,6 +265,13 @@ fn the_choice_is_made_by_a_plain_rule() {
         (Asked::Auto, outside(), "mpirun mpirun"),
         (Asked::Auto, slurm(Some(LIST)), "srun srun"),
         (Asked::Auto, slurm(Some("MPI plugin types are... none pmi2")), "mpirun mpirun"),
+        (
+            Asked::Auto,
+            slurm(Some(&format!(
+                "{LIST}srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types\n"
+            ))),
+            "mpirun mpirun",
+        ),
         (Asked::Auto, slurm(None), "mpirun mpirun"),
         (Asked::Mpirun, slurm(Some(LIST)), "mpirun mpirun"),
         // The options are those of the program that is named.
