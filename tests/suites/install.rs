@@ -301,7 +301,7 @@ fn the_modulefile_finds_the_tree_that_it_is_in() {
         format!("set SCRFS_ROOT {tree}"),
     ];
     assert_eq!(said[1..], settings, "{ran}");
-    assert!(ran.err.contains("man scrfs") && !ran.err.contains('@'), "{ran}");
+    assert!(ran.err.contains("man 7 scrfs") && !ran.err.contains('@'), "{ran}");
     let found = format!(
         "PATH={tree}/bin:$PATH; MANPATH={tree}/share/man:; export MANPATH; scrfs --version; man -w ls; \
          man -w scrfs-run"
