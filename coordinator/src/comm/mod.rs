@@ -29,7 +29,7 @@ pub const BULK_BYTES_MAX: usize = 32 << 20;
 
 /// Two queues, so that a directory round never waits behind checkpoint data. Order holds within a
 /// lane between two ranks, not between lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     /// Commands, events, credits.
     Control,

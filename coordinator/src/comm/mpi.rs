@@ -10,7 +10,7 @@
     reason = "rsmpi's safe sends borrow for a scope; ours outlive it, so the raw calls are wrapped here"
 )]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
@@ -42,8 +42,8 @@ enum Work {
     /// MPI reads from the buffer: it is neither changed nor freed before the request is done. The
     /// sends of one message to many share it.
     Send { buffer: Arc<Vec<u8>>, lane: Lane },
-    /// MPI writes into the buffer of the [`Coming`] of this number.
-    Receive { number: u64 },
+    /// MPI writes into the buffer of the [`Coming`] of this number, from there.
+    Receive { from: NodeRank, lane: Lane, number: u64 },
 }
 
 /// Requests under way, with what each is for at the same index.
@@ -100,8 +100,6 @@ impl Requests {
 /// A message that was announced, and is on its way.
 struct Coming {
     number: u64,
-    from: NodeRank,
-    lane: Lane,
     /// MPI writes into it, and nobody else looks at it, until it is here.
     buffer: Vec<u8>,
     is_here: bool,
@@ -110,8 +108,8 @@ struct Coming {
 /// One rank of `MPI_COMM_WORLD`.
 pub struct MpiTransport {
     requests: Requests,
-    /// In the order in which they were announced.
-    coming: VecDeque<Coming>,
+    /// By sender and lane, in the order in which they were announced.
+    coming: BTreeMap<(NodeRank, Lane), VecDeque<Coming>>,
     /// Numbers of receives so far.
     received: u64,
     /// Messages that are here, to be given: of the control lane and of the bulk lane.
@@ -141,7 +139,7 @@ impl MpiTransport {
             |n: c_int| u32::try_from(n).map_err(|_| CommError::Unusable(format!("rank or size {n}")));
         Ok(Self {
             requests: Requests::default(),
-            coming: VecDeque::new(),
+            coming: BTreeMap::new(),
             received: 0,
             here: Default::default(),
             bulk_bytes: 0,
@@ -212,14 +210,16 @@ impl MpiTransport {
         self.received += 1;
         let number = self.received;
         // SAFETY: MPI_Irecv succeeded, so it wrote the request.
-        self.requests.push(unsafe { request.assume_init() }, Work::Receive { number });
-        self.coming.push_back(Coming { number, from: NodeRank(from), lane, buffer, is_here: false });
+        let request = unsafe { request.assume_init() };
+        let from = NodeRank(from);
+        self.requests.push(request, Work::Receive { from, lane, number });
+        let coming = self.coming.entry((from, lane)).or_default();
+        coming.push_back(Coming { number, buffer, is_here: false });
         Ok(true)
     }
 
     /// Takes note of what MPI is done with.
     fn move_on(&mut self) -> Result<(), CommError> {
-        let mut arrived = false;
         for work in self.requests.take_done()? {
             match work {
                 Work::Send { buffer, lane: Lane::Bulk } => {
@@ -229,33 +229,25 @@ impl MpiTransport {
                     }
                 }
                 Work::Send { .. } => {}
-                Work::Receive { number } => {
-                    arrived = true;
-                    if let Some(message) = self.coming.iter_mut().find(|coming| coming.number == number) {
-                        message.is_here = true;
-                    }
-                }
+                Work::Receive { from, lane, number } => self.arrived(from, lane, number),
             }
-        }
-        if arrived {
-            self.sort_arrived();
         }
         Ok(())
     }
 
     /// A message is given when those of its sender and lane that were sent before are: a short one
     /// may be here sooner than a long one.
-    fn sort_arrived(&mut self) {
-        let mut waited_for = Vec::new();
-        for message in std::mem::take(&mut self.coming) {
-            let key = (message.from, message.lane);
-            if !message.is_here || waited_for.contains(&key) {
-                waited_for.push(key);
-                self.coming.push_back(message);
-                continue;
-            }
-            let Coming { from, lane, buffer: bytes, .. } = message;
-            self.here[usize::from(lane == Lane::Bulk)].push_back(Received { from, lane, bytes });
+    fn arrived(&mut self, from: NodeRank, lane: Lane, number: u64) {
+        let Some(coming) = self.coming.get_mut(&(from, lane)) else { return };
+        if let Some(message) = coming.iter_mut().find(|message| message.number == number) {
+            message.is_here = true;
+        }
+        let here = &mut self.here[usize::from(lane == Lane::Bulk)];
+        while let Some(message) = coming.pop_front_if(|message| message.is_here) {
+            here.push_back(Received { from, lane, bytes: message.buffer });
+        }
+        if coming.is_empty() {
+            self.coming.remove(&(from, lane));
         }
     }
 

@@ -55,8 +55,10 @@ pub fn facts(sources: &Sources, questions: &Questions) -> Facts {
         parameters: config.as_ref().map(|config| parameters(config, sources)).map_err(ToString::to_string),
         launchers: ["mpirun", "srun"].map(|name| program(name, &questions.path)).into(),
         mpi_types: find("srun", &questions.path).map(|srun| {
-            // Which of the two it prints to depends on its version. The controller may refuse.
-            let asked = PMIX_QUESTIONS.map(|words| format!("\"$0\" {}", words.join(" "))).join("; ");
+            // Which of the two it prints to depends on its version. The controller may refuse, or
+            // be away.
+            let asked =
+                PMIX_QUESTIONS.map(|words| format!("timeout 2 \"$0\" {}", words.join(" "))).join("; ");
             answer(Command::new("sh").args(["-c", &format!("exec 2>&1; {asked}; true")]).arg(srun))
         }),
         programs: ["scrfs-coordinator", "scrfs-ctl", "scrfs-run"].map(|name| program(name, &beside)).into(),

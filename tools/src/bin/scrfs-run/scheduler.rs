@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use scrfs::allocation::PMIX_QUESTIONS;
+use scrfs::allocation::{PMIX_QUESTIONS, has_pmix};
 
 use crate::launcher::CommandLine;
 use crate::look::{Ended, bounded};
@@ -16,9 +16,13 @@ const PLUGINS_LIMIT: Duration = Duration::from_secs(5);
 
 /// The answers to [`PMIX_QUESTIONS`], if there is an srun.
 pub(crate) fn mpi_plugins() -> Option<String> {
-    let [list, load] = PMIX_QUESTIONS
-        .map(|words| ask("srun", &words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>(), PLUGINS_LIMIT));
-    list.map(|list| list + "\n" + &load.unwrap_or_default())
+    let [list, load] = PMIX_QUESTIONS;
+    let srun = |words: &[&str]| {
+        ask("srun", &words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>(), PLUGINS_LIMIT)
+    };
+    let list = srun(list)?;
+    let load = if has_pmix(&list) { srun(load) } else { None };
+    Some(list + "\n" + &load.unwrap_or_default())
 }
 
 /// What Slurm says of a node that is not simply in use, with its word for the state.
