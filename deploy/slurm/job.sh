@@ -12,5 +12,5 @@
 # Where checkpoints go on the parallel file system; the working directory, if not set.
 export SCR_PREFIX="$SLURM_SUBMIT_DIR"
 
-# `exec`: the signal before the time limit is for scrfs-run.
+# Your program in the place of ./simulate. `exec`: the signal before the time limit is for scrfs-run.
 exec scrfs-run --nodes 4 -- ./simulate

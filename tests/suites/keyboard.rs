@@ -120,8 +120,8 @@ fn stand_in(cluster: &Cluster, job: &str, prefix: &str) -> String {
     let path = directory.join("squeue");
     let line = ["77", "root", "RUNNING", "node[0-1]", "(null)", prefix].join("\x1f");
     let script = format!(
-        "#!/bin/sh\ncase \"$*\" in *'-j {job}'*|*--me*) printf '%s\\n' '{line}';;\n\
-         *) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac\n"
+        "#!/bin/sh\nset -- \"$* \"\ncase $1 in *'-j {job} '*) ;; *' -j '*)\n\
+         echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac\nprintf '%s\\n' '{line}'\n"
     );
     fs::write(&path, script).expect("the PFS can be written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod on the PFS");
@@ -184,6 +184,10 @@ fn the_login_node_is_told_how_the_job_is() {
         (&row[0]["job"], &row[0]["current"], &row[0]["mount"]),
         (&"77".into(), &"ck.2".into(), &().into())
     );
+    let halt = |id: u32| head(&format!("{squeue} {BIN}/scrfs-ctl halt --job {id} --list"));
+    assert_eq!(halt(77).must(), "no condition is set: the job goes on");
+    let unknown = halt(78);
+    assert!(unknown.code == 1 && unknown.err.contains("job 78: no scheduler here knows it"), "{unknown}");
     let here = job.on(1).run(&format!("{BIN}/scrfs-ctl jobs"));
     assert!(here.must().contains("coordinators on 2 nodes") && here.out.contains("ck.2"), "{here}");
     assert_eq!(here.out.lines().count(), 2, "{here}");
@@ -200,6 +204,7 @@ fn the_login_node_is_told_how_the_job_is() {
     // Coordinators that end say so; nobody writes there any more.
     run.stop();
     wait::until_true("the last word", SOON, || told("its coordinators ended"));
+    assert!(!told("a restart would present"), "no node's loss costs anything now");
     let json = head(&format!("{BIN}/scrfs-ctl status --prefix {prefix} --json"));
     let status: serde_json::Value = serde_json::from_str(json.must()).unwrap();
     assert_eq!((&status["ended"], &status["datasets"][0]["name"]), (&true.into(), &"ck.2".into()));

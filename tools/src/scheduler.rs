@@ -66,9 +66,22 @@ pub fn job(id: &str) -> Outcome<Option<ScheduledJob>> {
     }
 }
 
-/// All jobs of this user; none where there is no scheduler.
-pub fn mine() -> Outcome<Vec<ScheduledJob>> {
-    match ask(&["--me"]) {
+/// Of whom jobs are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// This user's.
+    Mine,
+    /// Everybody's that this user may see.
+    All,
+}
+
+/// The jobs that wait or run; none where there is no scheduler.
+pub fn jobs(whose: Whose) -> Outcome<Vec<ScheduledJob>> {
+    let arguments: &[&str] = match whose {
+        Whose::Mine => &["--me"],
+        Whose::All => &[],
+    };
+    match ask(arguments) {
         Err(Problem::Absent) => Ok(Vec::new()),
         Err(Problem::Said(words)) => Err(says(&words)),
         Ok(jobs) => Ok(jobs),

@@ -1,6 +1,7 @@
 //! The directories in which Open MPI's processes of one scrfs-run keep their small files
 //! (`scrfs-run` names one on every node), and the end of those that killed runs have left.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +16,7 @@ const BASE: &str = "/tmp";
 /// A younger one may not be in anybody's environment yet.
 const AGE: Duration = Duration::from_mins(1);
 
-/// This run's directory on this host, gone with this. On other nodes Open MPI's daemons make it.
+/// This run's directory on this host, gone with this. On other nodes [`on_this_node`] makes it.
 #[derive(Debug)]
 pub struct Session {
     path: PathBuf,
@@ -47,6 +48,20 @@ impl Session {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// The directory of a run on this node, if the run calls it `named` there: another user may have
+/// read that name elsewhere and made it here first.
+///
+/// # Errors
+/// The directory around it cannot be relied upon, or nothing can be made there.
+pub fn on_this_node(named: &Path) -> Result<PathBuf, Problem> {
+    let parts = named.parent().zip(named.file_name().and_then(OsStr::to_str));
+    let Some((base, name)) = parts.filter(|(_, file)| file.starts_with(&name())) else {
+        // Some other place that the user has chosen.
+        return Ok(named.to_owned());
+    };
+    private::find_or_make(base, name)
 }
 
 impl Drop for Session {

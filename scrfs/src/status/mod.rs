@@ -4,7 +4,7 @@ pub mod last;
 pub mod people;
 mod show;
 
-pub use self::show::show;
+pub use self::show::{show, show_ended};
 
 use std::collections::BTreeSet;
 

@@ -11,6 +11,16 @@ use super::{Changed, DatasetStatus, HIDDEN, NodeStatus, SEALED, StoreStatus};
 
 /// How the node is, what it holds, and what the loss of each node would cost.
 pub fn show(s: &NodeStatus) -> String {
+    let mut text = show_ended(s);
+    if !s.datasets.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
+    }
+    text
+}
+
+/// The same of a job that has ended: no node's loss costs it anything any more.
+pub fn show_ended(s: &NodeStatus) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{} on {}: {} ({})", s.mount_point, s.host, s.mode, s.mode_reason);
@@ -90,7 +100,6 @@ pub fn show(s: &NodeStatus) -> String {
     for (dataset, changed) in s.datasets.iter().filter_map(|d| Some((d, d.changed.as_ref()?))) {
         let _ = writeln!(text, "{}: {}", dataset.name.escape_debug(), shown_change(changed));
     }
-    let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
     text
 }
 

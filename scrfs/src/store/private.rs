@@ -16,6 +16,11 @@ use std::path::{Component, Path, PathBuf};
 /// choice is a name in /tmp that every user can know and make first.
 pub const OPEN_MPI_PLACES: [&str; 2] = ["OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"];
 
+/// Variables that tell Open MPI 4 and 5 what mpirun is to start on other nodes, and what they start
+/// by themselves.
+pub const OPEN_MPI_AGENTS: [(&str, &str); 2] =
+    [("OMPI_MCA_orte_launch_agent", "orted"), ("PRTE_MCA_prte_launch_agent", "prted")];
+
 /// Digits after the name of a directory whose plain name is somebody else's.
 const DIGITS: usize = 16;
 /// Symbolic links on the way to a base.

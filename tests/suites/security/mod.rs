@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use scrfs_harness::cluster::workspace;
 use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::mpirun::site_environment;
 use scrfs_harness::place::{BIN, CACHE, SCR};
 use scrfs_harness::shell::Ran;
 use scrfs_harness::{Cluster, wait};
@@ -192,6 +193,50 @@ fn names_made_first_do_not_stop_a_mount() {
     cluster.head().user(ATTACKER).run(head).must();
     job.mount([0]);
     Victim::running(&cluster, job).withstands(attacks::NAMES);
+}
+
+/// mpirun's arguments tell where its daemon on a node will keep its files. Another user makes that
+/// directory first: there, and on each node, before anything of the job has come to it.
+#[test]
+fn a_directory_made_before_mpiruns_daemon_costs_no_node() {
+    let cluster = Cluster::up(2);
+    let job = Job::unprivileged(&cluster, "victim");
+    job.mount([0, 1]);
+    let (prefix, host_prefix) = (job.prefix(), job.host_prefix());
+    let agent = site_environment().into_iter().find(|(name, _)| name == "OMPI_MCA_plm_rsh_agent");
+    let script = format!(
+        "#!/bin/sh\n\
+         echo \"$*\" | sed -n 's/.*orte_tmpdir_base \"\\([^\"]*\\)\".*/\\1/p' > {prefix}/named.$$\n\
+         mv {prefix}/named.$$ {prefix}/named; until test -e {prefix}/planted; do sleep 0.02; done\n\
+         exec {} \"$@\"\n",
+        agent.expect("the cluster has one").1
+    );
+    cluster
+        .head()
+        .user(1000)
+        .run(&format!("cat > {prefix}/slow-rsh <<'E'\n{script}E\nchmod +x {prefix}/slow-rsh"))
+        .must();
+    let mut command = job.run_command(&[0, 1], 2, 1, &["/bin/sh", "-c", "hostname; ls -d /tmp/scrfs-mpi.*"]);
+    command.env("OMPI_MCA_plm_rsh_agent", format!("{prefix}/slow-rsh"));
+    let ran = std::thread::scope(|scope| {
+        let running = scope.spawn(move || Ran::of(&mut command));
+        wait::until_true("mpirun to name the directory", SOON, || host_prefix.join("named").exists());
+        let named = std::fs::read_to_string(host_prefix.join("named")).expect("the PFS");
+        assert!(named.starts_with("/tmp/scrfs-mpi.1000."), "{named}");
+        for node in [0, 1] {
+            cluster.on(node).user(ATTACKER).run(&format!("mkdir -m 700 {named}")).must();
+        }
+        std::fs::write(host_prefix.join("planted"), "").expect("the PFS");
+        (running.join().expect("it ran"), named.trim().to_owned())
+    });
+    let (ran, named) = ran;
+    assert!(ran.ok() && !ran.err.contains("left out") && !ran.err.contains("run 2"), "{ran}");
+    for node in ["node0", "node1"] {
+        assert!(ran.out.lines().any(|line| line == node), "{ran}");
+    }
+    // Each node has the attacker's directory, and the user's beside it.
+    let own = ran.out.lines().filter(|line| line.starts_with(&format!("{named}."))).count();
+    assert_eq!((own, ran.out.lines().filter(|line| *line == named).count()), (2, 2), "{ran}");
 }
 
 #[test]

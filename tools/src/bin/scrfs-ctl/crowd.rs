@@ -131,6 +131,8 @@ struct Run {
     coordinator: Option<Executable>,
     /// The mount's.
     daemon: Option<Executable>,
+    /// This program's, which becomes a launcher's daemon.
+    agent: Option<Executable>,
 }
 
 /// What is found.
@@ -163,6 +165,7 @@ pub(crate) fn count(mark: &str, launcher: Option<u32>, coordinator: Option<&Path
         launcher: launcher.filter(is_launcher),
         coordinator: coordinator.and_then(executable),
         daemon: beside("scrfs"),
+        agent: executable(&own),
     };
     let Crowd { programs, has_begun } = may_be_programs(&all, &run);
     let programs = Some(u32::try_from(programs.len()).unwrap_or(u32::MAX));
@@ -241,8 +244,9 @@ fn daemons(all: &BTreeMap<u32, Process>, run: &Run) -> BTreeSet<u32> {
         by.is_some_and(|by| run.user != 0 && by.is_roots() && by.name == process.name)
     };
     for (pid, process) in all {
-        let is_daemon = process.executable == Some(kind) && is_unmarked(&process);
-        if !is_daemon || has_marked_parent(process) {
+        let becomes_one = process.says == Says::Daemon && process.executable == run.agent;
+        let is_daemon = process.executable == Some(kind) || becomes_one;
+        if !(is_daemon && is_unmarked(&process)) || has_marked_parent(process) {
             continue;
         }
         found.insert(*pid);

@@ -63,8 +63,11 @@ pub(crate) struct Wish {
     remove: bool,
     /// The job's directory on the parallel file system
     /// [default: SCR_PREFIX, else the working directory].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "job")]
     prefix: Option<PathBuf>,
+    /// The job of this id: the scheduler says what its directory is.
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
     /// One JSON object.
     #[arg(long)]
     json: bool,
@@ -80,7 +83,8 @@ enum Condition {
 }
 
 pub(crate) fn halt(wish: &Wish) -> Outcome {
-    let config = config(wish.prefix.as_ref())?;
+    let of_job = wish.job.as_deref().map(prefix_of_job).transpose()?;
+    let config = config(of_job.as_ref().or(wish.prefix.as_ref()))?;
     let (prefix, end) = (config.prefix, config.advice.end_time);
     let now = jiff::Zoned::now();
     let change = Change::of(wish, &now)?;
@@ -115,6 +119,17 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
         }
     }
     Ok(())
+}
+
+fn prefix_of_job(id: &str) -> Outcome<PathBuf> {
+    let unknown = || Failure::new(format!("job {id}: no scheduler here knows it"));
+    let job =
+        scheduler::job(id)?.ok_or_else(|| unknown().hint("name its directory on the PFS: --prefix DIR"))?;
+    if job.is_over() {
+        return Err(Failure::new(format!("job {id} is over ({})", job.state))
+            .hint("`squeue --me` shows your jobs; the next one with this prefix: --prefix DIR"));
+    }
+    Ok(job.prefix)
 }
 
 fn no_named_run_reads_it(prefix: &Path, living: &Living) -> Failure {

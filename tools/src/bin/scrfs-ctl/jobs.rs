@@ -1,4 +1,5 @@
-//! `scrfs-ctl jobs`: the jobs whose mounts this node has, and this user's jobs by the scheduler.
+//! `scrfs-ctl jobs`: the jobs whose mounts this node has, and this user's jobs by the scheduler; for
+//! root all users' jobs that have left a status in their prefix.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -9,9 +10,10 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use scrfs::control::client::scrfs_mounts;
-use scrfs::status::{DatasetStatus, NodeStatus};
+use scrfs::status::{DatasetStatus, NodeStatus, last};
 use scrfs_tools::node::Node;
-use scrfs_tools::{Failure, Outcome, output, scheduler};
+use scrfs_tools::scheduler::{self, ScheduledJob, Whose};
+use scrfs_tools::{Failure, Outcome, output};
 use serde::Serialize;
 
 use crate::place::{Place, age_for_people};
@@ -42,10 +44,15 @@ pub(crate) fn jobs(json: bool) -> Outcome {
     let mut rows: Vec<Row> = here().into_iter().map(|(mount, control)| mounted(&mount, &control)).collect();
     // Without a scheduler there are those of this node. One that fails is told of at the end, and
     // where there is nothing else to tell, that is a failure.
-    let asked = scheduler::mine();
+    let is_root = rustix::process::getuid().is_root();
+    let asked = scheduler::jobs(if is_root { Whose::All } else { Whose::Mine });
     if let Ok(jobs) = &asked {
         let known: BTreeSet<String> = rows.iter().map(|row| row.job.clone()).collect();
-        rows.extend(jobs.iter().filter(|job| !known.contains(&job.id)).flat_map(scheduled));
+        // Most of all users' jobs have nothing to do with scrfs.
+        let shown = |job: &&ScheduledJob| {
+            !known.contains(&job.id) && (!is_root || last::status_path(&job.prefix).is_file())
+        };
+        rows.extend(jobs.iter().filter(shown).flat_map(scheduled));
     }
     if json {
         let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::system("JSON", &e.into()))?;
@@ -129,12 +136,12 @@ fn mounted(mount: &Path, control: &Path) -> Row {
 
 /// A job elsewhere: what its coordinators have left in its prefix, if they have; a row for each run
 /// with a name.
-fn scheduled(job: &scheduler::ScheduledJob) -> Vec<Row> {
+fn scheduled(job: &ScheduledJob) -> Vec<Row> {
     let (runs, _) = Place::Left { prefix: job.prefix.clone(), job: Some(job.clone()) }.runs();
     runs.iter().map(|place| of_run(job, place)).collect()
 }
 
-fn of_run(job: &scheduler::ScheduledJob, place: &Place) -> Row {
+fn of_run(job: &ScheduledJob, place: &Place) -> Row {
     let row = Row {
         job: job.id.clone(),
         user: job.user.clone(),
@@ -151,8 +158,10 @@ fn of_run(job: &scheduler::ScheduledJob, place: &Place) -> Row {
         return Row { state: format!("{}, the status there is a former job's", job.state), ..row };
     }
     let age = seen.left.as_ref().map(|left| age_for_people(left.age)).unwrap_or_default();
+    let lost = seen.left.as_ref().and_then(|left| left.lost_for_people(&seen.status));
+    let lost = lost.map(|lost| format!("; {lost}")).unwrap_or_default();
     let name = place.name_in(&job.prefix).map(|name| format!("{name}: ")).unwrap_or_default();
-    Row { state: format!("{name}{}, as of {age} ago", job.state), ..row }.with(&seen.status)
+    Row { state: format!("{name}{}, as of {age} ago{lost}", job.state), ..row }.with(&seen.status)
 }
 
 impl Row {

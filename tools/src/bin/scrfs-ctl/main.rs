@@ -1,5 +1,6 @@
 //! `scrfs-ctl`: questions and requests of operators, one file per verb.
 
+mod agent;
 mod crowd;
 mod events;
 mod flush;
@@ -73,8 +74,8 @@ enum Verb {
               value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
     },
-    /// Jobs mounted on this node and your jobs by the scheduler: state, newest protected dataset,
-    /// current one.
+    /// Jobs mounted on this node and your jobs by the scheduler, for root all users': state, newest
+    /// protected dataset, current one.
     Jobs {
         /// A JSON array.
         #[arg(long)]
@@ -188,6 +189,13 @@ enum Verb {
         #[arg(long, value_name = "N")]
         every: Option<u32>,
     },
+    /// For mpirun: becomes its daemon on this node, whose files are where nobody else can be first.
+    #[command(hide = true)]
+    MpiAgent {
+        /// The daemon and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// For scrfs-run: is this node fit for use.
     #[command(hide = true)]
     Probe {
@@ -250,6 +258,7 @@ fn carry_out(verb: Verb) -> Outcome {
         Verb::Save { at, limit, newest, every } => {
             save::save(&at.node()?, Duration::from_secs(limit), newest, every)
         }
+        Verb::MpiAgent { command } => Err(agent::become_daemon(command)),
         Verb::Probe { at, sweep, count, launcher, coordinator, checkpoint_path, unmounted } => {
             if let Some(mark) = count {
                 return crowd::count(&mark, launcher, coordinator.as_deref());

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use scrfs::bounded;
+use scrfs::config::hosts;
 use scrfs::control::client::scrfs_mounts;
 use scrfs::status::last::{self, LastError, LastStatus, RENEWED};
-use scrfs::status::{NodeStatus, show};
+use scrfs::status::people::hosts_for_people;
+use scrfs::status::{NodeStatus, show, show_ended};
 use scrfs_tools::node::{Node, mount_point};
-use scrfs_tools::scheduler::{self, ScheduledJob};
+use scrfs_tools::scheduler::{self, ScheduledJob, Whose};
 use scrfs_tools::{Failure, Outcome, output};
 
 use crate::living::{Living, living};
@@ -139,7 +141,7 @@ fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     if let Some(prefix) = here.filter(has_run) {
         return Ok(Place::Left { prefix, job: None });
     }
-    let Ok(jobs) = scheduler::mine() else { return Err(absent) };
+    let Ok(jobs) = scheduler::jobs(Whose::Mine) else { return Err(absent) };
     let mut running: Vec<ScheduledJob> = jobs.into_iter().filter(ScheduledJob::runs).collect();
     match running.len() {
         0 => Err(absent),
@@ -227,7 +229,9 @@ impl Seen {
     /// For people. A last status says how old it is, and who could tell more.
     pub(crate) fn text(&self) -> String {
         let Some(left) = &self.left else { return show(&self.status) };
-        format!("{}\n{}{}", left.heading(), show(&self.status), left.reach(&self.status))
+        let lost = left.lost_for_people(&self.status).map(|lost| lost + "\n").unwrap_or_default();
+        let text = if left.ended { show_ended(&self.status) } else { show(&self.status) };
+        format!("{}\n{lost}{text}{}", left.heading(), left.reach(&self.status))
     }
 }
 
@@ -250,6 +254,17 @@ impl Left {
             String::new()
         };
         format!("{job}as of {age} ago ({last}){silent}:")
+    }
+
+    /// Nodes of the coordinators that wrote it which the scheduler counts among the job's no more.
+    pub(crate) fn lost_for_people(&self, status: &NodeStatus) -> Option<String> {
+        let job = self.job.as_ref().filter(|job| job.runs() && !self.ended)?;
+        let now = hosts::expand(&job.nodes).ok().filter(|nodes| !nodes.is_empty())?;
+        let mut gone = status.coordinator.as_ref()?.hosts.clone();
+        gone.retain(|host| !now.contains(host));
+        (!gone.is_empty()).then(|| {
+            format!("no longer among the job's nodes: {}", hosts_for_people(gone.iter().map(String::as_str)))
+        })
     }
 
     /// Where what holds now can be asked, if the job runs.
@@ -325,6 +340,21 @@ mod tests {
                 && left(300, false).heading().contains("they are gone")
         );
         assert!(left(300, true).heading().contains("coordinators ended 5 min ago"));
+    }
+
+    #[test]
+    fn nodes_that_the_scheduler_has_given_up_are_named() {
+        let status = crate::status::tests::node(Vec::new());
+        let lost = |nodes: &str, state: &str| {
+            let mut left = left(14, false);
+            let job = left.job.as_mut().unwrap();
+            (job.nodes, job.state) = (nodes.into(), state.into());
+            left.lost_for_people(&status)
+        };
+        assert_eq!(lost("node[0-3]", "RUNNING"), None);
+        assert_eq!(lost("node[1-3]", "RUNNING").unwrap(), "no longer among the job's nodes: node0");
+        // It has none at all, or cannot be read.
+        assert_eq!((lost("", "PENDING"), lost("node[", "RUNNING")), (None, None));
     }
 
     #[test]

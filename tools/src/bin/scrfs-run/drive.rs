@@ -86,7 +86,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
-    let _session = apart::choose(&mut job.lines.environment);
+    let _session = apart::choose(&mut job.lines.environment, &job.ctl);
     prefix::look(&job.prefix, &job.token.job.replacen('/', " ", 1))?;
     process::adopt_orphans().map_err(|e| Failure::system("becoming a subreaper", &e))?;
     let (queue, events) = mpsc::channel();

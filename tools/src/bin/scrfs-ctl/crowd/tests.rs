@@ -6,7 +6,8 @@ const ORTED: u64 = 1;
 const COORDINATOR: u64 = 2;
 const MPIRUN: u64 = 3;
 const DAEMON: u64 = 4;
-const OTHER: u64 = 5;
+const AGENT: u64 = 5;
+const OTHER: u64 = 6;
 
 fn of_user(name: &str, parent: u32, user: u32, executable: u64) -> Process {
     let executable = (user == USER).then_some((1, executable));
@@ -36,8 +37,8 @@ fn rank(name: &str, parent: u32) -> Process {
 
 fn run() -> Run {
     let of = |number| Some((1, number));
-    let (coordinator, daemon) = (of(COORDINATOR), of(DAEMON));
-    Run { user: USER, asks: 21, coordinator, daemon, ..Run::default() }
+    let (coordinator, daemon, agent) = (of(COORDINATOR), of(DAEMON), of(AGENT));
+    Run { user: USER, asks: 21, coordinator, daemon, agent, ..Run::default() }
 }
 
 /// A node of a run, and on it this process's parent (21) and one coordinator.
@@ -64,6 +65,7 @@ fn node() -> BTreeMap<u32, Process> {
         (31, process("bash", 30, OTHER)),
         (32, process("orted", 31, ORTED)),
         (33, process("orted", 1, ORTED)),
+        (35, Process { says: Says::Daemon, ..process("scrfs-ctl", 30, AGENT) }),
     ])
 }
 
@@ -93,8 +95,9 @@ fn whatever_may_be_the_programs_counts() {
         (44, Process { is_zombie: true, ..process("ended", 32, OTHER) }),
         (45, Process { executable: None, marked: None, ..process("not to be read", 32, OTHER) }),
         (46, of_user("kworker", 2, 0, OTHER)),
+        (47, process("scrfs-ctl", 1, AGENT)),
     ]);
-    assert_eq!(counted(&all, &run()), (vec![40, 41, 43, 45], true));
+    assert_eq!(counted(&all, &run()), (vec![40, 41, 43, 45, 47], true));
 }
 
 /// Whatever it is called, and whatever it starts.

@@ -6,16 +6,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use scrfs::store::private::OPEN_MPI_PLACES;
+use scrfs::store::private::{OPEN_MPI_AGENTS, OPEN_MPI_PLACES};
 
 use super::{CommandLine, Cpus, Kind, Launcher, Task};
 use crate::layout;
 use crate::supervise::Start;
 
-/// Of Open MPI's parameters in the environment, those that say how to reach nodes, and where it
-/// keeps its files there; the others are the program's.
-const REACH: [&str; 5] =
-    ["OMPI_MCA_plm_", "OMPI_MCA_oob_", "OMPI_MCA_btl_tcp_if_", OPEN_MPI_PLACES[0], OPEN_MPI_PLACES[1]];
+/// Of Open MPI's parameters in the environment, those that say how to reach nodes, what to start
+/// there, and where it keeps its files; the others are the program's.
+const REACH: [&str; 7] = [
+    "OMPI_MCA_plm_",
+    "OMPI_MCA_oob_",
+    "OMPI_MCA_btl_tcp_if_",
+    OPEN_MPI_PLACES[0],
+    OPEN_MPI_PLACES[1],
+    OPEN_MPI_AGENTS[0].0,
+    OPEN_MPI_AGENTS[1].0,
+];
 
 /// Prefixes of what MPI libraries and launchers put into the environment.
 const MPI: [&str; 5] = ["OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_"];

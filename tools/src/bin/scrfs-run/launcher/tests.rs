@@ -29,6 +29,7 @@ fn lines(launcher: Arc<dyn Launcher>) -> Lines {
         ("OMPI_MCA_btl", "self"),
         ("OMPI_MCA_plm_rsh_agent", "my rsh"),
         ("OMPI_MCA_orte_tmpdir_base", "/tmp/own"),
+        ("OMPI_MCA_orte_launch_agent", "own orted"),
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("PMIX_RANK", "3"),
         ("SLURM_CPUS_PER_TASK", "8"),
@@ -143,6 +144,7 @@ fn coordinators_get_a_clean_one() {
     );
     let kept = [
         "OMPI_ALLOW_RUN_AS_ROOT",
+        "OMPI_MCA_orte_launch_agent",
         "OMPI_MCA_orte_tmpdir_base",
         "OMPI_MCA_plm_rsh_agent",
         "PATH",
@@ -187,7 +189,8 @@ fn one_process_or_one_for_each_node() {
     assert!(said.starts_with("--host n1:1,n2:1 -np 2 "), "{said}");
     assert!(
         said.ends_with(
-            " scrfs-pernode OMPI_MCA_btl OMPI_MCA_orte_tmpdir_base OMPI_MCA_plm_rsh_agent lmp -in x y"
+            " scrfs-pernode OMPI_MCA_btl OMPI_MCA_orte_launch_agent OMPI_MCA_orte_tmpdir_base OMPI_MCA_plm_rsh_agent lmp \
+             -in x y"
         ),
         "{said}"
     );
