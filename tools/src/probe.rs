@@ -27,6 +27,15 @@ pub struct Report {
     pub problem: Option<String>,
     /// The highest id of a dataset that is protected there; 0 = none.
     pub newest: u64,
+    /// The epoch of the coordinators that were attached last.
+    #[serde(default)]
+    pub epoch: u64,
+    /// On how many nodes that dataset is, if it is here too; else 0.
+    #[serde(default)]
+    pub held_by: u32,
+    /// It outlives the loss of this node.
+    #[serde(default)]
+    pub expendable: bool,
     /// Processes of this run that were found and ended.
     pub ended: u32,
     /// Processes that a former run of the job had left, found and ended.

@@ -58,12 +58,18 @@ pub fn job(id: &str) -> Outcome<Option<ScheduledJob>> {
     }
     // Also one that has just ended: its prefix is where the last status is.
     match ask(&["--states=all", "-j", id]) {
-        Ok(jobs) => Ok(jobs.into_iter().next()),
+        Ok(jobs) => Ok(chosen(jobs, id)),
         Err(Problem::Absent) => Ok(None),
         // It fails for one that it does not know.
         Err(Problem::Said(words)) if words.contains("Invalid job id") => Ok(None),
         Err(Problem::Said(words)) => Err(says(&words)),
     }
+}
+
+/// Of the tasks of an array, one of which has the array's id, that one.
+fn chosen(mut jobs: Vec<ScheduledJob>, id: &str) -> Option<ScheduledJob> {
+    let at = jobs.iter().position(|job| job.id == id).unwrap_or(0);
+    (at < jobs.len()).then(|| jobs.swap_remove(at))
 }
 
 /// Of whom jobs are asked for.
@@ -191,6 +197,15 @@ mod tests {
                 ("79_2", true, "n1", "/w d/x"),
             ]
         );
+    }
+
+    #[test]
+    fn of_an_arrays_tasks_the_one_that_was_asked_for() {
+        let text =
+            ["2", "1"].map(|id| format!("{id}\u{1f}ann\u{1f}RUNNING\u{1f}n1\u{1f}\u{1f}/w")).join("\n");
+        let id = |asked: &str| chosen(parse(&text), asked).map(|job| job.id);
+        assert_eq!((id("1"), id("2"), id("1_0")), (Some("1".into()), Some("2".into()), Some("2".into())));
+        assert_eq!(chosen(Vec::new(), "1"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What this node tells operators of itself.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 
 use crate::control::HeldState;
@@ -89,8 +89,10 @@ impl Node {
             status.files = layout.members.iter().map(|place| place.files).sum();
             // Of a hidden one the catalog says where its members were, and no more.
             if !dataset.life.is_hidden() {
-                status.hosts = layout.members.iter().map(|place| place.host.clone()).collect();
-                status.hosts.dedup();
+                // One may hold several members.
+                let mut seen = HashSet::new();
+                let hosts = layout.members.iter().map(|place| &place.host);
+                status.hosts = hosts.filter(|host| seen.insert(*host)).cloned().collect();
                 status.survives = survives(layout, dataset.flushed);
             }
             if dataset.failed.is_some() {

@@ -16,6 +16,14 @@ use std::path::{Component, Path, PathBuf};
 /// choice is a name in /tmp that every user can know and make first.
 pub const OPEN_MPI_PLACES: [&str; 2] = ["OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"];
 
+/// And of a part of these. Open MPI does not start when they are set beside the former.
+pub const OPEN_MPI_PARTS: [&str; 4] = [
+    "OMPI_MCA_orte_local_tmpdir_base",
+    "OMPI_MCA_orte_remote_tmpdir_base",
+    "PRTE_MCA_prte_local_tmpdir_base",
+    "PRTE_MCA_prte_remote_tmpdir_base",
+];
+
 /// Variables that tell Open MPI 4 and 5 what mpirun is to start on other nodes, and what they start
 /// by themselves.
 pub const OPEN_MPI_AGENTS: [(&str, &str); 2] =

@@ -27,8 +27,8 @@ pub(crate) fn become_daemon(mut command: Vec<OsString>) -> Failure {
     }
     let error = daemon.args(command).exec();
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    Failure::new(format!("{}: {error}", output::escaped(program.display())))
-        .hint("mpirun looks for its daemon in PATH on each node, or in the directory that --prefix names")
+    Failure::new(format!("mpirun's daemon {}: {error}", output::escaped(program.display())))
+        .hint("it is looked for in the PATH that a remote shell has there; --launcher-program with mpirun's full path has it found beside mpirun")
         .code(code)
 }
 

@@ -92,6 +92,12 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
     if matches!(change, Change::Set { .. }) && !found.itself && !found.names.is_empty() {
         return Err(no_named_run_reads_it(&prefix, &found));
     }
+    if let (Some(id), Change::Set { .. }, false) = (&wish.job, &change, found.itself) {
+        let shown = prefix.display();
+        return Err(Failure::new(format!("job {id}: nothing of scrfs is known to run in {shown}")).hint(
+            "it may not have begun yet; or its SCR_PREFIX is another directory, which --prefix names",
+        ));
+    }
     let asked = change.clone();
     let path = halt::path(&prefix);
     let shown = path.display().to_string();
@@ -155,7 +161,10 @@ fn config(named: Option<&PathBuf>) -> Outcome<Config> {
     let config =
         Config::load(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))?;
     let prefix = &config.prefix;
-    if !prefix.join(".scr").is_dir() {
+    let scr = prefix.join(".scr");
+    let is_there = bounded::within(PFS_LIMIT, move || Ok(scr.is_dir()))
+        .map_err(|e| Failure::system(prefix.display(), &e))?;
+    if !is_there {
         return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))
             .hint("name the job's directory on the parallel file system with --prefix or SCR_PREFIX"));
     }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
+use scrfs::bounded;
 use scrfs::control::client::scrfs_mounts;
-use scrfs::status::{DatasetStatus, NodeStatus, last};
+use scrfs::status::{DatasetStatus, NodeStatus};
 use scrfs_tools::node::Node;
 use scrfs_tools::scheduler::{self, ScheduledJob, Whose};
 use scrfs_tools::{Failure, Outcome, output};
@@ -24,6 +25,10 @@ const BASES: [&str; 2] = ["/run/scrfs", "/dev/shm"];
 const ENTRIES_MAX: usize = 1000;
 /// A daemon that does not answer is shown as one that does not.
 const LIMIT: Duration = Duration::from_secs(2);
+/// So is a job's directory.
+const PREFIX_LIMIT: Duration = Duration::from_secs(5);
+/// Directories that are asked together.
+const AT_ONCE: usize = 64;
 
 /// A job in the table.
 #[derive(Debug, Serialize)]
@@ -48,11 +53,8 @@ pub(crate) fn jobs(json: bool) -> Outcome {
     let asked = scheduler::jobs(if is_root { Whose::All } else { Whose::Mine });
     if let Ok(jobs) = &asked {
         let known: BTreeSet<String> = rows.iter().map(|row| row.job.clone()).collect();
-        // Most of all users' jobs have nothing to do with scrfs.
-        let shown = |job: &&ScheduledJob| {
-            !known.contains(&job.id) && (!is_root || last::status_path(&job.prefix).is_file())
-        };
-        rows.extend(jobs.iter().filter(shown).flat_map(scheduled));
+        let others: Vec<_> = jobs.iter().filter(|job| !known.contains(&job.id)).cloned().collect();
+        rows.extend(all_scheduled(&others, is_root));
     }
     if json {
         let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::system("JSON", &e.into()))?;
@@ -64,7 +66,8 @@ pub(crate) fn jobs(json: bool) -> Outcome {
         Err(failure) if rows.is_empty() => return Err(failure),
         Err(failure) => output::talk(&format!("scrfs-ctl: {}\nhint: {}", failure.message, failure.hint)),
         Ok(_) if rows.is_empty() && !json => {
-            output::talk("no scrfs job is mounted here, and the scheduler knows none of yours");
+            let whose = if is_root { "none with a status in its directory" } else { "none of yours" };
+            output::talk(&format!("no scrfs job is mounted here, and the scheduler knows {whose}"));
         }
         Ok(_) => {}
     }
@@ -134,6 +137,51 @@ fn mounted(mount: &Path, control: &Path) -> Row {
     }
 }
 
+/// Each in a thread of its own: the directory of one may hang. Most of all users' jobs have nothing
+/// to do with scrfs: of those, with `used`, nothing is told.
+fn all_scheduled(jobs: &[ScheduledJob], used: bool) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for some in jobs.chunks(AT_ONCE) {
+        let asked: Vec<_> = some
+            .iter()
+            .map(|job| {
+                let asked = job.clone();
+                (
+                    job,
+                    std::thread::spawn(move || {
+                        bounded::within(PREFIX_LIMIT, move || {
+                            let is_told = !used || asked.prefix.join(".scr").is_dir();
+                            Ok(if is_told { scheduled(&asked) } else { Vec::new() })
+                        })
+                    }),
+                )
+            })
+            .collect();
+        for (job, asked) in asked {
+            rows.extend(match asked.join() {
+                Ok(Ok(rows)) => rows,
+                _ => vec![Row {
+                    state: format!("{}, {} does not answer", job.state, job.prefix.display()),
+                    ..bare(job)
+                }],
+            });
+        }
+    }
+    rows
+}
+
+/// As the scheduler knows it.
+fn bare(job: &ScheduledJob) -> Row {
+    Row {
+        job: job.id.clone(),
+        user: job.user.clone(),
+        mount: None,
+        state: job.state.clone(),
+        newest_protected: None,
+        current: None,
+    }
+}
+
 /// A job elsewhere: what its coordinators have left in its prefix, if they have; a row for each run
 /// with a name.
 fn scheduled(job: &ScheduledJob) -> Vec<Row> {
@@ -142,20 +190,13 @@ fn scheduled(job: &ScheduledJob) -> Vec<Row> {
 }
 
 fn of_run(job: &ScheduledJob, place: &Place) -> Row {
-    let row = Row {
-        job: job.id.clone(),
-        user: job.user.clone(),
-        mount: None,
-        state: job.state.clone(),
-        newest_protected: None,
-        current: None,
-    };
+    let row = bare(job);
     let Ok(seen) = place.look() else {
         return Row { state: format!("{}, no scrfs status in {}", job.state, job.prefix.display()), ..row };
     };
     let of_this = seen.status.job.split_once(' ').is_some_and(|(_, id)| id == job.id);
     if !of_this {
-        return Row { state: format!("{}, the status there is a former job's", job.state), ..row };
+        return Row { state: format!("{}, the status there is of a former job", job.state), ..row };
     }
     let age = seen.left.as_ref().map(|left| age_for_people(left.age)).unwrap_or_default();
     let lost = seen.left.as_ref().and_then(|left| left.lost_for_people(&seen.status));

@@ -21,6 +21,8 @@ use crate::living::{Living, living};
 const NODE_PORT: u16 = 6818;
 /// How long a node may take to answer.
 const REACH: Duration = Duration::from_secs(1);
+/// A PFS that takes longer has a problem.
+const PFS_LIMIT: Duration = Duration::from_secs(20);
 /// Nodes that are tried.
 const REACHED_MAX: usize = 4;
 
@@ -135,8 +137,12 @@ fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     let named = std::env::var_os("SCR_PREFIX").filter(|path| !path.is_empty()).map(PathBuf::from);
     let here = named.or_else(|| std::env::current_dir().ok());
     let has_run = |prefix: &PathBuf| {
-        let named = || living(prefix).is_ok_and(|living| !living.names.is_empty());
-        last::status_path(prefix).is_file() || prefix.join(".scr").is_dir() && named()
+        let prefix = prefix.clone();
+        let look = move || {
+            let named = || living(&prefix).is_ok_and(|living| !living.names.is_empty());
+            Ok(last::status_path(&prefix).is_file() || prefix.join(".scr").is_dir() && named())
+        };
+        bounded::within(PFS_LIMIT, look).unwrap_or(false)
     };
     if let Some(prefix) = here.filter(has_run) {
         return Ok(Place::Left { prefix, job: None });
@@ -191,8 +197,10 @@ impl Place {
         match self {
             Self::Mounted(node) => Ok(Seen { status: node.status()?, left: None }),
             Self::Left { prefix, job } => {
-                let LastStatus { written_us, ended, status } =
-                    LastStatus::read(prefix).map_err(|e| explain(prefix, &e))?;
+                let path = prefix.clone();
+                let read = bounded::within(PFS_LIMIT, move || Ok(LastStatus::read(&path)))
+                    .map_err(|e| Failure::system(prefix.display(), &e))?;
+                let LastStatus { written_us, ended, status } = read.map_err(|e| explain(prefix, &e))?;
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let age = now.saturating_sub(Duration::from_micros(written_us));
                 let id = status.job.split_once(' ').map_or("", |(_, id)| id);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use scrfs::status::{Changed, NodeStatus};
+use scrfs::status::{Changed, DatasetStatus, NodeStatus};
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
 use scrfs_tools::probe::{Living, RUN_VARIABLE, Report, Stage, Unsealed};
@@ -54,7 +54,11 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
     match mount.map(|dir| status_of(dir, checkpoint_path)).transpose() {
         Ok(status) => {
             report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
-            report.newest = status.as_ref().map(newest).unwrap_or_default();
+            let newest = status.as_ref().and_then(|status| Some((status, newest(status)?)));
+            if let Some((status, dataset)) = newest {
+                (report.epoch, report.newest) = (status.epoch, dataset.id);
+                (report.held_by, report.expendable) = held(dataset, &status.host);
+            }
             (report.unsealed, report.more_unsealed) = status.as_ref().map(unsealed).unwrap_or_default();
             report.unsaved = status.as_ref().and_then(unsaved);
             let attached = status.and_then(|status| status.coordinator);
@@ -120,9 +124,16 @@ fn not_ours(token: &Token, status: &NodeStatus) -> Option<String> {
     (theirs != token.job).then(|| format!("its mount is job {theirs}'s, not {}'s", token.job))
 }
 
-/// The highest id that is complete.
-fn newest(status: &NodeStatus) -> u64 {
-    status.datasets.iter().filter(|d| d.is_complete()).map(|d| d.id).max().unwrap_or(0)
+/// The complete one of the highest id.
+fn newest(status: &NodeStatus) -> Option<&DatasetStatus> {
+    status.datasets.iter().filter(|d| d.is_complete()).max_by_key(|d| d.id)
+}
+
+/// On how many nodes it is, if `host` is one of them, and whether it outlives the loss of that one.
+fn held(dataset: &DatasetStatus, host: &str) -> (u32, bool) {
+    let nodes = if dataset.hosts.iter().any(|holder| holder == host) { dataset.hosts.len() } else { 0 };
+    let outlives = dataset.survives.iter().any(|(lost, kept)| lost == host && *kept);
+    (u32::try_from(nodes).unwrap_or(u32::MAX), outlives)
 }
 
 /// What of its datasets is not sealed, and how many others there are.
@@ -315,8 +326,6 @@ fn device(path: &Path) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::status::DatasetStatus;
-
     use super::*;
 
     #[test]

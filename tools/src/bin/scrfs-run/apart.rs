@@ -3,18 +3,28 @@
 //! know before is taken in its place. On other nodes mpirun's arguments tell that name before its
 //! daemon makes it: `scrfs-ctl mpi-agent` makes it there, or takes another.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
-use scrfs::store::private::{OPEN_MPI_AGENTS, OPEN_MPI_PLACES};
+use scrfs::store::private::{OPEN_MPI_AGENTS, OPEN_MPI_PARTS, OPEN_MPI_PLACES};
 use scrfs_tools::session::Session;
 
+/// Where Debian's Open MPI has its site's parameters, and where users have theirs.
+const SITE_FILES: [&str; 2] = ["/etc/openmpi/openmpi-mca-params.conf", "/etc/prte/prte-mca-params.conf"];
+const USER_FILES: [&str; 2] = [".openmpi/mca-params.conf", ".prte/mca-params.conf"];
+/// More of such a file is not read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// Puts the place, and `ctl` as what starts mpirun's daemons, into the environment of launchers,
-/// unless the user has chosen one of them. The place is gone with the answer.
+/// unless the user or the site has chosen one of them. The place is gone with the answer.
 pub(crate) fn choose(environment: &mut BTreeMap<OsString, OsString>, ctl: &Path) -> Option<Session> {
-    let agents = OPEN_MPI_AGENTS.map(|(name, _)| name);
-    if OPEN_MPI_PLACES.iter().chain(&agents).any(|name| environment.contains_key(&OsString::from(name))) {
+    let home = environment.get(OsStr::new("HOME")).map(PathBuf::from).unwrap_or_default();
+    let users = USER_FILES.iter().map(|file| home.join(file));
+    let files = SITE_FILES.iter().map(PathBuf::from).chain(users);
+    if is_chosen(environment, &files.map(|file| text_of(&file)).collect::<Vec<_>>()) {
         return None;
     }
     match Session::make() {
@@ -31,6 +41,31 @@ pub(crate) fn choose(environment: &mut BTreeMap<OsString, OsString>, ctl: &Path)
             None
         }
     }
+}
+
+/// By a variable, or by one of the texts of Open MPI's parameter files.
+fn is_chosen(environment: &BTreeMap<OsString, OsString>, files: &[String]) -> bool {
+    let agents = OPEN_MPI_AGENTS.map(|(name, _)| name);
+    let mut names = OPEN_MPI_PLACES.iter().chain(&OPEN_MPI_PARTS).chain(&agents);
+    let set = |line: &str| Some(line.split_once('=')?.0.trim().to_owned());
+    let in_files: BTreeSet<String> = files.iter().flat_map(|text| text.lines().filter_map(set)).collect();
+    names.any(|name| {
+        let parameter = name.split_once("_MCA_").map_or(*name, |(_, parameter)| parameter);
+        environment.contains_key(OsStr::new(name)) || in_files.contains(parameter)
+    })
+}
+
+/// Of a file that is there and is a file; a site that has none has chosen nothing.
+fn text_of(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    if !path.is_file() {
+        return String::new();
+    }
+    if let Ok(file) = File::open(path) {
+        // What could be read counts.
+        drop(file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// mpirun splits at blanks, and a shell on the node reads what is left.
@@ -56,6 +91,16 @@ mod tests {
             assert!(choose(&mut environment, Path::new("/usr/bin/scrfs-ctl")).is_none());
             assert_eq!(environment.len(), 1);
         }
+        for (text, chosen) in [
+            ("# orte_tmpdir_base = /own\norte_other = 1\n", false),
+            ("btl = self\n orte_remote_tmpdir_base=/own\n", true),
+            ("orte_launch_agent = /opt/orted\n", true),
+            ("prte_tmpdir_base = /own", true),
+        ] {
+            assert_eq!(is_chosen(&BTreeMap::new(), &[String::new(), text.to_owned()]), chosen, "{text}");
+        }
+        let parts = OPEN_MPI_PARTS.map(|name| BTreeMap::from([(OsString::from(name), "/own".into())]));
+        assert!(parts.iter().all(|environment| is_chosen(environment, &[])));
         let mut environment = BTreeMap::new();
         let _session = choose(&mut environment, Path::new("/opt/a b/scrfs-ctl")).unwrap();
         assert_eq!(environment.len(), OPEN_MPI_PLACES.len());

@@ -296,6 +296,9 @@ fn of_report(host: &str, report: Report, leaving: Option<String>) -> Look {
         remedy: None,
         leaving,
         newest: report.newest,
+        epoch: report.epoch,
+        held_by: report.held_by,
+        expendable: report.expendable,
         orphans: report.orphans,
         foreign: report.foreign,
         writers: report.writers,
@@ -352,7 +355,9 @@ impl Silence {
 /// What the remote shell of a launcher says about why it did not come to a node.
 fn shell_says(output: &str) -> Option<&str> {
     let said = |line: &&str| {
-        line.starts_with("ssh: ")
+        // What was to become it there.
+        line.starts_with("scrfs-ctl: mpirun's daemon ")
+            || line.starts_with("ssh: ")
             || line.starts_with("rsh: ")
             || line.starts_with("Host key verification failed")
             || line.contains(": Permission denied (")

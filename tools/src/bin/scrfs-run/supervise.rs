@@ -128,8 +128,12 @@ impl Coordinators {
 pub(crate) struct Supervisor {
     plan: Plan,
     phase: Phase,
-    /// Never used again.
+    /// Not used, and not asked.
     excluded: BTreeSet<String>,
+    /// Of these, those that somebody has named as lost, and that nobody has asked since.
+    unasked: BTreeSet<String>,
+    /// Those that were used again although somebody had named them, and the newest dataset then.
+    taken_back: BTreeMap<String, u64>,
     /// Nodes of this run.
     used: Vec<String>,
     program_up: bool,
@@ -200,6 +204,8 @@ impl Supervisor {
             plan,
             phase: Phase::Idle,
             excluded: excluded.into_iter().collect(),
+            unasked: BTreeSet::new(),
+            taken_back: BTreeMap::new(),
             used: Vec::new(),
             program_up: false,
             coordinators: Coordinators::Down,

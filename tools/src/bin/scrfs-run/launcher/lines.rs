@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use scrfs::store::private::{OPEN_MPI_AGENTS, OPEN_MPI_PLACES};
+use scrfs::store::private::{OPEN_MPI_AGENTS, OPEN_MPI_PARTS, OPEN_MPI_PLACES};
 
 use super::{CommandLine, Cpus, Kind, Launcher, Task};
 use crate::layout;
@@ -158,6 +158,6 @@ fn is_kept(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return true };
     // Leave to run as root is no parameter of MPI.
     !MPI.iter().any(|p| name.starts_with(p))
-        || REACH.iter().any(|p| name.starts_with(p))
+        || REACH.iter().chain(&OPEN_MPI_PARTS).any(|p| name.starts_with(p))
         || name.starts_with("OMPI_ALLOW_RUN_AS_ROOT")
 }

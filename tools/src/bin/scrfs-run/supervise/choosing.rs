@@ -1,6 +1,7 @@
 //! What looks at the nodes tell: which of them run the program next, whether it runs at all, and
 //! whether one that it runs on is gone.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -121,6 +122,9 @@ impl Supervisor {
         let last = if self.used.is_empty() { self.plan.nodes } else { self.used.len() };
         let least = self.plan.min_nodes.unwrap_or(last).max(1);
         if live.len() < least {
+            if self.ask_named(out) {
+                return;
+            }
             let (left, all) = (live.len(), self.plan.hosts.len());
             let why = format!("{left} of {all} nodes can be used, and {least} are needed (SCR_MIN_NODES)");
             let remedy = if nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(NO_MOUNT))) {
@@ -138,20 +142,23 @@ impl Supervisor {
         self.recover(now, out);
     }
 
-    /// As many of `live` as run the program, in their order. Those that the scheduler takes out of
-    /// use come last.
+    /// As many of `live` as run the program, in their order. First come nodes that hold a protected
+    /// dataset, the newest before others: coordinators do not run on nodes that are left out, so
+    /// what is there would be as good as lost. Of the rest those come last that the scheduler takes
+    /// out of use.
     fn first_of(&self, live: &[String], nodes: &[Look], out: &mut Vec<Output>) -> Vec<String> {
-        let leaving = |host: &String| nodes.iter().find(|n| n.host == *host).and_then(|n| n.leaving.as_ref());
-        let (last, first): (Vec<&String>, Vec<&String>) =
-            live.iter().partition(|host| leaving(host).is_some());
-        let chosen: BTreeSet<&String> =
-            first.into_iter().chain(last.iter().copied()).take(self.plan.nodes.max(1)).collect();
-        for host in last {
-            let state = leaving(host).map_or("", String::as_str);
-            let how = if chosen.contains(host) {
-                "is used all the same, for want of others"
-            } else {
-                "is used last"
+        let look = |host: &String| nodes.iter().find(|node| node.host == *host);
+        let leaving = |host: &String| look(host).and_then(|node| node.leaving.as_ref());
+        let replaced = replaced(live, nodes);
+        let keeps = |host: &String| look(host).and_then(held).filter(|_| replaced != Some(host));
+        let mut order: Vec<&String> = live.iter().collect();
+        order.sort_by_key(|host| (Reverse(keeps(host)), leaving(host).is_some()));
+        let chosen: BTreeSet<&String> = order.into_iter().take(self.plan.nodes.max(1)).collect();
+        for (host, state) in live.iter().filter_map(|host| Some((host, leaving(host)?))) {
+            let how = match (chosen.contains(host), keeps(host)) {
+                (false, _) => "is used last",
+                (true, Some(_)) => "is used all the same, as it holds a protected dataset",
+                (true, None) => "is used all the same, for want of others",
             };
             out.push(Output::Say(format!("{host} {how}: the scheduler says that it is {state}")));
         }
@@ -179,4 +186,25 @@ impl Supervisor {
         }
         found
     }
+}
+
+/// How new what a node holds is: a later epoch's is newer whatever its id. `None`: it holds
+/// nothing.
+fn held(node: &Look) -> Option<(u64, u64)> {
+    (node.held_by > 0).then_some((node.epoch, node.newest))
+}
+
+/// Of the holders of the newest dataset the one that the scheduler takes out of use and that
+/// another node may replace: all other holders are there, and the dataset outlives the loss of
+/// this one.
+fn replaced<'a>(live: &'a [String], nodes: &[Look]) -> Option<&'a String> {
+    let look = |host: &String| nodes.iter().find(|node| node.host == *host);
+    let newest = live.iter().filter_map(|host| held(look(host)?)).max()?;
+    let holders = live.iter().filter_map(|host| Some((host, look(host)?)));
+    let holders: Vec<_> = holders.filter(|(_, node)| held(node) == Some(newest)).collect();
+    let wanted = holders.iter().map(|(_, node)| node.held_by).max()?;
+    if holders.len() < usize::try_from(wanted).unwrap_or(usize::MAX) {
+        return None;
+    }
+    holders.into_iter().find(|(_, node)| node.leaving.is_some() && node.expendable).map(|(host, _)| host)
 }

@@ -89,6 +89,12 @@ pub(crate) struct Look {
     pub(crate) remedy: Option<&'static str>,
     /// The scheduler's word, if no new job is to use it; this one still may.
     pub(crate) leaving: Option<String>,
+    /// The epoch of the coordinators that were attached last.
+    pub(crate) epoch: u64,
+    /// On how many nodes the newest dataset is, if it is here too.
+    pub(crate) held_by: u32,
+    /// That dataset outlives the loss of this node.
+    pub(crate) expendable: bool,
     /// The highest id that is protected there.
     pub(crate) newest: u64,
     /// Processes that a former scrfs-run of this job, now dead, had left there, and that were

@@ -224,6 +224,44 @@ fn unsaved(host: &str) -> Look {
     Look { host: host.to_owned(), newest: 5, unsaved: Some("ck.5 (dataset 5)".to_owned()), ..Look::default() }
 }
 
+/// A node that holds the newest dataset beside three others.
+fn holder(host: &str, newest: u64) -> Look {
+    Look { host: host.to_owned(), newest, held_by: 4, expendable: true, ..Look::default() }
+}
+
+/// Nodes that came back have an old dataset; the newest one is where it is.
+#[test]
+fn the_nodes_that_hold_the_newest_dataset_are_used_whatever_their_place() {
+    let mut s = Story::of(plan());
+    let nodes = |n3: Look| vec![holder("n0", 5), holder("n1", 9), holder("n2", 9), n3, holder("n4", 9)];
+    s.looked_as(nodes(holder("n3", 9))).expect(&["Restart n1 n2 n3 n4"]);
+    let draining = || Look { leaving: Some("draining".to_owned()), ..holder("n3", 9) };
+    // A commit that was on its way has come to one node: the former dataset is on the others.
+    let mut s = Story::of(plan());
+    let mut committing = vec![holder("n0", 5), holder("n1", 8), holder("n2", 8), holder("n3", 9)];
+    committing.push(holder("n4", 8));
+    s.looked_as(committing).expect(&["Restart n1 n2 n3 n4"]);
+    // What a later epoch has sealed is newer, whatever its id.
+    let mut s = Story::of(plan());
+    let mut epochs = nodes(holder("n3", 9));
+    for node in &mut epochs {
+        node.epoch = 2;
+    }
+    (epochs[0].epoch, epochs[0].newest) = (1, 15);
+    s.looked_as(epochs).expect(&["Restart n1 n2 n3 n4"]);
+    // The dataset outlives that one node is replaced, and not for certain a second one.
+    let mut s = Story::of(plan());
+    s.looked_as(nodes(draining())).expect(&["Restart n0 n1 n2 n4"]);
+    let mut s = Story::of(plan());
+    let mut lost = nodes(draining());
+    lost[1].problem = Some("no answer".to_owned());
+    s.looked_as(lost).expect(&["Restart n0 n2 n3 n4"]);
+    assert!(s.said().contains("n3 is used all the same, as it holds"), "{}", s.said());
+    // Nothing gives back what is there alone.
+    let mut s = Story::of(plan());
+    s.looked_as(nodes(Look { expendable: false, ..draining() })).expect(&["Restart n1 n2 n3 n4"]);
+}
+
 fn leaving(host: &str) -> Look {
     Look { host: host.to_owned(), newest: 4, leaving: Some("draining".to_owned()), ..Look::default() }
 }

@@ -16,7 +16,26 @@ fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
     // A second one, in the midst of recovery.
     s.tell(lost("n0")).expect(&["stop coordinators", "hurry"]);
     s.coordinators_end().expect(&["look+sweep n1 n3 n4"]);
-    s.looked(&[], 7).expect(&["finish 1"]);
+    // Too few are left: those that were named are asked, once.
+    s.looked(&[], 7).expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    s.looked(&["n0", "n2"], 7).expect(&["finish 1"]);
+}
+
+/// Who can make a launcher believe that a node is gone, or a network that was away, ends no job.
+#[test]
+fn nodes_that_were_named_wrongly_are_used_again_before_a_job_is_given_up() {
+    let mut s = Story::running(plan());
+    for (host, newest) in [("n2", 7), ("n0", 8)] {
+        s.tell(lost(host)).tell(Input::ProgramEnded(137)).coordinators_end();
+        s.looked(&[], newest);
+        if host == "n2" {
+            s.expect(&["Restart n0 n1 n3 n4"]).ready("ck.7").expect(&["program n0 n1 n3 n4 from ck.7"]);
+        }
+    }
+    s.expect(&["look+sweep n0 n1 n2 n3 n4"]).looked(&["n0"], 8).expect(&["Restart n1 n2 n3 n4"]);
+    // Named again, and nothing new was protected: so it would go on for ever.
+    s.tell(lost("n2")).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().looked(&["n0"], 8).expect(&["finish 1"]);
 }
 
 /// mpirun launches its daemons, of which one dies with its node; others end because of that.
