@@ -2,9 +2,12 @@
 //!
 //! * [`service`], [`open`], [`run`]: the process, the opening of an epoch, the loop
 //! * [`lead`]: what rank 0 decides; [`job`], [`scrfs::prefix`]: what it has done for it
-//! * [`inbox`], [`jobs`], [`comm`]: bytes between nodes; [`node`]: this node's daemon; [`watch`]:
+//! * [`peers`], [`tree`], [`bell`], [`comm`]: what is said to other coordinators, and heard from
+//!   them
+//! * [`inbox`], [`jobs`]: bytes of datasets between nodes; [`node`]: this node's daemon; [`watch`]:
 //!   whether the others live
 
+pub mod bell;
 pub mod comm;
 pub mod epoch;
 pub mod groups;
@@ -15,8 +18,10 @@ pub mod lead;
 pub mod message;
 pub mod node;
 pub mod open;
+pub mod peers;
 pub mod ready;
 pub mod run;
 pub mod service;
 pub mod settings;
+pub mod tree;
 pub mod watch;

@@ -10,16 +10,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::groups::FailureGroups;
 use crate::job::{Job, JobId, JobResult};
+use crate::tree::Ranks;
 
 /// A control message between coordinators.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum PeerMessage {
     /// To the lead, first: this node is there.
     Greeting(Box<Greeting>),
-    /// From the lead: greet your daemon with this.
+    /// From the lead, through the tree: greet your daemon with this.
     Begin(Box<Opening>),
     /// To the lead: the daemon has accepted.
     Attached,
+    /// From the node above in the tree: the next control message from there is the lead's, for
+    /// these nodes.
+    Pass(Ranks),
     /// From the lead, for the daemon.
     Relay(Command),
     /// From the daemon, for the lead.
@@ -57,6 +61,8 @@ pub struct Greeting {
     pub epoch: Epoch,
     /// Where it is watched ([`crate::watch`]); 0: nowhere.
     pub watch_port: u16,
+    /// Where it is rung at ([`crate::bell`]); 0: nowhere.
+    pub bell_port: u16,
     /// Of which failure groups it is, by their kind.
     pub groups: BTreeMap<String, String>,
     /// Its settings.
@@ -67,20 +73,26 @@ pub struct Greeting {
 
 /// What coordinators of one epoch know one another by.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct WatchSecret(pub [u8; 16]);
+pub struct EpochSecret(pub [u8; 16]);
 
-impl WatchSecret {
+impl EpochSecret {
     /// A new one.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(Self(bytes))
     }
+
+    /// Somebody said this secret. The time that the answer takes tells nothing about it.
+    pub fn is_said(&self, said: &[u8]) -> bool {
+        let differs = said.iter().zip(self.0).fold(0, |differs, (said, byte)| differs | (said ^ byte));
+        said.len() == self.0.len() && differs == 0
+    }
 }
 
-impl std::fmt::Debug for WatchSecret {
+impl std::fmt::Debug for EpochSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WatchSecret")
+        f.write_str("EpochSecret")
     }
 }
 
@@ -95,10 +107,14 @@ pub struct Opening {
     pub groups: FailureGroups,
     /// Where each of them is watched.
     pub watch_ports: Vec<u16>,
-    /// What who watches says there first; strangers do not know it.
-    pub watch_secret: WatchSecret,
+    /// And rung at.
+    pub bell_ports: Vec<u16>,
+    /// What is said there first; strangers do not know it.
+    pub secret: EpochSecret,
     /// How the coordinators start.
     pub start: Start,
+    /// The fan-out of the tree in which the lead's messages travel ([`crate::tree`]).
+    pub fanout: u32,
     /// The lead's settings.
     pub settings: Settings,
     /// For every node's events: what went wrong in the opening.

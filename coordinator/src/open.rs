@@ -3,9 +3,10 @@
 //!
 //! Every wait here is bounded; whoever cannot go on ends the coordinators' job with the reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use scrfs::control::{Settings, Start};
@@ -13,7 +14,8 @@ use scrfs::ids::NodeRank;
 
 use crate::comm::{CommError, Lane, Received, Transport};
 use crate::groups::FailureGroups;
-use crate::message::{Greeting, Opening, PeerMessage, WatchSecret};
+use crate::message::{EpochSecret, Greeting, Opening, PeerMessage};
+use crate::tree::{FANOUT, Place};
 use crate::{epoch, settings};
 
 /// The others' mounts may be late by [`crate::node::MOUNT_LIMIT`]; starting them and making the
@@ -21,6 +23,8 @@ use crate::{epoch, settings};
 const PEERS_LIMIT: Duration = Duration::from_mins(2);
 /// A PFS that does not answer must not keep the job from starting.
 const PREFIX_LIMIT: Duration = Duration::from_secs(20);
+/// Who is slow to hear of the opening hears of it later.
+const PASS_LIMIT: Duration = Duration::from_secs(5);
 /// Between two polls while nothing comes.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -76,38 +80,73 @@ pub fn decode(from: NodeRank, bytes: &[u8]) -> Result<PeerMessage, OpenError> {
     postcard::from_bytes(bytes).map_err(|e| OpenError::Message(from, e.to_string()))
 }
 
+/// How this coordinator was asked to begin; what rank 0 was asked holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// How to start.
+    pub start: Start,
+    /// `SCRFS_FANOUT`.
+    pub fanout: u32,
+}
+
 /// Introduces this node to the lead and learns how the epoch opens. What else comes meanwhile is
 /// put into `early`.
+///
+/// # Errors
+/// The transport failed, or somebody did not answer in time or cannot take part.
 pub fn introduce(
     transport: &mut impl Transport,
     greeting: Greeting,
-    start: Start,
+    asked: Asked,
     early: &mut Early,
 ) -> Result<Opening, OpenError> {
-    let me = transport.rank();
     send(transport, NodeRank(0), &PeerMessage::Greeting(Box::new(greeting)))?;
-    if me == NodeRank(0) {
-        let opening = open(transport, start, early)?;
+    // Settings are not agreed upon yet: the fan-out is the usual one.
+    let place = Place::new(transport.rank(), transport.size(), FANOUT);
+    let Some(parent) = place.parent() else {
+        let opening = open(transport, asked, early)?;
         // Only the lead lays out sets.
         let told = Opening { groups: FailureGroups::default(), ..opening.clone() };
-        for rank in (1..transport.size()).map(NodeRank) {
-            send(transport, rank, &PeerMessage::Begin(Box::new(told.clone())))?;
-        }
+        pass_on(transport, place, told, early)?;
         return Ok(opening);
-    }
+    };
     let mut begun = None;
-    gather(transport, "opening", &[NodeRank(0)], early, |_, message| match message {
+    gather(transport, "opening", &[parent], early, |_, message| match message {
         PeerMessage::Begin(opening) => {
             begun = Some(*opening);
             Ok(())
         }
         other => Err(other),
     })?;
-    begun.ok_or(OpenError::Ended(NodeRank(0)))
+    let opening = begun.ok_or(OpenError::Ended(parent))?;
+    pass_on(transport, place, opening.clone(), early)?;
+    Ok(opening)
+}
+
+/// Returns when it has left: this node's daemon, which is greeted next, may take its time.
+fn pass_on(
+    transport: &mut impl Transport,
+    place: Place,
+    opening: Opening,
+    early: &mut Early,
+) -> Result<(), OpenError> {
+    let bytes = Arc::new(encode(transport.rank(), &PeerMessage::Begin(Box::new(opening)))?);
+    for child in place.children() {
+        transport.send(child, Lane::Control, Arc::clone(&bytes))?;
+    }
+    let end = Instant::now() + PASS_LIMIT;
+    while !transport.is_drained() && Instant::now() < end {
+        match transport.poll()? {
+            Some(received) => early.push(received),
+            None => std::thread::sleep(POLL),
+        }
+    }
+    Ok(())
 }
 
 /// The lead's part: hears all, makes the epoch.
-fn open(transport: &mut impl Transport, start: Start, early: &mut Early) -> Result<Opening, OpenError> {
+fn open(transport: &mut impl Transport, asked: Asked, early: &mut Early) -> Result<Opening, OpenError> {
+    let Asked { start, fanout } = asked;
     let everybody: Vec<_> = (0..transport.size()).map(NodeRank).collect();
     let mut greetings = BTreeMap::new();
     gather(transport, "greeting", &everybody, early, |from, message| match message {
@@ -137,13 +176,13 @@ fn open(transport: &mut impl Transport, start: Start, early: &mut Early) -> Resu
         )
     };
     let notes = problem.map(note).into_iter().collect();
-    let watch_ports = greetings.values().map(|g| g.watch_port).collect();
-    // Without one all the same: then whoever asks may watch.
-    let watch_secret = WatchSecret::random().unwrap_or_else(|error| {
-        tracing::warn!(%error, "no secret for those who watch one another");
-        WatchSecret::default()
+    let (watch_ports, bell_ports) = greetings.values().map(|g| (g.watch_port, g.bell_port)).unzip();
+    // Without one all the same: then whoever asks may watch and ring.
+    let secret = EpochSecret::random().unwrap_or_else(|error| {
+        tracing::warn!(%error, "no secret for those who watch one another and ring");
+        EpochSecret::default()
     });
-    Ok(Opening { epoch, hosts, groups, watch_ports, watch_secret, start, settings, notes })
+    Ok(Opening { epoch, hosts, groups, watch_ports, bell_ports, secret, start, fanout, settings, notes })
 }
 
 fn agreed_hosts(
@@ -151,9 +190,10 @@ fn agreed_hosts(
     settings: &Settings,
 ) -> Result<Vec<String>, OpenError> {
     let mut hosts = Vec::with_capacity(greetings.len());
+    let mut seen = HashSet::with_capacity(greetings.len());
     let mut differing = Vec::new();
     for greeting in greetings.values() {
-        if hosts.contains(&greeting.host) {
+        if !seen.insert(&greeting.host) {
             return Err(OpenError::SameHost(greeting.host.clone()));
         }
         if let Err(text) = settings::agree(&greeting.host, &greeting.settings, &greeting.by_hand, settings) {
@@ -210,4 +250,46 @@ fn gather(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::sim;
+
+    /// More than the lead has children: some hear of the opening from others.
+    #[test]
+    fn an_epoch_opens_for_all_nodes_through_the_tree() {
+        const SIZE: u32 = 40;
+        let place = tempfile::tempdir().unwrap();
+        let prefix = place.path().as_os_str().as_bytes().to_vec();
+        let (transports, _) = sim::world(SIZE, 7, Duration::from_micros(500));
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let ranks = transports.into_iter().map(|mut transport| {
+                let settings = Settings { prefix: prefix.clone(), ..settings::tests::settings() };
+                scope.spawn(move || {
+                    let rank = transport.rank();
+                    let greeting = Greeting {
+                        host: format!("n{rank}"),
+                        epoch: scrfs::ids::Epoch(u64::from(rank.0)),
+                        watch_port: 1,
+                        bell_port: u16::try_from(rank.0).unwrap(),
+                        groups: BTreeMap::new(),
+                        settings,
+                        by_hand: std::collections::BTreeSet::new(),
+                    };
+                    let (asked, mut early) = (Asked { start: Start::Restart, fanout: 3 }, Early::new());
+                    let opening = introduce(&mut transport, greeting, asked, &mut early).unwrap();
+                    attached(&mut transport, &mut early).unwrap();
+                    assert!(early.is_empty());
+                    opening
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert_eq!((opened[0].hosts.len(), opened[0].bell_ports[39], opened[0].fanout), (40, 39, 3));
+        assert!(opened[0].epoch > scrfs::ids::Epoch(39));
+        assert!(opened.iter().all(|opening| *opening == opened[0]));
+    }
 }

@@ -5,7 +5,6 @@
 //! thread and speaks through one channel, which is also what the loop sleeps on. The lead's
 //! commands go to the daemons and their events to the lead unchanged and in order.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +15,8 @@ use scrfs::ids::NodeRank;
 use scrfs::prefix::status::Reporter;
 use scrfs::prefix::{PfsOutcome, PfsTask};
 
-use crate::comm::{CommError, Lane, Received, Transport};
+use crate::bell::{Ringer, Trust};
+use crate::comm::{CommError, Received, Transport};
 use crate::inbox::Inbox;
 use crate::jobs::Jobs;
 use crate::jobs::block::{Block, Outgoing, Stream};
@@ -25,14 +25,19 @@ use crate::lead::{Input, Lead, Output};
 use crate::message::{Opening, PeerMessage};
 use crate::node::{FromDaemon, Node};
 use crate::open::{self, Early, OpenError};
+use crate::peers::{Heard, Peers};
 use crate::ready;
 
-/// Between two polls of the transport when nothing happens.
+/// Between two polls of the transport when nothing happens, and the bell is heard.
+const RUNG_POLL: Duration = Duration::from_millis(100);
+/// And when it is not.
 const IDLE_POLL: Duration = Duration::from_millis(10);
 /// Between two polls while messages or blocks are on their way.
 const BUSY_POLL: Duration = Duration::from_micros(100);
 /// For so long after anything happened more is likely, and less from poll to poll.
 const WARM: Duration = Duration::from_millis(500);
+/// The same where the bell is heard; longer than [`crate::bell::QUIET`].
+const RUNG_WARM: Duration = Duration::from_millis(100);
 /// Between two polls while warm, at most.
 const WARM_POLL: Duration = Duration::from_micros(500);
 /// The part of the time since anything happened that a warm poll may come late.
@@ -51,6 +56,8 @@ pub enum Wake {
     Job(Outgoing),
     /// The PFS worker.
     Pfs(Box<PfsOutcome>),
+    /// A peer is about to send something.
+    Rung,
     /// A signal asks this process to end.
     Signal(i32),
 }
@@ -109,13 +116,12 @@ impl Clock {
 
 /// One coordinator after the opening.
 pub struct Coordinator<T> {
-    transport: T,
+    peers: Peers<T>,
     node: Node,
+    trust: Trust,
     jobs: Jobs,
     lead: Option<LeadSide>,
     wakes: Inbox<Wake>,
-    /// Blocks held back while the transport has no room; bounded by the jobs' credits.
-    held: VecDeque<(NodeRank, Vec<u8>)>,
     /// When anything happened last.
     worked: Instant,
     leaving: bool,
@@ -129,6 +135,8 @@ pub struct Parts<T> {
     pub node: Node,
     /// Data connections to it.
     pub connect: Connector,
+    /// Rings at peers.
+    pub ringer: Ringer,
     /// Everything that wakes the loop.
     pub wakes: Inbox<Wake>,
     /// How the epoch opened.
@@ -148,23 +156,29 @@ impl<T: Transport> Coordinator<T> {
         let begun = this
             .note(notes)
             .and_then(|()| this.tell(begin))
-            .and_then(|()| early.into_iter().try_for_each(|m| this.received(m)));
+            .and_then(|()| early.into_iter().try_for_each(|message| this.came(message)));
         let result = begun.and_then(|()| this.run());
         this.jobs.abort_all("the coordinator ends");
         if let (Ok(_), Some(reporter)) = (&result, this.lead.and_then(|side| side.reporter)) {
             reporter.end();
         }
-        (this.transport, result)
+        (this.peers.into_transport(), result)
+    }
+
+    fn came(&mut self, message: Received) -> Result<(), RunError> {
+        let heard = self.peers.hear(message)?;
+        self.received(heard)
     }
 
     /// Puts the parts together; the lead, at rank 0, is to be told the second value first.
     fn new(parts: Parts<T>) -> (Self, Input) {
-        let Parts { transport, node, connect, wakes, opening, pfs, reporter } = parts;
-        let Opening { epoch, hosts, groups, start, settings, .. } = opening;
+        let Parts { transport, node, connect, ringer, wakes, opening, pfs, reporter } = parts;
+        let Opening { epoch, hosts, groups, start, fanout, settings, .. } = opening;
+        let peers = Peers::new(transport, ringer, fanout);
         let Settings { block_bytes, .. } = settings;
         let wake = wakes.clone();
         let emit = Arc::new(move |out| wake.send(Wake::Job(out)));
-        let jobs = Jobs::new(transport.rank(), block_bytes, connect, emit, transport.buffers().clone());
+        let jobs = Jobs::new(peers.me(), block_bytes, connect, emit, peers.buffers().clone());
         let lead = pfs.map(|pfs| LeadSide {
             lead: Lead::new(),
             pfs,
@@ -174,9 +188,8 @@ impl<T: Transport> Coordinator<T> {
             told: Instant::now(),
             is_ready: false,
         });
-        let worked = Instant::now();
-        let held = VecDeque::new();
-        let this = Self { transport, node, jobs, lead, wakes, held, worked, leaving: false };
+        let (worked, trust, leaving) = (Instant::now(), Trust::default(), false);
+        let this = Self { peers, node, trust, jobs, lead, wakes, worked, leaving };
         (this, Input::Begin { epoch, hosts, groups, start, settings: Box::new(settings) })
     }
 
@@ -185,7 +198,7 @@ impl<T: Transport> Coordinator<T> {
         if self.lead.is_none() {
             return Ok(());
         }
-        let nodes: Vec<NodeRank> = (0..self.transport.size()).map(NodeRank).collect();
+        let nodes: Vec<NodeRank> = self.peers.others().chain([self.peers.me()]).collect();
         for text in notes {
             tracing::warn!("{text}");
             let note = Command::Note { severity: Severity::Warning, text };
@@ -205,8 +218,11 @@ impl<T: Transport> Coordinator<T> {
     fn turn(&mut self) -> Result<(), RunError> {
         let mut worked = false;
         for _ in 0..TURN {
-            let Some(received) = self.transport.poll()? else { break };
-            self.received(received)?;
+            let Some(heard) = self.peers.poll()? else { break };
+            if !worked && self.worked.elapsed() >= warm(self.trust.holds()) {
+                self.trust.missed();
+            }
+            self.received(heard)?;
             worked = true;
         }
         for _ in 0..TURN {
@@ -214,28 +230,21 @@ impl<T: Transport> Coordinator<T> {
             self.woken(wake)?;
             worked = true;
         }
-        self.send_held()?;
+        self.peers.send_held()?;
         self.tick()?;
         let now = Instant::now();
         if worked {
             self.worked = now;
             return Ok(());
         }
-        let busy = !self.held.is_empty() || self.jobs.busy() || !self.transport.is_drained();
+        let busy = self.jobs.busy() || self.peers.is_busy();
         if !busy {
-            self.transport.buffers().clear();
+            self.peers.buffers().clear();
         }
-        let Some(wake) = self.wakes.wait(pause(busy, now - self.worked)) else { return Ok(()) };
+        let pause = pause(busy, now - self.worked, self.trust.holds());
+        let Some(wake) = self.wakes.wait(pause) else { return Ok(()) };
         self.worked = Instant::now();
         self.woken(wake)
-    }
-
-    fn send_held(&mut self) -> Result<(), RunError> {
-        while self.transport.has_room() {
-            let Some((node, bytes)) = self.held.pop_front() else { break };
-            self.transport.send(node, Lane::Bulk, bytes)?;
-        }
-        Ok(())
     }
 
     fn tick(&mut self) -> Result<(), RunError> {
@@ -245,16 +254,18 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    fn received(&mut self, received: Received) -> Result<(), RunError> {
-        let Received { from, lane, bytes } = received;
-        if lane == Lane::Bulk {
-            let Some((job, stream, block)) = Block::from_message(bytes) else {
-                return Err(OpenError::Message(from, "a block that is too short".to_owned()).into());
-            };
-            self.jobs.arrived(job, stream, block);
-            return Ok(());
+    fn received(&mut self, heard: Heard) -> Result<(), RunError> {
+        match heard {
+            Heard::Passing => Ok(()),
+            Heard::Message(from, message) => self.heard(from, message),
+            Heard::Block(from, bytes) => {
+                let Some((job, stream, block)) = Block::from_message(bytes) else {
+                    return Err(OpenError::Message(from, "a block that is too short".to_owned()).into());
+                };
+                self.jobs.arrived(job, stream, block);
+                Ok(())
+            }
         }
-        self.heard(from, open::decode(from, &bytes)?)
     }
 
     fn heard(&mut self, from: NodeRank, message: PeerMessage) -> Result<(), RunError> {
@@ -282,6 +293,9 @@ impl<T: Transport> Coordinator<T> {
             PeerMessage::Greeting(_) | PeerMessage::Begin(_) | PeerMessage::Attached => {
                 Err(OpenError::Message(from, "a message of the opening, after it".to_owned()).into())
             }
+            PeerMessage::Pass(_) => {
+                Err(OpenError::Message(from, "to be passed on, and not from above".to_owned()).into())
+            }
         }
     }
 
@@ -293,7 +307,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Wake::Daemon(FromDaemon::Lost(reason)) => Err(RunError::DaemonLost(reason)),
             Wake::Job(Outgoing::Block { node, job, stream, block }) => {
-                self.held.push_back((node, block.into_message(job, stream)));
+                self.peers.send_block(node, block.into_message(job, stream));
                 Ok(())
             }
             Wake::Job(Outgoing::Credit { node, job, stream: Stream { from, to } }) => {
@@ -305,21 +319,24 @@ impl<T: Transport> Coordinator<T> {
                     let reason = &failure.reason;
                     tracing::warn!(job = job.0, %reason, bad = ?failure.bad, "a job's share failed");
                     for peer in peers {
-                        let reason = reason.clone().on(format_args!("node {}", self.transport.rank()));
+                        let reason = reason.clone().on(format_args!("node {}", self.peers.me()));
                         self.say(peer, PeerMessage::JobAbort { job, reason })?;
                     }
                 }
                 self.say(NodeRank(0), PeerMessage::JobDone(job, result))
             }
             Wake::Pfs(outcome) => self.tell(Input::Pfs(*outcome)),
+            Wake::Rung => {
+                self.trust.rung();
+                Ok(())
+            }
             Wake::Signal(signal) => {
                 tracing::info!(signal, "asked to end by a signal");
                 // Its launcher may never end, as one that waits for a node that is gone.
                 if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &Leaving { signal }) {
                     tracing::debug!(%error, "nobody was told of the signal");
                 }
-                let me = self.transport.rank();
-                for peer in (0..self.transport.size()).map(NodeRank).filter(|p| *p != me) {
+                for peer in self.peers.others() {
                     self.say(peer, PeerMessage::Leave)?;
                 }
                 self.leaving = true;
@@ -330,26 +347,21 @@ impl<T: Transport> Coordinator<T> {
 
     /// Says something to a node; to this one without the transport.
     fn say(&mut self, to: NodeRank, message: PeerMessage) -> Result<(), RunError> {
-        if to == self.transport.rank() {
+        if to == self.peers.me() {
             return self.heard(to, message);
         }
-        Ok(open::send(&mut self.transport, to, &message)?)
+        Ok(self.peers.say(to, &message)?)
     }
 
-    /// Says the same to each of `nodes`, which differ: the message is encoded once, and its bytes
-    /// are shared.
+    /// As the lead, says the same to each of `nodes`, which differ.
     fn say_to(&mut self, nodes: &[NodeRank], message: PeerMessage) -> Result<(), RunError> {
-        let me = self.transport.rank();
+        let me = self.peers.me();
         let (here, others): (Vec<NodeRank>, Vec<NodeRank>) = nodes.iter().partition(|node| **node == me);
         let bytes = if others.is_empty() { Vec::new() } else { open::encode(me, &message)? };
         if !here.is_empty() {
             self.heard(me, message)?;
         }
-        let bytes = Arc::new(bytes);
-        for node in others {
-            self.transport.send(node, Lane::Control, Arc::clone(&bytes))?;
-        }
-        Ok(())
+        if others.is_empty() { Ok(()) } else { Ok(self.peers.lead(others, bytes)?) }
     }
 
     fn relay(&mut self, command: Command) -> Result<(), RunError> {
@@ -382,6 +394,10 @@ impl<T: Transport> Coordinator<T> {
         } else {
             outputs.extend(side.lead.step(now));
             outputs.extend(input.map(|input| side.lead.step(input)).unwrap_or_default());
+        }
+        if !outputs.is_empty() {
+            // Answers come soon, and whoever gives one takes this node for awake.
+            self.worked = Instant::now();
         }
         outputs.into_iter().try_for_each(|output| self.carry_out(output))
     }
@@ -436,15 +452,22 @@ impl<T: Transport> Coordinator<T> {
 }
 
 /// How long the loop may sleep between two polls of the transport, which wakes nobody. Each poll
-/// costs about 30 microseconds of a processor, and is taken from the program.
-fn pause(busy: bool, idle: Duration) -> Duration {
+/// costs up to 70 microseconds of a processor, and is taken from the program. `rung`: who sends
+/// something after that rings first.
+fn pause(busy: bool, idle: Duration, rung: bool) -> Duration {
     if busy {
         BUSY_POLL
-    } else if idle < WARM {
+    } else if idle < warm(rung) {
         (idle / LATE_PART).clamp(BUSY_POLL, WARM_POLL)
+    } else if rung {
+        RUNG_POLL
     } else {
         IDLE_POLL
     }
+}
+
+fn warm(rung: bool) -> Duration {
+    if rung { RUNG_WARM } else { WARM }
 }
 
 /// Passes a fault point of the coordinators.
@@ -513,13 +536,16 @@ mod tests {
             (false, 500_000, 10_000),
             (true, 500_000, 100),
         ] {
-            assert_eq!(pause(busy, micros(idle)), micros(wait), "{busy} {idle}");
+            assert_eq!(pause(busy, micros(idle), false), micros(wait), "{busy} {idle}");
         }
+        assert_eq!(pause(false, micros(8_000), true), micros(500));
+        assert_eq!(pause(false, micros(100_000), true), micros(100_000));
+        assert!(RUNG_WARM > crate::bell::QUIET, "who has been in touch is not rung for");
         // A second after one message costs some 1,100 polls; half a second at the shortest pause
         // alone would cost 5,000.
         let (mut idle, mut polls) = (Duration::ZERO, 0);
         while idle < Duration::from_secs(1) {
-            idle += pause(false, idle);
+            idle += pause(false, idle, false);
             polls += 1;
         }
         assert!((1_000..1_200).contains(&polls), "{polls}");

@@ -14,11 +14,12 @@ use scrfs::prefix::{self, Prefix, status::Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use crate::bell::{Bell, Ringer};
 use crate::comm::Transport;
 use crate::inbox::Inbox;
 use crate::message::Greeting;
 use crate::node::{self, NodeError};
-use crate::open::{self, OpenError};
+use crate::open::{self, Asked, OpenError};
 use crate::ready;
 use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
 use crate::settings;
@@ -152,8 +153,8 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
     let wakes = Inbox::new();
     let watching = watch_signals(wakes.clone());
     let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wakes));
-    let (node, connect, questions, opening, early) = match opened {
-        Ok(opened) => opened,
+    let Attached { node, connect, questions, opening, ringer, early } = match opened {
+        Ok(attached) => attached,
         Err(error) => return fail(&transport, &error),
     };
     let leads = transport.rank() == NodeRank(0);
@@ -174,7 +175,7 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Ok(reporter) => reporter,
         Err(error) => return fail(&transport, &ServiceError::Thread("the last status", error)),
     };
-    let parts = Parts { transport, node, connect, wakes, opening, pfs, reporter };
+    let parts = Parts { transport, node, connect, ringer, wakes, opening, pfs, reporter };
     let (transport, result) = Coordinator::start(parts, early);
     match result {
         Ok(Ended::Asked) => leave(transport, ExitCode::SUCCESS),
@@ -196,8 +197,15 @@ fn sources(options: &Options) -> io::Result<Sources> {
     Ok(sources)
 }
 
-type Attached =
-    (node::Node, crate::jobs::link::Connector, node::Questions, crate::message::Opening, open::Early);
+/// A coordinator after the opening, without its transport.
+struct Attached {
+    node: node::Node,
+    connect: crate::jobs::link::Connector,
+    questions: node::Questions,
+    opening: crate::message::Opening,
+    ringer: Ringer,
+    early: open::Early,
+}
 
 fn attach(
     transport: &mut impl Leave,
@@ -220,16 +228,20 @@ fn attach(
     // A node that cannot be watched is one: its launcher may still notice.
     let watched = Watched::begin().map_err(|error| tracing::warn!(%error, "this node is not watched")).ok();
     let watch_port = watched.as_ref().map_or(0, Watched::port);
+    let bell = Bell::begin().map_err(|error| tracing::warn!(%error, "this node has no bell")).ok();
+    let bell_port = bell.as_ref().map_or(0, Bell::port);
     let greeting = Greeting {
         host: sources.host.clone(),
         epoch: daemon.epoch,
         watch_port,
+        bell_port,
         groups: config.groups.clone(),
         settings,
         by_hand,
     };
     let mut early = Vec::new();
-    let opening = open::introduce(transport, greeting, options.start, &mut early)?;
+    let asked = Asked { start: options.start, fanout: config.fanout };
+    let opening = open::introduce(transport, greeting, asked, &mut early)?;
     tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?options.start, "the epoch opens");
     if transport.rank() == NodeRank(0)
         && let Err(error) = ready::announce(&mut io::stdout().lock(), &Met { epoch: opening.epoch })
@@ -247,12 +259,20 @@ fn attach(
     let (connect, questions) = (daemon.connector(opening.epoch), daemon.questions());
     let up = wakes.clone();
     let node = daemon.attach(role, move |from| up.send(Wake::Daemon(from)))?;
+    let rings = wakes.clone();
+    let bell = bell.map(|bell| bell.hang(transport.rank(), &opening, move || rings.send(Wake::Rung)));
+    let hung = bell.transpose().map_err(|error| tracing::warn!(%error, "this node rings nobody"));
+    let mut ringer = hung.ok().flatten().unwrap_or_else(Ringer::silent);
+    if transport.rank() != NodeRank(0) {
+        // So the lead learns where to ring without asking for names.
+        ringer.sends(NodeRank(0));
+    }
     open::attached(transport, &mut early)?;
     let pulse = node.pulse();
     let lives = move || pulse.is_felt();
     let watch = watched.map(|watched| watched.watch(transport.rank(), &opening, config.node_timeout, lives));
     watch.transpose().map_err(|error| ServiceError::Thread("the watch", error))?;
-    Ok((node, connect, questions, opening, early))
+    Ok(Attached { node, connect, questions, opening, ringer, early })
 }
 
 /// All coordinators were asked to end.

@@ -171,6 +171,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         host: "n0".into(),
         epoch,
         watch_port: 9,
+        bell_port: 8,
         groups: [("SWITCH".to_owned(), "s1".to_owned())].into(),
         settings: settings(),
         by_hand: ["SCR_FLUSH".to_owned()].into(),
@@ -179,9 +180,11 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         epoch,
         hosts: hosts(),
         groups: scrfs_coordinator::groups::FailureGroups::default(),
-        watch_secret: scrfs_coordinator::message::WatchSecret([7; 16]),
+        secret: scrfs_coordinator::message::EpochSecret([7; 16]),
         watch_ports: vec![1, 2],
+        bell_ports: vec![3, 4],
         start: Start::Attach,
+        fanout: 16,
         settings: settings(),
         notes: Vec::new(),
     };
@@ -190,6 +193,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     let peers = [
         PeerMessage::Greeting(Box::new(greeting)),
         PeerMessage::Begin(Box::new(opening)),
+        PeerMessage::Pass([NodeRank(1), NodeRank(2), NodeRank(9)].into_iter().collect()),
         PeerMessage::Relay(fetch),
         PeerMessage::Report(Event::Inventory(Box::new(inventory))),
         PeerMessage::StartJob(JobId(3), Box::new(encode_job)),

@@ -17,6 +17,7 @@ mod memory;
 mod mount;
 mod pairs;
 mod protect;
+mod quiet;
 mod small;
 mod spin;
 mod table;
@@ -101,8 +102,11 @@ fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     if arguments.wants(protect::NAME) {
         rows.extend(protect::rows(arguments)?);
     }
+    if arguments.wants(quiet::NAME) {
+        rows.extend(quiet::rows(arguments)?);
+    }
     // The others' names have nothing of these.
-    let none = [spin::NAME, protect::NAME].contains(&arguments.only.as_str());
+    let none = [spin::NAME, protect::NAME, quiet::NAME].contains(&arguments.only.as_str());
     let others: &[Kind] = if none { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
     for &kind in others {
         let backing = Backing::new(kind, arguments.mib * 3 + 1024)?;

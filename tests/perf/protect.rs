@@ -37,14 +37,14 @@ fn settings(scheme: Scheme) -> (&'static str, &'static str, Bound) {
 }
 
 /// What the program has printed: seconds, pair by pair.
-struct Times {
-    native: Vec<f64>,
-    marker: Vec<f64>,
+pub(crate) struct Times {
+    pub(crate) native: Vec<f64>,
+    pub(crate) marker: Vec<f64>,
     ring: Vec<f64>,
 }
 
 /// Runs the program with these words on all nodes, by these settings; gives its output.
-trait Runs {
+pub(crate) trait Runs {
     const MEDIUM: Medium;
 
     fn run(&self, settings: [(&str, &str); 2], words: &[&str]) -> io::Result<String>;
@@ -57,7 +57,7 @@ struct Network<'a> {
 }
 
 /// Over shared memory: `neighbours.sh`.
-struct SharedMemory<'a> {
+pub(crate) struct SharedMemory<'a> {
     cluster: &'a Cluster,
     script: String,
 }
@@ -77,7 +77,7 @@ impl Runs for Network<'_> {
 }
 
 impl<'a> SharedMemory<'a> {
-    fn new(cluster: &'a Cluster) -> io::Result<Self> {
+    pub(crate) fn new(cluster: &'a Cluster) -> io::Result<Self> {
         let name = "neighbours.sh";
         let path = cluster.pfs().join(name);
         fs::write(&path, include_str!("neighbours.sh"))?;
@@ -122,7 +122,7 @@ fn over<R: Runs>(runs: &R, extents: &[Extent], pairs: usize) -> io::Result<Vec<R
         for scheme in [Scheme::Partner, Scheme::Xor, Scheme::Rs1, Scheme::Rs2] {
             let measure = Measure::Protect(R::MEDIUM, extent, scheme);
             eprintln!("{NAME}: {}", measure.name());
-            let times = measured(runs, extent, scheme, pairs)?;
+            let times = measured(runs, extent.mib() << 20, scheme, pairs)?;
             let (_, _, bound) = settings(scheme);
             rows.push(row(measure, &times.native, &times.marker, Some(bound)));
             rings.push(times);
@@ -134,9 +134,10 @@ fn over<R: Runs>(runs: &R, extents: &[Extent], pairs: usize) -> io::Result<Vec<R
     Ok(rows)
 }
 
-fn measured(runs: &impl Runs, extent: Extent, scheme: Scheme, pairs: usize) -> io::Result<Times> {
+/// Of as many bytes on each node.
+pub(crate) fn measured(runs: &impl Runs, bytes: usize, scheme: Scheme, pairs: usize) -> io::Result<Times> {
     let (copy_type, failures, _) = settings(scheme);
-    let bytes = (extent.mib() << 20).to_string();
+    let bytes = bytes.to_string();
     let words = [&program("protect"), "/scr/ck", &format!("{CACHE}/native"), &bytes, &pairs.to_string()];
     let output = runs.run([("SCR_COPY_TYPE", copy_type), ("SCR_SET_FAILURES", failures)], &words)?;
     let times = |what: &str| -> Vec<f64> {
@@ -150,8 +151,8 @@ fn measured(runs: &impl Runs, extent: Extent, scheme: Scheme, pairs: usize) -> i
 }
 
 /// `times` as a multiple of `native`, pair by pair.
-fn row(measure: Measure, native: &[f64], times: &[f64], bound: Option<Bound>) -> Row {
-    let shown = |values: &[f64]| format!("{:.0} ms", median(values.to_vec()) * 1e3);
+pub(crate) fn row(measure: Measure, native: &[f64], times: &[f64], bound: Option<Bound>) -> Row {
+    let shown = |values: &[f64]| format!("{:.1} ms", median(values.to_vec()) * 1e3);
     Row {
         measure,
         backing: Kind::Tmpfs,

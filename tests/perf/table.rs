@@ -20,6 +20,10 @@ pub(crate) enum Measure {
     /// As many bytes sent from rank to rank.
     Ring(Medium, Extent),
     Protect(Medium, Extent, Scheme),
+    IdleCoordinator,
+    IdleDaemon,
+    /// Of a dataset of some kilobytes, on so many nodes.
+    Tiny(usize),
 }
 
 /// Over what nodes talk to one another.
@@ -113,6 +117,11 @@ impl Measure {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
             Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
+            Self::IdleCoordinator => "an idle coordinator, % of a core",
+            Self::IdleDaemon => "an idle daemon, % of a core",
+            Self::Tiny(nodes) => {
+                return format!("marker, {nodes} nodes of 4 KiB, XOR, shared memory").into();
+            }
             Self::Ring(medium, extent) => {
                 let (nodes, mib) = (extent.nodes(), extent.mib());
                 return format!("MPI alone, {nodes} nodes of {mib} MiB, {}", medium.name()).into();

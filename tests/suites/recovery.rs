@@ -398,6 +398,8 @@ fn without_spares_a_dataset_is_protected_again() {
     let cluster = Cluster::up(6);
     let job =
         Job::new(&cluster, "fewer").set("SCR_SET_SIZE", "3").set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    // Nodes 3 to 5 hear the lead through nodes 1 and 2.
+    let job = job.set("SCRFS_FANOUT", "2");
     job.mount(0..6);
     let mut run = job.start(&[0, 1, 2, 3, 4, 5], 6, 1, &["/bin/sleep", "600"]);
     for node in 0..6 {

@@ -101,6 +101,11 @@ pub trait Transport {
 
     /// True when nothing that was sent is still in this rank's hands.
     fn is_drained(&self) -> bool;
+
+    /// A message is on its way here, and moves on with polls.
+    fn is_receiving(&self) -> bool {
+        false
+    }
 }
 
 /// The checks that every transport makes before it takes a message.

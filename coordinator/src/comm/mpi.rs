@@ -318,6 +318,10 @@ impl Transport for MpiTransport {
     fn is_drained(&self) -> bool {
         !self.requests.works.iter().any(|work| matches!(work, Work::Send { .. }))
     }
+
+    fn is_receiving(&self) -> bool {
+        !self.coming.is_empty()
+    }
 }
 
 impl Drop for MpiTransport {

@@ -17,7 +17,7 @@ use scrfs::control::lost::Lost;
 use scrfs::ids::NodeRank;
 
 use super::{BEAT, Noticed, Watch, watched_by};
-use crate::message::{Opening, WatchSecret};
+use crate::message::{EpochSecret, Opening};
 
 /// A network that is silent for so long is gone. Below what launchers allow, above what a busy
 /// switch takes.
@@ -71,7 +71,7 @@ impl Watched {
             let at = usize::try_from(rank).ok()?;
             Some((rank, opening.hosts.get(at)?.clone(), *opening.watch_ports.get(at)?))
         });
-        let (others, secret) = (others.collect::<Vec<_>>(), opening.watch_secret);
+        let (others, secret) = (others.collect::<Vec<_>>(), opening.secret);
         let thread = std::thread::Builder::new().name("watch".to_owned());
         thread
             .spawn(move || Links::new(self.listener, others, secret, silence, Box::new(lives)).run())
@@ -96,8 +96,8 @@ enum Heard {
 }
 
 impl Stranger {
-    fn hear(&mut self, secret: WatchSecret, now: Instant) -> Heard {
-        let mut buffer = [0; size_of::<WatchSecret>()];
+    fn hear(&mut self, secret: EpochSecret, now: Instant) -> Heard {
+        let mut buffer = [0; size_of::<EpochSecret>()];
         let Some(missing) = buffer.get_mut(self.said.len()..) else { return Heard::Nobody };
         match self.link.read(missing) {
             Ok(0) => return Heard::Nobody,
@@ -106,9 +106,7 @@ impl Stranger {
             Err(_) => return Heard::Nobody,
         }
         if self.said.len() == secret.0.len() {
-            let differs =
-                self.said.iter().zip(secret.0).fold(0, |differs, (said, byte)| differs | (said ^ byte));
-            return if differs == 0 { Heard::Watcher } else { Heard::Nobody };
+            return if secret.is_said(&self.said) { Heard::Watcher } else { Heard::Nobody };
         }
         if now.saturating_duration_since(self.since) < SECRET_LIMIT { Heard::More } else { Heard::Nobody }
     }
@@ -116,7 +114,7 @@ impl Stranger {
 
 struct Links {
     listener: TcpListener,
-    secret: WatchSecret,
+    secret: EpochSecret,
     /// Those that watch this node.
     watchers: Vec<TcpStream>,
     /// Those that have yet to say the secret, oldest first.
@@ -135,7 +133,7 @@ impl Links {
     fn new(
         listener: TcpListener,
         others: Vec<(u32, String, u16)>,
-        secret: WatchSecret,
+        secret: EpochSecret,
         silence: Duration,
         lives: Box<dyn Fn() -> bool + Send>,
     ) -> Self {
@@ -249,7 +247,7 @@ fn read(rank: u32, link: &mut TcpStream) -> Option<Noticed> {
     }
 }
 
-fn connect(host: &str, port: u16, secret: WatchSecret) -> io::Result<TcpStream> {
+fn connect(host: &str, port: u16, secret: EpochSecret) -> io::Result<TcpStream> {
     let mut last = io::Error::other("it has no port for it");
     let addresses = if port == 0 { Vec::new() } else { (host, port).to_socket_addrs()?.take(4).collect() };
     for address in addresses {
@@ -280,7 +278,7 @@ fn ask_when_quiet(link: &impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const SECRET: WatchSecret = WatchSecret([7; 16]);
+    const SECRET: EpochSecret = EpochSecret([7; 16]);
     const SILENCE: Duration = Duration::from_secs(30);
 
     #[test]

@@ -323,6 +323,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "0",
         "how often cached datasets are compared with their checksums in the background, and mended; 0: never",
     ),
+    row(
+        "SCRFS_FANOUT",
+        Kind::Count(2, 100_000),
+        "16",
+        "nodes to which each coordinator passes on what the first one says to all",
+    ),
     row("SCRFS_LOOSE_MAX", Kind::Bytes(1, 1 << 30), "1m", "bytes of a pointer file at most"),
     row("SCRFS_LOOSE_FILES", Kind::Count(0, 10_000), "64", "pointer files at most"),
     row(

@@ -227,6 +227,8 @@ pub struct Config {
     pub node_timeout: Duration,
     /// `SCRFS_SCRUB_INTERVAL`; 0: never.
     pub scrub_interval: Duration,
+    /// `SCRFS_FANOUT`.
+    pub fanout: u32,
     /// `SCRFS_LIST_MAX`.
     pub list_max: u64,
     /// How the job ends.
@@ -627,6 +629,7 @@ impl Layers {
                 .read("SCRFS_NODE_TIMEOUT", |text, _| value::time_from(text, NODE_TIMEOUT_MIN))?
                 .unwrap_or_default(),
             scrub_interval: self.time("SCRFS_SCRUB_INTERVAL")?,
+            fanout: self.small("SCRFS_FANOUT")?.unwrap_or_default(),
             list_max: self.count("SCRFS_LIST_MAX")?.unwrap_or_default(),
             advice: AdviceRules {
                 interval: self.small("SCR_CHECKPOINT_INTERVAL")?.unwrap_or_default(),

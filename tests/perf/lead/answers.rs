@@ -133,7 +133,11 @@ fn loose_inventory() -> LooseInventory {
 /// Those of a job that sets nothing but that nothing is flushed.
 fn settings() -> Result<Settings, String> {
     let sources = Sources {
-        environment: [("SCR_FLUSH".to_owned(), "0".into())].into(),
+        environment: ["SCR_FLUSH", "SCRFS_LIST_MAX"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip(["0".into(), "100000000".into()])
+            .collect(),
         options: BTreeMap::new(),
         working_directory: "/pfs".into(),
         user: "user".to_owned(),

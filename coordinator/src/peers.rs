@@ -1,0 +1,211 @@
+//! What this coordinator says to the others and hears from them: over the transport, through the
+//! tree, with the bell.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use scrfs::ids::NodeRank;
+
+use crate::bell::Ringer;
+use crate::comm::buffers::Buffers;
+use crate::comm::{CommError, Lane, Received, Transport};
+use crate::message::PeerMessage;
+use crate::open::{self, OpenError};
+use crate::tree::{Place, Ranks, Route};
+
+/// The rank that leads.
+const LEAD: NodeRank = NodeRank(0);
+
+/// Something that came.
+#[derive(Debug)]
+pub enum Heard {
+    /// It is on its way to other nodes, and nothing is to be done here.
+    Passing,
+    /// A message, and who sent it first.
+    Message(NodeRank, PeerMessage),
+    /// A block of a job, as it was sent.
+    Block(NodeRank, Vec<u8>),
+}
+
+/// The other coordinators.
+pub struct Peers<T> {
+    transport: T,
+    ringer: Ringer,
+    place: Place,
+    /// From whom the next control message is to be passed on, and whom it is for.
+    passing: Option<(NodeRank, Ranks)>,
+    /// Blocks held back while the transport has no room; bounded by the jobs' credits.
+    held: VecDeque<(NodeRank, Vec<u8>)>,
+}
+
+impl<T: Transport> Peers<T> {
+    /// After the opening; `fanout` is that of the tree.
+    pub fn new(transport: T, ringer: Ringer, fanout: u32) -> Self {
+        let place = Place::new(transport.rank(), transport.size(), fanout);
+        Self { transport, ringer, place, passing: None, held: VecDeque::new() }
+    }
+
+    /// Gives the transport back.
+    pub fn into_transport(self) -> T {
+        self.transport
+    }
+
+    /// This coordinator.
+    pub fn me(&self) -> NodeRank {
+        self.transport.rank()
+    }
+
+    /// All but this one.
+    pub fn others(&self) -> impl Iterator<Item = NodeRank> + use<T> {
+        let me = self.me();
+        (0..self.transport.size()).map(NodeRank).filter(move |rank| *rank != me)
+    }
+
+    /// Where buffers of blocks are taken from.
+    pub fn buffers(&self) -> &Buffers {
+        self.transport.buffers()
+    }
+
+    /// Something is on its way from here, or to here.
+    pub fn is_busy(&self) -> bool {
+        !self.held.is_empty() || self.transport.is_receiving() || !self.transport.is_drained()
+    }
+
+    /// Says something to another one.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub fn say(&mut self, to: NodeRank, message: &PeerMessage) -> Result<(), OpenError> {
+        self.ringer.sends(to);
+        open::send(&mut self.transport, to, message)
+    }
+
+    /// As the lead, says to others, which differ, what `bytes` is the code of; all of them share
+    /// these. All commands, and all starts of jobs, go this way, so their order holds.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub fn lead(&mut self, others: Vec<NodeRank>, bytes: Vec<u8>) -> Result<(), OpenError> {
+        let bytes = Arc::new(bytes);
+        if !self.place.is_flat() {
+            let Route { on, .. } = self.place.route(&others.into_iter().collect());
+            return self.pass_on(on, &bytes);
+        }
+        for node in others {
+            self.ringer.sends(node);
+            self.transport.send(node, Lane::Control, Arc::clone(&bytes))?;
+        }
+        Ok(())
+    }
+
+    fn pass_on(&mut self, on: BTreeMap<NodeRank, Ranks>, bytes: &Arc<Vec<u8>>) -> Result<(), OpenError> {
+        for (child, ranks) in on {
+            self.say(child, &PeerMessage::Pass(ranks))?;
+            self.transport.send(child, Lane::Control, Arc::clone(bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Has a block sent by [`Peers::send_held`].
+    pub fn send_block(&mut self, to: NodeRank, bytes: Vec<u8>) {
+        self.held.push_back((to, bytes));
+    }
+
+    /// Sends blocks, as long as the transport has room.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub fn send_held(&mut self) -> Result<(), CommError> {
+        while self.transport.has_room() {
+            let Some((node, bytes)) = self.held.pop_front() else { break };
+            self.ringer.sends(node);
+            self.transport.send(node, Lane::Bulk, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// What has come, if anything has.
+    ///
+    /// # Errors
+    /// The transport failed, or what came is no message.
+    pub fn poll(&mut self) -> Result<Option<Heard>, OpenError> {
+        let received = self.transport.poll()?;
+        received.map(|received| self.hear(received)).transpose()
+    }
+
+    /// Takes one message, and passes it on to those below that it is for.
+    ///
+    /// # Errors
+    /// As [`Peers::poll`].
+    pub fn hear(&mut self, received: Received) -> Result<Heard, OpenError> {
+        let Received { from, lane, bytes } = received;
+        self.ringer.received(from);
+        if lane == Lane::Bulk {
+            return Ok(Heard::Block(from, bytes));
+        }
+        if let Some((_, ranks)) = self.passing.take_if(|(above, _)| *above == from) {
+            let bytes = Arc::new(bytes);
+            let Route { here, on } = self.place.route(&ranks);
+            self.pass_on(on, &bytes)?;
+            let message = here.then(|| open::decode(LEAD, &bytes)).transpose()?;
+            return Ok(message.map_or(Heard::Passing, |message| Heard::Message(LEAD, message)));
+        }
+        match open::decode(from, &bytes)? {
+            PeerMessage::Pass(ranks) if self.place.parent() == Some(from) => {
+                self.passing = Some((from, ranks));
+                Ok(Heard::Passing)
+            }
+            message => Ok(Heard::Message(from, message)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::comm::sim;
+    use crate::job::JobId;
+
+    const LIMIT: Duration = Duration::from_mins(1);
+
+    /// What the lead says to each, in the order in which it says it, among what others say.
+    #[test]
+    fn what_the_lead_says_comes_in_order_to_each_that_it_is_for() {
+        const SIZE: u32 = 23;
+        for fanout in [2, 3, 16, 30] {
+            let (transports, _) = sim::world(SIZE, fanout.into(), Duration::from_micros(300));
+            let mut peers: Vec<_> = transports
+                .into_iter()
+                .map(|transport| Peers::new(transport, Ringer::silent(), fanout))
+                .collect();
+            let mut wanted = vec![Vec::new(); SIZE as usize];
+            for number in 0..60 {
+                let to: Vec<_> =
+                    (1..SIZE).filter(|rank| (rank * 7 + number) % (1 + number % 5) == 0).collect();
+                let credit = PeerMessage::Credit { job: JobId(number.into()), from: 0, to: 0 };
+                let credit = open::encode(LEAD, &credit).unwrap();
+                peers[0].lead(to.iter().copied().map(NodeRank).collect(), credit).unwrap();
+                for rank in to {
+                    wanted[rank as usize].push(number);
+                }
+                // Its own word to a neighbour comes between the two halves of no message.
+                peers[1].say(NodeRank(5), &PeerMessage::Attached).unwrap();
+            }
+            let (mut heard, end) = (vec![Vec::new(); SIZE as usize], Instant::now() + LIMIT);
+            while heard != wanted {
+                assert!(Instant::now() < end, "{heard:?}");
+                for (peer, heard) in peers.iter_mut().zip(&mut heard) {
+                    match peer.poll().unwrap() {
+                        Some(Heard::Message(LEAD, PeerMessage::Credit { job, .. })) => {
+                            heard.push(u32::try_from(job.0).unwrap());
+                        }
+                        Some(Heard::Passing | Heard::Message(NodeRank(1), PeerMessage::Attached)) | None => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        }
+    }
+}
