@@ -117,28 +117,26 @@ impl Bell {
                 }
             }
         })?;
-        Ok(Ringer { wanted: Some(wanted), contacts })
+        Ok(Ringer { wanted, contacts })
     }
 }
 
 /// Rings at others.
 pub struct Ringer {
-    wanted: Option<Inbox<NodeRank>>,
+    wanted: Inbox<NodeRank>,
     contacts: Contacts,
 }
 
 impl Ringer {
-    /// One that nobody hears.
+    /// One that knows of nobody, and never rings.
     pub fn silent() -> Self {
-        Self { wanted: None, contacts: Contacts(Vec::new()) }
+        Self { wanted: Inbox::new(), contacts: Contacts(Vec::new()) }
     }
 
     /// A message is about to be sent to `to`: rings if that node may be asleep. Never blocks.
     pub fn sends(&mut self, to: NodeRank) {
-        if self.contacts.touch(to, Instant::now())
-            && let Some(wanted) = &self.wanted
-        {
-            wanted.send(to);
+        if self.contacts.touch(to, Instant::now()) {
+            self.wanted.send(to);
         }
     }
 

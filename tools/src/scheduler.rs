@@ -72,6 +72,11 @@ fn chosen(mut jobs: Vec<ScheduledJob>, id: &str) -> Option<ScheduledJob> {
     (at < jobs.len()).then(|| jobs.swap_remove(at))
 }
 
+/// A host's name without its domain: the scheduler's lists and hosts themselves may differ in that.
+pub fn short(host: &str) -> &str {
+    host.split('.').next().unwrap_or_default()
+}
+
 /// Of whom jobs are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {

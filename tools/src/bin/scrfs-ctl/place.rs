@@ -1,6 +1,7 @@
 //! Whom to ask: the daemon of a mount, or, where there is no mount, what the coordinators have left
 //! in the prefix.
 
+use std::collections::HashSet;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -268,11 +269,10 @@ impl Left {
     pub(crate) fn lost_for_people(&self, status: &NodeStatus) -> Option<String> {
         let job = self.job.as_ref().filter(|job| job.runs() && !self.ended)?;
         let now = hosts::expand(&job.nodes).ok().filter(|nodes| !nodes.is_empty())?;
-        let mut gone = status.coordinator.as_ref()?.hosts.clone();
-        gone.retain(|host| !now.contains(host));
-        (!gone.is_empty()).then(|| {
-            format!("no longer among the job's nodes: {}", hosts_for_people(gone.iter().map(String::as_str)))
-        })
+        let now: HashSet<&str> = now.iter().map(|host| scheduler::short(host)).collect();
+        let hosts = status.coordinator.as_ref()?.hosts.iter().map(String::as_str);
+        let gone: Vec<&str> = hosts.filter(|host| !now.contains(scheduler::short(host))).collect();
+        (!gone.is_empty()).then(|| format!("no longer among the job's nodes: {}", hosts_for_people(gone)))
     }
 
     /// Where what holds now can be asked, if the job runs.
@@ -360,6 +360,7 @@ mod tests {
             left.lost_for_people(&status)
         };
         assert_eq!(lost("node[0-3]", "RUNNING"), None);
+        assert_eq!(lost("node[0-1].cluster", "RUNNING"), None, "they are the same without their domain");
         assert_eq!(lost("node[1-3]", "RUNNING").unwrap(), "no longer among the job's nodes: node0");
         // It has none at all, or cannot be read.
         assert_eq!((lost("", "PENDING"), lost("node[", "RUNNING")), (None, None));

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use rustix::fs::MemfdFlags;
 use scrfs_tools::probe::Report;
+use scrfs_tools::scheduler::short;
 
 use crate::launcher::{CommandLine, Lines, Refusal, is_of_a_restart};
 use crate::process::{self, Group, Streams};
@@ -368,10 +369,6 @@ fn shell_says(output: &str) -> Option<&str> {
 /// Lists and hosts may differ in their domain.
 pub(crate) fn same_host(listed: &str, reported: &str) -> bool {
     short(listed) == short(reported)
-}
-
-fn short(name: &str) -> &str {
-    name.split('.').next().unwrap_or_default()
 }
 
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //! whether one that it runs on is gone.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::{After, HALTED, Look, Output, Phase, Start, Supervisor};
@@ -147,10 +147,10 @@ impl Supervisor {
     /// what is there would be as good as lost. Of the rest those come last that the scheduler takes
     /// out of use.
     fn first_of(&self, live: &[String], nodes: &[Look], out: &mut Vec<Output>) -> Vec<String> {
-        let look = |host: &String| nodes.iter().find(|node| node.host == *host);
-        let leaving = |host: &String| look(host).and_then(|node| node.leaving.as_ref());
-        let replaced = replaced(live, nodes);
-        let keeps = |host: &String| look(host).and_then(held).filter(|_| replaced != Some(host));
+        let looks: HashMap<&String, &Look> = nodes.iter().map(|node| (&node.host, node)).collect();
+        let leaving = |host: &String| looks.get(host).and_then(|node| node.leaving.as_ref());
+        let replaced = replaced(live, &looks);
+        let keeps = |host: &String| held(looks.get(host)?).filter(|_| replaced != Some(host));
         let mut order: Vec<&String> = live.iter().collect();
         order.sort_by_key(|host| (Reverse(keeps(host)), leaving(host).is_some()));
         let chosen: BTreeSet<&String> = order.into_iter().take(self.plan.nodes.max(1)).collect();
@@ -197,10 +197,9 @@ fn held(node: &Look) -> Option<(u64, u64)> {
 /// Of the holders of the newest dataset the one that the scheduler takes out of use and that
 /// another node may replace: all other holders are there, and the dataset outlives the loss of
 /// this one.
-fn replaced<'a>(live: &'a [String], nodes: &[Look]) -> Option<&'a String> {
-    let look = |host: &String| nodes.iter().find(|node| node.host == *host);
-    let newest = live.iter().filter_map(|host| held(look(host)?)).max()?;
-    let holders = live.iter().filter_map(|host| Some((host, look(host)?)));
+fn replaced<'a>(live: &'a [String], looks: &HashMap<&String, &Look>) -> Option<&'a String> {
+    let newest = live.iter().filter_map(|host| held(looks.get(host)?)).max()?;
+    let holders = live.iter().filter_map(|host| Some((host, *looks.get(host)?)));
     let holders: Vec<_> = holders.filter(|(_, node)| held(node) == Some(newest)).collect();
     let wanted = holders.iter().map(|(_, node)| node.held_by).max()?;
     if holders.len() < usize::try_from(wanted).unwrap_or(usize::MAX) {
