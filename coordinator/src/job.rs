@@ -2,6 +2,7 @@
 //! runs its share in a worker thread, and reports once.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use scrfs::control::{MemberPart, NoRoom, Reason, SealedFile};
 use scrfs::dataset::{Catalog, Scheme};
@@ -52,7 +53,7 @@ pub enum Job {
     /// nodes.
     Rebuild {
         /// The dataset; its layout says sets and sizes.
-        catalog: Box<Catalog>,
+        catalog: Arc<Catalog>,
         /// In ring order; a lost member's node is the one that will hold it.
         set: Vec<SetMember>,
         /// Positions in `set`, ascending; no more than the scheme survives.
@@ -78,16 +79,16 @@ pub enum Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fresh {
     /// The dataset's.
-    pub catalog: Box<Catalog>,
+    pub catalog: Arc<Catalog>,
     /// Which.
     pub members: Vec<Member>,
 }
 
 impl Fresh {
     /// Those of `fresh` that are of this set.
-    pub fn of(catalog: &Catalog, set: &[Member], fresh: &BTreeSet<Member>) -> Option<Self> {
+    pub fn of(catalog: &Arc<Catalog>, set: &[Member], fresh: &BTreeSet<Member>) -> Option<Self> {
         let members: Vec<Member> = set.iter().filter(|member| fresh.contains(member)).copied().collect();
-        (!members.is_empty()).then(|| Self { catalog: Box::new(catalog.clone()), members })
+        (!members.is_empty()).then(|| Self { catalog: Arc::clone(catalog), members })
     }
 }
 

@@ -10,6 +10,7 @@
 //! - [`slurm`]: real Slurm over the nodes, with the hooks of `deploy/slurm/`
 //! - [`programs`]: the test programs in C
 //! - [`wait`]: waiting for a condition with a deadline and a message
+//! - [`settings`]: those of a job that sets next to nothing
 //! - [`tree`]: checksums of whole trees, as a node sees them
 //! - [`pages`]: what the pages for people name is there
 //! - [`parsers`]: everything that reads bytes of others, as functions that any bytes may be given
@@ -29,6 +30,7 @@ pub mod pages;
 pub mod parsers;
 pub mod place;
 pub mod programs;
+pub mod settings;
 pub mod shell;
 pub mod simnode;
 pub mod slurm;

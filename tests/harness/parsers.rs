@@ -5,6 +5,7 @@
 //! Beside "no panic", each checks that what was accepted says the same when it is written and read
 //! again.
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 
 use scrfs::control::codec::{self, Decoder};
@@ -12,7 +13,7 @@ use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Hello,
 use scrfs::daemon::catalog_file;
 use scrfs::dataset::{CatalogIndex, Layout};
 use scrfs::hash::codec::{pack, unpack};
-use scrfs::hash::{Hash, decode_file, decode_record, encode, record_size};
+use scrfs::hash::{decode_file, decode_record, encode, framed, record_size};
 use scrfs::ids::NodeRank;
 use scrfs::path::RelPath;
 use scrfs::record::{AnyRecord, Rank2File, RecordKind, RedundancyFileName, RedundancyHeader, detect};
@@ -49,6 +50,11 @@ pub fn records(bytes: &[u8]) {
     let at = bytes.first().copied().unwrap_or(0);
     let _ = Rank2File::decode_at(bytes, u64::from(at));
     let _ = RedundancyFileName::parse(bytes);
+    catalog(bytes);
+    // The same without a header and a checksum.
+    catalog(
+        &framed(bytes.len(), |out| Ok::<_, Infallible>(out.extend_from_slice(bytes))).unwrap_or_default(),
+    );
     let tree = decode_record(bytes).map(|(tree, _)| tree).or_else(|_| unpack(bytes, 0).map(|(tree, _)| tree));
     let Ok(tree) = tree else { return };
     for kind in RecordKind::ALL {
@@ -62,7 +68,6 @@ pub fn records(bytes: &[u8]) {
     for (key, _) in tree.iter() {
         let _ = detect(key.as_bytes(), &tree);
     }
-    catalog(&tree);
 }
 
 /// What a rebuild takes from a header before it opens a file.
@@ -87,9 +92,9 @@ fn redundancy_header(header: &RedundancyHeader) {
     }
 }
 
-fn catalog(tree: &Hash) {
-    let Ok(catalog) = catalog_file::decode(tree) else { return };
-    let written = catalog_file::encode(&catalog).map(|tree| catalog_file::decode(&tree));
+fn catalog(bytes: &[u8]) {
+    let Ok(catalog) = catalog_file::decode(bytes) else { return };
+    let written = catalog_file::encode(&catalog).map(|bytes| catalog_file::decode(&bytes));
     assert_eq!(written, Ok(Ok(catalog.clone())));
     costs(&catalog.layout);
     let index = CatalogIndex::new(catalog);

@@ -41,7 +41,7 @@ pub(crate) fn hash_files() -> Vec<Vec<u8>> {
     }
     // A catalog is what most of our own readers meet.
     for _ in 0..50 {
-        all.push(encode(&catalog_file::encode(&catalog()).unwrap()));
+        all.push(catalog_file::encode(&catalog()).unwrap());
     }
     all
 }
@@ -94,7 +94,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         links: vec![path("latest")],
         begun_us: 7,
     };
-    let begin = DataRequest::BeginMember { catalog: Box::new(catalog()), member: Member(1) };
+    let begin = DataRequest::BeginMember { catalog: Arc::new(catalog()), member: Member(1) };
     let finish = DataRequest::FinishMember {
         id,
         member: Member(1),
@@ -125,7 +125,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&Hello { protocol: PROTOCOL, role: hello }),
         frame(&prepare),
         frame(&Command::DirApply { round: 5, verdicts: vec![0, 17, -1] }),
-        frame(&Command::Commit(Box::new(catalog()))),
+        frame(&Command::Commit(Arc::new(catalog()))),
         frame(&fetch),
         frame(&Command::Present { datasets: vec![id, DatasetId(3)] }),
         frame(&Event::Inventory(Box::new(inventory.clone()))),
@@ -156,7 +156,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         bytes: 99,
     };
     let paths = vec![vec![path("a"), path("b")]; 3];
-    let fresh = Some(Fresh { catalog: Box::new(catalog()), members: vec![Member(2)] });
+    let fresh = Some(Fresh { catalog: Arc::new(catalog()), members: vec![Member(2)] });
     let encode_job = Job::Encode {
         id,
         scheme: Scheme::Xor,
@@ -199,7 +199,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         PeerMessage::StartJob(JobId(3), Box::new(encode_job)),
         PeerMessage::StartJob(
             JobId(3),
-            Box::new(Job::Rebuild { catalog: Box::new(catalog()), set, lost: vec![1] }),
+            Box::new(Job::Rebuild { catalog: Arc::new(catalog()), set, lost: vec![1] }),
         ),
         PeerMessage::StartJob(JobId(4), Box::new(send)),
         PeerMessage::JobDone(JobId(3), Ok(JobOutput::Part(Box::new(part)))),

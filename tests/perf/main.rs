@@ -12,6 +12,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod backing;
+mod commit;
 mod data;
 mod memory;
 mod mount;
@@ -105,8 +106,11 @@ fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     if arguments.wants(quiet::NAME) {
         rows.extend(quiet::rows(arguments)?);
     }
+    if arguments.wants(commit::NAME) {
+        rows.extend(commit::rows()?);
+    }
     // The others' names have nothing of these.
-    let none = [spin::NAME, protect::NAME, quiet::NAME].contains(&arguments.only.as_str());
+    let none = [spin::NAME, protect::NAME, quiet::NAME, commit::NAME].contains(&arguments.only.as_str());
     let others: &[Kind] = if none { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
     for &kind in others {
         let backing = Backing::new(kind, arguments.mib * 3 + 1024)?;

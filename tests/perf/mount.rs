@@ -46,6 +46,22 @@ impl Mount {
         Ok(Self { program, home, point })
     }
 
+    /// Where it is mounted.
+    pub(crate) fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// The most memory that one of its processes has had, in MiB.
+    pub(crate) fn peak_mib(&self) -> io::Result<f64> {
+        let mut most = 0_u32;
+        for pid in self.processes()? {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+            let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+            most = most.max(kib.and_then(|kib| kib.trim().parse().ok()).unwrap_or(0));
+        }
+        Ok(f64::from(most) / 1024.0)
+    }
+
     /// A new dataset's directory.
     pub(crate) fn directory(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.point.join(name);

@@ -24,6 +24,10 @@ pub(crate) enum Measure {
     IdleDaemon,
     /// Of a dataset of some kilobytes, on so many nodes.
     Tiny(usize),
+    /// Of a daemon, with so many datasets of 10,000 nodes of 32 files.
+    CommitMemory(u64),
+    CommitTime,
+    CommitWait,
 }
 
 /// Over what nodes talk to one another.
@@ -122,6 +126,12 @@ impl Measure {
             Self::Tiny(nodes) => {
                 return format!("marker, {nodes} nodes of 4 KiB, XOR, shared memory").into();
             }
+            Self::CommitMemory(1) => "most memory of a daemon, a dataset of 320,000 files is recorded, MiB",
+            Self::CommitMemory(datasets) => {
+                return format!("the same, {datasets} of them one after the other").into();
+            }
+            Self::CommitTime => "processor time of a daemon for each",
+            Self::CommitWait => "the longest that a program waits meanwhile, ms",
             Self::Ring(medium, extent) => {
                 let (nodes, mib) = (extent.nodes(), extent.mib());
                 return format!("MPI alone, {nodes} nodes of {mib} MiB, {}", medium.name()).into();

@@ -65,7 +65,7 @@ impl Daemon {
 
     /// Announces a member that will be rebuilt here.
     pub fn begin_member(&self, catalog: &Catalog, member: Member) -> Result<(), JobError> {
-        self.done(&DataRequest::BeginMember { catalog: Box::new(catalog.clone()), member })
+        self.done(&DataRequest::BeginMember { catalog: Arc::new(catalog.clone()), member })
     }
 
     /// A new file of a member that is being rebuilt here.

@@ -8,12 +8,16 @@ use scrfs::ids::NodeRank;
 #[derive(Debug)]
 pub(super) struct Answers<T> {
     from: BTreeMap<NodeRank, Option<T>>,
+    /// Of `from`, those that have not answered: no step of the lead looks at all nodes.
+    missing: usize,
 }
 
 impl<T> Answers<T> {
     /// One answer of each of `nodes` is awaited.
     pub(super) fn of(nodes: impl IntoIterator<Item = NodeRank>) -> Self {
-        Self { from: nodes.into_iter().map(|node| (node, None)).collect() }
+        let from: BTreeMap<_, _> = nodes.into_iter().map(|node| (node, None)).collect();
+        let missing = from.len();
+        Self { from, missing }
     }
 
     /// Takes an answer; false when none of that node is awaited.
@@ -21,6 +25,7 @@ impl<T> Answers<T> {
         match self.from.get_mut(&node) {
             Some(slot @ None) => {
                 *slot = Some(answer);
+                self.missing -= 1;
                 true
             }
             _ => false,
@@ -34,7 +39,7 @@ impl<T> Answers<T> {
 
     /// Nothing is awaited any more.
     pub(super) fn all(&self) -> bool {
-        self.from.values().all(Option::is_some)
+        self.missing == 0
     }
 
     /// This node has answered.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use scrfs::control::{FrozenFile, MemberPart, Reason};
 use scrfs::dataset::{Catalog, Entry, EntryKind, Layout, MemberPlace};
-use scrfs::ids::{DatasetId, Epoch, Member};
+use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::path::RelPath;
 
 use crate::job::About;
@@ -21,24 +21,34 @@ pub(super) struct Making {
     pub(super) about: About,
 }
 
-/// Two members with one path and different sizes, seen before any byte is read: both hosts and the
-/// path.
-pub(super) fn size_conflict(frozen: &[&[FrozenFile]], hosts: &[String]) -> Option<String> {
-    let mut seen: BTreeMap<&RelPath, (usize, u64)> = BTreeMap::new();
-    for (member, files) in frozen.iter().enumerate() {
-        for file in *files {
-            match seen.get(&file.path) {
+/// The sizes of members' files, in which two different ones of one path are found before any byte is
+/// read.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    seen: BTreeMap<RelPath, (NodeRank, u64)>,
+}
+
+impl Sizes {
+    /// Another node's files; or both hosts and the path.
+    pub(super) fn add(
+        &mut self,
+        node: NodeRank,
+        files: &[FrozenFile],
+        host: impl Fn(NodeRank) -> String,
+    ) -> Result<(), Reason> {
+        for file in files {
+            match self.seen.get(&file.path) {
                 Some(&(other, size)) if size != file.size => {
-                    return Some(conflict(&file.path, &hosts[other], &hosts[member]));
+                    return Err(conflict(&file.path, &host(other), &host(node)).into());
                 }
                 Some(_) => {}
                 None => {
-                    seen.insert(&file.path, (member, file.size));
+                    self.seen.insert(file.path.clone(), (node, file.size));
                 }
             }
         }
+        Ok(())
     }
-    None
 }
 
 fn conflict(path: &RelPath, one: &str, other: &str) -> String {
@@ -52,6 +62,10 @@ pub(super) fn within<'a>(kinds: impl Iterator<Item = &'a EntryKind>, list_max: u
     for kind in kinds {
         *if matches!(kind, EntryKind::Directory) { &mut directories } else { &mut names } += 1;
     }
+    bounded(directories, names, list_max)
+}
+
+fn bounded(directories: u64, names: u64, list_max: u64) -> Result<(), Reason> {
     match directories.max(names) {
         most if most <= list_max => Ok(()),
         _ if names > list_max => Err(format!("{names} files, more than SCRFS_LIST_MAX ({list_max})").into()),
@@ -59,67 +73,85 @@ pub(super) fn within<'a>(kinds: impl Iterator<Item = &'a EntryKind>, list_max: u
     }
 }
 
-/// Joins the parts, one of each member, to the catalog. `layout` has the members' hosts; files and
-/// bytes are counted here. Equal files of two members both stay (each is part of its member's
-/// logical file); directories and links that several members tell are one entry.
-pub(super) fn join(
-    making: &Making,
-    mut layout: Layout,
-    parts: BTreeMap<Member, MemberPart>,
-    list_max: u64,
-) -> Result<Catalog, Reason> {
-    let hosts: Vec<String> = layout.members.iter().map(|place| place.host.clone()).collect();
-    let mut entries: Vec<Entry> = Vec::new();
-    let mut first: BTreeMap<RelPath, (usize, Member)> = BTreeMap::new();
-    for (member, part) in parts {
-        let place = layout
-            .members
-            .get_mut(member.0 as usize)
-            .ok_or_else(|| format!("a part of member {member} came, which is not in the dataset"))?;
+/// A catalog on its way: members' parts join it as they come, so that no single step of the lead
+/// does the work of all of them.
+#[derive(Debug)]
+pub(super) struct Joining {
+    making: Making,
+    layout: Layout,
+    /// In the order of the catalog. Equal files of two members are both there, as each is part of
+    /// its member's logical file; of directories and links the one that came first is there, without
+    /// a member. With each is who told of it.
+    entries: BTreeMap<(RelPath, Option<Member>), (Member, Entry)>,
+    directories: u64,
+    names: u64,
+}
+
+impl Joining {
+    /// `layout` has the members' hosts; files and bytes are counted here.
+    pub(super) fn new(making: Making, layout: Layout) -> Self {
+        Self { making, layout, entries: BTreeMap::new(), directories: 0, names: 0 }
+    }
+
+    /// A member's part.
+    pub(super) fn add(&mut self, part: MemberPart) -> Result<(), Reason> {
+        let member = part.member;
+        let Some(place) = self.layout.members.get_mut(member.0 as usize) else {
+            return Err(format!("a part of member {member} came, which is not in the dataset").into());
+        };
         place.taken = Some(part.taken);
-        for entry in part.entries {
-            if let EntryKind::File(copy) = &entry.kind {
-                if copy.member != member {
-                    let (host, path, other) = (&place.host, &entry.path, copy.member);
-                    return Err(format!("{host} told of {path} as member {other}'s").into());
-                }
-                place.files += 1;
-                place.bytes = place.bytes.saturating_add(copy.size);
+        part.entries.into_iter().try_for_each(|entry| self.add_name(member, entry))
+    }
+
+    fn add_name(&mut self, member: Member, mut entry: Entry) -> Result<(), Reason> {
+        let place = &mut self.layout.members[member.0 as usize];
+        let mut owner = None;
+        if let EntryKind::File(copy) = &entry.kind {
+            if copy.member != member {
+                let (host, path, other) = (&place.host, &entry.path, copy.member);
+                return Err(format!("{host} told of {path} as member {other}'s").into());
             }
-            match first.get(&entry.path) {
-                None => {
-                    first.insert(entry.path.clone(), (entries.len(), member));
-                    entries.push(entry);
-                }
-                Some(&(at, other)) if same(&entries[at].kind, &entry.kind) => {
-                    if other == member {
-                        return Err(format!("{} told of {} twice", place.host, entry.path).into());
-                    }
-                    if matches!(entry.kind, EntryKind::File(_)) {
-                        entries.push(entry);
-                    }
-                }
-                Some(&(_, other)) => {
-                    let text = conflict(&entry.path, &hosts[other.0 as usize], &hosts[member.0 as usize]);
-                    return Err(text.into());
-                }
+            place.files += 1;
+            place.bytes = place.bytes.saturating_add(copy.size);
+            owner = Some(member);
+        }
+        let mut key = (std::mem::take(&mut entry.path), None);
+        let there = self.entries.range(&key..).next().filter(|((path, _), _)| *path == key.0);
+        match there.map(|(_, told)| told) {
+            None if matches!(entry.kind, EntryKind::Directory) => self.directories += 1,
+            None => self.names += 1,
+            Some((by, there)) if same(&there.kind, &entry.kind) && *by != member => {}
+            Some((by, _)) if *by == member => {
+                return Err(format!("{} told of {} twice", place.host, key.0).into());
+            }
+            Some((by, _)) => {
+                let host = |member: Member| &self.layout.members[member.0 as usize].host;
+                return Err(conflict(&key.0, host(*by), host(member)).into());
             }
         }
+        key.1 = owner;
+        self.entries.entry(key).or_insert((member, entry));
+        Ok(())
     }
-    within(first.values().map(|(at, _)| &entries[*at].kind), list_max)?;
-    let mut catalog = Catalog {
-        id: making.id,
-        epoch: making.epoch,
-        revision: making.revision,
-        name: making.about.name.clone(),
-        created_us: making.about.created_us,
-        user: making.about.user.clone(),
-        job_id: making.about.job_id.clone(),
-        layout,
-        entries,
-    };
-    catalog.sort();
-    Ok(catalog)
+
+    /// The catalog of all parts.
+    pub(super) fn joined(&mut self, list_max: u64) -> Result<Catalog, Reason> {
+        bounded(self.directories, self.names, list_max)?;
+        let (making, layout) = (self.making.clone(), self.layout.clone());
+        let entries = std::mem::take(&mut self.entries);
+        let entries = entries.into_iter().map(|((path, _), (_, entry))| Entry { path, ..entry }).collect();
+        Ok(Catalog {
+            id: making.id,
+            epoch: making.epoch,
+            revision: making.revision,
+            name: making.about.name,
+            created_us: making.about.created_us,
+            user: making.about.user,
+            job_id: making.about.job_id,
+            layout,
+            entries,
+        })
+    }
 }
 
 fn same(one: &EntryKind, other: &EntryKind) -> bool {
@@ -202,11 +234,11 @@ mod tests {
         let sets = vec![(0..u32::try_from(parts.len()).unwrap()).map(Member).collect()];
         let layout =
             Layout { protection: Protection::by(Scheme::Xor), members: places(&hosts), sets, encoding: 0 };
-        let parts = (0..)
-            .map(Member)
-            .zip(parts)
-            .map(|(member, entries)| (member, MemberPart { member, entries, taken: 4096 }));
-        join(&making, layout, parts.collect(), 5)
+        let mut joining = Joining::new(making, layout);
+        for (member, entries) in (0..).map(Member).zip(parts) {
+            joining.add(MemberPart { member, entries, taken: 4096 })?;
+        }
+        joining.joined(5)
     }
 
     #[test]
@@ -243,6 +275,19 @@ mod tests {
             vec![entry("l", EntryKind::Symlink(b"b".to_vec()))],
         ]);
         assert!(links.is_err());
+    }
+
+    #[test]
+    fn two_frozen_files_of_one_path_and_different_sizes_name_both_nodes() {
+        let frozen = |path: &str, size| [FrozenFile { path: RelPath::new(path).unwrap(), size }];
+        let mut sizes = Sizes::default();
+        let mut add = |node, file: &[FrozenFile]| sizes.add(NodeRank(node), file, |node| format!("n{node}"));
+        add(0, &frozen("a", 1)).unwrap();
+        add(1, &frozen("a", 1)).unwrap();
+        add(1, &frozen("b", 2)).unwrap();
+        let error = add(2, &frozen("a", 2)).unwrap_err();
+        let words = error.words();
+        assert!(words.contains("n0") && words.contains("n2") && words.starts_with("a "), "{error}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A catalog on its way to COMPLETE on every node.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use scrfs::control::{Command, Reason};
 use scrfs::dataset::Catalog;
@@ -20,8 +21,12 @@ enum At {
 /// Who has recorded COMPLETE, and who is still to.
 #[derive(Debug)]
 pub(super) struct Committing {
-    pub(super) catalog: Box<Catalog>,
+    pub(super) catalog: Arc<Catalog>,
     nodes: BTreeMap<NodeRank, (At, u32)>,
+    /// Nodes whose answer is awaited.
+    sent: usize,
+    /// Nodes that failed and are asked again later.
+    failed: usize,
     /// Somebody had recorded COMPLETE before.
     decided: bool,
 }
@@ -39,13 +44,13 @@ impl Committing {
     /// Sends it to `nodes`; `decided` when another node has it already.
     pub(super) fn start(
         cluster: &mut Cluster,
-        catalog: Box<Catalog>,
+        catalog: Arc<Catalog>,
         nodes: impl IntoIterator<Item = NodeRank>,
         decided: bool,
     ) -> Self {
         let nodes: BTreeMap<_, _> = nodes.into_iter().map(|node| (node, (At::Sent, 0))).collect();
-        cluster.send_to(nodes.keys().copied().collect(), Command::Commit(catalog.clone()));
-        Self { catalog, nodes, decided }
+        cluster.send_to(nodes.keys().copied().collect(), Command::Commit(Arc::clone(&catalog)));
+        Self { catalog, sent: nodes.len(), nodes, failed: 0, decided }
     }
 
     /// A node's answer; `None` when none is awaited.
@@ -56,17 +61,19 @@ impl Committing {
         result: Result<(), Reason>,
     ) -> Option<Committed> {
         let (at, tries) = self.nodes.get_mut(&node).filter(|(at, _)| *at == At::Sent)?;
+        self.sent -= 1;
         let Err(reason) = result else {
             *at = At::Done;
-            let all = self.nodes.values().all(|(at, _)| *at == At::Done);
+            let all = self.sent + self.failed == 0;
             return Some(if all { Committed::Done } else { Committed::Running });
         };
+        self.failed += 1;
         *tries += 1;
         *at = At::Again(cluster.now + delay(*tries, 100 * MS, 10_000 * MS));
         let what = format_args!("{} cannot record dataset {}", cluster.host(node), self.catalog.id);
         let reason = reason.on(what);
         cluster.log(reason.to_string());
-        let none = !self.decided && self.nodes.values().all(|(at, _)| matches!(at, At::Again(_)));
+        let none = !self.decided && self.failed == self.nodes.len();
         Some(if none { Committed::Failed(reason) } else { Committed::Running })
     }
 
@@ -82,6 +89,9 @@ impl Committing {
 
     /// Sends again where it is time.
     pub(super) fn tick(&mut self, cluster: &mut Cluster) {
+        if self.failed == 0 {
+            return;
+        }
         let is_due = |at: &At| matches!(at, At::Again(when) if *when <= cluster.now);
         let due = self.nodes.iter_mut().filter(|(_, (at, _))| is_due(at));
         let again: Vec<NodeRank> = due
@@ -91,7 +101,9 @@ impl Committing {
             })
             .collect();
         if !again.is_empty() {
-            cluster.send_to(again, Command::Commit(self.catalog.clone()));
+            self.failed -= again.len();
+            self.sent += again.len();
+            cluster.send_to(again, Command::Commit(Arc::clone(&self.catalog)));
         }
     }
 }
@@ -123,7 +135,7 @@ mod tests {
         let hosts = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let mut cluster = Cluster::new(Epoch(1), hosts, settings(), 100);
         let nodes = cluster.nodes();
-        let mut committing = Committing::start(&mut cluster, Box::new(catalog(1)), nodes, false);
+        let mut committing = Committing::start(&mut cluster, Arc::new(catalog(1)), nodes, false);
         assert_eq!(sent(&mut cluster), [[0, 1, 2, 3]]);
         let full = || Err("full".into());
         for (node, result) in [(0, Ok(())), (1, full()), (2, Ok(())), (3, full())] {

@@ -1,6 +1,7 @@
 //! The complete datasets that the lead knows of in its epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use scrfs::control::Settings;
 use scrfs::dataset::Catalog;
@@ -11,7 +12,7 @@ use super::policy::Cached;
 /// A dataset of which every node has recorded COMPLETE.
 #[derive(Debug)]
 pub(super) struct Known {
-    pub(super) catalog: Catalog,
+    pub(super) catalog: Arc<Catalog>,
     /// It is on the PFS.
     pub(super) flushed: bool,
     /// A newer generation has, or had, its place: no node lists it any more.
@@ -40,7 +41,7 @@ pub(super) struct Datasets {
 }
 
 impl Datasets {
-    pub(super) fn insert(&mut self, catalog: Catalog, flushed: bool) {
+    pub(super) fn insert(&mut self, catalog: Arc<Catalog>, flushed: bool) {
         if flushed {
             self.highest_flushed = self.highest_flushed.max(catalog.id.0);
         }
@@ -84,7 +85,7 @@ impl Datasets {
 
     /// All that are listed, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = &Catalog> {
-        self.listed.values().chain(self.failed.values()).map(|known| &known.catalog)
+        self.listed.values().chain(self.failed.values()).map(|known| &*known.catalog)
     }
 
     /// Also one that has failed.
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     fn generation(datasets: &mut Datasets, id: u64) {
-        datasets.insert(Catalog { name: b"ck".to_vec(), ..catalog(id) }, false);
+        datasets.insert(Arc::new(Catalog { name: b"ck".to_vec(), ..catalog(id) }), false);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! From frozen members to a catalog: an *encode* job per set, the parts joined.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use scrfs::control::{FrozenFile, MemberPart, Reason};
+use scrfs::control::{FrozenFile, Reason};
 use scrfs::dataset::{Catalog, Layout, Protection};
-use scrfs::ids::{Member, NodeRank};
+use scrfs::ids::NodeRank;
 use scrfs::redundancy::sets::lay_out;
 
-use super::catalog::{self, Making};
+use super::catalog::{self, Joining, Making};
 use super::cluster::Cluster;
 use super::jobs::{Ended, Jobs, Share};
 use crate::job::{Job, JobOutput, SetMember};
@@ -15,8 +15,7 @@ use crate::job::{Job, JobOutput, SetMember};
 /// The jobs that run. Member = node rank.
 #[derive(Debug)]
 pub(super) struct Encoding {
-    making: Making,
-    layout: Layout,
+    joining: Joining,
     jobs: Jobs,
 }
 
@@ -24,14 +23,14 @@ pub(super) struct Encoding {
 #[derive(Debug)]
 pub(super) enum Encoded {
     Running,
-    Done(Box<Catalog>),
+    Done(Arc<Catalog>),
     /// With host and reason.
     Failed(Reason),
 }
 
 impl Encoding {
     /// Starts the jobs. `frozen` has one list per node.
-    pub(super) fn start(cluster: &mut Cluster, mut making: Making, frozen: &[Vec<FrozenFile>]) -> Self {
+    pub(super) fn start(cluster: &mut Cluster, mut making: Making, mut frozen: Vec<Vec<FrozenFile>>) -> Self {
         assert_eq!(frozen.len(), cluster.hosts.len(), "one member per node");
         making.about.files = frozen.iter().map(|files| files.len() as u64).sum();
         making.about.bytes = frozen.iter().flatten().fold(0, |sum, file| sum.saturating_add(file.size));
@@ -40,21 +39,20 @@ impl Encoding {
         let sets = lay_out(&cluster.groups_of(&protection), set_size as usize, hop_distance as usize);
         let members = u32::try_from(frozen.len()).unwrap_or(u32::MAX);
         let mut jobs = Jobs::default();
-        for set in &sets {
-            let files = |member: &Member| &frozen[member.0 as usize];
+        for ring in &sets {
+            let (mut set, mut paths) = (Vec::with_capacity(ring.len()), Vec::with_capacity(ring.len()));
+            for &member in ring {
+                let files = std::mem::take(&mut frozen[member.0 as usize]);
+                let sizes = files.iter().map(|file| file.size).collect();
+                set.push(SetMember { member, node: NodeRank(member.0), sizes });
+                paths.push(files.into_iter().map(|file| file.path).collect());
+            }
             let job = Job::Encode {
                 id: making.id,
                 scheme,
                 about: making.about.clone(),
-                paths: set.iter().map(|m| files(m).iter().map(|file| file.path.clone()).collect()).collect(),
-                set: set
-                    .iter()
-                    .map(|m| SetMember {
-                        member: *m,
-                        node: NodeRank(m.0),
-                        sizes: files(m).iter().map(|file| file.size).collect(),
-                    })
-                    .collect(),
+                paths,
+                set,
                 members,
                 encoding: 0,
                 fresh: None,
@@ -62,33 +60,36 @@ impl Encoding {
             jobs.start(cluster, job);
         }
         let layout = Layout { protection, members: catalog::places(&cluster.hosts), sets, encoding: 0 };
-        Self { making, layout, jobs }
+        Self { joining: Joining::new(making, layout), jobs }
     }
 
     /// A share ended; `None` when it is no share of these jobs. The first failure is the
     /// encoding's: what still runs ends for nothing.
-    pub(super) fn job(&mut self, cluster: &Cluster, share: Share) -> Option<Encoded> {
-        Some(match self.jobs.ended(cluster, share)? {
+    pub(super) fn job(&mut self, cluster: &Cluster, mut share: Share) -> Option<Encoded> {
+        let (node, output) = (share.node, share.take_output());
+        let ended = self.jobs.ended(cluster, share)?;
+        if let Some(output) = output
+            && let Err(reason) = self.join(cluster, node, output)
+        {
+            return Some(Encoded::Failed(reason));
+        }
+        Some(match ended {
             Ended::Running => Encoded::Running,
             Ended::Failing(reason) | Ended::Failed(reason) => Encoded::Failed(reason),
-            Ended::Done(outputs) => match self.joined(cluster, outputs) {
-                Ok(catalog) => Encoded::Done(Box::new(catalog)),
+            Ended::Done(_) => match self.joining.joined(cluster.settings.list_max) {
+                Ok(catalog) => Encoded::Done(Arc::new(catalog)),
                 Err(reason) => Encoded::Failed(reason),
             },
         })
     }
 
-    fn joined(&self, cluster: &Cluster, outputs: Vec<(NodeRank, JobOutput)>) -> Result<Catalog, Reason> {
-        let mut parts: BTreeMap<Member, MemberPart> = BTreeMap::new();
-        for (node, output) in outputs {
-            match output {
-                JobOutput::Part(part) if part.member.0 == node.0 => parts.insert(part.member, *part),
-                _ => {
-                    let host = cluster.host(node);
-                    return Err(format!("{host} ended its share without its part of the catalog").into());
-                }
-            };
+    fn join(&mut self, cluster: &Cluster, node: NodeRank, output: JobOutput) -> Result<(), Reason> {
+        match output {
+            JobOutput::Part(part) if part.member.0 == node.0 => self.joining.add(*part),
+            _ => {
+                let host = cluster.host(node);
+                Err(format!("{host} ended its share without its part of the catalog").into())
+            }
         }
-        catalog::join(&self.making, self.layout.clone(), parts, cluster.settings.list_max)
     }
 }

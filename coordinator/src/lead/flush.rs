@@ -7,6 +7,7 @@
 //! and then: a file system that is full for hours has room again some time.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use scrfs::control::{Command, Reason};
 use scrfs::ids::{DatasetId, NodeRank};
@@ -202,7 +203,7 @@ impl Flushes {
         let next = due.min_by_key(|(_, waiting)| (waiting.due, waiting.id)).map(|(at, _)| at);
         let Some(Waiting { id, tries, .. }) = next.map(|at| self.waiting.swap_remove(at)) else { return };
         if let Some(known) = cluster.datasets.get(id) {
-            let task = PfsTask::BeginFlush(Box::new(known.catalog.clone()));
+            let task = PfsTask::BeginFlush(Arc::clone(&known.catalog));
             self.current =
                 Some(Flush { id, tries, step: Step::Beginning, heard: cluster.now, begun: cluster.now });
             cluster.pfs(task);
@@ -243,7 +244,7 @@ impl Flushes {
                 self.failed(cluster, id, &reason);
             } else if let Some(known) = cluster.datasets.get(id) {
                 flush.step = Step::Publishing;
-                let task = PfsTask::Publish(Box::new(known.catalog.clone()));
+                let task = PfsTask::Publish(Arc::clone(&known.catalog));
                 cluster.pfs(task);
             } else {
                 self.current = None;
@@ -353,7 +354,7 @@ pub(super) mod tests {
         fn new() -> Self {
             let settings = scrfs::control::Settings { flush_every: 0, ..settings() };
             let mut cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings, 100);
-            (1..=3).for_each(|id| cluster.datasets.insert(catalog(id), false));
+            (1..=3).for_each(|id| cluster.datasets.insert(catalog(id).into(), false));
             let mut flushes = Flushes::default();
             flushes.surveyed();
             Self { cluster, flushes }

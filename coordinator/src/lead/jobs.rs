@@ -17,10 +17,19 @@ pub(super) struct Share {
     pub(super) result: JobResult,
 }
 
+impl Share {
+    /// What it ended with, for a caller that does not wait for the others with it.
+    pub(super) fn take_output(&mut self) -> Option<JobOutput> {
+        self.result.as_mut().ok().map(|output| std::mem::replace(output, JobOutput::Done))
+    }
+}
+
 /// The jobs, of which all shares are awaited.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     running: BTreeMap<JobId, Answers<()>>,
+    /// Jobs of which shares are awaited.
+    open: usize,
     outputs: Vec<(NodeRank, JobOutput)>,
     /// The first, with its host.
     failure: Option<Reason>,
@@ -45,6 +54,7 @@ impl Jobs {
     /// Starts one more.
     pub(super) fn start(&mut self, cluster: &mut Cluster, job: Job) {
         let answers = Answers::of(job.nodes());
+        self.open += usize::from(!answers.all());
         self.running.insert(cluster.start(job), answers);
     }
 
@@ -61,7 +71,9 @@ impl Jobs {
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn ended(&mut self, cluster: &Cluster, share: Share) -> Option<Ended> {
         let Share { node, job, result } = share;
-        self.running.get_mut(&job)?.answered(node, ())?;
+        if self.running.get_mut(&job)?.answered(node, ())? {
+            self.open -= 1;
+        }
         match result {
             Ok(output) => self.outputs.push((node, output)),
             Err(failure) => {
@@ -71,7 +83,7 @@ impl Jobs {
                 self.failure.get_or_insert_with(|| failure.reason.on(cluster.host(node)));
             }
         }
-        let all = self.running.values().all(Answers::all);
+        let all = self.open == 0;
         Some(match &self.failure {
             Some(reason) if all => Ended::Failed(reason.clone()),
             Some(reason) => Ended::Failing(reason.clone()),

@@ -8,6 +8,7 @@
 //! scheme survives that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use scrfs::control::NoRoom;
 use scrfs::dataset::{Catalog, Layout, Scheme};
@@ -73,9 +74,9 @@ struct Running {
 
 impl Running {
     /// Starts the rebuild of these members of a dataset's set.
-    fn start(cluster: &mut Cluster, catalog: Catalog, set: Vec<SetMember>, lost: Vec<u32>) -> Self {
+    fn start(cluster: &mut Cluster, catalog: Arc<Catalog>, set: Vec<SetMember>, lost: Vec<u32>) -> Self {
         let name = catalog.name.clone();
-        let job = Job::Rebuild { catalog: Box::new(catalog), set: set.clone(), lost: lost.clone() };
+        let job = Job::Rebuild { catalog, set: set.clone(), lost: lost.clone() };
         let answers = Answers::of(job.nodes());
         Self { job: cluster.start(job), name, set, lost, then: None, last: false, answers }
     }
@@ -165,7 +166,7 @@ impl Mends {
             return Err(Missed::passing("its dataset is not there any more"));
         };
         let (set, at) = plan(cluster, &known.catalog, member)?;
-        let catalog = known.catalog.clone();
+        let catalog = Arc::clone(&known.catalog);
         let running = Running::start(cluster, catalog, set, vec![at]);
         cluster.log(format!("member {member} of dataset {id} is bad and is being rebuilt from its set"));
         self.running.insert((id, member), running);
@@ -195,7 +196,7 @@ impl Mends {
                 let result = Err(Missed::passing("its dataset is not there any more"));
                 return Some(Mending::Ended(Mended { id, member, result }));
             };
-            let catalog = known.catalog.clone();
+            let catalog = Arc::clone(&known.catalog);
             let again = Running { last: true, ..Running::start(cluster, catalog, running.set, lost) };
             self.running.insert(key, again);
             return Some(Mending::Running);
@@ -205,7 +206,7 @@ impl Mends {
             && let Some(known) = cluster.datasets.any(id)
             && let Some(lost) = running.with_bad(&known.catalog.layout)
         {
-            let catalog = known.catalog.clone();
+            let catalog = Arc::clone(&known.catalog);
             let running = Running::start(cluster, catalog, running.set, lost);
             let members: Vec<String> = running.targets().map(|target| target.member.to_string()).collect();
             let members = members.join(", ");
@@ -217,7 +218,7 @@ impl Mends {
             && let Some(known) = cluster.datasets.any(id)
             && let Some(before) = running.before(&known.catalog.layout)
         {
-            let (catalog, then) = (known.catalog.clone(), Some(running.lost));
+            let (catalog, then) = (Arc::clone(&known.catalog), Some(running.lost));
             let running = Running { then, ..Running::start(cluster, catalog, running.set, before) };
             self.running.insert(key, running);
             return Some(Mending::Running);

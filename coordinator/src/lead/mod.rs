@@ -300,7 +300,7 @@ impl Running {
                 Event::Inventory(inventory) => settle.inventory(cluster, node, *inventory),
                 Event::DirApplied { round, results } => settle.applied(cluster, node, round, results),
                 Event::Dropped(id) => settle.dropped(cluster, node, id),
-                Event::Catalog { id, catalog } => settle.catalog(cluster, node, id, catalog.map(|c| *c)),
+                Event::Catalog { id, catalog } => settle.catalog(cluster, node, id, catalog),
                 Event::DirUnited => settle.united(node),
                 // Strangers are evicted by the way.
                 event => matches!(event, Event::Evicted(_)),

@@ -6,6 +6,7 @@ mod places;
 mod reencode;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use scrfs::control::{Command, HeldState, Reason, VerifiedMember};
 use scrfs::dataset::Catalog;
@@ -30,7 +31,7 @@ const COMMIT_TRIES: u32 = 5;
 pub(super) enum Recovered {
     Running,
     /// Complete on every node.
-    Done(Box<Catalog>),
+    Done(Arc<Catalog>),
     Failed(Reason),
     /// It could be had if caches had more room.
     NoRoom(Reason),
@@ -39,7 +40,7 @@ pub(super) enum Recovered {
 #[derive(Debug)]
 enum Step {
     /// Catalogs by revision, one of each: who is asked now, who can be asked next.
-    Reading(BTreeMap<u32, (Option<Catalog>, VecDeque<NodeRank>)>),
+    Reading(BTreeMap<u32, (Option<Arc<Catalog>>, VecDeque<NodeRank>)>),
     /// Nodes that have the data of a new encoding record the catalog that says so, which others
     /// have recorded.
     CatchingUp(Committing),
@@ -69,7 +70,7 @@ pub(super) struct Rebuild {
     id: DatasetId,
     held: Held,
     /// The highest revision's, once read.
-    catalog: Option<Catalog>,
+    catalog: Option<Arc<Catalog>>,
     /// Nodes whose data belongs to another layout.
     other_layout: BTreeSet<NodeRank>,
     /// Nodes with the files of their members, but without the newest encoding's redundancy data.
@@ -83,7 +84,7 @@ pub(super) struct Rebuild {
 
 impl Rebuild {
     pub(super) fn begin(cluster: &mut Cluster, id: DatasetId, held: Held) -> Self {
-        let mut revisions: BTreeMap<u32, (Option<Catalog>, VecDeque<NodeRank>)> = BTreeMap::new();
+        let mut revisions: BTreeMap<u32, (Option<Arc<Catalog>>, VecDeque<NodeRank>)> = BTreeMap::new();
         for (node, holding) in held.complete() {
             revisions.entry(holding.revision).or_default().1.push_back(node);
         }
@@ -102,10 +103,10 @@ impl Rebuild {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        catalog: Option<Catalog>,
+        catalog: Option<Arc<Catalog>>,
     ) -> Option<Recovered> {
         let Step::Reading(revisions) = &mut self.step else { return None };
-        let waits = |(read, nodes): &&mut (Option<Catalog>, VecDeque<NodeRank>)| {
+        let waits = |(read, nodes): &&mut (Option<Arc<Catalog>>, VecDeque<NodeRank>)| {
             read.is_none() && nodes.front() == Some(&node)
         };
         let (read, nodes) = revisions.values_mut().find(waits)?;
@@ -129,7 +130,7 @@ impl Rebuild {
     /// the same, are verified.
     fn read(&mut self, cluster: &mut Cluster) -> Recovered {
         let Step::Reading(revisions) = &mut self.step else { return Recovered::Running };
-        let mut catalogs: BTreeMap<u32, Catalog> = BTreeMap::new();
+        let mut catalogs: BTreeMap<u32, Arc<Catalog>> = BTreeMap::new();
         for (revision, (read, _)) in std::mem::take(revisions) {
             if let Some(catalog) = read {
                 catalogs.insert(revision, catalog);
@@ -175,12 +176,11 @@ impl Rebuild {
         if let Err(reason) = self.at_best(cluster, &newest).recoverable(&newest.layout) {
             return Recovered::Failed(reason);
         }
-        let catalog = Box::new(newest.clone());
-        self.catalog = Some(newest);
+        self.catalog = Some(Arc::clone(&newest));
         if behind.is_empty() {
             return self.verify(cluster);
         }
-        self.step = Step::CatchingUp(Committing::start(cluster, catalog, behind, true));
+        self.step = Step::CatchingUp(Committing::start(cluster, newest, behind, true));
         Recovered::Running
     }
 
@@ -289,7 +289,7 @@ impl Rebuild {
             }
             rebuilt.extend(repair.rebuild.iter().map(|at| set[*at]));
             let job = Job::Rebuild {
-                catalog: Box::new(catalog.clone()),
+                catalog: Arc::clone(catalog),
                 set: set.iter().map(|member| files.on(*member, restored.places[member])).collect(),
                 lost: repair.rebuild.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
             };
@@ -402,28 +402,30 @@ impl Rebuild {
         let Some(mut catalog) = self.catalog.take() else {
             return Recovered::Failed("no catalog".into());
         };
-        let mut changed = self.is_stale || sets.is_some();
-        if let Some(sets) = sets {
-            sets.put_into(&mut catalog);
-        }
-        for (member, place) in (0..).map(Member).zip(&mut catalog.layout.members) {
-            let host = places.get(&member).map(|node| cluster.host(*node));
-            if let Some(host) = host.filter(|host| *host != place.host) {
-                host.clone_into(&mut place.host);
-                changed = true;
-            }
-        }
+        let host = |member| places.get(&member).map(|node| cluster.host(*node));
+        let mut members = (0..).map(Member).zip(&catalog.layout.members);
+        let has_moved = members.any(|(member, place)| host(member).is_some_and(|host| host != place.host));
+        let changed = self.is_stale || sets.is_some() || has_moved;
         let everywhere = cluster.nodes().all(|node| {
             self.held.complete().any(|(holder, holding)| {
                 holder == node && holding.revision == catalog.revision && !self.other_layout.contains(&node)
             })
         });
         if everywhere && !changed {
-            return Recovered::Done(Box::new(catalog));
+            return Recovered::Done(catalog);
         }
-        catalog.revision = cluster.next_revision(Some(self.held.highest_revision()));
+        let revised = Arc::make_mut(&mut catalog);
+        if let Some(sets) = sets {
+            sets.put_into(revised);
+        }
+        for (member, place) in (0..).map(Member).zip(&mut revised.layout.members) {
+            if let Some(host) = host(member) {
+                host.clone_into(&mut place.host);
+            }
+        }
+        revised.revision = cluster.next_revision(Some(self.held.highest_revision()));
         let nodes = cluster.nodes();
-        self.step = Step::Committing(Committing::start(cluster, Box::new(catalog), nodes, true));
+        self.step = Step::Committing(Committing::start(cluster, catalog, nodes, true));
         Recovered::Running
     }
 

@@ -3,6 +3,7 @@
 //! `Present`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use scrfs::control::{Command, Event, Reason};
 use scrfs::dataset::Catalog;
@@ -52,7 +53,7 @@ pub(super) struct Recover {
     candidates: VecDeque<Candidate>,
     /// What the index names as the one to restart from.
     stored_current: Option<(Epoch, DatasetId)>,
-    chosen: Vec<(Catalog, bool)>,
+    chosen: Vec<(Arc<Catalog>, bool)>,
     /// What caches have of candidates that cannot be presented.
     aside: Vec<(DatasetId, Held)>,
     /// Of these, former generations of what is presented: they leave when that is.
@@ -146,7 +147,7 @@ impl Recover {
     }
 
     /// The search is over: what is found, newest first.
-    pub(super) fn found(&self) -> Option<&[(Catalog, bool)]> {
+    pub(super) fn found(&self) -> Option<&[(Arc<Catalog>, bool)]> {
         matches!(self.step, Step::Found).then_some(&self.chosen)
     }
 
@@ -214,7 +215,7 @@ impl Recover {
                 if self.chosen.is_empty() {
                     self.stored = stored;
                 }
-                self.chosen.push((*catalog, flushed));
+                self.chosen.push((catalog, flushed));
                 self.next(cluster);
             }
             Some(Recovered::NoRoom(reason)) => {
@@ -290,7 +291,7 @@ impl Recover {
             (_, Event::Presented { result }) => return self.presented(cluster, node, result),
             (Step::FromCache(candidate, rebuild), event) => match event {
                 Event::Catalog { id, catalog } if id == candidate.id => {
-                    rebuild.catalog(cluster, node, catalog.map(|catalog| *catalog))
+                    rebuild.catalog(cluster, node, catalog)
                 }
                 Event::Verified { id, members } if id == candidate.id => {
                     rebuild.verified(cluster, node, members)

@@ -120,19 +120,24 @@ impl Refetch {
 
     fn fetch(&mut self, cluster: &mut Cluster) {
         let Some(source) = &self.source else { return };
+        let (mut shared, mut files) = (Vec::new(), BTreeMap::<Member, Vec<Entry>>::new());
+        for entry in &source.entries {
+            match &entry.kind {
+                EntryKind::File(copy) => files.entry(copy.member).or_default().push(entry.clone()),
+                EntryKind::Directory | EntryKind::Symlink(_) => shared.push(entry.clone()),
+            }
+        }
         for node in cluster.nodes() {
             let member = Member(node.0);
-            let mine = |entry: &&Entry| match &entry.kind {
-                EntryKind::File(copy) => copy.member == member,
-                _ => true,
-            };
+            let mut entries = shared.clone();
+            entries.extend(files.remove(&member).unwrap_or_default());
             let command = Command::FetchMember {
                 id: source.id,
                 epoch: self.stored.epoch,
                 name: source.name.clone(),
                 member,
                 directory: self.stored.directory.clone(),
-                entries: source.entries.iter().filter(mine).cloned().collect(),
+                entries,
             };
             cluster.send(node, command);
         }
@@ -181,7 +186,7 @@ impl Refetch {
         };
         let revision = cluster.next_revision(self.revision);
         let making = Making { id: source.id, epoch: self.stored.epoch, revision, about };
-        self.step = Step::Encoding(Box::new(Encoding::start(cluster, making, &frozen)));
+        self.step = Step::Encoding(Box::new(Encoding::start(cluster, making, frozen)));
         Some(Recovered::Running)
     }
 

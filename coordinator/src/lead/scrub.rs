@@ -184,7 +184,7 @@ mod tests {
     fn cluster() -> Cluster {
         let hosts = vec!["a".to_owned(), "b".to_owned()];
         let mut cluster = Cluster::new(Epoch(1), hosts, settings(), 100);
-        (1..=2).for_each(|id| cluster.datasets.insert(catalog(id), false));
+        (1..=2).for_each(|id| cluster.datasets.insert(catalog(id).into(), false));
         cluster
     }
 

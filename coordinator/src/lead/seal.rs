@@ -6,6 +6,7 @@
 //! dataset may be complete, so `Commit` is sent again until every node has recorded it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use scrfs::control::{Command, DirOp, FrozenFile, FrozenPart, Reason};
@@ -14,7 +15,7 @@ use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
 
 use super::answers::Answers;
-use super::catalog::Making;
+use super::catalog::{Making, Sizes};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::directories::{Hold, paths};
@@ -30,7 +31,7 @@ enum Step {
     Holding,
     /// Was this complete dataset changed anywhere?
     Asking(DatasetId, Answers<bool>),
-    Freezing(DatasetId, Answers<Result<FrozenPart, Reason>>),
+    Freezing(DatasetId, Answers<FrozenPart>, Sizes),
     /// The nodes are told what they carry on; then the members' files.
     Merging(DatasetId, Answers<()>, Vec<Vec<FrozenFile>>),
     Encoding(DatasetId, Box<Encoding>),
@@ -50,7 +51,7 @@ struct Seal {
 /// A seal of an earlier epoch that some nodes have recorded.
 #[derive(Debug)]
 struct Resumed {
-    catalog: Box<Catalog>,
+    catalog: Arc<Catalog>,
     missing: Vec<NodeRank>,
     flushed: bool,
 }
@@ -66,7 +67,7 @@ pub(super) struct Seals {
 impl Seals {
     /// A seal in doubt of an earlier epoch, complete on some node: `missing` have not recorded it
     /// yet.
-    pub(super) fn resume(&mut self, catalog: Box<Catalog>, missing: Vec<NodeRank>, flushed: bool) {
+    pub(super) fn resume(&mut self, catalog: Arc<Catalog>, missing: Vec<NodeRank>, flushed: bool) {
         assert!(!missing.is_empty(), "a seal that all have recorded is not in doubt");
         self.resumed.push_back(Resumed { catalog, missing, flushed });
     }
@@ -284,15 +285,17 @@ impl Seals {
         result: Result<FrozenPart, Reason>,
     ) -> bool {
         match self.current.as_mut().map(|seal| &mut seal.step) {
-            Some(Step::Freezing(freezing, answers)) if *freezing == id => {
-                let failure = result.as_ref().err().map(|reason| reason.clone().on(cluster.host(node)));
-                if !answers.put(node, result) {
+            Some(Step::Freezing(freezing, answers, sizes)) if *freezing == id => {
+                if answers.has(node) {
                     return false;
                 }
-                match failure {
-                    Some(reason) => self.fail(cluster, reason),
-                    None if answers.all() => self.merge(cluster),
-                    None => {}
+                let host = |node| cluster.host(node).to_owned();
+                let part = result.map_err(|reason| reason.on(cluster.host(node)));
+                let fits = part.and_then(|part| sizes.add(node, &part.files, host).map(|()| part));
+                match fits.map(|part| answers.answered(node, part)) {
+                    Err(reason) => self.fail(cluster, reason),
+                    Ok(Some(true)) => self.merge(cluster),
+                    Ok(_) => {}
                 }
                 true
             }
@@ -306,16 +309,16 @@ impl Seals {
     /// carries on what.
     fn merge(&mut self, cluster: &mut Cluster) {
         let Some(seal) = &mut self.current else { return };
-        let Step::Freezing(id, answers) = &mut seal.step else { return };
+        let Step::Freezing(id, answers, _) = &mut seal.step else { return };
         let id = *id;
         let answers = std::mem::replace(answers, Answers::of([]));
-        let parts: Vec<FrozenPart> = answers.into_answers().filter_map(|(_, part)| part.ok()).collect();
-        let base = seal.base.and_then(|base| cluster.datasets.any(base)).map(|known| &known.catalog);
+        let parts: Vec<FrozenPart> = answers.into_answers().map(|(_, part)| part).collect();
+        let base = seal.base.and_then(|base| cluster.datasets.any(base)).map(|known| &*known.catalog);
         if base.is_none() && seal.base.is_some() {
             return self.fail(cluster, "the generation before it is gone");
         }
         let over = base.is_some();
-        let merged = match generation::merge(base, parts, &cluster.hosts) {
+        let merged = match generation::merge(base, parts) {
             Ok(merged) => merged,
             Err(reason) => return self.fail(cluster, reason),
         };
@@ -385,7 +388,7 @@ impl Seals {
             };
             let making = Making { id, epoch: cluster.epoch, revision: 0, about };
             cluster.send_all(Command::AllFrozen(id));
-            *step = Step::Encoding(id, Box::new(Encoding::start(cluster, making, &frozen)));
+            *step = Step::Encoding(id, Box::new(Encoding::start(cluster, making, frozen)));
         }
     }
 
@@ -438,7 +441,7 @@ impl Seals {
         let id = catalog.id;
         self.markers.succeed(cluster, id, &catalog.name);
         cluster.note_unprotected(&catalog);
-        cluster.datasets.insert(*catalog, flushed);
+        cluster.datasets.insert(catalog, flushed);
         Some(id)
     }
 
@@ -452,7 +455,7 @@ impl Seals {
                 self.current = None;
                 return;
             }
-            Step::Freezing(id, _) | Step::Merging(id, ..) | Step::Encoding(id, _) => *id,
+            Step::Freezing(id, ..) | Step::Merging(id, ..) | Step::Encoding(id, _) => *id,
             Step::Committing(committing, _) => committing.catalog.id,
             Step::Dropping(..) => return,
         };
@@ -501,7 +504,7 @@ impl Seal {
             cluster.send(node, Command::Freeze { id, name, member, base });
         }
         self.base = base;
-        self.step = Step::Freezing(id, Answers::of(cluster.nodes()));
+        self.step = Step::Freezing(id, Answers::of(cluster.nodes()), Sizes::default());
     }
 }
 

@@ -5,6 +5,7 @@
 //! unites directories, and *restart* goes on in `recover`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Reason, Removed, Start};
 use scrfs::dataset::{Catalog, Layout};
@@ -155,7 +156,7 @@ pub(super) struct Settle {
     pub(super) held: BTreeMap<DatasetId, Held>,
     /// Seals that come to nothing.
     pub(super) undecided: BTreeMap<(Epoch, DatasetId), Vec<u8>>,
-    catalogs: BTreeMap<DatasetId, Catalog>,
+    catalogs: BTreeMap<DatasetId, Arc<Catalog>>,
 }
 
 impl Settle {
@@ -373,7 +374,7 @@ impl Settle {
         cluster: &mut Cluster,
         node: NodeRank,
         id: DatasetId,
-        catalog: Option<Catalog>,
+        catalog: Option<Arc<Catalog>>,
     ) -> bool {
         let Step::Reading(asks) = &mut self.step else { return false };
         let Some(others) = asks.get_mut(&id) else { return false };
@@ -484,13 +485,13 @@ impl Settle {
             }
         }
         for (catalog, missing, flushed) in doubts.into_iter().rev() {
-            seals.resume(Box::new(catalog), missing, flushed);
+            seals.resume(catalog, missing, flushed);
         }
     }
 }
 
 /// It stays what it is, and all nodes know it.
-fn hand_over_failed(cluster: &mut Cluster, catalog: Catalog, held: &Held) {
+fn hand_over_failed(cluster: &mut Cluster, catalog: Arc<Catalog>, held: &Held) {
     let id = catalog.id;
     cluster.datasets.insert(catalog, held.flushed());
     cluster.datasets.fail(id);

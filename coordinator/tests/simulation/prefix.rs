@@ -115,8 +115,13 @@ impl Prefix {
                 self.published += 1;
                 let waits = |(cursed, tries): (&DatasetId, &u32)| *cursed < id && *tries < TRIES;
                 self.overtook += u64::from(self.tried.iter().any(waits));
-                let stored =
-                    Stored { catalog: *catalog, files, failed: false, bad: false, unreadable: false };
+                let stored = Stored {
+                    catalog: std::sync::Arc::unwrap_or_clone(catalog),
+                    files,
+                    failed: false,
+                    bad: false,
+                    unreadable: false,
+                };
                 // A swap: what had that name is gone.
                 self.datasets.retain(|_, old| old.catalog.name != stored.catalog.name);
                 self.datasets.insert((stored.catalog.epoch, id), stored);

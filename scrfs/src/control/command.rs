@@ -1,5 +1,7 @@
 //! What the lead tells a daemon. What comes of it is in `scrfs/docs/protocol.md`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::loose::{Age, LooseOwner, LooseStamp, LooseVersion};
@@ -97,7 +99,7 @@ pub enum Command {
     NotSealed(DatasetId),
     /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision.
     /// [`Event::Committed`].
-    Commit(Box<Catalog>),
+    Commit(Arc<Catalog>),
     /// Every member has recorded COMPLETE: the markers that wait succeed. [`Event::Heard`].
     Sealed(DatasetId),
     /// A marker that cannot be sealed: fail those that wait for `name` (EIO). [`Event::Refused`].

@@ -1,5 +1,7 @@
 //! What a coordinator's workers ask of a daemon.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{MemberPart, Room, SealedFile};
@@ -39,7 +41,7 @@ pub enum DataRequest {
     /// the dataset is not here: then it was removed. Answer [`DataReply::Done`].
     BeginMember {
         /// The catalog of the dataset, stored here first if it is not.
-        catalog: Box<Catalog>,
+        catalog: Arc<Catalog>,
         /// Who.
         member: Member,
     },

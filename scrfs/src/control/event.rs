@@ -1,6 +1,8 @@
 //! What a daemon tells the lead. Errors cross as errno numbers where a program will see them, as
 //! reasons where an operator will.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
@@ -71,7 +73,7 @@ pub enum Event {
         /// As asked.
         id: DatasetId,
         /// `None`: not here.
-        catalog: Option<Box<Catalog>>,
+        catalog: Option<Arc<Catalog>>,
     },
 
     /// A program wants a directory operation.

@@ -3,13 +3,20 @@
 //! That this file is there, whole, *is* the record: it is written in one commit when all members
 //! have voted.
 
-use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme, Stamp};
-use crate::hash::{FieldError, FieldProblem, Hash, NulInText, Text};
+use crate::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Scheme};
+use crate::hash::codec::pack_with_values;
+use crate::hash::{self, FieldError, FieldProblem, FormatError, Hash, NulInText, Text, framed};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 use crate::record::{Crc32, Word};
 use crate::redundancy::FAILURES;
 
+mod lines;
+
+use lines::{LINE_BYTES, entry_of, put_line};
+
+/// What the names of a dataset are below, a line each.
+const ENTRIES: &str = "ENTRIES";
 /// Members of one dataset.
 const MEMBERS_MAX: usize = 1 << 20;
 
@@ -22,6 +29,9 @@ pub enum CatalogError {
     /// A text that cannot be a key.
     #[error(transparent)]
     Nul(#[from] NulInText),
+    /// They are no record.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// Its parts do not fit together.
     #[error("{0}")]
     Wrong(String),
@@ -76,7 +86,7 @@ pub(super) fn validate_name(name: &[u8]) -> Result<RelPath, CatalogError> {
 }
 
 /// The record of a catalog.
-pub fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
+pub fn encode(catalog: &Catalog) -> Result<Vec<u8>, CatalogError> {
     let mut tree = Hash::new();
     put(&mut tree, "COMPLETE", 1_u32);
     put(&mut tree, "ID", catalog.id.0);
@@ -111,16 +121,26 @@ pub fn encode(catalog: &Catalog) -> Result<Hash, CatalogError> {
         sets.append(Text::from(at), ring);
     }
     tree.append("SET".into(), sets);
-    let mut entries = Hash::new();
-    for (at, entry) in catalog.entries.iter().enumerate() {
-        entries.append(Text::from(at), encode_entry(entry)?);
+    let (entries, mut lines) = (&catalog.entries, 0);
+    for entry in entries {
+        lines += LINE_BYTES + entry.path.as_bytes().len();
     }
-    tree.append("ENTRY".into(), entries);
-    Ok(tree)
+    let line = |at: usize, out: &mut Vec<u8>| put_line(&entries[at], out);
+    Ok(framed(lines, |out| pack_with_values(&tree, &ENTRIES.into(), entries.len(), line, out))?)
 }
 
 /// Reads a record; what it gives is valid.
-pub fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
+pub fn decode(bytes: &[u8]) -> Result<Catalog, CatalogError> {
+    let mut entries = Vec::new();
+    let mut wrong_line = None;
+    let tree = &hash::decode_file_with_values(bytes, ENTRIES.as_bytes(), &mut |line| match entry_of(line) {
+        Ok(entry) => entries.push(entry),
+        Err(error) => drop(wrong_line.get_or_insert(error)),
+    })?;
+    if let Some(error) = wrong_line {
+        return Err(error);
+    }
+    entries.shrink_to_fit();
     if need(tree.number::<u32>("COMPLETE"), "COMPLETE")? != 1 {
         return wrong("COMPLETE is not 1");
     }
@@ -155,80 +175,11 @@ pub fn decode(tree: &Hash) -> Result<Catalog, CatalogError> {
         user: utf8(tree, "USER")?,
         job_id: utf8(tree, "JOBID")?,
         layout,
-        entries: numbered(tree, "ENTRY", |_, entry| decode_entry(entry))?,
+        entries,
     };
     catalog.sort();
     validate(&catalog)?;
     Ok(catalog)
-}
-
-fn encode_entry(entry: &Entry) -> Result<Hash, CatalogError> {
-    let mut tree = Hash::new();
-    if !entry.path.is_root() {
-        put(&mut tree, "PATH", Text::from(&entry.path));
-    }
-    match &entry.kind {
-        EntryKind::Directory => put(&mut tree, "KIND", "DIRECTORY"),
-        EntryKind::Symlink(target) => {
-            put(&mut tree, "KIND", "LINK");
-            put(&mut tree, "TARGET", Text::new(target.clone())?);
-        }
-        EntryKind::File(copy) => {
-            put(&mut tree, "KIND", "FILE");
-            put(&mut tree, "SIZE", copy.size);
-            put(&mut tree, "CRC", crc_text(copy.crc));
-            put(&mut tree, "MEMBER", copy.member.0);
-            if let Some(rank) = copy.program_rank {
-                put(&mut tree, "PROGRAM_RANK", rank);
-            }
-        }
-    }
-    encode_attributes(&mut tree, entry);
-    Ok(tree)
-}
-
-fn decode_entry(tree: &Hash) -> Result<Entry, CatalogError> {
-    let path = tree.text("PATH")?.map_or_else(|| Ok(RelPath::root()), |path| RelPath::new(path.as_bytes()));
-    let path = path.or_else(|error| wrong(error.to_string()))?;
-    let kind = match need(tree.text("KIND"), "KIND")?.as_bytes() {
-        b"DIRECTORY" => EntryKind::Directory,
-        b"LINK" => EntryKind::Symlink(need(tree.text("TARGET"), "TARGET")?.as_bytes().to_vec()),
-        b"FILE" => EntryKind::File(FileCopy {
-            size: need(tree.number("SIZE"), "SIZE")?,
-            crc: crc_of(need(tree.text("CRC"), "CRC")?)?,
-            member: Member(need(tree.number("MEMBER"), "MEMBER")?),
-            program_rank: tree.number("PROGRAM_RANK")?,
-        }),
-        _ => return wrong(format!("{path}: unknown kind of entry")),
-    };
-    let mut entry =
-        Entry { path, kind, mode: 0, uid: 0, gid: 0, atime: Stamp::default(), mtime: Stamp::default() };
-    decode_attributes(tree, &mut entry)?;
-    Ok(entry)
-}
-
-/// Mode, owner and times: in the catalog, and as extra keys of a file's META.
-pub(super) fn encode_attributes(tree: &mut Hash, entry: &Entry) {
-    put(tree, "MODE", entry.mode);
-    put(tree, "UID", entry.uid);
-    put(tree, "GID", entry.gid);
-    put(tree, "ATIME_SECS", entry.atime.secs);
-    put(tree, "ATIME_NSECS", entry.atime.nsecs);
-    put(tree, "MTIME_SECS", entry.mtime.secs);
-    put(tree, "MTIME_NSECS", entry.mtime.nsecs);
-}
-
-pub(super) fn decode_attributes(tree: &Hash, entry: &mut Entry) -> Result<(), FieldError> {
-    entry.mode = need(tree.number::<u32>("MODE"), "MODE")? & 0o7777;
-    entry.uid = need(tree.number("UID"), "UID")?;
-    entry.gid = need(tree.number("GID"), "GID")?;
-    let stamp = |secs, nsecs| {
-        let nsecs = need(tree.number::<u32>(nsecs), nsecs)?.min(999_999_999);
-        Ok(Stamp { secs: need(tree.number(secs), secs)?, nsecs })
-    };
-    entry.atime = stamp("ATIME_SECS", "ATIME_NSECS")?;
-    entry.mtime = stamp("MTIME_SECS", "MTIME_NSECS")?;
-    Ok(())
 }
 
 pub(super) fn put(tree: &mut Hash, key: &'static str, value: impl Into<Text>) {
@@ -312,6 +263,7 @@ fn scheme_of(word: &Text, failures: u8) -> Result<Scheme, CatalogError> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::dataset::{Entry, FileCopy, Stamp};
 
     pub(in crate::daemon) fn example() -> Catalog {
         let stamp = Stamp { secs: -5, nsecs: 7 };
@@ -364,10 +316,13 @@ pub(super) mod tests {
     #[test]
     fn there_and_back() {
         let catalog = example();
-        let tree = encode(&catalog).unwrap();
-        let bytes = crate::hash::encode(&tree);
-        let back = decode(&crate::hash::decode_file(&bytes).unwrap()).unwrap();
-        assert_eq!(back, catalog);
+        let bytes = encode(&catalog).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), catalog);
+        // Any reader of hash files can print it.
+        let tree = hash::decode_file(&bytes).unwrap();
+        let lines = tree.get(ENTRIES).unwrap();
+        let second = lines.get("1").unwrap().keys().next().unwrap();
+        assert_eq!(*second, "F 644 1000 1001 -5.7 -5.7 5 0x898812 0 3 a b");
     }
 
     #[test]

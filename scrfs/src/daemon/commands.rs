@@ -5,6 +5,8 @@
 //! order. Transfers, files that programs wait for, evictions: a thread each. Freezing: a thread per
 //! seal.
 
+use std::sync::Arc;
+
 use crate::control::{Command, Event, Severity};
 use crate::dataset::lifecycle::Step;
 use crate::ids::{DatasetId, RequestId};
@@ -53,7 +55,9 @@ impl Node {
                 self.in_records(link, move |node| node.drop_seal(id, &reason, node.settling()));
             }
             Command::NotSealed(id) => self.answer_not_sealed(id),
-            Command::Commit(catalog) => self.in_records(link, move |node| node.commit(*catalog)),
+            Command::Commit(catalog) => {
+                self.in_records(link, move |node| node.commit(Arc::unwrap_or_clone(catalog)))
+            }
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(Some(link), id)),
             Command::FlushFailed { id, reason, given_up } => {

@@ -193,8 +193,7 @@ impl Disk {
             step: "encode",
             source: std::io::Error::new(std::io::ErrorKind::InvalidInput, error.to_string()),
         };
-        let tree = catalog_file::encode(catalog).map_err(wrong)?;
-        self.store.commit(&name, &hash::encode(&tree))
+        self.store.commit(&name, &catalog_file::encode(catalog).map_err(wrong)?)
     }
 
     /// Takes a COMPLETE record back (eviction).
@@ -253,10 +252,7 @@ impl Disk {
         for name in crate::store::beneath::names(self.store.directory()).map_err(listing)? {
             let Some((name, id)) = dataset_of_file(&name) else { continue };
             let Some(bytes) = self.store.read(&name, FILE_MAX)? else { continue };
-            let decoded = hash::decode_file(&bytes)
-                .map_err(|e| e.to_string())
-                .and_then(|tree| catalog_file::decode(&tree).map_err(|e| e.to_string()));
-            match decoded {
+            match catalog_file::decode(&bytes) {
                 Ok(catalog) if catalog.id == id => {
                     let (epoch, name) = (catalog.epoch, catalog.name.clone());
                     let dataset = table

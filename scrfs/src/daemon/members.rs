@@ -113,7 +113,9 @@ impl Node {
             DataRequest::CreateRedundancy { id, member, name } => {
                 descriptor(self.create_redundancy(id, member, &name)?)
             }
-            DataRequest::BeginMember { catalog, member } => done(self.begin_member(epoch, *catalog, member)?),
+            DataRequest::BeginMember { catalog, member } => {
+                done(self.begin_member(epoch, Arc::unwrap_or_clone(catalog), member)?)
+            }
             DataRequest::CreateFile { id, member, path } => {
                 descriptor(self.create_member_file(id, member, &path)?)
             }

@@ -105,7 +105,7 @@ impl Node {
             .get(&id)
             .filter(|d| !d.life.is_leaving())
             .and_then(|d| d.life.catalog().cloned());
-        let catalog = index.map(|index| Box::new(index.catalog().clone()));
+        let catalog = index.map(|index| index.shared());
         state.send(Event::Catalog { id, catalog });
     }
 

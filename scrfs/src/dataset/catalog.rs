@@ -6,6 +6,7 @@
 //! from it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +189,7 @@ fn member_of(entry: &Entry) -> Option<Member> {
 /// A catalog with what a listing needs: the names in each directory.
 #[derive(Debug)]
 pub struct CatalogIndex {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     /// Directory -> positions of its entries; directories that no entry names are there too.
     children: BTreeMap<RelPath, Vec<usize>>,
 }
@@ -212,12 +213,17 @@ impl CatalogIndex {
                 children.entry(dir).or_default().push(at);
             }
         }
-        Self { catalog, children }
+        Self { catalog: Arc::new(catalog), children }
     }
 
     /// The catalog itself.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    /// The catalog, for others to keep.
+    pub fn shared(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog)
     }
 
     /// The entry of `path`; the first of equal ones.
@@ -228,6 +234,11 @@ impl CatalogIndex {
     /// `path` is a name of the dataset, if only by what is below it.
     pub fn has(&self, path: &RelPath) -> bool {
         self.children.contains_key(path) || self.entry(path).is_some()
+    }
+
+    /// All directories that have an entry, or an entry in them.
+    pub fn directories(&self) -> impl Iterator<Item = &RelPath> {
+        self.children.keys()
     }
 
     /// Entries directly in `dir`; `None` when it is no directory of the dataset.

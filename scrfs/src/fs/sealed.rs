@@ -69,26 +69,29 @@ pub(crate) enum Name<'a> {
 }
 
 impl Sealed {
-    /// The dataset of `index`; what was hidden and given in `before` (an earlier revision of it)
-    /// stays so.
-    pub(crate) fn new(index: Arc<CatalogIndex>, before: Option<&Sealed>) -> Self {
-        let view = before.map(|sealed| sealed.view.read().clone()).unwrap_or_default();
+    /// The dataset of `index`, with nothing hidden or given.
+    pub(crate) fn new(index: Arc<CatalogIndex>) -> Self {
         let mut implied = BTreeMap::new();
         let model = index.entry(&RelPath::root());
-        for entry in &index.catalog().entries {
-            let mut path = entry.path.clone();
-            while let Some((dir, _)) = path.split_last() {
-                if index.entry(&dir).is_some() || implied.contains_key(&dir) {
-                    break;
-                }
-                implied.insert(dir.clone(), directory(&dir, model, index.catalog().created_us));
-                path = dir;
+        for dir in index.directories() {
+            let mut next = Some(dir.clone());
+            while let Some(dir) = next.filter(|dir| index.entry(dir).is_none() && !implied.contains_key(dir))
+            {
+                next = dir.split_last().map(|(above, _)| above);
+                let entry = directory(&dir, model, index.catalog().created_us);
+                implied.insert(dir, entry);
             }
         }
         implied.entry(RelPath::root()).or_insert_with(|| {
             model.cloned().unwrap_or_else(|| directory(&RelPath::root(), None, index.catalog().created_us))
         });
-        Self { index, implied, view: RwLock::leaf(view), flat: Mutex::default() }
+        Self { index, implied, view: RwLock::leaf(View::default()), flat: Mutex::default() }
+    }
+
+    /// What was hidden and given in an earlier revision of it stays so.
+    pub(crate) fn see_as(&self, before: &Self) {
+        let view = before.view.read().clone();
+        *self.view.write() = view;
     }
 
     /// Whether all names that were sealed are as `fits` wants them, by the rules of that number.

@@ -409,21 +409,27 @@ impl FileSystem {
 
     fn take_sealed(&self, catalog: Arc<CatalogIndex>, generation: Option<Generation>) {
         let name = catalog.catalog().name.clone();
-        {
+        // What takes long with many names is done before any operation has to wait for it.
+        let sealed = Arc::new(Sealed::new(catalog));
+        self.is_sealed_flat(&sealed);
+        let before = {
             let mut world = self.world.write();
             let before = world.base(&Place::Entry(name.clone())).cloned();
-            let same = before.clone().filter(|sealed| sealed.id() == catalog.catalog().id);
+            let same = before.clone().filter(|before| before.id() == sealed.id());
             if let (Some(before), None, Ok(top)) = (&before, &same, self.names.dataset_path(&name)) {
                 self.keep.show_all(before.id().0);
                 self.forget_replaced(&top);
             }
-            let sealed = Arc::new(Sealed::new(catalog, same.as_deref()));
-            self.is_sealed_flat(&sealed);
+            if let Some(same) = same {
+                sealed.see_as(&same);
+            }
             world.seal(Arc::clone(&sealed));
             if let Some(generation) = generation {
                 self.take_generation(&world, &sealed, generation);
             }
-        }
+            before
+        };
+        drop(before);
         self.end_wakes(&name);
         self.changed();
     }

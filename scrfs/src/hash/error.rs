@@ -99,6 +99,14 @@ pub enum FormatError {
         /// The key.
         key: Text,
     },
+    /// A list of numbered values has something else at this place.
+    #[error("byte {offset}: not value {number} of a numbered list")]
+    NotNumbered {
+        /// Where it begins.
+        offset: usize,
+        /// The number that is due, from 0.
+        number: usize,
+    },
     /// The tree ends before the record does.
     #[error("byte {offset}: the tree ends here, {extra} bytes before the CRC")]
     Slack {

@@ -15,7 +15,7 @@
 //! not switch the check off.
 
 use super::Hash;
-use super::codec::{pack, unpack};
+use super::codec::{pack, unpack, unpack_with_values};
 use super::error::FormatError;
 
 /// Bytes before the packed tree.
@@ -31,22 +31,59 @@ const RECORD_BYTES_MIN: usize = HEADER_BYTES + 4 + CRC_BYTES;
 
 /// `tree` as one record.
 pub fn encode(tree: &Hash) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
+    let framed = framed(256, |out| {
+        pack(tree, out);
+        Ok::<_, std::convert::Infallible>(())
+    });
+    match framed {
+        Ok(bytes) => bytes,
+        Err(never) => match never {},
+    }
+}
+
+/// The record of a packed tree, which `put` appends; `about`: how many bytes that takes, roughly.
+///
+/// # Errors
+/// Those of `put`.
+pub fn framed<E>(about: usize, put: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<Vec<u8>, E> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + about + CRC_BYTES);
     out.extend_from_slice(&MAGIC.to_be_bytes());
     out.extend_from_slice(&TYPE_HASH.to_be_bytes());
     out.extend_from_slice(&VERSION.to_be_bytes());
     out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&FLAG_CRC32.to_be_bytes());
-    pack(tree, &mut out);
+    put(&mut out)?;
     let size = (out.len() + CRC_BYTES) as u64;
     out[8..16].copy_from_slice(&size.to_be_bytes());
     let crc = crc32fast::hash(&out);
     out.extend_from_slice(&crc.to_be_bytes());
-    out
+    Ok(out)
 }
 
 /// The first record of `bytes`, and its size; what follows is left alone.
 pub fn decode_record(bytes: &[u8]) -> Result<(Hash, usize), FormatError> {
+    let packed = packed(bytes)?;
+    let (tree, used) = unpack(packed, HEADER_BYTES)?;
+    ends_at(packed, used)?;
+    Ok((tree, HEADER_BYTES + packed.len() + CRC_BYTES))
+}
+
+/// The one record that `bytes` are, of what [`super::codec::pack_with_values`] made: `each` is given
+/// the values below `name`, in order, and the tree is without them.
+pub fn decode_file_with_values(
+    bytes: &[u8],
+    name: &[u8],
+    each: &mut dyn FnMut(&[u8]),
+) -> Result<Hash, FormatError> {
+    let packed = packed(bytes)?;
+    let (tree, used) = unpack_with_values(packed, HEADER_BYTES, name, each)?;
+    ends_at(packed, used)?;
+    is_all(bytes, HEADER_BYTES + packed.len() + CRC_BYTES)?;
+    Ok(tree)
+}
+
+/// The packed tree of the first record of `bytes`, which is as it was written.
+fn packed(bytes: &[u8]) -> Result<&[u8], FormatError> {
     let size = record_size(bytes, u64::MAX)?;
     let size = match usize::try_from(size) {
         Ok(size) if size <= bytes.len() => size,
@@ -61,20 +98,27 @@ pub fn decode_record(bytes: &[u8]) -> Result<(Hash, usize), FormatError> {
     if stored != computed {
         return Err(FormatError::Crc { offset: body.len(), stored, computed });
     }
-    let (tree, used) = unpack(&body[HEADER_BYTES..], HEADER_BYTES)?;
-    let end = HEADER_BYTES + used;
-    if end != body.len() {
-        return Err(FormatError::Slack { offset: end, extra: body.len() - end });
+    Ok(&body[HEADER_BYTES..])
+}
+
+fn ends_at(packed: &[u8], used: usize) -> Result<(), FormatError> {
+    match packed.len() - used {
+        0 => Ok(()),
+        extra => Err(FormatError::Slack { offset: HEADER_BYTES + used, extra }),
     }
-    Ok((tree, size))
+}
+
+fn is_all(bytes: &[u8], size: usize) -> Result<(), FormatError> {
+    match bytes.len() - size {
+        0 => Ok(()),
+        extra => Err(FormatError::Trailing { offset: size, extra }),
+    }
 }
 
 /// The one record that `bytes` are; nothing may follow it.
 pub fn decode_file(bytes: &[u8]) -> Result<Hash, FormatError> {
     let (tree, size) = decode_record(bytes)?;
-    if size != bytes.len() {
-        return Err(FormatError::Trailing { offset: size, extra: bytes.len() - size });
-    }
+    is_all(bytes, size)?;
     Ok(tree)
 }
 

@@ -23,7 +23,7 @@ pub mod text;
 pub mod tree;
 
 pub use error::{FieldError, FieldProblem, FormatError, NulInText};
-pub use file::{decode_file, decode_record, encode, record_size};
+pub use file::{decode_file, decode_file_with_values, decode_record, encode, framed, record_size};
 pub use tree::{Hash, Text};
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod worker;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::control::Reason;
 use crate::control::loose::{Age, LooseSet};
@@ -51,10 +52,10 @@ pub enum PfsTask {
     Survey,
     /// Make `<prefix>/.scr/flush.<epoch>.<id>/` with the dataset's directories and links; a
     /// leftover of a former try is removed.
-    BeginFlush(Box<Catalog>),
+    BeginFlush(Arc<Catalog>),
     /// All members are copied: summary and rank2file, swap it in, index entry, current. The commit
     /// point of a flush.
-    Publish(Box<Catalog>),
+    Publish(Arc<Catalog>),
     /// Read a dataset's names, sizes and CRCs as a catalog to fetch by; members as its rank2file
     /// has them.
     ReadCatalog(StoredDataset),

@@ -9,6 +9,7 @@ mod scr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme, Stamp};
 use crate::hash::Text;
@@ -101,7 +102,7 @@ fn copy(directory: &Path, catalog: &Catalog) {
 }
 
 fn begin_and_copy(prefix: &Prefix, catalog: &Catalog) {
-    match carry_out(prefix, &PfsTask::BeginFlush(Box::new(catalog.clone()))).unwrap() {
+    match carry_out(prefix, &PfsTask::BeginFlush(Arc::new(catalog.clone()))).unwrap() {
         PfsOutcome::FlushBegun(id, directory) => {
             assert_eq!(id, catalog.id);
             copy(Path::new(std::str::from_utf8(&directory).unwrap()), catalog);
@@ -112,7 +113,7 @@ fn begin_and_copy(prefix: &Prefix, catalog: &Catalog) {
 
 fn flush(prefix: &Prefix, catalog: &Catalog) {
     begin_and_copy(prefix, catalog);
-    carry_out(prefix, &PfsTask::Publish(Box::new(catalog.clone()))).unwrap();
+    carry_out(prefix, &PfsTask::Publish(Arc::new(catalog.clone()))).unwrap();
 }
 
 fn survey(prefix: &Prefix) -> Vec<StoredDataset> {
@@ -186,7 +187,7 @@ fn a_crash_at_any_step_leaves_the_former_or_the_new_dataset_whole() {
             }
             begin_and_copy(&before, &new);
             before.steps_left.set(steps);
-            let published = carry_out(&before, &PfsTask::Publish(Box::new(new.clone())));
+            let published = carry_out(&before, &PfsTask::Publish(Arc::new(new.clone())));
             finished |= published.is_ok();
             // A crash leaves the lock as well.
             if published.is_err() {
@@ -237,7 +238,7 @@ fn a_former_dataset_with_a_damaged_summary_is_replaced() {
             // Up to the link that announces the swap.
             before.steps_left.set(1);
         }
-        assert_eq!(carry_out(&before, &PfsTask::Publish(Box::new(new.clone()))).is_err(), crashed);
+        assert_eq!(carry_out(&before, &PfsTask::Publish(Arc::new(new.clone()))).is_err(), crashed);
         let after = prefix(root.path(), 6);
         let found = survey(&after);
         assert_eq!(found.iter().map(|d| (d.id.0, d.usable)).collect::<Vec<_>>(), [(3, true), (2, true)]);
@@ -256,7 +257,7 @@ fn a_damaged_copy_leaves_the_former_dataset() {
     begin_and_copy(&before, &catalog(2, b"ck"));
     // Summary, swap: the former one has gone aside, the copy is not in its place yet.
     before.steps_left.set(2);
-    assert!(carry_out(&before, &PfsTask::Publish(Box::new(catalog(2, b"ck")))).is_err());
+    assert!(carry_out(&before, &PfsTask::Publish(Arc::new(catalog(2, b"ck")))).is_err());
     assert!(!root.path().join("ck").exists());
     damage(&before.flush(before.arrival(DatasetId(2))).join(".scr/summary.scr"));
     let after = prefix(root.path(), 6);
@@ -308,7 +309,7 @@ fn a_copy_that_is_not_whole_is_not_published() {
     let catalog = catalog(1, b"ck");
     begin_and_copy(&prefix, &catalog);
     fs::write(prefix.flush(prefix.arrival(DatasetId(1))).join("sub/rank 0"), b"short").unwrap();
-    let error = carry_out(&prefix, &PfsTask::Publish(Box::new(catalog))).unwrap_err().to_string();
+    let error = carry_out(&prefix, &PfsTask::Publish(Arc::new(catalog))).unwrap_err().to_string();
     assert!(error.contains("rank 0") && error.contains("5 bytes"), "{error}");
     assert_eq!(survey(&prefix), []);
 }
@@ -321,7 +322,7 @@ fn a_persons_own_directory_is_never_replaced() {
     let prefix = prefix(root.path(), 5);
     let catalog = catalog(1, b"input");
     begin_and_copy(&prefix, &catalog);
-    assert!(carry_out(&prefix, &PfsTask::Publish(Box::new(catalog))).is_err());
+    assert!(carry_out(&prefix, &PfsTask::Publish(Arc::new(catalog))).is_err());
     assert_eq!(survey(&prefix), []);
     assert_eq!(fs::read(root.path().join("input/precious")).unwrap(), b"data");
     nothing_left_over(&prefix);
@@ -340,7 +341,7 @@ fn nor_is_a_persons_own_file() {
         if crashed {
             std::os::unix::fs::symlink("notes", before.swap(before.arrival(DatasetId(1)))).unwrap();
         } else {
-            let told = carry_out(&before, &PfsTask::Publish(Box::new(catalog))).unwrap_err().to_string();
+            let told = carry_out(&before, &PfsTask::Publish(Arc::new(catalog))).unwrap_err().to_string();
             assert!(told.contains("something that is no dataset has this name"), "{told}");
         }
         let after = prefix(root.path(), 6);
@@ -356,7 +357,7 @@ fn reserved_and_hostile_names_are_refused() {
         assert!(!is_name(name));
         let root = tempfile::tempdir().unwrap();
         assert!(
-            carry_out(&prefix(root.path(), 5), &PfsTask::BeginFlush(Box::new(catalog(1, name)))).is_err()
+            carry_out(&prefix(root.path(), 5), &PfsTask::BeginFlush(Arc::new(catalog(1, name)))).is_err()
         );
     }
 }
@@ -367,7 +368,7 @@ fn an_older_epoch_changes_nothing_and_a_stale_lock_is_taken_over() {
     let old = prefix(root.path(), 5);
     begin_and_copy(&old, &catalog(1, b"ck"));
     fs::write(old.state("epoch.6"), b"").unwrap();
-    let error = carry_out(&old, &PfsTask::Publish(Box::new(catalog(1, b"ck")))).unwrap_err().to_string();
+    let error = carry_out(&old, &PfsTask::Publish(Arc::new(catalog(1, b"ck")))).unwrap_err().to_string();
     assert!(error.contains("epoch 6"), "{error}");
     let new = prefix(root.path(), 6);
     fs::write(new.state("index.lock"), b"epoch 5\nhost gone\n").unwrap();
@@ -375,7 +376,7 @@ fn an_older_epoch_changes_nothing_and_a_stale_lock_is_taken_over() {
     assert!(!new.state("index.lock").exists());
     fs::write(new.state("index.lock"), b"epoch 7\nhost other\n").unwrap();
     begin_and_copy(&new, &catalog(2, b"ck2"));
-    let error = carry_out(&new, &PfsTask::Publish(Box::new(catalog(2, b"ck2")))).unwrap_err().to_string();
+    let error = carry_out(&new, &PfsTask::Publish(Arc::new(catalog(2, b"ck2")))).unwrap_err().to_string();
     assert!(error.contains("host other"), "{error}");
 }
 

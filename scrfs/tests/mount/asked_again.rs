@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use nix::sys::signal::{Signal, kill};
@@ -91,7 +92,7 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
         let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["f"]));
-        lead.send(&Command::Commit(Box::new(catalog)));
+        lead.send(&Command::Commit(Arc::new(catalog)));
         assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
         assert!(!touch.is_finished(), "all members' records are not known yet");
         kill_worker(m);
@@ -131,7 +132,7 @@ fn a_generation_that_has_begun_goes_on() {
         lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
         let catalog = catalog(ID, b"ck", lead.epoch, &encode(&lead, ID, &["f"]));
-        lead.send(&Command::Commit(Box::new(catalog)));
+        lead.send(&Command::Commit(Arc::new(catalog)));
         assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
         lead.send(&Command::Sealed(ID));
         assert!(touch.join().unwrap());
@@ -200,7 +201,7 @@ fn log_through_seals(m: &Mounted) {
     assert_eq!(freeze(&mut lead, id, None), 14);
     log.write_all(b"four ").unwrap();
     let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["log"]));
-    lead.send(&Command::Commit(Box::new(catalog)));
+    lead.send(&Command::Commit(Arc::new(catalog)));
     assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
     lead.send(&Command::Sealed(id));
     assert!(touch.join().unwrap());

@@ -319,7 +319,7 @@ impl Session {
         })?;
         assert_eq!(part.map(|part| part.files.len()), Ok(1));
         let catalog = catalog(id, name, self.lead.epoch, &encode(&self.lead, id, &["f"]));
-        self.lead.link.commands.send(&Command::Commit(Box::new(catalog)))?;
+        self.lead.link.commands.send(&Command::Commit(Arc::new(catalog)))?;
         let result = self.answer(|event| match event {
             Event::Committed { result, .. } => Ok(result),
             other => Err(other),

@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command as Program;
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use scrfs::control::{Command, Event};
@@ -54,7 +55,7 @@ fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
         }));
 
         let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["f", "g", "h"]));
-        lead.send(&Command::Commit(Box::new(catalog)));
+        lead.send(&Command::Commit(Arc::new(catalog)));
         assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
         lead.send(&Command::Sealed(id));
         assert!(touch.join().unwrap());

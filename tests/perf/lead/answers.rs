@@ -1,10 +1,7 @@
 //! What nodes without programs or storage answer: yes to everything, each with as many files.
 
 use scrfs::control::loose::LooseInventory;
-use std::collections::BTreeMap;
-
-use scrfs::config::{Config, Sources};
-use scrfs::control::{Command, Event, FrozenFile, FrozenPart, Inventory, MemberPart, Settings, Start};
+use scrfs::control::{Command, Event, FrozenFile, FrozenPart, Inventory, MemberPart, Start};
 use scrfs::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use scrfs::ids::{Epoch, Member, NodeRank};
 use scrfs::path::RelPath;
@@ -12,6 +9,7 @@ use scrfs::prefix::{PfsOutcome, PfsTask};
 use scrfs_coordinator::job::{Job, JobOutput};
 use scrfs_coordinator::lead::Input;
 use scrfs_coordinator::message::PeerMessage;
+use scrfs_harness::settings;
 
 const FILE_BYTES: u64 = 1 << 30;
 
@@ -34,7 +32,8 @@ impl Answers {
     pub(crate) fn begin(&self, epoch: Epoch) -> Result<Input, String> {
         let hosts = (0..self.nodes).map(|node| format!("node{node:05}")).collect();
         let groups = scrfs_coordinator::groups::FailureGroups::default();
-        Ok(Input::Begin { epoch, hosts, groups, start: Start::Restart, settings: Box::new(settings()?) })
+        let settings = settings::of_little("user", "/pfs".into()).map_err(|error| error.to_string())?;
+        Ok(Input::Begin { epoch, hosts, groups, start: Start::Restart, settings: Box::new(settings) })
     }
 
     pub(crate) fn marker(name: &str) -> Event {
@@ -128,24 +127,4 @@ fn loose_inventory() -> LooseInventory {
         bound: Vec::new(),
         begun: Vec::new(),
     }
-}
-
-/// Those of a job that sets nothing but that nothing is flushed.
-fn settings() -> Result<Settings, String> {
-    let sources = Sources {
-        environment: ["SCR_FLUSH", "SCRFS_LIST_MAX"]
-            .map(str::to_owned)
-            .into_iter()
-            .zip(["0".into(), "100000000".into()])
-            .collect(),
-        options: BTreeMap::new(),
-        working_directory: "/pfs".into(),
-        user: "user".to_owned(),
-        host: "node00000".to_owned(),
-        administrator: false,
-        essential: None,
-        reads_user_file: false,
-    };
-    let config = Config::load(&sources, |_| Ok(None)).map_err(|error| error.to_string())?;
-    Ok(config.settings())
 }

@@ -176,7 +176,7 @@ impl Case {
             set[*lost].node = node(*onto);
         }
         let lost = lost.iter().map(|(lost, _)| member(*lost).0).collect();
-        Job::Rebuild { catalog: Box::new(catalog.clone()), set, lost }
+        Job::Rebuild { catalog: Arc::new(catalog.clone()), set, lost }
     }
 
     /// A member is where it was, with its redundancy file.

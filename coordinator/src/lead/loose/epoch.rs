@@ -2,6 +2,7 @@
 //! out, and every node gets it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use scrfs::control::Command;
 use scrfs::control::loose::{Age, Begun, LooseBase, LooseInventory, LooseOwner, LooseStamp, LooseVersion};
@@ -128,7 +129,7 @@ impl Loose {
     pub(in crate::lead) fn present(
         &mut self,
         cluster: &mut Cluster,
-        chosen: &[(Catalog, bool)],
+        chosen: &[(Arc<Catalog>, bool)],
         stored: bool,
     ) -> bool {
         if self.telling.is_some() {

@@ -3,6 +3,7 @@
 //! protects it now stays until a catalog with the new encoding is committed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use scrfs::control::Reason;
 use scrfs::dataset::{Catalog, Protection};
@@ -46,7 +47,7 @@ impl Reencoding {
     /// redundancy data is gone.
     pub(super) fn start(
         cluster: &mut Cluster,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         restored: &Restored,
         revision: u32,
     ) -> Option<Self> {

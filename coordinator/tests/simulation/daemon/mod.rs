@@ -233,7 +233,7 @@ impl Daemon {
             Command::Inventory => events.push(Event::Inventory(Box::new(self.inventory()))),
             Command::ReadCatalog(id) => {
                 let complete = self.datasets.get(&id).filter(|d| d.state == HeldState::Complete);
-                let catalog = complete.and_then(|d| d.catalog.clone()).map(Box::new);
+                let catalog = complete.and_then(|d| d.catalog.clone()).map(Into::into);
                 events.push(Event::Catalog { id, catalog });
             }
             Command::Serve => {

@@ -53,7 +53,7 @@ fn a_lost_member_is_rebuilt_here() {
     lead.inventory();
     let mut data = lead.data();
     let (id, member) = (DatasetId(3), Member(1));
-    let begin = DataRequest::BeginMember { catalog: Box::new(elsewhere(bytes)), member };
+    let begin = DataRequest::BeginMember { catalog: Arc::new(elsewhere(bytes)), member };
     let create = DataRequest::CreateFile { id, member, path: path("d/f") };
     let finish = |crc| DataRequest::FinishMember {
         id,

@@ -494,7 +494,7 @@ impl Lead {
     }
 
     fn commit(&mut self, catalog: &Catalog) -> Result<(), String> {
-        self.send(Command::Commit(Box::new(catalog.clone())));
+        self.send(Command::Commit(Arc::new(catalog.clone())));
         match self.next() {
             Event::Committed { result, .. } => result.map_err(|reason| reason.to_string()),
             other => panic!("{other:?}"),

@@ -116,7 +116,7 @@ fn what_comes_to_a_node_goes_where_its_id_says() {
     lead.inventory();
     let mut data = lead.data();
     let (id, member) = (DatasetId(4), Member(1));
-    data.done(&DataRequest::BeginMember { catalog: Box::new(catalog), member }).unwrap();
+    data.done(&DataRequest::BeginMember { catalog: Arc::new(catalog), member }).unwrap();
     assert_eq!(places(&bench, 4, "ck"), [NOWHERE, ASIDE]);
     let file = data.descriptor(&DataRequest::CreateFile { id, member, path: path("d/f") }).unwrap();
     std::fs::File::from(file).write_all(bytes).unwrap();

@@ -202,8 +202,8 @@ impl Collection {
             return Ok(());
         }
         prefix.step("scavenge.catalog")?;
-        let tree = catalog_file::encode(catalog).map_err(|e| PfsError::content(&path, e.to_string()))?;
-        put(prefix, &path, &hash::encode(&tree))
+        let record = catalog_file::encode(catalog).map_err(|e| PfsError::content(&path, e.to_string()))?;
+        put(prefix, &path, &record)
     }
 
     /// Pointer files that it is presented with; of several nodes' those that know the newest
@@ -255,8 +255,8 @@ impl Collection {
     }
 
     fn read_catalog(&self, path: &Path) -> Result<Option<Catalog>> {
-        let Some(tree) = read_tree(path)? else { return Ok(None) };
-        let catalog = catalog_file::decode(&tree).map_err(|e| PfsError::content(path, e.to_string()))?;
+        let Some(bytes) = read_bounded(path)? else { return Ok(None) };
+        let catalog = catalog_file::decode(&bytes).map_err(|e| PfsError::content(path, e.to_string()))?;
         if (catalog.epoch, catalog.id) != (self.age.epoch, self.age.id) {
             return Err(PfsError::content(path, "is of another dataset"));
         }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::scavenge::{by_anyone, by_node, sized};
 use super::{bytes, carry_out, catalog, content_is, flush, nothing_left_over, prefix, survey};
@@ -34,7 +35,7 @@ impl Job {
     }
 
     fn begin(&self) -> Result<PathBuf> {
-        match carry_out(&self.prefix, &PfsTask::BeginFlush(Box::new(self.catalog.clone())))? {
+        match carry_out(&self.prefix, &PfsTask::BeginFlush(Arc::new(self.catalog.clone())))? {
             PfsOutcome::FlushBegun(_, directory) => Ok(String::from_utf8(directory).unwrap().into()),
             other => panic!("{other:?}"),
         }
@@ -54,7 +55,7 @@ impl Job {
     }
 
     fn publish(&self) -> Result<PfsOutcome> {
-        carry_out(&self.prefix, &PfsTask::Publish(Box::new(self.catalog.clone())))
+        carry_out(&self.prefix, &PfsTask::Publish(Arc::new(self.catalog.clone())))
     }
 
     fn flush(&self) -> Result<PfsOutcome> {
@@ -294,7 +295,7 @@ fn an_interrupted_swap_takes_no_newer_generations_place() {
     };
     let ((first, older), (second, newer)) = (of(3), of(5));
     flush(&first, &older);
-    let begun = PfsTask::BeginFlush(Box::new(older.clone()));
+    let begun = PfsTask::BeginFlush(Arc::new(older.clone()));
     let PfsOutcome::FlushBegun(_, directory) = carry_out(&first, &begun).unwrap() else { panic!() };
     flush(&second, &newer);
     // Whole, and announced.
@@ -304,7 +305,7 @@ fn an_interrupted_swap_takes_no_newer_generations_place() {
             fs::write(directory.join(entry.path.as_path()), bytes(3, file.member.0)).unwrap();
         }
     }
-    let refused = carry_out(&first, &PfsTask::Publish(Box::new(older)));
+    let refused = carry_out(&first, &PfsTask::Publish(Arc::new(older)));
     assert!(matches!(refused, Err(PfsError::Newer { id: DatasetId(3), .. })), "{refused:?}");
     let next = prefix(root.path(), NEWER + 1);
     assert_eq!(survey(&next).iter().map(|found| found.id.0).collect::<Vec<_>>(), [5]);

@@ -453,7 +453,7 @@ fn what_is_older_than_the_prefix_takes_nothing_away() {
     half.save_all_but(&prefix, &[2, 0]);
     let newer = Catalog { epoch: Epoch(6), ..catalog(2, b"ck") };
     super::begin_and_copy(&prefix, &newer);
-    super::carry_out(&prefix, &super::PfsTask::Publish(Box::new(newer.clone()))).unwrap();
+    super::carry_out(&prefix, &super::PfsTask::Publish(newer.clone().into())).unwrap();
     let found = survey(&prefix);
     assert_eq!(
         found.iter().map(|d| (d.epoch.0, d.id.0, d.usable, d.current)).collect::<Vec<_>>(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::dataset::EntryKind;
 use crate::ids::{DatasetId, Epoch};
@@ -45,8 +46,8 @@ fn nothing_is_written_where_scr_has_another_layout() {
         };
         for task in [
             PfsTask::Survey,
-            PfsTask::BeginFlush(Box::new(catalog(9, b"nine"))),
-            PfsTask::Publish(Box::new(catalog(9, b"nine"))),
+            PfsTask::BeginFlush(Arc::new(catalog(9, b"nine"))),
+            PfsTask::Publish(Arc::new(catalog(9, b"nine"))),
             PfsTask::ReadCatalog(stored.clone()),
             PfsTask::MarkFailed(stored),
             PfsTask::Halt { sealed: 1 },
