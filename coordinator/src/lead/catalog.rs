@@ -34,7 +34,7 @@ impl Sizes {
         &mut self,
         node: NodeRank,
         files: &[FrozenFile],
-        host: impl Fn(NodeRank) -> String,
+        host: &impl Fn(NodeRank) -> String,
     ) -> Result<(), Reason> {
         for file in files {
             match self.seen.get(&file.path) {
@@ -281,7 +281,7 @@ mod tests {
     fn two_frozen_files_of_one_path_and_different_sizes_name_both_nodes() {
         let frozen = |path: &str, size| [FrozenFile { path: RelPath::new(path).unwrap(), size }];
         let mut sizes = Sizes::default();
-        let mut add = |node, file: &[FrozenFile]| sizes.add(NodeRank(node), file, |node| format!("n{node}"));
+        let mut add = |node, file: &[FrozenFile]| sizes.add(NodeRank(node), file, &|node| format!("n{node}"));
         add(0, &frozen("a", 1)).unwrap();
         add(1, &frozen("a", 1)).unwrap();
         add(1, &frozen("b", 2)).unwrap();

@@ -6,98 +6,163 @@
 //! two changed files of one path may conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use scrfs::control::{FrozenFile, FrozenPart, Reason};
-use scrfs::dataset::{Catalog, EntryKind};
+use scrfs::dataset::{Catalog, Entry, EntryKind, Names};
+use scrfs::ids::NodeRank;
 use scrfs::path::RelPath;
+
+use super::catalog::Sizes;
 
 /// What one node's part is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Merged {
     /// Its files, in the order of the logical file.
     pub(super) files: Vec<FrozenFile>,
-    /// Names of the base that do not belong to it, for `Carry`.
-    pub(super) dropped: Vec<RelPath>,
+    /// Files of the base that it does not carry on, as another node changed or removed them.
+    pub(super) lost: Vec<RelPath>,
 }
 
-/// Joins the parts, one of each node, over `base`, the sealed generation before if there is one. Or
-/// says why they do not fit. That two changed files of one path have one size is known before.
-pub(super) fn merge(base: Option<&Catalog>, parts: Vec<FrozenPart>) -> Result<Vec<Merged>, Reason> {
-    let Some(base) = base else {
-        return Ok(parts.into_iter().map(|part| Merged { files: part.files, dropped: Vec::new() }).collect());
-    };
-    let overlay = Overlay::new(&parts);
-    let merged: Vec<Merged> = parts.iter().enumerate().map(|(node, part)| overlay.part(node, part)).collect();
-    all_there(base, &parts, &overlay)?;
-    Ok(merged)
+/// The nodes' parts, taken in as they come, so that no single step of the lead does the work of all
+/// of them.
+#[derive(Debug, Default)]
+pub(super) struct Merging {
+    /// The sealed generation before, if there is one.
+    base: Option<Arc<Catalog>>,
+    sizes: Sizes,
+    /// Of each entry of the base, in its order.
+    marks: Vec<Marks>,
+    /// Names of the base other than files that are gone, or replaced, with all below them.
+    gone: Names,
+    parts: BTreeMap<NodeRank, Told>,
 }
 
-/// What nodes changed and removed, and which nodes.
-struct Overlay<'a> {
-    /// Changed files and links.
-    changed: BTreeSet<&'a RelPath>,
-    /// Sealed names that are gone, with all below them, or replaced.
-    gone: BTreeMap<&'a RelPath, BTreeSet<usize>>,
+/// What became of an entry of the base.
+#[derive(Debug, Default, Clone, Copy)]
+struct Marks {
+    /// It was removed or replaced.
+    gone: bool,
+    /// Some node carries it on.
+    carried: bool,
 }
 
-impl<'a> Overlay<'a> {
-    fn new(parts: &'a [FrozenPart]) -> Self {
-        let mut overlay = Self { changed: BTreeSet::new(), gone: BTreeMap::new() };
-        for (node, part) in parts.iter().enumerate() {
-            overlay.changed.extend(part.files.iter().map(|file| &file.path).chain(&part.links));
-            for path in &part.removed {
-                overlay.gone.entry(path).or_default().insert(node);
+/// A node's part.
+#[derive(Debug)]
+struct Told {
+    files: Vec<FrozenFile>,
+    /// With their places in the base.
+    carried: Vec<(FrozenFile, usize)>,
+}
+
+impl Merging {
+    /// Over `base`, the sealed generation before if there is one.
+    pub(super) fn over(base: Option<Arc<Catalog>>) -> Self {
+        let marks = vec![Marks::default(); base.as_ref().map_or(0, |base| base.entries.len())];
+        Self { base, marks, ..Self::default() }
+    }
+
+    /// A node's part; or why it does not fit to the others.
+    pub(super) fn add(
+        &mut self,
+        node: NodeRank,
+        part: FrozenPart,
+        host: impl Fn(NodeRank) -> String,
+    ) -> Result<(), Reason> {
+        let FrozenPart { files, carried, removed, links, .. } = part;
+        self.sizes.add(node, &files, &host)?;
+        let mut told = Told { files, carried: Vec::new() };
+        if let Some(base) = &self.base {
+            for path in removed.iter().chain(told.files.iter().map(|file| &file.path)).chain(&links) {
+                match place_of(base, path) {
+                    Some(at) if is_file(&base.entries[at]) => self.marks[at].gone = true,
+                    Some(_) => self.gone.insert(path.clone()),
+                    None if has_below(base, path) => self.gone.insert(path.clone()),
+                    None => {}
+                }
+            }
+            for file in carried {
+                let Some(at) = place_of(base, &file.path) else {
+                    let (host, path) = (host(node), &file.path);
+                    return Err(format!("{host} carries {path} on, which was not sealed").into());
+                };
+                self.marks[at].carried = true;
+                told.carried.push((file, at));
             }
         }
-        overlay
+        self.parts.insert(node, told);
+        Ok(())
     }
 
-    /// That name of the base is gone, or replaced.
-    fn is_gone(&self, sealed: &RelPath) -> bool {
-        let mut at = Some(sealed.clone());
-        while let Some(path) = at {
-            if self.gone.contains_key(&path) {
-                return true;
+    /// All parts are there: what each is, by rank, and what is gone for all of them, for `Carry`.
+    pub(super) fn merged(&mut self) -> Result<(Vec<Merged>, Names), Reason> {
+        self.all_there()?;
+        let parts = std::mem::take(&mut self.parts);
+        let merged = parts.into_values().map(|told| self.part(told)).collect();
+        Ok((merged, std::mem::take(&mut self.gone)))
+    }
+
+    fn part(&self, told: Told) -> Merged {
+        let Told { mut files, carried } = told;
+        let mut lost = Vec::new();
+        for (file, at) in carried {
+            if self.is_gone(at, &file.path) {
+                lost.push(file.path);
+            } else {
+                files.push(file);
             }
-            at = path.split_last().map(|(above, _)| above);
         }
-        false
-    }
-
-    fn stays(&self, carried: &FrozenFile) -> bool {
-        !self.changed.contains(&carried.path) && !self.is_gone(&carried.path)
-    }
-
-    fn part(&self, node: usize, part: &FrozenPart) -> Merged {
-        let (carried, lost): (Vec<&FrozenFile>, Vec<&FrozenFile>) =
-            part.carried.iter().partition(|carried| self.stays(carried));
-        let mut files = part.files.clone();
-        files.extend(carried.into_iter().cloned());
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        let others = |nodes: &BTreeSet<usize>| nodes.iter().any(|other| *other != node);
-        let elsewhere = self.gone.iter().filter(|(_, nodes)| others(nodes)).map(|(path, _)| (*path).clone());
-        let dropped: BTreeSet<RelPath> =
-            lost.into_iter().map(|carried| carried.path.clone()).chain(elsewhere).collect();
-        Merged { files, dropped: dropped.into_iter().collect() }
+        Merged { files, lost }
+    }
+
+    fn is_gone(&self, at: usize, path: &RelPath) -> bool {
+        self.marks[at].gone || self.gone.cover(path)
+    }
+
+    /// Every file of the base goes on somewhere, or was changed or removed.
+    fn all_there(&self) -> Result<(), Reason> {
+        let Some(base) = &self.base else { return Ok(()) };
+        let mut before: Option<&RelPath> = None;
+        for (at, Entry { path, kind, .. }) in base.entries.iter().enumerate() {
+            // Of equal files of two members the first stands for both.
+            let is_first = before.replace(path) != Some(path);
+            let marks = self.marks[at];
+            if is_first && matches!(kind, EntryKind::File(_)) && !marks.carried && !self.is_gone(at, path) {
+                return Err(format!("{path} was not changed, and no node has its sealed bytes").into());
+            }
+        }
+        Ok(())
     }
 }
 
-/// Every file of the base goes on somewhere, or was changed or removed.
-fn all_there(base: &Catalog, parts: &[FrozenPart], overlay: &Overlay<'_>) -> Result<(), Reason> {
-    let there: BTreeSet<&RelPath> =
-        parts.iter().flat_map(|part| &part.carried).map(|carried| &carried.path).collect();
-    let files = base.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File(_)));
-    for entry in files {
-        if !overlay.is_gone(&entry.path) && !there.contains(&entry.path) {
-            return Err(format!("{} was not changed, and no node has its sealed bytes", entry.path).into());
-        }
-    }
-    Ok(())
+/// What a node is told not to carry on: what it has lost, and what is gone for all.
+pub(super) fn dropped(lost: Vec<RelPath>, gone: &Names) -> Vec<RelPath> {
+    let all: BTreeSet<RelPath> = lost.into_iter().chain(gone.iter().cloned()).collect();
+    all.into_iter().collect()
+}
+
+/// The first entry of that path.
+fn place_of(base: &Catalog, path: &RelPath) -> Option<usize> {
+    let at = base.entries.partition_point(|entry| entry.path < *path);
+    base.entries.get(at).filter(|entry| entry.path == *path).map(|_| at)
+}
+
+fn is_file(entry: &Entry) -> bool {
+    matches!(entry.kind, EntryKind::File(_))
+}
+
+/// It is a directory that no entry names, but some are in.
+fn has_below(base: &Catalog, path: &RelPath) -> bool {
+    let mut below = path.as_bytes().to_vec();
+    below.push(b'/');
+    let at = base.entries.partition_point(|entry| entry.path.as_bytes() < below.as_slice());
+    base.entries.get(at).is_some_and(|entry| entry.path.as_bytes().starts_with(&below))
 }
 
 #[cfg(test)]
 mod tests {
-    use scrfs::dataset::{Entry, FileCopy, Layout, Protection, Scheme, Stamp};
+    use scrfs::dataset::{FileCopy, Layout, Protection, Scheme, Stamp};
     use scrfs::ids::{DatasetId, Epoch, Member};
 
     use super::*;
@@ -161,11 +226,26 @@ mod tests {
         }
     }
 
-    fn shown(merged: &[Merged]) -> Vec<(String, String)> {
+    /// Files of each node, and what it is told not to carry on.
+    fn merge(base: Option<Catalog>, parts: Vec<FrozenPart>) -> Result<Vec<(String, String)>, Reason> {
+        let mut merging = Merging::over(base.map(Arc::new));
+        for (node, part) in (0..).map(NodeRank).zip(parts) {
+            merging.add(node, part, |node| format!("n{node}"))?;
+        }
+        let (merged, gone) = merging.merged()?;
         let join = |names: Vec<String>| names.join(" ");
-        let files = |part: &Merged| join(part.files.iter().map(|f| f.path.to_string()).collect());
-        let dropped = |part: &Merged| join(part.dropped.iter().map(ToString::to_string).collect());
-        merged.iter().map(|part| (files(part), dropped(part))).collect()
+        let shown = |Merged { files, lost }| {
+            let dropped = dropped(lost, &gone);
+            (
+                join(files.iter().map(|file| file.path.to_string()).collect()),
+                join(dropped.iter().map(ToString::to_string).collect()),
+            )
+        };
+        Ok(merged.into_iter().map(shown).collect())
+    }
+
+    fn text(files: &str, dropped: &str) -> (String, String) {
+        (files.to_owned(), dropped.to_owned())
     }
 
     #[test]
@@ -173,15 +253,42 @@ mod tests {
         let sealed = base(&["a", "b", "d/x", "d/y", "e"]);
         let one = part(&[("b", 9)], &[("a", 1), ("d/x", 1)], &["e"], &[]);
         let two = part(&[("e", 3)], &[("b", 1), ("d/y", 1)], &["d"], &["l"]);
-        let merged = merge(Some(&sealed), vec![one, two]).unwrap();
-        let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(shown(&merged), [text("a b", "d d/x e l"), text("e", "b d/y e")]);
+        let merged = merge(Some(sealed), vec![one, two]).unwrap();
+        assert_eq!(merged, [text("a b", "d d/x"), text("e", "b d d/y")]);
+    }
+
+    #[test]
+    fn files_that_others_changed_are_told_to_nobody_who_does_not_carry_them() {
+        let names: Vec<String> = (0..100).map(|node| format!("rank{node:02}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let all = names.iter().map(|name| part(&[(name, 1)], &[], &[], &[])).collect();
+        let merged = merge(Some(base(&names)), all).unwrap();
+        assert!(merged.iter().zip(&names).all(|(got, name)| *got == text(name, "")), "{merged:?}");
     }
 
     #[test]
     fn a_file_that_nobody_has_any_more_is_named() {
-        let error = merge(Some(&base(&["a", "b"])), vec![part(&[], &[("a", 1)], &[], &[])]).unwrap_err();
+        let error = merge(Some(base(&["a", "b"])), vec![part(&[], &[("a", 1)], &[], &[])]).unwrap_err();
         assert!(error.words().contains('b'), "{error}");
-        assert!(merge(Some(&base(&["a", "b"])), vec![part(&[], &[("a", 1)], &["b"], &[])]).is_ok());
+        merge(Some(base(&["a", "b"])), vec![part(&[], &[("a", 1)], &["b"], &[])]).unwrap();
+        let error = merge(Some(base(&["a"])), vec![part(&[], &[("a", 1), ("c", 1)], &[], &[])]).unwrap_err();
+        assert!(error.words().contains("n0 carries c on"), "{error}");
+    }
+
+    #[test]
+    fn equal_files_of_two_members_are_one_name() {
+        let both = || part(&[], &[("a", 1)], &[], &[]);
+        let merged = merge(Some(base(&["a", "a"])), vec![both(), both()]).unwrap();
+        assert_eq!(merged, [text("a", ""), text("a", "")]);
+        let merged = merge(Some(base(&["a", "a"])), vec![part(&[("a", 2)], &[], &[], &[]), both()]).unwrap();
+        assert_eq!(merged, [text("a", ""), text("", "a")]);
+    }
+
+    #[test]
+    fn without_a_base_all_is_new() {
+        let merged = merge(None, vec![part(&[("b", 1), ("c", 1)], &[], &[], &[]), part(&[], &[], &[], &[])]);
+        assert_eq!(merged.unwrap(), [text("b c", ""), text("", "")]);
+        let parts = vec![part(&[("a", 1)], &[], &[], &[]), part(&[("a", 2)], &[], &[], &[])];
+        assert!(merge(None, parts).unwrap_err().words().contains("differs between n0 and n1"));
     }
 }

@@ -15,12 +15,12 @@ use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
 
 use super::answers::Answers;
-use super::catalog::{Making, Sizes};
+use super::catalog::Making;
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
-use super::generation::{self, Merged};
+use super::generation::{Merged, Merging, dropped};
 use super::jobs::Share;
 use super::markers::Markers;
 use crate::job::About;
@@ -31,7 +31,7 @@ enum Step {
     Holding,
     /// Was this complete dataset changed anywhere?
     Asking(DatasetId, Answers<bool>),
-    Freezing(DatasetId, Answers<FrozenPart>, Sizes),
+    Freezing(DatasetId, Answers<()>, Box<Merging>),
     /// The nodes are told what they carry on; then the members' files.
     Merging(DatasetId, Answers<()>, Vec<Vec<FrozenFile>>),
     Encoding(DatasetId, Box<Encoding>),
@@ -285,17 +285,14 @@ impl Seals {
         result: Result<FrozenPart, Reason>,
     ) -> bool {
         match self.current.as_mut().map(|seal| &mut seal.step) {
-            Some(Step::Freezing(freezing, answers, sizes)) if *freezing == id => {
-                if answers.has(node) {
-                    return false;
-                }
+            Some(Step::Freezing(freezing, answers, merging)) if *freezing == id => {
+                let Some(all) = answers.answered(node, ()) else { return false };
                 let host = |node| cluster.host(node).to_owned();
                 let part = result.map_err(|reason| reason.on(cluster.host(node)));
-                let fits = part.and_then(|part| sizes.add(node, &part.files, host).map(|()| part));
-                match fits.map(|part| answers.answered(node, part)) {
+                match part.and_then(|part| merging.add(node, part, host)) {
                     Err(reason) => self.fail(cluster, reason),
-                    Ok(Some(true)) => self.merge(cluster),
-                    Ok(_) => {}
+                    Ok(()) if all => self.merge(cluster),
+                    Ok(()) => {}
                 }
                 true
             }
@@ -309,25 +306,27 @@ impl Seals {
     /// carries on what.
     fn merge(&mut self, cluster: &mut Cluster) {
         let Some(seal) = &mut self.current else { return };
-        let Step::Freezing(id, answers, _) = &mut seal.step else { return };
+        let Step::Freezing(id, _, merging) = &mut seal.step else { return };
         let id = *id;
-        let answers = std::mem::replace(answers, Answers::of([]));
-        let parts: Vec<FrozenPart> = answers.into_answers().map(|(_, part)| part).collect();
-        let base = seal.base.and_then(|base| cluster.datasets.any(base)).map(|known| &*known.catalog);
-        if base.is_none() && seal.base.is_some() {
+        if seal.base.is_some_and(|base| cluster.datasets.any(base).is_none()) {
             return self.fail(cluster, "the generation before it is gone");
         }
-        let over = base.is_some();
-        let merged = match generation::merge(base, parts) {
+        let (merged, gone) = match merging.merged() {
             Ok(merged) => merged,
             Err(reason) => return self.fail(cluster, reason),
         };
-        let mut members = Vec::with_capacity(merged.len());
-        for (node, Merged { files, dropped }) in cluster.nodes().zip(merged) {
-            if over {
-                cluster.send(node, Command::Carry { id, dropped });
+        let (mut members, mut alike) = (Vec::with_capacity(merged.len()), Vec::new());
+        for (node, Merged { files, lost }) in cluster.nodes().zip(merged) {
+            if lost.is_empty() {
+                alike.push(node);
+            } else {
+                cluster.send(node, Command::Carry { id, dropped: dropped(lost, &gone) });
             }
             members.push(files);
+        }
+        let over = seal.base.is_some();
+        if over && !alike.is_empty() {
+            cluster.send_to(alike, Command::Carry { id, dropped: dropped(Vec::new(), &gone) });
         }
         let nodes = if over { cluster.nodes().collect() } else { Vec::new() };
         seal.step = Step::Merging(id, Answers::of(nodes), members);
@@ -504,7 +503,9 @@ impl Seal {
             cluster.send(node, Command::Freeze { id, name, member, base });
         }
         self.base = base;
-        self.step = Step::Freezing(id, Answers::of(cluster.nodes()), Sizes::default());
+        let sealed = base.and_then(|base| cluster.datasets.any(base)).map(|known| Arc::clone(&known.catalog));
+        let merging = Box::new(Merging::over(sealed));
+        self.step = Step::Freezing(id, Answers::of(cluster.nodes()), merging);
     }
 }
 

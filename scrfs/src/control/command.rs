@@ -74,7 +74,8 @@ pub enum Command {
         base: Option<DatasetId>,
     },
     /// All are frozen: these names of the base do not belong to this node's part, with all below
-    /// them, because another node changed or removed them. Names that are new here stay.
+    /// them, because another node changed or removed them: files that this node would carry on,
+    /// and directories and links, which are not one node's alone. Names that are new here stay.
     /// [`Event::Carried`].
     Carry {
         /// Which seal.

@@ -1,9 +1,14 @@
 //! What nodes without programs or storage answer: yes to everything, each with as many files.
 
+use std::sync::Arc;
+
 use scrfs::control::loose::LooseInventory;
-use scrfs::control::{Command, Event, FrozenFile, FrozenPart, Inventory, MemberPart, Start};
-use scrfs::dataset::{Entry, EntryKind, FileCopy, Stamp};
-use scrfs::ids::{Epoch, Member, NodeRank};
+use scrfs::control::{
+    Command, DirOp, Event, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Start,
+    VerifiedMember,
+};
+use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Stamp};
+use scrfs::ids::{Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs::prefix::{PfsOutcome, PfsTask};
 use scrfs_coordinator::job::{Job, JobOutput};
@@ -17,11 +22,38 @@ pub(crate) struct Answers {
     nodes: u32,
     files: u32,
     sealed: u32,
+    /// Directories that programs have been told of.
+    made: u32,
+    /// Members that were lost and are there again.
+    rebuilt: u32,
+    /// Operations of the round that is prepared.
+    round: usize,
+    /// The newest dataset, which each node has its member of.
+    dataset: Option<Arc<Catalog>>,
+    /// The one that is a spare, which has nothing.
+    spare: Option<NodeRank>,
 }
 
 impl Answers {
     pub(crate) fn new(nodes: u32, files: u32) -> Self {
-        Self { nodes, files, sealed: 0 }
+        Self { nodes, files, sealed: 0, made: 0, rebuilt: 0, round: 0, dataset: None, spare: None }
+    }
+
+    /// The next start, with one node lost and a spare in its place.
+    pub(crate) fn with_a_spare(self) -> Self {
+        Self { spare: Some(NodeRank(self.nodes / 2)), ..self }
+    }
+
+    pub(crate) fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    pub(crate) fn made(&self) -> u32 {
+        self.made
+    }
+
+    pub(crate) fn rebuilt(&self) -> u32 {
+        self.rebuilt
     }
 
     /// Seals that rank 0's daemon has heard of.
@@ -30,7 +62,9 @@ impl Answers {
     }
 
     pub(crate) fn begin(&self, epoch: Epoch) -> Result<Input, String> {
-        let hosts = (0..self.nodes).map(|node| format!("node{node:05}")).collect();
+        let host =
+            |node| if self.spare == Some(node) { "spare".to_owned() } else { format!("node{:05}", node.0) };
+        let hosts = (0..self.nodes).map(NodeRank).map(host).collect();
         let groups = scrfs_coordinator::groups::FailureGroups::default();
         let settings = settings::of_little("user", "/pfs".into()).map_err(|error| error.to_string())?;
         Ok(Input::Begin { epoch, hosts, groups, start: Start::Restart, settings: Box::new(settings) })
@@ -38,6 +72,13 @@ impl Answers {
 
     pub(crate) fn marker(name: &str) -> Event {
         Event::Marker { name: name.as_bytes().to_vec(), everywhere: false }
+    }
+
+    /// A program on this node makes a directory.
+    pub(crate) fn make_directory(node: NodeRank, time: u32) -> Result<Event, String> {
+        let path = RelPath::new(format!("d{time}.{:05}", node.0)).map_err(|error| error.to_string())?;
+        let request = RequestId { origin: node.0.into(), serial: time.into() };
+        Ok(Event::DirRequest { request, op: DirOp::Make { path, mode: 0o755, uid: 1000, gid: 1000 } })
     }
 
     pub(crate) fn of_pfs(task: &PfsTask) -> Option<PfsOutcome> {
@@ -52,10 +93,13 @@ impl Answers {
         match message {
             PeerMessage::Relay(command) => self.of_daemon(node, command).map(PeerMessage::Report),
             PeerMessage::StartJob(id, job) => {
-                let Job::Encode { set, .. } = &**job else { return None };
+                let (Job::Encode { set, .. } | Job::Rebuild { set, .. }) = &**job else { return None };
                 let member = set.iter().find(|member| member.node == node)?.member;
-                let part = MemberPart { member, entries: self.entries(member), taken: FILE_BYTES };
-                Some(PeerMessage::JobDone(*id, Ok(JobOutput::Part(Box::new(part)))))
+                let gives_only = matches!(**job, Job::Rebuild { .. }) && self.spare != Some(node);
+                self.rebuilt += u32::from(matches!(**job, Job::Rebuild { .. }) && !gives_only);
+                let part = || MemberPart { member, entries: self.entries(member), taken: FILE_BYTES };
+                let output = if gives_only { JobOutput::Done } else { JobOutput::Part(Box::new(part())) };
+                Some(PeerMessage::JobDone(*id, Ok(output)))
             }
             _ => None,
         }
@@ -63,7 +107,23 @@ impl Answers {
 
     fn of_daemon(&mut self, node: NodeRank, command: &Command) -> Option<Event> {
         let answer = match command {
-            Command::Inventory => Event::Inventory(Box::new(inventory())),
+            Command::Inventory => Event::Inventory(Box::new(self.inventory(node))),
+            Command::ReadCatalog(id) => Event::Catalog { id: *id, catalog: self.dataset.clone() },
+            Command::Verify(id) => Event::Verified { id: *id, members: vec![verified(node)] },
+            Command::DirPrepare { round, ops } => {
+                self.round = ops.len();
+                Event::DirPrepared { round: *round, votes: vec![0; ops.len()] }
+            }
+            Command::DirApply { round, .. } => {
+                Event::DirApplied { round: *round, results: vec![0; self.round] }
+            }
+            Command::DirFinish { results } => {
+                let own = results
+                    .iter()
+                    .filter(|(request, errno)| request.origin == u64::from(node.0) && *errno == 0);
+                self.made += u32::try_from(own.count()).unwrap_or(u32::MAX);
+                return None;
+            }
             Command::LooseInventory => Event::LooseInventory(Box::new(loose_inventory())),
             Command::DirUnite { .. } => Event::DirUnited,
             Command::Present { .. } => Event::Presented { result: Ok(()) },
@@ -74,7 +134,10 @@ impl Answers {
             Command::LooseAsk { round } => Event::LooseBegun { round: *round, begun: Vec::new() },
             Command::LooseStore { round, .. } => Event::LooseStored { round: *round, errno: 0 },
             Command::Drop { id, .. } => Event::Dropped(*id),
-            Command::Commit(catalog) => Event::Committed { id: catalog.id, result: Ok(()) },
+            Command::Commit(catalog) => {
+                self.dataset = Some(Arc::clone(catalog));
+                Event::Committed { id: catalog.id, result: Ok(()) }
+            }
             Command::Sealed(id) => {
                 self.sealed += u32::from(node == NodeRank(0));
                 Event::Heard(*id)
@@ -84,14 +147,43 @@ impl Answers {
         Some(answer)
     }
 
+    fn inventory(&self, node: NodeRank) -> Inventory {
+        let there = self.dataset.as_ref().filter(|_| self.spare != Some(node));
+        let member = Member(node.0);
+        let held = |catalog: &Arc<Catalog>| HeldDataset {
+            id: catalog.id,
+            epoch: catalog.epoch,
+            revision: catalog.revision,
+            name: catalog.name.clone(),
+            state: HeldState::Complete,
+            members: vec![member],
+            encoded: vec![(member, 0)],
+            flushed: false,
+            listed: true,
+            failed: false,
+        };
+        let last = there.map_or(Epoch(0), |catalog| catalog.epoch);
+        Inventory {
+            epoch: last,
+            served: last,
+            highest_id: there.map_or(0, |catalog| catalog.id.0),
+            directories: Vec::new(),
+            unfinished: Vec::new(),
+            datasets: there.into_iter().map(held).collect(),
+            removed: Vec::new(),
+            advice: None,
+        }
+    }
+
     fn paths(&self, member: u32) -> impl Iterator<Item = RelPath> + use<> {
         let name = move |file| format!("rank.{member:05}.{file:03}.ckpt");
         (0..self.files).filter_map(move |file| RelPath::new(name(file)).ok())
     }
 
+    /// All files are new, or take the places of those of the generation before.
     fn part(&self, node: NodeRank) -> FrozenPart {
         let files = self.paths(node.0).map(|path| FrozenFile { path, size: FILE_BYTES });
-        FrozenPart { files: files.collect(), ..FrozenPart::default() }
+        FrozenPart { files: files.collect(), removed: self.paths(node.0).collect(), ..FrozenPart::default() }
     }
 
     fn entries(&self, member: Member) -> Vec<Entry> {
@@ -106,17 +198,8 @@ fn entry(path: RelPath, kind: EntryKind, mode: u32) -> Entry {
     Entry { path, kind, mode, uid: 1000, gid: 1000, atime: stamp, mtime: stamp }
 }
 
-fn inventory() -> Inventory {
-    Inventory {
-        epoch: Epoch(0),
-        served: Epoch(0),
-        highest_id: 0,
-        directories: Vec::new(),
-        unfinished: Vec::new(),
-        datasets: Vec::new(),
-        removed: Vec::new(),
-        advice: None,
-    }
+fn verified(node: NodeRank) -> VerifiedMember {
+    VerifiedMember { member: Member(node.0), files: Ok(()), redundancy: Ok(()) }
 }
 
 fn loose_inventory() -> LooseInventory {

@@ -1,0 +1,206 @@
+//! Rank 0: the lead, and what it has to send.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use scrfs::ids::{Epoch, NodeRank};
+use scrfs_coordinator::lead::{Input, Lead, Output};
+use scrfs_coordinator::message::PeerMessage;
+use scrfs_coordinator::open;
+use scrfs_coordinator::tree::{FANOUT, Place};
+
+use crate::answers::Answers;
+
+const LEAD: NodeRank = NodeRank(0);
+
+/// What an operation did cost.
+pub(crate) struct Cost {
+    /// In the lead, in the codec, and in the queue of sends.
+    pub(crate) time: Duration,
+    /// The longest step of the lead, in which nothing else is served.
+    pub(crate) step: Duration,
+    /// Bytes, as are those sent.
+    pub(crate) memory: u64,
+    pub(crate) sent: u64,
+    pub(crate) messages: u64,
+}
+
+pub(crate) struct Rank0 {
+    lead: Lead,
+    answers: Answers,
+    arriving: VecDeque<Arriving>,
+    place: Place,
+    /// What no node has taken yet.
+    sending: Vec<(NodeRank, Arc<Vec<u8>>)>,
+    busy: Duration,
+    longest: Duration,
+    /// The lead has presented a dataset, or that there is none.
+    is_ready: bool,
+}
+
+enum Arriving {
+    Message(NodeRank, Vec<u8>),
+    Here(Input),
+}
+
+impl Rank0 {
+    /// Of a job without datasets that serves programs.
+    pub(crate) fn begun(answers: Answers) -> Result<Self, String> {
+        let mut rank0 = Self::new(answers);
+        let begin = rank0.answers.begin(Epoch(1))?;
+        rank0.arriving.push_back(Arriving::Here(begin));
+        rank0.settle()?;
+        if rank0.is_ready { Ok(rank0) } else { Err("the first start did not come to its end".to_owned()) }
+    }
+
+    fn new(answers: Answers) -> Self {
+        Self {
+            lead: Lead::new(),
+            arriving: VecDeque::new(),
+            sending: Vec::new(),
+            place: Place::new(LEAD, answers.nodes(), FANOUT),
+            busy: Duration::ZERO,
+            longest: Duration::ZERO,
+            is_ready: false,
+            answers,
+        }
+    }
+
+    /// A marker in the dataset of this name.
+    pub(crate) fn seal(&mut self, name: &str) -> Result<Cost, String> {
+        let before = self.answers.sealed();
+        let cost = self.cost_of(|rank0| {
+            rank0.arriving.push_back(report(LEAD, Answers::marker(name))?);
+            rank0.settle()
+        })?;
+        if self.answers.sealed() == before + 1 { Ok(cost) } else { Err(format!("{name} was not sealed")) }
+    }
+
+    /// The first `nodes` make a directory each; `time` makes the names new.
+    pub(crate) fn make_directories(&mut self, time: u32, nodes: u32) -> Result<Cost, String> {
+        let before = self.answers.made();
+        let cost = self.cost_of(|rank0| {
+            for node in (0..nodes).map(NodeRank) {
+                rank0.arriving.push_back(report(node, Answers::make_directory(node, time)?)?);
+            }
+            rank0.settle()
+        })?;
+        let made = self.answers.made() - before;
+        if made == nodes { Ok(cost) } else { Err(format!("{made} of {nodes} directories were made")) }
+    }
+
+    /// The next epoch, with a spare in the place of one node.
+    pub(crate) fn restart(self) -> Result<(Self, Cost), String> {
+        let mut next = Self::new(self.answers.with_a_spare());
+        // What the last epoch had is not there any more.
+        drop((self.lead, self.sending));
+        let begin = next.answers.begin(Epoch(2))?;
+        let cost = next.cost_of(|rank0| {
+            rank0.arriving.push_back(Arriving::Here(begin));
+            rank0.settle()
+        })?;
+        match (next.is_ready, next.answers.rebuilt()) {
+            (true, 1) => Ok((next, cost)),
+            (is_ready, rebuilt) => Err(format!("ready: {is_ready}, members rebuilt: {rebuilt}")),
+        }
+    }
+
+    fn cost_of(&mut self, operation: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<Cost, String> {
+        (self.busy, self.longest) = (Duration::ZERO, Duration::ZERO);
+        self.sending.clear();
+        let before = memory("VmRSS:")?;
+        std::fs::write("/proc/self/clear_refs", "5").map_err(|e| format!("/proc/self/clear_refs: {e}"))?;
+        operation(self)?;
+        Ok(Cost {
+            time: self.busy,
+            step: self.longest,
+            memory: memory("VmHWM:")?.saturating_sub(before),
+            sent: self.sending.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
+            messages: self.sending.len() as u64,
+        })
+    }
+
+    /// Until nothing is on its way here.
+    fn settle(&mut self) -> Result<(), String> {
+        while let Some(arriving) = self.arriving.pop_front() {
+            let begun = Instant::now();
+            let input = match arriving {
+                Arriving::Here(input) => input,
+                Arriving::Message(from, bytes) => {
+                    match open::decode(from, &bytes).map_err(|e| e.to_string())? {
+                        PeerMessage::Report(event) => Input::Daemon(from, event),
+                        PeerMessage::JobDone(id, result) => Input::Job(from, id, result),
+                        other => return Err(format!("{other:?} for the lead")),
+                    }
+                }
+            };
+            self.busy += begun.elapsed();
+            self.step(input)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, input: Input) -> Result<(), String> {
+        let begun = Instant::now();
+        let outputs = self.lead.step(input);
+        self.busy += begun.elapsed();
+        self.longest = self.longest.max(begun.elapsed());
+        for output in outputs {
+            match output {
+                Output::Command(nodes, command) => self.send(&nodes, &PeerMessage::Relay(command))?,
+                Output::Start(id, job) => {
+                    let nodes = job.nodes();
+                    self.send(&nodes, &PeerMessage::StartJob(id, Box::new(job)))?;
+                }
+                Output::Pfs(task) => {
+                    self.arriving.extend(Answers::of_pfs(&task).map(|o| Arriving::Here(Input::Pfs(o))));
+                }
+                Output::GiveUp(reason) => return Err(reason),
+                Output::Ready(_) => self.is_ready = true,
+                Output::Halt(_) | Output::Note(..) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As the loop of a coordinator does it; then the nodes answer, which costs rank 0 nothing.
+    fn send(&mut self, nodes: &[NodeRank], message: &PeerMessage) -> Result<(), String> {
+        let begun = Instant::now();
+        let bytes = Arc::new(encoded(LEAD, message)?);
+        if self.place.is_flat() {
+            let others = nodes.iter().filter(|node| **node != LEAD);
+            self.sending.extend(others.map(|node| (*node, Arc::clone(&bytes))));
+        } else {
+            for (child, ranks) in self.place.route(&nodes.iter().copied().collect()).on {
+                self.sending.push((child, Arc::new(encoded(LEAD, &PeerMessage::Pass(ranks))?)));
+                self.sending.push((child, Arc::clone(&bytes)));
+            }
+        }
+        self.busy += begun.elapsed();
+        for node in nodes {
+            if let Some(answer) = self.answers.of_node(*node, message) {
+                self.arriving.push_back(Arriving::Message(*node, encoded(*node, &answer)?));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn report(from: NodeRank, event: scrfs::control::Event) -> Result<Arriving, String> {
+    Ok(Arriving::Message(from, encoded(from, &PeerMessage::Report(event))?))
+}
+
+fn encoded(from: NodeRank, message: &PeerMessage) -> Result<Vec<u8>, String> {
+    open::encode(from, message).map_err(|error| error.to_string())
+}
+
+/// Bytes.
+fn memory(what: &str) -> Result<u64, String> {
+    let status =
+        std::fs::read_to_string("/proc/self/status").map_err(|e| format!("/proc/self/status: {e}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.trim().strip_suffix(" kB"));
+    let kib: u64 =
+        line.and_then(|kib| kib.trim().parse().ok()).ok_or(format!("/proc/self/status: no {what}"))?;
+    Ok(kib << 10)
+}
