@@ -90,6 +90,7 @@ pub fn find(mount: &Path) -> Result<Found, NodeError> {
 fn find_by<T>(mount: &Path, look: impl Fn(&Path) -> Result<T, NodeError>) -> Result<T, NodeError> {
     let begun = Instant::now();
     let mut closed: Option<Instant> = None;
+    let mut is_told = false;
     loop {
         let error = match look(mount) {
             Ok(found) => return Ok(found),
@@ -105,6 +106,9 @@ fn find_by<T>(mount: &Path, look: impl Fn(&Path) -> Result<T, NodeError>) -> Res
         if stays_closed || begun.elapsed() >= MOUNT_LIMIT {
             let (mount, limit) = (mount.to_owned(), begun.elapsed().as_secs());
             return Err(NodeError::Absent { mount, limit, source: error });
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::info!(%error, limit = ?MOUNT_LIMIT, "no daemon answers at {} yet; it is waited for", mount.display());
         }
         std::thread::sleep(MOUNT_RETRY);
     }

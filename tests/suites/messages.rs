@@ -207,6 +207,7 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs-ctl wait --limit soon",
             "$ scrfs-ctl print junk.scr",
             "$ scrfs-ctl print none.scr",
+            "$ scrfs-ctl print pipe.conf",
             "$ scrfs-ctl print closed/x.scr",
             "$ scrfs-ctl halt --prefix plain",
             "$ scrfs-ctl halt --prefix full",

@@ -62,6 +62,7 @@ mod scavenge;
 mod scrub;
 mod seal;
 mod service;
+mod shortage;
 mod state;
 mod stores;
 mod transfers;

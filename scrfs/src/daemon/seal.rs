@@ -32,6 +32,7 @@ use super::logs::Logs;
 use super::node::Node;
 use super::promise::Settling;
 use super::quiet::Bell;
+use super::shortage;
 use super::state::{Dataset, Freezing, Origin, Part};
 
 /// How long a given up seal may take to thaw.
@@ -44,7 +45,8 @@ impl Node {
     pub(super) fn freeze(&self, id: DatasetId, name: Vec<u8>, member: Member, base: Option<DatasetId>) {
         self.state.lock().seals.insert(id, name.clone());
         if let Err(reason) = self.begin_freeze(id, &name, base) {
-            let (shown, remedy) = (String::from_utf8_lossy(&name), remedy(&reason, &self.config.host));
+            let (shown, remedy) =
+                (String::from_utf8_lossy(&name), shortage::of_cache(&reason, &self.config.host));
             self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}{remedy}"));
             return self.state.lock().send(Event::Frozen { id, result: Err(reason) });
         }
@@ -128,7 +130,7 @@ impl Node {
                     self.tree.thaw(name);
                 }
                 self.drop_copies(id);
-                let remedy = remedy(reason, &self.config.host);
+                let remedy = shortage::of_cache(reason, &self.config.host);
                 self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}{remedy}"));
             }
         }
@@ -270,7 +272,7 @@ impl Node {
         let name = self.take_seal_back(id, settling).or(begun);
         match name.as_deref().map(String::from_utf8_lossy) {
             Some(shown) => {
-                let remedy = remedy(reason, "the node that is named");
+                let remedy = shortage::of_cache(reason, "the node that is named");
                 self.events.error(Some(id), &format!("{shown}: not sealed: {reason}{remedy}"));
             }
             None => self.events.info(Some(id), &format!("no seal of it is under way here: {reason}")),
@@ -338,8 +340,11 @@ impl Node {
                 self.events.info(Some(id), "COMPLETE is recorded");
             }
             Err(reason) => {
-                let remedy = remedy(reason, &self.config.host);
-                self.events.error(Some(id), &format!("COMPLETE cannot be recorded: {reason}{remedy}"));
+                let remedy = shortage::of_control(reason, &self.config.host);
+                let text = format!(
+                    "COMPLETE cannot be recorded: {reason}{remedy}; this is tried again, and its marker waits until it is done or has failed on all nodes"
+                );
+                self.events.error(Some(id), &text);
             }
         }
         self.state.lock().send(Event::Committed { id, result });
@@ -492,17 +497,6 @@ impl Node {
     }
 }
 
-/// What a person can do about a seal that failed on node `host`; nothing where the reason says it.
-fn remedy(reason: &Reason, host: &str) -> String {
-    if !reason.is_shortage_of_room() {
-        return String::new();
-    }
-    format!(
-        "; make room on {host}: remove files or datasets there that are not needed (rm -r), or keep fewer (SCR_CACHE_SIZE), \
-         and set the marker again"
-    )
-}
-
 /// The catalog must speak of the bytes that are here.
 fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), Reason> {
     if known.name != catalog.name {
@@ -519,17 +513,4 @@ fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), Reason> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seal_that_has_no_room_says_where_to_make_some() {
-        let full = Reason::with_errno("encode: n3: /k/tree/d/f: write", libc::ENOSPC);
-        assert!(remedy(&full, "n3").starts_with("; make room on n3: remove files"));
-        assert!(!remedy(&Reason::with_errno("n0", libc::EDQUOT), "n0").is_empty());
-        assert!(remedy(&"n0: the coordinator is gone".into(), "n0").is_empty());
-    }
 }

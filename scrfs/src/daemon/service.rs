@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::config::NO_JOB;
 use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Service};
-use crate::control::{Answer, Ask, Command, DataReply, DataRequest, Start};
+use crate::control::{Answer, Ask, Command, DataReply, DataRequest, Reason, Start};
 use crate::ids::Epoch;
 use crate::transfer::user::Identity;
 
 use super::bound::bound_of;
 use super::node::Node;
+use super::shortage;
 use super::state::Attached;
 
 /// There while records of what programs do with files are taken.
@@ -44,7 +45,9 @@ impl Service for Node {
         }
         let left = self.left_prefix(&greeting.settings);
         if let Err(error) = disk.change(&self.state, |table| table.begin_epoch(epoch, left.is_some())) {
-            return refuse(format!("epoch {epoch} cannot be recorded: {error}"));
+            let reason = Reason::from(error);
+            let remedy = shortage::of_control(&reason, &self.config.host);
+            return refuse(format!("epoch {epoch} cannot be recorded: {reason}{remedy}"));
         }
         if let Err(error) = disk.record_settings(&greeting.settings) {
             // With the former prefix a new worker would believe what is flushed to this one.
