@@ -4,7 +4,7 @@
 //! as far as they do not depend on one another; of several equal `Make`s the first stands for all,
 //! and when it succeeds the others get EEXIST.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use nix::errno::Errno;
 use scrfs::control::{Command, DirOp};
@@ -45,8 +45,46 @@ struct Lot {
 
 #[derive(Debug)]
 enum Step {
-    Preparing(Answers<Vec<i32>>),
-    Applying { verdicts: Vec<i32>, applied: Answers<Vec<i32>> },
+    Preparing(Tally),
+    Applying { verdicts: Vec<i32>, applied: Tally },
+}
+
+/// What nodes say of the operations of a round, put together as they say it: no step of the lead
+/// goes through the answers of all.
+#[derive(Debug)]
+struct Tally {
+    nodes: Answers<()>,
+    /// Per operation: of those that failed, the node of the lowest rank, and its errno.
+    failures: Vec<Option<(NodeRank, i32)>>,
+}
+
+impl Tally {
+    fn of(cluster: &Cluster, operations: usize) -> Self {
+        Self { nodes: Answers::of(cluster.nodes()), failures: vec![None; operations] }
+    }
+
+    /// A node's answers, one for each operation: whether it was the last node; `None` when it is
+    /// not awaited. Answers of another number count as EIO for all.
+    fn add(&mut self, cluster: &mut Cluster, node: NodeRank, answers: &[i32]) -> Option<bool> {
+        let is_last = self.nodes.answered(node, ())?;
+        let (got, wanted) = (answers.len(), self.failures.len());
+        if got != wanted {
+            let text = format!("{} answered {got} of {wanted} directory operations", cluster.host(node));
+            cluster.warn(text);
+        }
+        for (at, failure) in self.failures.iter_mut().enumerate() {
+            let errno = if got == wanted { answers[at] } else { Errno::EIO as i32 };
+            if errno != 0 && failure.is_none_or(|(lowest, _)| node < lowest) {
+                *failure = Some((node, errno));
+            }
+        }
+        Some(is_last)
+    }
+
+    /// Per operation 0 or an errno.
+    fn outcome(&self) -> Vec<i32> {
+        self.failures.iter().map(|failure| failure.map_or(0, |(_, errno)| errno)).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -101,7 +139,7 @@ impl Directories {
         let number = cluster.next_round();
         let ops = lots.iter().map(|lot| (lot.id, lot.op.clone())).collect();
         cluster.send_all(Command::DirPrepare { round: number, ops });
-        let step = Step::Preparing(Answers::of(cluster.nodes()));
+        let step = Step::Preparing(Tally::of(cluster, lots.len()));
         self.round = Some(Round { number, lots, step });
     }
 
@@ -109,16 +147,22 @@ impl Directories {
     fn take(&mut self, hold: impl Fn(&DirOp) -> Hold) -> (Vec<Lot>, Vec<(RequestId, i32)>) {
         let mut lots: Vec<Lot> = Vec::new();
         let mut later: VecDeque<Request> = VecDeque::new();
+        let (mut now, mut then) = (Touched::default(), Touched::default());
         let mut refused = Vec::new();
         for request in std::mem::take(&mut self.queue) {
-            let waits = lots.len() == ROUND_MAX || later.iter().any(|other| depend(&other.op, &request.op));
-            let first = lots.iter_mut().find(|lot| depend(&lot.op, &request.op));
-            match (waits, first, hold(&request.op)) {
-                (true, _, _) | (_, _, Hold::Wait) => later.push_back(request),
-                (_, Some(lot), _) if equal_makes(&lot.op, &request.op) => lot.followers.push(request.id),
-                (_, Some(_), _) => later.push_back(request),
-                (_, None, Hold::Refuse(errno)) => refused.push((request.id, errno)),
-                (_, None, Hold::Free) => {
+            let waits = lots.len() == ROUND_MAX || then.meets(&request.op);
+            let equal = now.by(&request.op).filter(|at| equal_makes(&lots[*at].op, &request.op));
+            match (waits, now.meets(&request.op), hold(&request.op)) {
+                (false, true, Hold::Free | Hold::Refuse(_)) if let Some(at) = equal => {
+                    lots[at].followers.push(request.id);
+                }
+                (true, _, _) | (_, true, _) | (_, _, Hold::Wait) => {
+                    then.add(&request.op, later.len());
+                    later.push_back(request);
+                }
+                (false, false, Hold::Refuse(errno)) => refused.push((request.id, errno)),
+                (false, false, Hold::Free) => {
+                    now.add(&request.op, lots.len());
                     lots.push(Lot { id: request.id, op: request.op, followers: Vec::new() });
                 }
             }
@@ -133,19 +177,18 @@ impl Directories {
         cluster: &mut Cluster,
         node: NodeRank,
         round: u64,
-        votes: Vec<i32>,
+        votes: &[i32],
     ) -> bool {
         let Some(running) = self.round.as_mut().filter(|running| running.number == round) else {
             return false;
         };
-        let Step::Preparing(answers) = &mut running.step else { return false };
-        if !answers.put(node, checked(cluster, node, votes, running.lots.len())) {
-            return false;
-        }
-        if answers.all() {
-            let verdicts = outcome(answers, running.lots.len());
+        let Step::Preparing(tally) = &mut running.step else { return false };
+        let Some(is_last) = tally.add(cluster, node, votes) else { return false };
+        if is_last {
+            let verdicts = tally.outcome();
+            let applied = Tally::of(cluster, verdicts.len());
             cluster.send_all(Command::DirApply { round, verdicts: verdicts.clone() });
-            running.step = Step::Applying { verdicts, applied: Answers::of(cluster.nodes()) };
+            running.step = Step::Applying { verdicts, applied };
         }
         true
     }
@@ -157,20 +200,20 @@ impl Directories {
         cluster: &mut Cluster,
         node: NodeRank,
         round: u64,
-        results: Vec<i32>,
+        results: &[i32],
     ) -> (bool, Vec<DirOp>) {
         let Some(running) = self.round.as_mut().filter(|running| running.number == round) else {
             return (false, Vec::new());
         };
         let Step::Applying { applied, .. } = &mut running.step else { return (false, Vec::new()) };
-        let accepted = applied.put(node, checked(cluster, node, results, running.lots.len()));
-        if !accepted || !applied.all() {
-            return (accepted, Vec::new());
+        let answered = applied.add(cluster, node, results);
+        if answered != Some(true) {
+            return (answered.is_some(), Vec::new());
         }
         let Some(Round { lots, step: Step::Applying { verdicts, applied }, .. }) = self.round.take() else {
-            return (accepted, Vec::new());
+            return (true, Vec::new());
         };
-        let failures = outcome(&applied, lots.len());
+        let failures = applied.outcome();
         let mut results = Vec::new();
         let mut done = Vec::new();
         for ((lot, verdict), failure) in lots.into_iter().zip(verdicts).zip(failures) {
@@ -196,23 +239,6 @@ impl Directories {
     }
 }
 
-/// The node's answers, one for each operation; an answer of another length counts as EIO for all.
-fn checked(cluster: &mut Cluster, node: NodeRank, answers: Vec<i32>, wanted: usize) -> Vec<i32> {
-    if answers.len() == wanted {
-        return answers;
-    }
-    let text = format!("{} answered {} of {wanted} directory operations", cluster.host(node), answers.len());
-    cluster.warn(text);
-    vec![Errno::EIO as i32; wanted]
-}
-
-/// Per operation the first errno of any node, by rank, or 0.
-fn outcome(answers: &Answers<Vec<i32>>, wanted: usize) -> Vec<i32> {
-    (0..wanted)
-        .map(|at| answers.iter().map(|(_, errnos)| errnos[at]).find(|&errno| errno != 0).unwrap_or(0))
-        .collect()
-}
-
 pub(super) fn paths(op: &DirOp) -> impl Iterator<Item = &RelPath> {
     let (one, two) = match op {
         DirOp::Make { path, .. } | DirOp::Remove { path } => (path, None),
@@ -226,9 +252,42 @@ pub(super) fn renames_dataset(op: &DirOp) -> bool {
     matches!(op, DirOp::Rename { from, to, .. } if [from, to].iter().any(|path| path.names().count() == 1))
 }
 
-/// Some path of the one is equal to a path of the other, or above it.
-fn depend(one: &DirOp, other: &DirOp) -> bool {
-    paths(one).any(|a| paths(other).any(|b| a.strip(b).is_some() || b.strip(a).is_some()))
+/// The paths of operations, to find those on which another one depends: some path of the one is
+/// equal to a path of the other, or above it.
+#[derive(Debug, Default)]
+struct Touched {
+    /// With the number of the operation that touched it first.
+    paths: HashMap<RelPath, usize>,
+    above: HashSet<RelPath>,
+}
+
+impl Touched {
+    fn add(&mut self, op: &DirOp, number: usize) {
+        for path in paths(op) {
+            self.paths.entry(path.clone()).or_insert(number);
+            self.above.extend(directories_above(path));
+        }
+    }
+
+    /// One of them depends on this one, or this one on them.
+    fn meets(&self, op: &DirOp) -> bool {
+        let meets = |path: &RelPath| {
+            self.paths.contains_key(path)
+                || self.above.contains(path)
+                || directories_above(path).any(|above| self.paths.contains_key(&above))
+        };
+        paths(op).any(meets)
+    }
+
+    /// The operation with the same first path.
+    fn by(&self, op: &DirOp) -> Option<usize> {
+        paths(op).next().and_then(|path| self.paths.get(path)).copied()
+    }
+}
+
+fn directories_above(path: &RelPath) -> impl Iterator<Item = RelPath> {
+    let above = |path: &RelPath| path.split_last().map(|(above, _)| above);
+    std::iter::successors(above(path), above)
 }
 
 fn equal_makes(one: &DirOp, other: &DirOp) -> bool {
@@ -237,7 +296,10 @@ fn equal_makes(one: &DirOp, other: &DirOp) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::ids::Epoch;
+
     use super::*;
+    use crate::settings::tests::settings;
 
     fn path(text: &str) -> RelPath {
         RelPath::new(text).unwrap()
@@ -288,6 +350,21 @@ mod tests {
             }
             assert!(directories.queue.is_empty(), "{arrivals:?}");
         }
+    }
+
+    #[test]
+    fn of_several_failures_that_of_the_lowest_rank_counts() {
+        let hosts = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let mut cluster = Cluster::new(Epoch(1), hosts, settings(), 100);
+        let mut tally = Tally::of(&cluster, 3);
+        assert_eq!(tally.add(&mut cluster, NodeRank(2), &[0, 17, 13]), Some(false));
+        assert_eq!(tally.add(&mut cluster, NodeRank(0), &[0, 0, 39]), Some(false));
+        assert_eq!(tally.add(&mut cluster, NodeRank(0), &[1, 1, 1]), None, "it has answered");
+        assert_eq!(tally.add(&mut cluster, NodeRank(1), &[0, 2, 0]), Some(true));
+        assert_eq!(tally.outcome(), [0, 2, 39]);
+        let mut tally = Tally::of(&cluster, 2);
+        assert_eq!(tally.add(&mut cluster, NodeRank(1), &[0]), Some(false));
+        assert_eq!(tally.outcome(), [Errno::EIO as i32; 2], "an answer of another length");
     }
 
     #[test]

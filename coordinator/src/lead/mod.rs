@@ -311,10 +311,10 @@ impl Running {
                 recover.event(cluster, node, event) || by_the_way
             }
             (Phase::Serving, Event::DirPrepared { round, votes }) => {
-                self.directories.prepared(cluster, node, round, votes)
+                self.directories.prepared(cluster, node, round, &votes)
             }
             (Phase::Serving, Event::DirApplied { round, results }) => {
-                let (awaited, done) = self.directories.applied(cluster, node, round, results);
+                let (awaited, done) = self.directories.applied(cluster, node, round, &results);
                 self.directories_done(done);
                 awaited
             }

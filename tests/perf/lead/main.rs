@@ -11,10 +11,10 @@
 mod answers;
 mod rank0;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use answers::Answers;
 use rank0::{Cost, Rank0};
@@ -47,10 +47,13 @@ struct Arguments {
     /// How often each operation is done; the median of times counts, and the most of all else.
     #[arg(long, default_value_t = 3)]
     times: u32,
+    /// Only this one.
+    #[arg(long, value_enum)]
+    operation: Option<Operation>,
 }
 
 /// What is done.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, clap::ValueEnum)]
 enum Operation {
     /// A marker in a directory that was never sealed.
     Seal,
@@ -65,9 +68,6 @@ enum Operation {
 }
 
 impl Operation {
-    const ALL: [Self; 5] =
-        [Self::Seal, Self::NextGeneration, Self::Directory, Self::DirectoryEach, Self::Restart];
-
     fn name(self) -> &'static str {
         match self {
             Self::Seal => "seal",
@@ -81,18 +81,35 @@ impl Operation {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let Some(operation) = arguments.operation else { return all(&arguments) };
+    let mut holds = true;
+    for &nodes in &arguments.nodes {
+        match measure(operation, nodes, &arguments) {
+            Ok(cost) => holds &= shown(operation, nodes, &cost),
+            Err(error) => {
+                eprintln!("scrfs-perf-lead: {}, {nodes} nodes: {error}", operation.name());
+                return ExitCode::from(1);
+            }
+        }
+    }
+    if holds { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+/// Each operation in a process of its own: what another one has freed is no memory of this one.
+fn all(arguments: &Arguments) -> ExitCode {
     println!("| nodes | operation | CPU | longest step | memory | sent | messages |");
     println!("|---|---|---|---|---|---|---|");
     let mut holds = true;
-    for &nodes in &arguments.nodes {
-        for operation in Operation::ALL {
-            match measure(operation, nodes, &arguments) {
-                Ok(cost) => holds &= shown(operation, nodes, &cost),
-                Err(error) => {
-                    eprintln!("scrfs-perf-lead: {}, {nodes} nodes: {error}", operation.name());
-                    return ExitCode::from(1);
-                }
-            }
+    for nodes in &arguments.nodes {
+        for operation in Operation::value_variants() {
+            let name = operation.to_possible_value().map(|value| value.get_name().to_owned());
+            let status = std::env::current_exe().and_then(|program| {
+                let mut command = Command::new(program);
+                command.arg(format!("--nodes={nodes}")).arg(format!("--files={}", arguments.files));
+                command.arg(format!("--times={}", arguments.times));
+                command.arg(format!("--operation={}", name.unwrap_or_default())).status()
+            });
+            holds &= status.is_ok_and(|status| status.success());
         }
     }
     if holds { ExitCode::SUCCESS } else { ExitCode::from(1) }
