@@ -26,6 +26,7 @@ pub mod log;
 pub mod manual;
 #[cfg(feature = "fuse")]
 pub mod mount;
+pub mod mounted;
 pub mod path;
 #[cfg(test)]
 mod patience;

@@ -54,6 +54,11 @@ impl Node {
         &self.mount
     }
 
+    /// Its control directory.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
     /// The same with another limit for each answer.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Self {

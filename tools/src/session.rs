@@ -108,6 +108,10 @@ fn left(base: &Path, age: Duration) -> Vec<PathBuf> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| entry.file_name().as_bytes().starts_with(name().as_bytes()));
     let is_left = |path: &PathBuf| {
+        // Others can make such names too, and mount there what never answers.
+        if !private::is_ours(path) {
+            return None;
+        }
         let meta = fs::symlink_metadata(path).ok()?;
         let old = meta.modified().ok()?.elapsed().ok()? >= age;
         Some(meta.is_dir() && meta.uid() == rustix::process::getuid().as_raw() && old)

@@ -1,9 +1,7 @@
 //! The caller's side of the control protocol: coordinators, their workers and tools find a daemon
 //! and talk to it.
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,9 +9,8 @@ use super::codec::FRAME_MAX;
 use super::stream::{self, Closer, Receiver, Sender, StreamError};
 use super::{Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Welcome};
 use crate::ids::Epoch;
+use crate::mounted::{self, Mounted};
 
-/// What the source of a scrfs mount begins with; the control directory follows.
-pub const SOURCE_PREFIX: &str = "scrfs@";
 /// Links that are followed, one after the other; the kernel follows as many.
 const LINKS_MAX: usize = 40;
 /// How long a daemon may take to accept a connection.
@@ -97,53 +94,15 @@ fn resolved_above(path: &Path) -> PathBuf {
 /// The control directory of the topmost scrfs mount at `mount_point` in the text of a mountinfo
 /// file.
 pub fn control_directory_in(mountinfo: &[u8], mount_point: &Path) -> Option<PathBuf> {
-    mountinfo
-        .split(|&b| b == b'\n')
-        .filter_map(parse_line)
-        .rfind(|(point, _)| point == mount_point)
-        .and_then(|(_, directory)| directory)
+    let at = mounted::parse(mountinfo).filter(|mount| mount.mount_point == mount_point);
+    at.last().and_then(|mount| mount.control_directory_asked_for())
 }
 
-/// All scrfs mounts in the text of a mountinfo file: mount point and control directory.
+/// The scrfs mounts of root and of this user in the text of a mountinfo file: mount point and
+/// control directory.
 pub fn scrfs_mounts(mountinfo: &[u8]) -> Vec<(PathBuf, PathBuf)> {
-    mountinfo
-        .split(|&b| b == b'\n')
-        .filter_map(parse_line)
-        .filter_map(|(point, directory)| Some((point, directory?)))
-        .collect()
-}
-
-/// Mount point, and the control directory if it is an scrfs mount.
-fn parse_line(line: &[u8]) -> Option<(PathBuf, Option<PathBuf>)> {
-    let mut fields = line.split(|&b| b == b' ');
-    let point = unescape(fields.nth(4)?);
-    // Optional fields end with a lone `-`; type and source follow.
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let _fs_type = rest.next()?;
-    let source = unescape(rest.next()?);
-    let directory =
-        source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes()).filter(|d| d.first() == Some(&b'/'));
-    Some((PathBuf::from(point), directory.map(|d| PathBuf::from(OsString::from_vec(d.to_vec())))))
-}
-
-/// Undoes the octal escapes of mountinfo (`\040` is a blank).
-fn unescape(field: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        if first == b'\\'
-            && let Some(digits) = tail.get(..3)
-            && digits.iter().all(|d| (b'0'..=b'7').contains(d))
-        {
-            let value = digits.iter().fold(0_u16, |sum, d| sum * 8 + u16::from(d - b'0'));
-            out.push(u8::try_from(value & 0xff).unwrap_or_default());
-            rest = &tail[3..];
-        } else {
-            out.push(first);
-            rest = tail;
-        }
-    }
-    OsString::from_vec(out)
+    let named = |mount: Mounted| Some((mount.control_directory()?, mount.mount_point));
+    mounted::parse(mountinfo).filter_map(named).map(|(control, point)| (point, control)).collect()
 }
 
 /// Who listens is root or this user: the directory's name came from the table of mounts, where

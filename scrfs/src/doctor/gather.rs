@@ -21,6 +21,7 @@ use crate::config::{self, Config, NO_JOB, SYSTEM_FILE, Sources};
 use crate::mount::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder};
 use crate::mount::{device, table};
 use crate::priority::threads;
+use crate::store::private;
 use crate::transfer::user::{Identity, UserThread};
 
 /// Bound on one question.
@@ -310,7 +311,8 @@ fn limit_files(table: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Directories `BASE/USER/scr.JOB` that no daemon holds, and mounts that nobody serves.
+/// Directories `BASE/USER/scr.JOB` of this process's user that no daemon holds, and mounts that
+/// nobody serves.
 fn leftovers(config: &Config) -> Leftovers {
     let base = config.control_base.clone();
     let looked = bounded::within(LIMIT, move || {
@@ -329,13 +331,15 @@ fn leftovers(config: &Config) -> Leftovers {
     looked.unwrap_or_else(|error| Leftovers { cut_short: Some(reason(error)), ..Leftovers::default() })
 }
 
+/// Others' are not looked into: who holds theirs is not known, and what is mounted there may never
+/// answer.
 fn jobs_below(base: &Path) -> Vec<PathBuf> {
+    if private::safe(base).is_err() {
+        return Vec::new();
+    }
     let list = |directory: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).into_iter().flatten().take(DIRECTORIES_MAX).flatten();
-        entries
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .map(|entry| entry.path())
-            .collect()
+        entries.map(|entry| entry.path()).filter(|path| private::is_ours(path)).collect()
     };
     let is_job =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"scr."));

@@ -108,7 +108,8 @@ pub(super) fn with_directories(bases: &Bases) -> BTreeSet<Job> {
         entries.map(|entry| entry.path()).filter(|path| private::is_ours(path)).collect::<Vec<_>>()
     };
     let mut jobs = BTreeSet::new();
-    for base in std::iter::once(&bases.control).chain(&bases.caches) {
+    let bases = std::iter::once(&bases.control).chain(&bases.caches);
+    for base in bases.filter(|base| private::safe(base).is_ok()) {
         for home in directories(base) {
             jobs.extend(directories(&home).iter().filter_map(|path| of_directory(path)));
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use super::table::{self, Mounted, TABLE};
 use super::{MountError, Options, device, failed, mount_point, stores, supervisor};
 use crate::control::{Answer, Ask, client};
 use crate::daemon::CacheStore;
+use crate::store::private;
 
 /// Bound on a mount's start: the worker's and some more.
 const START_SECONDS: u64 = 60;
@@ -67,12 +68,13 @@ enum Prepared {
 /// The mount point is real and free, the control directory there.
 fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountError> {
     options.mount_point = mount_point::find(&options.mount_point)?;
+    Places::are_reached(options)?;
     let places = Places::of(options)?;
     Places::are_apart(options)?;
-    if let Some(pid) = supervisor_of(&places.control) {
+    let is_ours = private::is_ours_below(&options.control_base, &places.control);
+    if let Some(pid) = is_ours.then(|| supervisor_of(&places.control)).flatten() {
         let mounted = table::mounted_at(&options.mount_point).map_err(failed("cannot read", TABLE))?;
-        let of_this_job =
-            |mount: &Mounted| mount.is_ours() && mount.control_directory().as_ref() == Some(&places.control);
+        let of_this_job = |mount: &Mounted| mount.is_ours() && mount.names(&places.control);
         if mounted.is_some_and(|mount| of_this_job(&mount)) {
             return Ok(Prepared::Mounted);
         }
@@ -248,7 +250,10 @@ fn kill(point: &Path, control: &Path, supervisor: &OwnedFd) -> Result<(), MountE
     if !all {
         return Err(MountError::Timeout { what: "the end of the daemon", seconds: FROZEN_SECONDS });
     }
-    mount_point::remove_made(control);
+    // What another user's directory says was made is not believed.
+    if private::is_of(control, rustix::process::geteuid().as_raw()) {
+        mount_point::remove_made(control);
+    }
     Ok(())
 }
 
@@ -271,7 +276,9 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
 /// The mount that supervisor `pid` of a control directory holds is not only in another mount
 /// namespace, as far as this user may look.
 pub(super) fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
-    let ours = |mount: &Mounted| mount.control_directory().is_some_and(|path| path == control);
+    // Others may call a mount of theirs by that name.
+    let owner = control.symlink_metadata().map(|meta| meta.uid()).ok();
+    let ours = |mount: &Mounted| mount.names(control) && mount.owner == owner;
     if table::all().map_err(failed("cannot read", TABLE))?.iter().any(ours) {
         return Ok(());
     }
@@ -288,12 +295,8 @@ pub(super) fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
 fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
     let point = mount_point::without_symlinks(path).map_err(failed("cannot find", path))?;
     let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
-    let Some((control, mount)) = mount.and_then(|mount| Some((mount.control_directory()?, mount))) else {
-        let same = |mount: &Mounted| mount.mount_point == point && mount.control_directory().is_some();
-        let control = table::elsewhere(same).and_then(|(_, mount)| mount.control_directory());
-        if let Some((pid, control)) = control.and_then(|control| Some((supervisor_of(&control)?, control))) {
-            is_here(&control, pid)?;
-        }
+    let Some(mount) = mount.filter(Mounted::is_scrfs) else {
+        is_not_elsewhere(&point)?;
         return Err(MountError::NotMounted(path.to_owned()));
     };
     let me = rustix::process::geteuid();
@@ -303,7 +306,22 @@ fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
             let owner = user.map_or_else(|| format!("user {uid}"), |user| user.name);
             Err(MountError::NotYours { path: point, owner })
         }
-        _ => Ok((point, control)),
+        _ => match mount.control_directory_asked_for() {
+            Some(control) => Ok((point, control)),
+            None => Err(MountError::NotMounted(path.to_owned())),
+        },
+    }
+}
+
+/// No mount of this user's at `point` is in another mount namespace, while it is gone here.
+fn is_not_elsewhere(point: &Path) -> Result<(), MountError> {
+    let same = |mount: &Mounted| mount.mount_point == point && mount.control_directory().is_some();
+    let control = table::elsewhere(same).and_then(|(_, mount)| mount.control_directory());
+    // In a namespace of a user's own that user mounts as its root, and calls it what he likes.
+    let control = control.filter(|control| private::is_of(control, rustix::process::geteuid().as_raw()));
+    match control.and_then(|control| Some((supervisor_of(&control)?, control))) {
+        Some((pid, control)) => is_here(&control, pid),
+        None => Ok(()),
     }
 }
 

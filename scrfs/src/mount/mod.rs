@@ -32,12 +32,13 @@ pub mod service;
 pub mod stores;
 pub mod supervisor;
 mod sweep;
-pub mod table;
 pub mod worker;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub use crate::mounted as table;
 
 use crate::daemon::NodeError;
 use crate::dataset::Protections;

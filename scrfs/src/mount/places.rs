@@ -44,6 +44,17 @@ impl Places {
         control.join("cache")
     }
 
+    /// No other user's mount is on the way to a base, or is one: it may never answer.
+    pub(super) fn are_reached(options: &Options) -> Result<(), MountError> {
+        let caches = options.cache_bases.iter().map(|base| (CACHE, base));
+        for (parameter, base) in std::iter::once((CONTROL, &options.control_base)).chain(caches) {
+            if let Err(source @ Problem::Mounted { .. }) = private::safe(base) {
+                return Err(shared(parameter, base)(source));
+            }
+        }
+        Ok(())
+    }
+
     /// No directory of the job lies at or below the mount point: every use of it there would wait
     /// for the daemon itself. Nor is the mount point in one, where the mount would hide a part of
     /// it.
@@ -52,7 +63,9 @@ impl Places {
         let control = (CONTROL, &options.control_base);
         let caches = options.cache_bases.iter().map(|base| (CACHE, base));
         for (parameter, base) in std::iter::once(control).chain(caches) {
-            let directory = resolved(&below(base, options));
+            // Below its base no link is followed, and another user's mount not entered.
+            let below = below(base, options);
+            let directory = resolved(base).join(below.strip_prefix(base).unwrap_or(&below));
             let reason = if directory.starts_with(&point) {
                 "files of the mount would be at or below the mount point"
             } else if point.starts_with(&directory) {

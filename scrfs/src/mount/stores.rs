@@ -24,8 +24,9 @@ use super::places::Places;
 use super::{MountError, Options, failed};
 use crate::daemon::CacheStore;
 use crate::hash::{self, Hash};
+use crate::store::private::{self, Whose};
 use crate::store::reserve::Reserve;
-use crate::store::{Store, StoreError, private};
+use crate::store::{Store, StoreError};
 use crate::stores::{Place, Stores};
 
 /// What was chosen last, and why, as JSON; in the control directory.
@@ -226,7 +227,7 @@ impl Former {
             }
             let cache = Places::cache_of(options, base);
             let seen = fs::metadata(base).is_ok();
-            if holds(&cache) || (!seen && self.needs(base, &found)) {
+            if holds(base, &cache) || (!seen && self.needs(base, &found)) {
                 return Err(MountError::StoreLeft { base: base.clone(), cache });
             }
         }
@@ -243,7 +244,9 @@ fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>
     let bases = &options.cache_bases;
     let real: Vec<Option<PathBuf>> = bases.iter().map(|base| base.canonicalize().ok()).collect();
     let known = |base: &PathBuf| -> BTreeSet<u64> {
-        datasets_in(&Places::cache_of(options, base)).intersection(&former.datasets).copied().collect()
+        let cache = Places::cache_of(options, base);
+        let found = if private::is_ours_below(base, &cache) { datasets_in(&cache) } else { BTreeSet::new() };
+        found.intersection(&former.datasets).copied().collect()
     };
     let datasets: Vec<BTreeSet<u64>> = bases.iter().map(known).collect();
     let mut entries = Vec::new();
@@ -259,7 +262,7 @@ fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>
             // A directory of which nothing can be seen has files of the job only if the last mount
             // used it.
             let known = || former.used(base) || cache.join("tree").symlink_metadata().is_ok();
-            (holds(&cache) && known()).then_some("files")
+            (holds(base, &cache) && known()).then_some("files")
         };
         if let (Some(problem), Some(what)) = (problem.as_ref(), away)
             && !matches!(problem, Problem::Nested(_) | Problem::Duplicate(_))
@@ -270,7 +273,7 @@ fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>
         // The only one is made.
         let problem = problem.filter(|problem| bases.len() > 1 || *problem != Problem::Missing);
         entries.push(Entry {
-            holds: holds(&cache),
+            holds: holds(base, &cache),
             free: free(base).unwrap_or(0),
             base: base.clone(),
             problem,
@@ -300,7 +303,7 @@ fn usable(base: &Path, cache: &Path) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::EROFS));
     }
     // A name that somebody else has is not in the way.
-    let there = cache.ancestors().take(3).find(|path| private::is_ours(path)).unwrap_or(base);
+    let there = cache.ancestors().take(3).find(|path| private::is_ours_below(base, path)).unwrap_or(base);
     let access = Access::WRITE_OK | Access::EXEC_OK;
     Ok(rustix::fs::accessat(CWD, there, access, AtFlags::EACCESS)?)
 }
@@ -310,19 +313,20 @@ fn free(base: &Path) -> io::Result<u64> {
     Ok(room.f_bavail.saturating_mul(room.f_frsize))
 }
 
-/// The ids of datasets of which there is something in the cache directory.
+/// The ids of datasets of which there is something in a cache directory that is ours.
 fn datasets_in(cache: &Path) -> BTreeSet<u64> {
-    if !private::is_ours(cache) {
-        return BTreeSet::new();
-    }
     let names = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.to_str()?.strip_prefix("dataset.")?.parse().ok()).collect()
 }
 
-/// Something is in the cache directory that is not to be left behind: of a dataset, or a program's.
-fn holds(cache: &Path) -> bool {
-    let ours = private::is_ours(cache) || cache.symlink_metadata().is_err();
-    ours && has_something(cache)
+/// Something is in the cache directory in `base` that is not to be left behind: of a dataset, or a
+/// program's; also if that cannot be seen.
+fn holds(base: &Path, cache: &Path) -> bool {
+    match private::whose_below(base, cache) {
+        Whose::Ours => has_something(cache),
+        Whose::Unknown => true,
+        Whose::Others | Whose::Nobody => false,
+    }
 }
 
 fn has_something(cache: &Path) -> bool {

@@ -235,7 +235,7 @@ fn mount_afresh(
 /// This job's mount is where it was.
 fn is_mounted(options: &Options, places: &Places) -> bool {
     let mounted = table::mounted_at(&options.mount_point).ok().flatten();
-    mounted.and_then(|mount| mount.control_directory()).is_some_and(|control| control == places.control)
+    mounted.is_some_and(|mount| mount.is_ours() && mount.names(&places.control))
 }
 
 /// Descriptors that are readable once a signal came.

@@ -61,7 +61,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     fs.begin().map_err(failing("cannot begin with the tree"))?;
     let _lock = Lock::take(&places.control, WORKER_LOCK)?;
     // Not by its mount point: something else may be mounted there by now.
-    let is_this = |mount: &Mounted| mount.control_directory().as_deref() == Some(&*places.control);
+    let is_this = |mount: &Mounted| mount.is_ours() && mount.names(&places.control);
     if let Some(mount) = super::table::all().unwrap_or_default().into_iter().find(is_this) {
         fs.set_device(mount.device);
     }

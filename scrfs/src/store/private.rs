@@ -4,13 +4,18 @@
 //! `<base>/<name>.<16 digits>`, which nobody can guess; it is found again because nobody else can
 //! make a directory that is ours. What is made in it needs no such care: only its owner can make
 //! names there.
+//!
+//! Owner and mode are believed of the base's own file system alone. A user may mount one at a
+//! directory of his own, and that one says what he likes, or never answers: so what is mounted
+//! below a base is nobody's, and is not asked. On the way to a base there are no mounts but root's
+//! and this user's ([`crate::mounted`]).
 
-use std::collections::VecDeque;
-use std::ffi::OsString;
+mod walk;
+
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Variables that tell Open MPI 4 and 5 where its processes are to keep their small files. Its own
 /// choice is a name in /tmp that every user can know and make first.
@@ -31,8 +36,6 @@ pub const OPEN_MPI_AGENTS: [(&str, &str); 2] =
 
 /// Digits after the name of a directory whose plain name is somebody else's.
 const DIGITS: usize = 16;
-/// Symbolic links on the way to a base.
-const LINKS_MAX: usize = 40;
 /// Tries for a name that nobody has.
 const TRIES: usize = 8;
 
@@ -43,6 +46,14 @@ pub enum Problem {
     #[error("{path} belongs to user {owner}", path = path.display())]
     Owner {
         /// What.
+        path: PathBuf,
+        /// Whose.
+        owner: u32,
+    },
+    /// A file system that somebody else has mounted: it may say what is not so, or nothing.
+    #[error("{path} is a mount of user {owner}", path = path.display())]
+    Mounted {
+        /// Where.
         path: PathBuf,
         /// Whose.
         owner: u32,
@@ -74,10 +85,58 @@ fn me() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A directory of this process's user, into which nobody else can write.
+/// A directory of this process's user, into which nobody else can write, in a directory that is
+/// [`safe`], or is such a one itself; what is mounted there is not.
 pub fn is_ours(path: &Path) -> bool {
-    fs::symlink_metadata(path)
-        .is_ok_and(|meta| meta.is_dir() && meta.uid() == me() && meta.mode() & 0o022 == 0)
+    path.parent().is_some_and(|parent| is_ours_below(parent, path))
+}
+
+/// The same of `path` and of each directory between it and `base`, which is [`safe`].
+pub fn is_ours_below(base: &Path, path: &Path) -> bool {
+    whose_below(base, path) == Whose::Ours
+}
+
+/// Whose `path` below `base` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// It is [`is_ours_below`].
+    Ours,
+    /// It, or a directory on the way, is another user's, or no directory, or something is mounted
+    /// there.
+    Others,
+    /// There is none.
+    Nobody,
+    /// It cannot be seen.
+    Unknown,
+}
+
+/// Whose `path` below `base` is; what is mounted below `base` is not asked.
+pub fn whose_below(base: &Path, path: &Path) -> Whose {
+    let ours = |meta: &Metadata| meta.is_dir() && meta.uid() == me() && meta.mode() & 0o022 == 0;
+    match walk::below(base, path) {
+        Ok(all) if !all.is_empty() && all.iter().all(ours) => Whose::Ours,
+        Ok(_) => Whose::Others,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT) => Whose::Nobody,
+            // Below a file or a link, or where something is mounted.
+            Some(libc::ENOTDIR | libc::ELOOP | libc::EXDEV) => Whose::Others,
+            _ => Whose::Unknown,
+        },
+    }
+}
+
+/// A directory of root's or of this process's user, where nothing is mounted.
+pub fn is_roots_or_ours(path: &Path) -> bool {
+    let trusted = |meta: &Metadata| meta.is_dir() && [0, me()].contains(&meta.uid());
+    let last = path.parent().and_then(|parent| walk::below(parent, path).ok()?.pop());
+    last.is_some_and(|meta| trusted(&meta))
+}
+
+/// A directory of user `owner`, to which no mount leads but root's, this process's user's and
+/// theirs that the kernel serves.
+pub fn is_of(path: &Path, owner: u32) -> bool {
+    let last = walk::to(path, |_, _| Ok(()));
+    last.is_ok_and(|(_, meta)| meta.is_dir() && meta.uid() == owner)
 }
 
 /// Nobody but root and this process's user can put something else in the place of the directory
@@ -86,44 +145,9 @@ pub fn is_ours(path: &Path) -> bool {
 /// # Errors
 /// Somebody can, or there is no such directory.
 pub fn safe(path: &Path) -> Result<PathBuf, Problem> {
-    let path = std::path::absolute(path).map_err(Problem::io(path))?;
-    let mut left: VecDeque<OsString> = names(&path).collect();
-    let (mut at, mut links) = (PathBuf::from("/"), 0);
-    check(&at, &fs::symlink_metadata(&at).map_err(Problem::io(&at))?)?;
-    while let Some(name) = left.pop_front() {
-        if name == ".." {
-            at.pop();
-            continue;
-        }
-        let next = at.join(&name);
-        let meta = fs::symlink_metadata(&next).map_err(Problem::io(&next))?;
-        if !meta.is_symlink() {
-            check(&next, &meta)?;
-            at = next;
-            continue;
-        }
-        owned(&next, &meta)?;
-        links += 1;
-        if links > LINKS_MAX {
-            return Err(Problem::io(&next)(io::Error::from_raw_os_error(libc::ELOOP)));
-        }
-        let target = fs::read_link(&next).map_err(Problem::io(&next))?;
-        if target.is_absolute() {
-            at = PathBuf::from("/");
-        }
-        for name in names(&target).collect::<Vec<_>>().into_iter().rev() {
-            left.push_front(name);
-        }
-    }
-    Ok(at)
-}
-
-fn names(path: &Path) -> impl Iterator<Item = OsString> {
-    path.components().filter_map(|component| match component {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some("..".into()),
-        _ => None,
-    })
+    let visit =
+        |at: &Path, meta: &Metadata| if meta.is_symlink() { owned(at, meta) } else { check(at, meta) };
+    walk::to(path, visit).map(|(real, _)| real)
 }
 
 fn owned(path: &Path, meta: &Metadata) -> Result<(), Problem> {
@@ -149,6 +173,7 @@ fn check(path: &Path, meta: &Metadata) -> Result<(), Problem> {
 
 /// This user's directory `name` in `base`, if there is one.
 pub fn find(base: &Path, name: &str) -> Option<PathBuf> {
+    safe(base).ok()?;
     let plain = base.join(name);
     if is_ours(&plain) {
         return Some(plain);
@@ -276,6 +301,47 @@ mod tests {
             assert_eq!(find_or_make(base, &name).unwrap(), ours, "also when the other has gone");
         }
         assert!(!is_name_of(b"ann.b", "ann") && !is_name_of(b"anna", "ann") && is_name_of(b"ann", "ann"));
+    }
+
+    #[test]
+    fn what_is_mounted_at_a_name_is_not_ours() {
+        use nix::mount::{MntFlags, MsFlags, mount, umount2};
+        use nix::sched::{CloneFlags, unshare};
+        let Some(dir) = shared() else { return };
+        let base = dir.path().to_owned();
+        // The mount namespace is the thread's.
+        let test = move || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            // In place of a user's FUSE that says it is root's.
+            let plain = base.join("ann");
+            fs::create_dir(&plain).unwrap();
+            let all = MsFlags::empty();
+            mount(Some("tmpfs"), &plain, Some("tmpfs"), all, Some("mode=0711")).unwrap();
+            fs::create_dir(plain.join("scr.1")).unwrap();
+            assert!(!is_ours(&plain) && !is_roots_or_ours(&plain));
+            assert_eq!(find(&base, "ann"), None);
+            for (path, whose) in [
+                ("ann", Whose::Others),
+                ("ann/scr.1", Whose::Others),
+                ("ann/none", Whose::Others),
+                ("none/scr.1", Whose::Nobody),
+                ("", Whose::Others),
+            ] {
+                assert_eq!(whose_below(&base, &base.join(path)), whose, "{path}");
+            }
+            let ours = find_or_make(&base, "ann").unwrap();
+            assert!(ours != plain && find(&base, "ann") == Some(ours.clone()));
+            assert_eq!(fs::read_dir(&plain).unwrap().count(), 1, "nothing is put into it");
+            fs::create_dir(ours.join("scr.1")).unwrap();
+            assert_eq!(whose_below(&base, &ours.join("scr.1")), Whose::Ours);
+            // A site may mount one at the base.
+            let within = find_or_make(&plain, "bob").unwrap();
+            assert!(within == plain.join("bob") && is_ours(&within));
+            umount2(&plain, MntFlags::MNT_DETACH).unwrap();
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 
     #[test]

@@ -13,10 +13,10 @@ use nix::unistd::Pid;
 use super::{Mounted, SCRFS, fails, has_ended, in_namespace, mode_of, scrfs, wait_until};
 
 /// A job's user that this machine has no name for.
-const UID: u32 = 4242;
+pub(super) const UID: u32 = 4242;
 
 /// `scrfs` as a prolog of job `id` calls it.
-fn prolog(m: &Mounted, id: &str, args: &[&str]) -> Command {
+pub(super) fn prolog(m: &Mounted, id: &str, args: &[&str]) -> Command {
     let mut command = Command::new("timeout");
     command.args(["-k", "2", "60", SCRFS]).args(args);
     command.arg("--control-base").arg(m.dir.path().join("control"));
@@ -26,13 +26,13 @@ fn prolog(m: &Mounted, id: &str, args: &[&str]) -> Command {
     command
 }
 
-fn run(command: &mut Command) -> Output {
+pub(super) fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");
     output
 }
 
-fn point(m: &Mounted, id: &str) -> PathBuf {
+pub(super) fn point(m: &Mounted, id: &str) -> PathBuf {
     m.dir.path().join(format!("mounts/{UID}/{id}"))
 }
 

@@ -17,6 +17,7 @@ mod pages;
 mod remembered;
 mod shortage;
 mod stores;
+mod strangers;
 mod takeover;
 mod unprivileged;
 

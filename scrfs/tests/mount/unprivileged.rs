@@ -89,3 +89,20 @@ fn a_user_mounts_writes_and_unmounts() {
         as_nobody(m, "$SCRFS umount scr; ! mountpoint -q scr; ls -A scr | wc -l | grep -qx 0");
     });
 }
+
+#[test]
+fn root_unmounts_what_a_user_has_mounted() {
+    in_namespace(&[], |m| {
+        assert!(m.unmount(&[]).status.success());
+        open_devices(m);
+        as_nobody(m, &format!("$SCRFS mount --user {NOBODY} --job-id u --cache-base $HOME/cache scr"));
+        as_nobody(m, "echo data > scr/f");
+        let former = worker();
+        assert!(super::scrfs(&["reload"]).arg(&m.mount_point).status().unwrap().success());
+        wait_until("a new worker", || worker() != former);
+        assert!(m.unmount(&[]).status.success());
+        as_nobody(m, "! mountpoint -q scr");
+        let supervisor = fs::read_to_string("/dev/shm/nobody/scr.u/supervisor.lock").unwrap();
+        wait_until("its end", || super::has_ended(supervisor.trim().parse().unwrap()));
+    });
+}

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use comfy_table::{Table, presets};
 use scrfs::bounded;
 use scrfs::control::client::scrfs_mounts;
 use scrfs::status::{DatasetStatus, NodeStatus};
+use scrfs::store::private;
 use scrfs_tools::node::Node;
 use scrfs_tools::scheduler::{self, ScheduledJob, Whose};
 use scrfs_tools::{Failure, Outcome, output};
@@ -75,31 +76,29 @@ pub(crate) fn jobs(json: bool) -> Outcome {
 }
 
 /// Mount points and control directories: of this mount namespace, then of others where their
-/// sockets can be seen.
+/// sockets can be seen. Each directory once, by the uppermost mount that names it.
 fn here() -> Vec<(PathBuf, PathBuf)> {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut found = scrfs_mounts(&table);
-    for base in BASES {
-        for directory in control_directories(Path::new(base)) {
-            if !found.iter().any(|(_, known)| *known == directory) {
-                found.push((PathBuf::new(), directory));
-            }
-        }
-    }
+    listed(&fs::read("/proc/self/mountinfo").unwrap_or_default(), &BASES.map(Path::new))
+}
+
+fn listed(table: &[u8], bases: &[&Path]) -> Vec<(PathBuf, PathBuf)> {
+    let mut known = BTreeSet::new();
+    let mut found: Vec<_> = scrfs_mounts(table).into_iter().rev().collect();
+    found.retain(|(_, control)| known.insert(control.clone()));
+    found.reverse();
+    let others = bases.iter().flat_map(|base| control_directories(base));
+    found.extend(
+        others.filter(|control| known.insert(control.clone())).map(|control| (PathBuf::new(), control)),
+    );
     found
 }
 
 /// Those of root and of this user that have a socket: in a base where everybody may write,
-/// another's may lie.
+/// another's may lie, or what another user has mounted, which is not asked.
 fn control_directories(base: &Path) -> Vec<PathBuf> {
+    let trusted = |path: &PathBuf| private::is_roots_or_ours(path);
     let list = |directory: &Path| {
         let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES_MAX);
-        let trusted = |path: &PathBuf| {
-            fs::symlink_metadata(path).is_ok_and(|meta| {
-                let mine = [0, rustix::process::getuid().as_raw()].contains(&meta.uid());
-                meta.is_dir() && mine
-            })
-        };
         entries.flatten().map(|entry| entry.path()).filter(trusted).collect::<Vec<_>>()
     };
     let is_control = |path: &PathBuf| {
@@ -278,6 +277,23 @@ job  user  mount  state                    newest protected  current
             current: None,
         };
         assert!(table(&[row]).contains("RUNNING  a\\nb"));
+    }
+
+    #[test]
+    fn a_control_directory_is_listed_once_and_a_strangers_mount_names_none() {
+        let line = |point: &str, control: &str, owner: u32| {
+            format!("36 35 0:9 / {point} rw - fuse.scrfs scrfs@{control} rw,user_id={owner}\n")
+        };
+        let table = line("/scr", "/run/scrfs/ann/scr.7", 0)
+            + &line("/e", "/run/scrfs/ann/scr.7", 54_321)
+            + &line("/e2", "/e3/none", 54_321)
+            + &line("/copy", "/run/scrfs/ann/scr.7", 0)
+            + &line("/mine", "/c", rustix::process::geteuid().as_raw());
+        let pair = |point: &str, control: &str| (PathBuf::from(point), PathBuf::from(control));
+        assert_eq!(
+            listed(table.as_bytes(), &[]),
+            [pair("/copy", "/run/scrfs/ann/scr.7"), pair("/mine", "/c")]
+        );
     }
 
     #[test]

@@ -100,8 +100,9 @@ impl At {
         if let Some(prefix) = &self.prefix {
             return Ok(Place::Left { prefix: prefix.clone(), job: None });
         }
-        let mounts =
-            std::fs::read("/proc/self/mountinfo").map(|text| scrfs_mounts(&text)).unwrap_or_default();
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts: Vec<_> =
+            scrfs_mounts(&table).into_iter().filter(|(_, control)| may_ask(control)).collect();
         match &self.job {
             Some(id) => of_job(id, &mounts),
             None => by_itself(&mounts),
@@ -124,13 +125,25 @@ fn of_job(id: &str, mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     }
 }
 
+/// The daemon of a control directory hears this user, or is away. Other users' mounts are not what a
+/// user means who names none.
+fn may_ask(control: &Path) -> bool {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    let socket = control.join(scrfs::control::stream::SOCKET_NAME);
+    accessat(CWD, socket, Access::WRITE_OK, AtFlags::EACCESS) != Err(rustix::io::Errno::ACCESS)
+}
+
 /// Nothing was named: the usual mount, the only one, the prefix that we are in, the only job that
 /// runs.
 fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     let usual = mount_point(None)?;
     let absent = match Node::at(&usual) {
-        Ok(node) => return Ok(Place::Mounted(node)),
-        Err(absent) => absent,
+        Ok(node) if may_ask(node.control()) => {
+            return Ok(Place::Mounted(node));
+        }
+        // Another user's: it may say so itself where there is nothing else.
+        Ok(node) => Ok(Place::Mounted(node)),
+        Err(absent) => Err(absent),
     };
     if let [(mount, control)] = mounts {
         return Ok(Place::Mounted(Node::of(mount.clone(), control.clone())));
@@ -148,10 +161,10 @@ fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     if let Some(prefix) = here.filter(has_run) {
         return Ok(Place::Left { prefix, job: None });
     }
-    let Ok(jobs) = scheduler::jobs(Whose::Mine) else { return Err(absent) };
+    let Ok(jobs) = scheduler::jobs(Whose::Mine) else { return absent };
     let mut running: Vec<ScheduledJob> = jobs.into_iter().filter(ScheduledJob::runs).collect();
     match running.len() {
-        0 => Err(absent),
+        0 => absent,
         1 => {
             let job = running.remove(0);
             Ok(Place::Left { prefix: job.prefix.clone(), job: Some(job) })

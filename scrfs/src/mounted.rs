@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use crate::store::private;
 
 /// Type of our mounts.
 pub const FS_TYPE: &str = "fuse.scrfs";
 /// What it is read from.
-pub(super) const TABLE: &str = "/proc/self/mountinfo";
+pub(crate) const TABLE: &str = "/proc/self/mountinfo";
 /// Begins the source of our mounts; the control directory follows. No colon: programs that read the
 /// table, df and du among them, take a source with one for another machine's.
 const SOURCE_PREFIX: &str = "scrfs@";
@@ -31,18 +32,44 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// The control directory, if it is ours.
+    /// The control directory, if it is ours, and mounted by root or by this process's user. Users who
+    /// mount may call it what they like: that path is not even looked at, as a file system of theirs
+    /// may lie on it that never answers.
     pub fn control_directory(&self) -> Option<PathBuf> {
-        if self.fs_type != FS_TYPE {
-            return None;
-        }
+        self.named().filter(|_| self.is_trusted())
+    }
+
+    /// The same of a mount that somebody has named. Root may name one of another user, which is
+    /// believed of a directory of that user, to which root's and that user's directories lead, on
+    /// file systems that are not that user's.
+    pub fn control_directory_asked_for(&self) -> Option<PathBuf> {
+        let (path, owner) = (self.named()?, self.owner);
+        let is_theirs = || {
+            let owner = owner.filter(|_| rustix::process::geteuid().is_root());
+            owner.is_some_and(|owner| private::is_of(&path, owner))
+        };
+        (self.is_trusted() || is_theirs()).then_some(path)
+    }
+
+    /// It is ours by type and source, and `control` is in the source, whoever wrote that.
+    pub fn names(&self, control: &Path) -> bool {
+        self.named().is_some_and(|path| path == control)
+    }
+
+    /// It is ours by type and source, whoever wrote these.
+    pub fn is_scrfs(&self) -> bool {
+        self.named().is_some()
+    }
+
+    fn named(&self) -> Option<PathBuf> {
         let path = self.source.as_bytes().strip_prefix(SOURCE_PREFIX.as_bytes())?;
-        let path = PathBuf::from(OsString::from_vec(path.to_vec()));
-        // Users who mount may call it what they like: a directory that is not theirs is not theirs
-        // to name.
-        let theirs =
-            path.symlink_metadata().map_or(true, |meta| self.owner.is_none_or(|owner| owner == meta.uid()));
-        theirs.then_some(path)
+        (self.fs_type == FS_TYPE && path.first() == Some(&b'/'))
+            .then(|| PathBuf::from(OsString::from_vec(path.to_vec())))
+    }
+
+    /// Root mounted it, or this process's user. Others can mount nothing but FUSE.
+    pub fn is_trusted(&self) -> bool {
+        self.owner.is_none_or(|owner| owner == 0) || self.is_ours()
     }
 
     /// This process's user mounted it.
@@ -85,7 +112,8 @@ pub fn elsewhere(wanted: impl Fn(&Mounted) -> bool) -> Option<(u32, Mounted)> {
     })
 }
 
-fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
+/// The mounts in the text of such a table.
+pub fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
     table.split(|&b| b == b'\n').filter_map(|line| {
         // Optional fields end with a lone hyphen; type and source follow.
         let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
@@ -128,15 +156,50 @@ mod tests {
 
     #[test]
     fn a_table_with_blanks_and_optional_fields() {
-        let table =
-            b"36 35 98:0 / /a\\040b rw,noatime shared:1 master:2 - fuse.scrfs scrfs@/dev/shm/u/scr.1 rw,user_id=7\n\
-                      37 35 0:4 / /proc rw - proc proc rw\n";
-        let mounts: Vec<Mounted> = parse(table).collect();
-        assert_eq!(mounts.len(), 2);
+        let me = rustix::process::geteuid().as_raw();
+        let table = format!(
+            "36 35 98:0 / /a\\040b rw,noatime shared:1 master:2 - fuse.scrfs scrfs@/dev/shm/u/scr.1 rw,user_id={me}\n\
+             broken line\n\
+             37 35 0:4 / /proc rw - proc proc rw\n\
+             38 35 0:5 / /with\\134slash rw - fuse.scrfs scrfs@/c rw\n\
+             39 35 0:6 / /rel rw - fuse.scrfs scrfs@relative rw\n"
+        );
+        let mounts: Vec<Mounted> = parse(table.as_bytes()).collect();
+        assert_eq!(mounts.len(), 4);
         assert_eq!((mounts[0].mount_point.as_path(), mounts[0].device.as_str()), (Path::new("/a b"), "98:0"));
         assert_eq!(mounts[0].control_directory(), Some(PathBuf::from("/dev/shm/u/scr.1")));
         assert_eq!(mounts[1].control_directory(), None);
-        assert_eq!((mounts[0].owner, mounts[1].owner), (Some(7), None));
+        assert_eq!((mounts[0].owner, mounts[1].owner), (Some(me), None));
         assert_eq!(source_of(Path::new("/dev/shm/u/scr.1")), mounts[0].source);
+        assert_eq!(mounts[2].mount_point, Path::new("/with\\slash"));
+        assert!(mounts[2].names(Path::new("/c")) && mounts[3].control_directory().is_none());
+    }
+
+    #[test]
+    fn what_another_user_calls_a_mount_is_not_believed() {
+        const STRANGER: u32 = 54_321;
+        let dir = tempfile::tempdir().unwrap();
+        let named = |control: &Path, owner: u32| {
+            let control = control.display();
+            let line = format!("36 35 0:9 / /e rw - fuse.scrfs scrfs@{control} rw,user_id={owner}\n");
+            parse(line.as_bytes()).next().unwrap()
+        };
+        let root = rustix::process::geteuid().is_root();
+        // Neither what is nobody's, nor what is this user's, nor what is not there.
+        for control in [dir.path(), &dir.path().join("none"), Path::new("/")] {
+            let mount = named(control, STRANGER);
+            assert_eq!((mount.control_directory(), mount.is_trusted()), (None, false));
+            assert_eq!(mount.control_directory_asked_for(), None, "{control:?}");
+            assert!(mount.names(control), "the text is what it is");
+            assert_eq!(named(control, 0).control_directory().as_deref(), Some(control));
+        }
+        let theirs = dir.path().join("theirs");
+        std::fs::create_dir(&theirs).unwrap();
+        if root {
+            std::os::unix::fs::chown(&theirs, Some(STRANGER), None).unwrap();
+            assert_eq!(named(&theirs, STRANGER).control_directory_asked_for(), Some(theirs.clone()));
+            assert_eq!(named(&theirs, STRANGER + 1).control_directory_asked_for(), None);
+        }
+        assert_eq!(named(&theirs, STRANGER).control_directory(), None);
     }
 }

@@ -1,0 +1,130 @@
+//! File systems that another user mounts: they say what is not so, or never answer, and nobody asks
+//! them.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::jobs::{UID, point, prolog, run};
+use super::{Mounted, fails, in_namespace, mode_of, scrfs};
+
+/// The other user.
+const STRANGER: u32 = 54_321;
+
+/// What fusermount3 would have mounted for the stranger; nobody serves it, so who asks it waits for
+/// ever.
+struct Silent {
+    path: PathBuf,
+    _device: File,
+}
+
+impl Silent {
+    fn new(path: &Path, kind: &str, source: &str) -> Self {
+        fs::create_dir_all(path).unwrap();
+        chown(path, Some(STRANGER), Some(STRANGER)).unwrap();
+        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!(
+            "fd={},rootmode=40000,user_id={STRANGER},group_id={STRANGER},allow_other",
+            device.as_raw_fd()
+        );
+        mount(Some(source), path, Some(kind), MsFlags::empty(), Some(options.as_str())).unwrap();
+        Self { path: path.to_owned(), _device: device }
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+    }
+}
+
+/// Everything that root's hooks and people do ends, and does what it should.
+fn all_goes_on(m: &Mounted, id: &str) {
+    run(&mut prolog(m, id, &["mount"]));
+    fs::write(point(m, id).join("f"), "f").unwrap();
+    run(&mut prolog(m, id, &["mount"]));
+    // It says what this machine lacks.
+    let report = prolog(m, id, &["doctor", "--json"]);
+    let report = of_doctor(report);
+    assert!(!report.contains("was cut short"), "{report}");
+    run(&mut prolog(m, id, &["umount", "--job-id", id, "--purge"]));
+    assert!(fs::metadata(point(m, id)).is_err(), "it is removed");
+    run(&mut prolog(m, id, &["sweep", "--alive", "t"]));
+    assert!(fs::read_dir(m.at("")).is_ok());
+}
+
+fn of_doctor(command: std::process::Command) -> String {
+    // Its bases come from the environment.
+    let (mut doctor, bases) = (scrfs(&["doctor", "--json"]), command);
+    let mut arguments = bases.get_args().skip_while(|argument| *argument != "--control-base").skip(1);
+    doctor.env("SCR_CNTL_BASE", arguments.next().unwrap()).env("SCR_CACHE_BASE", arguments.nth(1).unwrap());
+    let output: Output = doctor.output().unwrap();
+    assert!([Some(0), Some(1)].contains(&output.status.code()), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn what_a_stranger_mounts_at_a_name_is_passed_over_unasked() {
+    in_namespace(&[], |m| {
+        let bases = ["control", "cache"].map(|base| m.dir.path().join(base));
+        let mut silent = Vec::new();
+        for base in &bases {
+            mode_of(base, 0o1777);
+            for name in [&UID.to_string(), "aaa", "root.0123456789abcdef"] {
+                silent.push(Silent::new(&base.join(name), "fuse", "x"));
+            }
+        }
+        all_goes_on(m, "77");
+        run(&mut prolog(m, "78", &["mount"]));
+        for base in &bases {
+            let names = fs::read_dir(base).unwrap().flatten().map(|entry| entry.file_name());
+            let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+            let ours = names.iter().filter(|name| name.starts_with(&format!("{UID}.")));
+            assert_eq!(ours.count(), 1, "{names:?}");
+        }
+        drop(silent);
+        run(&mut prolog(m, "78", &["umount", "--job-id", "78", "--purge"]));
+    });
+}
+
+#[test]
+fn what_a_stranger_calls_a_mount_is_not_looked_at() {
+    in_namespace(&[], |m| {
+        let at = |name: &str| m.dir.path().join(name);
+        let hung = Silent::new(&at("hung"), "fuse", "x");
+        let named = format!("scrfs@{}", hung.path.join("ann/scr.1").display());
+        let _forged = Silent::new(&at("forged"), "fuse.scrfs", &named);
+        let victim = format!("scrfs@{}", m.control().display());
+        let copy = Silent::new(&at("copy"), "fuse.scrfs", &victim);
+        all_goes_on(m, "77");
+        // Neither the one nor the other is the job's mount.
+        for forged in [&at("forged"), &copy.path] {
+            let refused = scrfs(&["umount", "--force"]).arg(forged).output().unwrap();
+            fails(&refused, 1, "is not an scrfs mount");
+        }
+        assert!(m.unmount(&[]).status.success());
+        assert!(m.mount(&[]).status.success());
+    });
+}
+
+#[test]
+fn a_base_in_a_strangers_mount_is_refused_unasked() {
+    in_namespace(&[], |m| {
+        let hung = Silent::new(&m.dir.path().join("hung"), "fuse", "x");
+        for base in [hung.path.clone(), hung.path.join("below")] {
+            let other = m.dir.path().join("other");
+            for option in ["--cache-base", "--control-base"] {
+                let mut command = scrfs(&["mount", "--job-id", "u", option]);
+                let refused = command.arg(&base).arg(&other).output().unwrap();
+                fails(&refused, 1, "is a mount of user 54321");
+            }
+            let mut sweep = scrfs(&["sweep", "--alive", "t", "--cache-base"]);
+            let swept = sweep.arg(&base).arg("--control-base").arg(m.dir.path().join("control")).output();
+            assert!(swept.unwrap().status.success());
+        }
+    });
+}
