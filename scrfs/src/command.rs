@@ -16,6 +16,7 @@ use scrfs::mount::jobs::{self, Alive, Bases, Manner, Order, Unsaved};
 use scrfs::mount::launch::Despite;
 use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, worker};
 use scrfs::path::RelPath;
+use scrfs::status::people::printable;
 use scrfs::syslog::{self, Syslog};
 
 /// What the manual says beside the command line.
@@ -202,6 +203,17 @@ enum CommandError {
 }
 
 impl CommandError {
+    /// One line; more where another of these programs has said more.
+    fn text(&self) -> String {
+        let text = self.to_string();
+        match self {
+            Self::Trial(TrialError::Command { .. }) => {
+                text.lines().map(printable).collect::<Vec<_>>().join("\n")
+            }
+            _ => printable(&text),
+        }
+    }
+
     fn hint(&self) -> String {
         match self {
             Self::Mount(error) => error.hint(),
@@ -229,7 +241,7 @@ impl CommandError {
             | Self::CheckpointPath(..)
             | Self::Hosts(..)
             | Self::LogTo(_)
-            | Self::Mount(MountError::NobodyAlive(_)) => ExitCode::from(2),
+            | Self::Mount(MountError::NobodyAlive(_) | MountError::NoJobId { .. }) => ExitCode::from(2),
             Self::Mount(_) | Self::Trial(_) | Self::Process(_) | Self::Output(_) => ExitCode::FAILURE,
         }
     }
@@ -244,7 +256,7 @@ pub(super) fn main() -> ExitCode {
     match start_log(&line.action).and_then(|()| act(line.action)) {
         Ok(code) => code,
         Err(error) => {
-            let text = format!("scrfs: {error}\nhint: {}\n", error.hint());
+            let text = format!("scrfs: {}\nhint: {}\n", error.text(), printable(&error.hint()));
             // Nobody reads it: the exit code stays.
             let _ = std::io::stderr().write_all(text.as_bytes());
             if is_worker && error.is_shortage() { ExitCode::from(supervisor::SHORTAGE) } else { error.code() }
@@ -257,9 +269,8 @@ pub(super) fn main() -> ExitCode {
 fn start_log(action: &Action) -> Result<(), CommandError> {
     use std::io::IsTerminal;
     let to = std::env::var_os("SCRFS_LOG_TO").unwrap_or_default();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SCRFS_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,scrfs=info"));
     let is_daemon = matches!(action, Action::Supervise(_) | Action::Worker { .. });
+    let filter = log_filter(!is_daemon);
     if to == "syslog" && is_daemon {
         let failed = |source| MountError::Io { doing: "no socket for", path: syslog::SOCKET.into(), source };
         let log = Syslog::new("scrfs", Path::new(syslog::SOCKET)).map_err(failed)?;
@@ -281,6 +292,22 @@ fn start_log(action: &Action) -> Result<(), CommandError> {
         .try_init();
     debug_assert!(started.is_ok());
     Ok(())
+}
+
+/// What `SCRFS_LOG` says; a mistake there keeps nothing from its work. `aloud`: it is told of, once
+/// by all processes of a mount.
+fn log_filter(aloud: bool) -> tracing_subscriber::EnvFilter {
+    const DEFAULT: &str = "warn,scrfs=info";
+    let Some(given) = std::env::var_os("SCRFS_LOG") else { return DEFAULT.into() };
+    let parsed = given.to_str().ok_or("it is no UTF-8".to_owned());
+    let parsed = parsed.and_then(|text| text.parse().map_err(|e| format!("{e}")));
+    parsed.unwrap_or_else(|problem: String| {
+        if aloud {
+            let problem = printable(&problem);
+            tell(&[format!("environment: SCRFS_LOG={given:?}: {problem}; it counts as {DEFAULT}")]);
+        }
+        DEFAULT.into()
+    })
 }
 
 fn despite(force: bool, served: bool) -> Despite {
@@ -327,7 +354,11 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
         }
         Action::Places { job_id, bases } => places(&load(bases, job_id, Some(OF_PLACES))?)?,
         Action::Mount { foreground, mount } => {
-            launch::mount(options(mount)?, foreground.then_some(tell_service_manager))?;
+            let options = options(mount)?;
+            if let Some(warning) = worker::unknown_group(&options) {
+                tracing::warn!("{warning}");
+            }
+            launch::mount(options, foreground.then_some(tell_service_manager))?;
         }
         Action::Supervise(mount) => launch::supervise(&options(mount)?)?,
         Action::Reload { mount_point } => launch::reload(&mount_point)?,

@@ -1,7 +1,7 @@
 //! `scrfs doctor`: the command line, and what is printed.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -64,8 +64,12 @@ pub(super) fn doctor(args: DoctorArgs) -> Result<ExitCode, CommandError> {
     };
     let report = checks::all(&gather::facts(&sources, &questions));
     let text = if args.json { report.for_programs() } else { report.for_people() };
-    // A reader that has gone away is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has gone away is no failure.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(CommandError::Output(error)),
+        _ => {}
+    }
     Ok(if report.grade == Grade::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

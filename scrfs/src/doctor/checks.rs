@@ -197,7 +197,7 @@ fn own(program: &Program, version: &str) -> Finding {
 }
 
 fn prefix(prefix: Option<&Prefix>, facts: &Facts) -> Vec<Finding> {
-    let Some(Prefix { path, user, kind, write }) = prefix else {
+    let Some(Prefix { path, user, kind, strange, write }) = prefix else {
         let named = facts.parameters.is_ok();
         return named.then(|| ok("prefix", "none named; --prefix DIR checks one")).into_iter().collect();
     };
@@ -220,6 +220,13 @@ fn prefix(prefix: Option<&Prefix>, facts: &Facts) -> Vec<Finding> {
             "make the directory, or name another with SCR_PREFIX or --prefix; is the file system mounted here?",
         ),
     }];
+    found.extend(strange.iter().map(|what| {
+        warn(
+            "prefix",
+            format!("{what}: who made it can read and exchange what the job keeps there"),
+            format!("make a directory of {user}'s own, or name another with SCR_PREFIX or --prefix"),
+        )
+    }));
     if kind.is_ok() {
         found.push(match write {
             Err(reason) => fail(

@@ -99,6 +99,9 @@ pub struct Prefix {
     pub user: String,
     /// The kind of file system.
     pub kind: Result<Kind, Reason>,
+    /// What of it others than root and that user have made, or can put something else in the place
+    /// of.
+    pub strange: Vec<String>,
     /// Making, and removing, a file there; its time against this node's clock.
     pub write: Result<Skew, Reason>,
 }

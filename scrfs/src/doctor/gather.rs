@@ -24,6 +24,8 @@ use crate::priority::threads;
 use crate::store::private;
 use crate::transfer::user::{Identity, UserThread};
 
+/// The directory of scrfs's state, and SCR's, in a prefix.
+const STATE: &str = ".scr";
 /// Bound on one question.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Left by ended jobs: looked for so far, and no further.
@@ -170,15 +172,18 @@ fn prefix(config: &Config) -> Prefix {
     let user = nix::unistd::User::from_name(&config.user).ok().flatten();
     let me = rustix::process::geteuid();
     let unknown = me.is_root() && user.is_none();
+    let trusted = if me.is_root() { user.as_ref().map_or(0, |user| user.uid.as_raw()) } else { me.as_raw() };
     let identity = user.filter(|user| me.is_root() && user.uid.as_raw() != me.as_raw());
     let identity = identity.map(|user| Identity::of(user.uid.as_raw(), user.gid.as_raw()));
     let path = config.prefix.clone();
-    let (at, write_at) = (path.clone(), path.clone());
+    let (at, strange_at, write_at) = (path.clone(), path.clone(), path.clone());
     let kind = bounded::within(LIMIT, move || {
         // What is not a directory is said here.
         fs::read_dir(&at)?;
         Ok(kind(rustix::fs::statfs(&at)?.f_type.cast_unsigned()))
     });
+    // What cannot be read is said by the others.
+    let strange = bounded::within(LIMIT, move || Ok(strange(&strange_at, trusted))).unwrap_or_default();
     let write = match (&kind, identity) {
         (Err(_), _) => Err("not tried".to_owned()),
         _ if unknown => Err(format!("there is no user {} on this node", config.user)),
@@ -189,7 +194,28 @@ fn prefix(config: &Config) -> Prefix {
         .map_err(reason),
     };
     let user = if me.is_root() { config.user.clone() } else { "this user".to_owned() };
-    Prefix { path, user, kind: kind.map_err(reason), write }
+    Prefix { path, user, kind: kind.map_err(reason), strange, write }
+}
+
+/// What a stranger, neither root nor `user`, made first: the prefix, a link to it, or the directory
+/// of its state, which is no link of anybody's.
+fn strange(prefix: &Path, user: u32) -> Vec<String> {
+    let state = prefix.join(STATE);
+    let belongs = |path: &Path, meta: fs::Metadata| {
+        let is_strange = ![0, user].contains(&meta.uid());
+        is_strange.then(|| format!("{} belongs to user {}", path.display(), meta.uid()))
+    };
+    let named = fs::symlink_metadata(prefix).ok();
+    let link = named.filter(fs::Metadata::is_symlink);
+    let link = link.and_then(|meta| belongs(prefix, meta)).map(|text| text + ", the link");
+    let directory = fs::metadata(prefix).ok().and_then(|meta| belongs(prefix, meta));
+    let kept = fs::symlink_metadata(&state).ok().and_then(|meta| {
+        if meta.is_symlink() {
+            return Some(format!("{} is a symbolic link", state.display()));
+        }
+        belongs(&state, meta)
+    });
+    link.into_iter().chain(directory).chain(kept).collect()
 }
 
 /// Makes a file, which gets the server's time when it is written to, and removes it.
@@ -435,6 +461,35 @@ mod tests {
         assert!(skew.certain() < 1.0, "{skew:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(write_there(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn what_strangers_have_made_of_a_prefix_is_named() {
+        use std::os::unix::fs::{chown, lchown, symlink};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        const ANN: u32 = 54_321;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let found = |name: &str| -> Vec<String> {
+            let shown = dir.path().display().to_string() + "/";
+            strange(&at(name), ANN).iter().map(|text| text.replace(&shown, "")).collect()
+        };
+        for (name, owner) in
+            [("ann", ANN), ("ann/.scr", ANN), ("eve", ANN + 1), ("root", 0), ("root/.scr", 7)]
+        {
+            fs::create_dir(at(name)).unwrap();
+            chown(at(name), Some(owner), None).unwrap();
+        }
+        for (link, to, owner) in [("mine", "ann", ANN), ("theirs", "ann", 7), ("eve/.scr", "../ann", ANN)] {
+            symlink(to, at(link)).unwrap();
+            lchown(at(link), Some(owner), None).unwrap();
+        }
+        assert_eq!((found("ann"), found("mine"), found("none")), Default::default());
+        assert_eq!(found("theirs"), ["theirs belongs to user 7, the link"]);
+        assert_eq!(found("eve"), ["eve belongs to user 54322", "eve/.scr is a symbolic link"]);
+        assert_eq!(found("root"), ["root/.scr belongs to user 7"]);
     }
 
     #[test]

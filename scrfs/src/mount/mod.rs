@@ -44,6 +44,7 @@ use crate::daemon::NodeError;
 use crate::dataset::Protections;
 use crate::path::RelPath;
 use crate::remedy;
+use crate::status::people::printable;
 use crate::store::StoreError;
 use crate::store::private::Problem;
 
@@ -111,6 +112,14 @@ pub enum MountError {
     /// The list of jobs that live is empty.
     #[error("--alive {0:?}: there is no job id in it")]
     NobodyAlive(String),
+    /// What is in that list is none.
+    #[error("--alive {list:?}: {word:?} is no job id")]
+    NoJobId {
+        /// As given.
+        list: String,
+        /// What of it.
+        word: String,
+    },
     /// scrfs is not mounted there.
     #[error("{0} is not an scrfs mount")]
     NotMounted(PathBuf),
@@ -348,7 +357,7 @@ impl MountError {
 
     /// For the process that started this one.
     fn line(&self) -> String {
-        format!("{self}{HINT}{}", self.hint())
+        format!("{}{HINT}{}", printable(&self.to_string()), printable(&self.hint()))
     }
 
     /// The other end of [`MountError::line`]. `nothing`: what it means that nothing was said; the
@@ -376,6 +385,9 @@ impl MountError {
                 path.display()
             ),
             Self::NobodyAlive(_) => "nothing was touched; where no job lives, say --alive none".into(),
+            Self::NoJobId { .. } => "nothing was touched; name job ids with commas, blanks or newlines between \
+                 them; or `none` alone, where no job lives"
+                .into(),
             Self::Served { mount_point, .. } => format!(
                 "end the job first; or end its mount all the same: scrfs umount --force {}",
                 mount_point.display()

@@ -19,6 +19,14 @@ const ASK_BOUND: Duration = Duration::from_secs(20);
 /// Bytes of that answer.
 const ANSWER_MAX: u64 = 16 << 20;
 
+/// In the place of a list: no job lives.
+const NONE: &str = "none";
+
+/// As schedulers make them: `12_3`, `12[4].server`, `12+1`, a letter and digits.
+fn is_job_id(word: &str) -> bool {
+    word != NONE && word.chars().all(|c| c.is_alphanumeric() || "._-[]+".contains(c))
+}
+
 /// Who says which jobs live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alive {
@@ -32,14 +40,18 @@ impl Alive {
     /// The administrator's list: ids with commas, blanks or newlines between them, or `none`.
     ///
     /// # Errors
-    /// There is no id in it: whoever made the list may have failed.
+    /// There is no id in it, or something that is none: whoever made the list may have failed, and a
+    /// job that it does not name loses everything here.
     pub fn listed(text: &str) -> Result<Self, MountError> {
         let ids = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|id| !id.is_empty());
         let ids: Vec<String> = ids.map(str::to_owned).collect();
         match &ids[..] {
             [] => Err(MountError::NobodyAlive(text.to_owned())),
-            [none] if none == "none" => Ok(Self::Listed(Vec::new())),
-            _ => Ok(Self::Listed(ids)),
+            [none] if none == NONE => Ok(Self::Listed(Vec::new())),
+            _ => match ids.iter().find(|id| !is_job_id(id)) {
+                Some(word) => Err(MountError::NoJobId { list: text.to_owned(), word: word.clone() }),
+                None => Ok(Self::Listed(ids)),
+            },
         }
     }
 
@@ -223,6 +235,13 @@ mod tests {
         for text in ["", "\n", ", "] {
             let error = Alive::listed(text).unwrap_err();
             assert!(error.hint().contains("--alive none"), "{error}");
+        }
+        for text in ["1;2", "7,none", "none none", "7 $(squeue)", "7,8/", "slurm: error"] {
+            let refused = Alive::listed(text);
+            assert!(matches!(refused, Err(MountError::NoJobId { .. })), "{text:?}: {refused:?}");
+        }
+        for text in ["12_3", "12[4].server-1", "12+1", "mine", "f2A"] {
+            assert_eq!(Alive::listed(text).unwrap(), Alive::Listed(vec![text.into()]));
         }
         let listed = |ids: &[&str]| Alive::Listed(ids.iter().map(|id| (*id).to_owned()).collect());
         assert_eq!(left(&listed(&["7", "8"]), Duration::ZERO), "7 8 mine 9 local", "no time");

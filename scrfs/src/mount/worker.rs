@@ -71,10 +71,8 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     for text in &kept {
         node.warn(text);
     }
-    if let Some(name) = options.operator_group.as_ref().filter(|name| group(name).is_none()) {
-        node.warn(&format!(
-            "SCRFS_OPERATOR_GROUP: there is no group {name:?} on this node: nobody but root is an operator"
-        ));
+    if let Some(warning) = unknown_group(options) {
+        node.warn(&warning);
     }
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
@@ -116,6 +114,14 @@ fn start_node(
         on_reload: Arc::new(move || reload(supervisor)),
     };
     Node::start(config, Arc::clone(fs) as _).map_err(MountError::Node)
+}
+
+/// What to say where this node does not know the operators' group.
+pub fn unknown_group(options: &Options) -> Option<String> {
+    let name = options.operator_group.as_ref().filter(|name| group(name).is_none())?;
+    Some(format!(
+        "SCRFS_OPERATOR_GROUP: there is no group {name:?} on this node: nobody but root is an operator"
+    ))
 }
 
 fn group(name: &str) -> Option<u32> {

@@ -1,6 +1,12 @@
-//! Sizes and host names for people.
+//! Sizes, host names and lines for people.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A text that may have any path in it as one line that no terminal obeys.
+pub fn printable(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect()
+}
 
 /// Bytes for people: three digits and a unit.
 pub fn bytes_for_people(bytes: u64) -> String {
@@ -77,6 +83,12 @@ mod tests {
             let expanded: BTreeSet<String> = crate::config::expand_hosts(text).unwrap().into_iter().collect();
             assert_eq!(expanded, list.iter().map(|host| (*host).to_owned()).collect());
         }
+    }
+
+    #[test]
+    fn no_terminal_obeys_a_path() {
+        assert_eq!(printable("a \"b\" 'c' \u{e9}\\"), "a \"b\" 'c' \u{e9}\\");
+        assert_eq!(printable("/a\u{1b}[31m\nb\u{9b}c\r"), "/a\\u{1b}[31m\\nb\\u{9b}c\\r");
     }
 
     #[test]

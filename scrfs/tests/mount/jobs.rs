@@ -291,3 +291,17 @@ fn a_stale_mount_elsewhere_is_cleaned() {
         assert!(!table().contains("scr.other"), "the stale mount is there");
     });
 }
+
+#[test]
+fn a_mistake_that_keeps_nothing_from_its_work_is_told_once() {
+    in_namespace(&[], |m| {
+        let mut mount = prolog(m, "77", &["mount"]);
+        mount.env("SCRFS_OPERATOR_GROUP", "no-such-group").env("SCRFS_LOG", "[[[");
+        let said = run(&mut mount).stderr;
+        let said = String::from_utf8_lossy(&said);
+        for told in ["SCRFS_OPERATOR_GROUP: there is no group \"no-such-group\"", "SCRFS_LOG=\"[[[\""] {
+            assert_eq!(said.matches(told).count(), 1, "{said}");
+        }
+        run(&mut prolog(m, "77", &["umount", "--job-id", "77", "--purge"]));
+    });
+}
