@@ -83,9 +83,13 @@ fn sweep_in(base: &Path, age: Duration) {
     if left.is_empty() {
         return;
     }
+    let me = rustix::process::getuid().as_raw();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        // Open MPI's daemons on other nodes have them as arguments. Others' processes do not use
-        // these.
+        // Others' processes do not use these, and their memory may be of a file that never answers.
+        if process.metadata().is_ok_and(|meta| meta.uid() != me) {
+            continue;
+        }
+        // Open MPI's daemons on other nodes have them as arguments.
         for words in ["environ", "cmdline"] {
             let words = fs::read(process.path().join(words)).unwrap_or_default();
             left.retain(|path| {

@@ -20,12 +20,11 @@ use crate::bounded;
 use crate::config::{self, Config, NO_JOB, SYSTEM_FILE, Sources};
 use crate::mount::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder};
 use crate::mount::{device, table};
+use crate::prefix::strangers;
 use crate::priority::threads;
 use crate::store::private;
 use crate::transfer::user::{Identity, UserThread};
 
-/// The directory of scrfs's state, and SCR's, in a prefix.
-const STATE: &str = ".scr";
 /// Bound on one question.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Left by ended jobs: looked for so far, and no further.
@@ -183,7 +182,8 @@ fn prefix(config: &Config) -> Prefix {
         Ok(kind(rustix::fs::statfs(&at)?.f_type.cast_unsigned()))
     });
     // What cannot be read is said by the others.
-    let strange = bounded::within(LIMIT, move || Ok(strange(&strange_at, trusted))).unwrap_or_default();
+    let strange =
+        bounded::within(LIMIT, move || Ok(strangers::made(&strange_at, trusted))).unwrap_or_default();
     let write = match (&kind, identity) {
         (Err(_), _) => Err("not tried".to_owned()),
         _ if unknown => Err(format!("there is no user {} on this node", config.user)),
@@ -195,27 +195,6 @@ fn prefix(config: &Config) -> Prefix {
     };
     let user = if me.is_root() { config.user.clone() } else { "this user".to_owned() };
     Prefix { path, user, kind: kind.map_err(reason), strange, write }
-}
-
-/// What a stranger, neither root nor `user`, made first: the prefix, a link to it, or the directory
-/// of its state, which is no link of anybody's.
-fn strange(prefix: &Path, user: u32) -> Vec<String> {
-    let state = prefix.join(STATE);
-    let belongs = |path: &Path, meta: fs::Metadata| {
-        let is_strange = ![0, user].contains(&meta.uid());
-        is_strange.then(|| format!("{} belongs to user {}", path.display(), meta.uid()))
-    };
-    let named = fs::symlink_metadata(prefix).ok();
-    let link = named.filter(fs::Metadata::is_symlink);
-    let link = link.and_then(|meta| belongs(prefix, meta)).map(|text| text + ", the link");
-    let directory = fs::metadata(prefix).ok().and_then(|meta| belongs(prefix, meta));
-    let kept = fs::symlink_metadata(&state).ok().and_then(|meta| {
-        if meta.is_symlink() {
-            return Some(format!("{} is a symbolic link", state.display()));
-        }
-        belongs(&state, meta)
-    });
-    link.into_iter().chain(directory).chain(kept).collect()
 }
 
 /// Makes a file, which gets the server's time when it is written to, and removes it.
@@ -461,35 +440,6 @@ mod tests {
         assert!(skew.certain() < 1.0, "{skew:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(write_there(&dir.path().join("none")).is_err());
-    }
-
-    #[test]
-    fn what_strangers_have_made_of_a_prefix_is_named() {
-        use std::os::unix::fs::{chown, lchown, symlink};
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
-        const ANN: u32 = 54_321;
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let found = |name: &str| -> Vec<String> {
-            let shown = dir.path().display().to_string() + "/";
-            strange(&at(name), ANN).iter().map(|text| text.replace(&shown, "")).collect()
-        };
-        for (name, owner) in
-            [("ann", ANN), ("ann/.scr", ANN), ("eve", ANN + 1), ("root", 0), ("root/.scr", 7)]
-        {
-            fs::create_dir(at(name)).unwrap();
-            chown(at(name), Some(owner), None).unwrap();
-        }
-        for (link, to, owner) in [("mine", "ann", ANN), ("theirs", "ann", 7), ("eve/.scr", "../ann", ANN)] {
-            symlink(to, at(link)).unwrap();
-            lchown(at(link), Some(owner), None).unwrap();
-        }
-        assert_eq!((found("ann"), found("mine"), found("none")), Default::default());
-        assert_eq!(found("theirs"), ["theirs belongs to user 7, the link"]);
-        assert_eq!(found("eve"), ["eve belongs to user 54322", "eve/.scr is a symbolic link"]);
-        assert_eq!(found("root"), ["root/.scr belongs to user 7"]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod lock;
 mod loose;
 pub mod scavenge;
 pub mod status;
+pub mod strangers;
 #[cfg(test)]
 mod tests;
 mod worker;

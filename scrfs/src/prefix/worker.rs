@@ -12,7 +12,7 @@ use crate::control::Reason;
 use super::directory::{Arrival, PfsError, Prefix, Result, exists};
 use super::lock::Lock;
 use super::scavenge::{self, Progress};
-use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose};
+use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose, strangers};
 
 /// Between two signs of life of a task that takes long.
 const ALIVE: Duration = Duration::from_secs(1);
@@ -26,6 +26,9 @@ pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::
     let (tasks, waiting) = unbounded::<PfsTask>();
     let work = move || {
         crate::priority::threads::be_nice();
+        for what in strangers::made(prefix.root(), rustix::process::geteuid().as_raw()) {
+            tracing::warn!("{what}: who made it can read and exchange what the job keeps there");
+        }
         for task in waiting {
             let outcome = carry_out(&prefix, &task, &done).unwrap_or_else(|error| {
                 tracing::debug!(%error, "a task on the PFS failed");

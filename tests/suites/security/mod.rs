@@ -309,6 +309,17 @@ fn the_mount_is_closed() {
         assert!(ran.ok() == line.contains("--job-id"), "{ran}");
         victim.seals();
     }
+    // It is no job's to root either, and not the mount of who names none.
+    let jobs = cluster.on(0).run(&format!("{BIN}/scrfs-ctl jobs --json"));
+    let jobs: serde_json::Value = serde_json::from_str(jobs.must()).expect("JSON");
+    let mounts: Vec<_> = jobs.as_array().expect("rows").iter().map(|row| &row["mount"]).collect();
+    assert_eq!(mounts, [SCR]);
+    let (prefix, other) = (victim.job.prefix(), 1002);
+    let copy = format!("mkdir /tmp/p && cp -r {prefix}/.scr /tmp/p && chown -R {other} /tmp/p");
+    cluster.on(0).run(&copy).must();
+    let status = format!("SCR_PREFIX=/tmp/p {BIN}/scrfs-ctl status");
+    let status = cluster.on(0).user(other).run(&status);
+    assert!(status.must().contains("as of "), "{status}");
 }
 
 #[test]
