@@ -337,6 +337,7 @@ mod doctor {
                 path: "/work/ann".into(),
                 user: "ann".into(),
                 kind: Ok(Kind::Local("ext4")),
+                strange: Vec::new(),
                 write: Err("Permission denied (os error 13)".into()),
             }),
             stores: vec![
