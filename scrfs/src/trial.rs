@@ -195,9 +195,18 @@ fn end_on_signal(tell: Sender<Told>) -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
+/// Another user has mounted there: what refuses to unmount it says who.
+fn is_anothers(directory: &Path) -> bool {
+    let mounted = scrfs::mounted::mounted_at(directory).ok().flatten();
+    mounted.is_some_and(|mount| mount.is_scrfs() && !mount.is_trusted())
+}
+
 /// Ends the coordinator, unmounts, and removes what was written there.
 pub(super) fn stop(directory: &Path) -> Outcome {
-    let control = client::find_control_directory(directory)?;
+    let control = match client::find_control_directory(directory) {
+        Err(ClientError::NotMounted(at)) if is_anothers(&at) => return scrfs_itself(&["umount"], directory),
+        found => found?,
+    };
     let job = control.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("scr."));
     if !job.is_some_and(|job| job.starts_with(JOB)) {
         return Err(TrialError::NoTrial(directory.to_owned()));
