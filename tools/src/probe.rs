@@ -25,6 +25,9 @@ pub struct Report {
     pub host: String,
     /// Why it cannot be used, if so.
     pub problem: Option<String>,
+    /// Its daemon has merely not answered in time.
+    #[serde(default)]
+    pub late: bool,
     /// The highest id of a dataset that is protected there; 0 = none.
     pub newest: u64,
     /// The epoch of the coordinators that were attached last.

@@ -51,6 +51,7 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
         report.foreign = foreign(token);
         session::sweep();
     }
+    let begun = Instant::now();
     match mount.map(|dir| status_of(dir, checkpoint_path)).transpose() {
         Ok(status) => {
             report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
@@ -71,6 +72,7 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
             let job = std::env::var_os("SLURM_JOB_ID");
             let said = job.and_then(|job| said_by_prolog(Path::new(PROLOG_NOTES), &job));
             let reason = said.map(|said| format!(" ({said})")).unwrap_or_default();
+            report.late = report.problem.is_none() && begun.elapsed() >= ANSWER;
             report.problem = Some(failure.message + &reason);
         }
     }

@@ -309,6 +309,7 @@ impl Arguments {
             ready_limit: Duration::from_secs(self.ready_limit),
             flush_limit: Duration::from_secs(self.flush_limit),
             launcher_timeout: config.launcher_timeout,
+            node_timeout: config.node_timeout,
             end: EndPlan {
                 grace: config.ending.grace,
                 signal: signal_number(config.ending.signal)?,

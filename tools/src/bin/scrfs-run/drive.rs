@@ -178,6 +178,7 @@ impl Driver {
             mount: job.mount.clone(),
             checkpoint_path: job.checkpoint_path.clone(),
             token: job.token.to_string(),
+            here: job.token.host.clone(),
             awaited: Arc::default(),
             answered: Arc::default(),
         };
@@ -241,7 +242,6 @@ impl Driver {
                 if let Input::Looked { nodes, .. } = &input {
                     let lost = nodes.iter().filter(|node| node.problem.is_some());
                     self.doubtful.extend(lost.map(|node| node.host.clone()));
-                    self.folded.is_explained |= nodes.iter().any(|node| node.problem.is_some());
                 }
                 if let Input::Signal(_) = input {
                     self.folded.is_over = true;
@@ -268,7 +268,7 @@ impl Driver {
                 self.said(started, word)
             }
             Event::Ended(part, pid) => {
-                let code = self.reap(part, pid)?;
+                let (code, crashed) = self.reap(part, pid)?;
                 Some(match part {
                     Part::Program => Input::ProgramEnded(code),
                     Part::Coordinators => Input::CoordinatorsEnded(code),
@@ -277,6 +277,7 @@ impl Driver {
                         self.folded.is_explained = true;
                         Input::Saved(Err(SaveError::Named))
                     }
+                    Part::Save if crashed => Input::Saved(Err(SaveError::Crashed)),
                     Part::Save => {
                         let why = format!("whoever was to save it ended with exit code {code}");
                         Input::Saved(Err(SaveError::Failed(why)))
@@ -341,16 +342,24 @@ impl Driver {
         Some(Input::Lost { host, how, by_launcher })
     }
 
-    /// The exit code, if that process is still the one that is watched.
-    fn reap(&mut self, part: Part, pid: Pid) -> Option<u8> {
+    /// The exit code, if that process is still the one that is watched, and whether it was a
+    /// launcher that nobody here has ended and a signal has.
+    fn reap(&mut self, part: Part, pid: Pid) -> Option<(u8, bool)> {
         if self.running.get(&part)?.group.id() != pid {
             return None;
         }
-        let code = self.running.remove(&part)?.group.reap();
+        let running = self.running.remove(&part)?;
+        let (was_stopped, (code, signal)) = (running.stopped, running.group.reap());
+        let launcher = self.job.lines.of(part);
+        let crash = signal.filter(|_| !was_stopped && !launcher.is_program());
+        if let Some(signal) = crash {
+            let name = launcher.name();
+            talk::tell(&format!("{name} was ended by signal {signal}, which is not the nodes' fault"));
+        }
         if !self.running.contains_key(&Part::Program) && !self.running.contains_key(&Part::Coordinators) {
             process::end_orphans();
         }
-        Some(code)
+        Some((code, crash.is_some()))
     }
 
     /// The exit code, at the end.

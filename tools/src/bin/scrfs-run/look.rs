@@ -1,7 +1,13 @@
 //! How nodes are: each is asked by `scrfs-ctl probe`, started there the way the program will be. A
 //! node is fit when that answers and finds no problem.
+//!
+//! - `silence`: why a node did not answer
 
-use std::collections::{BTreeSet, HashMap};
+mod silence;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -15,7 +21,8 @@ use rustix::fs::MemfdFlags;
 use scrfs_tools::probe::Report;
 use scrfs_tools::scheduler::short;
 
-use crate::launcher::{CommandLine, Lines, Refusal, is_of_a_restart};
+use self::silence::{Silence, shell_says};
+use crate::launcher::{CommandLine, Lines, Refusal};
 use crate::process::{self, Group, Streams};
 use crate::reach;
 use crate::scheduler::{self, Standing};
@@ -38,6 +45,9 @@ const PAUSE: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 16;
 /// An answer and what launchers add to it are not longer.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// A launcher that dies itself asks so often, with this pause before the second time and the next.
+const TRIES: usize = 3;
+const BETWEEN_TRIES: Duration = Duration::from_millis(300);
 /// What to do about a launcher that cannot be started.
 const ELSEWHERE: &str = "--launcher names another launcher, --launcher-program says where it is";
 
@@ -50,6 +60,8 @@ pub(crate) struct Looker {
     /// `SCRFS_CHECKPOINT_PATH`, if the job has set it.
     pub(crate) checkpoint_path: Option<PathBuf>,
     pub(crate) token: String,
+    /// Where this program runs.
+    pub(crate) here: String,
     /// The number of the look that somebody waits for.
     pub(crate) awaited: Arc<AtomicU64>,
     /// A node has answered: what is asked of the scheduler is right.
@@ -73,9 +85,9 @@ impl Looker {
     /// asked in groups. Who does not answer a connection, or whose group did not answer, is asked
     /// by itself. Whom the scheduler names is not asked.
     ///
-    /// A launcher that reaches no node because the scheduler does not answer says nothing of the
-    /// nodes: that is told to `say`, and all are asked again, while `serial` is the look that is
-    /// awaited.
+    /// A launcher that reaches no node because the scheduler does not answer, or that dies itself,
+    /// says nothing of the nodes: that is told to `say`, and all are asked again, while `serial` is
+    /// the look that is awaited.
     pub(crate) fn look(
         &self,
         serial: u64,
@@ -86,51 +98,36 @@ impl Looker {
         let begun = Instant::now();
         let mut said = false;
         loop {
-            let (looks, is_away) = self.look_once(hosts, sweep, doubt);
+            let (looks, why) = self.look_once(hosts, sweep, doubt);
             let is_awaited = self.awaited.load(Ordering::Relaxed) == serial;
-            if !is_away || !is_awaited || begun.elapsed() >= PATIENCE {
-                return looks;
-            }
+            let Some(why) = why.filter(|_| is_awaited && begun.elapsed() < PATIENCE) else { return looks };
             if !std::mem::replace(&mut said, true) {
-                say(
-                    "nodes cannot be asked, as the scheduler does not answer or has just been started: waiting for it",
-                );
+                say(&format!("nodes cannot be asked, as {why}"));
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// Also tells whether the scheduler is to blame for nodes that did not answer.
-    fn look_once(&self, hosts: &[String], sweep: bool, doubt: bool) -> (Vec<Look>, bool) {
+    /// Also tells why no more nodes answered, if that is no node's fault.
+    fn look_once(&self, hosts: &[String], sweep: bool, doubt: bool) -> (Vec<Look>, Option<String>) {
         let (standings, silent) = std::thread::scope(|scope| {
             let standings = scope.spawn(|| scheduler::standings(hosts));
             let silent = reach::silent(hosts);
             (standings.join().unwrap_or_default(), silent)
         });
-        let (scheduler_answers, is_right) = (standings.is_some(), self.answered.load(Ordering::Relaxed));
-        let standings = standings.unwrap_or_default();
-        let mut found: Vec<Option<Report>> = hosts.iter().map(|_| None).collect();
-        let mut reasons = vec![(String::new(), None); hosts.len()];
-        let mut leaving: Vec<Option<String>> = vec![None; hosts.len()];
-        let mut asked: Vec<usize> = Vec::new();
-        for (at, host) in hosts.iter().enumerate() {
-            match standings.iter().find(|(name, _)| same_host(host, name)).map(|(_, standing)| standing) {
-                Some(Standing::Lost(state)) => {
-                    reasons[at].0 = format!("the scheduler says that it is {state}");
-                }
-                Some(Standing::Leaving(state)) => {
-                    leaving[at] = Some(state.clone());
-                    asked.push(at);
-                }
-                None => asked.push(at),
-            }
-        }
-        let (alone, together): (Vec<_>, Vec<_>) = asked.into_iter().partition(|at| silent.contains(at));
+        let (silent, some_answer) = silent;
+        let scheduler_answers = standings.is_some();
+        let mut asked = Asked::of(hosts, &standings.unwrap_or_default());
+        asked.is_cut_off = !some_answer && !hosts.iter().any(|host| same_host(host, &self.here));
+        let (here, rest): (Vec<_>, Vec<_>) =
+            asked.whom.iter().partition(|&&at| !sweep && same_host(&hosts[at], &self.here));
+        let (alone, together): (Vec<usize>, Vec<usize>) =
+            rest.into_iter().partition(|at| silent.contains(at));
         let answers = std::thread::scope(|scope| {
             let groups: Vec<_> = groups(&together, if doubt { AT_ONCE } else { 1 })
                 .map(|group| scope.spawn(move || self.ask_together(hosts, group, sweep)))
                 .collect();
-            let each = self.ask_each(hosts, &alone, &silent, sweep);
+            let each = self.ask_each(hosts, &[here, alone].concat(), &silent, sweep);
             let all = groups.into_iter().flat_map(|group| group.join().unwrap_or_default());
             all.chain(each).collect::<Vec<_>>()
         });
@@ -139,25 +136,15 @@ impl Looker {
             .copied()
             .filter(|at| answers.iter().all(|(answered, _)| answered != at))
             .collect();
-        let mut restarting = BTreeSet::new();
         for (at, answer) in answers.into_iter().chain(self.ask_each(hosts, &missing, &silent, sweep)) {
-            match answer {
-                Ok(report) => found[at] = Some(report),
-                Err(silence) => {
-                    restarting.extend(silence.is_of_a_restart().then_some(at));
-                    reasons[at] = (silence.to_string(), silence.remedy());
-                }
-            }
+            asked.take(at, answer);
         }
-        let missing: Vec<usize> = together.iter().copied().filter(|at| found[*at].is_none()).collect();
-        self.answered.fetch_or(found.iter().any(Option::is_some), Ordering::Relaxed);
-        let is_away = blames_scheduler(scheduler_answers, &missing, &restarting, is_right);
-        let all = hosts.iter().zip(found.into_iter().zip(reasons).zip(leaving));
-        let looks = all.map(|(host, ((report, (reason, remedy)), leaving))| match report {
-            Some(report) => of_report(host, report, leaving),
-            None => Look { host: host.clone(), problem: Some(reason), remedy, ..Look::default() },
-        });
-        (looks.collect(), is_away)
+        let missing: Vec<usize> = together.iter().copied().filter(|at| asked.found[*at].is_none()).collect();
+        let is_right = self.answered.fetch_or(asked.found.iter().any(Option::is_some), Ordering::Relaxed);
+        let is_away = blames_scheduler(scheduler_answers, &missing, &asked.restarting, is_right);
+        let away = || "the scheduler does not answer or has just been started: waiting for it".to_owned();
+        let why = asked.crashed.take().or_else(|| is_away.then(away));
+        (asked.looks(hosts), why)
     }
 
     /// One launcher over all: who answered.
@@ -171,7 +158,7 @@ impl Looker {
             return Vec::new();
         }
         let names: Vec<String> = which.iter().map(|&at| hosts[at].clone()).collect();
-        let reports = self.ask(&names, sweep, LIMIT).0.into_iter();
+        let reports = self.ask_all(&names, sweep, LIMIT, false).0.into_iter();
         let place = |report: &Report| which.iter().copied().find(|&at| same_host(&hosts[at], &report.host));
         reports.filter_map(|report| Some((place(&report)?, Ok(report)))).collect()
     }
@@ -199,19 +186,29 @@ impl Looker {
     }
 
     /// One that was too slow is asked once more, a busy machine is not a dead one; but not if it
-    /// does not answer a connection either.
+    /// does not answer a connection either. This host needs no launcher to be asked; before
+    /// something is started on it, it is known whether one gets here.
     fn ask_one(&self, host: &[String], sweep: bool, silent: bool) -> Result<Report, Silence> {
         let limit = if silent { SILENT_LIMIT } else { LIMIT };
-        let mut asked = self.ask(host, sweep, limit);
-        if asked.0.is_empty() && !silent && matches!(asked.1, Silence::TooSlow(_)) {
-            asked = self.ask(host, sweep, limit);
+        let is_here = same_host(&host[0], &self.here);
+        if is_here && !sweep {
+            return self.ask(host, sweep, limit, true);
         }
-        let (reports, silence) = asked;
+        let mut asked = self.ask(host, sweep, limit, false);
+        if !silent && matches!(asked, Err(Silence::TooSlow(_))) {
+            asked = self.ask(host, sweep, limit, is_here);
+        }
+        asked
+    }
+
+    /// One launcher over `hosts`, or none on this one: the first answer, and what it means if there
+    /// is none.
+    fn ask(&self, hosts: &[String], sweep: bool, limit: Duration, here: bool) -> Result<Report, Silence> {
+        let (reports, silence) = self.ask_all(hosts, sweep, limit, here);
         reports.into_iter().next().ok_or(silence)
     }
 
-    /// One launcher over `hosts`: the answers, and what it means if there is none.
-    fn ask(&self, hosts: &[String], sweep: bool, limit: Duration) -> (Vec<Report>, Silence) {
+    fn ask_all(&self, hosts: &[String], sweep: bool, limit: Duration, here: bool) -> (Vec<Report>, Silence) {
         let mut command: Vec<&OsStr> =
             vec![self.ctl.as_os_str(), "probe".as_ref(), "--mount".as_ref(), self.mount.as_os_str()];
         if sweep {
@@ -220,6 +217,9 @@ impl Looker {
             if let Some(path) = &self.checkpoint_path {
                 command.extend([OsStr::new("--checkpoint-path"), path.as_os_str()]);
             }
+        }
+        if here {
+            return self.run(&self.lines.here(&command), "scrfs-ctl", limit);
         }
         self.probe(hosts, &command, limit)
     }
@@ -246,7 +246,7 @@ impl Looker {
     pub(crate) fn end_left(&self, hosts: &[String], doubtful: &BTreeSet<String>, limit: Duration) {
         let begun = Instant::now();
         let left = || limit.saturating_sub(begun.elapsed());
-        let silent = reach::silent(hosts);
+        let (silent, _) = reach::silent(hosts);
         let answering = hosts.iter().enumerate().filter(|(at, _)| !silent.contains(at));
         let answering = || answering.clone().map(|(_, host)| host.clone());
         let sound: Vec<String> = answering().filter(|host| !doubtful.contains(host)).collect();
@@ -267,26 +267,108 @@ impl Looker {
         });
     }
 
+    /// A launcher that dies itself says nothing of any node, and asks again.
     fn probe(&self, hosts: &[String], command: &[&OsStr], limit: Duration) -> (Vec<Report>, Silence) {
-        let launcher = self.lines.service.as_ref();
-        match bounded(&self.lines.tool(hosts, command), limit, true) {
-            Ok(Ended { output, code }) => {
+        let (line, launcher) = (self.lines.tool(hosts, command), self.lines.service.name());
+        let mut asked = self.run(&line, launcher, limit);
+        for _ in 1..TRIES {
+            if !(asked.0.is_empty() && matches!(asked.1, Silence::Crashed(..))) {
+                break;
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+            asked = self.run(&line, launcher, limit);
+        }
+        asked
+    }
+
+    fn run(&self, line: &CommandLine, name: &'static str, limit: Duration) -> (Vec<Report>, Silence) {
+        match bounded(line, limit, true) {
+            Ok(Ended { output, code, signal }) => {
                 let said = talk::refusal_in(&self.lines.service, &output);
-                let silence = match (code, said) {
-                    (_, Some(said)) => Silence::Refused(said),
-                    (None, None) => Silence::TooSlow(limit),
-                    (Some(code), None) => {
-                        let ended = || format!("{} ended with exit code {code}", launcher.name());
+                let silence = match (code, signal, said) {
+                    (Some(_), Some(signal), _) => Silence::Crashed(name, signal),
+                    (_, _, Some(said)) => Silence::Refused(said),
+                    (None, ..) => Silence::TooSlow(limit),
+                    (Some(code), None, None) => {
+                        let ended = || format!("{name} ended with exit code {code}");
                         Silence::Unreachable(shell_says(&output).map_or_else(ended, str::to_owned))
                     }
                 };
                 (Report::find_all(&output), silence)
             }
             Err(error) => {
-                let what = format!("{}: {error}", launcher.name());
+                let what = format!("{name}: {error}");
                 (Vec::new(), Silence::Refused(Refusal { what, hint: ELSEWHERE }))
             }
         }
+    }
+}
+
+/// Who of a job's hosts is asked, and what comes of it, by their places.
+#[derive(Debug)]
+struct Asked {
+    whom: Vec<usize>,
+    found: Vec<Option<Report>>,
+    /// Why others are not fit, whether that is merely silence, and what a person can do.
+    reasons: Vec<(String, bool, Option<&'static str>)>,
+    /// The scheduler's word.
+    leaving: Vec<Option<String>>,
+    /// Those of which the scheduler says what it says after a restart of its own.
+    restarting: BTreeSet<usize>,
+    /// A launcher died itself.
+    crashed: Option<String>,
+    /// Neither is one of them here nor does any answer a connection: whatever coordinators on them
+    /// had to say would not be heard, so that silence counts.
+    is_cut_off: bool,
+}
+
+impl Asked {
+    /// All but those of which the scheduler says that they are gone.
+    fn of(hosts: &[String], standings: &BTreeMap<String, Standing>) -> Self {
+        let mut asked = Self {
+            whom: Vec::new(),
+            found: hosts.iter().map(|_| None).collect(),
+            reasons: vec![(String::new(), true, None); hosts.len()],
+            leaving: vec![None; hosts.len()],
+            restarting: BTreeSet::new(),
+            crashed: None,
+            is_cut_off: false,
+        };
+        for (at, host) in hosts.iter().enumerate() {
+            match standings.iter().find(|(name, _)| same_host(host, name)).map(|(_, standing)| standing) {
+                Some(Standing::Lost(state)) => {
+                    asked.reasons[at] = (format!("the scheduler says that it is {state}"), false, None);
+                    continue;
+                }
+                Some(Standing::Leaving(state)) => asked.leaving[at] = Some(state.clone()),
+                None => {}
+            }
+            asked.whom.push(at);
+        }
+        asked
+    }
+
+    fn take(&mut self, at: usize, answer: Result<Report, Silence>) {
+        match answer {
+            Ok(report) => self.found[at] = Some(report),
+            Err(silence) => {
+                self.restarting.extend(silence.is_of_a_restart().then_some(at));
+                let is_crash = matches!(silence, Silence::Crashed(..));
+                self.reasons[at] = (silence.to_string(), is_crash || !self.is_cut_off, silence.remedy());
+                if is_crash {
+                    self.crashed = Some(format!("{silence}: asking again"));
+                }
+            }
+        }
+    }
+
+    fn looks(self, hosts: &[String]) -> Vec<Look> {
+        let all = hosts.iter().zip(self.found.into_iter().zip(self.reasons).zip(self.leaving));
+        let looks = all.map(|(host, ((report, (reason, silent, remedy)), leaving))| match report {
+            Some(report) => of_report(host, report, leaving),
+            None => Look { host: host.clone(), problem: Some(reason), silent, remedy, ..Look::default() },
+        });
+        looks.collect()
     }
 }
 
@@ -294,6 +376,7 @@ fn of_report(host: &str, report: Report, leaving: Option<String>) -> Look {
     Look {
         host: host.to_owned(),
         problem: report.problem,
+        silent: report.late,
         remedy: None,
         leaving,
         newest: report.newest,
@@ -327,45 +410,6 @@ fn groups(all: &[usize], most: usize) -> impl Iterator<Item = &[usize]> {
     all.chunks(all.len().div_ceil(most).max(1))
 }
 
-/// Why a node did not answer.
-#[derive(Debug, thiserror::Error)]
-enum Silence {
-    #[error("it cannot be reached ({0})")]
-    Unreachable(String),
-    #[error("no answer in {} s", .0.as_secs())]
-    TooSlow(Duration),
-    #[error("{}", .0.what)]
-    Refused(Refusal),
-}
-
-impl Silence {
-    /// So it goes while a scheduler that was started anew has not heard of its nodes.
-    fn is_of_a_restart(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if is_of_a_restart(&refusal.what))
-    }
-
-    /// What a person can do about it, where that is not about the node.
-    fn remedy(&self) -> Option<&'static str> {
-        match self {
-            Self::Refused(refusal) => Some(refusal.hint),
-            Self::Unreachable(_) | Self::TooSlow(_) => None,
-        }
-    }
-}
-
-/// What the remote shell of a launcher says about why it did not come to a node.
-fn shell_says(output: &str) -> Option<&str> {
-    let said = |line: &&str| {
-        // What was to become it there.
-        line.starts_with("scrfs-ctl: mpirun's daemon ")
-            || line.starts_with("ssh: ")
-            || line.starts_with("rsh: ")
-            || line.starts_with("Host key verification failed")
-            || line.contains(": Permission denied (")
-    };
-    output.lines().map(str::trim).find(said)
-}
-
 /// Lists and hosts may differ in their domain.
 pub(crate) fn same_host(listed: &str, reported: &str) -> bool {
     short(listed) == short(reported)
@@ -376,6 +420,8 @@ pub(crate) struct Ended {
     pub(crate) output: String,
     /// `None`: it had to be ended.
     pub(crate) code: Option<u8>,
+    /// A signal has ended it, or what was to end it.
+    pub(crate) signal: Option<i32>,
 }
 
 /// Runs a command to its end, or ends it after `limit`. Its output goes to memory rather than
@@ -395,61 +441,9 @@ pub(crate) fn bounded(line: &CommandLine, limit: Duration, errors: bool) -> io::
         }
     }
     drop(waiter.join());
-    let code = group.reap();
+    let (code, signal) = group.reap();
     let mut bytes = Vec::new();
     (&memory).rewind()?;
     memory.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(Ended { output: String::from_utf8_lossy(&bytes).into_owned(), code: in_time.then_some(code) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One launcher for each of a thousand would take minutes after every crash.
-    #[test]
-    fn doubt_takes_a_bounded_number_of_launchers() {
-        let all: Vec<usize> = (0..1000).collect();
-        for (hosts, most, sizes) in [
-            (1000, 1, vec![1000]),
-            (1000, AT_ONCE, [vec![63; 15], vec![55]].concat()),
-            (16, AT_ONCE, vec![1; 16]),
-            (3, AT_ONCE, vec![1; 3]),
-            (0, AT_ONCE, vec![]),
-        ] {
-            let got: Vec<usize> = groups(&all[..hosts], most).map(<[usize]>::len).collect();
-            assert_eq!(got, sizes, "{hosts} {most}");
-            assert_eq!(groups(&all[..hosts], most).flatten().copied().collect::<Vec<_>>(), all[..hosts]);
-        }
-    }
-
-    #[test]
-    fn nodes_that_are_there_are_not_given_up_for_their_scheduler() {
-        let restarting = BTreeSet::from([1, 2]);
-        for (answers, missing, is_right, expected) in [
-            (true, &[][..], true, false),
-            (false, &[], true, false),
-            (false, &[1], false, true),
-            (true, &[1], false, false),
-            (true, &[1, 2], true, true),
-            (true, &[1, 3], true, false),
-        ] {
-            let blamed = blames_scheduler(answers, missing, &restarting, is_right);
-            assert_eq!(blamed, expected, "{answers} {missing:?} {is_right}");
-        }
-    }
-
-    #[test]
-    fn a_remote_shell_says_why_it_did_not_come() {
-        let said =
-            "x\nssh: Could not resolve hostname n9: Name or service not known\r\n-----\nORTE was unable";
-        assert_eq!(shell_says(said), Some("ssh: Could not resolve hostname n9: Name or service not known"));
-        let refused = "ann@n9: Permission denied (publickey,password).";
-        assert_eq!((shell_says(refused), shell_says("a rank's words")), (Some(refused), None));
-    }
-
-    #[test]
-    fn hosts_with_and_without_domain() {
-        assert!(same_host("n1.cluster", "n1") && same_host("n1", "n1") && !same_host("n1", "n10"));
-    }
+    Ok(Ended { output: String::from_utf8_lossy(&bytes).into_owned(), code: in_time.then_some(code), signal })
 }

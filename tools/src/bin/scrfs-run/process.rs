@@ -111,14 +111,15 @@ impl Group {
         self.child.stderr.take()
     }
 
-    /// Waits for its end and takes the exit code; what is left of the group is killed.
-    pub(crate) fn reap(mut self) -> u8 {
+    /// Waits for its end and takes the exit code, and the signal that ended it, if one did; what is
+    /// left of the group is killed.
+    pub(crate) fn reap(mut self) -> (u8, Option<i32>) {
         // Before the leader is reaped: as long as it is a zombie, the group's number is taken.
         drop(await_end(self.id));
         signal(self.id, Signal::SIGKILL);
-        let code = self.child.wait().map_or(255, exit_code);
+        let ended = self.child.wait().map_or((255, None), |status| (exit_code(status), status.signal()));
         GROUPS.lock().remove(&self.id);
-        code
+        ended
     }
 }
 

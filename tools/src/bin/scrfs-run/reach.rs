@@ -20,15 +20,15 @@ const AT_ONCE: usize = 256;
 const SLURMD: u16 = 6818;
 const SSH: u16 = 22;
 
-/// Positions of those that do not answer, while others do.
-pub(crate) fn silent(hosts: &[String]) -> BTreeSet<usize> {
+/// Positions of those that do not answer, while others do; and whether any does.
+pub(crate) fn silent(hosts: &[String]) -> (BTreeSet<usize>, bool) {
     let slurm = std::env::var_os("SLURM_JOB_ID").is_some_and(|id| !id.is_empty());
     let port = if slurm { SLURMD } else { SSH };
     let mut answered = BTreeSet::new();
     for (chunk, first) in hosts.chunks(AT_ONCE).zip((0..).step_by(AT_ONCE)) {
         answered.extend(ask(chunk, port).into_iter().map(|at| first + at));
     }
-    judge(hosts.len(), &answered)
+    (judge(hosts.len(), &answered), !answered.is_empty())
 }
 
 fn judge(hosts: usize, answered: &BTreeSet<usize>) -> BTreeSet<usize> {

@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn no_answer_in_time_or_no_controller_is_no_answer() {
-        let answer = |code, output: &str| Ended { output: output.to_owned(), code };
+        let answer = |code, output: &str| Ended { output: output.to_owned(), code, signal: None };
         assert!(told(&answer(None, "")).is_none());
         let away = "slurm_load_node: Unable to contact slurm controller (connect failure)";
         assert!(told(&answer(Some(1), away)).is_none());

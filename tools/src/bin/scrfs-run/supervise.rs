@@ -6,6 +6,7 @@
 //! or *clear* what is left and look again.
 
 mod choosing;
+mod doubting;
 mod ending;
 mod halting;
 mod hanging;
@@ -154,6 +155,8 @@ pub(crate) struct Supervisor {
     /// A launcher has named a node while coordinators started: all nodes are asked.
     suspects: bool,
     save_attaches: u32,
+    /// Launchers of what saves that have died themselves.
+    save_crashes: u32,
     serial: u64,
     /// The program was started this many times.
     runs: u32,
@@ -167,6 +170,10 @@ pub(crate) struct Supervisor {
     named: Vec<String>,
     /// When the program was started last.
     launched: Duration,
+    /// When its nodes were first looked at after its end.
+    checked: Duration,
+    /// Nodes that do not answer, of which that was said.
+    doubted: BTreeSet<String>,
     /// Why the first launch failed, and when its launcher said so.
     refusal: Option<(Duration, Refusal)>,
     /// The exit code of the last run, if it ended by itself.
@@ -218,6 +225,7 @@ impl Supervisor {
             unmet: 0,
             suspects: false,
             save_attaches: 0,
+            save_crashes: 0,
             serial: 0,
             runs: 0,
             newest: 0,
@@ -225,6 +233,8 @@ impl Supervisor {
             run_to_judge: false,
             named: Vec::new(),
             launched: Duration::ZERO,
+            checked: Duration::ZERO,
+            doubted: BTreeSet::new(),
             refusal: None,
             own_code: None,
             start: Start::Restart,
@@ -323,6 +333,7 @@ impl Supervisor {
             Phase::Recovering => {
                 (self.launched, self.refusal, self.own_code) = (now, None, None);
                 self.pulse = Pulse::of_program(now, self.plan.launcher_timeout);
+                self.doubted.clear();
                 self.recovery_failures = 0;
                 self.attach_failures = 0;
                 self.runs += 1;
@@ -416,7 +427,7 @@ impl Supervisor {
         match self.phase {
             Phase::Running if code == 0 => {
                 self.refusal = None;
-                self.check(out);
+                self.check(now, out);
             }
             Phase::Running if self.was_signalled() => {
                 out.push(Output::Say(format!("the program was halted (exit code {code})")));
@@ -435,7 +446,7 @@ impl Supervisor {
                     return self.stay_halted(now, &reason, out);
                 }
                 if self.is_refused(now) {
-                    return self.check(out);
+                    return self.check(now, out);
                 }
                 self.failed(now, code, out);
             }
@@ -444,8 +455,9 @@ impl Supervisor {
         }
     }
 
-    fn check(&mut self, out: &mut Vec<Output>) {
+    fn check(&mut self, now: Duration, out: &mut Vec<Output>) {
         self.phase = Phase::Checking;
+        self.checked = now;
         self.deadline = None;
         self.ask(self.used.clone(), false, false, out);
     }
@@ -521,6 +533,7 @@ impl Supervisor {
             }
             Phase::Saving(end) if now >= end.by => self.cannot_save(now, end, out),
             Phase::Naming(end) => self.name_from_memory(now, end, out),
+            Phase::Checking => self.ask(self.used.clone(), false, true, out),
             Phase::Stopping(end) => {
                 out.push(Output::Say("the program does not end: going on without it".to_owned()));
                 self.program_up = false;

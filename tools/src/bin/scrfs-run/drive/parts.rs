@@ -16,7 +16,7 @@ use scrfs_tools::probe::RUN_VARIABLE;
 use super::{Driver, Event, Running, spawn};
 use crate::announce;
 use crate::launcher::{CommandLine, Refusal, Restart, Said};
-use crate::look::{self, Ended};
+use crate::look::{self, Ended, same_host};
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
 use crate::supervise::{Count, Input, Part, Start};
@@ -146,8 +146,7 @@ impl Driver {
     /// Understands what a launcher says, and passes on the rest. The answer comes when it has
     /// ended.
     fn listen(&self, part: Part, pid: Pid, errors: ChildStderr) -> io::Result<Receiver<()>> {
-        let lines = &self.job.lines;
-        let launcher = if part == Part::Program { &lines.launcher } else { &lines.service };
+        let launcher = self.job.lines.of(part);
         let (launcher, queue, log) = (Arc::clone(launcher), self.queue.clone(), self.log.clone());
         let (wait, raw) = (part == Part::Program, self.job.raw_launcher_output);
         let (tell, told) = mpsc::channel();
@@ -211,7 +210,7 @@ impl Driver {
         let send = move || {
             let why = match look::bounded(&line, SIGNAL_LIMIT, true) {
                 Ok(Ended { code: Some(0), .. }) => return,
-                Ok(Ended { code: Some(_), output }) => output.trim_end().to_owned(),
+                Ok(Ended { code: Some(_), output, .. }) => output.trim_end().to_owned(),
                 Ok(Ended { code: None, .. }) => format!("no answer in {} s", SIGNAL_LIMIT.as_secs()),
                 Err(error) => error.to_string(),
             };
@@ -315,7 +314,9 @@ impl Driver {
         if due {
             command.extend([OsStr::new("--every"), every.as_ref()]);
         }
-        let line = self.job.lines.tool(&[host], &command);
+        let is_here = same_host(&host, &self.job.token.host);
+        let lines = &self.job.lines;
+        let line = if is_here { lines.here(&command) } else { lines.tool(&[host], &command) };
         self.start(Part::Save, &line, Streams::Talk).map_err(|e| cannot_start(&line, &e))
     }
 }

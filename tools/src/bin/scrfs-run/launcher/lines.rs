@@ -8,9 +8,10 @@ use std::sync::Arc;
 use nix::sys::signal::Signal;
 use scrfs::store::private::{OPEN_MPI_AGENTS, OPEN_MPI_PARTS, OPEN_MPI_PLACES};
 
+use super::none::Alone;
 use super::{CommandLine, Cpus, Kind, Launcher, Task};
 use crate::layout;
-use crate::supervise::Start;
+use crate::supervise::{Part, Start};
 
 /// Of Open MPI's parameters in the environment, those that say how to reach nodes, what to start
 /// there, and where it keeps its files; the others are the program's.
@@ -63,6 +64,11 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
+    /// Whoever starts that part.
+    pub(crate) fn of(&self, part: Part) -> &Arc<dyn Launcher> {
+        if part == Part::Program { &self.launcher } else { &self.service }
+    }
+
     /// The user's program; its environment is the user's. `set` is added and goes to every rank, as
     /// all `SCR*` does.
     pub(crate) fn program(
@@ -119,18 +125,24 @@ impl Lines {
             program_hosts.as_ref(),
         ];
         command.extend(restart.iter().map(OsString::as_os_str));
-        self.service(hosts, &command, set, Kind::Service)
+        self.service(&*self.service, hosts, &command, set, Kind::Service)
     }
 
     /// One of our small programs on each host.
     pub(crate) fn tool(&self, hosts: &[String], command: &[&OsStr]) -> CommandLine {
-        self.service(hosts, command, &[], Kind::Tool)
+        self.service(&*self.service, hosts, command, &[], Kind::Tool)
+    }
+
+    /// The same on this host, which needs no launcher.
+    pub(crate) fn here(&self, command: &[&OsStr]) -> CommandLine {
+        self.service(&Alone, &[], command, &[], Kind::Tool)
     }
 
     /// Nothing of ours depends on the prefix: neither on the user file in it, nor on a working
     /// directory that may be there too.
     fn service(
         &self,
+        launcher: &dyn Launcher,
         hosts: &[String],
         command: &[&OsStr],
         set: &[(&str, OsString)],
@@ -141,7 +153,7 @@ impl Lines {
         environment.extend(self.user_file.clone());
         environment.insert("SCR_CONF_FILE".into(), "/dev/null".into());
         environment.extend(set.iter().map(|(name, value)| (OsString::from(name), value.clone())));
-        let line = self.service.line(Task {
+        let line = launcher.line(Task {
             hosts: hosts.to_vec(),
             per_node: 1,
             command: command.iter().map(|&word| word.to_owned()).collect(),

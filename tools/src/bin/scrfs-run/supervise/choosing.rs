@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::{After, HALTED, Look, Output, Phase, Start, Supervisor};
+use super::{After, HALTED, Look, Output, Phase, Start, Supervisor, doubting};
 
 /// Hints.
 const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
@@ -37,13 +37,13 @@ impl Supervisor {
         halt: Option<String>,
         out: &mut Vec<Output>,
     ) {
+        let (in_doubt, gone) = self.judge(nodes);
         let mut lost_used = false;
-        for node in nodes {
-            if let Some(problem) = &node.problem
-                && self.excluded.insert(node.host.clone())
-            {
-                out.push(Output::Say(format!("{} is left out from now on: {problem}", node.host)));
-                lost_used |= self.used.contains(&node.host);
+        for (host, problem) in gone {
+            if self.excluded.insert(host.clone()) {
+                out.push(Output::Say(format!("{host} is left out from now on: {problem}")));
+                out.push(Output::Explained);
+                lost_used |= self.used.contains(host);
             }
         }
         if matches!(self.phase, Phase::Looking | Phase::LookingToEnd(_) | Phase::Checking) {
@@ -72,7 +72,11 @@ impl Supervisor {
                 self.clear(now, After::Look, out);
                 out.push(Output::Hurry);
             }
+            Phase::Running => self.tell_in_doubt(&in_doubt, out),
             Phase::Checking if lost_used => self.lost_at_the_end(now, out),
+            Phase::Checking if self.is_to_be_checked_again(now, &in_doubt) => {
+                self.deadline = Some(now + doubting::AGAIN);
+            }
             Phase::Checking if self.refusal.is_some() => self.not_launched(now, nodes, out),
             Phase::Checking => {
                 self.tell_left(nodes, out);

@@ -18,6 +18,8 @@ use super::{
 const LAUNCH: Duration = Duration::from_secs(15);
 /// Starts of coordinators for the sake of saving.
 const ATTACHES_MAX: u32 = 3;
+/// Deaths of the launcher of what saves, in a job.
+const CRASHES_MAX: u32 = 3;
 /// For the nodes to say what they have.
 const NAMING_LIMIT: Duration = Duration::from_secs(30);
 /// Of the allocation's last seconds ([`LAST`]), those that are kept for naming what is not saved
@@ -162,6 +164,14 @@ impl Supervisor {
             Err(SaveError::Named) => {
                 out.push(Output::Say("not all is saved: the lines above say what".to_owned()));
                 self.clear(now, After::Finish(failed(end.code)), out);
+            }
+            Err(SaveError::Crashed) if now < end.by && self.save_crashes < CRASHES_MAX => {
+                self.save_crashes += 1;
+                self.await_saved(now, end, out);
+            }
+            Err(SaveError::Crashed) => {
+                let why = "its launcher was ended by a signal".to_owned();
+                self.saved(now, Err(SaveError::Failed(why)), out);
             }
             Err(SaveError::Failed(why)) => {
                 out.push(Output::Say(format!("not all is saved: {why}")));

@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     /// A launcher that does not end is ended so long after its program's last process; zero: it is
     /// waited for.
     pub(crate) launcher_timeout: Duration,
+    /// Within this time coordinators find a node that is dead.
+    pub(crate) node_timeout: Duration,
     /// How it ends.
     pub(crate) end: EndPlan,
 }
@@ -67,6 +69,8 @@ pub(crate) enum SaveError {
     Named,
     /// Whoever was to save it has failed: nothing was named.
     Failed(String),
+    /// Its launcher has died itself: it may be tried again.
+    Crashed,
 }
 
 /// How coordinators start (DESIGN 3).
@@ -85,6 +89,9 @@ pub(crate) struct Look {
     pub(crate) host: String,
     /// Why it cannot be used, if so.
     pub(crate) problem: Option<String>,
+    /// The problem is merely that nobody has answered in time: neither the node nor the scheduler
+    /// says that it is gone.
+    pub(crate) silent: bool,
     /// What a person can do about it, where that is not about the node.
     pub(crate) remedy: Option<&'static str>,
     /// The scheduler's word, if no new job is to use it; this one still may.

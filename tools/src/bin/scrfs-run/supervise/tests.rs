@@ -1,3 +1,4 @@
+mod doubting;
 mod ending;
 mod losing;
 
@@ -24,6 +25,7 @@ fn plan() -> Plan {
         ready_limit: Duration::from_mins(15),
         flush_limit: Duration::from_mins(10),
         launcher_timeout: Duration::ZERO,
+        node_timeout: Duration::from_secs(30),
         end: EndPlan {
             grace: Duration::ZERO,
             signal: 10,

@@ -1,0 +1,51 @@
+//! What is made of nodes that do not answer a look. A busy scheduler or launcher is no dead node:
+//! while coordinators serve, they watch one another, and name a node that is gone themselves.
+
+use std::time::Duration;
+
+use super::{Look, Output, Phase, Supervisor};
+
+/// Between two looks at nodes that do not answer.
+pub(super) const AGAIN: Duration = Duration::from_secs(5);
+
+impl Supervisor {
+    /// Whether coordinators answer for the nodes of the program: it was started over them, and they
+    /// have neither ended nor been told to.
+    fn coordinators_vouch(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Checking) && self.is_settled()
+    }
+
+    /// The nodes in doubt, that merely do not answer while coordinators answer for them; and those
+    /// that are gone, each with its problem.
+    pub(super) fn judge<'a>(&self, nodes: &'a [Look]) -> (Vec<&'a String>, Vec<(&'a String, &'a String)>) {
+        let vouch = self.coordinators_vouch();
+        let is_in_doubt = |node: &&Look| vouch && node.silent && self.used.contains(&node.host);
+        let with_problem = || nodes.iter().filter(|node| node.problem.is_some());
+        let in_doubt = with_problem().filter(is_in_doubt).map(|node| &node.host).collect();
+        let gone = with_problem().filter(|node| !is_in_doubt(node));
+        let gone = gone.filter_map(|node| Some((&node.host, node.problem.as_ref()?))).collect();
+        (in_doubt, gone)
+    }
+
+    /// Once for each node and run.
+    pub(super) fn tell_in_doubt(&mut self, hosts: &[&String], out: &mut Vec<Output>) {
+        let new: Vec<&str> = hosts
+            .iter()
+            .filter(|host| self.doubted.insert(host.to_string()))
+            .map(|host| host.as_str())
+            .collect();
+        if !new.is_empty() {
+            out.push(Output::Say(format!(
+                "{}: no answer through the launcher; the coordinators run, so the program goes on",
+                new.join(" ")
+            )));
+        }
+    }
+
+    /// The program has ended with 0, and these nodes do not say that they are there: coordinators
+    /// get the time in which they would find one that is dead.
+    pub(super) fn is_to_be_checked_again(&self, now: Duration, in_doubt: &[&String]) -> bool {
+        let trusts = now.saturating_sub(self.checked) > self.plan.node_timeout + AGAIN;
+        !in_doubt.is_empty() && self.refusal.is_none() && !trusts
+    }
+}

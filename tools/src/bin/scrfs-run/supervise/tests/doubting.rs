@@ -1,0 +1,98 @@
+//! Nodes that do not answer, whose coordinators run.
+
+use super::*;
+
+/// Asked through a launcher that is slow, or whose scheduler is.
+fn no_answer(hosts: &[&str], newest: u64) -> Vec<Look> {
+    let look = |host: &&str| {
+        let silent = hosts.contains(host);
+        let problem = silent.then(|| "no answer in 8 s".to_owned());
+        Look { host: (*host).to_owned(), problem, silent, newest, ..Look::default() }
+    };
+    HOSTS[..4].iter().map(look).collect()
+}
+
+fn silence() -> Input {
+    Input::Counted { run: 1, count: Count::Silence }
+}
+
+#[test]
+fn a_program_goes_on_while_its_coordinators_run_whoever_does_not_answer() {
+    let mut s = Story::running(Plan { launcher_timeout: Duration::from_secs(4), ..plan() });
+    for round in 0..3 {
+        s.after(30).tell(silence()).expect(&["look n0 n1 n2 n3"]);
+        s.looked_as(no_answer(&["n0", "n1"], 0)).expect(&[]);
+        assert_eq!(s.said().contains("n0 n1: no answer through the launcher"), round == 0, "{}", s.said());
+    }
+    // Nobody is left out; so the next run is on the same nodes.
+    s.tell(Input::ProgramEnded(9)).coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+    s.looked(&[], 7).expect(&["Restart n0 n1 n2 n3"]);
+}
+
+#[test]
+fn a_node_that_somebody_says_is_gone_ends_the_run_beside_others_that_do_not_answer() {
+    let mut s = Story::running(Plan { launcher_timeout: Duration::from_secs(4), ..plan() });
+    s.tell(silence()).expect(&["look n0 n1 n2 n3"]);
+    let mut nodes = no_answer(&["n0", "n1"], 0);
+    (nodes[1].silent, nodes[1].problem) = (false, Some("the scheduler says that it is down*".to_owned()));
+    s.looked_as(nodes).expect(&["stop program", "stop coordinators", "hurry"]);
+    s.tell(Input::ProgramEnded(137)).coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
+    // So does one that the other nodes name.
+    let mut s = Story::running(Plan { launcher_timeout: Duration::from_secs(4), ..plan() });
+    s.tell(silence()).looked_as(no_answer(&["n1"], 0)).expect(&[]);
+    s.tell(lost("n1")).expect(&["stop program", "stop coordinators", "hurry"]);
+}
+
+/// They have ended, were told to end, or have not settled: nobody watches the nodes.
+#[test]
+fn silence_counts_where_no_coordinators_answer_for_the_nodes() {
+    let mut s = Story::running(plan());
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(no_answer(&["n3"], 2)).expect(&["stop program", "hurry"]);
+    let mut s = Story::running(plan());
+    s.coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
+    s.after(2).tell(Input::Tick).expect(&["Attach n0 n1 n2 n3"]);
+    // Those that came back meanwhile do.
+    s.tell(Input::Ready(None)).looked_as(no_answer(&["n3"], 2)).expect(&[]);
+    let mut s = Story::running(plan());
+    s.tell(Input::CoordinatorsLeave).expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(no_answer(&["n3"], 2)).expect(&["stop program", "stop coordinators", "hurry"]);
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).after(25).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(no_answer(&["n2"], 0)).expect(&["stop coordinators", "hurry"]);
+}
+
+/// An mpirun that has lost a node may end with 0. Coordinators find such a node in their time.
+#[test]
+fn exit_0_counts_when_coordinators_have_had_the_time_to_miss_a_node() {
+    let checking = || {
+        let mut s = Story::running(plan());
+        s.tell(Input::ProgramEnded(0)).expect(&["look n0 n1 n2 n3"]);
+        s.looked_as(no_answer(&["n1"], 5)).expect(&[]);
+        assert_eq!(s.wakes(), Some(5));
+        s.after(5).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+        s
+    };
+    checking().looked_as(no_answer(&[], 5)).expect(&["save n0 600 due"]);
+    checking().tell(lost("n1")).expect(&["stop coordinators", "hurry"]);
+    checking().coordinators_end().looked_as(no_answer(&["n1"], 5)).expect(&["look+sweep n0 n2 n3 n4"]);
+    let mut s = checking();
+    s.after(25).looked_as(no_answer(&["n1"], 5)).expect(&[]);
+    s.after(6).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(no_answer(&["n1"], 5)).expect(&["save n0 600 due"]);
+}
+
+#[test]
+fn what_saves_is_started_again_when_its_launcher_died() {
+    let crashed = || Input::Saved(Err(SaveError::Crashed));
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(0)).looked(&[], 5).expect(&["save n0 600 due"]);
+    for _ in 0..3 {
+        s.after(1).tell(crashed());
+        assert!(s.out.iter().any(|o| matches!(o, Output::Save { .. })), "{}", s.said());
+    }
+    s.tell(crashed()).expect(&["look n0 n1 n2 n3"]);
+    assert!(s.said().contains("not all is saved: its launcher was ended by a signal"), "{}", s.said());
+}
