@@ -18,6 +18,8 @@ SWEEP=20
 # user to read. `.headless.JOB`: the health check has missed the job's batch host once. All of it is root's: who could
 # write here could fill /run.
 NOTES=/run/scrfs-slurm
+# PMIxCliTmpDirBase in mpi.conf: root's alone to write.
+PMIX=/run/pmix
 
 # shellcheck disable=SC1091
 [ ! -r "${0%/*}/settings" ] || . "${0%/*}/settings"

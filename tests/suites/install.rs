@@ -117,7 +117,7 @@ fn the_deb_works_in_a_clean_root() {
     assert_eq!(left.must(), "./etc/scrfs.conf");
 }
 
-/// `/run/scrfs` is made, and left as an administrator has it.
+/// `/run/scrfs` and `/run/pmix` are made, and left as an administrator has them.
 #[test]
 fn packages_change_no_mode() {
     let packages = packages();
@@ -131,12 +131,12 @@ fn packages_change_no_mode() {
     ] {
         let script = place.path().join(name);
         let text = format!(
-            "mount -t tmpfs tmpfs /run\n{made}\nstat -c %a /run/scrfs\n\
-             chmod 711 /run/scrfs\n{made}\nstat -c %a /run/scrfs\n"
+            "mount -t tmpfs tmpfs /run\n{made}\nstat -c %a /run/scrfs /run/pmix\n\
+             chmod 711 /run/scrfs /run/pmix\n{made}\nstat -c %a /run/scrfs /run/pmix\n"
         );
         std::fs::write(&script, text).unwrap();
         let ran = run(&format!("unshare --mount --propagation private bash -eu {}", script.display()));
-        assert_eq!(ran.must(), "755\n711", "{name}: {ran}");
+        assert_eq!(ran.must(), "755\n755\n711\n711", "{name}: {ran}");
     }
 }
 
