@@ -4,8 +4,10 @@
 //! put it there.
 //!
 //! - `parts`: how the program, coordinators and questions are started, heard and ended
+//! - `programs`: whether what is to be started is there
 
 mod parts;
+mod programs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -19,7 +21,7 @@ use nix::unistd::Pid;
 use scrfs::control::lost::{Lost, Why};
 use scrfs::control::ready::{HaltDue, Ready};
 use scrfs_tools::probe::NAMED;
-use scrfs_tools::{Failure, Outcome, output};
+use scrfs_tools::{Failure, Outcome};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::allocation;
@@ -27,7 +29,7 @@ use crate::announce::Word;
 use crate::apart;
 use crate::arguments::Job;
 use crate::input;
-use crate::launcher::CommandLine;
+use crate::launcher::NotLaunched;
 use crate::look::{Looker, same_host};
 use crate::prefix;
 use crate::process::{self, GRACE, Group};
@@ -52,6 +54,8 @@ enum Event {
     Said(u64, Word),
     /// Somebody names this host as lost.
     Lost(String),
+    /// The launcher of this part could not launch on some nodes.
+    NotLaunched(Part, NotLaunched),
     /// For the person who waits.
     Say(String),
     /// What a launcher said about something that has gone wrong.
@@ -80,7 +84,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
             ));
         }
     }
-    look_for_programs(&job)?;
+    programs::look_for(&job)?;
     if !job.enable {
         talk::tell("SCR_ENABLE=0: markers succeed at once, and nothing is protected");
     }
@@ -101,52 +105,6 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     Ok(code)
 }
 
-/// A launcher that is missing would look like nodes that are; without a launcher the program itself
-/// is looked for.
-fn look_for_programs(job: &Job) -> Outcome {
-    const PROGRAM: &str =
-        "name a program that is there: it is looked for in PATH, a path with a slash is taken as it is";
-    let hosts = job.plan.hosts.get(..1).unwrap_or_default();
-    let lines = [job.lines.tool(hosts, &["true".as_ref()]), job.lines.program(hosts, 1, &job.program, &[])];
-    let own = job.program.first().map(std::path::Path::new);
-    // Whatever launcher would try it says no more than that it may not.
-    if let Some(own) = own.filter(|own| own.as_os_str().as_encoded_bytes().contains(&b'/') && own.is_dir()) {
-        return Err(Failure::new(format!("{} is a directory", output::escaped(own.display())))
-            .hint("name the program that is in it"));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    for CommandLine { program, .. } in lines {
-        let shown = output::escaped(program.display());
-        let is_path = program.as_encoded_bytes().contains(&b'/');
-        let is_own = job.program.first().is_some_and(|own| *own == program);
-        if is_own && is_path && is_no_program(program.as_ref()) {
-            return Err(Failure::new(format!("{shown} cannot be executed"))
-                .hint("chmod +x makes a script or a program executable"));
-        }
-        if is_path && !std::path::Path::new(&program).is_file() {
-            return Err(Failure::new(format!("there is no {shown}")).hint(if is_own {
-                PROGRAM
-            } else {
-                "--launcher-program says where the launcher is"
-            }));
-        }
-        if !is_path && !std::env::split_paths(&path).any(|dir| dir.join(&program).is_file()) {
-            return Err(Failure::new(format!("there is no {shown} in PATH")).hint(if is_own {
-                PROGRAM
-            } else {
-                "--launcher names another launcher, --launcher-program says where it is"
-            }));
-        }
-    }
-    Ok(())
-}
-
-/// It is there, and is a directory or may not be executed.
-fn is_no_program(path: &std::path::Path) -> bool {
-    let executable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
-    path.exists() && !(executable && path.is_file())
-}
-
 struct Driver {
     job: Job,
     /// The supervisor's clock begins here.
@@ -156,6 +114,8 @@ struct Driver {
     running: BTreeMap<Part, Running>,
     /// Starts of coordinators so far.
     starts: u64,
+    /// Where parts were started that have one task on each node.
+    started_on: BTreeMap<Part, Vec<String>>,
     /// Where something was started.
     touched: BTreeSet<String>,
     /// Hosts that may not answer.
@@ -191,6 +151,7 @@ impl Driver {
             queue,
             running: BTreeMap::new(),
             starts: 0,
+            started_on: BTreeMap::new(),
             touched: BTreeSet::new(),
             doubtful: BTreeSet::new(),
             wake_at: None,
@@ -250,6 +211,7 @@ impl Driver {
                 Some(input)
             }
             Event::Lost(name) => self.lost(&name, BY_LAUNCHER, true),
+            Event::NotLaunched(part, failed) => Some(self.not_launched(part, failed)),
             Event::Say(line) => {
                 talk::tell(&line);
                 None
@@ -340,6 +302,15 @@ impl Driver {
         let host = self.job.plan.hosts.iter().find(|host| same_host(host, name))?.clone();
         self.doubtful.insert(host.clone());
         Some(Input::Lost { host, how, by_launcher })
+    }
+
+    /// Tasks are numbered by the nodes, where each has one.
+    fn not_launched(&self, part: Part, NotLaunched { hosts, tasks, what }: NotLaunched) -> Input {
+        let started = self.started_on.get(&part);
+        let of_tasks = tasks.iter().filter_map(|task| started?.get(*task)).cloned();
+        let named = |name: &String| self.job.plan.hosts.iter().find(|host| same_host(host, name)).cloned();
+        let hosts = hosts.iter().filter_map(named).chain(of_tasks).collect();
+        Input::NotLaunched { hosts, what }
     }
 
     /// The exit code, if that process is still the one that is watched, and whether it was a

@@ -12,15 +12,13 @@ mod halting;
 mod hanging;
 mod losing;
 mod message;
+mod serving;
 #[cfg(test)]
 mod tests;
 mod unsealed;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::time::Duration;
-
-use scrfs_tools::output::escaped;
 
 use self::ending::End;
 use self::halting::Halting;
@@ -28,11 +26,6 @@ use self::hanging::Pulse;
 pub(crate) use self::message::{Count, EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
 use crate::launcher::Refusal;
 
-/// A hint.
-const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
-/// What was started as coordinators, and is none; and what to do about it.
-const NO_COORDINATOR: &str = "what was started as coordinators ended with exit code 0 before it was ready, as no scrfs-coordinator does";
-const NAME_ANOTHER: &str = "without --coordinator it is the scrfs-coordinator beside scrfs-run; give that option its path, or leave it out";
 /// Recoveries in a row that may fail before it is given up.
 const RECOVERIES_MAX: u32 = 5;
 /// The exit code when the program was ended because a halt was due (EX_TEMPFAIL): a later run can
@@ -176,6 +169,8 @@ pub(crate) struct Supervisor {
     doubted: BTreeSet<String>,
     /// Why the first launch failed, and when its launcher said so.
     refusal: Option<(Duration, Refusal)>,
+    /// What the launcher of coordinators that have not met has said of an error of its own.
+    launcher_error: Option<String>,
     /// The exit code of the last run, if it ended by itself.
     own_code: Option<u8>,
     /// How coordinators start next on the nodes in use: once some have settled there, they attach.
@@ -236,6 +231,7 @@ impl Supervisor {
             checked: Duration::ZERO,
             doubted: BTreeSet::new(),
             refusal: None,
+            launcher_error: None,
             own_code: None,
             start: Start::Restart,
             unsaved: BTreeMap::new(),
@@ -259,7 +255,7 @@ impl Supervisor {
             Input::Looked { serial, nodes, halt } if serial == self.serial => {
                 self.looked(now, &nodes, halt, &mut out);
             }
-            Input::Met => (self.meet_by, self.unmet) = (None, 0),
+            Input::Met => (self.meet_by, self.unmet, self.launcher_error) = (None, 0, None),
             Input::Ready(current) => self.ready(now, current, &mut out),
             Input::CoordinatorsLeave => self.coordinators_leave(now, &mut out),
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
@@ -273,6 +269,8 @@ impl Supervisor {
                 self.suspect(now, &host, how, &mut out);
             }
             Input::Lost { host, how, .. } => self.lost(now, &host, how, &mut out),
+            Input::NotLaunched { hosts, what } => self.not_launched_on(now, &hosts, what, &mut out),
+            Input::LauncherFailed(what) => self.launcher_failed(what),
             Input::Refused(refusal) => self.refused(now, refusal),
             Input::CannotStart(part, why) => self.cannot_start(now, part, &why, &mut out),
             Input::CannotLook(why) => self.cannot_look(now, &why, &mut out),
@@ -306,7 +304,7 @@ impl Supervisor {
 
     fn recover(&mut self, now: Duration, out: &mut Vec<Output>) {
         self.named.clear();
-        self.refusal = None;
+        (self.refusal, self.launcher_error) = (None, None);
         self.suspects = false;
         self.phase = Phase::Recovering;
         self.deadline = Some(now + self.plan.ready_limit);
@@ -320,105 +318,6 @@ impl Supervisor {
         self.coordinators = Coordinators::Starting;
         self.attach_at = None;
         out.push(Output::StartCoordinators { hosts: self.used.clone(), start, keep });
-    }
-
-    fn ready(&mut self, now: Duration, current: Option<OsString>, out: &mut Vec<Output>) {
-        if matches!(self.coordinators, Coordinators::Down | Coordinators::Leaving) {
-            return;
-        }
-        self.coordinators = Coordinators::Settled(now);
-        self.deadline = None;
-        let presents = std::mem::replace(&mut self.start, Start::Attach) == Start::Restart;
-        match self.phase {
-            Phase::Recovering => {
-                (self.launched, self.refusal, self.own_code) = (now, None, None);
-                self.pulse = Pulse::of_program(now, self.plan.launcher_timeout);
-                self.doubted.clear();
-                self.recovery_failures = 0;
-                self.attach_failures = 0;
-                self.runs += 1;
-                self.run_to_judge = true;
-                self.program_up = true;
-                self.phase = Phase::Running;
-                out.push(Output::Say(match &current {
-                    Some(name) => format!("the program can restart from {}", escaped(name.display())),
-                    None => "no checkpoint: the program starts from the beginning".to_owned(),
-                }));
-                out.push(Output::StartProgram { hosts: self.used.clone(), current, run: self.runs });
-            }
-            Phase::Running => out.push(Output::Say("coordinators are back".to_owned())),
-            Phase::Saving(end) if presents => self.presented(now, end, current.as_deref(), out),
-            Phase::Saving(end) => self.await_saved(now, end, out),
-            _ => {}
-        }
-    }
-
-    fn coordinators_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
-        let why = format!("exit code {code}");
-        let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
-        let lived_well = former.lived_well(now);
-        match self.phase {
-            Phase::Recovering if code == SETTINGS => {
-                self.give_up(
-                    now,
-                    "the coordinators refuse the parameters or the mount",
-                    SEE_COORDINATORS,
-                    out,
-                );
-            }
-            // Nobody has asked them to end.
-            Phase::Recovering if code == 0 && former == Coordinators::Starting && self.deadline.is_some() => {
-                self.give_up(now, NO_COORDINATOR, NAME_ANOTHER, out);
-            }
-            Phase::Recovering if code == NO_ROOM => {
-                let why = "there is no room in the caches for the checkpoint, and the program is not started without it";
-                self.give_up(now, why, SEE_COORDINATORS, out);
-            }
-            Phase::Recovering if self.refusal.is_some() => {
-                let refusal = self.refusal.take();
-                let Some((_, Refusal { what, hint })) = refusal else { return };
-                out.push(Output::Explained);
-                self.give_up(now, &format!("the coordinators were not started: {what}"), hint, out);
-            }
-            Phase::Recovering => {
-                // Whether this end is that of coordinators which had not met in time.
-                let unmet = self.unmet > 0 && self.meet_by.is_none();
-                self.recovery_failures += u32::from(!unmet);
-                if self.recovery_failures >= RECOVERIES_MAX || self.unmet >= MEETINGS_MAX {
-                    return self.give_up(
-                        now,
-                        &format!(
-                            "recovery failed {} times, at last: {why}",
-                            self.recovery_failures + self.unmet
-                        ),
-                        SEE_COORDINATORS,
-                        out,
-                    );
-                }
-                out.push(Output::Say(format!("recovery was broken off ({why}): once more")));
-                self.look(true, out);
-            }
-            Phase::Running => {
-                self.deadline = None;
-                if lived_well {
-                    self.attach_failures = 0;
-                }
-                let at =
-                    usize::try_from(self.attach_failures).unwrap_or(usize::MAX).min(ATTACH_PAUSES.len() - 1);
-                self.attach_at = Some(now + ATTACH_PAUSES[at]);
-                out.push(Output::Say(format!(
-                    "coordinators ended ({why}), the program goes on: starting new ones"
-                )));
-                if self.attach_failures > 0 {
-                    self.ask(self.used.clone(), false, true, out);
-                }
-                self.attach_failures += 1;
-            }
-            Phase::Saving(end) if code == SETTINGS || code == NO_ROOM => self.cannot_save(now, end, out),
-            Phase::Saving(end) => self.attach_to_save(now, end, out),
-            Phase::Clearing(after) => self.cleared(now, after, out),
-            _ => {}
-        }
     }
 
     fn program_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {

@@ -107,6 +107,8 @@ impl Driver {
             self.mark(),
         ];
         self.touched.extend(hosts.iter().cloned());
+        let ones: &[String] = if self.job.ranks_per_node == 1 { hosts } else { &[] };
+        self.started_on.insert(Part::Program, ones.to_vec());
         let line = self.job.lines.program(hosts, self.job.ranks_per_node, &self.job.program, &set);
         let streams = Streams::Program { input: self.input.give()?, errors: true };
         self.start(Part::Program, &line, streams).map_err(|e| cannot_start(&line, &e))
@@ -170,7 +172,7 @@ impl Driver {
                     speak(bytes);
                 } else {
                     log.add(bytes);
-                    if matches!(said, Said::Refused(_) | Said::Noise) {
+                    if !matches!(said, Said::Lost(_) | Said::Waits) {
                         drop(queue.send(Event::Folded(bytes.to_vec())));
                     }
                 }
@@ -186,7 +188,11 @@ impl Driver {
                         talk::line(String::from_utf8_lossy(bytes).trim_end());
                         talk::line(WAITS);
                     }
-                    Said::Noise | Said::Waits => {}
+                    Said::NotLaunched(failed) => drop(queue.send(Event::NotLaunched(part, failed))),
+                    Said::Failed(what) if part == Part::Coordinators => {
+                        drop(queue.send(Event::Tell(Input::LauncherFailed(what))));
+                    }
+                    Said::Noise | Said::Failed(_) | Said::Waits => {}
                 }
             };
             talk::listen(errors, launcher, pid, pass, said);
@@ -257,6 +263,7 @@ impl Driver {
     ) -> Result<(), Refusal> {
         self.starts += 1;
         self.touched.extend(hosts.iter().cloned());
+        self.started_on.insert(Part::Coordinators, hosts.to_vec());
         if start == Start::Restart {
             self.tell_folded();
         }

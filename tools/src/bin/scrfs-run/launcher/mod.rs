@@ -84,9 +84,22 @@ pub(crate) enum Said {
     Waits,
     /// It could not start what was to run; to try the same again is of no use.
     Refused(Refusal),
+    /// It could not launch on these nodes, or these tasks.
+    NotLaunched(NotLaunched),
+    /// An error of its own, in its words; else it is as noise.
+    Failed(String),
     /// What it says when something else has gone wrong; of interest only when nothing else explains
     /// the end.
     Noise,
+}
+
+/// On which nodes, or what of a task, nothing could be launched.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NotLaunched {
+    pub(crate) hosts: Vec<String>,
+    /// By their numbers.
+    pub(crate) tasks: Vec<usize>,
+    pub(crate) what: String,
 }
 
 /// A launch error.

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use nix::sys::signal::Signal;
 
-use super::{CommandLine, Cpus, Kind, Launcher, Refusal, Said, Task, mpirun};
+use super::{CommandLine, Cpus, Kind, Launcher, NotLaunched, Refusal, Said, Task, mpirun};
 
 /// Settings of the batch script's steps that are not those of our own programs. (Options that are
 /// given here beat the rest.)
@@ -127,6 +127,13 @@ impl Launcher for Srun {
                        every node): --launcher mpirun needs none",
             }));
         }
+        if text.contains("Requested node configuration is not available") {
+            return Some(Said::Refused(Refusal {
+                what: what(),
+                hint: "a node that Slurm has lost leaves the allocation; one that is in it still has less than is asked for \
+                       (--ranks-per-node, sbatch --ntasks-per-node)",
+            }));
+        }
         for wrong in ["Unable to create step", "Only allocated", "unrecognized option", "Invalid node name"] {
             if text.contains(wrong) {
                 return Some(Said::Refused(Refusal {
@@ -136,8 +143,12 @@ impl Launcher for Srun {
                 }));
             }
         }
+        if let Some(failed) = not_launched(text) {
+            return Some(Said::NotLaunched(failed));
+        }
         // How its tasks ended is of interest when nothing else explains it.
-        Some(Said::Noise)
+        let own = text.strip_prefix("srun: error: ").filter(|own| !own.contains(": task"));
+        Some(own.map_or(Said::Noise, |_| Said::Failed(what())))
     }
 
     /// At TERM it kills the step; this one it passes on.
@@ -157,6 +168,23 @@ impl Launcher for Srun {
     fn fence(&self) -> Option<&'static str> {
         Some(mpirun::FENCE)
     }
+}
+
+/// `srun: error: task 1 launch failed: Unspecified error`, or `srun: error: Task launch for
+/// StepId=7.1 failed on node node2: ...`.
+fn not_launched(text: &str) -> Option<NotLaunched> {
+    let what = text.strip_prefix("srun: error: ")?;
+    let found = |hosts, tasks| NotLaunched { hosts, tasks, what: format!("srun: {what}") };
+    if let Some((_, node)) =
+        what.strip_prefix("Task launch for ").and_then(|rest| rest.split_once(" on node "))
+    {
+        let (node, _) = node.split_once(':')?;
+        return Some(found(scrfs::config::hosts::expand(node).unwrap_or_default(), Vec::new()));
+    }
+    let list = what.strip_prefix("tasks ").or_else(|| what.strip_prefix("task "))?;
+    let (list, _) = list.split_once(" launch failed: ")?;
+    let names = scrfs::config::hosts::expand(&format!("t[{list}]")).unwrap_or_default();
+    Some(found(Vec::new(), names.iter().filter_map(|name| name[1..].parse().ok()).collect()))
 }
 
 /// What Slurm says of a step while it has not heard of its nodes since it was started anew, or

@@ -330,6 +330,10 @@ fn shown(said: Option<&Said>) -> String {
         None => "passed on".to_owned(),
         Some(Said::Noise) => "noise".to_owned(),
         Some(Said::Waits) => "waits".to_owned(),
+        Some(Said::Failed(what)) => format!("failed: {what}"),
+        Some(Said::NotLaunched(NotLaunched { hosts, tasks, what })) => {
+            format!("not launched on {hosts:?} {tasks:?}: {what}")
+        }
         Some(Said::Lost(hosts)) => format!("lost {}", hosts.join(" ")),
         Some(Said::Refused(refusal)) => format!("refused: {}", refusal.what),
     }
@@ -441,6 +445,22 @@ fn what_srun_says() {
         // In the words of the library of 22.05.
         ("srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n", "waits"),
         ("srun: Job 7 step creation still disabled, retrying (Requested nodes are busy)\n", "waits"),
+        (
+            "srun: error: task 1 launch failed: Unspecified error\n",
+            "not launched on [] [1]: srun: task 1 launch failed: Unspecified error",
+        ),
+        (
+            "srun: error: tasks 0-1,3 launch failed: Unspecified error\n",
+            "not launched on [] [0, 1, 3]: srun: tasks 0-1,3 launch failed: Unspecified error",
+        ),
+        (
+            "srun: error: Task launch for StepId=20.1 failed on node node1: Invalid job credential\n",
+            "not launched on [\"node1\"] []: srun: Task launch for StepId=20.1 failed on node node1: Invalid job credential",
+        ),
+        (
+            "srun: error: Timed out waiting for job step to complete\n",
+            "failed: srun: Timed out waiting for job step to complete",
+        ),
         // Shown when nothing else explains the end.
         ("srun: error: node0: task 0: Exited with exit code 3\n", "noise"),
         ("srun: error: node1: task 1: Killed\n", "noise"),

@@ -10,6 +10,11 @@ const LAUNCH_LIMIT: Duration = Duration::from_mins(1);
 /// And it ends within this time.
 const REFUSED_ENDS: Duration = Duration::from_secs(10);
 
+/// So srun says that it could not launch.
+const NOT_LAUNCHED: &str = "launch failed";
+const SEE_SLURMD: &str = "slurmd's log on that node says why; a directory /tmp/spmix_appdir_... that is somebody else's is a reason \
+                          (PMIxCliTmpDirBase in mpi.conf keeps others from making it)";
+
 impl Supervisor {
     /// Somebody says that this node is lost: it is not asked, and nothing waits for it.
     pub(super) fn lost(&mut self, now: Duration, host: &str, how: &str, out: &mut Vec<Output>) {
@@ -91,6 +96,35 @@ impl Supervisor {
         }
         (self.code, self.own_code) = (1, None);
         self.clear(now, After::Look, out);
+    }
+
+    /// A launcher could not start anything on these nodes: others are used in their place. Where
+    /// that goes for all nodes of the run, it is none of theirs.
+    pub(super) fn not_launched_on(
+        &mut self,
+        now: Duration,
+        hosts: &[String],
+        what: String,
+        out: &mut Vec<Output>,
+    ) {
+        let starts = matches!(self.phase, Phase::Recovering | Phase::Running);
+        if starts && !hosts.is_empty() && !self.used.iter().all(|host| hosts.contains(host)) {
+            let how = format!("could not be launched on ({what})");
+            for host in hosts {
+                self.lost(now, host, &how, out);
+            }
+            out.push(Output::Hint(SEE_SLURMD.into()));
+        }
+        self.launcher_failed(what);
+    }
+
+    /// Of what it says, that it could not launch explains the rest.
+    pub(super) fn launcher_failed(&mut self, what: String) {
+        let starts = self.phase == Phase::Recovering && self.meet_by.is_some();
+        let is_explained = self.launcher_error.as_ref().is_some_and(|known| known.contains(NOT_LAUNCHED));
+        if starts && (!is_explained || what.contains(NOT_LAUNCHED)) {
+            self.launcher_error = Some(what);
+        }
     }
 
     /// Before anything has run, a launch error is one of the command line's; later on a node's

@@ -189,6 +189,15 @@ pub(crate) enum Input {
         /// Who says so may take one node for another while coordinators start.
         by_launcher: bool,
     },
+    /// A launcher could not launch anything on these nodes.
+    NotLaunched {
+        /// As in [`Plan::hosts`]; none: it does not name them.
+        hosts: Vec<String>,
+        /// In its words.
+        what: String,
+    },
+    /// A launcher of coordinators tells of an error of its own.
+    LauncherFailed(String),
     /// A launcher says why it cannot launch; the end of what it was to run follows.
     Refused(Refusal),
     /// The time for which [`Output::Wake`] asked has come.

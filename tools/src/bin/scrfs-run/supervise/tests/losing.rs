@@ -57,6 +57,50 @@ fn a_launcher_that_starts_coordinators_is_believed_the_second_time() {
     s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
 }
 
+/// What another user has made first keeps Slurm's PMIx from launching on a node.
+#[test]
+fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
+    let what = || "srun: task 1 launch failed: Unspecified error".to_owned();
+    let fails = |hosts: &[&str]| {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        Input::NotLaunched { hosts, what: what() }
+    };
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(fails(&["n1"])).expect(&["stop coordinators", "hurry"]);
+    assert!(s.said().contains("n1 could not be launched on (srun: task 1 launch failed: "), "{}", s.said());
+    s.tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n2 n3 n4"]);
+    s.looked(&[], 0).expect(&["Restart n0 n2 n3 n4"]);
+    let mut s = Story::running(plan());
+    s.tell(fails(&["n1"])).expect(&["stop program", "stop coordinators", "hurry"]);
+    // One that fails for all nodes is none of theirs; so it is tried again, and named at last.
+    for hosts in [&[][..], &["n0", "n1", "n2", "n3"]] {
+        let mut s = Story::of(plan());
+        for _ in 1..RECOVERIES_MAX {
+            s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]).tell(fails(hosts)).expect(&[]);
+            s.tell(Input::LauncherFailed("srun: Timed out".to_owned())).expect(&[]);
+            s.tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
+            assert!(s.said().contains("recovery was broken off (srun: task 1 launch failed"), "{}", s.said());
+        }
+        s.looked(&[], 0).tell(fails(hosts)).tell(Input::CoordinatorsEnded(0)).expect(&["finish 1"]);
+        assert!(s.said().contains("at last: srun: task 1 launch failed"), "{}", s.said());
+    }
+}
+
+/// Coordinators that have met tell themselves why they end.
+#[test]
+fn errors_of_a_launcher_explain_the_end_of_coordinators_that_have_not_met() {
+    let error = || Input::LauncherFailed("srun: Socket timed out".to_owned());
+    for (met, why) in [(false, "srun: Socket timed out"), (true, "exit code 75")] {
+        let mut s = Story::of(plan());
+        s.looked(&[], 0).tell(error());
+        if met {
+            s.tell(Input::Met).tell(error());
+        }
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        assert!(s.said().contains(&format!("recovery was broken off ({why}): once more")), "{}", s.said());
+    }
+}
+
 #[test]
 fn a_spare_that_is_lost_disturbs_nobody() {
     let mut s = Story::running(plan());

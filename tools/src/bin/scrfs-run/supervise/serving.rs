@@ -1,0 +1,126 @@
+//! Coordinators that are ready, and coordinators that have ended.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use scrfs_tools::output::escaped;
+
+use super::hanging::Pulse;
+use super::{
+    ATTACH_PAUSES, Coordinators, MEETINGS_MAX, NO_ROOM, Output, Phase, RECOVERIES_MAX, SETTINGS, Start,
+    Supervisor,
+};
+use crate::launcher::Refusal;
+
+/// A hint.
+const SEE_COORDINATORS: &str = "the coordinators' lines above, and `scrfs-ctl events` on the nodes, say why";
+/// What was started as coordinators, and is none; and what to do about it.
+const NO_COORDINATOR: &str = "what was started as coordinators ended with exit code 0 before it was ready, as no scrfs-coordinator does";
+const NAME_ANOTHER: &str = "without --coordinator it is the scrfs-coordinator beside scrfs-run; give that option its path, or leave it out";
+
+impl Supervisor {
+    pub(super) fn ready(&mut self, now: Duration, current: Option<OsString>, out: &mut Vec<Output>) {
+        if matches!(self.coordinators, Coordinators::Down | Coordinators::Leaving) {
+            return;
+        }
+        self.coordinators = Coordinators::Settled(now);
+        self.deadline = None;
+        let presents = std::mem::replace(&mut self.start, Start::Attach) == Start::Restart;
+        match self.phase {
+            Phase::Recovering => {
+                (self.launched, self.refusal, self.own_code) = (now, None, None);
+                self.pulse = Pulse::of_program(now, self.plan.launcher_timeout);
+                self.doubted.clear();
+                self.recovery_failures = 0;
+                self.attach_failures = 0;
+                self.runs += 1;
+                self.run_to_judge = true;
+                self.program_up = true;
+                self.phase = Phase::Running;
+                out.push(Output::Say(match &current {
+                    Some(name) => format!("the program can restart from {}", escaped(name.display())),
+                    None => "no checkpoint: the program starts from the beginning".to_owned(),
+                }));
+                out.push(Output::StartProgram { hosts: self.used.clone(), current, run: self.runs });
+            }
+            Phase::Running => out.push(Output::Say("coordinators are back".to_owned())),
+            Phase::Saving(end) if presents => self.presented(now, end, current.as_deref(), out),
+            Phase::Saving(end) => self.await_saved(now, end, out),
+            _ => {}
+        }
+    }
+
+    pub(super) fn coordinators_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
+        let error = self.launcher_error.take();
+        let why = error.clone().unwrap_or_else(|| format!("exit code {code}"));
+        let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
+        let lived_well = former.lived_well(now);
+        match self.phase {
+            Phase::Recovering if code == SETTINGS => {
+                self.give_up(
+                    now,
+                    "the coordinators refuse the parameters or the mount",
+                    SEE_COORDINATORS,
+                    out,
+                );
+            }
+            // Nobody has asked them to end.
+            Phase::Recovering
+                if code == 0
+                    && former == Coordinators::Starting
+                    && self.deadline.is_some()
+                    && error.is_none() =>
+            {
+                self.give_up(now, NO_COORDINATOR, NAME_ANOTHER, out);
+            }
+            Phase::Recovering if code == NO_ROOM => {
+                let why = "there is no room in the caches for the checkpoint, and the program is not started without it";
+                self.give_up(now, why, SEE_COORDINATORS, out);
+            }
+            Phase::Recovering if self.refusal.is_some() => {
+                let refusal = self.refusal.take();
+                let Some((_, Refusal { what, hint })) = refusal else { return };
+                out.push(Output::Explained);
+                self.give_up(now, &format!("the coordinators were not started: {what}"), hint, out);
+            }
+            Phase::Recovering => {
+                // Whether this end is that of coordinators which had not met in time.
+                let unmet = self.unmet > 0 && self.meet_by.is_none();
+                self.recovery_failures += u32::from(!unmet);
+                if self.recovery_failures >= RECOVERIES_MAX || self.unmet >= MEETINGS_MAX {
+                    return self.give_up(
+                        now,
+                        &format!(
+                            "recovery failed {} times, at last: {why}",
+                            self.recovery_failures + self.unmet
+                        ),
+                        SEE_COORDINATORS,
+                        out,
+                    );
+                }
+                out.push(Output::Say(format!("recovery was broken off ({why}): once more")));
+                self.look(true, out);
+            }
+            Phase::Running => {
+                self.deadline = None;
+                if lived_well {
+                    self.attach_failures = 0;
+                }
+                let at =
+                    usize::try_from(self.attach_failures).unwrap_or(usize::MAX).min(ATTACH_PAUSES.len() - 1);
+                self.attach_at = Some(now + ATTACH_PAUSES[at]);
+                out.push(Output::Say(format!(
+                    "coordinators ended ({why}), the program goes on: starting new ones"
+                )));
+                if self.attach_failures > 0 {
+                    self.ask(self.used.clone(), false, true, out);
+                }
+                self.attach_failures += 1;
+            }
+            Phase::Saving(end) if code == SETTINGS || code == NO_ROOM => self.cannot_save(now, end, out),
+            Phase::Saving(end) => self.attach_to_save(now, end, out),
+            Phase::Clearing(after) => self.cleared(now, after, out),
+            _ => {}
+        }
+    }
+}
