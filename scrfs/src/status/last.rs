@@ -5,6 +5,7 @@
 //! Whoever may write to the prefix may have written these files: what is read is bounded, and holds
 //! no control characters but in names, which are escaped when they are shown.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use super::NodeStatus;
 use crate::bounded;
+use crate::record::{Index, Record};
 
 /// The status form that this program writes and reads.
 pub const VERSION: u32 = 1;
@@ -76,8 +78,20 @@ pub fn events_path(prefix: &Path) -> PathBuf {
 }
 
 impl LastStatus {
-    /// Reads it; waits for the PFS at most ten seconds.
+    /// Reads it; waits for the PFS at most ten seconds. What was brought to the PFS since it was
+    /// written, as by the Epilog of a job that was cancelled, is flushed: the index of the prefix
+    /// says so.
     pub fn read(prefix: &Path) -> Result<Self, LastError> {
+        let mut last = Self::read_written(prefix)?;
+        // One that cannot be read says nothing.
+        let index = read_within(&prefix.join(".scr/index.scr"), BYTES_MAX, false).ok();
+        if let Some(index) = index.and_then(|bytes| Index::decode(&bytes).ok()) {
+            mark_saved(&mut last.status, &index);
+        }
+        Ok(last)
+    }
+
+    fn read_written(prefix: &Path) -> Result<Self, LastError> {
         let path = status_path(prefix);
         let bytes = read_within(&path, BYTES_MAX, false)?;
         Self::parse(&bytes).map_err(|reason| LastError::Content { path, reason })
@@ -91,7 +105,7 @@ impl LastStatus {
     /// There is no status, it is not what scrfs writes, or it cannot be replaced.
     pub fn end(prefix: &Path) -> Result<(), LastError> {
         let path = status_path(prefix);
-        let last = Self::read(prefix)?;
+        let last = Self::read_written(prefix)?;
         if last.ended {
             return Ok(());
         }
@@ -117,6 +131,23 @@ impl LastStatus {
     pub fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(Duration::from_micros(self.written_us))
     }
+}
+
+/// Datasets that the index has as complete are on the PFS.
+fn mark_saved(status: &mut NodeStatus, index: &Index) {
+    let saved: HashSet<(u64, &[u8])> = index
+        .entries()
+        .filter(|view| view.complete && view.failed.is_empty())
+        .filter_map(|view| Some((view.id.0, view.name?.as_bytes())))
+        .collect();
+    for dataset in status.datasets.iter_mut().filter(|dataset| dataset.is_complete() && !dataset.flushed) {
+        if saved.contains(&(dataset.id, dataset.name.as_bytes())) {
+            "flushed".clone_into(&mut dataset.state);
+            (dataset.flushed, dataset.flush_failed, dataset.progress) = (true, None, None);
+            dataset.survives.iter_mut().for_each(|(_, survives)| *survives = true);
+        }
+    }
+    status.unsaved.retain(|dataset| !saved.contains(&(dataset.id, dataset.name.as_bytes())));
 }
 
 /// The newest events that the coordinators have left in `prefix`, oldest first, at most `most`.
@@ -188,6 +219,8 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::ids::DatasetId;
+    use crate::record::IndexEntry;
 
     fn last() -> LastStatus {
         let status = serde_json::json!({
@@ -216,6 +249,51 @@ mod tests {
         assert_eq!(read, last());
         assert_eq!(read.age(Duration::from_secs(9)), Duration::from_secs(4));
         assert_eq!(read.age(Duration::ZERO), Duration::ZERO);
+    }
+
+    /// The Epilogs of a job that was cancelled have saved it when nobody was there to write so.
+    #[test]
+    fn what_the_index_has_as_complete_is_on_the_pfs() {
+        let dataset = |id: u64, name: &str, state: &str| {
+            serde_json::json!({
+                "id": id, "name": name, "state": state, "scheme": "XOR", "bytes": 1, "files": 1,
+                "hosts": ["n0"], "flushed": false, "flush_failed": { "reason": "away", "given_up": true },
+                "scrubbed": null, "changed": null, "current": false, "progress": null,
+                "survives": [["n0", false]],
+            })
+        };
+        let mut value = serde_json::to_value(last()).unwrap();
+        value["datasets"] = serde_json::json!([
+            dataset(4, "ck.4", "protected"),
+            dataset(3, "ck.3", "protected"),
+            dataset(2, "ck.2", "sealed"),
+            dataset(7, "ck.1", "flushing"),
+            dataset(0, "ck.5", "open"),
+        ]);
+        let (root, path) = with(&value.to_string());
+        let mut index = Index::new();
+        for (id, name, complete) in
+            [(4, "ck.4", true), (3, "ck.3", false), (2, "ck.2", true), (1, "ck.1", true), (0, "ck.5", true)]
+        {
+            let entry = IndexEntry { complete: Some(complete), ..IndexEntry::default() };
+            index.set_entry(name.into(), DatasetId(id), entry);
+        }
+        let at = path.with_file_name("index.scr");
+        fs::write(&at, index.encode()).unwrap();
+        let states = || {
+            let status = LastStatus::read(root.path()).unwrap().status;
+            let tell = |d: &crate::status::DatasetStatus| (d.state.clone(), d.flushed, d.survives[0].1);
+            status.datasets.iter().map(tell).collect::<Vec<_>>()
+        };
+        let is = |state: &str, saved| (state.to_owned(), saved, saved);
+        let expected = [("flushed", true), ("protected", false), ("flushed", true), ("flushing", false)];
+        let expected: Vec<_> =
+            expected.into_iter().chain([("open", false)]).map(|(s, is_on)| is(s, is_on)).collect();
+        assert_eq!(states(), expected);
+        // The end is told of what was written, and of nothing else.
+        LastStatus::end(root.path()).unwrap();
+        fs::write(&at, "no record").unwrap();
+        assert!(states().iter().all(|(_, saved, _)| !saved));
     }
 
     #[test]

@@ -83,6 +83,12 @@ fn a_prefix_that_cannot_be_written_at_the_end(cluster: &Cluster, slurm: &Slurm<'
     of(JOB_UID);
     nothing_is_left(cluster, 0..4);
     assert!(job.current() >= job.sealed(), "{} is on the PFS: {}", job.current(), job.account(&batch));
+    // Nobody was there to write a status any more.
+    let list =
+        slurm.client(JOB_UID, &format!("scrfs-ctl list --prefix {PFS}/{}", job.name)).must().to_owned();
+    let saved = format!("ck.{}", job.current());
+    let is_saved = |row: &str| row.ends_with(&saved) && row.contains("\tflushed\t");
+    assert!(list.lines().any(is_saved), "{saved}: {list}");
     assert_eq!(job.open_to_others(), "", "what nodes have saved");
     job.goes_on_from_newest("--nodes=4", "");
 }
