@@ -20,7 +20,7 @@ mod unsealed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use self::ending::End;
+use self::ending::{End, Holders};
 use self::halting::Halting;
 use self::hanging::Pulse;
 pub(crate) use self::message::{Count, EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
@@ -177,7 +177,7 @@ pub(crate) struct Supervisor {
     start: Start,
     /// Newest protected datasets that are not on the PFS, in words, and the hosts that say so, by
     /// the last look.
-    unsaved: BTreeMap<String, Vec<String>>,
+    unsaved: BTreeMap<String, Holders>,
     /// After so many runs.
     unsaved_at: u32,
     halting: Option<Halting>,

@@ -41,8 +41,10 @@ impl Supervisor {
         let mut lost_used = false;
         for (host, problem) in gone {
             if self.excluded.insert(host.clone()) {
-                out.push(Output::Say(format!("{host} is left out from now on: {problem}")));
-                out.push(Output::Explained);
+                if !self.says_nothing_of(host, nodes) {
+                    out.push(Output::Say(format!("{host} is left out from now on: {problem}")));
+                    out.push(Output::Explained);
+                }
                 lost_used |= self.used.contains(host);
             }
         }

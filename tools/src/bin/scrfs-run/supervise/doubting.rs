@@ -27,6 +27,11 @@ impl Supervisor {
         (in_doubt, gone)
     }
 
+    /// The job was told to end: a launcher that its scheduler ends too says nothing of the nodes.
+    pub(super) fn says_nothing_of(&self, host: &str, nodes: &[Look]) -> bool {
+        self.signalled.is_some() && nodes.iter().any(|node| node.host == host && node.silent)
+    }
+
     /// Once for each node and run.
     pub(super) fn tell_in_doubt(&mut self, hosts: &[&String], out: &mut Vec<Output>) {
         let new: Vec<&str> = hosts

@@ -44,6 +44,15 @@ pub(super) struct End {
     pub(super) by: Duration,
 }
 
+/// Where something unsaved is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Holders {
+    /// Who says so of itself.
+    hosts: Vec<String>,
+    /// On so many nodes, by what these say.
+    all: usize,
+}
+
 /// The exit code when what should be on the PFS is not: whoever sees 0 takes the job's work for
 /// saved.
 pub(super) fn failed(code: u8) -> u8 {
@@ -121,7 +130,7 @@ impl Supervisor {
 
     /// Who has something unsaved, and others until they are as many as run the program.
     fn savers(&self) -> Vec<String> {
-        let has = |host: &&String| self.unsaved.values().any(|hosts| hosts.contains(*host));
+        let has = |host: &&String| self.unsaved.values().any(|holders| holders.hosts.contains(*host));
         let live = || self.plan.hosts.iter().filter(|host| !self.excluded.contains(*host));
         let holders = live().filter(has).count();
         let others = live().filter(|host| !has(host));
@@ -201,10 +210,11 @@ impl Supervisor {
     }
 
     pub(super) fn name_unsaved(&mut self, now: Duration, end: End, nodes: &[Look], out: &mut Vec<Output>) {
-        let unsaved = unsaved_of(nodes.iter());
+        let unsaved = unsaved_of(nodes.iter(), nodes.len());
         // Who has nothing of it may not know of it.
         let is_silent = |host: &String| nodes.iter().all(|node| node.host != *host || node.problem.is_some());
-        let unheard = !self.unsaved.is_empty() && self.unsaved.values().flatten().all(is_silent);
+        let unheard = !self.unsaved.is_empty()
+            && self.unsaved.values().flat_map(|holders| &holders.hosts).all(is_silent);
         if nodes.iter().all(|node| node.problem.is_some()) || unsaved.is_empty() && unheard {
             return self.name_from_memory(now, end, out);
         }
@@ -233,7 +243,7 @@ impl Supervisor {
     pub(super) fn remember(&mut self, nodes: &[Look]) {
         let answered = || nodes.iter().filter(|node| node.problem.is_none());
         if let Some(newest) = answered().map(|node| node.newest).max() {
-            self.unsaved = unsaved_of(answered().filter(|node| node.newest == newest));
+            self.unsaved = unsaved_of(answered().filter(|node| node.newest == newest), nodes.len());
             self.unsaved_at = self.runs;
         }
     }
@@ -287,20 +297,25 @@ impl Supervisor {
     }
 }
 
-fn unsaved_of<'a>(nodes: impl Iterator<Item = &'a Look>) -> BTreeMap<String, Vec<String>> {
-    let mut unsaved: BTreeMap<String, Vec<String>> = BTreeMap::new();
+/// `asked`: so many nodes, of which some may not have answered.
+fn unsaved_of<'a>(nodes: impl Iterator<Item = &'a Look>, asked: usize) -> BTreeMap<String, Holders> {
+    let mut unsaved: BTreeMap<String, Holders> = BTreeMap::new();
     for node in nodes {
         if let Some(what) = &node.unsaved {
-            unsaved.entry(what.clone()).or_default().push(node.host.clone());
+            let holders = unsaved.entry(what.clone()).or_default();
+            holders.hosts.push(node.host.clone());
+            let all = usize::try_from(node.held_by).unwrap_or(usize::MAX).min(asked);
+            holders.all = holders.all.max(all);
         }
     }
     unsaved
 }
 
-fn tell_unsaved(unsaved: &BTreeMap<String, Vec<String>>, how: &str, out: &mut Vec<Output>) {
-    for (what, hosts) in unsaved {
-        let hosts = hosts.join(" ");
-        out.push(Output::Say(format!("{how}: {what}; it is in the caches of {hosts}")));
+fn tell_unsaved(unsaved: &BTreeMap<String, Holders>, how: &str, out: &mut Vec<Output>) {
+    for (what, Holders { hosts, all }) in unsaved {
+        let names = hosts.join(" ");
+        let holders = if *all > hosts.len() { format!("{all} nodes, {names} among them") } else { names };
+        out.push(Output::Say(format!("{how}: {what}; it is in the caches of {holders}")));
     }
     if !unsaved.is_empty() {
         out.push(Output::Hint(LATER.into()));

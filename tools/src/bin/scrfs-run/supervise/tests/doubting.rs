@@ -84,6 +84,23 @@ fn exit_0_counts_when_coordinators_have_had_the_time_to_miss_a_node() {
     s.looked_as(no_answer(&["n1"], 5)).expect(&["save n0 600 due"]);
 }
 
+/// A scheduler that ends a job ends launchers too, whatever scrfs-run asks by them.
+#[test]
+fn no_node_is_blamed_when_the_job_was_told_to_end() {
+    let end = EndPlan { grace: Duration::from_mins(1), ..plan().end };
+    let mut s = Story::running(Plan { end, ..plan() });
+    s.tell(Input::Signal(15)).expect(&["stop program"]);
+    s.tell(Input::ProgramEnded(143)).expect(&["save n0 60"]);
+    s.after(1)
+        .tell(Input::Saved(Err(SaveError::Failed("it was ended".to_owned()))))
+        .expect(&["look n0 n1 n2 n3"]);
+    let mut nodes = no_answer(&["n1", "n2", "n3"], 5);
+    nodes[0] = Look { held_by: 4, ..unsaved("n0") };
+    s.looked_as(nodes).expect(&["stop coordinators"]);
+    assert!(!s.said().contains("left out"), "{}", s.said());
+    assert!(s.said().contains("it is in the caches of 4 nodes, n0 among them"), "{}", s.said());
+}
+
 #[test]
 fn what_saves_is_started_again_when_its_launcher_died() {
     let crashed = || Input::Saved(Err(SaveError::Crashed));
