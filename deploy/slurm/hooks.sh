@@ -18,8 +18,6 @@ SWEEP=20
 # user to read. `.headless.JOB`: the health check has missed the job's batch host once. All of it is root's: who could
 # write here could fill /run.
 NOTES=/run/scrfs-slurm
-# PMIxCliTmpDirBase in mpi.conf: root's alone to write.
-PMIX=/run/pmix
 
 # shellcheck disable=SC1091
 [ ! -r "${0%/*}/settings" ] || . "${0%/*}/settings"
@@ -248,6 +246,13 @@ save_and_free() {
         fi
     fi
     free "$1" --purge --save "$2"
+}
+
+# tidy USER: takes away what mpirun's daemons of this user's ended runs have left in /tmp, as they do that are killed. What
+# runs of another job use stays.
+tidy() {
+    group=$(id -g "$1" 2>/dev/null) || return 0
+    within 5 setpriv --reuid "$1" --regid "$group" --init-groups scrfs-ctl mpi-sweep >/dev/null 2>&1
 }
 
 # mounts JOB: where root has mounts of this job; what users mount has the names that they like.

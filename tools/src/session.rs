@@ -15,6 +15,8 @@ use scrfs::store::private::{self, Problem};
 const BASE: &str = "/tmp";
 /// A younger one may not be in anybody's environment yet.
 const AGE: Duration = Duration::from_mins(1);
+/// What makes one names it to its process at once.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// This run's directory on this host, gone with this. On other nodes [`on_this_node`] makes it.
 #[derive(Debug)]
@@ -76,6 +78,12 @@ impl Drop for Session {
 /// lock, and no process has them in its environment or among its arguments.
 pub fn sweep() {
     sweep_in(Path::new(BASE), AGE);
+}
+
+/// The same where a job of this user has ended on this node: what makes one for another job is soon
+/// in that one's arguments.
+pub fn sweep_after_job() {
+    sweep_in(Path::new(BASE), SETTLED);
 }
 
 fn sweep_in(base: &Path, age: Duration) {

@@ -27,7 +27,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 use scrfs::manual::{self, Page};
 use scrfs_tools::node::{Node, mount_point};
-use scrfs_tools::{Outcome, exit};
+use scrfs_tools::{Outcome, exit, session};
 
 use crate::place::At;
 
@@ -196,6 +196,9 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
+    /// For an epilog, as the job's user: takes away what Open MPI's daemons of ended runs have left.
+    #[command(hide = true)]
+    MpiSweep,
     /// For scrfs-run: is this node fit for use.
     #[command(hide = true)]
     Probe {
@@ -259,6 +262,10 @@ fn carry_out(verb: Verb) -> Outcome {
             save::save(&at.node()?, Duration::from_secs(limit), newest, every)
         }
         Verb::MpiAgent { command } => Err(agent::become_daemon(command)),
+        Verb::MpiSweep => {
+            session::sweep_after_job();
+            Ok(())
+        }
         Verb::Probe { at, sweep, count, launcher, coordinator, checkpoint_path, unmounted } => {
             if let Some(mark) = count {
                 return crowd::count(&mark, launcher, coordinator.as_deref());
