@@ -2,6 +2,7 @@
 //!
 //! Each test has one cluster and many jobs on it: what is waited for is mostly Slurm.
 
+mod busy;
 mod ended;
 mod hooks;
 mod losses;
