@@ -36,7 +36,7 @@ impl Supervisor {
     pub(super) fn tell_in_doubt(&mut self, hosts: &[&String], out: &mut Vec<Output>) {
         let new: Vec<&str> = hosts
             .iter()
-            .filter(|host| self.doubted.insert(host.to_string()))
+            .filter(|host| self.doubted.insert((**host).clone()))
             .map(|host| host.as_str())
             .collect();
         if !new.is_empty() {
