@@ -303,7 +303,7 @@ fn log_filter(aloud: bool) -> tracing_subscriber::EnvFilter {
     let parsed = parsed.and_then(|text| text.parse().map_err(|e| format!("{e}")));
     parsed.unwrap_or_else(|problem: String| {
         if aloud {
-            let problem = printable(&problem);
+            let (given, problem) = (given.to_string_lossy(), printable(&problem));
             tell(&[format!("environment: SCRFS_LOG={given:?}: {problem}; it counts as {DEFAULT}")]);
         }
         DEFAULT.into()

@@ -32,9 +32,9 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// The control directory, if it is ours, and mounted by root or by this process's user. Users who
-    /// mount may call it what they like: that path is not even looked at, as a file system of theirs
-    /// may lie on it that never answers.
+    /// The control directory, if it is ours, and mounted by root or by this process's user. Users
+    /// who mount may call it what they like: that path is not even looked at, as a file system of
+    /// theirs may lie on it that never answers.
     pub fn control_directory(&self) -> Option<PathBuf> {
         self.named().filter(|_| self.is_trusted())
     }

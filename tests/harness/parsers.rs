@@ -52,9 +52,11 @@ pub fn records(bytes: &[u8]) {
     let _ = RedundancyFileName::parse(bytes);
     catalog(bytes);
     // The same without a header and a checksum.
-    catalog(
-        &framed(bytes.len(), |out| Ok::<_, Infallible>(out.extend_from_slice(bytes))).unwrap_or_default(),
-    );
+    let framed = framed(bytes.len(), |out| {
+        out.extend_from_slice(bytes);
+        Ok::<_, Infallible>(())
+    });
+    catalog(&framed.unwrap_or_default());
     let tree = decode_record(bytes).map(|(tree, _)| tree).or_else(|_| unpack(bytes, 0).map(|(tree, _)| tree));
     let Ok(tree) = tree else { return };
     for kind in RecordKind::ALL {

@@ -102,7 +102,8 @@ fn commit(link: &mut Link, catalog: Arc<Catalog>) -> io::Result<()> {
     }
 }
 
-/// The longest that an operation of a program takes, at least a hundred times each, until `is_over`.
+/// The longest that an operation of a program takes, at least a hundred times each, until
+/// `is_over`.
 fn longest_of(own: &Path, is_over: &AtomicBool) -> io::Result<Duration> {
     let (file, mut longest, mut rounds) = (own.join("file"), Duration::ZERO, 0);
     let mut timed = |operation: &dyn Fn() -> io::Result<()>| {

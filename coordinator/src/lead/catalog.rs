@@ -21,8 +21,8 @@ pub(super) struct Making {
     pub(super) about: About,
 }
 
-/// The sizes of members' files, in which two different ones of one path are found before any byte is
-/// read.
+/// The sizes of members' files, in which two different ones of one path are found before any byte
+/// is read.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     seen: BTreeMap<RelPath, (NodeRank, u64)>,
@@ -80,8 +80,8 @@ pub(super) struct Joining {
     making: Making,
     layout: Layout,
     /// In the order of the catalog. Equal files of two members are both there, as each is part of
-    /// its member's logical file; of directories and links the one that came first is there, without
-    /// a member. With each is who told of it.
+    /// its member's logical file; of directories and links the one that came first is there,
+    /// without a member. With each is who told of it.
     entries: BTreeMap<(RelPath, Option<Member>), (Member, Entry)>,
     directories: u64,
     names: u64,

@@ -56,7 +56,7 @@ impl Node {
             }
             Command::NotSealed(id) => self.answer_not_sealed(id),
             Command::Commit(catalog) => {
-                self.in_records(link, move |node| node.commit(Arc::unwrap_or_clone(catalog)))
+                self.in_records(link, move |node| node.commit(Arc::unwrap_or_clone(catalog)));
             }
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(Some(link), id)),

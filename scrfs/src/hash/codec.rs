@@ -112,8 +112,11 @@ struct Reader<'a, 'v> {
     /// Elements that the lists around the current place have announced and not yet begun.
     pending: usize,
     /// Of the top list: the element that has numbered values, and who takes them.
-    values: Option<(&'v [u8], &'v mut dyn FnMut(&[u8]))>,
+    values: Option<Values<'v>>,
 }
+
+/// The name of a list of numbered values, and who takes them.
+type Values<'v> = (&'v [u8], &'v mut dyn FnMut(&[u8]));
 
 impl<'a> Reader<'a, '_> {
     fn list(&mut self, depth: usize) -> Result<Hash, FormatError> {

@@ -68,8 +68,8 @@ pub fn decode_record(bytes: &[u8]) -> Result<(Hash, usize), FormatError> {
     Ok((tree, HEADER_BYTES + packed.len() + CRC_BYTES))
 }
 
-/// The one record that `bytes` are, of what [`super::codec::pack_with_values`] made: `each` is given
-/// the values below `name`, in order, and the tree is without them.
+/// The one record that `bytes` are, of what [`super::codec::pack_with_values`] made: `each` is
+/// given the values below `name`, in order, and the tree is without them.
 pub fn decode_file_with_values(
     bytes: &[u8],
     name: &[u8],

@@ -40,8 +40,8 @@ impl Alive {
     /// The administrator's list: ids with commas, blanks or newlines between them, or `none`.
     ///
     /// # Errors
-    /// There is no id in it, or something that is none: whoever made the list may have failed, and a
-    /// job that it does not name loses everything here.
+    /// There is no id in it, or something that is none: whoever made the list may have failed, and
+    /// a job that it does not name loses everything here.
     pub fn listed(text: &str) -> Result<Self, MountError> {
         let ids = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|id| !id.is_empty());
         let ids: Vec<String> = ids.map(str::to_owned).collect();

@@ -37,10 +37,10 @@ mod tests {
     #[test]
     fn what_strangers_have_made_of_a_prefix_is_named() {
         use std::os::unix::fs::{chown, lchown, symlink};
+        const ANN: u32 = 54_321;
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        const ANN: u32 = 54_321;
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let found = |name: &str| -> Vec<String> {

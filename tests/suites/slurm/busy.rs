@@ -16,9 +16,9 @@ fn a_healthy_job_goes_on_where_slurmd_does_not_answer() {
     job.await_sealed(&batch, 2);
     // The batch host is among them.
     let signal = |signal: &str| {
-        [0, 1].map(|node| {
-            drop(cluster.on(node).run(&format!("kill -{signal} $(cat /run/slurmd.pid)")).must().to_owned())
-        })
+        for node in [0, 1] {
+            cluster.on(node).run(&format!("kill -{signal} $(cat /run/slurmd.pid)")).must();
+        }
     };
     signal("STOP");
     let before = job.sealed();

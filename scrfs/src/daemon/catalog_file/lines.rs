@@ -1,8 +1,8 @@
 //! A name of a catalog as one line: what a record has most of, so it is short.
 //!
 //! `KIND MODE UID GID ATIME MTIME ... PATH`: fields with a blank between them, and the path to the
-//! end of the line, whatever bytes it has; a time is `SECONDS.NANOSECONDS`, both plain numbers. What
-//! `...` is depends on the kind:
+//! end of the line, whatever bytes it has; a time is `SECONDS.NANOSECONDS`, both plain numbers.
+//! What `...` is depends on the kind:
 //!
 //! - `D`, a directory: nothing.
 //! - `F`, a file: size, CRC32, member, and the program's rank or `-`.

@@ -1,5 +1,5 @@
-//! Going to a directory step by step, and looking before each step whose file system is next: that of
-//! another user is not entered, nor asked, as it may never answer.
+//! Going to a directory step by step, and looking before each step whose file system is next: that
+//! of another user is not entered, nor asked, as it may never answer.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -196,7 +196,8 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
-    /// For an epilog, as the job's user: takes away what Open MPI's daemons of ended runs have left.
+    /// For an epilog, as the job's user: takes away what Open MPI's daemons of ended runs have
+    /// left.
     #[command(hide = true)]
     MpiSweep,
     /// For scrfs-run: is this node fit for use.

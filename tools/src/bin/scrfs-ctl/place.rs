@@ -125,8 +125,8 @@ fn of_job(id: &str, mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
     }
 }
 
-/// The daemon of a control directory hears this user, or is away. Other users' mounts are not what a
-/// user means who names none.
+/// The daemon of a control directory hears this user, or is away. Other users' mounts are not what
+/// a user means who names none.
 fn may_ask(control: &Path) -> bool {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     let socket = control.join(scrfs::control::stream::SOCKET_NAME);
