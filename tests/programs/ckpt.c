@@ -1,7 +1,7 @@
 /* A parallel program that saves checkpoints as SCR's manual describes it, and knows nothing of scrfs:
  * rank 0 makes the directory, barrier, every rank writes its own files, barrier, rank 0 touches the marker.
  *
- *   ckpt DIR LOG STEPS [makedirs] [uneven] [pause=MS] [bytes=N] [hold=FILE [at=N]] [retry]
+ *   ckpt DIR LOG STEPS [makedirs] [uneven] [pause=MS] [bytes=N] [hold=FILE [at=N]] [retry] [writers=N]
  *
  * makedirs  every rank makes the directory and takes EEXIST for success
  * uneven    several files per rank of different sizes, names with blanks and subdirectories, rank 1 writes none,
@@ -9,6 +9,7 @@
  * pause     computes that long between checkpoints
  * hold      after the last step, or after step N, waits until FILE is there (10 minutes at most)
  * retry     touches the marker again, up to 5 times, when its close fails
+ * writers   so many ranks have written what is there; others have nothing to check
  *
  * A start reads SCRFS_CURRENT: every rank checks its own files and its right neighbour's, byte for byte.
  * Exit: 0 done, 3 wrong bytes, 4 a call failed. LOG gets a line per event from rank 0.
@@ -25,7 +26,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int rank, size, uneven, makedirs, retry, hold_at;
+static int rank, size, uneven, makedirs, retry, hold_at, writers;
 static long pause_ms, base_bytes = 200000;
 static const char *dir, *log_path, *hold;
 
@@ -135,6 +136,7 @@ static void save(int step)
 static void check(int step, int r)
 {
     char path[4096];
+    if (writers && r >= writers) return;
     for (int k = 0; k < files_of(r); k++) {
         name_of(path, sizeof path, step, r, k, 0);
         int fd = open(path, O_RDONLY);
@@ -168,6 +170,7 @@ int main(int argc, char **argv)
         if (!strncmp(argv[i], "bytes=", 6)) base_bytes = atol(argv[i] + 6);
         if (!strncmp(argv[i], "hold=", 5)) hold = argv[i] + 5;
         if (!strncmp(argv[i], "at=", 3)) hold_at = atoi(argv[i] + 3);
+        if (!strncmp(argv[i], "writers=", 8)) writers = atoi(argv[i] + 8);
     }
     const char *current = getenv("SCRFS_CURRENT");
     if (current && sscanf(current, "ck.%d", &step) == 1) {

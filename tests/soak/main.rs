@@ -4,11 +4,13 @@
 //!
 //! - `row`: one job loses node after node, at random moments and in random ways
 //! - `losses`: each loss that each scheme promises to survive, on eight nodes
+//! - `fewer`: eight nodes lose two, and the program goes on with six
 //!
 //! The program compares each byte of its own files and of its right neighbour's at each start. The
 //! PFS has no copy (`SCR_FLUSH=0`, `SCR_FETCH=0`). Panics at the first defect.
 #![allow(clippy::print_stdout, reason = "nothing of scrfs itself")]
 
+mod fewer;
 mod losses;
 mod row;
 
@@ -39,6 +41,8 @@ enum What {
     },
     /// Every loss that a scheme promises to survive.
     Losses,
+    /// A restart with fewer nodes, and more ranks on each.
+    Fewer,
 }
 
 fn main() {
@@ -48,5 +52,6 @@ fn main() {
             row::row(failures, seed.unwrap_or(now.as_secs()));
         }
         What::Losses => losses::losses(),
+        What::Fewer => fewer::fewer(),
     }
 }

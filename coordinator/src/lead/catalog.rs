@@ -39,7 +39,8 @@ impl Sizes {
         for file in files {
             match self.seen.get(&file.path) {
                 Some(&(other, size)) if size != file.size => {
-                    return Err(conflict(&file.path, &host(other), &host(node)).into());
+                    let (one, other) = (node.min(other), node.max(other));
+                    return Err(conflict(&file.path, &host(one), &host(other)).into());
                 }
                 Some(_) => {}
                 None => {
@@ -126,7 +127,7 @@ impl Joining {
             }
             Some((by, _)) => {
                 let host = |member: Member| &self.layout.members[member.0 as usize].host;
-                return Err(conflict(&key.0, host(*by), host(member)).into());
+                return Err(conflict(&key.0, host(member.min(*by)), host(member.max(*by))).into());
             }
         }
         key.1 = owner;
@@ -287,7 +288,9 @@ mod tests {
         add(1, &frozen("b", 2)).unwrap();
         let error = add(2, &frozen("a", 2)).unwrap_err();
         let words = error.words();
-        assert!(words.contains("n0") && words.contains("n2") && words.starts_with("a "), "{error}");
+        assert!(words.starts_with("a differs between n0 and n2:"), "{error}");
+        let error = add(0, &frozen("b", 1)).unwrap_err();
+        assert!(error.words().starts_with("b differs between n0 and n1:"), "whoever came first: {error}");
     }
 
     #[test]
