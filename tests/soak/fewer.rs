@@ -2,10 +2,13 @@
 //! and twice the ranks on each, finds all bytes at the same paths from every node, and what it found
 //! is protected again, which the loss of one more node shows.
 
+use std::collections::BTreeMap;
+
 use scrfs_harness::Cluster;
 use scrfs_harness::job::Job;
 use scrfs_harness::programs::program;
 use scrfs_harness::tree::checksums;
+use scrfs_harness::wait;
 
 use crate::LIMIT;
 
@@ -44,9 +47,9 @@ pub(crate) fn fewer() {
 fn goes_on(cluster: &Cluster, job: &Job<'_>, case: &Case) {
     job.mount(0..NODES);
     let mut left: Vec<_> = (0..NODES).collect();
-    run(job, &left, RANKS);
     let seen = |node: usize| checksums(&job.on(node), "/scr/ck.1");
-    let whole = seen(0);
+    let mut whole = BTreeMap::new();
+    run(job, &left, RANKS, || whole = seen(0));
     assert!(whole.len() > NODES, "{whole:?}");
     let one_more = left.iter().copied().find(|node| !case.lost.contains(node)).expect("six are left");
     for lost in [&case.lost[..], &[one_more]] {
@@ -54,21 +57,35 @@ fn goes_on(cluster: &Cluster, job: &Job<'_>, case: &Case) {
             cluster.kill(node);
         }
         left.retain(|node| !lost.contains(node));
-        run(job, &left, 2 * RANKS);
-        for &node in &left {
-            assert!(seen(node) == whole, "{}: node{node} sees other files after {lost:?}", case.name);
-        }
-        let status = job.status(left[0]).expect("it is mounted");
-        let survives = status["datasets"][0]["survives"].as_array().expect("what each loss costs");
-        let all = survives.iter().all(|pair| pair[1] == true);
-        assert!(all && !survives.is_empty(), "{}: not protected after {lost:?}: {status}", case.name);
+        run(job, &left, 2 * RANKS, || {
+            for &node in &left {
+                assert!(seen(node) == whole, "{}: node{node} sees other files after {lost:?}", case.name);
+            }
+            let status = job.status(left[0]).expect("it is mounted");
+            let survives = status["datasets"][0]["survives"].as_array().expect("what each loss costs");
+            let all = survives.iter().all(|pair| pair[1] == true);
+            assert!(all && !survives.is_empty(), "{}: not protected after {lost:?}: {status}", case.name);
+        });
     }
 }
 
-/// Nothing new is written after the first time.
-fn run(job: &Job<'_>, nodes: &[usize], ranks: usize) {
+/// Nothing new is written after the first time. `look` while it runs, as files that are elsewhere
+/// are brought by coordinators.
+fn run(job: &Job<'_>, nodes: &[usize], ranks: usize, look: impl FnOnce()) {
+    let [hold, _] = job.hold_at(1);
     let writers = format!("writers={}", NODES * RANKS);
-    let words = [&program("ckpt"), "/scr", &job.log_path(), "1", "uneven", &writers];
+    let words = [&program("ckpt"), "/scr", &job.log_path(), "1", "uneven", &writers, &hold];
+    let done = || job.log().iter().filter(|line| *line == "steps done").count();
+    let before = done();
+    // Of the run before.
+    job.on(nodes[0]).run(&format!("rm -f {}", hold.trim_start_matches("hold="))).must();
     let mut run = job.start(nodes, nodes.len(), ranks, &words);
+    let waits = wait::poll(LIMIT, || {
+        assert_eq!(run.try_code(), None, "{}", run.output());
+        (done() > before).then_some(())
+    });
+    assert!(waits.is_some(), "{}", run.output());
+    look();
+    job.let_go();
     assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
 }
