@@ -1,6 +1,6 @@
 //! Eight nodes of two ranks lose two at once and have no spares: the program goes on with six nodes
-//! and twice the ranks on each, finds all bytes at the same paths from every node, and what it found
-//! is protected again, which the loss of one more node shows.
+//! and twice the ranks on each, finds all bytes at the same paths from every node, and what it
+//! found is protected again, which the loss of one more node shows.
 
 use std::collections::BTreeMap;
 

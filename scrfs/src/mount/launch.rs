@@ -40,6 +40,7 @@ const COPY_SECONDS: u64 = 3;
 /// runs when it answers.
 pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result<(), MountError> {
     clean_stale();
+    mount_point::is_passable(&options.mount_point)?;
     let made = mount_point::make(&options.mount_point)?;
     let prepared = prepare(&mut options, &made);
     let places = match prepared {

@@ -43,6 +43,12 @@ fn beneath_its_parent(path: &Path) -> Option<PathBuf> {
     Some(above.canonicalize().ok()?.join(name))
 }
 
+/// Looking at it asks no file system of another user.
+pub(super) fn is_passable(path: &Path) -> Result<(), MountError> {
+    private::passable(path)
+        .map_err(|problem| MountError::MountPoint { path: path.to_owned(), reason: problem.to_string() })
+}
+
 /// Where it really is; dead mounts of this user on it are unmounted.
 pub(super) fn find(path: &Path) -> Result<PathBuf, MountError> {
     let find = || {

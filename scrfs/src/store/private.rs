@@ -139,6 +139,30 @@ pub fn is_of(path: &Path, owner: u32) -> bool {
     last.is_ok_and(|(_, meta)| meta.is_dir() && meta.uid() == owner)
 }
 
+/// No file system of another user is at `path`, nor on the way to it: that might never answer. What
+/// cannot be seen for another reason, whoever looks there will be told.
+///
+/// # Errors
+/// [`Problem::Mounted`].
+pub fn passable(path: &Path) -> Result<(), Problem> {
+    let refused = |walked: Result<_, Problem>| match walked {
+        Err(problem @ Problem::Mounted { .. }) => Err(problem),
+        other => Ok(other.ok()),
+    };
+    let above = match path.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    };
+    let (Some((real, _)), Some(name)) = (refused(walk::to(above, |_, _| Ok(())))?, path.file_name()) else {
+        return Ok(());
+    };
+    // What is mounted there is told by the table, and not touched: a daemon of ours may hang.
+    if walk::mounted_by_friends(&real.join(name))? {
+        return Ok(());
+    }
+    refused(walk::to(path, |_, _| Ok(()))).map(drop)
+}
+
 /// Nobody but root and this process's user can put something else in the place of the directory
 /// `path`, or of anything that those two have in it. Its real path.
 ///

@@ -112,6 +112,20 @@ fn what_a_stranger_calls_a_mount_is_not_looked_at() {
 }
 
 #[test]
+fn a_mount_point_in_a_strangers_mount_is_refused_unasked() {
+    in_namespace(&[], |m| {
+        let at = |name: &str| m.dir.path().join(name);
+        let hung = Silent::new(&at("hung"), "fuse", "x");
+        std::os::unix::fs::symlink(hung.path.join("below"), at("link")).unwrap();
+        for point in [hung.path.clone(), hung.path.join("below"), at("link")] {
+            let mut command = scrfs(&["mount", "--job-id", "u", "--control-base"]);
+            command.arg(at("other")).arg("--cache-base").arg(at("other")).arg(&point);
+            fails(&command.output().unwrap(), 1, "is a mount of user 54321");
+        }
+    });
+}
+
+#[test]
 fn a_base_in_a_strangers_mount_is_refused_unasked() {
     in_namespace(&[], |m| {
         let hung = Silent::new(&m.dir.path().join("hung"), "fuse", "x");

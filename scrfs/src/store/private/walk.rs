@@ -130,14 +130,14 @@ impl Way {
     }
 }
 
-/// Who could mount there could until now: where root or this user has, nobody else can.
-fn mounted_by_friends(path: &Path) -> Result<(), Problem> {
-    let uppermost = mounted::mounted_at(path).map_err(Problem::io(path))?;
-    match uppermost.filter(|mount| !mount.is_trusted()) {
-        Some(mounted::Mounted { owner: Some(owner), .. }) => {
-            Err(Problem::Mounted { path: path.to_owned(), owner })
+/// Whether something is mounted there; another user's is refused. Who could mount there could until
+/// now: where root or this user has, nobody else can.
+pub(super) fn mounted_by_friends(path: &Path) -> Result<bool, Problem> {
+    match mounted::mounted_at(path).map_err(Problem::io(path))? {
+        Some(mount) if !mount.is_trusted() => {
+            Err(Problem::Mounted { path: path.to_owned(), owner: mount.owner.unwrap_or(u32::MAX) })
         }
-        _ => Ok(()),
+        mounted => Ok(mounted.is_some()),
     }
 }
 
