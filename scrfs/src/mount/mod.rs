@@ -229,6 +229,14 @@ pub enum MountError {
         /// Why.
         source: Problem,
     },
+    /// Another user's file system is at the mount point, or on the way; it is not asked.
+    #[error("mount point {path}: {source}")]
+    Strangers {
+        /// As given.
+        path: PathBuf,
+        /// Whose.
+        source: Problem,
+    },
     /// Several users have a job of that id.
     #[error("job {job_id} is there of several users: {users}")]
     WhoseJob {
@@ -421,6 +429,7 @@ impl MountError {
                 "name a directory of root's, or a shared one with a sticky bit (mode 1777), such as /dev/shm"
                     .into()
             }
+            Self::Strangers { .. } => "name a mount point below a directory of root's".into(),
             Self::NotMade { path, .. } => {
                 format!("make it: mkdir -p {}; or name one below a directory of root's", path.display())
             }

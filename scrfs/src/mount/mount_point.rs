@@ -45,8 +45,7 @@ fn beneath_its_parent(path: &Path) -> Option<PathBuf> {
 
 /// Looking at it asks no file system of another user.
 pub(super) fn is_passable(path: &Path) -> Result<(), MountError> {
-    private::passable(path)
-        .map_err(|problem| MountError::MountPoint { path: path.to_owned(), reason: problem.to_string() })
+    private::passable(path).map_err(|source| MountError::Strangers { path: path.to_owned(), source })
 }
 
 /// Where it really is; dead mounts of this user on it are unmounted.
