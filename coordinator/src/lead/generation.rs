@@ -74,7 +74,7 @@ impl Merging {
         let mut told = Told { files, carried: Vec::new() };
         if let Some(base) = &self.base {
             for path in removed.iter().chain(told.files.iter().map(|file| &file.path)).chain(&links) {
-                match place_of(base, path) {
+                match base.position(path) {
                     Some(at) if is_file(&base.entries[at]) => self.marks[at].gone = true,
                     Some(_) => self.gone.insert(path.clone()),
                     None if has_below(base, path) => self.gone.insert(path.clone()),
@@ -82,7 +82,7 @@ impl Merging {
                 }
             }
             for file in carried {
-                let Some(at) = place_of(base, &file.path) else {
+                let Some(at) = base.position(&file.path) else {
                     let (host, path) = (host(node), &file.path);
                     return Err(format!("{host} carries {path} on, which was not sealed").into());
                 };
@@ -124,11 +124,12 @@ impl Merging {
     fn all_there(&self) -> Result<(), Reason> {
         let Some(base) = &self.base else { return Ok(()) };
         let mut before: Option<&RelPath> = None;
-        for (at, Entry { path, kind, .. }) in base.entries.iter().enumerate() {
+        for (at, entry) in base.entries.iter().enumerate() {
+            let path = &entry.path;
             // Of equal files of two members the first stands for both.
             let is_first = before.replace(path) != Some(path);
             let marks = self.marks[at];
-            if is_first && matches!(kind, EntryKind::File(_)) && !marks.carried && !self.is_gone(at, path) {
+            if is_first && is_file(entry) && !marks.carried && !self.is_gone(at, path) {
                 return Err(format!("{path} was not changed, and no node has its sealed bytes").into());
             }
         }
@@ -140,12 +141,6 @@ impl Merging {
 pub(super) fn dropped(lost: Vec<RelPath>, gone: &Names) -> Vec<RelPath> {
     let all: BTreeSet<RelPath> = lost.into_iter().chain(gone.iter().cloned()).collect();
     all.into_iter().collect()
-}
-
-/// The first entry of that path.
-fn place_of(base: &Catalog, path: &RelPath) -> Option<usize> {
-    let at = base.entries.partition_point(|entry| entry.path < *path);
-    base.entries.get(at).filter(|entry| entry.path == *path).map(|_| at)
 }
 
 fn is_file(entry: &Entry) -> bool {

@@ -168,8 +168,13 @@ impl Catalog {
 
     /// The entry of `path`; the lowest member's of equal files. Entries must be sorted.
     pub fn entry(&self, path: &RelPath) -> Option<&Entry> {
+        self.position(path).map(|at| &self.entries[at])
+    }
+
+    /// Where that entry is among all.
+    pub fn position(&self, path: &RelPath) -> Option<usize> {
         let at = self.entries.partition_point(|e| e.path < *path);
-        self.entries.get(at).filter(|e| e.path == *path)
+        self.entries.get(at).filter(|e| e.path == *path).map(|_| at)
     }
 
     /// Puts entries in order. Of two members' equal files the lower member's stays visible by

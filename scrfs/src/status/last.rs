@@ -78,9 +78,9 @@ pub fn events_path(prefix: &Path) -> PathBuf {
 }
 
 impl LastStatus {
-    /// Reads it; waits for the PFS at most ten seconds. What was brought to the PFS since it was
-    /// written, as by the Epilog of a job that was cancelled, is flushed: the index of the prefix
-    /// says so.
+    /// Reads it; waits for the PFS at most ten seconds, and as long for the index. What was brought
+    /// to the PFS since it was written, as by the Epilog of a job that was cancelled, is flushed:
+    /// the index of the prefix says so.
     pub fn read(prefix: &Path) -> Result<Self, LastError> {
         let mut last = Self::read_written(prefix)?;
         // One that cannot be read says nothing.
