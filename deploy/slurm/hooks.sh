@@ -249,10 +249,10 @@ save_and_free() {
 }
 
 # tidy USER: takes away what mpirun's daemons of this user's ended runs have left in /tmp, as they do that are killed. What
-# runs of another job use stays.
+# runs of another job use stays: what is new and unused is looked at again after 5 s.
 tidy() {
     group=$(id -g "$1" 2>/dev/null) || return 0
-    within 5 setpriv --reuid "$1" --regid "$group" --init-groups scrfs-ctl mpi-sweep >/dev/null 2>&1
+    within 10 setpriv --reuid "$1" --regid "$group" --init-groups scrfs-ctl mpi-sweep >/dev/null 2>&1
 }
 
 # mounts JOB: where root has mounts of this job; what users mount has the names that they like.

@@ -10,7 +10,10 @@ use scrfs_harness::{Cluster, Config, wait};
 /// Two nodes with coordinators and a program that does nothing, so that people and scripts can work
 /// on /scr.
 fn idle_job<'a>(cluster: &'a Cluster, name: &str, settings: &[(&str, &str)]) -> (Job<'a>, Running) {
-    let mut job = Job::new(cluster, name);
+    start_idle(Job::new(cluster, name), settings)
+}
+
+fn start_idle<'a>(mut job: Job<'a>, settings: &[(&str, &str)]) -> (Job<'a>, Running) {
     for (key, value) in settings {
         job = job.set(key, value);
     }
@@ -249,6 +252,34 @@ fn encoding_that_fails_is_told_and_can_be_tried_again() {
     assert!(!failed.ok(), "{failed}");
     job.on(1).run(&format!("touch {SCR}/e/.complete")).must();
     assert!(job.is_sealed(0, "e"));
+    run.stop();
+}
+
+/// A node whose records cannot be written must not hold markers up: neither that of the dataset
+/// that waits for it, nor those that follow.
+#[test]
+fn markers_do_not_wait_for_a_node_that_cannot_record() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "records").control_in(CACHE);
+    let (job, mut run) = start_idle(job, &[("SCRFS_SEAL_TIMEOUT", "2s")]);
+    fill(&job, "a");
+    fill(&job, "b");
+    // Something is in the way of the catalog.
+    let control = format!("{CACHE}/root/scr.records");
+    job.on(1).run(&format!("mkdir {control}/dataset.1.scrinfo")).must();
+    let failed = job.on(0).run(&format!("touch {SCR}/a/.complete"));
+    assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}\n{}", job.events(0));
+    let why = "a is protected but not yet recorded as complete on all nodes: node1 cannot record dataset 1";
+    assert!(job.events(0).contains(why), "{}", job.events(0));
+    let failed = job.on(1).run(&format!("touch {SCR}/b/.complete"));
+    assert!(!failed.ok() && failed.err.contains("Input/output error"), "{failed}\n{}", job.events(1));
+    assert!(job.events(1).contains(&format!("b: cannot be sealed: {why}")), "{}", job.events(1));
+    assert!(!job.is_sealed(0, "b"));
+    // All goes on by itself.
+    job.on(1).run(&format!("rmdir {control}/dataset.1.scrinfo")).must();
+    wait::until_true("a on both nodes", SOON, || (0..2).all(|node| job.is_sealed(node, "a")));
+    job.on(1).run(&format!("touch {SCR}/b/.complete")).must();
+    assert!(job.is_sealed(0, "b"));
     run.stop();
 }
 

@@ -80,16 +80,27 @@ pub fn sweep() {
     sweep_in(Path::new(BASE), AGE);
 }
 
-/// The same where a job of this user has ended on this node: what makes one for another job is soon
-/// in that one's arguments.
+/// The same where a job of this user has ended on this node. One that nobody seems to use may be
+/// another job's, made a moment ago: it is looked at again once its maker must have named it.
 pub fn sweep_after_job() {
-    sweep_in(Path::new(BASE), SETTLED);
+    let base = Path::new(BASE);
+    let young = unused(base, Duration::ZERO);
+    if !young.is_empty() {
+        std::thread::sleep(SETTLED);
+        let still = unused(base, SETTLED);
+        remove(young.into_iter().filter(|path| still.contains(path)));
+    }
 }
 
 fn sweep_in(base: &Path, age: Duration) {
+    remove(unused(base, age));
+}
+
+/// Those that are older than `age` and are in nobody's environment or arguments.
+fn unused(base: &Path, age: Duration) -> Vec<PathBuf> {
     let mut left = left(base, age);
     if left.is_empty() {
-        return;
+        return left;
     }
     let me = rustix::process::getuid().as_raw();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -106,7 +117,11 @@ fn sweep_in(base: &Path, age: Duration) {
             });
         }
     }
-    for path in left {
+    left
+}
+
+fn remove(unused: impl IntoIterator<Item = PathBuf>) {
+    for path in unused {
         if let Ok(_lock) = lock(&path)
             && let Err(error) = fs::remove_dir_all(&path)
         {

@@ -29,6 +29,8 @@ pub(super) struct Committing {
     failed: usize,
     /// Somebody had recorded COMPLETE before.
     decided: bool,
+    /// When a node failed first, microseconds, and the latest failure in words.
+    trouble: Option<(u64, String)>,
 }
 
 /// How far it is.
@@ -50,7 +52,7 @@ impl Committing {
     ) -> Self {
         let nodes: BTreeMap<_, _> = nodes.into_iter().map(|node| (node, (At::Sent, 0))).collect();
         cluster.send_to(nodes.keys().copied().collect(), Command::Commit(Arc::clone(&catalog)));
-        Self { catalog, sent: nodes.len(), nodes, failed: 0, decided }
+        Self { catalog, sent: nodes.len(), nodes, failed: 0, decided, trouble: None }
     }
 
     /// A node's answer; `None` when none is awaited.
@@ -73,6 +75,8 @@ impl Committing {
         let what = format_args!("{} cannot record dataset {}", cluster.host(node), self.catalog.id);
         let reason = reason.on(what);
         cluster.log(reason.to_string());
+        let since = self.trouble.take().map_or(cluster.now, |(since, _)| since);
+        self.trouble = Some((since, reason.to_string()));
         let none = !self.decided && self.failed == self.nodes.len();
         Some(if none { Committed::Failed(reason) } else { Committed::Running })
     }
@@ -85,6 +89,14 @@ impl Committing {
     /// The most tries that failed on one node.
     pub(super) fn tries(&self) -> u32 {
         self.nodes.values().map(|(_, tries)| *tries).max().unwrap_or(0)
+    }
+
+    /// Why it is not done, when a node has failed to record it for `limit` microseconds.
+    pub(super) fn stuck(&self, now: u64, limit: u64) -> Option<&str> {
+        let (since, failure) = self.trouble.as_ref()?;
+        let failing = |&(at, tries): &(At, u32)| tries > 0 && at != At::Done;
+        let late = since.saturating_add(limit) <= now && self.nodes.values().any(failing);
+        late.then_some(failure)
     }
 
     /// Sends again where it is time.
@@ -148,6 +160,9 @@ mod tests {
         committing.tick(&mut cluster);
         assert_eq!(sent(&mut cluster), [[1, 3]]);
         committing.committed(&mut cluster, NodeRank(3), Ok(()));
+        assert_eq!(committing.stuck(cluster.now, 10_001 * MS), None, "it is too early");
+        let failure = committing.stuck(cluster.now, 10_000 * MS).expect("b has failed that long");
+        assert!(failure.contains("d cannot record dataset 1: full"), "{failure}");
         assert_eq!(committing.committed(&mut cluster, NodeRank(1), Ok(())), Some(Committed::Done));
     }
 }

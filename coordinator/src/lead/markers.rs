@@ -3,7 +3,7 @@
 //! program: until then, or until the seal's time-out, it is gathered here.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use scrfs::control::{Command, MarkerScope};
 use scrfs::ids::{DatasetId, NodeRank};
@@ -24,6 +24,9 @@ struct Gathering {
 pub(super) struct Markers {
     queue: VecDeque<Vec<u8>>,
     gathering: BTreeMap<Vec<u8>, Gathering>,
+    /// Of those that wait: set by a rename, or answered before an epoch ended, with what was
+    /// frozen for them kept so.
+    everywhere: BTreeSet<Vec<u8>>,
     /// Refusals that a node has yet to answer: what it says of that marker before was said before
     /// it heard of them.
     refusing: BTreeMap<(NodeRank, Vec<u8>), u32>,
@@ -61,9 +64,16 @@ impl Markers {
         true
     }
 
+    /// Names whose markers wait for their turn or for other nodes, and are closes of programs: no
+    /// promise was given for them yet.
+    pub(super) fn closes(&self) -> BTreeSet<Vec<u8>> {
+        let names = self.queue.iter().chain(self.gathering.keys());
+        names.filter(|name| !self.everywhere.contains(*name)).cloned().collect()
+    }
+
     /// All markers that are known so far are being answered.
     pub(super) fn end(&mut self, name: &[u8]) {
-        self.gathering.remove(name);
+        self.taken(name);
         self.queue.retain(|queued| queued != name);
     }
 
@@ -101,6 +111,9 @@ impl Markers {
 
     /// The marker of `name` was set on `node`; by a rename, `everywhere`.
     pub(super) fn note(&mut self, cluster: &Cluster, node: NodeRank, name: &[u8], everywhere: bool) {
+        if everywhere {
+            self.everywhere.insert(name.to_vec());
+        }
         if cluster.settings.sealing.scope == MarkerScope::Any {
             return;
         }
@@ -154,6 +167,7 @@ impl Markers {
     /// Its seal begins, or there need be none: markers that are set from now on are others.
     pub(super) fn taken(&mut self, name: &[u8]) {
         self.gathering.remove(name);
+        self.everywhere.remove(name);
     }
 
     /// Some node waits for others to set it.

@@ -23,6 +23,7 @@ use super::encoding::{Encoded, Encoding};
 use super::generation::{Merged, Merging, dropped};
 use super::jobs::Share;
 use super::markers::Markers;
+use super::policy::MS;
 use crate::job::About;
 
 #[derive(Debug)]
@@ -62,6 +63,8 @@ pub(super) struct Seals {
     resumed: VecDeque<Resumed>,
     markers: Markers,
     current: Option<Seal>,
+    /// The commit that nobody waits for any longer: a node cannot record it.
+    overdue: Option<DatasetId>,
 }
 
 impl Seals {
@@ -82,6 +85,9 @@ impl Seals {
         }
         if !cluster.settings.enable {
             return self.markers.waive(cluster, node, name);
+        }
+        if let Some((_, reason)) = self.stuck(cluster).filter(|_| !everywhere) {
+            return self.markers.refuse_on(cluster, node, &name, &reason);
         }
         let joins =
             self.current.as_ref().filter(|seal| seal.name == name).is_some_and(|seal| match &seal.step {
@@ -482,10 +488,41 @@ impl Seals {
         true
     }
 
+    /// The commit that some node has failed to record for as long as a marker waits for writers,
+    /// and that in words. It is tried until all have recorded it, but no marker waits for that: it
+    /// may take as long as a disk stays full.
+    fn stuck(&self, cluster: &Cluster) -> Option<(DatasetId, String)> {
+        let Some(Seal { name, step: Step::Committing(committing, _), .. }) = &self.current else {
+            return None;
+        };
+        let limit = cluster.settings.seal_timeout_ms.saturating_mul(MS);
+        let failure = committing.stuck(cluster.now, limit)?;
+        let (id, shown) = (committing.catalog.id, String::from_utf8_lossy(name));
+        let text = format!(
+            "{shown} is protected but not yet recorded as complete on all nodes: {failure}; this goes on by \
+             itself once that node can record it"
+        );
+        Some((id, text))
+    }
+
+    /// Fails the markers that wait for a commit that is stuck, or behind it, once.
+    fn stop_waiting(&mut self, cluster: &mut Cluster) {
+        let Some((id, reason)) = self.stuck(cluster) else { return };
+        if self.overdue.replace(id) == Some(id) {
+            return;
+        }
+        let mut names = self.markers.closes();
+        names.extend(self.current.as_ref().map(|seal| seal.name.clone()));
+        for name in names {
+            self.markers.refuse(cluster, &name, &reason);
+        }
+    }
+
     pub(super) fn tick(&mut self, cluster: &mut Cluster) {
         if let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current {
             committing.tick(cluster);
         }
+        self.stop_waiting(cluster);
         let looked_at = self.current.as_ref().map(|seal| seal.name.as_slice());
         self.markers.expire(cluster, looked_at);
     }

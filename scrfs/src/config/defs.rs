@@ -297,7 +297,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCRFS_SEAL_TIMEOUT",
         Kind::Time,
         "30s",
-        "how long a seal waits for writers, and with scope all for the marker on every node",
+        "how long a seal waits for writers, a marker for a node that cannot record, and with scope all for the marker on every node",
     ),
     row(
         "SCRFS_COMMIT_ON_RENAME",

@@ -72,7 +72,12 @@ impl Node {
                 let shown = String::from_utf8_lossy(&name).into_owned();
                 self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
                 self.answer_markers(&name, libc::EIO);
-                self.in_records(link, move |node| node.give_up_background(&[name], &reason));
+                self.in_records(link, move |node| {
+                    // One in doubt may be complete on another node: what is in it stays as it is.
+                    if !node.state.lock().is_in_doubt(&name) {
+                        node.give_up_background(&[name], &reason);
+                    }
+                });
             }
             Command::WaiveMarker { name } => {
                 let shown = String::from_utf8_lossy(&name).into_owned();

@@ -277,9 +277,8 @@ impl Node {
     fn successor_did_not_come(&self) {
         let (dropped, background) = {
             let state = self.state.lock();
-            let undecided =
-                |name: &&Vec<u8>| state.by_name(name).is_none_or(|dataset| dataset.life.is_complete());
-            let background: Vec<Vec<u8>> = state.table.background.keys().filter(undecided).cloned().collect();
+            let can_go = |name: &&Vec<u8>| !state.is_in_doubt(name);
+            let background: Vec<Vec<u8>> = state.table.background.keys().filter(can_go).cloned().collect();
             (never_voted(&state), background)
         };
         let me = self.me.clone();

@@ -342,7 +342,7 @@ impl Node {
             Err(reason) => {
                 let remedy = shortage::of_control(reason, &self.config.host);
                 let text = format!(
-                    "COMPLETE cannot be recorded: {reason}{remedy}; this is tried again, and its marker waits until it is done or has failed on all nodes"
+                    "COMPLETE cannot be recorded: {reason}{remedy}; this is tried again, and its marker waits for it no longer than SCRFS_SEAL_TIMEOUT"
                 );
                 self.events.error(Some(id), &text);
             }

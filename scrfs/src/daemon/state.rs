@@ -363,6 +363,11 @@ impl State {
         self.present().filter(|dataset| dataset.life.has_name() && dataset.name == name).last()
     }
 
+    /// The newest dataset of `name` is not recorded as complete here, and may be elsewhere.
+    pub(super) fn is_in_doubt(&self, name: &[u8]) -> bool {
+        self.by_name(name).is_some_and(|dataset| !dataset.life.is_complete())
+    }
+
     /// The complete dataset that programs see under `name`, changed or not: the base of its next
     /// generation.
     pub(super) fn base(&self, name: &[u8]) -> Option<&Dataset> {

@@ -144,7 +144,8 @@ fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
     let look = format!(
         "ps -eo user,args | grep -E '^(job|mate) |scrf[s]( |-)' | grep -v -e simnode; grep 'fuse[.]scrfs' /proc/self/mountinfo; \
          ls -d {CACHE}/*/* /dev/shm/*/scr.* /run/scrfs/*/* /scr/* 2>/dev/null; \
-         find /run/scrfs-slurm -type f ! -name .sweep 2>/dev/null; true"
+         find /run/scrfs-slurm -type f ! -name .sweep 2>/dev/null; \
+         find /tmp -mindepth 1 -maxdepth 1 -user job -o -maxdepth 1 -user mate; true"
     );
     for node in nodes {
         let mut left = String::new();
