@@ -145,7 +145,7 @@ fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
         "ps -eo user,args | grep -E '^(job|mate) |scrf[s]( |-)' | grep -v -e simnode; grep 'fuse[.]scrfs' /proc/self/mountinfo; \
          ls -d {CACHE}/*/* /dev/shm/*/scr.* /run/scrfs/*/* /scr/* 2>/dev/null; \
          find /run/scrfs-slurm -type f ! -name .sweep 2>/dev/null; \
-         find /tmp -mindepth 1 -maxdepth 1 -user job -o -maxdepth 1 -user mate; true"
+         find /tmp -maxdepth 1 '(' -user job -o -user mate ')' '(' -name 'scrfs*' -o -name '*mpi*' -o -name '*pmix*' ')'; true"
     );
     for node in nodes {
         let mut left = String::new();
