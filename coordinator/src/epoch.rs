@@ -17,7 +17,9 @@ use scrfs::ids::Epoch;
 /// Files kept, the newest ones: enough to see who was last.
 const KEPT: usize = 8;
 /// Tries against others that start at the same time.
-const TRIES: u32 = 1000;
+const TRIES: u32 = 64;
+/// After so many, numbers are left out.
+const NEAR_TRIES: u32 = 32;
 
 /// Makes the epoch of this start: above all files in the prefix and above `seen`, the highest of
 /// any daemon. The second value says why the prefix could not be used, if so; it has `limit` to
@@ -48,6 +50,15 @@ pub fn begin(
     }
 }
 
+/// The highest epoch that was begun in the prefix, if that tells within `limit`.
+pub fn newest(prefix: &Path, limit: Duration) -> io::Result<Epoch> {
+    let prefix = prefix.to_owned();
+    bounded::within(limit, move || {
+        let existing = list(&scrfs::prefix::make(&prefix)?)?;
+        Ok(Epoch(existing.last().map_or(0, |(number, _)| *number)))
+    })
+}
+
 fn create_next(
     directory: &Path,
     existing: &[(u64, PathBuf)],
@@ -55,7 +66,8 @@ fn create_next(
     content: &[u8],
 ) -> io::Result<Epoch> {
     let mut next = above.0.saturating_add(1);
-    for _ in 0..TRIES {
+    // Ever farther: a stranger who can make names there has made some of them.
+    for tries in 0..TRIES {
         match OpenOptions::new().write(true).create_new(true).open(directory.join(format!("epoch.{next}"))) {
             Ok(mut file) => {
                 file.write_all(content)?;
@@ -64,7 +76,9 @@ fn create_next(
                 prune(existing);
                 return Ok(Epoch(next));
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => next = next.saturating_add(1),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                next = next.saturating_add(1 << tries.saturating_sub(NEAR_TRIES));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -78,6 +92,7 @@ fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         let entry = entry?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|n| n.strip_prefix("epoch.")).and_then(|n| n.parse().ok());
+        let number = number.filter(|number| scrfs::prefix::is_epoch(&entry.path(), *number));
         found.extend(number.map(|n| (n, entry.path())));
     }
     found.sort_unstable();
@@ -139,5 +154,36 @@ mod tests {
         assert_eq!(epoch, Epoch(7));
         assert!(problem.unwrap().to_string().contains("typo is missing"));
         assert!(!place.path().join("typo").exists());
+    }
+
+    #[test]
+    fn names_that_strangers_have_made_end_no_epochs() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let prefix = tempfile::tempdir().unwrap();
+        let directory = prefix.path().join(".scr");
+        fs::create_dir(&directory).unwrap();
+        let strange = |number: u64| {
+            let path = directory.join(format!("epoch.{number}"));
+            fs::write(&path, "").unwrap();
+            std::os::unix::fs::chown(path, Some(54_321), None).unwrap();
+        };
+        strange(u64::MAX);
+        strange(u64::MAX / 2);
+        strange(u64::from(u32::MAX) + 1);
+        let start = || {
+            let (epoch, problem) = begin(prefix.path(), Epoch(0), "j1", "node0", LIMIT);
+            assert!(problem.is_none(), "{problem:?}");
+            epoch.0
+        };
+        assert_eq!(start(), 1);
+        assert_eq!(start(), 2);
+        // As high as a name counts, and all names right above that.
+        strange(u64::from(u32::MAX));
+        (0..5000).for_each(|above| strange(u64::from(u32::MAX) + above));
+        let high = start();
+        assert!(high > u64::from(u32::MAX) + 4999 && high < u64::from(u32::MAX) + 20_000, "{high}");
+        assert!(start() > high);
     }
 }

@@ -10,39 +10,76 @@ use std::time::{Duration, Instant};
 
 use scrfs::lock::{Condvar, Mutex};
 
-/// A queue. Clones are the same one.
-pub struct Inbox<T>(Arc<Shared<T>>);
+/// A queue. Clones are the same one, and what they put in is of the same session.
+pub struct Inbox<T> {
+    shared: Arc<Shared<T>>,
+    /// What is put in here is dropped once this session is over; `None`: never.
+    session: Option<u32>,
+}
 
 struct Shared<T> {
-    queue: Mutex<VecDeque<T>>,
+    queue: Mutex<Queue<T>>,
     came: Condvar,
 }
 
+struct Queue<T> {
+    session: u32,
+    items: VecDeque<(Option<u32>, T)>,
+}
+
+impl<T> Queue<T> {
+    fn pop(&mut self) -> Option<T> {
+        self.items.pop_front().map(|(_, item)| item)
+    }
+}
+
 impl<T> Inbox<T> {
-    /// An empty one.
+    /// An empty one, in its first session.
     pub fn new() -> Self {
-        Self(Arc::new(Shared { queue: Mutex::leaf(VecDeque::new()), came: Condvar::default() }))
+        let queue = Queue { session: 0, items: VecDeque::new() };
+        let shared = Shared { queue: Mutex::leaf(queue), came: Condvar::default() };
+        Self { shared: Arc::new(shared), session: Some(0) }
+    }
+
+    /// The same queue for what outlives sessions.
+    #[must_use]
+    pub fn lasting(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), session: None }
+    }
+
+    /// The same queue in its next session: what others of former ones have put in, or will, is
+    /// dropped.
+    #[must_use]
+    pub fn next_session(&self) -> Self {
+        let mut queue = self.shared.queue.lock();
+        queue.session = queue.session.wrapping_add(1);
+        queue.items.retain(|(session, _)| session.is_none());
+        Self { shared: Arc::clone(&self.shared), session: Some(queue.session) }
     }
 
     /// Puts something in. Never blocks.
     pub fn send(&self, item: T) {
-        self.0.queue.lock().push_back(item);
-        self.0.came.notify_one();
+        let mut queue = self.shared.queue.lock();
+        if self.session.is_none_or(|session| session == queue.session) {
+            queue.items.push_back((self.session, item));
+            drop(queue);
+            self.shared.came.notify_one();
+        }
     }
 
     /// What was put in first, if anything is there.
     pub fn take(&self) -> Option<T> {
-        self.0.queue.lock().pop_front()
+        self.shared.queue.lock().pop()
     }
 
     /// The same; waits until something is there, for `limit` at most.
     pub fn wait(&self, limit: Duration) -> Option<T> {
         let end = Instant::now() + limit;
-        let mut queue = self.0.queue.lock();
+        let mut queue = self.shared.queue.lock();
         loop {
-            let first = queue.pop_front();
-            if first.is_some() || !self.0.came.wait_until(&mut queue, end) {
-                return first.or_else(|| queue.pop_front());
+            let first = queue.pop();
+            if first.is_some() || !self.shared.came.wait_until(&mut queue, end) {
+                return first.or_else(|| queue.pop());
             }
         }
     }
@@ -50,7 +87,7 @@ impl<T> Inbox<T> {
 
 impl<T> Clone for Inbox<T> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { shared: Arc::clone(&self.shared), session: self.session }
     }
 }
 
@@ -75,5 +112,19 @@ mod tests {
         let waits = std::thread::spawn(move || other.wait(Duration::from_mins(1)));
         inbox.send(3);
         assert_eq!(waits.join().ok(), Some(Some(3)));
+    }
+
+    #[test]
+    fn what_is_of_a_former_session_is_dropped() {
+        let first = Inbox::new();
+        let lasting = first.lasting();
+        first.send(1);
+        lasting.send(2);
+        let second = first.next_session();
+        first.send(3);
+        second.send(4);
+        lasting.send(5);
+        let all: Vec<u8> = std::iter::from_fn(|| second.take()).collect();
+        assert_eq!(all, [2, 4, 5]);
     }
 }

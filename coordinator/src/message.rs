@@ -48,6 +48,9 @@ pub enum PeerMessage {
         /// Why.
         reason: Reason,
     },
+    /// To the lead: the link to the daemon here is lost. From the lead: the epoch is opened anew,
+    /// with greetings in the next session.
+    Reopen,
     /// The coordinators end.
     Leave,
 }

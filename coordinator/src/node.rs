@@ -134,13 +134,13 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
     }
 }
 
-/// The greeted daemon.
+/// The greeted daemon. The link ends with this.
 pub struct Node {
     commands: Sender<Command>,
-    pulse: Arc<Pulse>,
 }
 
-/// When the daemon was heard last. One that is stopped, or hangs, says nothing.
+/// When the daemon was heard last, in whatever session. One that is stopped, or hangs, says
+/// nothing.
 #[derive(Debug)]
 pub struct Pulse {
     begun: Instant,
@@ -148,11 +148,14 @@ pub struct Pulse {
     heard: AtomicU64,
 }
 
-impl Pulse {
-    fn begin() -> Self {
+impl Default for Pulse {
+    /// It was heard just now.
+    fn default() -> Self {
         Self { begun: Instant::now(), heard: AtomicU64::new(0) }
     }
+}
 
+impl Pulse {
     fn beat(&self) {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.heard.store(now, Ordering::Relaxed);
@@ -166,14 +169,17 @@ impl Pulse {
 }
 
 impl Found {
-    /// Greets as `role`; from now on every event and the end of the link go to `up`.
+    /// Greets as `role`; from now on every event and the end of the link go to `up`, and `pulse`
+    /// beats.
     pub fn attach(
         self,
         role: Role,
+        pulse: Arc<Pulse>,
         up: impl Fn(FromDaemon) + Clone + Send + 'static,
     ) -> Result<Node, NodeError> {
         let Link { commands: mut down, mut events } = Link::connect(&self.directory, role, ASK_LIMIT)?;
         let (commands, waiting) = unbounded::<Command>();
+        let closer = down.closer();
         let lost = up.clone();
         let writer = move || {
             let mut asked = Instant::now();
@@ -184,7 +190,7 @@ impl Found {
                         asked = Instant::now();
                         Command::Ping
                     }
-                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Disconnected) => return closer.close(),
                 };
                 if let Err(error) = down.send(&command) {
                     lost(FromDaemon::Lost(error.to_string()));
@@ -192,12 +198,10 @@ impl Found {
                 }
             }
         };
-        let pulse = Arc::new(Pulse::begin());
-        let felt = Arc::clone(&pulse);
         let reader = move || {
             loop {
                 let heard = events.receive(None);
-                felt.beat();
+                pulse.beat();
                 match heard {
                     Ok(Some(Event::Pong) | None) => {}
                     Ok(Some(event)) => up(FromDaemon::Event(event)),
@@ -207,7 +211,7 @@ impl Found {
         };
         spawn("link-down", writer)?;
         spawn("link-up", reader)?;
-        Ok(Node { commands, pulse })
+        Ok(Node { commands })
     }
 
     /// Asks it as an operator does.
@@ -250,11 +254,6 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), NodeErr
 }
 
 impl Node {
-    /// Whether it answers.
-    pub fn pulse(&self) -> Arc<Pulse> {
-        Arc::clone(&self.pulse)
-    }
-
     /// Passes a command on, in order. A lost link is told by [`FromDaemon::Lost`].
     pub fn send(&self, command: Command) {
         // The writer is gone only after it told of the lost link.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use scrfs::control::{Settings, Start};
-use scrfs::ids::NodeRank;
+use scrfs::ids::{Epoch, NodeRank};
 
 use crate::comm::{CommError, Lane, Received, Transport};
 use crate::groups::FailureGroups;
@@ -56,6 +56,9 @@ pub enum OpenError {
     /// A message that is none.
     #[error("rank {0} sent something that is no message: {1}")]
     Message(NodeRank, String),
+    /// These coordinators are not to take the nodes from those.
+    #[error("coordinators of epoch {0} have begun, which is newer than {1}")]
+    Superseded(Epoch, Epoch),
     /// A peer ended before the epoch began.
     #[error("rank {0} ended before the epoch began")]
     Ended(NodeRank),
@@ -87,6 +90,9 @@ pub struct Asked {
     pub start: Start,
     /// `SCRFS_FANOUT`.
     pub fanout: u32,
+    /// The opening before this one, where these coordinators open anew: its epoch and secret. An
+    /// epoch above that is of others, which have begun since.
+    pub before: Option<(Epoch, EpochSecret)>,
 }
 
 /// Introduces this node to the lead and learns how the epoch opens. What else comes meanwhile is
@@ -146,7 +152,7 @@ fn pass_on(
 
 /// The lead's part: hears all, makes the epoch.
 fn open(transport: &mut impl Transport, asked: Asked, early: &mut Early) -> Result<Opening, OpenError> {
-    let Asked { start, fanout } = asked;
+    let Asked { start, fanout, before } = asked;
     let everybody: Vec<_> = (0..transport.size()).map(NodeRank).collect();
     let mut greetings = BTreeMap::new();
     gather(transport, "greeting", &everybody, early, |from, message| match message {
@@ -168,6 +174,12 @@ fn open(transport: &mut impl Transport, asked: Asked, early: &mut Early) -> Resu
         // Programs wait for us, and go on alone when that takes too long.
         Start::Attach => PREFIX_LIMIT.min(Duration::from_millis(settings.coordinator_wait_ms) / 2),
     };
+    if let Some((mine, _)) = before {
+        let newest = epoch::newest(prefix, limit / 2).unwrap_or_default().max(seen);
+        if newest > mine {
+            return Err(OpenError::Superseded(newest, mine));
+        }
+    }
     let (epoch, problem) = epoch::begin(prefix, seen, &settings.job_id, &host, limit);
     let note = |error| {
         let prefix = prefix.display();
@@ -177,8 +189,10 @@ fn open(transport: &mut impl Transport, asked: Asked, early: &mut Early) -> Resu
     };
     let notes = problem.map(note).into_iter().collect();
     let (watch_ports, bell_ports) = greetings.values().map(|g| (g.watch_port, g.bell_port)).unzip();
-    // Without one all the same: then whoever asks may watch and ring.
-    let secret = EpochSecret::random().unwrap_or_else(|error| {
+    // Who watches and who rings goes on from one session to the next. Without one all the same:
+    // then whoever asks may.
+    let secret = before.map_or_else(EpochSecret::random, |(_, secret)| Ok(secret));
+    let secret = secret.unwrap_or_else(|error| {
         tracing::warn!(%error, "no secret for those who watch one another and ring");
         EpochSecret::default()
     });
@@ -271,14 +285,15 @@ mod tests {
                     let rank = transport.rank();
                     let greeting = Greeting {
                         host: format!("n{rank}"),
-                        epoch: scrfs::ids::Epoch(u64::from(rank.0)),
+                        epoch: Epoch(u64::from(rank.0)),
                         watch_port: 1,
                         bell_port: u16::try_from(rank.0).unwrap(),
                         groups: BTreeMap::new(),
                         settings,
                         by_hand: std::collections::BTreeSet::new(),
                     };
-                    let (asked, mut early) = (Asked { start: Start::Restart, fanout: 3 }, Early::new());
+                    let (asked, mut early) =
+                        (Asked { start: Start::Restart, fanout: 3, before: None }, Early::new());
                     let opening = introduce(&mut transport, greeting, asked, &mut early).unwrap();
                     attached(&mut transport, &mut early).unwrap();
                     assert!(early.is_empty());
@@ -289,7 +304,7 @@ mod tests {
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         assert_eq!((opened[0].hosts.len(), opened[0].bell_ports[39], opened[0].fanout), (40, 39, 3));
-        assert!(opened[0].epoch > scrfs::ids::Epoch(39));
+        assert!(opened[0].epoch > Epoch(39));
         assert!(opened.iter().all(|opening| *opening == opened[0]));
     }
 }

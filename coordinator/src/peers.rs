@@ -45,9 +45,9 @@ impl<T: Transport> Peers<T> {
         Self { transport, ringer, place, passing: None, held: VecDeque::new() }
     }
 
-    /// Gives the transport back.
-    pub fn into_transport(self) -> T {
-        self.transport
+    /// Gives back what outlives a session.
+    pub fn into_parts(self) -> (T, Ringer) {
+        (self.transport, self.ringer)
     }
 
     /// This coordinator.

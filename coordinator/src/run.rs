@@ -8,12 +8,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::Sender;
 use scrfs::control::ready::{HaltDue, Leaving, Ready};
-use scrfs::control::{Command, Event, Settings, Severity};
+use scrfs::control::{Command, Settings, Severity};
 use scrfs::ids::NodeRank;
 use scrfs::prefix::status::Reporter;
-use scrfs::prefix::{PfsOutcome, PfsTask};
+use scrfs::prefix::{PfsOutcome, Worker};
 
 use crate::bell::{Ringer, Trust};
 use crate::comm::{CommError, Received, Transport};
@@ -25,25 +24,16 @@ use crate::lead::{Input, Lead, Output};
 use crate::message::{Opening, PeerMessage};
 use crate::node::{FromDaemon, Node};
 use crate::open::{self, Early, OpenError};
+use crate::pace::{pause, warm};
 use crate::peers::{Heard, Peers};
-use crate::ready;
+use crate::{points, ready};
 
-/// Between two polls of the transport when nothing happens, and the bell is heard.
-const RUNG_POLL: Duration = Duration::from_millis(100);
-/// And when it is not.
-const IDLE_POLL: Duration = Duration::from_millis(10);
-/// Between two polls while messages or blocks are on their way.
-const BUSY_POLL: Duration = Duration::from_micros(100);
-/// For so long after anything happened more is likely, and less from poll to poll.
-const WARM: Duration = Duration::from_millis(500);
-/// The same where the bell is heard; longer than [`crate::bell::QUIET`].
-const RUNG_WARM: Duration = Duration::from_millis(100);
-/// Between two polls while warm, at most.
-const WARM_POLL: Duration = Duration::from_micros(500);
-/// The part of the time since anything happened that a warm poll may come late.
-const LATE_PART: u32 = 16;
 /// How often the lead is told the time when nothing else is told.
 const TICK: Duration = Duration::from_millis(100);
+/// Who has lost its daemon is told by the lead within this time how it goes on.
+const REOPEN_LIMIT: Duration = Duration::from_secs(10);
+/// What was begun in the prefix ends within this time where the epoch is opened anew.
+const PREFIX_LIMIT: Duration = Duration::from_secs(2);
 /// Messages taken from one source before the others have their turn.
 const TURN: usize = 128;
 
@@ -71,12 +61,16 @@ pub enum RunError {
     /// A message could not be read or written.
     #[error(transparent)]
     Peer(#[from] OpenError),
-    /// The daemon is gone or has a newer coordinator.
-    #[error("the link to the daemon is lost: {0}")]
-    DaemonLost(String),
+    /// The daemon of this host is gone or has a newer coordinator, and the epoch cannot be opened
+    /// anew.
+    #[error("the link to the daemon of {0} is lost: {1}")]
+    DaemonLost(String, String),
     /// A dataset cannot be presented for want of room, and there is no other.
     #[error("{0}")]
     NoRoom(String),
+    /// The epoch cannot be opened anew in this process.
+    #[error("a daemon is lost, and what was begun in the prefix takes longer than {} s", PREFIX_LIMIT.as_secs())]
+    PrefixBusy,
     /// An injected fault.
     #[error("injected at {0}: {1}")]
     Fault(&'static str, std::io::Error),
@@ -89,17 +83,30 @@ pub enum Ended {
     Asked,
     /// The same, and rank 0 had not told that the mounts are ready.
     AskedEarly,
+    /// A link to a daemon was lost: the epoch is opened anew, in the next session.
+    Lost,
 }
 
 /// What only rank 0 has.
 struct LeadSide {
     lead: Lead,
-    pfs: Sender<PfsTask>,
+    pfs: Worker,
     reporter: Option<Reporter>,
     epoch: scrfs::ids::Epoch,
     clock: Clock,
     told: Instant,
     is_ready: bool,
+    /// It was in a session before this one.
+    was_ready: bool,
+}
+
+impl LeadSide {
+    /// Two sessions of one process are never at work in the prefix at the same time: they would not
+    /// tell their files apart.
+    fn stop(self) -> Result<(), RunError> {
+        let reported = self.reporter.is_none_or(|reporter| reporter.stop(PREFIX_LIMIT));
+        if self.pfs.stop(PREFIX_LIMIT) && reported { Ok(()) } else { Err(RunError::PrefixBusy) }
+    }
 }
 
 /// Microseconds since 1970 that never go back.
@@ -124,7 +131,11 @@ pub struct Coordinator<T> {
     wakes: Inbox<Wake>,
     /// When anything happened last.
     worked: Instant,
-    leaving: bool,
+    /// This host's name.
+    host: String,
+    /// Since when the link to the daemon is lost, and why.
+    lost: Option<(Instant, String)>,
+    end: Option<Ended>,
 }
 
 /// What a coordinator is made of.
@@ -142,15 +153,17 @@ pub struct Parts<T> {
     /// How the epoch opened.
     pub opening: Opening,
     /// Rank 0: takes PFS tasks.
-    pub pfs: Option<Sender<PfsTask>>,
+    pub pfs: Option<Worker>,
     /// Rank 0: keeps the last status in the prefix.
     pub reporter: Option<Reporter>,
+    /// There was a session before this one.
+    pub is_next: bool,
 }
 
 impl<T: Transport> Coordinator<T> {
-    /// Runs until a signal or an error; gives the transport back. `early` came before the loop
-    /// began.
-    pub fn start(mut parts: Parts<T>, early: Early) -> (T, Result<Ended, RunError>) {
+    /// Runs until a signal, an error, or the loss of a daemon; gives back what outlives the
+    /// session. `early` came before the loop began.
+    pub fn start(mut parts: Parts<T>, early: Early) -> (T, Ringer, Result<Ended, RunError>) {
         let notes = std::mem::take(&mut parts.opening.notes);
         let (mut this, begin) = Self::new(parts);
         let begun = this
@@ -159,10 +172,16 @@ impl<T: Transport> Coordinator<T> {
             .and_then(|()| early.into_iter().try_for_each(|message| this.came(message)));
         let result = begun.and_then(|()| this.run());
         this.jobs.abort_all("the coordinator ends");
-        if let (Ok(_), Some(reporter)) = (&result, this.lead.and_then(|side| side.reporter)) {
-            reporter.end();
-        }
-        (this.peers.into_transport(), result)
+        let result = match (result, this.lead) {
+            (Ok(Ended::Lost), Some(side)) => side.stop().map(|()| Ended::Lost),
+            (Ok(ended), Some(LeadSide { reporter: Some(reporter), .. })) => {
+                reporter.end();
+                Ok(ended)
+            }
+            (result, _) => result,
+        };
+        let (transport, ringer) = this.peers.into_parts();
+        (transport, ringer, result)
     }
 
     fn came(&mut self, message: Received) -> Result<(), RunError> {
@@ -172,8 +191,9 @@ impl<T: Transport> Coordinator<T> {
 
     /// Puts the parts together; the lead, at rank 0, is to be told the second value first.
     fn new(parts: Parts<T>) -> (Self, Input) {
-        let Parts { transport, node, connect, ringer, wakes, opening, pfs, reporter } = parts;
+        let Parts { transport, node, connect, ringer, wakes, opening, pfs, reporter, is_next } = parts;
         let Opening { epoch, hosts, groups, start, fanout, settings, .. } = opening;
+        let host = hosts.get(transport.rank().0 as usize).cloned().unwrap_or_default();
         let peers = Peers::new(transport, ringer, fanout);
         let Settings { block_bytes, .. } = settings;
         let wake = wakes.clone();
@@ -187,9 +207,10 @@ impl<T: Transport> Coordinator<T> {
             clock: Clock::default(),
             told: Instant::now(),
             is_ready: false,
+            was_ready: is_next,
         });
-        let (worked, trust, leaving) = (Instant::now(), Trust::default(), false);
-        let this = Self { peers, node, trust, jobs, lead, wakes, worked, leaving };
+        let (worked, trust) = (Instant::now(), Trust::default());
+        let this = Self { peers, node, trust, jobs, lead, wakes, worked, host, lost: None, end: None };
         (this, Input::Begin { epoch, hosts, groups, start, settings: Box::new(settings) })
     }
 
@@ -208,11 +229,40 @@ impl<T: Transport> Coordinator<T> {
     }
 
     fn run(&mut self) -> Result<Ended, RunError> {
-        while !self.leaving {
+        loop {
+            if let Some(end) = self.end {
+                return Ok(end);
+            }
+            // The lead may have begun to end, or hang.
+            if let Some((_, reason)) = self.lost.take_if(|(since, _)| since.elapsed() >= REOPEN_LIMIT) {
+                return Err(RunError::DaemonLost(self.host.clone(), reason));
+            }
             self.turn()?;
         }
-        let early = self.lead.as_ref().is_some_and(|side| !side.is_ready);
-        Ok(if early { Ended::AskedEarly } else { Ended::Asked })
+    }
+
+    /// All coordinators were asked to end.
+    fn leave(&mut self) {
+        let early = self.lead.as_ref().is_some_and(|side| !side.is_ready && !side.was_ready);
+        self.end = Some(if early { Ended::AskedEarly } else { Ended::Asked });
+    }
+
+    /// The daemon of `from` is lost, says the lead or, to the lead, that node. Programs run as soon
+    /// as the mounts are ready; before that the start is made again, by who began it.
+    fn reopen(&mut self, from: NodeRank) -> Result<(), RunError> {
+        if let Some(side) = &self.lead {
+            if !side.is_ready {
+                let why = self.lost.take().map_or_else(|| "it said so".to_owned(), |(_, why)| why);
+                let host = if from == self.peers.me() { self.host.clone() } else { format!("rank {from}") };
+                return Err(RunError::DaemonLost(host, why));
+            }
+            tracing::warn!(%from, "the link to a daemon is lost: the epoch is opened anew");
+            for peer in self.peers.others() {
+                self.say(peer, PeerMessage::Reopen)?;
+            }
+        }
+        self.end = Some(Ended::Lost);
+        Ok(())
     }
 
     fn turn(&mut self) -> Result<(), RunError> {
@@ -287,9 +337,10 @@ impl<T: Transport> Coordinator<T> {
             }
             PeerMessage::Leave => {
                 tracing::info!(%from, "asked to end by a peer");
-                self.leaving = true;
+                self.leave();
                 Ok(())
             }
+            PeerMessage::Reopen => self.reopen(from),
             PeerMessage::Greeting(_) | PeerMessage::Begin(_) | PeerMessage::Attached => {
                 Err(OpenError::Message(from, "a message of the opening, after it".to_owned()).into())
             }
@@ -302,10 +353,18 @@ impl<T: Transport> Coordinator<T> {
     fn woken(&mut self, wake: Wake) -> Result<(), RunError> {
         match wake {
             Wake::Daemon(FromDaemon::Event(event)) => {
-                passes(point_of_event(&event))?;
+                points::passes(points::of_event(&event))?;
                 self.say(NodeRank(0), PeerMessage::Report(event))
             }
-            Wake::Daemon(FromDaemon::Lost(reason)) => Err(RunError::DaemonLost(reason)),
+            Wake::Daemon(FromDaemon::Lost(reason)) => {
+                tracing::warn!(reason, "the link to the daemon is lost");
+                // Both halves tell.
+                if self.lost.is_none() {
+                    self.lost = Some((Instant::now(), reason));
+                    self.say(NodeRank(0), PeerMessage::Reopen)?;
+                }
+                Ok(())
+            }
             Wake::Job(Outgoing::Block { node, job, stream, block }) => {
                 self.peers.send_block(node, block.into_message(job, stream));
                 Ok(())
@@ -339,7 +398,7 @@ impl<T: Transport> Coordinator<T> {
                 for peer in self.peers.others() {
                     self.say(peer, PeerMessage::Leave)?;
                 }
-                self.leaving = true;
+                self.leave();
                 Ok(())
             }
         }
@@ -365,7 +424,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     fn relay(&mut self, command: Command) -> Result<(), RunError> {
-        passes(point_of_command(&command))?;
+        points::passes(points::of_command(&command))?;
         if let Some(reporter) = self.lead.as_ref().and_then(|side| side.reporter.as_ref()) {
             reporter.told(&command);
         }
@@ -412,10 +471,9 @@ impl<T: Transport> Coordinator<T> {
                 self.say_to(&nodes, PeerMessage::StartJob(id, Box::new(job)))
             }
             Output::Pfs(task) => {
-                passes(point_of_task(&task))?;
+                points::passes(points::of_task(&task))?;
                 if let Some(side) = &self.lead {
-                    // The worker lives as long as this sender.
-                    drop(side.pfs.send(task));
+                    side.pfs.send(task);
                 }
                 Ok(())
             }
@@ -448,106 +506,5 @@ impl<T: Transport> Coordinator<T> {
                 Ok(())
             }
         }
-    }
-}
-
-/// How long the loop may sleep between two polls of the transport, which wakes nobody. Each poll
-/// costs up to 70 microseconds of a processor, and is taken from the program. `rung`: who sends
-/// something after that rings first.
-fn pause(busy: bool, idle: Duration, rung: bool) -> Duration {
-    if busy {
-        BUSY_POLL
-    } else if idle < warm(rung) {
-        (idle / LATE_PART).clamp(BUSY_POLL, WARM_POLL)
-    } else if rung {
-        RUNG_POLL
-    } else {
-        IDLE_POLL
-    }
-}
-
-fn warm(rung: bool) -> Duration {
-    if rung { RUNG_WARM } else { WARM }
-}
-
-/// Passes a fault point of the coordinators.
-fn passes(point: Option<&'static str>) -> Result<(), RunError> {
-    point.map_or(Ok(()), |point| scrfs::faults::hit(point).map_err(|error| RunError::Fault(point, error)))
-}
-
-/// Before a command reaches the daemon.
-fn point_of_command(command: &Command) -> Option<&'static str> {
-    match command {
-        Command::DirPrepare { .. } => Some("round.prepare"),
-        Command::DirApply { .. } => Some("round.apply"),
-        Command::DirFinish { .. } => Some("round.finish"),
-        Command::Freeze { .. } => Some("seal.freeze"),
-        Command::Carry { .. } => Some("generation.carry"),
-        Command::Commit(_) => Some("commit.send"),
-        Command::FlushMember { .. } => Some("flush.member"),
-        Command::Present { .. } => Some("present.send"),
-        Command::LooseAsk { .. } => Some("loose.ask"),
-        Command::LooseStore { .. } => Some("loose.store"),
-        Command::LooseBind { .. } => Some("loose.bind"),
-        Command::LooseFinish { .. } => Some("loose.finish"),
-        _ => None,
-    }
-}
-
-/// Before an event reaches the lead.
-fn point_of_event(event: &Event) -> Option<&'static str> {
-    match event {
-        Event::DirPrepared { .. } => Some("round.prepared"),
-        Event::DirApplied { .. } => Some("round.applied"),
-        Event::Frozen { .. } => Some("seal.frozen"),
-        Event::Carried { .. } => Some("generation.carried"),
-        Event::Committed { .. } => Some("commit.done"),
-        Event::FlushedMember { .. } => Some("flush.copied"),
-        Event::FetchedMember { .. } => Some("fetch.member"),
-        Event::LooseBegun { .. } => Some("loose.begun"),
-        Event::LooseStored { .. } => Some("loose.stored"),
-        _ => None,
-    }
-}
-
-/// Before the PFS worker gets a task.
-fn point_of_task(task: &PfsTask) -> Option<&'static str> {
-    match task {
-        PfsTask::BeginFlush(_) => Some("flush.begin"),
-        PfsTask::Publish(_) => Some("flush.publish"),
-        PfsTask::PutLoose(_) => Some("loose.put"),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn polls_are_close_while_something_is_on_its_way_and_ever_farther_apart_after_it() {
-        let micros = Duration::from_micros;
-        for (busy, idle, wait) in [
-            (false, 0, 100),
-            (false, 1_600, 100),
-            (false, 8_000, 500),
-            (false, 16_000, 500),
-            (false, 499_999, 500),
-            (false, 500_000, 10_000),
-            (true, 500_000, 100),
-        ] {
-            assert_eq!(pause(busy, micros(idle), false), micros(wait), "{busy} {idle}");
-        }
-        assert_eq!(pause(false, micros(8_000), true), micros(500));
-        assert_eq!(pause(false, micros(100_000), true), micros(100_000));
-        assert!(RUNG_WARM > crate::bell::QUIET, "who has been in touch is not rung for");
-        // A second after one message costs some 1,100 polls; half a second at the shortest pause
-        // alone would cost 5,000.
-        let (mut idle, mut polls) = (Duration::ZERO, 0);
-        while idle < Duration::from_secs(1) {
-            idle += pause(false, idle, false);
-            polls += 1;
-        }
-        assert!((1_000..1_200).contains(&polls), "{polls}");
     }
 }

@@ -3,22 +3,23 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use scrfs::config::{self, Config, ConfigError, Sources};
 use scrfs::control::client::ClientError;
 use scrfs::control::ready::Met;
 use scrfs::control::{Role, Start};
-use scrfs::ids::NodeRank;
-use scrfs::prefix::{self, Prefix, status::Reporter};
+use scrfs::ids::{Epoch, NodeRank};
+use scrfs::prefix::{self, Prefix, Worker, status::Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::bell::{Bell, Ringer};
 use crate::comm::Transport;
 use crate::inbox::Inbox;
-use crate::message::Greeting;
-use crate::node::{self, NodeError};
+use crate::message::{EpochSecret, Greeting, Opening};
+use crate::node::{self, NodeError, Pulse};
 use crate::open::{self, Asked, OpenError};
 use crate::ready;
 use crate::run::{Coordinator, Ended, Parts, RunError, Wake};
@@ -151,37 +152,19 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         tracing::warn!("{warning}");
     }
     let wakes = Inbox::new();
-    let watching = watch_signals(wakes.clone());
-    let opened = watching.and_then(|()| attach(&mut transport, options, &config, &sources, &wakes));
-    let Attached { node, connect, questions, opening, ringer, early } = match opened {
-        Ok(attached) => attached,
-        Err(error) => return fail(&transport, &error),
-    };
-    let leads = transport.rank() == NodeRank(0);
-    let prefix = || {
-        let host = opening.hosts.first().map_or("", String::as_str);
-        Prefix::new(&opening.settings.prefix, opening.epoch, host)
-    };
-    let worker = leads.then(|| {
-        let wakes = wakes.clone();
-        prefix::start(prefix(), move |outcome| wakes.send(Wake::Pfs(Box::new(outcome))))
-    });
-    let pfs = match worker.transpose() {
-        Ok(pfs) => pfs,
-        Err(error) => return fail(&transport, &ServiceError::Thread("the PFS", error)),
-    };
-    let reporter = leads.then(|| Reporter::start(prefix(), questions)).transpose();
-    let reporter = match reporter {
-        Ok(reporter) => reporter,
-        Err(error) => return fail(&transport, &ServiceError::Thread("the last status", error)),
-    };
-    let parts = Parts { transport, node, connect, ringer, wakes, opening, pfs, reporter };
-    let (transport, result) = Coordinator::start(parts, early);
-    match result {
-        Ok(Ended::Asked) => leave(transport, ExitCode::SUCCESS),
-        // Who waits for the mounts is not to take this for a coordinator's usual end.
+    let mut session = Session::new(options, &config, &sources);
+    let mut wakes_now = wakes.clone();
+    let mut served = watch_signals(wakes.lasting()).map(|()| Ended::Lost);
+    while matches!(served, Ok(Ended::Lost)) {
+        (transport, served) = session.serve(transport, &wakes_now);
+        transport.next_session();
+        wakes_now = wakes.next_session();
+    }
+    match served {
         Ok(Ended::AskedEarly) => leave(transport, ExitCode::from(EXIT_FAILED)),
-        Err(error) => fail(&transport, &error.into()),
+        // Who waits for the mounts is not to take the former for a coordinator's usual end.
+        Ok(Ended::Asked | Ended::Lost) => leave(transport, ExitCode::SUCCESS),
+        Err(error) => fail(&transport, &error),
     }
 }
 
@@ -197,82 +180,165 @@ fn sources(options: &Options) -> io::Result<Sources> {
     Ok(sources)
 }
 
+/// How a coordinator serves from the opening of an epoch until it ends, or a daemon is lost. Then
+/// the epoch is opened anew: the programs run, and go on.
+struct Session<'a> {
+    options: &'a Options,
+    config: &'a Config,
+    sources: &'a Sources,
+    /// Epoch and secret of the session before.
+    before: Option<(Epoch, EpochSecret)>,
+    watched: Door<Watched>,
+    bell: Door<Bell>,
+    ringer: Ringer,
+    pulse: Arc<Pulse>,
+}
+
+/// Where others come, from the first session to the last.
+struct Door<T> {
+    /// 0: nowhere.
+    port: u16,
+    /// Until the first epoch is open.
+    closed: Option<T>,
+}
+
+impl<T> Door<T> {
+    /// A node that cannot be watched or rung is one: it hears of others later.
+    fn new(opened: io::Result<T>, port: impl Fn(&T) -> u16, lacks: &str) -> Self {
+        let closed = opened.map_err(|error| tracing::warn!(%error, "this node {lacks}")).ok();
+        Self { port: closed.as_ref().map_or(0, port), closed }
+    }
+}
+
 /// A coordinator after the opening, without its transport.
 struct Attached {
     node: node::Node,
     connect: crate::jobs::link::Connector,
     questions: node::Questions,
-    opening: crate::message::Opening,
-    ringer: Ringer,
+    opening: Opening,
     early: open::Early,
 }
 
-fn attach(
-    transport: &mut impl Leave,
-    options: &Options,
-    config: &Config,
-    sources: &Sources,
+impl<'a> Session<'a> {
+    fn new(options: &'a Options, config: &'a Config, sources: &'a Sources) -> Self {
+        Self {
+            options,
+            config,
+            sources,
+            before: None,
+            watched: Door::new(Watched::begin(), Watched::port, "is not watched"),
+            bell: Door::new(Bell::begin(), Bell::port, "has no bell"),
+            ringer: Ringer::silent(),
+            pulse: Arc::default(),
+        }
+    }
+
+    fn serve<T: Leave>(&mut self, mut transport: T, wakes: &Inbox<Wake>) -> (T, Result<Ended, ServiceError>) {
+        let is_next = self.before.is_some();
+        let attached = match self.attach(&mut transport, wakes) {
+            Ok(attached) => attached,
+            Err(error) => return (transport, Err(error)),
+        };
+        let Attached { node, connect, questions, opening, early } = attached;
+        let (pfs, reporter) = match lead_threads(&transport, &opening, questions, wakes) {
+            Ok(threads) => threads.unzip(),
+            Err(error) => return (transport, Err(error)),
+        };
+        let (wakes, ringer) = (wakes.clone(), std::mem::replace(&mut self.ringer, Ringer::silent()));
+        let parts = Parts { transport, node, connect, ringer, wakes, opening, pfs, reporter, is_next };
+        let (transport, ringer, result) = Coordinator::start(parts, early);
+        self.ringer = ringer;
+        (transport, result.map_err(ServiceError::from))
+    }
+
+    fn attach(&mut self, transport: &mut impl Leave, wakes: &Inbox<Wake>) -> Result<Attached, ServiceError> {
+        // With a launcher that it does not know, each process takes itself for the only one.
+        let (found, wanted) = (transport.size(), self.options.program_hosts.len());
+        if found == 1 && wanted > 1 {
+            return Err(ServiceError::Apart { found, wanted });
+        }
+        let me = transport.rank();
+        let daemon = node::find(&self.options.mount)?;
+        let mut early = Vec::new();
+        let start = if self.before.is_some() { Start::Attach } else { self.options.start };
+        let asked = Asked { start, fanout: self.config.fanout, before: self.before };
+        let opening = open::introduce(transport, self.greeting(daemon.epoch), asked, &mut early)?;
+        tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?opening.start, "the epoch opens");
+        if me == NodeRank(0)
+            && self.before.is_none()
+            && let Err(error) = ready::announce(&mut io::stdout().lock(), &Met { epoch: opening.epoch })
+        {
+            // Whoever waited for it is gone, or never was.
+            tracing::debug!(%error, "nobody was told that the coordinators have met");
+        }
+        self.before = Some((opening.epoch, opening.secret));
+        let role = Role::Coordinator {
+            epoch: opening.epoch,
+            rank: me,
+            hosts: opening.hosts.clone(),
+            start: opening.start,
+            settings: Box::new(opening.settings.clone()),
+        };
+        let (connect, questions) = (daemon.connector(opening.epoch), daemon.questions());
+        let up = wakes.clone();
+        let pulse = Arc::clone(&self.pulse);
+        let node = daemon.attach(role, pulse, move |from| up.send(Wake::Daemon(from)))?;
+        if let Some(bell) = self.bell.closed.take() {
+            let rings = wakes.lasting();
+            let hung = bell.hang(me, &opening, move || rings.send(Wake::Rung));
+            let hung = hung.map_err(|error| tracing::warn!(%error, "this node rings nobody"));
+            self.ringer = hung.unwrap_or_else(|()| Ringer::silent());
+        }
+        if me != NodeRank(0) {
+            // So the lead learns where to ring without asking for names.
+            self.ringer.sends(NodeRank(0));
+        }
+        open::attached(transport, &mut early)?;
+        if let Some(watched) = self.watched.closed.take() {
+            let pulse = Arc::clone(&self.pulse);
+            let watch = watched.watch(me, &opening, self.config.node_timeout, move || pulse.is_felt());
+            watch.map_err(|error| ServiceError::Thread("the watch", error))?;
+        }
+        Ok(Attached { node, connect, questions, opening, early })
+    }
+
+    fn greeting(&self, epoch: Epoch) -> Greeting {
+        let environment = &self.sources.environment;
+        let by_hand = settings::set_by_hand(|name| environment.get(name).is_some_and(|v| !v.is_empty()));
+        let mut settings = self.config.settings();
+        settings.sealing.program_hosts.clone_from(&self.options.program_hosts);
+        settings.restart.not_before = self.options.not_before;
+        settings.restart.name.clone_from(&self.options.name);
+        Greeting {
+            host: self.sources.host.clone(),
+            epoch,
+            watch_port: self.watched.port,
+            bell_port: self.bell.port,
+            groups: self.config.groups.clone(),
+            settings,
+            by_hand,
+        }
+    }
+}
+
+/// Rank 0's, which work in the prefix.
+fn lead_threads(
+    transport: &impl Transport,
+    opening: &Opening,
+    questions: node::Questions,
     wakes: &Inbox<Wake>,
-) -> Result<Attached, ServiceError> {
-    // With a launcher that it does not know, each process takes itself for the only one.
-    let (found, wanted) = (transport.size(), options.program_hosts.len());
-    if found == 1 && wanted > 1 {
-        return Err(ServiceError::Apart { found, wanted });
-    }
-    let daemon = node::find(&options.mount)?;
-    let by_hand = settings::set_by_hand(|name| sources.environment.get(name).is_some_and(|v| !v.is_empty()));
-    let mut settings = config.settings();
-    settings.sealing.program_hosts.clone_from(&options.program_hosts);
-    settings.restart.not_before = options.not_before;
-    settings.restart.name.clone_from(&options.name);
-    // A node that cannot be watched is one: its launcher may still notice.
-    let watched = Watched::begin().map_err(|error| tracing::warn!(%error, "this node is not watched")).ok();
-    let watch_port = watched.as_ref().map_or(0, Watched::port);
-    let bell = Bell::begin().map_err(|error| tracing::warn!(%error, "this node has no bell")).ok();
-    let bell_port = bell.as_ref().map_or(0, Bell::port);
-    let greeting = Greeting {
-        host: sources.host.clone(),
-        epoch: daemon.epoch,
-        watch_port,
-        bell_port,
-        groups: config.groups.clone(),
-        settings,
-        by_hand,
-    };
-    let mut early = Vec::new();
-    let asked = Asked { start: options.start, fanout: config.fanout };
-    let opening = open::introduce(transport, greeting, asked, &mut early)?;
-    tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?options.start, "the epoch opens");
-    if transport.rank() == NodeRank(0)
-        && let Err(error) = ready::announce(&mut io::stdout().lock(), &Met { epoch: opening.epoch })
-    {
-        // Whoever waited for it is gone, or never was.
-        tracing::debug!(%error, "nobody was told that the coordinators have met");
-    }
-    let role = Role::Coordinator {
-        epoch: opening.epoch,
-        rank: transport.rank(),
-        hosts: opening.hosts.clone(),
-        start: opening.start,
-        settings: Box::new(opening.settings.clone()),
-    };
-    let (connect, questions) = (daemon.connector(opening.epoch), daemon.questions());
-    let up = wakes.clone();
-    let node = daemon.attach(role, move |from| up.send(Wake::Daemon(from)))?;
-    let rings = wakes.clone();
-    let bell = bell.map(|bell| bell.hang(transport.rank(), &opening, move || rings.send(Wake::Rung)));
-    let hung = bell.transpose().map_err(|error| tracing::warn!(%error, "this node rings nobody"));
-    let mut ringer = hung.ok().flatten().unwrap_or_else(Ringer::silent);
+) -> Result<Option<(Worker, Reporter)>, ServiceError> {
     if transport.rank() != NodeRank(0) {
-        // So the lead learns where to ring without asking for names.
-        ringer.sends(NodeRank(0));
+        return Ok(None);
     }
-    open::attached(transport, &mut early)?;
-    let pulse = node.pulse();
-    let lives = move || pulse.is_felt();
-    let watch = watched.map(|watched| watched.watch(transport.rank(), &opening, config.node_timeout, lives));
-    watch.transpose().map_err(|error| ServiceError::Thread("the watch", error))?;
-    Ok(Attached { node, connect, questions, opening, ringer, early })
+    let host = opening.hosts.first().map_or("", String::as_str);
+    let prefix = || Prefix::new(&opening.settings.prefix, opening.epoch, host);
+    let wakes = wakes.clone();
+    let pfs = prefix::start(prefix(), move |outcome| wakes.send(Wake::Pfs(Box::new(outcome))));
+    let pfs = pfs.map_err(|error| ServiceError::Thread("the PFS", error))?;
+    let reporter = Reporter::start(prefix(), questions);
+    let reporter = reporter.map_err(|error| ServiceError::Thread("the last status", error))?;
+    Ok(Some((pfs, reporter)))
 }
 
 /// All coordinators were asked to end.

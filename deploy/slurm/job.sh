@@ -7,10 +7,9 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --time=12:00:00
-#SBATCH --signal=B:TERM@120
 
 # Where checkpoints go on the parallel file system; the working directory, if not set.
 export SCR_PREFIX="$SLURM_SUBMIT_DIR"
 
-# Your program in the place of ./simulate. `exec`: the signal before the time limit is for scrfs-run.
+# Your program in the place of ./simulate. `exec`: what `scancel --batch --signal=TERM` sends is for scrfs-run.
 exec scrfs-run --nodes 4 -- ./simulate

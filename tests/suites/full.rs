@@ -458,3 +458,53 @@ fn a_job_is_mounted_again_where_its_control_directory_is_full() {
     is_whole(&job, &NODES, "ck", 4);
     run.stop();
 }
+
+/// Another user can leave a node without an inode. What cannot be made there is made nowhere, and
+/// can be made when there is one; what fails there in spite of its vote comes there later.
+#[test]
+fn a_directory_that_one_node_has_no_room_for_is_on_all_nodes_or_on_none() {
+    let cluster = cluster();
+    let job = Job::new(&cluster, "inodes").set("SCR_FLUSH", "0");
+    job.mount(0..3);
+    let mut run = job.idle(&NODES);
+    let listed = || NODES.map(|node| job.on(node).run(&format!("ls {SCR}")).must().to_owned());
+    let others = format!("{CACHE}/others");
+    job.on(1).run(&format!("mkdir {others}; mount -o remount,nr_inodes=100 {CACHE}")).must();
+    job.on(1).run(&format!("i=0; while touch {others}/$i; do i=$((i + 1)); done 2>&1; true")).must();
+    for node in NODES {
+        let refused = job.on(node).run(&format!("mkdir {SCR}/ck"));
+        assert!(!refused.ok() && refused.err.contains("No space left on device"), "{refused}");
+        assert_eq!(listed(), ["", "", ""], "from node {node}");
+    }
+    let told = "mkdir ck is refused: node1 has no room for it (No space left on device (os error 28)); make room there";
+    wait::until_true("the reason", SOON, || job.events(0).contains(told));
+    job.on(1).run(&format!("rm -r {others}")).must();
+    job.on(0).run(&format!("mkdir {SCR}/ck")).must();
+    assert_eq!(listed(), ["ck", "ck", "ck"]);
+
+    job.arm_daemon("round.recorded=full");
+    let failed = job.on(0).run(&format!("mkdir {SCR}/late"));
+    assert!(!failed.ok() && failed.err.contains("No space left on device"), "{failed}");
+    wait::until_true("it on all nodes", SOON, || listed() == ["ck\nlate", "ck\nlate", "ck\nlate"]);
+    let told = |node: usize| {
+        let events = job.events(node);
+        events.contains("mkdir late: done on other nodes, and not here: ")
+            && events.contains("mkdir late: done here too")
+    };
+    assert_eq!(NODES.iter().filter(|node| told(**node)).count(), 1, "{}", job.events(0));
+    // It can be used, and removed where it is not yet.
+    job.arm_daemon("round.recorded=full");
+    let failed = job.on(0).run(&format!("mkdir {SCR}/gone"));
+    assert!(!failed.ok(), "{failed}");
+    let there = NODES.into_iter().find(|node| job.on(*node).run(&format!("rmdir {SCR}/gone")).ok());
+    assert!(there.is_some(), "{:?}", listed());
+    for node in NODES {
+        job.on(node).run(&format!("echo {node} > {SCR}/late/f{node}")).must();
+    }
+    job.on(2).run(&format!("touch {SCR}/late/.complete")).must();
+    for node in NODES {
+        assert_eq!(job.on(node).run(&format!("cat {SCR}/late/f*")).must(), "0\n1\n2");
+    }
+    assert_eq!(listed(), ["ck\nlate", "ck\nlate", "ck\nlate"]);
+    run.stop();
+}

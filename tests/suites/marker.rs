@@ -157,6 +157,10 @@ fn markers_go_on_waiting_when_workers_die() {
     let settings = [("SCR_CACHE_SIZE", "20"), ("SCRFS_SEAL_TIMEOUT", "60s")];
     let (job, mut run) = idle_job(&cluster, "worker", &settings);
     let kill = |node| cluster.on(node).run("pkill -9 -f 'scrfs worke[r]'").must().to_owned();
+    // They open their epoch anew, and need not be started again.
+    let coordinators =
+        || [0, 1].map(|node| cluster.on(node).run("pgrep -x scrfs-coordinat").must().to_owned());
+    let begun = coordinators();
     fill(&job, "w");
     // A writer on the other node keeps the seal waiting.
     let mut writer = writer(&job, 1, "w/b");
@@ -182,6 +186,7 @@ fn markers_go_on_waiting_when_workers_die() {
         assert!(touch.wait().unwrap().success(), "{name}: {}", job.events(0));
         wait::until_true("the seal everywhere", SOON, || (0..2).all(|n| job.is_sealed(n, &name)));
     }
+    assert_eq!(coordinators(), begun);
     run.stop();
 }
 

@@ -4,6 +4,9 @@
 //! [`Transport::send`] and takes what came with [`Transport::poll`]. A dead peer is an error, and
 //! every error is fatal: the coordinators' job ends and new ones are started (DESIGN 3).
 //!
+//! Coordinators may open their epochs anew without new processes: each time is a session of its
+//! own, and no message reaches one in another ([`Transport::next_session`]).
+//!
 //! * [`buffers`]: what bulk messages are in
 //! * [`sim`]: ranks in one process over channels, with seeded delays and kill, for tests
 //! * `mpi` (feature `mpi`): the real one
@@ -13,6 +16,7 @@ pub mod buffers;
 pub mod mpi;
 pub mod sim;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use scrfs::ids::NodeRank;
@@ -26,6 +30,16 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// Bytes of bulk messages that may be on their way from one rank before [`Transport::has_room`]
 /// says no.
 pub const BULK_BYTES_MAX: usize = 32 << 20;
+
+/// How a session of `theirs` is to this rank in `mine`: `Equal` now, `Greater` later, `Less` never.
+/// Sessions are counted modulo `count`.
+fn compare(theirs: u32, mine: u32, count: u32) -> Ordering {
+    match (theirs + count - mine) % count {
+        0 => Ordering::Equal,
+        1 => Ordering::Greater,
+        _ => Ordering::Less,
+    }
+}
 
 /// Two queues, so that a directory round never waits behind checkpoint data. Order holds within a
 /// lane between two ranks, not between lanes.
@@ -101,6 +115,11 @@ pub trait Transport {
 
     /// True when nothing that was sent is still in this rank's hands.
     fn is_drained(&self) -> bool;
+
+    /// The next session begins for this rank: of messages that others sent in former ones none is
+    /// given any more, and those that others have sent in theirs come now. Nobody may be ahead by
+    /// more than one.
+    fn next_session(&mut self);
 
     /// A message is on its way here, and moves on with polls.
     fn is_receiving(&self) -> bool {

@@ -10,6 +10,7 @@
     reason = "rsmpi's safe sends borrow for a scope; ours outlive it, so the raw calls are wrapped here"
 )]
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -26,10 +27,10 @@ use mpi::traits::{Communicator, Equivalence, Source};
 use scrfs::ids::NodeRank;
 
 use super::buffers::Buffers;
-use super::{BULK_BYTES_MAX, CommError, Lane, MESSAGE_BYTES_MAX, Received, Transport, check};
+use super::{BULK_BYTES_MAX, CommError, Lane, MESSAGE_BYTES_MAX, Received, Transport, check, compare};
 
-const TAG_CONTROL: c_int = 1;
-const TAG_BULK: c_int = 2;
+/// Tags are the session's number and, in the lowest bit, the lane. MPI has 32,767 at least.
+const SESSIONS: u32 = 1 << 14;
 
 /// Receives that one poll begins.
 const BEGIN_MAX: usize = 64;
@@ -37,13 +38,16 @@ const BEGIN_MAX: usize = 64;
 /// Exit code of the MPI job when a coordinator panics (EX_SOFTWARE).
 const EXIT_PANIC: c_int = 70;
 
+/// Whose messages come in order: sender, lane, session.
+type Key = (NodeRank, Lane, u32);
+
 /// What a request is for.
 enum Work {
     /// MPI reads from the buffer: it is neither changed nor freed before the request is done. The
     /// sends of one message to many share it.
     Send { buffer: Arc<Vec<u8>>, lane: Lane },
     /// MPI writes into the buffer of the [`Coming`] of this number, from there.
-    Receive { from: NodeRank, lane: Lane, number: u64 },
+    Receive { key: Key, number: u64 },
 }
 
 /// Requests under way, with what each is for at the same index.
@@ -108,12 +112,15 @@ struct Coming {
 /// One rank of `MPI_COMM_WORLD`.
 pub struct MpiTransport {
     requests: Requests,
-    /// By sender and lane, in the order in which they were announced.
-    coming: BTreeMap<(NodeRank, Lane), VecDeque<Coming>>,
+    /// In the order in which they were announced.
+    coming: BTreeMap<Key, VecDeque<Coming>>,
     /// Numbers of receives so far.
     received: u64,
     /// Messages that are here, to be given: of the control lane and of the bulk lane.
     here: [VecDeque<Received>; 2],
+    /// The same of senders that are in the next session already.
+    ahead: [VecDeque<Received>; 2],
+    session: u32,
     bulk_bytes: usize,
     buffers: Buffers,
     rank: NodeRank,
@@ -142,6 +149,8 @@ impl MpiTransport {
             coming: BTreeMap::new(),
             received: 0,
             here: Default::default(),
+            ahead: Default::default(),
+            session: 0,
             bulk_bytes: 0,
             buffers: Buffers::default(),
             rank: NodeRank(number(world.rank())?),
@@ -185,7 +194,7 @@ impl MpiTransport {
         }
         let (source, tag) = (status.source_rank(), status.tag());
         let from = u32::try_from(source).map_err(|_| CommError::Unusable("no source".to_owned()))?;
-        let lane = if tag == TAG_BULK { Lane::Bulk } else { Lane::Control };
+        let (lane, session) = of_tag(tag);
         let mut buffer = match lane {
             Lane::Control => vec![0; len],
             Lane::Bulk => self.buffers.take(len),
@@ -211,9 +220,9 @@ impl MpiTransport {
         let number = self.received;
         // SAFETY: MPI_Irecv succeeded, so it wrote the request.
         let request = unsafe { request.assume_init() };
-        let from = NodeRank(from);
-        self.requests.push(request, Work::Receive { from, lane, number });
-        let coming = self.coming.entry((from, lane)).or_default();
+        let key = (NodeRank(from), lane, session);
+        self.requests.push(request, Work::Receive { key, number });
+        let coming = self.coming.entry(key).or_default();
         coming.push_back(Coming { number, buffer, is_here: false });
         Ok(true)
     }
@@ -229,7 +238,7 @@ impl MpiTransport {
                     }
                 }
                 Work::Send { .. } => {}
-                Work::Receive { from, lane, number } => self.arrived(from, lane, number),
+                Work::Receive { key, number } => self.arrived(key, number),
             }
         }
         Ok(())
@@ -237,17 +246,29 @@ impl MpiTransport {
 
     /// A message is given when those of its sender and lane that were sent before are: a short one
     /// may be here sooner than a long one.
-    fn arrived(&mut self, from: NodeRank, lane: Lane, number: u64) {
-        let Some(coming) = self.coming.get_mut(&(from, lane)) else { return };
+    fn arrived(&mut self, key: Key, number: u64) {
+        let Some(coming) = self.coming.get_mut(&key) else { return };
         if let Some(message) = coming.iter_mut().find(|message| message.number == number) {
             message.is_here = true;
         }
-        let here = &mut self.here[usize::from(lane == Lane::Bulk)];
+        let (from, lane, session) = key;
+        let mut given = match compare(session, self.session, SESSIONS) {
+            Ordering::Equal => Some(&mut self.here),
+            Ordering::Greater => Some(&mut self.ahead),
+            Ordering::Less => None,
+        };
         while let Some(message) = coming.pop_front_if(|message| message.is_here) {
-            here.push_back(Received { from, lane, bytes: message.buffer });
+            match &mut given {
+                Some(given) => {
+                    let received = Received { from, lane, bytes: message.buffer };
+                    given[usize::from(lane == Lane::Bulk)].push_back(received);
+                }
+                None if lane == Lane::Bulk => self.buffers.give(message.buffer),
+                None => {}
+            }
         }
         if coming.is_empty() {
-            self.coming.remove(&(from, lane));
+            self.coming.remove(&key);
         }
     }
 
@@ -282,7 +303,7 @@ impl Transport for MpiTransport {
                 count,
                 u8::equivalent_datatype().as_raw(),
                 rank,
-                tag(lane),
+                tag(lane, self.session),
                 self.world.as_raw(),
                 request.as_mut_ptr(),
             )
@@ -319,6 +340,11 @@ impl Transport for MpiTransport {
         !self.requests.works.iter().any(|work| matches!(work, Work::Send { .. }))
     }
 
+    fn next_session(&mut self) {
+        self.session = (self.session + 1) % SESSIONS;
+        self.here = std::mem::take(&mut self.ahead);
+    }
+
     fn is_receiving(&self) -> bool {
         !self.coming.is_empty()
     }
@@ -336,11 +362,14 @@ impl Drop for MpiTransport {
     }
 }
 
-fn tag(lane: Lane) -> c_int {
-    match lane {
-        Lane::Control => TAG_CONTROL,
-        Lane::Bulk => TAG_BULK,
-    }
+fn tag(lane: Lane, session: u32) -> c_int {
+    let lane = u32::from(lane == Lane::Bulk);
+    c_int::try_from(session * 2 + lane).unwrap_or(c_int::MAX)
+}
+
+fn of_tag(tag: c_int) -> (Lane, u32) {
+    let tag = u32::try_from(tag).unwrap_or_default();
+    (if tag % 2 == 1 { Lane::Bulk } else { Lane::Control }, tag / 2)
 }
 
 fn succeeded(call: &'static str, code: c_int) -> Result<(), CommError> {

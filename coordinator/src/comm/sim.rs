@@ -15,11 +15,14 @@ use scrfs::ids::NodeRank;
 use super::buffers::Buffers;
 use super::{BULK_BYTES_MAX, CommError, Lane, Received, Transport, check};
 
+/// Sessions are counted modulo this.
+const SESSIONS: u32 = 4;
 /// No rank was killed.
 const NONE: u32 = u32::MAX;
 
 struct Flying {
     due: Instant,
+    session: u32,
     message: Received,
 }
 
@@ -50,6 +53,10 @@ pub struct SimTransport {
     /// Bulk bytes so far.
     sent: usize,
     buffers: Buffers,
+    session: u32,
+    /// Of who is in the next session already.
+    ahead: VecDeque<Received>,
+    here: VecDeque<Received>,
 }
 
 /// Kills one rank of a world, and looks at it.
@@ -101,6 +108,9 @@ pub fn world(size: u32, seed: u64, max_delay: Duration) -> (Vec<SimTransport>, S
             max_delay,
             sent: 0,
             buffers: Buffers::default(),
+            session: 0,
+            ahead: VecDeque::new(),
+            here: VecDeque::new(),
         })
         .collect();
     (ranks, SimControl { shared })
@@ -166,11 +176,14 @@ impl Transport for SimTransport {
         }
         let message = Received { from: self.rank, lane, bytes };
         let Some(sender) = self.to.get(to.0 as usize) else { return Err(CommError::NoSuchRank(to)) };
-        sender.send(Flying { due, message }).map_err(|_| CommError::PeerLost(to))
+        sender.send(Flying { due, session: self.session, message }).map_err(|_| CommError::PeerLost(to))
     }
 
     fn poll(&mut self) -> Result<Option<Received>, CommError> {
         self.alive()?;
+        if let Some(message) = self.here.pop_front() {
+            return Ok(Some(message));
+        }
         while let Ok(flying) = self.arriving.try_recv() {
             let key = (flying.message.from, flying.message.lane == Lane::Bulk);
             self.waiting.entry(key).or_default().push_back(flying);
@@ -187,7 +200,17 @@ impl Transport for SimTransport {
         {
             counter.fetch_sub(flying.message.bytes.len(), Ordering::SeqCst);
         }
-        Ok(Some(flying.message))
+        match super::compare(flying.session, self.session, SESSIONS) {
+            std::cmp::Ordering::Equal => return Ok(Some(flying.message)),
+            std::cmp::Ordering::Greater => self.ahead.push_back(flying.message),
+            std::cmp::Ordering::Less => {}
+        }
+        self.poll()
+    }
+
+    fn next_session(&mut self) {
+        self.session = (self.session + 1) % SESSIONS;
+        self.here = std::mem::take(&mut self.ahead);
     }
 
     fn buffers(&self) -> &Buffers {
@@ -241,5 +264,29 @@ mod tests {
             ranks[0].send(NodeRank(9), Lane::Control, vec![]),
             Err(CommError::NoSuchRank(NodeRank(9)))
         );
+    }
+
+    #[test]
+    fn no_message_comes_in_another_session_than_its_own() {
+        let (mut ranks, _) = world(2, 3, Duration::ZERO);
+        let mut receiver = ranks.pop().unwrap();
+        let mut sender = ranks.pop().unwrap();
+        for session in 0..10_u8 {
+            sender.send(NodeRank(1), Lane::Control, vec![session]).unwrap();
+            sender.send(NodeRank(1), Lane::Bulk, vec![session]).unwrap();
+            assert_eq!(wait(&mut receiver).bytes, [session], "of the bulk lane it is never taken");
+            sender.next_session();
+            if session % 2 == 0 {
+                // It waits until the receiver is there too.
+                sender.send(NodeRank(1), Lane::Control, vec![100 + session]).unwrap();
+                assert_eq!(receiver.poll().unwrap().map(|late| late.lane), Some(Lane::Bulk));
+                assert_eq!(receiver.poll(), Ok(None));
+                receiver.next_session();
+                assert_eq!(wait(&mut receiver).bytes, [100 + session]);
+            } else {
+                receiver.next_session();
+            }
+            assert_eq!(receiver.poll(), Ok(None));
+        }
     }
 }

@@ -18,6 +18,9 @@ use super::requests::Requests;
 /// Operations of one round, so that a message stays well below the bound of a frame.
 const ROUND_MAX: usize = 1024;
 
+const FULL: i32 = Errno::ENOSPC as i32;
+const OVER_QUOTA: i32 = Errno::EDQUOT as i32;
+
 /// What a running seal means for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
@@ -186,6 +189,16 @@ impl Directories {
         let Some(is_last) = tally.add(cluster, node, votes) else { return false };
         if is_last {
             let verdicts = tally.outcome();
+            for (lot, failure) in running.lots.iter().zip(&tally.failures) {
+                if let Some((node, full @ (FULL | OVER_QUOTA))) = failure {
+                    let (host, text) = (cluster.host(*node), std::io::Error::from_raw_os_error(*full));
+                    let text = format!(
+                        "{} is refused: {host} has no room for it ({text}); make room there, bytes and inodes",
+                        lot.op
+                    );
+                    cluster.warn(text);
+                }
+            }
             let applied = Tally::of(cluster, verdicts.len());
             cluster.send_all(Command::DirApply { round, verdicts: verdicts.clone() });
             running.step = Step::Applying { verdicts, applied };
@@ -220,7 +233,7 @@ impl Directories {
             let errno = if verdict == 0 { failure } else { verdict };
             if verdict == 0 && failure != 0 {
                 let text = std::io::Error::from_raw_os_error(failure);
-                cluster.warn(format!("{:?} failed on some node after all had agreed: {text}", lot.op));
+                cluster.warn(format!("{} failed on some node after all had agreed: {text}", lot.op));
             }
             results.push((lot.id, errno));
             let follow = if errno == 0 { Errno::EEXIST as i32 } else { errno };

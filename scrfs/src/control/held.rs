@@ -1,5 +1,7 @@
 //! What a daemon has: directories, datasets, the part of one that was frozen.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
@@ -43,6 +45,18 @@ pub enum DirOp {
         /// RENAME_EXCHANGE.
         exchange: bool,
     },
+}
+
+impl fmt::Display for DirOp {
+    /// For people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Make { path, .. } => write!(f, "mkdir {path}"),
+            Self::Remove { path } => write!(f, "rmdir {path}"),
+            Self::Rename { from, to, exchange: true, .. } => write!(f, "exchange of {from} and {to}"),
+            Self::Rename { from, to, .. } => write!(f, "rename of {from} to {to}"),
+        }
+    }
 }
 
 /// A directory that a node has, for [`Command::DirUnite`].

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -121,6 +121,8 @@ pub struct Node {
     /// These locks have a [`Rank`].
     pub(super) disk: Mutex<Disk>,
     pub(super) rounds: Mutex<Rounds>,
+    /// Rounds have directories to make that could not be made.
+    pub(super) owes: AtomicBool,
     pub(super) generations: Mutex<Generations>,
     pub(super) journal: Mutex<Journal>,
     pub(super) loose: Mutex<Loose>,
@@ -252,6 +254,7 @@ impl Node {
             arriving: Arriving::default(),
             disk: Mutex::new(Rank::Disk, disk),
             rounds: Mutex::new(Rank::Rounds, rounds),
+            owes: AtomicBool::new(false),
             generations: Mutex::new(Rank::Generations, Generations::default()),
             journal: Mutex::new(Rank::Journal, journal),
             loose: Mutex::new(Rank::Loose, loose),

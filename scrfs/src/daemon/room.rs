@@ -6,6 +6,7 @@
 //! each removal it is looked at again.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::control::{Event, HeldState};
@@ -79,11 +80,16 @@ impl Node {
     ) -> Duration {
         let bounded = self.bound.limit() > 0;
         let restless = self.kept_back.is_restless();
-        if !bounded && !restless && !state.may_be_short() {
+        let owes = self.owes.load(Ordering::Relaxed);
+        if !bounded && !restless && !owes && !state.may_be_short() {
             return NO_LOOK;
         }
         if looked.elapsed() >= LOOK {
             *looked = Instant::now();
+            if owes {
+                let me = self.me.clone();
+                self.lanes.local.run(move || me.upgrade().iter().for_each(|node| node.make_owed()));
+            }
             if restless {
                 MutexGuard::unlocked(state, || self.look_at_reserve());
             }

@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{DirHeld, DirOp, Event, HeldState};
+use crate::control::{DirHeld, DirOp, Event, HeldState, Reason};
 use crate::faults;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
@@ -20,6 +21,7 @@ use crate::store::{Store, StoreError};
 
 use super::boundary::{Completion, Errno};
 use super::node::Node;
+use super::shortage;
 use super::waiting::Wanted;
 
 const NAME: &str = "rounds.journal";
@@ -47,6 +49,8 @@ pub(super) struct Rounds {
     /// Of these, what a program here waited for when it was applied: nothing else tells the kernel
     /// of it.
     asked: BTreeSet<RequestId>,
+    /// Directories that all nodes have decided to make, and that could not be made here.
+    owed: BTreeMap<RelPath, DirOp>,
     log: Log<Record>,
 }
 
@@ -61,7 +65,7 @@ impl Rounds {
                 Record::Finished(request) => drop(unfinished.remove(&request)),
             }
         }
-        Ok((Self { held: None, unfinished, asked: BTreeSet::new(), log }, torn))
+        Ok((Self { held: None, unfinished, asked: BTreeSet::new(), owed: BTreeMap::new(), log }, torn))
     }
 
     pub(super) fn unfinished(&self) -> Vec<(RequestId, DirOp)> {
@@ -74,6 +78,17 @@ impl Rounds {
         self.log.append_surely(&Record::Applying(request, op.clone())).map_err(errno)?;
         self.unfinished.insert(request, op.clone());
         faults::hit("round.recorded").map_err(errno)
+    }
+
+    /// What became of an operation that all nodes have decided.
+    fn owe(&mut self, op: &DirOp, errno: i32) {
+        match op {
+            DirOp::Make { path, .. } if errno != 0 => drop(self.owed.insert(path.clone(), op.clone())),
+            DirOp::Make { .. } => {}
+            DirOp::Remove { path } | DirOp::Rename { from: path, .. } => {
+                self.owed.retain(|owed, _| owed.strip(path).is_none());
+            }
+        }
     }
 
     fn finish(&mut self, request: RequestId) -> std::io::Result<()> {
@@ -154,7 +169,9 @@ impl Node {
         let mut results = Vec::with_capacity(verdicts.len());
         for ((request, op), (&verdict, &vote)) in held.ops.iter().zip(verdicts.iter().zip(&held.votes)) {
             if verdict == 0 && vote == 0 {
-                results.push(self.apply_recorded(&mut rounds, *request, op));
+                let errno = self.apply_recorded(&mut rounds, *request, op);
+                rounds.owe(op, errno);
+                results.push(errno);
             } else {
                 if vote == 0 {
                     self.tree.release(op);
@@ -163,18 +180,24 @@ impl Node {
                 results.push(if verdict == 0 { vote } else { verdict });
             }
         }
+        let owes = !rounds.owed.is_empty();
+        self.owes.store(owes, Ordering::Relaxed);
         drop(rounds);
         if let Err(error) = faults::hit("round.applied") {
             self.events.error(None, &format!("round {round}: {error}"));
         }
         self.state.lock().send(Event::DirApplied { round, results });
+        if owes {
+            // Who looks at the room has seen it, or waits, as the state was locked since.
+            self.wake.notify_all();
+        }
     }
 
     /// Records, then applies an operation whose names are held.
     fn apply_recorded(&self, rounds: &mut Rounds, request: RequestId, op: &DirOp) -> i32 {
         if let Err(errno) = rounds.record(request, op) {
             self.tree.release(op);
-            self.events.error(None, &format!("{op:?}: cannot be recorded: {}", Errno(errno)));
+            self.tell_failure(op, errno);
             return errno;
         }
         let asked = self.state.lock().waiting.waiters.contains_key(&request);
@@ -191,13 +214,14 @@ impl Node {
         // What is brought to a sealed dataset meanwhile finds its place before, or after.
         let _places = inside.map(|_| self.generations.lock());
         if let Err(error) = inside.map_or(Ok(()), |id| self.note_operation(id, op)) {
-            self.events.error(None, &format!("{op:?} was decided but cannot be recorded here: {error}"));
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            self.tell_failure(op, errno);
             self.tree.release(op);
-            return error.raw_os_error().unwrap_or(libc::EIO);
+            return errno;
         }
         let applied = if asked { self.tree.apply_asked(op) } else { self.tree.apply(op) };
         if let Err(errno) = applied {
-            self.events.error(None, &format!("{op:?} was decided but failed here: {errno}"));
+            self.tell_failure(op, errno.0);
             return errno.0;
         }
         let journal = match op {
@@ -222,6 +246,38 @@ impl Node {
             self.events.warning(None, &format!("{op:?}: the filemap's journal cannot follow: {error}"));
         }
         0
+    }
+
+    /// An operation that all nodes have decided cannot be done on this one.
+    fn tell_failure(&self, op: &DirOp, errno: i32) {
+        let reason =
+            Reason::with_errno(format!("{op}: done on other nodes, and not here: {}", Errno(errno)), errno);
+        let remedy = shortage::of_directories(&reason, &self.config.host);
+        self.events.error(None, &format!("{reason}{remedy}"));
+    }
+
+    /// Makes what is owed, as far as that is possible by now. Names that a round holds wait.
+    pub(super) fn make_owed(&self) {
+        let mut rounds = self.rounds.lock();
+        if rounds.held.is_some() {
+            return;
+        }
+        let made: Vec<RelPath> = rounds.owed.values().filter_map(|op| self.make_one_owed(op)).collect();
+        for path in made {
+            self.events.info(None, &format!("mkdir {path}: done here too"));
+            rounds.owed.remove(&path);
+        }
+        self.owes.store(!rounds.owed.is_empty(), Ordering::Relaxed);
+    }
+
+    fn make_one_owed(&self, op: &DirOp) -> Option<RelPath> {
+        let DirOp::Make { path, .. } = op else { return None };
+        let made = match self.prepare_in_tree(op) {
+            Ok(()) => self.tree.apply(op),
+            Err(Errno(libc::EEXIST)) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        made.is_ok().then(|| path.clone())
     }
 
     fn removed_dataset(&self, path: &RelPath) -> Option<DatasetId> {
@@ -250,7 +306,7 @@ impl Node {
             Err(Errno(libc::ENOENT)) if !matches!(op, DirOp::Make { .. }) => 0,
             Err(errno) => {
                 // Decided by all, so the other nodes have it; this one does not.
-                self.events.error(None, &format!("{op:?} was decided but cannot be done here: {errno}"));
+                self.tell_failure(op, errno.0);
                 errno.0
             }
         }

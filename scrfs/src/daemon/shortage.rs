@@ -14,6 +14,17 @@ pub(super) fn of_cache(reason: &Reason, host: &str) -> String {
     )
 }
 
+/// About a directory on node `host`.
+pub(super) fn of_directories(reason: &Reason, host: &str) -> String {
+    if !reason.is_shortage_of_room() {
+        return String::new();
+    }
+    format!(
+        "; make room on {host}, bytes and inodes, in the file systems of the cache and of the control directory (`scrfs places` \
+         names them): a directory is made there as soon as there is"
+    )
+}
+
 /// About the daemon's own records on node `host`.
 pub(super) fn of_control(reason: &Reason, host: &str) -> String {
     if !reason.is_shortage_of_room() {

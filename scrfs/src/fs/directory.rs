@@ -223,10 +223,17 @@ impl FileSystem {
             Ok(_) => fail(libc::EEXIST),
             Err(Errno(libc::ENOENT)) => {
                 let (above, _) = path.split_last().ok_or(Errno(libc::EEXIST))?;
-                self.open_directory(&above).map(drop)
+                self.has_inode(&self.open_directory(&above)?)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// What cannot be made here is to be made nowhere. (Some file systems do not count inodes.)
+    fn has_inode(&self, above: &OwnedFd) -> Result<(), Errno> {
+        let counts = rustix::fs::fstatvfs(above)?;
+        let free = if self.privileged { counts.f_ffree } else { counts.f_favail };
+        if counts.f_files > 0 && free == 0 { fail(libc::ENOSPC) } else { Ok(()) }
     }
 
     fn vote_remove(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
@@ -249,18 +256,26 @@ impl FileSystem {
                 Ok(rustix::fs::FileType::Directory) => {}
                 // The same of a file that is as it was sealed.
                 Ok(_) if Self::is_as_sealed(world, &place) => return Ok(()),
-                // Removed here already: what another node wants is done.
-                Err(Errno(libc::ENOENT)) if world.open(&place).is_some() => return Ok(()),
+                // Removed here already, or never made for want of room: what another node wants is
+                // done.
+                Err(Errno(libc::ENOENT)) if world.open(&place).is_some() || !self.is_removing(path) => {
+                    return Ok(());
+                }
                 other => return other.and_then(|_| fail(libc::ENOTDIR)),
             }
         }
         // Asked for here: empty then, perhaps not now.
-        if self.removing.lock().iter().any(|(asked, _)| asked == path)
+        if self.is_removing(path)
             && let Some(id) = self.table.find(path)
         {
             self.check_empty(world, id)?;
         }
         if self.open_below(path) { fail(libc::ENOTEMPTY) } else { Ok(()) }
+    }
+
+    /// A program here has asked for its removal.
+    fn is_removing(&self, path: &RelPath) -> bool {
+        self.removing.lock().iter().any(|(asked, _)| asked == path)
     }
 
     fn vote_rename(

@@ -261,7 +261,7 @@ fn look(options: &Options, former: &Former, control: &Path) -> Result<Vec<Entry>
         } else {
             // A directory of which nothing can be seen has files of the job only if the last mount
             // used it.
-            let known = || former.used(base) || cache.join("tree").symlink_metadata().is_ok();
+            let known = || former.used(base) || private::is_ours_below(base, &cache);
             (holds(base, &cache) && known()).then_some("files")
         };
         if let (Some(problem), Some(what)) = (problem.as_ref(), away)

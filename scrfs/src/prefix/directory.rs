@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -187,7 +188,7 @@ impl Prefix {
     /// `.scr` cannot be listed.
     pub fn of_newest(root: &[u8], epoch: Epoch, host: &str) -> Result<Self> {
         let mut prefix = Self::new(root, epoch, host);
-        let begun = prefix.numbered("epoch.")?.last().copied().unwrap_or(0);
+        let begun = prefix.begun()?;
         prefix.epoch = epoch.max(Epoch(begun));
         Ok(prefix)
     }
@@ -262,13 +263,17 @@ impl Prefix {
 
     /// Fails when coordinators of a newer epoch have begun.
     pub(super) fn newest(&self) -> Result<()> {
-        let numbers = self.numbered("epoch.")?;
-        match numbers.last() {
-            Some(highest) if *highest > self.epoch.0 => {
-                Err(PfsError::Superseded(Epoch(*highest), self.epoch))
-            }
+        match self.begun()? {
+            highest if highest > self.epoch.0 => Err(PfsError::Superseded(Epoch(highest), self.epoch)),
             _ => Ok(()),
         }
+    }
+
+    /// The highest epoch that was begun in the prefix; 0: none was.
+    fn begun(&self) -> Result<u64> {
+        let numbers = self.numbered("epoch.")?;
+        let real = |number: &&u64| is_epoch(&self.state(format!("epoch.{number}")), **number);
+        Ok(numbers.iter().rev().find(real).copied().unwrap_or(0))
     }
 
     /// The numbers of `<prefix>/.scr/<word><number>`, lowest first.
@@ -325,6 +330,17 @@ pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
         return Err(PfsError::unusable(path, format!("more than {RECORD_BYTES_MAX} bytes")));
     }
     Ok(Some(bytes))
+}
+
+/// Coordinators have begun an epoch of this number, whose file is at `path`. A stranger who can
+/// make files there could end all numbers with one: what neither root nor this user has made counts
+/// as long as it is one that starts reach.
+pub fn is_epoch(path: &Path, number: u64) -> bool {
+    const REACHED_MAX: u64 = u32::MAX as u64;
+    number <= REACHED_MAX
+        || number < u64::MAX / 2
+            && fs::symlink_metadata(path)
+                .is_ok_and(|meta| [0, rustix::process::geteuid().as_raw()].contains(&meta.uid()))
 }
 
 /// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as

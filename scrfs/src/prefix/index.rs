@@ -140,7 +140,10 @@ fn age(view: &IndexView<'_>) -> (Epoch, DatasetId) {
 /// The highest epoch of a dataset in the prefix, by the index or, without one, by the datasets' own
 /// summaries.
 pub(super) fn highest_epoch(prefix: &Prefix) -> Result<Epoch> {
-    Ok(Epoch(read(prefix)?.entries().filter_map(|view| view.epoch).max().unwrap_or(0)))
+    // No start comes that far; the index may be a stranger's.
+    let epochs =
+        read(prefix)?.entries().filter_map(|view| view.epoch).filter(|epoch| *epoch < u64::MAX / 2).max();
+    Ok(Epoch(epochs.unwrap_or(0)))
 }
 
 /// The index; one that is damaged or missing is made anew from the summaries, and replaced by the

@@ -32,9 +32,10 @@ use crate::dataset::Catalog;
 use crate::ids::{DatasetId, Epoch};
 use crate::record::Halt;
 
+pub use self::directory::is_epoch;
 pub use self::directory::{PfsError, Prefix};
 pub use self::layout::{ForeignLayout, foreign_layout, make};
-pub use self::worker::start;
+pub use self::worker::{Worker, start};
 
 /// The highest epoch that has sealed a dataset of the prefix at `root`; 0 where there is none, or
 /// none can be read.

@@ -93,6 +93,13 @@ impl Reporter {
             let _ = self.ended.recv_timeout(END_LIMIT);
         }
     }
+
+    /// The coordinators go on in another session, with another one: no last word. False when what
+    /// it is at takes longer than `limit`.
+    pub fn stop(self, limit: Duration) -> bool {
+        drop(self.nudge);
+        self.ended.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
+    }
 }
 
 struct Desk<S> {

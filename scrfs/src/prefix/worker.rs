@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 use crate::control::Reason;
 
@@ -17,14 +17,36 @@ use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, ind
 /// Between two signs of life of a task that takes long.
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// Starts the worker: it takes tasks in order and tells `done` each one's outcome. It ends with its
-/// sender.
+/// The worker, for the coordinator's loop. It ends with this.
+#[derive(Debug)]
+pub struct Worker {
+    tasks: Sender<PfsTask>,
+    ended: Receiver<()>,
+}
+
+impl Worker {
+    /// Does `task` after those before it.
+    pub fn send(&self, task: PfsTask) {
+        // The worker lives as long as this sender.
+        drop(self.tasks.send(task));
+    }
+
+    /// Ends it; false when what it is at takes longer than `limit`.
+    pub fn stop(self, limit: Duration) -> bool {
+        drop(self.tasks);
+        self.ended.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+/// Starts the worker: it takes tasks in order and tells `done` each one's outcome.
 ///
 /// # Errors
 /// No thread can be had.
-pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::Result<Sender<PfsTask>> {
+pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::Result<Worker> {
     let (tasks, waiting) = unbounded::<PfsTask>();
+    let (tell_end, ended) = bounded(1);
     let work = move || {
+        let _tells_end: Sender<()> = tell_end;
         crate::priority::threads::be_nice();
         for what in strangers::made(prefix.root(), rustix::process::geteuid().as_raw()) {
             tracing::warn!("{what}: who made it can read and exchange what the job keeps there");
@@ -39,7 +61,7 @@ pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::
         }
     };
     std::thread::Builder::new().name("pfs".to_owned()).spawn(work)?;
-    Ok(tasks)
+    Ok(Worker { tasks, ended })
 }
 
 /// Whether the dataset is to blame. Not while the prefix as a whole is away: then every file of it

@@ -199,8 +199,7 @@ impl Supervisor {
     }
 
     fn ask_what_is_unsaved(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
-        let live = |host: &&String| !self.excluded.contains(*host);
-        let hosts: Vec<String> = self.used.iter().filter(live).cloned().collect();
+        let hosts: Vec<String> = self.left_in().cloned().collect();
         self.phase = Phase::Naming(end);
         self.deadline = Some(self.in_allocation(now, NAMING_LIMIT, SILENCE));
         if hosts.is_empty() || self.deadline.is_some_and(|at| at <= now) {
@@ -209,8 +208,13 @@ impl Supervisor {
         self.ask(hosts, false, true, out);
     }
 
+    /// The nodes that have run the program and are not left out.
+    fn left_in(&self) -> impl Iterator<Item = &String> {
+        self.used.iter().filter(|host| !self.excluded.contains(*host))
+    }
+
     pub(super) fn name_unsaved(&mut self, now: Duration, end: End, nodes: &[Look], out: &mut Vec<Output>) {
-        let unsaved = unsaved_of(nodes.iter(), nodes.len());
+        let unsaved = unsaved_of(nodes.iter(), self.left_in().count());
         // Who has nothing of it may not know of it.
         let is_silent = |host: &String| nodes.iter().all(|node| node.host != *host || node.problem.is_some());
         let unheard = !self.unsaved.is_empty()
@@ -243,7 +247,8 @@ impl Supervisor {
     pub(super) fn remember(&mut self, nodes: &[Look]) {
         let answered = || nodes.iter().filter(|node| node.problem.is_none());
         if let Some(newest) = answered().map(|node| node.newest).max() {
-            self.unsaved = unsaved_of(answered().filter(|node| node.newest == newest), nodes.len());
+            let most = self.left_in().count();
+            self.unsaved = unsaved_of(answered().filter(|node| node.newest == newest), most);
             self.unsaved_at = self.runs;
         }
     }
@@ -297,14 +302,14 @@ impl Supervisor {
     }
 }
 
-/// `asked`: so many nodes, of which some may not have answered.
-fn unsaved_of<'a>(nodes: impl Iterator<Item = &'a Look>, asked: usize) -> BTreeMap<String, Holders> {
+/// `most`: no more nodes than these can have it; not all of them have answered.
+fn unsaved_of<'a>(nodes: impl Iterator<Item = &'a Look>, most: usize) -> BTreeMap<String, Holders> {
     let mut unsaved: BTreeMap<String, Holders> = BTreeMap::new();
     for node in nodes {
         if let Some(what) = &node.unsaved {
             let holders = unsaved.entry(what.clone()).or_default();
             holders.hosts.push(node.host.clone());
-            let all = usize::try_from(node.held_by).unwrap_or(usize::MAX).min(asked);
+            let all = usize::try_from(node.held_by).unwrap_or(usize::MAX).min(most);
             holders.all = holders.all.max(all);
         }
     }
