@@ -20,6 +20,9 @@ use crate::jobs::link::{Connector, DataLink};
 
 /// How long a mount may take to come up.
 pub const MOUNT_LIMIT: Duration = Duration::from_mins(1);
+/// And a worker's successor, where the epoch is opened anew: a mount that stays dead is found out
+/// by who starts coordinators.
+pub const SUCCESSOR_LIMIT: Duration = Duration::from_secs(5);
 /// How long a mount may be closed to the job's user while it comes up.
 const CLOSED_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at a mount that is coming up: nothing tells of it.
@@ -81,13 +84,17 @@ pub struct Found {
     pub epoch: Epoch,
 }
 
-/// Waits until a daemon answers at `mount`, at most [`MOUNT_LIMIT`]; where another user's is
-/// mounted, 5 s. A daemon of another version is not waited for.
-pub fn find(mount: &Path) -> Result<Found, NodeError> {
-    find_by(mount, try_find)
+/// Waits until a daemon answers at `mount`, at most for `limit`; where another user's is mounted,
+/// 5 s. A daemon of another version is not waited for.
+pub fn find(mount: &Path, limit: Duration) -> Result<Found, NodeError> {
+    find_by(mount, limit, try_find)
 }
 
-fn find_by<T>(mount: &Path, look: impl Fn(&Path) -> Result<T, NodeError>) -> Result<T, NodeError> {
+fn find_by<T>(
+    mount: &Path,
+    limit: Duration,
+    look: impl Fn(&Path) -> Result<T, NodeError>,
+) -> Result<T, NodeError> {
     let begun = Instant::now();
     let mut closed: Option<Instant> = None;
     let mut is_told = false;
@@ -103,12 +110,12 @@ fn find_by<T>(mount: &Path, look: impl Fn(&Path) -> Result<T, NodeError>) -> Res
         };
         closed = is_closed(&error).then(|| closed.unwrap_or_else(Instant::now));
         let stays_closed = closed.is_some_and(|since| since.elapsed() >= CLOSED_LIMIT);
-        if stays_closed || begun.elapsed() >= MOUNT_LIMIT {
+        if stays_closed || begun.elapsed() >= limit {
             let (mount, limit) = (mount.to_owned(), begun.elapsed().as_secs());
             return Err(NodeError::Absent { mount, limit, source: error });
         }
         if !std::mem::replace(&mut is_told, true) {
-            tracing::info!(%error, limit = ?MOUNT_LIMIT, "no daemon answers at {} yet; it is waited for", mount.display());
+            tracing::info!(%error, ?limit, "no daemon answers at {} yet; it is waited for", mount.display());
         }
         std::thread::sleep(MOUNT_RETRY);
     }
@@ -290,7 +297,7 @@ mod tests {
             Err::<(), _>(refused(asked.get() > 1))
         };
         let begun = Instant::now();
-        let error = find_by(Path::new("/scr"), look).unwrap_err();
+        let error = find_by(Path::new("/scr"), MOUNT_LIMIT, look).unwrap_err();
         assert!(begun.elapsed() < MOUNT_LIMIT / 2 && asked.get() == 2, "{error}");
         let told =
             "the daemon at /scr and this coordinator are of different versions: protocol 1 here, 2 there";

@@ -261,7 +261,8 @@ impl<T: Transport> Coordinator<T> {
                 self.say(peer, PeerMessage::Reopen)?;
             }
         }
-        self.end = Some(Ended::Lost);
+        // Not over a signal that came before.
+        self.end.get_or_insert(Ended::Lost);
         Ok(())
     }
 

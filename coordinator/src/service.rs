@@ -258,7 +258,8 @@ impl<'a> Session<'a> {
             return Err(ServiceError::Apart { found, wanted });
         }
         let me = transport.rank();
-        let daemon = node::find(&self.options.mount)?;
+        let limit = if self.before.is_some() { node::SUCCESSOR_LIMIT } else { node::MOUNT_LIMIT };
+        let daemon = node::find(&self.options.mount, limit)?;
         let mut early = Vec::new();
         let start = if self.before.is_some() { Start::Attach } else { self.options.start };
         let asked = Asked { start, fanout: self.config.fanout, before: self.before };

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -57,7 +57,7 @@ fn all_goes_on(m: &Mounted, id: &str) {
     assert!(fs::read_dir(m.at("")).is_ok());
 }
 
-fn of_doctor(command: std::process::Command) -> String {
+fn of_doctor(command: Command) -> String {
     // Its bases come from the environment.
     let (mut doctor, bases) = (scrfs(&["doctor", "--json"]), command);
     let mut arguments = bases.get_args().skip_while(|argument| *argument != "--control-base").skip(1);
@@ -85,6 +85,19 @@ fn what_a_stranger_mounts_at_a_name_is_passed_over_unasked() {
             let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
             let ours = names.iter().filter(|name| name.starts_with(&format!("{UID}.")));
             assert_eq!(ours.count(), 1, "{names:?}");
+        }
+        // Nor where so few descriptors are left that nobody can tell whose it is.
+        for descriptors in 4..20 {
+            let command = prolog(m, "79", &["mount"]);
+            let mut short = Command::new("timeout");
+            short.args(["-k", "5", "20", "sh", "-c", "ulimit -n $1; shift; exec \"$@\"", "-"]);
+            short.arg(descriptors.to_string()).arg(command.get_program()).args(command.get_args());
+            short.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            let ended = short.output().unwrap();
+            assert!(![Some(124), Some(137)].contains(&ended.status.code()), "{descriptors}: {ended:?}");
+            if ended.status.success() {
+                run(&mut prolog(m, "79", &["umount", "--job-id", "79", "--purge"]));
+            }
         }
         drop(silent);
         run(&mut prolog(m, "78", &["umount", "--job-id", "78", "--purge"]));
