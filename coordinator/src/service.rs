@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scrfs::config::{self, Config, ConfigError, Sources};
 use scrfs::control::client::ClientError;
-use scrfs::control::ready::Met;
+use scrfs::control::ready::{Failed, Met};
 use scrfs::control::{Role, Start};
 use scrfs::ids::{Epoch, NodeRank};
 use scrfs::prefix::{self, Prefix, Worker, status::Reporter};
@@ -164,7 +164,13 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Ok(Ended::AskedEarly) => leave(transport, ExitCode::from(EXIT_FAILED)),
         // Who waits for the mounts is not to take the former for a coordinator's usual end.
         Ok(Ended::Asked | Ended::Lost) => leave(transport, ExitCode::SUCCESS),
-        Err(error) => fail(&transport, &error),
+        Err(error) => {
+            let reason = format!("{}: {error}", sources.host);
+            if let Err(error) = ready::announce(&mut io::stdout().lock(), &Failed { reason }) {
+                tracing::debug!(%error, "nobody was told of the failure");
+            }
+            fail(&transport, &error)
+        }
     }
 }
 

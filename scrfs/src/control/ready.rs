@@ -1,9 +1,9 @@
 //! The words that all coordinators have met, that programs may start, and that they are to end:
-//! lines on the lead coordinator's standard output, which its launcher forwards; and the word that
-//! a coordinator was told to end, on its own.
+//! lines on the lead coordinator's standard output, which its launcher forwards; and the words that
+//! a coordinator was told to end, or cannot go on, on its own.
 //!
-//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;`, `scrfs-halt reason=no%20checkpoints;`
-//! or `scrfs-leaving signal=15;`, and a line break. Launchers may put marks of their own
+//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;`, `scrfs-halt reason=no%20checkpoints;`,
+//! `scrfs-leaving signal=15;` or `scrfs-failed reason=n1%3A%20full;`, and a line break. Launchers may put marks of their own
 //! before and after. All bytes of the name that are not plain are written as `%` and two digits, so
 //! a line is ASCII and short.
 
@@ -15,6 +15,7 @@ use crate::path::RelPath;
 const MARK: &[u8] = b"scrfs-ready ";
 const HALT_MARK: &[u8] = b"scrfs-halt ";
 const MET_MARK: &[u8] = b"scrfs-met ";
+const FAILED_MARK: &[u8] = b"scrfs-failed ";
 const LEAVING_MARK: &[u8] = b"scrfs-leaving ";
 /// Reasons that are longer are cut.
 const REASON_BYTES_MAX: usize = 500;
@@ -88,9 +89,37 @@ impl fmt::Display for HaltDue {
 impl HaltDue {
     /// Finds it in a line; `None` when the line is about something else, or is damaged.
     pub fn find(line: &[u8]) -> Option<Self> {
-        let reason = decode(after(line, HALT_MARK)?.strip_prefix("reason=")?.as_bytes(), REASON_BYTES_MAX)?;
-        Some(Self { reason: String::from_utf8_lossy(&reason).into_owned() })
+        reason_after(line, HALT_MARK).map(|reason| Self { reason })
     }
+}
+
+/// This coordinator cannot go on, and ends with all others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// Why, and on which host, for people.
+    pub reason: String,
+}
+
+impl fmt::Display for Failed {
+    /// Without the line break.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("scrfs-failed reason=")?;
+        let bytes = self.reason.as_bytes();
+        encode(f, &bytes[..bytes.len().min(REASON_BYTES_MAX)])?;
+        f.write_str(";")
+    }
+}
+
+impl Failed {
+    /// Finds it in a line; `None` when the line is about something else, or is damaged.
+    pub fn find(line: &[u8]) -> Option<Self> {
+        reason_after(line, FAILED_MARK).map(|reason| Self { reason })
+    }
+}
+
+fn reason_after(line: &[u8], mark: &[u8]) -> Option<String> {
+    let reason = decode(after(line, mark)?.strip_prefix("reason=")?.as_bytes(), REASON_BYTES_MAX)?;
+    Some(String::from_utf8_lossy(&reason).into_owned())
 }
 
 /// The mounts present their dataset.
@@ -222,6 +251,14 @@ mod tests {
         {
             assert_eq!(Met::find(line.as_bytes()), None, "{line}");
         }
+    }
+
+    #[test]
+    fn so_does_a_failure() {
+        let failed = Failed { reason: "n1: no room; make some\n".to_owned() };
+        let line = format!("[1,2]<stdout>:{failed}\r");
+        assert_eq!((Failed::find(line.as_bytes()), HaltDue::find(line.as_bytes())), (Some(failed), None));
+        assert_eq!(Failed::find(b"scrfs-failed reason=cut"), None);
     }
 
     #[test]

@@ -372,6 +372,9 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(PfsError::io(from, "rename"))
 }
 
+/// The step of an error of [`sync_directory`].
+pub(super) const SYNC: &str = "fsync";
+
 /// Puts the names in the directory of `path` on storage.
 pub(super) fn sync_parent(path: &Path) -> Result<()> {
     path.parent().map_or(Ok(()), sync_directory)
@@ -379,7 +382,7 @@ pub(super) fn sync_parent(path: &Path) -> Result<()> {
 
 /// Puts the names in `directory` on storage.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
-    File::open(directory).and_then(|d| d.sync_all()).map_err(PfsError::io(directory, "fsync"))
+    File::open(directory).and_then(|d| d.sync_all()).map_err(PfsError::io(directory, SYNC))
 }
 
 /// Removes a tree; it is no error when there is none.

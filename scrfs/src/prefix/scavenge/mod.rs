@@ -37,7 +37,7 @@ use crate::path::RelPath;
 use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
-use super::directory::{PfsError, Prefix, Result, exists, read_bounded, replace_by};
+use super::directory::{PfsError, Prefix, Result, SYNC, exists, read_bounded, replace_by};
 use super::{StoredDataset, index, loose};
 
 pub use self::adopt::{Adoption, By, Outcome, Progress, adopt, adopt_all};
@@ -188,7 +188,15 @@ impl Collection {
         prefix.step("scavenge.member")?;
         let path = self.record_path(record.member);
         let tree = record.encode().map_err(|e| PfsError::content(&path, e.to_string()))?;
-        put(prefix, &path, &hash::encode(&tree))
+        match put(prefix, &path, &hash::encode(&tree)) {
+            // It was there, and who saw all parts then has taken them away to publish them.
+            Err(PfsError::Io { path: gone, step: SYNC, source })
+                if gone == self.directory && source.kind() == io::ErrorKind::NotFound =>
+            {
+                Ok(())
+            }
+            recorded => recorded,
+        }
     }
 
     /// COMPLETE is recorded by the node that says so, with this catalog.

@@ -5,7 +5,7 @@
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
 use scrfs::control::lost::Lost;
-use scrfs::control::ready::{HaltDue, LINE_BYTES_MAX, Leaving, Met, Ready};
+use scrfs::control::ready::{Failed, HaltDue, LINE_BYTES_MAX, Leaving, Met, Ready};
 use std::io::{self, Read};
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without
@@ -19,6 +19,7 @@ pub(crate) enum Word {
     Ready(Ready),
     Halt(HaltDue),
     Leaving(Leaving),
+    Failed(Failed),
     Lost(Lost),
 }
 
@@ -60,7 +61,7 @@ impl<F: FnMut(Word), T: FnMut(&[u8])> Ear<F, T> {
                     Word::Ready(_) => std::mem::replace(&mut self.ready, true),
                     Word::Halt(_) => std::mem::replace(&mut self.halt, true),
                     Word::Leaving(_) => std::mem::replace(&mut self.leaving, true),
-                    Word::Met | Word::Lost(_) => false,
+                    Word::Met | Word::Failed(_) | Word::Lost(_) => false,
                 };
                 if !told {
                     (self.tell)(word);
@@ -118,7 +119,9 @@ impl Lines {
         let lost = || Lost::find(&self.held).map(Word::Lost);
         let met = || Met::find(&self.held).map(|_| Word::Met);
         let leaving = || Leaving::find(&self.held).map(Word::Leaving);
-        match met().or_else(ready).or_else(halt).or_else(leaving).or_else(lost).filter(|_| !self.torn) {
+        let failed = || Failed::find(&self.held).map(Word::Failed);
+        let end = || halt().or_else(leaving).or_else(failed);
+        match met().or_else(ready).or_else(end).or_else(lost).filter(|_| !self.torn) {
             Some(word) => to(Line::Word(word)),
             None => to(Line::Talk(&self.held)),
         }
@@ -141,6 +144,7 @@ mod tests {
                 Line::Word(Word::Ready(ready)) => format!("<{ready}>"),
                 Line::Word(Word::Halt(due)) => format!("<{due}>"),
                 Line::Word(Word::Leaving(leaving)) => format!("<{leaving}>"),
+                Line::Word(Word::Failed(failed)) => format!("<{failed}>"),
                 Line::Word(Word::Lost(lost)) => format!("<{lost}>"),
                 Line::Talk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             });

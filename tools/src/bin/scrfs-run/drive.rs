@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use scrfs::control::lost::{Lost, Why};
-use scrfs::control::ready::{HaltDue, Ready};
+use scrfs::control::ready::{Failed, HaltDue, Ready};
 use scrfs_tools::probe::NAMED;
 use scrfs_tools::{Failure, Outcome};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -293,7 +293,8 @@ impl Driver {
             Word::Halt(HaltDue { reason }) if serves => Some(Input::HaltDue(reason)),
             Word::Met if serves => Some(Input::Met),
             Word::Leaving(_) if serves => Some(Input::CoordinatorsLeave),
-            Word::Met | Word::Ready(_) | Word::Halt(_) | Word::Leaving(_) => None,
+            Word::Failed(Failed { reason }) if serves => Some(Input::CoordinatorsFail(reason)),
+            Word::Met | Word::Ready(_) | Word::Halt(_) | Word::Leaving(_) | Word::Failed(_) => None,
         }
     }
 

@@ -171,6 +171,8 @@ pub(crate) struct Supervisor {
     refusal: Option<(Duration, Refusal)>,
     /// What the launcher of coordinators that have not met has said of an error of its own.
     launcher_error: Option<String>,
+    /// Why a coordinator of this start could not go on, as it has said.
+    failure: Option<String>,
     /// The exit code of the last run, if it ended by itself.
     own_code: Option<u8>,
     /// How coordinators start next on the nodes in use: once some have settled there, they attach.
@@ -232,6 +234,7 @@ impl Supervisor {
             doubted: BTreeSet::new(),
             refusal: None,
             launcher_error: None,
+            failure: None,
             own_code: None,
             start: Start::Restart,
             unsaved: BTreeMap::new(),
@@ -258,6 +261,7 @@ impl Supervisor {
             Input::Met => (self.meet_by, self.unmet, self.launcher_error) = (None, 0, None),
             Input::Ready(current) => self.ready(now, current, &mut out),
             Input::CoordinatorsLeave => self.coordinators_leave(now, &mut out),
+            Input::CoordinatorsFail(why) => drop(self.failure.get_or_insert(why)),
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
             Input::ProgramEnded(code) => self.program_ended(now, code, &mut out),
             Input::Saved(result) => self.saved(now, result, &mut out),

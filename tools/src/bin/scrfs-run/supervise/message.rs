@@ -168,6 +168,8 @@ pub(crate) enum Input {
     /// A signal that is none of ours tells coordinators to end. Their launcher may have sent it
     /// because it has lost a node, and may wait for another one that it has lost too.
     CoordinatorsLeave,
+    /// A coordinator says why it cannot go on; all of them end.
+    CoordinatorsFail(String),
     /// The coordinators' job ended with this exit code.
     CoordinatorsEnded(u8),
     /// The program's job ended with this exit code (128 + signal when one ended it).

@@ -52,7 +52,8 @@ impl Supervisor {
 
     pub(super) fn coordinators_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
         let error = self.launcher_error.take();
-        let why = error.clone().unwrap_or_else(|| format!("exit code {code}"));
+        let failure = self.failure.take();
+        let why = error.clone().or(failure).unwrap_or_else(|| format!("exit code {code}"));
         let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
         let lived_well = former.lived_well(now);
         match self.phase {

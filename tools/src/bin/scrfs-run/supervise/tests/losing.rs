@@ -102,6 +102,20 @@ fn errors_of_a_launcher_explain_the_end_of_coordinators_that_have_not_met() {
 }
 
 #[test]
+fn what_a_coordinator_says_explains_the_end_of_its_start_alone() {
+    let fails = |why: &str| Input::CoordinatorsFail(why.to_owned());
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(fails("n1: no room")).tell(fails("n2: n1 is gone")).coordinators_end();
+    assert!(s.said().contains("recovery was broken off (n1: no room): once more"), "{}", s.said());
+    for _ in 2..RECOVERIES_MAX {
+        s.looked(&[], 0).coordinators_end();
+    }
+    assert!(s.said().contains("recovery was broken off (exit code 75): once more"), "{}", s.said());
+    s.looked(&[], 0).tell(fails("n3: full")).coordinators_end();
+    assert!(s.said().contains("times, at last: n3: full"), "{}", s.said());
+}
+
+#[test]
 fn a_spare_that_is_lost_disturbs_nobody() {
     let mut s = Story::running(plan());
     s.tell(lost("n4")).expect(&[]);
