@@ -137,14 +137,14 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Ok(sources) => sources,
         Err(error) => {
             start_log(transport.rank(), "?", 0);
-            return fail(&transport, &ServiceError::Process(error));
+            return fail(&transport, "?", &ServiceError::Process(error));
         }
     };
     let config = match Config::load(&sources, config::read_file) {
         Ok(config) => config,
         Err(error) => {
             start_log(transport.rank(), &sources.host, 0);
-            return fail(&transport, &error.into());
+            return fail(&transport, &sources.host, &error.into());
         }
     };
     start_log(transport.rank(), &sources.host, config.debug);
@@ -164,13 +164,7 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         Ok(Ended::AskedEarly) => leave(transport, ExitCode::from(EXIT_FAILED)),
         // Who waits for the mounts is not to take the former for a coordinator's usual end.
         Ok(Ended::Asked | Ended::Lost) => leave(transport, ExitCode::SUCCESS),
-        Err(error) => {
-            let reason = format!("{}: {error}", sources.host);
-            if let Err(error) = ready::announce(&mut io::stdout().lock(), &Failed { reason }) {
-                tracing::debug!(%error, "nobody was told of the failure");
-            }
-            fail(&transport, &error)
-        }
+        Err(error) => fail(&transport, &sources.host, &error),
     }
 }
 
@@ -359,7 +353,7 @@ fn leave(transport: impl Leave, code: ExitCode) -> ExitCode {
 }
 
 /// This coordinator cannot go on, so none can.
-fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
+fn fail(transport: &impl Leave, host: &str, error: &ServiceError) -> ExitCode {
     tracing::error!("{error}");
     if let Some(hint) = error.hint() {
         tracing::error!("hint: {hint}");
@@ -380,6 +374,13 @@ fn fail(transport: &impl Leave, error: &ServiceError) -> ExitCode {
         ServiceError::Run(RunError::NoRoom(_)) => EXIT_NO_ROOM,
         _ => EXIT_FAILED,
     };
+    if code == EXIT_FAILED {
+        // The other codes say all that their starter needs to know.
+        let reason = format!("{host}: {error}");
+        if let Err(error) = ready::announce(&mut io::stdout().lock(), &Failed { reason }) {
+            tracing::debug!(%error, "nobody was told of the failure");
+        }
+    }
     transport.abort(code.into())
 }
 
