@@ -18,7 +18,7 @@ const FOLDERS: [&str; 5] = ["coordinator/", "deploy/", "scrfs/", "tests/", "tool
 const HISTORY: &str = "CHANGELOG.md";
 /// Where the messages between coordinators, daemons and tools are: the variants of an enum, or a
 /// struct that is one.
-const MESSAGES: [(&str, &str); 12] = [
+const MESSAGES: [(&str, &str); 15] = [
     ("scrfs/src/control/command.rs", "Command"),
     ("scrfs/src/control/event.rs", "Event"),
     ("scrfs/src/control/data.rs", "DataRequest"),
@@ -29,6 +29,9 @@ const MESSAGES: [(&str, &str); 12] = [
     ("scrfs/src/control/greeting.rs", "Answer"),
     ("scrfs/src/control/ready.rs", "Ready"),
     ("scrfs/src/control/ready.rs", "HaltDue"),
+    ("scrfs/src/control/ready.rs", "Met"),
+    ("scrfs/src/control/ready.rs", "Leaving"),
+    ("scrfs/src/control/ready.rs", "Failed"),
     ("scrfs/src/control/lost.rs", "Lost"),
     ("coordinator/src/message.rs", "PeerMessage"),
 ];
