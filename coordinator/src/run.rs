@@ -257,9 +257,8 @@ impl<T: Transport> Coordinator<T> {
                 return Err(RunError::DaemonLost(host, why));
             }
             tracing::warn!(%from, "the link to a daemon is lost: the epoch is opened anew");
-            for peer in self.peers.others() {
-                self.say(peer, PeerMessage::Reopen)?;
-            }
+            let others: Vec<NodeRank> = self.peers.others().collect();
+            self.say_to(&others, PeerMessage::Reopen)?;
         }
         // Not over a signal that came before.
         self.end.get_or_insert(Ended::Lost);

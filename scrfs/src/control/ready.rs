@@ -79,10 +79,7 @@ pub struct HaltDue {
 impl fmt::Display for HaltDue {
     /// Without the line break.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("scrfs-halt reason=")?;
-        let bytes = self.reason.as_bytes();
-        encode(f, &bytes[..bytes.len().min(REASON_BYTES_MAX)])?;
-        f.write_str(";")
+        write_reason(f, "scrfs-halt", &self.reason)
     }
 }
 
@@ -103,10 +100,7 @@ pub struct Failed {
 impl fmt::Display for Failed {
     /// Without the line break.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("scrfs-failed reason=")?;
-        let bytes = self.reason.as_bytes();
-        encode(f, &bytes[..bytes.len().min(REASON_BYTES_MAX)])?;
-        f.write_str(";")
+        write_reason(f, "scrfs-failed", &self.reason)
     }
 }
 
@@ -115,6 +109,13 @@ impl Failed {
     pub fn find(line: &[u8]) -> Option<Self> {
         reason_after(line, FAILED_MARK).map(|reason| Self { reason })
     }
+}
+
+fn write_reason(f: &mut fmt::Formatter<'_>, word: &str, reason: &str) -> fmt::Result {
+    write!(f, "{word} reason=")?;
+    let bytes = reason.as_bytes();
+    encode(f, &bytes[..bytes.len().min(REASON_BYTES_MAX)])?;
+    f.write_str(";")
 }
 
 fn reason_after(line: &[u8], mark: &[u8]) -> Option<String> {

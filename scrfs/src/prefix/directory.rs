@@ -332,13 +332,16 @@ pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// No start comes that far; above is what somebody has invented.
+pub(super) const EPOCH_MAX: u64 = u64::MAX / 2;
+
 /// Coordinators have begun an epoch of this number, whose file is at `path`. A stranger who can
 /// make files there could end all numbers with one: what neither root nor this user has made counts
 /// as long as it is one that starts reach.
 pub fn is_epoch(path: &Path, number: u64) -> bool {
     const REACHED_MAX: u64 = u32::MAX as u64;
     number <= REACHED_MAX
-        || number < u64::MAX / 2
+        || number < EPOCH_MAX
             && fs::symlink_metadata(path)
                 .is_ok_and(|meta| [0, rustix::process::geteuid().as_raw()].contains(&meta.uid()))
 }

@@ -12,7 +12,8 @@ use crate::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Sum
 
 use super::StoredDataset;
 use super::directory::{
-    PfsError, Prefix, Result, exists, is_name, read_record, remove_file, rename, replace, sync_parent,
+    EPOCH_MAX, PfsError, Prefix, Result, exists, is_name, read_record, remove_file, rename, replace,
+    sync_parent,
 };
 use super::lock::Lock;
 
@@ -140,10 +141,10 @@ fn age(view: &IndexView<'_>) -> (Epoch, DatasetId) {
 /// The highest epoch of a dataset in the prefix, by the index or, without one, by the datasets' own
 /// summaries.
 pub(super) fn highest_epoch(prefix: &Prefix) -> Result<Epoch> {
-    // No start comes that far; the index may be a stranger's.
-    let epochs =
-        read(prefix)?.entries().filter_map(|view| view.epoch).filter(|epoch| *epoch < u64::MAX / 2).max();
-    Ok(Epoch(epochs.unwrap_or(0)))
+    let index = read(prefix)?;
+    // The index may be a stranger's.
+    let epochs = index.entries().filter_map(|view| view.epoch).filter(|epoch| *epoch < EPOCH_MAX);
+    Ok(Epoch(epochs.max().unwrap_or(0)))
 }
 
 /// The index; one that is damaged or missing is made anew from the summaries, and replaced by the
