@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     if let Some(written) = manual::when_asked(std::env::args_os(), Arguments::command, PAGE, false) {
         return written;
     }
-    let arguments = Arguments::parse();
+    let arguments = scrfs::usage::parse::<Arguments>("scrfs-coordinator");
     if let Some(log) = &arguments.log {
         scrfs::log::keep_bounded(log);
     }

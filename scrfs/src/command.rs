@@ -251,7 +251,7 @@ pub(super) fn main() -> ExitCode {
     if let Some(written) = manual::when_asked(std::env::args_os(), CommandLine::command, PAGE, true) {
         return written;
     }
-    let line = CommandLine::parse();
+    let line = scrfs::usage::parse::<CommandLine>("scrfs");
     let is_worker = matches!(line.action, Action::Worker { .. });
     match start_log(&line.action).and_then(|()| act(line.action)) {
         Ok(code) => code,
@@ -352,7 +352,11 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             let (limit, save) = (Duration::from_secs(limit), save.map(Duration::from_secs));
             tell(&jobs::sweep(&alive, &bases, &Manner { limit, save, discard })?);
         }
-        Action::Places { job_id, bases } => places(&load(bases, job_id, Some(OF_PLACES))?)?,
+        Action::Places { job_id, bases } => {
+            let config = load(bases, job_id, Some(OF_PLACES))?;
+            let _ = Account::of_job(&config.claim)?;
+            places(&config)?;
+        }
         Action::Mount { foreground, mount } => {
             let options = options(mount)?;
             if let Some(warning) = worker::unknown_group(&options) {

@@ -42,3 +42,4 @@ pub mod store;
 pub mod stores;
 pub mod syslog;
 pub mod transfer;
+pub mod usage;

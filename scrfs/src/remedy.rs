@@ -12,6 +12,8 @@ pub fn of(error: &io::Error) -> &'static str {
         ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::AlreadyExists => {
             "name another path, or move away what is there"
         }
+        // A pipe, a directory, a file of a length that nothing of scrfs has.
+        ErrorKind::InvalidData => "scrfs has not made this: move it away, or name another path",
         ErrorKind::TimedOut => "see that the file system there answers: `stat` on the path; then try again",
         ErrorKind::NotConnected => "nobody serves that mount any more: `scrfs umount` clears it up",
         ErrorKind::OutOfMemory => "make memory free on this node",
@@ -19,6 +21,8 @@ pub fn of(error: &io::Error) -> &'static str {
             Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN) => {
                 "a limit on descriptors or processes is met: raise it (ulimit -n, ulimit -u)"
             }
+            Some(libc::ELOOP) => "a link stands where none is followed: move it away, or name another path",
+            Some(libc::EFBIG) => "a limit on the size of files is met: raise it (ulimit -f)",
             _ => "the kernel's log may say more: dmesg",
         },
     }
@@ -41,11 +45,14 @@ mod tests {
             (libc::EMFILE, "ulimit -n"),
             (libc::EAGAIN, "ulimit -u"),
             (libc::ENOTCONN, "scrfs umount"),
+            (libc::ELOOP, "link"),
+            (libc::EFBIG, "ulimit -f"),
             (libc::EIO, "dmesg"),
         ] {
             let hint = of(&io::Error::from_raw_os_error(errno));
             assert!(hint.contains(word), "{errno}: {hint}");
         }
         assert!(of(&ErrorKind::TimedOut.into()).contains("answers"));
+        assert!(of(&io::Error::new(ErrorKind::InvalidData, "no regular file")).contains("move it away"));
     }
 }

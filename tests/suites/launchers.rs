@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -206,23 +207,46 @@ fn the_signal_of_a_halt_reaches_every_rank() {
 /// a frozen node for ever.
 #[test]
 fn a_node_that_hangs_while_coordinators_are_launched_is_found() {
+    lost_at_the_launch("launch", |cluster, _| cluster.freeze(1));
+}
+
+/// It answers no connection. The remote shell waits for one for minutes, as ssh does.
+#[test]
+fn a_node_that_loses_power_while_coordinators_are_launched_is_found() {
+    lost_at_the_launch("power", |cluster, desk| {
+        cluster.poweroff(1);
+        fs::write(desk.join("off"), b"").expect("the PFS can be written");
+    });
+}
+
+/// `lose` is what happens to node 1 between the look at the nodes and the launch. Where that makes a
+/// file `off`, the remote shell waits.
+fn lost_at_the_launch(name: &str, lose: fn(&Cluster, &Path)) {
     let cluster = Cluster::up(4);
-    let job = Job::new(&cluster, "launch");
+    let job = Job::new(&cluster, name);
     job.mount(0..4);
-    // Between the look at the nodes and the launch.
-    let (desk, gate) = (job.prefix(), job.host_prefix().join("gate"));
-    let script = format!(
-        "#!/bin/sh\ncase \" $* \" in *scrfs-coordinator*) test -e {desk}/gate || {{ : > {desk}/gate
-         while test ! -e {desk}/go; do sleep 0.1; done; }} ;; esac\nexec mpirun \"$@\"\n"
+    let (prefix, desk) = (job.prefix(), job.host_prefix());
+    let write = |name: &str, script: &str| {
+        let path = desk.join(name);
+        fs::write(&path, format!("#!/bin/sh\ncd {prefix}\n{script}\n")).expect("the PFS can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+        format!("{prefix}/{name}")
+    };
+    let mpirun = write(
+        "mpirun.gate",
+        "case \" $* \" in *scrfs-coordinator*) test -e gate || { : > gate
+         while test ! -e go; do sleep 0.1; done; } ;; esac\nexec mpirun \"$@\"",
     );
-    let wrapper = job.host_prefix().join("mpirun.gate");
-    fs::write(&wrapper, script).expect("the PFS can be written");
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("its mode");
-    let job = job.option(&format!("--launcher-program={desk}/mpirun.gate")).option("--launcher=mpirun");
+    let rsh = write(
+        "rsh",
+        "case \" $* \" in *' node1 '*) test ! -e off || exec sleep 100 ;; esac\nexec scrfs-simnode rsh \"$@\"",
+    );
+    let job = job.option(&format!("--launcher-program={mpirun}")).option("--launcher=mpirun");
+    let job = job.set("OMPI_MCA_plm_rsh_agent", &rsh);
     let mut run = job.start(&[0, 1, 2, 3], 3, 1, &["/bin/true"]);
-    wait::until_true("the launch", SOON, || gate.exists());
-    cluster.freeze(1);
-    fs::write(job.host_prefix().join("go"), b"").expect("the PFS can be written");
+    wait::until_true("the launch", SOON, || desk.join("gate").exists());
+    lose(&cluster, &desk);
+    fs::write(desk.join("go"), b"").expect("the PFS can be written");
     let code = run.wait(LIMIT);
     let said = run.output();
     assert_eq!(code, 0, "{said}");

@@ -91,7 +91,8 @@ fn node() -> Cluster {
     // What a job that is gone has left; a scheduler that does not answer.
     let more = "mkdir -p -m 700 /run/scrfs/root/scr.9 && mkdir -p /tmp/bad/away && cd /tmp/bad && \
                 printf '#!/bin/sh\necho squeue: error: Unable to contact slurm controller >&2\nexit 1\n' > away/squeue && \
-                chmod 755 away/squeue && mkdir -p alone job/.scr && cp -L /run/sim/bin/scrfs-run alone/ && chown -R 1000 job";
+                chmod 755 away/squeue && mkdir -p alone job/.scr && cp -L /run/sim/bin/scrfs-run alone/ && \
+                mkdir -p odd/.scr && mkfifo odd/.scr/status && printf 'no event\\n' >odd/.scr/events && chown -R 1000 job";
     cluster.on(0).run(more).must();
     cluster
 }
@@ -158,6 +159,12 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs try \"$(printf './no\\n\\033[31mplace/x')\"",
             "# scrfs umount --purge --job-id ''",
             "# scrfs mount --user '' --job-id 7 /scr",
+            "# exec 3>&- 4>&- 5>&- 6>&- 7>&-; ulimit -n 8; scrfs mount /scr",
+            "$ ulimit -f 1000; scrfs mount mine",
+            "# scrfs places --user nobody-here",
+            "# scrfs --help >/dev/full",
+            "# scrfs mount --job-id $(head -c 50000 /dev/zero | tr '\\0' x)/ /scr",
+            "# scrfs mount --$(head -c 50000 /dev/zero | tr '\\0' x) /scr",
         ],
         &mut broken,
     );
@@ -195,12 +202,21 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ cd mine; scrfs-run --hosts node0,node7 -- true",
             "# cd mine; env -u OMPI_ALLOW_RUN_AS_ROOT scrfs-run --hosts node0 -- true",
             "$ cd mine; SCRFS_END_TIME=5 scrfs-run --hosts node0 -- true",
+            "$ cd mine; echo node0 >hosts; PBS_JOBID=7 PBS_NODEFILE=hosts SCRFS_END_TIME=9999999999 scrfs-run --launcher pbs -- true",
+            "$ scrfs-run --version >/dev/full",
         ],
         &mut broken,
     );
     insta::assert_snapshot!("scrfs-run", run);
+    cluster.on(0).run(&format!("scrfs mount --user {JOB_UID} --job-id 7 /scr")).must();
+    let elsewhere = page(
+        &cluster,
+        &["$ cd mine; SCR_JOB_ID=8 SCRFS_END_TIME=9999999999 scrfs-run --hosts node0 -- true"],
+        &mut broken,
+    );
+    insta::assert_snapshot!("scrfs-run-elsewhere", elsewhere);
     // Root's, of which the user may know nothing.
-    cluster.on(0).run("scrfs mount /scr").must();
+    cluster.on(0).run("scrfs umount /scr && scrfs mount /scr").must();
     let ctl = page(
         &cluster,
         &[
@@ -233,6 +249,8 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ scrfs-ctl jobs --mount /scr",
             "$ scrfs-ctl events --prefix job",
             "$ scrfs-ctl events --prefix closed",
+            "$ scrfs-ctl events --prefix odd",
+            "$ scrfs-ctl status --prefix odd",
             "$ scrfs-ctl events -n some",
             "$ scrfs-ctl status --job 'a b'",
             "$ PATH=/tmp/bad/away:$PATH scrfs-ctl status --job 7",

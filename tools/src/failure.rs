@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use scrfs::status::people::shortened;
+
 /// Why a tool ends with an exit code other than 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -55,8 +57,8 @@ pub fn exit(tool: &str, outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            crate::output::talk(&format!("{tool}: {}", failure.message));
-            crate::output::talk(&format!("hint: {}", failure.hint));
+            crate::output::talk(&shortened(&format!("{tool}: {}", failure.message)));
+            crate::output::talk(&shortened(&format!("hint: {}", failure.hint)));
             ExitCode::from(failure.code)
         }
     }

@@ -36,6 +36,7 @@ pub use process::read_file;
 use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
 use crate::dataset::{Protection, Protections, Scheme};
 use crate::pattern::NamePattern;
+use crate::status::people::shortened;
 use defs::{Kind, Parameter, Who};
 
 /// Where the administrator's settings are.
@@ -84,7 +85,7 @@ impl std::fmt::Display for Origin {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A parameter's value cannot be read.
-    #[error("{origin}: {name}={text:?}: {expected}")]
+    #[error("{origin}: {name}={}: {expected}", shortened(&format!("{text:?}")))]
     Value {
         /// Where it stands.
         origin: Origin,

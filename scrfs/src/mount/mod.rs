@@ -312,8 +312,11 @@ pub enum MountError {
     #[error("node: {0}")]
     Node(#[source] NodeError),
     /// A worker could not start; it has logged what is missing.
-    #[error("the node is short of memory, processes, descriptors, room or inodes; see the lines before")]
-    Short,
+    #[error("the node is short of memory, processes, descriptors, room or inodes")]
+    Short {
+        /// Where.
+        log: PathBuf,
+    },
     /// The daemon did not come up.
     #[error("{reason}")]
     Start {
@@ -360,7 +363,7 @@ const HINT: char = '\u{1f}';
 impl MountError {
     /// It may pass by itself: a shortage, or a node that is slow.
     pub fn is_shortage(&self) -> bool {
-        matches!(self, Self::Short | Self::Timeout { .. }) || is_shortage(self)
+        matches!(self, Self::Short { .. } | Self::Timeout { .. }) || is_shortage(self)
     }
 
     /// For the process that started this one.
@@ -425,6 +428,7 @@ impl MountError {
             Self::Elsewhere { pid, .. } => {
                 format!("end the programs of that namespace; or end the daemon under them: kill {pid}")
             }
+            Self::Shared { source: Problem::Io { source, .. }, .. } => remedy::of(source).into(),
             Self::Shared { .. } => {
                 "name a directory of root's, or a shared one with a sticky bit (mode 1777), such as /dev/shm"
                     .into()
@@ -475,8 +479,9 @@ impl MountError {
                 io::ErrorKind::InvalidData => damaged(path),
                 _ => remedy::of(source).into(),
             },
-            Self::Short => {
-                "see what is short: free, df, df -i, ulimit -a; make some of it free, and try again".into()
+            Self::Short { log } => {
+                let log = log.display();
+                format!("{log} says what is short; make some of it free (free, df, df -i), or raise the limit (ulimit -a)")
             }
             Self::Start { hint, .. } => hint.clone(),
             Self::Timeout { .. } => {

@@ -92,6 +92,8 @@ enum Ended {
 /// first worker serves.
 pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
     let _lock = Lock::take(control, SUPERVISOR_LOCK)?;
+    // The state memory is a file, too.
+    limits::raise();
     limits::be_spared(limits::Part::Supervisor);
     rights::give_up(rights::Process::Supervisor);
     let outcome = hold(options, control, ready);
@@ -370,7 +372,9 @@ fn start_worker(
     let _ = child.wait();
     match ended {
         Some(status) if status.signal() == Some(libc::SIGKILL) => Ok(Started::Killed(status)),
-        Some(status) if status.code() == Some(SHORTAGE.into()) => Err(MountError::Short),
+        Some(status) if status.code() == Some(SHORTAGE.into()) => {
+            Err(MountError::Short { log: places.log() })
+        }
         None if said.trim().is_empty() => {
             Err(MountError::Timeout { what: "the start of a worker", seconds: WORKER_BOUND.as_secs() })
         }

@@ -159,6 +159,10 @@ pub fn events(prefix: &Path, most: usize) -> Result<Vec<String>, LastError> {
         !line.contains(char::is_control) && serde_json::from_str::<serde_json::Map<_, Value>>(line).is_ok()
     };
     let sound: Vec<&str> = text.lines().filter(is_sound).collect();
+    if sound.is_empty() && !text.is_empty() {
+        let (path, reason) = (events_path(prefix), "no line of it is an event".to_owned());
+        return Err(LastError::Content { path, reason });
+    }
     Ok(sound[sound.len().saturating_sub(most)..].iter().map(|line| (*line).to_owned()).collect())
 }
 

@@ -1,11 +1,30 @@
 //! Sizes, host names and lines for people.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Of a text that is longer, people get the beginning and the end. The longest path (4,096 bytes)
+/// fits.
+const CHARS_MAX: usize = 5000;
+/// So much of each is left.
+const CHARS_LEFT: usize = 200;
 
 /// A text that may have any path in it as one line that no terminal obeys.
 pub fn printable(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escaped).collect()
+    shortened(text).chars().map(escaped).collect()
+}
+
+/// A text that may have a value of any length in it, as an argument or a variable is: what is wrong
+/// with the value, which stands before it or after it, can still be found.
+pub fn shortened(text: &str) -> Cow<'_, str> {
+    let chars = text.chars().count();
+    if chars <= CHARS_MAX {
+        return text.into();
+    }
+    let at = |nth: usize| text.char_indices().nth(nth).map_or(text.len(), |(at, _)| at);
+    let (begin, end) = (&text[..at(CHARS_LEFT)], &text[at(chars - CHARS_LEFT)..]);
+    format!("{begin} [{} characters] {end}", chars - 2 * CHARS_LEFT).into()
 }
 
 /// Bytes for people: three digits and a unit.
@@ -89,6 +108,15 @@ mod tests {
     fn no_terminal_obeys_a_path() {
         assert_eq!(printable("a \"b\" 'c' \u{e9}\\"), "a \"b\" 'c' \u{e9}\\");
         assert_eq!(printable("/a\u{1b}[31m\nb\u{9b}c\r"), "/a\\u{1b}[31m\\nb\\u{9b}c\\r");
+    }
+
+    #[test]
+    fn of_a_long_text_begin_and_end_are_left() {
+        let text = |filler: usize| format!("name=\"{}\": expected", "\u{e9}".repeat(filler));
+        assert_eq!(shortened(&text(4983)), text(4983));
+        let short = shortened(&text(200_000)).into_owned();
+        assert!(short.starts_with("name=\"\u{e9}") && short.ends_with("\u{e9}\": expected"), "{short}");
+        assert!(short.contains(" [199617 characters] ") && short.chars().count() < 500, "{short}");
     }
 
     #[test]

@@ -230,7 +230,7 @@ fn main() -> ExitCode {
     if let Some(written) = manual::when_asked(std::env::args_os(), Arguments::command, PAGE, false) {
         return written;
     }
-    exit("scrfs-ctl", carry_out(Arguments::parse().verb))
+    exit("scrfs-ctl", carry_out(scrfs::usage::parse::<Arguments>("scrfs-ctl").verb))
 }
 
 fn carry_out(verb: Verb) -> Outcome {

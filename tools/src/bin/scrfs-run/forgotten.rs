@@ -12,7 +12,7 @@ use crate::arguments::Arguments;
 pub(crate) fn parse(words: &[OsString]) -> Outcome<Arguments> {
     Arguments::try_parse_from(words).or_else(|error| match explain(words, &error) {
         Some(failure) => Err(failure),
-        None => error.exit(),
+        None => scrfs::usage::end("scrfs-run", &error),
     })
 }
 

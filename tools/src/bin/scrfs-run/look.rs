@@ -26,7 +26,7 @@ use crate::launcher::{CommandLine, Lines, Refusal};
 use crate::process::{self, Group, Streams};
 use crate::reach;
 use crate::scheduler::{self, Standing};
-use crate::supervise::{Count, Look};
+use crate::supervise::{Count, Doubt, Look};
 use crate::talk;
 
 /// How long a node may take to answer.
@@ -83,7 +83,8 @@ impl Looker {
     /// All of `hosts`, in their order. Those that answer a connection are asked all at once: that
     /// is quick when all are there, and tells nothing when one is not; so with `doubt` they are
     /// asked in groups. Who does not answer a connection, or whose group did not answer, is asked
-    /// by itself. Whom the scheduler names is not asked.
+    /// by itself. Whom the scheduler names is not asked. Of [`Doubt::IfSilent`] nothing comes while
+    /// all answer a connection, or none does.
     ///
     /// A launcher that reaches no node because the scheduler does not answer, or that dies itself,
     /// says nothing of the nodes: that is told to `say`, and all are asked again, while `serial` is
@@ -92,9 +93,12 @@ impl Looker {
         &self,
         serial: u64,
         hosts: &[String],
-        (sweep, doubt): (bool, bool),
+        (sweep, doubt): (bool, Doubt),
         say: impl Fn(&str),
     ) -> Vec<Look> {
+        if doubt == Doubt::IfSilent && reach::silent(hosts).0.is_empty() {
+            return Vec::new();
+        }
         let begun = Instant::now();
         let mut said = false;
         loop {
@@ -109,7 +113,7 @@ impl Looker {
     }
 
     /// Also tells why no more nodes answered, if that is no node's fault.
-    fn look_once(&self, hosts: &[String], sweep: bool, doubt: bool) -> (Vec<Look>, Option<String>) {
+    fn look_once(&self, hosts: &[String], sweep: bool, doubt: Doubt) -> (Vec<Look>, Option<String>) {
         let (standings, silent) = std::thread::scope(|scope| {
             let standings = scope.spawn(|| scheduler::standings(hosts));
             let silent = reach::silent(hosts);
@@ -124,7 +128,7 @@ impl Looker {
         let (alone, together): (Vec<usize>, Vec<usize>) =
             rest.into_iter().partition(|at| silent.contains(at));
         let answers = std::thread::scope(|scope| {
-            let groups: Vec<_> = groups(&together, if doubt { AT_ONCE } else { 1 })
+            let groups: Vec<_> = groups(&together, if doubt == Doubt::None { 1 } else { AT_ONCE })
                 .map(|group| scope.spawn(move || self.ask_together(hosts, group, sweep)))
                 .collect();
             let each = self.ask_each(hosts, &[here, alone].concat(), &silent, sweep);

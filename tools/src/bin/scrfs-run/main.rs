@@ -34,6 +34,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use scrfs::manual::{self, Page};
+use scrfs::status::people::shortened;
 use scrfs_tools::Outcome;
 
 /// What the manual says beside the command line.
@@ -45,8 +46,8 @@ fn main() -> ExitCode {
         return written;
     }
     let code = run().unwrap_or_else(|failure| {
-        talk::line(&format!("scrfs-run: {}", failure.message));
-        talk::line(&format!("hint: {}", failure.hint));
+        talk::line(&shortened(&format!("scrfs-run: {}", failure.message)));
+        talk::line(&shortened(&format!("hint: {}", failure.hint)));
         failure.code
     });
     talk::finish();

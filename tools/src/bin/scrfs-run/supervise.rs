@@ -20,10 +20,11 @@ mod unsealed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use self::doubting::Watch;
 use self::ending::{End, Holders};
 use self::halting::Halting;
 use self::hanging::Pulse;
-pub(crate) use self::message::{Count, EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
+pub(crate) use self::message::{Count, Doubt, EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
 use crate::launcher::Refusal;
 
 /// Recoveries in a row that may fail before it is given up.
@@ -191,6 +192,8 @@ pub(crate) struct Supervisor {
     due: Option<String>,
     /// When nodes are looked at although recovery goes on: its launcher may hang.
     doubt_at: Option<Duration>,
+    /// Of nodes on which coordinators that recover start, until they have met.
+    watch: Option<Watch>,
     /// Of the program that runs, where its launcher's end is not waited for without limit.
     pulse: Option<Pulse>,
     /// The last signal came then.
@@ -240,6 +243,7 @@ impl Supervisor {
             unsaved: BTreeMap::new(),
             unsaved_at: 0,
             halting: None,
+            watch: None,
             pulse: None,
             signalled: None,
             code: 1,
@@ -254,7 +258,7 @@ impl Supervisor {
             return out;
         }
         match input {
-            Input::Begin => self.look(false, &mut out),
+            Input::Begin => self.look(Doubt::None, &mut out),
             Input::Looked { serial, nodes, halt } if serial == self.serial => {
                 self.looked(now, &nodes, halt, &mut out);
             }
@@ -283,7 +287,7 @@ impl Supervisor {
         }
         self.on_time(now, &mut out);
         let times = [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.meet_by];
-        let times = times.into_iter().chain([self.halt_at(), self.pulse_at()]);
+        let times = times.into_iter().chain([self.halt_at(), self.pulse_at(), self.watch_at()]);
         if let Some(next) = times.flatten().min() {
             out.push(Output::Wake(next.saturating_sub(now)));
         }
@@ -302,7 +306,7 @@ impl Supervisor {
         self.tell_at = None;
         self.attach_at = None;
         self.halting = None;
-        (self.doubt_at, self.meet_by) = (None, None);
+        (self.doubt_at, self.meet_by, self.watch) = (None, None, None);
         out.push(Output::Finish(code));
     }
 
@@ -315,6 +319,7 @@ impl Supervisor {
         self.tell_at = Some(now + TELL);
         self.doubt_at = Some(now + DOUBT);
         self.meet_by = Some(now + MEETING);
+        self.watch = Some(Watch::from(now));
         self.start_coordinators(Start::Restart, false, out);
     }
 
@@ -362,7 +367,7 @@ impl Supervisor {
         self.phase = Phase::Checking;
         self.checked = now;
         self.deadline = None;
-        self.ask(self.used.clone(), false, false, out);
+        self.ask(self.used.clone(), false, Doubt::None, out);
     }
 
     /// The program has ended, and not well.
@@ -391,7 +396,8 @@ impl Supervisor {
             return;
         }
         match after {
-            After::Look => self.look(self.named.is_empty(), out),
+            After::Look if self.named.is_empty() => self.look(Doubt::OfOne, out),
+            After::Look => self.look(Doubt::None, out),
             After::Save(end) => self.save(now, end, out),
             After::Finish(code) => self.finish(code, out),
         }
@@ -408,6 +414,7 @@ impl Supervisor {
         }
         if self.phase != Phase::Recovering {
             (self.tell_at, self.doubt_at, self.meet_by) = (None, None, None);
+            self.watch = None;
         } else if self.meet_by.is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
             // Their end is asked for, as at the deadline.
             (self.deadline, self.meet_by, self.unmet) = (None, None, self.unmet + 1);
@@ -415,7 +422,9 @@ impl Supervisor {
             out.push(Output::StopCoordinators);
         } else if self.doubt_at.is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
             self.doubt_at = Some(now + DOUBT_AGAIN);
-            self.ask(self.used.clone(), false, true, out);
+            self.ask(self.used.clone(), false, Doubt::OfOne, out);
+        } else if self.watch_at().is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
+            self.ask(self.used.clone(), false, Doubt::IfSilent, out);
         } else if self.tell_at.is_some_and(|at| at <= now) {
             self.tell_at = Some(now + TELL);
             out.push(Output::Say("still waiting for the mounts to present their dataset".to_owned()));
@@ -436,7 +445,7 @@ impl Supervisor {
             }
             Phase::Saving(end) if now >= end.by => self.cannot_save(now, end, out),
             Phase::Naming(end) => self.name_from_memory(now, end, out),
-            Phase::Checking => self.ask(self.used.clone(), false, true, out),
+            Phase::Checking => self.ask(self.used.clone(), false, Doubt::OfOne, out),
             Phase::Stopping(end) => {
                 out.push(Output::Say("the program does not end: going on without it".to_owned()));
                 self.program_up = false;

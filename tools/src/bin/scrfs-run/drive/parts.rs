@@ -19,7 +19,7 @@ use crate::launcher::{CommandLine, Refusal, Restart, Said};
 use crate::look::{self, Ended, same_host};
 use crate::prefix;
 use crate::process::{self, GRACE, Group, Streams};
-use crate::supervise::{Count, Input, Part, Start};
+use crate::supervise::{Count, Doubt, Input, Part, Start};
 use crate::talk::{self, Stream};
 
 /// How long the end of a launcher's words is waited for after its own.
@@ -36,7 +36,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn look(&self, serial: u64, hosts: Vec<String>, sweep: bool, doubt: bool) {
+    pub(super) fn look(&self, serial: u64, hosts: Vec<String>, sweep: bool, doubt: Doubt) {
         let (looker, queue) = (self.looker.clone(), self.queue.clone());
         looker.await_look(serial);
         let (prefix, mut rules) = (self.job.prefix.clone(), self.job.halt_rules);
@@ -55,7 +55,8 @@ impl Driver {
                 }
                 drop(queue.send(Event::AllocationEnds(end)));
             }
-            let halt = prefix::halt(&prefix, &rules);
+            // Before a run alone it matters, and the PFS may be slow.
+            let halt = sweep.then(|| prefix::halt(&prefix, &rules)).flatten();
             drop(queue.send(Event::Tell(Input::Looked { serial, nodes, halt })));
         });
         if let Err(failure) = started {

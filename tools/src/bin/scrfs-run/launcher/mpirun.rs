@@ -187,6 +187,13 @@ fn refusal(text: &str) -> Option<Refusal> {
             hint: "name a program of this kind of machine, or a script whose first line names one",
         });
     }
+    if text.contains("\"plm_rsh_agent\" was set to a path") {
+        let agent = word_after(text, "plm_rsh_agent:").unwrap_or("the remote shell");
+        return Some(Refusal {
+            what: format!("mpirun starts its daemons with {agent}, which is not in PATH"),
+            hint: "put it in PATH (PBS has pbs_tmrsh beside qsub), or choose another --launcher",
+        });
+    }
     if REFUSED.iter().any(|phrase| text.contains(phrase)) {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(FENCE));
         return Some(Refusal { what: lines.collect::<Vec<_>>().join(" "), hint: OPTIONS });

@@ -375,6 +375,11 @@ fn what_mpirun_says() {
             "refused: /pfs/x cannot be run on node0: Exec format error",
         ),
         (
+            "The value of the MCA parameter \"plm_rsh_agent\" was set to a path\nthat could not be found:\n\n  plm_rsh_agent: \
+             pbs_tmrsh\n\nPlease either unset the parameter, or check that the path is correct\n",
+            "refused: mpirun starts its daemons with pbs_tmrsh, which is not in PATH",
+        ),
+        (
             "The specified mapping policy is not recognized:\n\n  Policy: bogus\n\nPlease check for a typo.\n",
             "refused: The specified mapping policy is not recognized: Policy: bogus Please check for a typo.",
         ),

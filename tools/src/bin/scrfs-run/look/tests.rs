@@ -81,7 +81,7 @@ fn a_launcher_that_dies_itself_is_asked_again_and_no_node_is_blamed() {
     let mark = place.path().join("died").display().to_string();
     let report = Report { host: "n1".to_owned(), newest: 7, ..Report::default() }.line();
     let dies = format!("test -e {mark} || {{ touch {mark}; kill -SEGV $$; }}; echo '{}'", report.trim_end());
-    let looks = looker(&dies).look(0, &["n1".to_owned()], (true, false), |_| ());
+    let looks = looker(&dies).look(0, &["n1".to_owned()], (true, Doubt::None), |_| ());
     assert_eq!((looks[0].problem.clone(), looks[0].newest), (None, 7));
     // While somebody goes on, all are asked again; who asks is told why.
     let looker = looker("kill -SEGV $$");
@@ -90,13 +90,13 @@ fn a_launcher_that_dies_itself_is_asked_again_and_no_node_is_blamed() {
         told.lock().push(text.to_owned());
         looker.hurry();
     };
-    let looks = looker.look(0, &["n1".to_owned()], (true, false), say);
+    let looks = looker.look(0, &["n1".to_owned()], (true, Doubt::None), say);
     let what = "script was ended by signal 11, which is not the nodes' fault";
     assert_eq!((looks[0].problem.as_deref(), looks[0].silent), (Some(what), true));
     assert_eq!(*told.lock(), [format!("nodes cannot be asked, as {what}: asking again")]);
     // A code is its own, or that of what it has started.
     let looker = self::looker("exit 139");
-    let looks = looker.look(0, &["n1".to_owned()], (true, false), |_| ());
+    let looks = looker.look(0, &["n1".to_owned()], (true, Doubt::None), |_| ());
     assert_eq!(looks[0].problem.as_deref(), Some("it cannot be reached (script ended with exit code 139)"));
 }
 
@@ -106,8 +106,8 @@ fn this_host_needs_no_launcher_to_be_asked_while_a_program_runs() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("asked");
     let looker = looker(&format!("echo $1 >> {}", file.display()));
-    looker.look(0, &hosts, (false, true), |_| ());
+    looker.look(0, &hosts, (false, Doubt::OfOne), |_| ());
     assert!(std::fs::read_to_string(&file).unwrap().lines().all(|line| line == "n1"));
-    looker.look(0, &hosts, (true, true), |_| ());
+    looker.look(0, &hosts, (true, Doubt::OfOne), |_| ());
     assert!(std::fs::read_to_string(&file).unwrap().contains("here"));
 }

@@ -5,28 +5,33 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::{After, HALTED, Look, Output, Phase, Start, Supervisor, doubting};
+use super::{After, Doubt, HALTED, Look, Output, Phase, Start, Supervisor, doubting};
 
 /// Hints.
 const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=N allows N runs";
 /// What a node without a mount says.
 const NO_MOUNT: &str = "is not an scrfs mount";
+/// What one with another job's mount says.
+const NOT_OURS: &str = "its mount is job ";
 const MORE_HOSTS: &str = "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES";
 const ASK_FOR_IT: &str = "a job gets its mounts from the scheduler's prolog when it asks for them (sbatch --constraint=scrfs or \
                           --comment=scrfs), or root runs `scrfs mount` on each node; --mount says where they are";
+const NAME_IT: &str = "--mount names this job's own mount point; SCR_JOB_ID and SCR_USER_NAME are what the mount was made with: \
+                       `scrfs-ctl jobs` shows them";
 const END_THEM: &str =
     "let these end, or end them, and start again; a restart would remove the files that they write";
 
 impl Supervisor {
-    pub(super) fn look(&mut self, doubt: bool, out: &mut Vec<Output>) {
+    pub(super) fn look(&mut self, doubt: Doubt, out: &mut Vec<Output>) {
         self.phase = Phase::Looking;
         self.deadline = None;
         let hosts = self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
         self.ask(hosts, true, doubt, out);
     }
 
-    pub(super) fn ask(&mut self, hosts: Vec<String>, sweep: bool, doubt: bool, out: &mut Vec<Output>) {
+    pub(super) fn ask(&mut self, hosts: Vec<String>, sweep: bool, doubt: Doubt, out: &mut Vec<Output>) {
         self.serial += 1;
+        self.hold_watch();
         out.push(Output::Look { serial: self.serial, hosts, sweep, doubt });
     }
 
@@ -74,6 +79,7 @@ impl Supervisor {
                 self.clear(now, After::Look, out);
                 out.push(Output::Hurry);
             }
+            Phase::Recovering => self.watch_on(now),
             Phase::Running => self.tell_in_doubt(&in_doubt, out),
             Phase::Checking if lost_used => self.lost_at_the_end(now, out),
             Phase::Checking if self.is_to_be_checked_again(now, &in_doubt) => {
@@ -133,12 +139,7 @@ impl Supervisor {
             }
             let (left, all) = (live.len(), self.plan.hosts.len());
             let why = format!("{left} of {all} nodes can be used, and {least} are needed (SCR_MIN_NODES)");
-            let remedy = if nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(NO_MOUNT))) {
-                ASK_FOR_IT
-            } else {
-                nodes.iter().find_map(|n| n.remedy).unwrap_or(MORE_HOSTS)
-            };
-            return self.give_up(now, &why, remedy, out);
+            return self.give_up(now, &why, remedy(nodes), out);
         }
         self.used = self.first_of(&live, nodes, out);
         self.start = Start::Restart;
@@ -191,6 +192,18 @@ impl Supervisor {
             }
         }
         found
+    }
+}
+
+/// What a person can do about nodes too few of which can be used.
+fn remedy(nodes: &[Look]) -> &'static str {
+    let all_say = |words: &str| nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(words)));
+    if all_say(NO_MOUNT) {
+        ASK_FOR_IT
+    } else if all_say(NOT_OURS) {
+        NAME_IT
+    } else {
+        nodes.iter().find_map(|n| n.remedy).unwrap_or(MORE_HOSTS)
     }
 }
 

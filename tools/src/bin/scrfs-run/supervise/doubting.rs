@@ -8,7 +8,46 @@ use super::{Look, Output, Phase, Supervisor};
 /// Between two looks at nodes that do not answer.
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
 
+/// Nobody watches the nodes on which coordinators start, and a launcher waits long for one that is
+/// gone: each is asked for a connection, so long after the start, and again each time after twice
+/// as long.
+const FIRST: Duration = Duration::from_millis(1500);
+
+/// When that is done next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Watch {
+    /// `None`: they are being asked.
+    at: Option<Duration>,
+    pause: Duration,
+}
+
+impl Watch {
+    /// Of coordinators that start `now`.
+    pub(super) fn from(now: Duration) -> Self {
+        Self { at: Some(now + FIRST), pause: FIRST }
+    }
+}
+
 impl Supervisor {
+    pub(super) fn watch_at(&self) -> Option<Duration> {
+        self.watch.filter(|_| self.meet_by.is_some())?.at
+    }
+
+    /// Nodes are being looked at: one question at a time.
+    pub(super) fn hold_watch(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.at = None;
+        }
+    }
+
+    /// No node was found to be gone.
+    pub(super) fn watch_on(&mut self, now: Duration) {
+        if let Some(watch) = &mut self.watch {
+            watch.pause *= 2;
+            watch.at = Some(now + watch.pause);
+        }
+    }
+
     /// Whether coordinators answer for the nodes of the program: it was started over them, and they
     /// have neither ended nor been told to.
     fn coordinators_vouch(&self) -> bool {

@@ -11,7 +11,7 @@ use scrfs_tools::output::escaped;
 
 use super::hanging::LEAVE_LIMIT;
 use super::{
-    ATTACH_LIMIT, After, CLEAR_LIMIT, Coordinators, Look, Output, Phase, SaveError, Start, Supervisor,
+    ATTACH_LIMIT, After, CLEAR_LIMIT, Coordinators, Doubt, Look, Output, Phase, SaveError, Start, Supervisor,
 };
 
 /// What saves keeps to its limit by itself; its launcher gets this much more.
@@ -205,7 +205,7 @@ impl Supervisor {
         if hosts.is_empty() || self.deadline.is_some_and(|at| at <= now) {
             return self.name_from_memory(now, end, out);
         }
-        self.ask(hosts, false, true, out);
+        self.ask(hosts, false, Doubt::OfOne, out);
     }
 
     /// The nodes that have run the program and are not left out.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{After, Coordinators, Count, Output, Phase, Supervisor};
+use super::{After, Coordinators, Count, Doubt, Output, Phase, Supervisor};
 
 /// The first look at a program's processes comes so long after its start.
 const FIRST: Duration = Duration::from_secs(20);
@@ -80,7 +80,7 @@ impl Supervisor {
         };
         // Its launcher may wait for a node that is gone.
         if count == Count::Silence && !std::mem::replace(&mut pulse.doubts, true) {
-            self.ask(self.used.clone(), false, true, out);
+            self.ask(self.used.clone(), false, Doubt::OfOne, out);
         }
     }
 
@@ -109,7 +109,7 @@ impl Supervisor {
         if asks {
             let by = now + LEAVE_LIMIT;
             self.deadline = Some(self.deadline.map_or(by, |deadline| deadline.min(by)));
-            self.ask(self.used.clone(), false, true, out);
+            self.ask(self.used.clone(), false, Doubt::OfOne, out);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{After, Coordinators, Look, Output, Part, Phase, SaveError, Start, Supervisor};
+use super::{After, Coordinators, Doubt, Look, Output, Part, Phase, SaveError, Start, Supervisor};
 use crate::launcher::Refusal;
 
 /// A launcher that cannot launch says so within this time. What says so later is none.
@@ -65,7 +65,7 @@ impl Supervisor {
         out.push(Output::Say(format!(
             "too few nodes are left: whether {named} can be used is asked once more"
         )));
-        self.look(true, out);
+        self.look(Doubt::OfOne, out);
         true
     }
 

@@ -119,6 +119,17 @@ pub(crate) struct Look {
     pub(crate) unsaved: Option<String>,
 }
 
+/// What is known of nodes that are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// All may well be there.
+    None,
+    /// One may well be dead.
+    OfOne,
+    /// One may be, if it does not answer a connection and others do. Else the answer has no nodes.
+    IfSilent,
+}
+
 /// Processes that may be the program's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
@@ -144,7 +155,7 @@ pub(crate) enum Input {
     Looked {
         /// As asked.
         serial: u64,
-        /// Every host that was asked for.
+        /// Every host that was asked for, save with [`Doubt::IfSilent`].
         nodes: Vec<Look>,
         /// Why the job is to be halted, if the halt file says so.
         halt: Option<String>,
@@ -217,8 +228,8 @@ pub(crate) enum Output {
         hosts: Vec<String>,
         /// End what is left of the job there: nothing of it is to run now.
         sweep: bool,
-        /// One of them may well be dead.
-        doubt: bool,
+        /// What is known of them.
+        doubt: Doubt,
     },
     /// One coordinator on each.
     StartCoordinators {

@@ -7,8 +7,8 @@ use scrfs_tools::output::escaped;
 
 use super::hanging::Pulse;
 use super::{
-    ATTACH_PAUSES, Coordinators, MEETINGS_MAX, NO_ROOM, Output, Phase, RECOVERIES_MAX, SETTINGS, Start,
-    Supervisor,
+    ATTACH_PAUSES, Coordinators, Doubt, MEETINGS_MAX, NO_ROOM, Output, Phase, RECOVERIES_MAX, SETTINGS,
+    Start, Supervisor,
 };
 use crate::launcher::Refusal;
 
@@ -100,7 +100,7 @@ impl Supervisor {
                     );
                 }
                 out.push(Output::Say(format!("recovery was broken off ({why}): once more")));
-                self.look(true, out);
+                self.look(Doubt::OfOne, out);
             }
             Phase::Running => {
                 self.deadline = None;
@@ -114,7 +114,7 @@ impl Supervisor {
                     "coordinators ended ({why}), the program goes on: starting new ones"
                 )));
                 if self.attach_failures > 0 {
-                    self.ask(self.used.clone(), false, true, out);
+                    self.ask(self.used.clone(), false, Doubt::OfOne, out);
                 }
                 self.attach_failures += 1;
             }

@@ -337,18 +337,18 @@ fn broken_recoveries_are_bounded() {
 #[test]
 fn a_launch_that_hangs_is_doubted_long_before_it_is_given_up() {
     let mut s = Story::of(plan());
-    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]).tell(Input::Met);
     s.after(10).tell(Input::Tick).expect(&[]);
     s.after(10).tell(Input::Tick).expect(&[]);
     assert_eq!(s.wakes(), Some(5));
     s.after(5).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
-    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    assert!(matches!(s.out[0], Output::Look { doubt: Doubt::OfOne, .. }), "{}", s.said());
     // All are there: a rebuild may take its time, and they are asked again.
     s.looked(&[], 0).expect(&[]);
     s.after(60).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
     s.looked(&["n2"], 0).expect(&["stop coordinators", "hurry"]);
     s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
-    assert!(matches!(s.out[0], Output::Look { doubt: false, .. }), "{}", s.said());
+    assert!(matches!(s.out[0], Output::Look { doubt: Doubt::None, .. }), "{}", s.said());
     s.looked(&[], 0).expect(&["Restart n0 n1 n3 n4"]);
     // Once they are ready nobody doubts.
     s.after(20).ready("");

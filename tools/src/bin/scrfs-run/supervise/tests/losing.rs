@@ -11,7 +11,7 @@ fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
     s.tell(lost("elsewhere")).expect(&[]);
     s.tell(Input::ProgramEnded(137)).expect(&[]);
     s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
-    assert!(matches!(s.out[0], Output::Look { doubt: false, .. }), "{:?}", s.out);
+    assert!(matches!(s.out[0], Output::Look { doubt: Doubt::None, .. }), "{:?}", s.out);
     s.looked(&[], 7).expect(&["Restart n0 n1 n3 n4"]);
     // A second one, in the midst of recovery.
     s.tell(lost("n0")).expect(&["stop coordinators", "hurry"]);
@@ -47,7 +47,7 @@ fn a_launcher_that_starts_coordinators_is_believed_the_second_time() {
     s.tell(says("n1")).expect(&["stop coordinators", "hurry"]);
     s.tell(says("n3")).expect(&[]);
     s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
-    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    assert!(matches!(s.out[0], Output::Look { doubt: Doubt::OfOne, .. }), "{}", s.said());
     s.looked(&["n2"], 0).expect(&["Restart n0 n1 n3 n4"]);
     s.tell(says("n1")).expect(&["stop coordinators", "hurry"]);
     s.coordinators_end().expect(&["look+sweep n0 n3 n4"]);
@@ -140,7 +140,7 @@ fn a_node_lost_while_others_end_hurries_them_and_one_lost_at_the_end_counts() {
 fn nodes_are_looked_at_when_somebody_else_tells_coordinators_to_end() {
     let mut s = Story::running(plan());
     s.after(50).tell(Input::CoordinatorsLeave).expect(&["look n0 n1 n2 n3"]);
-    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    assert!(matches!(s.out[0], Output::Look { doubt: Doubt::OfOne, .. }), "{}", s.said());
     assert_eq!(s.wakes(), Some(5));
     s.tell(Input::CoordinatorsLeave).expect(&[]);
     s.after(4).looked(&["n2", "n3"], 0).expect(&["stop program", "stop coordinators", "hurry"]);
@@ -163,6 +163,33 @@ fn nodes_are_looked_at_when_somebody_else_tells_coordinators_to_end() {
     s.tell(Input::CoordinatorsLeave).expect(&["look n0 n1 n2 n3"]);
     s.looked(&["n2"], 5).after(5).tell(Input::Tick).expect(&["stop coordinators"]);
     s.coordinators_end().expect(&["Restart n0 n1 n3 n4"]);
+}
+
+/// Launchers wait long for a node that is lost while they start coordinators there, and nobody else
+/// watches it.
+#[test]
+fn nodes_on_which_coordinators_start_are_watched_until_they_have_met() {
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    for seconds in [2, 3, 6, 12] {
+        s.after(seconds - 1).tell(Input::Tick).expect(&[]);
+        s.after(1).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+        assert!(matches!(s.out[0], Output::Look { doubt: Doubt::IfSilent, .. }), "{}", s.said());
+        s.looked_as(Vec::new()).expect(&[]);
+    }
+    // Whatever else asks them, the next question waits for the answer.
+    s.after(2).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    assert!(matches!(s.out[0], Output::Look { doubt: Doubt::OfOne, .. }), "{}", s.said());
+    s.after(50).tell(Input::Tick).expect(&[]);
+    s.looked(&["n2"], 0).expect(&["stop coordinators", "hurry"]);
+    s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
+    s.looked(&[], 0).expect(&["Restart n0 n1 n3 n4"]);
+    // Once they have met, they watch one another.
+    s.tell(Input::Met).after(20).tell(Input::Tick).expect(&[]);
+    // Somebody tells them to end: all nodes are looked at, once.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::CoordinatorsLeave).expect(&["look n0 n1 n2 n3"]);
+    s.after(4).tell(Input::Tick).expect(&[]);
 }
 
 /// The second look that finds no process ends it, if one has found some.
@@ -221,7 +248,7 @@ fn a_node_that_does_not_count_is_asked_whether_it_lives() {
     let silence = || Input::Counted { run: 1, count: Count::Silence };
     let mut s = Story::running(Plan { launcher_timeout: Duration::from_mins(10), ..plan() });
     s.tell(silence()).expect(&["look n0 n1 n2 n3"]);
-    assert!(matches!(s.out[0], Output::Look { doubt: true, .. }), "{}", s.said());
+    assert!(matches!(s.out[0], Output::Look { doubt: Doubt::OfOne, .. }), "{}", s.said());
     // It was asked.
     s.tell(silence()).expect(&[]);
     s.looked(&[], 0).expect(&[]);
