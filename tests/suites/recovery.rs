@@ -405,7 +405,13 @@ fn without_spares_a_dataset_is_protected_again() {
     for node in 0..6 {
         job.await_coordinator(node);
     }
+    // So they hear of the next epoch, which the same coordinators open when a worker dies.
+    let coordinators =
+        || [0, 1, 2, 3, 4, 5].map(|node| job.on(node).run("pgrep -x scrfs-coordinat").must().to_owned());
+    let before = coordinators();
+    job.on(4).run("pkill -9 -f 'scrfs worke[r]'").must();
     let written = seal_two_each(&job, 6, "ck");
+    assert_eq!(coordinators(), before);
     run.stop();
     let mut left = vec![0, 1, 2, 3, 4, 5];
     for (lost, hosts) in [(vec![1, 4], 4), (vec![0], 3), (vec![2], 2)] {

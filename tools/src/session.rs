@@ -11,6 +11,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use scrfs::store::private::{self, Problem};
 
+use crate::token;
+
 /// Where they are, on every node.
 const BASE: &str = "/tmp";
 /// A younger one may not be in anybody's environment yet.
@@ -80,9 +82,11 @@ pub fn sweep() {
     sweep_in(Path::new(BASE), AGE);
 }
 
-/// The same where a job of this user has ended on this node. One that nobody seems to use may be
+/// The same where a job of this user has ended on this node, and the locks of its runs that were
+/// killed. One that nobody seems to use may be
 /// another job's, made a moment ago: it is looked at again once its maker must have named it.
 pub fn sweep_after_job() {
+    token::sweep();
     let base = Path::new(BASE);
     let young = unused(base, Duration::ZERO);
     if !young.is_empty() {

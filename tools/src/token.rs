@@ -85,7 +85,7 @@ impl Token {
         self.job.hash(&mut hasher);
         self.name.hash(&mut hasher);
         let name = format!("{:016x}.lock", hasher.finish());
-        let home = format!("scrfs-run.{}", rustix::process::getuid().as_raw());
+        let home = home();
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let open = |base: &Path| -> Result<(PathBuf, File), Box<dyn std::error::Error>> {
@@ -98,10 +98,7 @@ impl Token {
             let file = opened;
             let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
             // Its last holder may have removed it since it was opened.
-            let is_there = fs::metadata(&path).is_ok_and(|there| {
-                file.metadata().is_ok_and(|ours| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
-            });
-            if is_there || locked.is_err() {
+            if is_at(&file, &path) || locked.is_err() {
                 break (file, locked);
             }
             opened = options.open(&path).map_err(|e| no_lock(&e))?;
@@ -135,6 +132,38 @@ impl Token {
             Err(error) => Err(no_lock(&error)),
         }
     }
+}
+
+/// Removes the locks of this user's runs on this node that were killed: nobody holds them.
+pub fn sweep() {
+    sweep_in(BASES.map(Path::new));
+}
+
+fn sweep_in(bases: [&Path; 2]) {
+    let homes = bases.iter().filter_map(|base| private::find(base, &home()));
+    for entry in homes.filter_map(|home| fs::read_dir(home).ok()).flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "lock") {
+            continue;
+        }
+        let Ok(file) = File::open(&path) else { continue };
+        // As its holder does it: while it is locked.
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, &path) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// The directory of this user's locks, in each base.
+fn home() -> String {
+    format!("scrfs-run.{}", rustix::process::getuid().as_raw())
+}
+
+/// This file is the one that `path` names.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same =
+        |there: fs::Metadata, ours: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
+    fs::metadata(path).is_ok_and(|there| file.metadata().is_ok_and(|ours| same(there, ours)))
 }
 
 /// A lock file, if somebody holds it.
@@ -192,6 +221,22 @@ mod tests {
         assert!(refused.contains("is alive on"), "{refused}");
         drop(held);
         one.hold_in(bases).unwrap();
+    }
+
+    #[test]
+    fn locks_of_killed_runs_go_and_that_of_a_living_one_stays() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let bases = [first.path(), second.path()];
+        let held = token("ann/77").hold_in(bases).unwrap();
+        let killed = token("ann/78").hold_in(bases).unwrap();
+        let path = killed.path.clone();
+        // A process that is killed drops nothing.
+        fs::copy(&path, path.with_file_name("x.lock")).unwrap();
+        fs::write(path.with_file_name("mine"), b"").unwrap();
+        drop(killed);
+        sweep_in(bases);
+        let names = ["x.lock", "mine"].map(|name| path.with_file_name(name).exists());
+        assert_eq!((names, held.path.exists()), ([false, true], true));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use scrfs::control::lost::{Lost, Why};
 use scrfs::control::ready::{Failed, HaltDue, Ready};
 use scrfs_tools::probe::NAMED;
-use scrfs_tools::{Failure, Outcome};
+use scrfs_tools::{Failure, Outcome, token};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::allocation;
@@ -90,6 +90,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     }
     // For as long as this process lives: no other start of this job may take its program for dead.
     let _only = job.token.hold()?;
+    token::sweep();
     let _session = apart::choose(&mut job.lines.environment, &job.ctl);
     prefix::look(&job.prefix, &job.token.job.replacen('/', " ", 1))?;
     process::adopt_orphans().map_err(|e| Failure::system("becoming a subreaper", &e))?;
