@@ -7,6 +7,7 @@
 //! what this epoch seals.
 
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -66,7 +67,8 @@ fn create_next(
     content: &[u8],
 ) -> io::Result<Epoch> {
     let mut next = above.0.saturating_add(1);
-    // Ever farther: a stranger who can make names there has made some of them.
+    // Ever farther, nobody knows how far: a stranger who can make names there has made some of
+    // them.
     for tries in 0..TRIES {
         match OpenOptions::new().write(true).create_new(true).open(directory.join(format!("epoch.{next}"))) {
             Ok(mut file) => {
@@ -77,12 +79,16 @@ fn create_next(
                 return Ok(Epoch(next));
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                next = next.saturating_add(1 << tries.saturating_sub(NEAR_TRIES));
+                let span = 1 << tries.saturating_sub(NEAR_TRIES);
+                next = next.saturating_add(1 + RandomState::new().hash_one(tries) % span);
             }
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many coordinators start at the same time"))
+    Err(io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        "others have taken all numbers that were tried for an epoch",
+    ))
 }
 
 /// Epoch files, lowest first.
@@ -179,11 +185,21 @@ mod tests {
         };
         assert_eq!(start(), 1);
         assert_eq!(start(), 2);
+        // Each of a growing step, and all names that are near.
+        let near = (0..40).chain((0..NEAR_TRIES).map(|more| 40 + (1 << more)));
+        near.for_each(|above| strange(u64::from(u32::MAX) + 2 + above));
         // As high as a name counts, and all names right above that.
         strange(u64::from(u32::MAX));
         (0..5000).for_each(|above| strange(u64::from(u32::MAX) + above));
         let high = start();
         assert!(high > u64::from(u32::MAX) + 4999 && high < u64::from(u32::MAX) + 20_000, "{high}");
         assert!(start() > high);
+        // Where everybody can make files, no stranger's counts.
+        strange(high + 100);
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        fs::set_permissions(&directory, open).unwrap();
+        assert!(start() < high + 100);
+        strange(high + 1_000_000);
+        assert!(newest(prefix.path(), LIMIT).unwrap().0 < high + 100);
     }
 }

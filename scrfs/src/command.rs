@@ -399,7 +399,7 @@ fn places(config: &Config) -> Result<(), CommandError> {
 fn tell(lines: &[String]) {
     for line in lines {
         // Nobody reads it: what was done is done.
-        let _ = writeln!(std::io::stderr(), "scrfs: {line}");
+        let _ = writeln!(std::io::stderr(), "scrfs: {}", printable(line));
     }
 }
 

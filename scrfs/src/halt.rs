@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::control::AdviceRules;
 use crate::hash::Text;
+use crate::prefix::strangers;
 use crate::record::{Halt, Record, RecordError};
 
 /// More than any halt file has.
@@ -126,6 +127,12 @@ pub enum HaltError {
         /// What is wrong with it.
         source: RecordError,
     },
+    /// Anybody can have made it.
+    #[error("{}: another user has made it, where everybody may make files", path.display())]
+    Strangers {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is too large for one.
     #[error("{}: more than {BYTES_MAX} bytes", path.display())]
     Size {
@@ -212,6 +219,9 @@ impl HaltFile {
             Err(e) if e.kind() == io::ErrorKind::NotFound && access != Access::Create => return Ok(None),
             other => other.map_err(HaltError::io(path, "open"))?,
         };
+        if strangers::is_planted(path) {
+            return Err(HaltError::Strangers { path: path.to_owned() });
+        }
         lock(&file, limit).map_err(HaltError::io(path, "lock"))?;
         let mut bytes = Vec::new();
         let read = Read::by_ref(&mut file).take(BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -262,6 +272,32 @@ mod tests {
 
     fn at(halt: &Halt, rules: &AdviceRules, now: u64) -> Option<When> {
         due(halt, rules, now, 10).map(|stop| stop.when)
+    }
+
+    /// Who may make files there could halt anybody's job.
+    #[test]
+    fn a_strangers_file_where_everybody_makes_files_halts_nothing() {
+        use std::fs::{Permissions, set_permissions};
+        use std::os::unix::fs::{PermissionsExt, chown};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("halt.scr");
+        std::fs::write(&path, "").unwrap();
+        let open = |access| HaltFile::open(&path, access, Duration::from_secs(1));
+        for (owner, above, mode, counts) in
+            [(7, 0, 0o1777, false), (7, 0, 0o775, true), (7, 7, 0o1777, true), (0, 7, 0o1777, true)]
+        {
+            chown(&path, Some(owner), None).unwrap();
+            chown(place.path(), Some(above), None).unwrap();
+            set_permissions(place.path(), Permissions::from_mode(mode)).unwrap();
+            for access in [Access::Read, Access::Write, Access::Create] {
+                let opened = open(access);
+                assert_eq!(opened.is_ok(), counts, "{owner} {above} {mode:o}");
+                assert!(counts || matches!(opened, Err(HaltError::Strangers { .. })));
+            }
+        }
     }
 
     #[test]

@@ -22,16 +22,23 @@ pub(crate) enum Links {
 pub(crate) fn open(path: &Path, links: Links) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let flags = if links == Links::Refuse { flags | OFlags::NOFOLLOW } else { flags };
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        // So a socket answers.
+        Err(rustix::io::Errno::NXIO) => return Err(not_regular()),
+        opened => File::from(opened?),
+    };
     check(&file)?;
     Ok(file)
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")
 }
 
 /// Whether it is a regular file.
 fn check(file: &File) -> io::Result<()> {
     let is_file = file.metadata()?.is_file();
-    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it is no regular file");
-    is_file.then_some(()).ok_or_else(wrong)
+    is_file.then_some(()).ok_or_else(not_regular)
 }
 
 #[cfg(test)]
@@ -41,13 +48,15 @@ mod tests {
     #[test]
     fn a_pipe_is_not_waited_for_and_a_link_is_refused_where_it_is_to_be() {
         let place = tempfile::tempdir().unwrap();
-        let [file, pipe, link] = ["file", "pipe", "link"].map(|name| place.path().join(name));
+        let [file, pipe, link, socket] =
+            ["file", "pipe", "link", "socket"].map(|name| place.path().join(name));
         std::fs::write(&file, "x").unwrap();
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         for links in [Links::Follow, Links::Refuse] {
             assert!(open(&file, links).is_ok());
-            for other in [pipe.as_path(), place.path()] {
+            for other in [pipe.as_path(), place.path(), &socket] {
                 assert_eq!(open(other, links).unwrap_err().kind(), io::ErrorKind::InvalidData, "{other:?}");
             }
         }

@@ -22,6 +22,7 @@ pub fn of(error: &io::Error) -> &'static str {
                 "a limit on descriptors or processes is met: raise it (ulimit -n, ulimit -u)"
             }
             Some(libc::ELOOP) => "a link stands where none is followed: move it away, or name another path",
+            Some(libc::ENXIO) => "a pipe or a socket stands where a file is to be: move it away",
             Some(libc::EFBIG) => "a limit on the size of files is met: raise it (ulimit -f)",
             _ => "the kernel's log may say more: dmesg",
         },

@@ -3,15 +3,37 @@
 use std::io::{self, ErrorKind, Write};
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::status::people::shortened;
 
-/// Exit code of a program that could not say what it was asked for.
-const UNSAID: i32 = 1;
+/// Exit code of a program that could not do, or say, what it was asked for.
+const FAILED: i32 = 1;
 
-/// The arguments of `program`; does not return when there are none to be had.
+/// With fewer, a program that looks at directories and sockets would take what it cannot open for
+/// what is not there.
+const DESCRIPTORS: u64 = 32;
+
+/// The arguments of `program`; does not return when there are none to be had, or the program may
+/// not open as many files as it needs.
 pub fn parse<T: Parser>(program: &str) -> T {
+    need_descriptors(program);
     T::try_parse().unwrap_or_else(|error| end(program, &error))
+}
+
+/// Ends `program` with exit code 1 if it may not open as many files as it needs; a limit that it
+/// may raise is raised.
+pub fn need_descriptors(program: &str) {
+    let limit = getrlimit(Resource::Nofile);
+    let suffices = |most: Option<u64>| most.is_none_or(|most| most >= DESCRIPTORS);
+    let most = || Rlimit { current: limit.maximum, ..limit };
+    if suffices(limit.current) || suffices(limit.maximum) && setrlimit(Resource::Nofile, most()).is_ok() {
+        return;
+    }
+    let current = limit.current.unwrap_or_default();
+    let line = format!("{program}: it may open {current} files, and needs {DESCRIPTORS}");
+    drop(writeln!(io::stderr(), "{line}\nhint: raise the limit: ulimit -n"));
+    std::process::exit(FAILED);
 }
 
 /// Ends `program` with what clap has to say: help and version on standard output (exit code 0), or
@@ -26,7 +48,7 @@ pub fn end(program: &str, error: &clap::Error) -> ! {
                 io::stderr(),
                 "{program}: cannot write to standard output: {failed}\nhint: {hint}"
             ));
-            UNSAID
+            FAILED
         }
         _ => error.exit_code(),
     };

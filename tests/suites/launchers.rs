@@ -207,21 +207,32 @@ fn the_signal_of_a_halt_reaches_every_rank() {
 /// a frozen node for ever.
 #[test]
 fn a_node_that_hangs_while_coordinators_are_launched_is_found() {
-    lost_at_the_launch("launch", |cluster, _| cluster.freeze(1));
+    let said = lost_at_the_launch("launch", "scrfs-coordinator", |cluster, _| cluster.freeze(1));
+    assert!(said.contains("recovery waits for a node that is gone"), "{said}");
 }
 
 /// It answers no connection. The remote shell waits for one for minutes, as ssh does.
 #[test]
 fn a_node_that_loses_power_while_coordinators_are_launched_is_found() {
-    lost_at_the_launch("power", |cluster, desk| {
-        cluster.poweroff(1);
-        fs::write(desk.join("off"), b"").expect("the PFS can be written");
-    });
+    let said = lost_at_the_launch("power", "scrfs-coordinator", lose_power);
+    assert!(said.contains("recovery waits for a node that is gone"), "{said}");
 }
 
-/// `lose` is what happens to node 1 between the look at the nodes and the launch. Where that makes a
-/// file `off`, the remote shell waits.
-fn lost_at_the_launch(name: &str, lose: fn(&Cluster, &Path)) {
+/// The same of a node that has just answered a connection, and is asked how it is.
+#[test]
+fn a_node_that_loses_power_while_it_is_looked_at_is_found() {
+    let said = lost_at_the_launch("look", "scrfs-ctl", lose_power);
+    assert!(said.contains("node1 is left out from now on: no answer in 3 s"), "{said}");
+}
+
+fn lose_power(cluster: &Cluster, desk: &Path) {
+    cluster.poweroff(1);
+    fs::write(desk.join("off"), b"").expect("the PFS can be written");
+}
+
+/// `lose` is what happens to node 1 when `program` is about to be launched first. Where that makes a
+/// file `off`, the remote shell waits. What scrfs-run said.
+fn lost_at_the_launch(name: &str, program: &str, lose: fn(&Cluster, &Path)) -> String {
     let cluster = Cluster::up(4);
     let job = Job::new(&cluster, name);
     job.mount(0..4);
@@ -234,8 +245,10 @@ fn lost_at_the_launch(name: &str, lose: fn(&Cluster, &Path)) {
     };
     let mpirun = write(
         "mpirun.gate",
-        "case \" $* \" in *scrfs-coordinator*) test -e gate || { : > gate
-         while test ! -e go; do sleep 0.1; done; } ;; esac\nexec mpirun \"$@\"",
+        &format!(
+            "case \" $* \" in *{program}*) test -e gate || {{ : > gate
+             while test ! -e go; do sleep 0.1; done; }} ;; esac\nexec mpirun \"$@\""
+        ),
     );
     let rsh = write(
         "rsh",
@@ -251,8 +264,8 @@ fn lost_at_the_launch(name: &str, lose: fn(&Cluster, &Path)) {
     let said = run.output();
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("node1 is left out from now on: no answer"), "{said}");
-    assert!(said.contains("recovery waits for a node that is gone"), "{said}");
     assert!(said.contains("run 1 on node0 node2 node3"), "{said}");
+    said
 }
 
 /// Its network answers, its processes do not; no launcher notices.

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use scrfs::status::people::shortened;
+use scrfs::status::people::printable;
 
 /// Why a tool ends with an exit code other than 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,13 +52,18 @@ impl Failure {
     }
 }
 
+/// For people: what of it is a path, or another program's word, no terminal obeys.
+fn lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// Says why a tool failed and gives its exit code. `tool` is its name.
 pub fn exit(tool: &str, outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            crate::output::talk(&shortened(&format!("{tool}: {}", failure.message)));
-            crate::output::talk(&shortened(&format!("hint: {}", failure.hint)));
+            crate::output::talk(&lines(&format!("{tool}: {}", failure.message)));
+            crate::output::talk(&lines(&format!("hint: {}", failure.hint)));
             ExitCode::from(failure.code)
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use scrfs::config::{self, Config, Sources};
 use scrfs::control::client::{self, ClientError};
 use scrfs::control::{Answer, Ask, Flushable};
@@ -153,6 +154,12 @@ impl Node {
     }
 }
 
+/// It says nothing of who was to be reached.
+fn is_of_this_process(error: &std::io::Error) -> bool {
+    let own = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|errno| own.contains(&errno))
+}
+
 fn explain(mount: &Path, error: &ClientError) -> Failure {
     let (failure, at) = (Failure::new(error), mount.display());
     match error {
@@ -167,6 +174,9 @@ fn explain(mount: &Path, error: &ClientError) -> Failure {
             "mount it anew: `scrfs umount {at}`, `scrfs mount {at}`; or, as root: `scrfs reload {at}`"
         )),
         ClientError::Refused { .. } => failure.hint("only the job's user and root may ask; --prefix DIR needs no daemon"),
+        ClientError::Connect { source, .. } if is_of_this_process(source) => {
+            failure.hint(scrfs::remedy::of(source))
+        }
         ClientError::Connect { .. } => {
             failure.hint(format!("its daemon has died: `scrfs umount {at}`, then `scrfs mount {at}`; files of the cache are kept"))
         }

@@ -119,7 +119,8 @@ fn ask(arguments: &[&str]) -> Result<Vec<ScheduledJob>, Problem> {
         _ => Problem::Said(error.to_string()),
     })?;
     if code != Some(0) {
-        let line = words.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
+        // The first lines tell of details.
+        let line = words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it failed");
         return Err(Problem::Said(line.escape_debug().to_string()));
     }
     Ok(parse(&text))

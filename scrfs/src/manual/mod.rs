@@ -62,7 +62,8 @@ pub fn when_asked(
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             use std::io::Write;
-            let _ = writeln!(io::stderr(), "{}: {}: {error}", page.name, share.display());
+            let hint = crate::remedy::of(&error);
+            let _ = writeln!(io::stderr(), "{}: {}: {error}\nhint: {hint}", page.name, share.display());
             ExitCode::FAILURE
         }
     })

@@ -443,6 +443,9 @@ impl MountError {
             Self::WhoseJob { .. } => "name one with --user".into(),
             Self::Scheduler(_) => "or say which jobs live: scrfs sweep --alive ID,ID".into(),
             Self::NotMounted(_) => "see what is mounted: findmnt -t fuse.scrfs".into(),
+            Self::Helper { words, .. } if words.contains("/etc/mtab") => {
+                "fusermount3 reads /etc/mtab; as root: ln -s /proc/self/mounts /etc/mtab".into()
+            }
             Self::Helper { .. } => {
                 "without root, fusermount3 and /dev/fuse must be usable for you, and the mount point be a \
                  directory that you may write to"

@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use crate::hash::FormatError;
 use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
 use crate::plain::{self, Links};
+use crate::prefix::strangers;
 use crate::record::{Record, RecordError};
 
 /// A worker changes the index in less: one that holds its lock for longer is dead.
@@ -337,13 +337,13 @@ pub(super) const EPOCH_MAX: u64 = u64::MAX / 2;
 
 /// Coordinators have begun an epoch of this number, whose file is at `path`. A stranger who can
 /// make files there could end all numbers with one: what neither root nor this user has made counts
-/// as long as it is one that starts reach.
+/// as long as it is one that starts reach, and where not everybody can make files.
 pub fn is_epoch(path: &Path, number: u64) -> bool {
     const REACHED_MAX: u64 = u32::MAX as u64;
-    number <= REACHED_MAX
-        || number < EPOCH_MAX
-            && fs::symlink_metadata(path)
-                .is_ok_and(|meta| [0, rustix::process::geteuid().as_raw()].contains(&meta.uid()))
+    if strangers::is_theirs(path) {
+        return number <= REACHED_MAX && !strangers::is_planted(path);
+    }
+    number < EPOCH_MAX
 }
 
 /// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as

@@ -32,6 +32,9 @@ impl From<HaltError> for PfsError {
         match error {
             HaltError::Io { path, step, source } => Self::Io { path, step, source },
             HaltError::Record { path, source } => Self::Record { path, source },
+            HaltError::Strangers { path } => {
+                Self::unusable(&path, "another user has made it, where everybody may make files")
+            }
             HaltError::Size { path } => Self::unusable(&path, "it is too large for a halt file"),
         }
     }

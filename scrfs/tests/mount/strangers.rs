@@ -86,11 +86,14 @@ fn what_a_stranger_mounts_at_a_name_is_passed_over_unasked() {
             let ours = names.iter().filter(|name| name.starts_with(&format!("{UID}.")));
             assert_eq!(ours.count(), 1, "{names:?}");
         }
-        // Nor where so few descriptors are left that nobody can tell whose it is.
+        // Nor where so few descriptors are left that nobody can tell whose it is: of as many as there
+        // have to be others are open.
+        let few = "ulimit -n 32; for open in $(seq 3 $((34 - $1))); do eval \"exec $open</dev/null\"; done
+                             shift; exec \"$@\"";
         for descriptors in 4..20 {
             let command = prolog(m, "79", &["mount"]);
             let mut short = Command::new("timeout");
-            short.args(["-k", "5", "20", "sh", "-c", "ulimit -n $1; shift; exec \"$@\"", "-"]);
+            short.args(["-k", "5", "20", "bash", "-c", few, "-"]);
             short.arg(descriptors.to_string()).arg(command.get_program()).args(command.get_args());
             short.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
             let ended = short.output().unwrap();

@@ -195,6 +195,9 @@ fn carry_out(path: &Path, change: &Change) -> Outcome<Halt> {
             halt::HaltError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 "it is another user's (`ls -l` names the owner), who can change it, as root can"
             }
+            halt::HaltError::Strangers { .. } => {
+                "it does not count: remove it, and see who may write to its directory (`ls -ld`)"
+            }
             _ => "`scrfs-ctl print` shows what the file has; remove it to begin anew",
         };
         Failure::new(error).hint(hint)

@@ -10,6 +10,7 @@ use crate::arguments::Arguments;
 
 /// The arguments; what clap has to say itself (help, version, other errors) ends the process.
 pub(crate) fn parse(words: &[OsString]) -> Outcome<Arguments> {
+    scrfs::usage::need_descriptors("scrfs-run");
     Arguments::try_parse_from(words).or_else(|error| match explain(words, &error) {
         Some(failure) => Err(failure),
         None => scrfs::usage::end("scrfs-run", &error),

@@ -12,8 +12,9 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -24,7 +25,7 @@ use scrfs_tools::scheduler::short;
 use self::silence::{Silence, shell_says};
 use crate::launcher::{CommandLine, Lines, Refusal};
 use crate::process::{self, Group, Streams};
-use crate::reach;
+use crate::reach::{self, Watch};
 use crate::scheduler::{self, Standing};
 use crate::supervise::{Count, Doubt, Look};
 use crate::talk;
@@ -48,6 +49,8 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// A launcher that dies itself asks so often, with this pause before the second time and the next.
 const TRIES: usize = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(300);
+/// So often is it looked whether a launcher has taken too long.
+const NOW_AND_THEN: Duration = Duration::from_millis(50);
 /// What to do about a launcher that cannot be started.
 const ELSEWHERE: &str = "--launcher names another launcher, --launcher-program says where it is";
 
@@ -114,36 +117,29 @@ impl Looker {
 
     /// Also tells why no more nodes answered, if that is no node's fault.
     fn look_once(&self, hosts: &[String], sweep: bool, doubt: Doubt) -> (Vec<Look>, Option<String>) {
-        let (standings, silent) = std::thread::scope(|scope| {
+        let (standings, (silent, some_answer)) = std::thread::scope(|scope| {
             let standings = scope.spawn(|| scheduler::standings(hosts));
             let silent = reach::silent(hosts);
             (standings.join().unwrap_or_default(), silent)
         });
-        let (silent, some_answer) = silent;
+        let watch = Watch::begin(hosts, silent);
         let scheduler_answers = standings.is_some();
         let mut asked = Asked::of(hosts, &standings.unwrap_or_default());
         asked.is_cut_off = !some_answer && !hosts.iter().any(|host| same_host(host, &self.here));
         let (here, rest): (Vec<_>, Vec<_>) =
             asked.whom.iter().partition(|&&at| !sweep && same_host(&hosts[at], &self.here));
-        let (alone, together): (Vec<usize>, Vec<usize>) =
-            rest.into_iter().partition(|at| silent.contains(at));
-        let answers = std::thread::scope(|scope| {
-            let groups: Vec<_> = groups(&together, if doubt == Doubt::None { 1 } else { AT_ONCE })
-                .map(|group| scope.spawn(move || self.ask_together(hosts, group, sweep)))
-                .collect();
-            let each = self.ask_each(hosts, &[here, alone].concat(), &silent, sweep);
-            let all = groups.into_iter().flat_map(|group| group.join().unwrap_or_default());
-            all.chain(each).collect::<Vec<_>>()
-        });
-        let missing: Vec<usize> = together
-            .iter()
-            .copied()
-            .filter(|at| answers.iter().all(|(answered, _)| answered != at))
-            .collect();
-        for (at, answer) in answers.into_iter().chain(self.ask_each(hosts, &missing, &silent, sweep)) {
+        let (silent, answering): (Vec<usize>, Vec<usize>) =
+            rest.into_iter().partition(|&at| watch.is_silent(at));
+        // With doubt, few are asked each by itself.
+        let by_one = doubt != Doubt::None && answering.len() <= AT_ONCE;
+        let (together, each) = if by_one { (&[][..], &answering[..]) } else { (&answering[..], &[][..]) };
+        let most = if doubt == Doubt::None { 1 } else { AT_ONCE };
+        let each = [&here, each, &silent].concat();
+        for (at, answer) in self.ask_them(hosts, (together, most), &each, sweep, &watch) {
             asked.take(at, answer);
         }
-        let missing: Vec<usize> = together.iter().copied().filter(|at| asked.found[*at].is_none()).collect();
+        let is_missing = |at: &usize| asked.found[*at].is_none() && !watch.is_silent(*at);
+        let missing: Vec<usize> = answering.iter().copied().filter(is_missing).collect();
         let is_right = self.answered.fetch_or(asked.found.iter().any(Option::is_some), Ordering::Relaxed);
         let is_away = blames_scheduler(scheduler_answers, &missing, &asked.restarting, is_right);
         let away = || "the scheduler does not answer or has just been started: waiting for it".to_owned();
@@ -151,20 +147,54 @@ impl Looker {
         (asked.looks(hosts), why)
     }
 
-    /// One launcher over all: who answered.
+    /// Everybody's answer, or why there is none: those who are `together` by at most so many
+    /// launchers, all others by themselves.
+    fn ask_them(
+        &self,
+        hosts: &[String],
+        (together, most): (&[usize], usize),
+        each: &[usize],
+        sweep: bool,
+        watch: &Watch,
+    ) -> Vec<(usize, Result<Report, Silence>)> {
+        let mut answers = std::thread::scope(|scope| {
+            let groups = scope.spawn(|| self.ask_together(hosts, together, most, sweep, watch));
+            let each = self.ask_each(hosts, each, sweep, watch);
+            [groups.join().unwrap_or_default(), each].into_iter().flatten().collect::<Vec<_>>()
+        });
+        let missing = |answers: &[(usize, _)]| -> Vec<usize> {
+            together.iter().copied().filter(|at| answers.iter().all(|(answered, _)| answered != at)).collect()
+        };
+        let mut rest = missing(&answers);
+        // One that is gone has kept all of its group from answering.
+        if rest.len() > AT_ONCE {
+            rest.retain(|&at| !watch.is_silent(at));
+            answers.extend(self.ask_together(hosts, &rest, AT_ONCE, sweep, watch));
+            rest = missing(&answers);
+        }
+        answers.extend(self.ask_each(hosts, &rest, sweep, watch));
+        answers
+    }
+
+    /// At most `most` launchers over all: who answered.
     fn ask_together(
         &self,
         hosts: &[String],
         which: &[usize],
+        most: usize,
         sweep: bool,
+        watch: &Watch,
     ) -> Vec<(usize, Result<Report, Silence>)> {
-        if which.is_empty() {
-            return Vec::new();
-        }
-        let names: Vec<String> = which.iter().map(|&at| hosts[at].clone()).collect();
-        let reports = self.ask_all(&names, sweep, LIMIT, false).0.into_iter();
+        let ask = |group: &[usize]| {
+            let names: Vec<String> = group.iter().map(|&at| hosts[at].clone()).collect();
+            self.ask_all(&names, sweep, Patience::with(LIMIT, watch, group), false).0
+        };
+        let reports: Vec<Report> = std::thread::scope(|scope| {
+            let asked: Vec<_> = groups(which, most).map(|group| scope.spawn(move || ask(group))).collect();
+            asked.into_iter().flat_map(|group| group.join().unwrap_or_default()).collect()
+        });
         let place = |report: &Report| which.iter().copied().find(|&at| same_host(&hosts[at], &report.host));
-        reports.filter_map(|report| Some((place(&report)?, Ok(report)))).collect()
+        reports.into_iter().filter_map(|report| Some((place(&report)?, Ok(report)))).collect()
     }
 
     /// One launcher for each: everybody's answer, or why there is none.
@@ -172,14 +202,14 @@ impl Looker {
         &self,
         hosts: &[String],
         which: &[usize],
-        silent: &BTreeSet<usize>,
         sweep: bool,
+        watch: &Watch,
     ) -> Vec<(usize, Result<Report, Silence>)> {
         let mut answers = Vec::new();
         for chunk in which.chunks(AT_ONCE) {
             std::thread::scope(|scope| {
                 let ask =
-                    |at: usize| self.ask_one(std::slice::from_ref(&hosts[at]), sweep, silent.contains(&at));
+                    |at: usize| self.ask_one(&hosts[at..=at], sweep, Patience::with(LIMIT, watch, &[at]));
                 let asked: Vec<_> = chunk.iter().map(|&at| (at, scope.spawn(move || ask(at)))).collect();
                 for (at, thread) in asked {
                     answers.push((at, thread.join().unwrap_or(Err(Silence::TooSlow(LIMIT)))));
@@ -192,27 +222,38 @@ impl Looker {
     /// One that was too slow is asked once more, a busy machine is not a dead one; but not if it
     /// does not answer a connection either. This host needs no launcher to be asked; before
     /// something is started on it, it is known whether one gets here.
-    fn ask_one(&self, host: &[String], sweep: bool, silent: bool) -> Result<Report, Silence> {
-        let limit = if silent { SILENT_LIMIT } else { LIMIT };
+    fn ask_one(&self, host: &[String], sweep: bool, patience: Patience<'_>) -> Result<Report, Silence> {
         let is_here = same_host(&host[0], &self.here);
         if is_here && !sweep {
-            return self.ask(host, sweep, limit, true);
+            return self.ask(host, sweep, patience, true);
         }
-        let mut asked = self.ask(host, sweep, limit, false);
-        if !silent && matches!(asked, Err(Silence::TooSlow(_))) {
-            asked = self.ask(host, sweep, limit, is_here);
+        let mut asked = self.ask(host, sweep, patience, false);
+        if !patience.is_short() && matches!(asked, Err(Silence::TooSlow(_))) {
+            asked = self.ask(host, sweep, patience, is_here);
         }
         asked
     }
 
     /// One launcher over `hosts`, or none on this one: the first answer, and what it means if there
     /// is none.
-    fn ask(&self, hosts: &[String], sweep: bool, limit: Duration, here: bool) -> Result<Report, Silence> {
-        let (reports, silence) = self.ask_all(hosts, sweep, limit, here);
+    fn ask(
+        &self,
+        hosts: &[String],
+        sweep: bool,
+        patience: Patience<'_>,
+        here: bool,
+    ) -> Result<Report, Silence> {
+        let (reports, silence) = self.ask_all(hosts, sweep, patience, here);
         reports.into_iter().next().ok_or(silence)
     }
 
-    fn ask_all(&self, hosts: &[String], sweep: bool, limit: Duration, here: bool) -> (Vec<Report>, Silence) {
+    fn ask_all(
+        &self,
+        hosts: &[String],
+        sweep: bool,
+        patience: Patience<'_>,
+        here: bool,
+    ) -> (Vec<Report>, Silence) {
         let mut command: Vec<&OsStr> =
             vec![self.ctl.as_os_str(), "probe".as_ref(), "--mount".as_ref(), self.mount.as_os_str()];
         if sweep {
@@ -223,9 +264,9 @@ impl Looker {
             }
         }
         if here {
-            return self.run(&self.lines.here(&command), "scrfs-ctl", limit);
+            return self.run(&self.lines.here(&command), "scrfs-ctl", patience);
         }
-        self.probe(hosts, &command, limit)
+        self.probe(hosts, &command, patience)
     }
 
     /// How many processes the program may have on these nodes, if `launcher` is its launcher's
@@ -235,7 +276,7 @@ impl Looker {
         let command = [ctl, "probe".as_ref(), "--count".as_ref(), self.token.as_ref()];
         let besides =
             ["--launcher".as_ref(), launcher.as_ref(), "--coordinator".as_ref(), coordinator.as_os_str()];
-        let reports = self.probe(hosts, &[command, besides].concat(), LIMIT).0;
+        let reports = self.probe(hosts, &[command, besides].concat(), Patience::of(LIMIT)).0;
         let has_begun = reports.iter().any(|report| report.has_begun);
         let counts: HashMap<&str, u32> =
             reports.iter().filter_map(|report| Some((short(&report.host), report.programs?))).collect();
@@ -259,40 +300,40 @@ impl Looker {
         let answers = if sound.is_empty() {
             Vec::new()
         } else {
-            self.probe(&sound, &command, left().min(LAST_LIMIT)).0
+            self.probe(&sound, &command, Patience::of(left().min(LAST_LIMIT))).0
         };
         let is_silent = |host: &String| answers.iter().all(|report| !same_host(host, &report.host));
         let rest: Vec<String> = answering().filter(is_silent).collect();
         std::thread::scope(|scope| {
             for group in rest.chunks(rest.len().div_ceil(AT_ONCE).max(1)) {
                 let (command, limit) = (&command, left().min(SILENT_LIMIT));
-                scope.spawn(move || self.probe(group, command, limit));
+                scope.spawn(move || self.probe(group, command, Patience::of(limit)));
             }
         });
     }
 
     /// A launcher that dies itself says nothing of any node, and asks again.
-    fn probe(&self, hosts: &[String], command: &[&OsStr], limit: Duration) -> (Vec<Report>, Silence) {
+    fn probe(&self, hosts: &[String], command: &[&OsStr], patience: Patience<'_>) -> (Vec<Report>, Silence) {
         let (line, launcher) = (self.lines.tool(hosts, command), self.lines.service.name());
-        let mut asked = self.run(&line, launcher, limit);
+        let mut asked = self.run(&line, launcher, patience);
         for _ in 1..TRIES {
             if !(asked.0.is_empty() && matches!(asked.1, Silence::Crashed(..))) {
                 break;
             }
             std::thread::sleep(BETWEEN_TRIES);
-            asked = self.run(&line, launcher, limit);
+            asked = self.run(&line, launcher, patience);
         }
         asked
     }
 
-    fn run(&self, line: &CommandLine, name: &'static str, limit: Duration) -> (Vec<Report>, Silence) {
-        match bounded(line, limit, true) {
+    fn run(&self, line: &CommandLine, name: &'static str, patience: Patience<'_>) -> (Vec<Report>, Silence) {
+        match bounded_by(line, &|spent| spent >= patience.limit(), true) {
             Ok(Ended { output, code, signal }) => {
                 let said = talk::refusal_in(&self.lines.service, &output);
                 let silence = match (code, signal, said) {
                     (Some(_), Some(signal), _) => Silence::Crashed(name, signal),
                     (_, _, Some(said)) => Silence::Refused(said),
-                    (None, ..) => Silence::TooSlow(limit),
+                    (None, ..) => Silence::TooSlow(patience.limit()),
                     (Some(code), None, None) => {
                         let ended = || format!("{name} ended with exit code {code}");
                         Silence::Unreachable(shell_says(&output).map_or_else(ended, str::to_owned))
@@ -305,6 +346,32 @@ impl Looker {
                 (Vec::new(), Silence::Refused(Refusal { what, hint: ELSEWHERE }))
             }
         }
+    }
+}
+
+/// How long those who are asked together may take.
+#[derive(Debug, Clone, Copy)]
+struct Patience<'a> {
+    limit: Duration,
+    /// One of these need not answer a connection any more: then that is shorter.
+    watched: Option<(&'a Watch, &'a [usize])>,
+}
+
+impl<'a> Patience<'a> {
+    fn of(limit: Duration) -> Self {
+        Self { limit, watched: None }
+    }
+
+    fn with(limit: Duration, watch: &'a Watch, which: &'a [usize]) -> Self {
+        Self { limit, watched: Some((watch, which)) }
+    }
+
+    fn is_short(self) -> bool {
+        self.watched.is_some_and(|(watch, which)| which.iter().any(|&at| watch.is_silent(at)))
+    }
+
+    fn limit(self) -> Duration {
+        if self.is_short() { self.limit.min(SILENT_LIMIT) } else { self.limit }
     }
 }
 
@@ -432,12 +499,23 @@ pub(crate) struct Ended {
 /// through a pipe: nobody has to wait for grandchildren that keep a pipe open. `errors`: standard
 /// error counts as output.
 pub(crate) fn bounded(line: &CommandLine, limit: Duration, errors: bool) -> io::Result<Ended> {
+    bounded_by(line, &|spent| spent >= limit, errors)
+}
+
+/// The same with a limit that may change: `is_over` is asked now and then, with the time spent.
+fn bounded_by(line: &CommandLine, is_over: &dyn Fn(Duration) -> bool, errors: bool) -> io::Result<Ended> {
     let memory = File::from(rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC)?);
     let group = Group::start(line, Streams::Into(memory.try_clone()?, errors))?;
     let id = group.id();
     let (tell, told) = mpsc::channel();
     let waiter = std::thread::spawn(move || drop(tell.send(process::await_end(id))));
-    let in_time = told.recv_timeout(limit).is_ok();
+    let begun = Instant::now();
+    let in_time = loop {
+        match told.recv_timeout(NOW_AND_THEN) {
+            Err(RecvTimeoutError::Timeout) if !is_over(begun.elapsed()) => {}
+            ended => break ended.is_ok(),
+        }
+    };
     if !in_time {
         process::signal(id, Signal::SIGTERM);
         if told.recv_timeout(Duration::from_secs(1)).is_err() {

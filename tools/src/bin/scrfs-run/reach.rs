@@ -7,13 +7,19 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
+
+use scrfs::lock::Mutex;
 
 /// For one connection.
 const CONNECT: Duration = Duration::from_secs(1);
 /// For all that are asked together; a name may be slow to resolve.
 const LIMIT: Duration = Duration::from_millis(1200);
+/// Between the first two of a [`Watch`], and half as much more each time: most looks are over by
+/// then.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Asked together.
 const AT_ONCE: usize = 256;
 /// Slurm's daemon, where there is Slurm; else the remote shell.
@@ -29,6 +35,39 @@ pub(crate) fn silent(hosts: &[String]) -> (BTreeSet<usize>, bool) {
         answered.extend(ask(chunk, port).into_iter().map(|at| first + at));
     }
     (judge(hosts.len(), &answered), !answered.is_empty())
+}
+
+/// Which hosts of a look do not answer, for as long as the others are asked: one may be lost in the
+/// meantime.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    silent: Arc<Mutex<BTreeSet<usize>>>,
+    /// The thread ends when this is dropped.
+    _end: Sender<()>,
+}
+
+impl Watch {
+    /// `silent` is the first answer. Without a thread that is the last one, too.
+    pub(crate) fn begin(hosts: &[String], silent: BTreeSet<usize>) -> Self {
+        let (end, ended) = mpsc::channel();
+        let watch = Self { silent: Arc::new(Mutex::leaf(silent)), _end: end };
+        let (hosts, known) = (hosts.to_vec(), Arc::clone(&watch.silent));
+        let look = move || {
+            let mut pause = PAUSE;
+            while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let silent = self::silent(&hosts).0;
+                *known.lock() = silent;
+                pause = pause.mul_f32(1.5);
+            }
+        };
+        drop(std::thread::Builder::new().name("reach".to_owned()).spawn(look));
+        watch
+    }
+
+    /// The host at this position.
+    pub(crate) fn is_silent(&self, at: usize) -> bool {
+        self.silent.lock().contains(&at)
+    }
 }
 
 fn judge(hosts: usize, answered: &BTreeSet<usize>) -> BTreeSet<usize> {

@@ -11,7 +11,9 @@ pub(super) fn look_for(job: &Job) -> Outcome {
     const PROGRAM: &str =
         "name a program that is there: it is looked for in PATH, a path with a slash is taken as it is";
     let hosts = job.plan.hosts.get(..1).unwrap_or_default();
-    let lines = [job.lines.tool(hosts, &["true".as_ref()]), job.lines.program(hosts, 1, &job.program, &[])];
+    let own_line = job.lines.program(hosts, 1, &job.program, &[]);
+    let launched = || job.lines.tool(hosts, &["true".as_ref()]);
+    let lines = (!job.lines.launcher.is_program()).then(launched).into_iter().chain([own_line]);
     let own = job.program.first().map(std::path::Path::new);
     // Whatever launcher would try it says no more than that it may not.
     if let Some(own) = own.filter(|own| own.as_os_str().as_encoded_bytes().contains(&b'/') && own.is_dir()) {

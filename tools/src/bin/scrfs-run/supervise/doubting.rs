@@ -9,22 +9,24 @@ use super::{Look, Output, Phase, Supervisor};
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
 
 /// Nobody watches the nodes on which coordinators start, and a launcher waits long for one that is
-/// gone: each is asked for a connection, so long after the start, and again each time after twice
-/// as long.
-const FIRST: Duration = Duration::from_millis(1500);
+/// gone: each is asked for a connection, so long after the start, and again after as long; from the
+/// fourth time on, each time after twice as long.
+const PAUSE: Duration = Duration::from_millis(1500);
+const EVEN: u32 = 3;
 
 /// When that is done next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watch {
     /// `None`: they are being asked.
     at: Option<Duration>,
-    pause: Duration,
+    /// So often it was.
+    times: u32,
 }
 
 impl Watch {
     /// Of coordinators that start `now`.
     pub(super) fn from(now: Duration) -> Self {
-        Self { at: Some(now + FIRST), pause: FIRST }
+        Self { at: Some(now + PAUSE), times: 0 }
     }
 }
 
@@ -43,8 +45,9 @@ impl Supervisor {
     /// No node was found to be gone.
     pub(super) fn watch_on(&mut self, now: Duration) {
         if let Some(watch) = &mut self.watch {
-            watch.pause *= 2;
-            watch.at = Some(now + watch.pause);
+            watch.times += 1;
+            // Coordinators have met, or are ended, long before this is large.
+            watch.at = Some(now + PAUSE * (1 << watch.times.saturating_sub(EVEN).min(8)));
         }
     }
 

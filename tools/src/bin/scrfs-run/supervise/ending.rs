@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// send one to a process and to its group.
 const ONE_ASKING: Duration = Duration::from_secs(1);
 /// What to do about what is not saved.
-const LATER: &str = "as long as the nodes keep their caches (under a scheduler: while the job lasts), a scrfs-run with the same \
+const LATER: &str = "as long as the nodes keep their caches (under a scheduler: while the job lasts; its Epilog saves what it can), a scrfs-run with the same \
                      job id and hosts goes on from there, in the prefix that it is given; SCRFS_END_GRACE is the time that saving gets";
 
 /// How the job ends.
@@ -124,7 +124,9 @@ impl Supervisor {
         }
         self.save_attaches += 1;
         self.deadline = Some(end.by.min(now + ATTACH_LIMIT));
-        out.push(Output::Say("starting coordinators to save the newest dataset".to_owned()));
+        if self.save_attaches == 1 {
+            out.push(Output::Say("starting coordinators to save the newest dataset".to_owned()));
+        }
         self.start_coordinators(self.start, true, out);
     }
 

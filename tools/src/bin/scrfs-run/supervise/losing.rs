@@ -12,6 +12,10 @@ const REFUSED_ENDS: Duration = Duration::from_secs(10);
 
 /// So srun says that it could not launch.
 const NOT_LAUNCHED: &str = "launch failed";
+/// And so, of a node that slurmd runs on.
+const NOT_REACHED: &str = "could not connect";
+const SEE_NETWORK: &str =
+    "that node's network did not answer for a while: its log, and that of its switch, may say more";
 const SEE_SLURMD: &str = "slurmd's log on that node says why; a directory /tmp/spmix_appdir_... that is somebody else's is a reason \
                           (PMIxCliTmpDirBase in mpi.conf keeps others from making it)";
 
@@ -113,7 +117,8 @@ impl Supervisor {
             for host in hosts {
                 self.lost(now, host, &how, out);
             }
-            out.push(Output::Hint(SEE_SLURMD.into()));
+            let is_network = what.contains(NOT_REACHED);
+            out.push(Output::Hint(if is_network { SEE_NETWORK } else { SEE_SLURMD }.into()));
         }
         self.launcher_failed(what);
     }

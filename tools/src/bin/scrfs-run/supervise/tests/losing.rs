@@ -171,14 +171,14 @@ fn nodes_are_looked_at_when_somebody_else_tells_coordinators_to_end() {
 fn nodes_on_which_coordinators_start_are_watched_until_they_have_met() {
     let mut s = Story::of(plan());
     s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
-    for seconds in [2, 3, 6, 12] {
+    for seconds in [2, 2, 2, 2, 3, 6] {
         s.after(seconds - 1).tell(Input::Tick).expect(&[]);
         s.after(1).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
         assert!(matches!(s.out[0], Output::Look { doubt: Doubt::IfSilent, .. }), "{}", s.said());
         s.looked_as(Vec::new()).expect(&[]);
     }
     // Whatever else asks them, the next question waits for the answer.
-    s.after(2).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.after(8).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
     assert!(matches!(s.out[0], Output::Look { doubt: Doubt::OfOne, .. }), "{}", s.said());
     s.after(50).tell(Input::Tick).expect(&[]);
     s.looked(&["n2"], 0).expect(&["stop coordinators", "hurry"]);
