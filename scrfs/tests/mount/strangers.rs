@@ -86,8 +86,8 @@ fn what_a_stranger_mounts_at_a_name_is_passed_over_unasked() {
             let ours = names.iter().filter(|name| name.starts_with(&format!("{UID}.")));
             assert_eq!(ours.count(), 1, "{names:?}");
         }
-        // Nor where so few descriptors are left that nobody can tell whose it is: of as many as there
-        // have to be others are open.
+        // Nor where so few descriptors are left that nobody can tell whose it is: others are open,
+        // of as many as there have to be.
         let few = "ulimit -n 32; for open in $(seq 3 $((34 - $1))); do eval \"exec $open</dev/null\"; done
                              shift; exec \"$@\"";
         for descriptors in 4..20 {
