@@ -170,11 +170,10 @@ pub struct HaltFile {
 /// Opens a halt file, which may be another user's than this process's: neither it nor its directory
 /// is a link, and a pipe in its place is refused.
 fn open_plain(path: &Path, access: Access) -> io::Result<File> {
-    let (above, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let plain = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | plain;
-    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    let directory = rustix::fs::open(above, flags, Mode::empty())?;
+    let directory = rustix::fs::open(directory_of(path), flags, Mode::empty())?;
     let open = |access| {
         let mode = Mode::from_raw_mode(0o666);
         rustix::fs::openat(&directory, name, access | OFlags::NONBLOCK | plain, mode)
@@ -192,6 +191,10 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
         },
     });
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// What root makes belongs to the directory's owner: the job's coordinators count in it, and its
@@ -219,7 +222,9 @@ impl HaltFile {
             Err(e) if e.kind() == io::ErrorKind::NotFound && access != Access::Create => return Ok(None),
             other => other.map_err(HaltError::io(path, "open"))?,
         };
-        if strangers::is_planted(path) {
+        let made = file.metadata().and_then(|made| Ok((made, std::fs::metadata(directory_of(path))?)));
+        let (made, above) = made.map_err(HaltError::io(path, "stat"))?;
+        if strangers::is_planted(&made, &above) {
             return Err(HaltError::Strangers { path: path.to_owned() });
         }
         lock(&file, limit).map_err(HaltError::io(path, "lock"))?;

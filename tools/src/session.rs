@@ -83,8 +83,8 @@ pub fn sweep() {
 }
 
 /// The same where a job of this user has ended on this node, and the locks of its runs that were
-/// killed. One that nobody seems to use may be
-/// another job's, made a moment ago: it is looked at again once its maker must have named it.
+/// killed. A directory that nobody seems to use may be another job's, made a moment ago: it is
+/// looked at again once its maker must have named it.
 pub fn sweep_after_job() {
     token::sweep();
     let base = Path::new(BASE);

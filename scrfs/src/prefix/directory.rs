@@ -340,10 +340,17 @@ pub(super) const EPOCH_MAX: u64 = u64::MAX / 2;
 /// as long as it is one that starts reach, and where not everybody can make files.
 pub fn is_epoch(path: &Path, number: u64) -> bool {
     const REACHED_MAX: u64 = u32::MAX as u64;
-    if strangers::is_theirs(path) {
-        return number <= REACHED_MAX && !strangers::is_planted(path);
+    let file = match fs::symlink_metadata(path) {
+        // Removed since it was listed: a newer one is there, or a stranger plays.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return false,
+        Err(_) => return number <= REACHED_MAX,
+        Ok(file) => file,
+    };
+    if !strangers::is_theirs(&file) {
+        return number < EPOCH_MAX;
     }
-    number < EPOCH_MAX
+    let above = path.parent().and_then(|above| fs::metadata(above).ok());
+    number <= REACHED_MAX && !above.is_some_and(|above| strangers::is_planted(&file, &above))
 }
 
 /// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as

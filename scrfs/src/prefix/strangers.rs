@@ -31,20 +31,17 @@ pub fn made(prefix: &Path, user: u32) -> Vec<String> {
 }
 
 /// Neither root nor who makes files in this thread, the job's user in root's daemon too, has made
-/// what is at `path`.
-pub fn is_theirs(path: &Path) -> bool {
+/// this file.
+pub fn is_theirs(file: &fs::Metadata) -> bool {
     // No such user: nothing changes, and who it is comes back.
     let us = [0, nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw()];
-    fs::symlink_metadata(path).is_ok_and(|meta| !us.contains(&meta.uid()))
+    !us.contains(&file.uid())
 }
 
-/// Anybody can have made what is at `path`: nor has its directory's owner, and everybody may make
-/// files there.
-pub fn is_planted(path: &Path) -> bool {
-    let above = path.parent().and_then(|above| fs::metadata(above).ok());
-    let found = above.zip(fs::symlink_metadata(path).ok());
-    is_theirs(path)
-        && found.is_some_and(|(above, file)| above.mode() & 0o002 != 0 && above.uid() != file.uid())
+/// Anybody can have made this file in the directory `above`: nor has the directory's owner, and
+/// everybody may make files there.
+pub fn is_planted(file: &fs::Metadata, above: &fs::Metadata) -> bool {
+    is_theirs(file) && above.mode() & 0o002 != 0 && above.uid() != file.uid()
 }
 
 #[cfg(test)]
