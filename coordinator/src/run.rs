@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use scrfs::control::ready::{HaltDue, Leaving, Ready};
+use scrfs::control::ready::{HaltDue, Leaving, Ready, Sealed};
 use scrfs::control::{Command, Settings, Severity};
 use scrfs::ids::NodeRank;
 use scrfs::prefix::status::Reporter;
@@ -487,6 +487,13 @@ impl<T: Transport> Coordinator<T> {
                     // Whoever waited for it is gone, or never was: the mounts are served all the
                     // same.
                     tracing::warn!(%error, "nobody was told that the mounts are ready");
+                }
+                Ok(())
+            }
+            Output::Sealed(id) => {
+                let told = ready::announce_if_room(&mut std::io::stdout().lock(), &Sealed { id });
+                if let Err(error) = told {
+                    tracing::debug!(%error, "nobody was told that a dataset is complete");
                 }
                 Ok(())
             }

@@ -18,7 +18,7 @@ const FOLDERS: [&str; 5] = ["coordinator/", "deploy/", "scrfs/", "tests/", "tool
 const HISTORY: &str = "CHANGELOG.md";
 /// Where the messages between coordinators, daemons and tools are: the variants of an enum, or a
 /// struct that is one.
-const MESSAGES: [(&str, &str); 15] = [
+const MESSAGES: [(&str, &str); 16] = [
     ("scrfs/src/control/command.rs", "Command"),
     ("scrfs/src/control/event.rs", "Event"),
     ("scrfs/src/control/data.rs", "DataRequest"),
@@ -28,6 +28,7 @@ const MESSAGES: [(&str, &str); 15] = [
     ("scrfs/src/control/greeting.rs", "Ask"),
     ("scrfs/src/control/greeting.rs", "Answer"),
     ("scrfs/src/control/ready.rs", "Ready"),
+    ("scrfs/src/control/ready.rs", "Sealed"),
     ("scrfs/src/control/ready.rs", "HaltDue"),
     ("scrfs/src/control/ready.rs", "Met"),
     ("scrfs/src/control/ready.rs", "Leaving"),

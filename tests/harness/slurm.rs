@@ -25,6 +25,16 @@ pub const STAND_INS: &str = "/run/stand-in";
 /// Nodes are up in a second; under load it takes longer.
 const UP: Duration = Duration::from_mins(1);
 
+/// What runs on a node for users, where each process waits, and whom it is connected with; where
+/// there is a debugger, the stacks of steps and of the tests' MPI program.
+const PROCESSES: &str = "\
+    ps -eo pid,ppid,user,stat,wchan:20,etime,args | grep -e ' job ' -e ' mate ' -e '[s]lurmstepd'; \
+    cat /proc/net/tcp; \
+    command -v gdb >/dev/null && for pid in $(pgrep slurmstepd) $(pgrep ckpt); do \
+        echo \"-- stacks of $pid\"; timeout -k 1 20 gdb -p $pid -batch -ex 'thread apply all bt 12' 2>/dev/null | \
+            grep -e '^Thread' -e '^#'; \
+    done";
+
 /// A running Slurm. It ends with its cluster.
 #[derive(Debug)]
 pub struct Slurm<'a> {
@@ -200,13 +210,19 @@ impl<'a> Slurm<'a> {
             let lines: Vec<&str> = text.lines().collect();
             lines[lines.len().saturating_sub(40)..].join("\n")
         };
+        let nodes: Vec<String> = (0..self.cluster.size())
+            .map(|node| {
+                let processes = self.cluster.on(node).run(PROCESSES);
+                format!("--- node{node}: slurmd\n{}\n{processes}\n", log(&format!("slurmd.node{node}.log")))
+            })
+            .collect();
         format!(
-            "{}\n--- output\n{}\n--- slurmctld\n{}\n--- slurmd of node0\n{}\n{}",
+            "{}\n--- output\n{}\n--- slurmctld\n{}\n{}{}",
             self.client(0, &format!("scontrol show job {}; sinfo -N; sinfo -R", job.0)).out,
             self.output(name, job),
             log("slurmctld.log"),
-            log("slurmd.node0.log"),
-            self.client(0, "squeue").out,
+            nodes.concat(),
+            self.client(0, "squeue; squeue --steps").out,
         )
     }
 

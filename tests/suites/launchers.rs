@@ -377,6 +377,26 @@ fn a_launcher_that_hangs_after_its_program_is_ended() {
     assert_eq!(job.log().iter().filter(|line| line.starts_with("run 2 of ")).count(), 2, "{said}");
 }
 
+/// All its ranks live, and wait.
+#[test]
+fn a_program_that_gets_nowhere_is_started_again() {
+    let cluster = Cluster::up(2);
+    // Long enough for a start of the program on a busy machine.
+    let job = Job::new(&cluster, "nowhere").set("SCR_WATCHDOG_TIMEOUT", "12");
+    job.mount(0..2);
+    let (program, [hold, at]) = (program("ckpt"), job.hold_at(2));
+    let mut run =
+        job.start(&[0, 1], 2, 1, &[program.as_str(), "/scr", &job.log_path(), "4", "pause=4000", &hold, &at]);
+    let code = run.wait(LIMIT);
+    let said = run.output();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("no dataset has become complete for 12 s: ending the program"), "{said}");
+    // It took longer than that from the first to the last, each time.
+    assert_eq!(said.matches("no dataset has become complete").count(), 1, "{said}");
+    assert!(job.log().iter().any(|line| line == "start after 2"), "{said}");
+    assert_eq!(job.sealed(), [1, 2, 3, 4]);
+}
+
 /// `hang` is what happens to node 1 in the middle of a checkpoint.
 fn hangs(name: &str, hang: fn(&Cluster)) {
     let cluster = Cluster::up(4);

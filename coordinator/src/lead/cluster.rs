@@ -152,6 +152,11 @@ impl Cluster {
         self.out.push(Output::Ready(current));
     }
 
+    /// A dataset of the program is complete.
+    pub(super) fn sealed(&mut self, id: DatasetId) {
+        self.out.push(Output::Sealed(id));
+    }
+
     /// For the log of the coordinator only.
     pub(super) fn log(&mut self, text: String) {
         self.out.push(Output::Note(Severity::Info, text));

@@ -107,6 +107,8 @@ pub enum Output {
     /// The mounts cannot present what there is, for this reason, until somebody makes room: the
     /// coordinators end, and the program does not start.
     GiveUp(String),
+    /// This dataset is complete on all nodes: scrfs-run sees that its program goes on.
+    Sealed(DatasetId),
     /// A halt condition is due, for this reason: scrfs-run ends the program.
     Halt(String),
     /// For the log. What operators should see goes to the daemons too, as [`Command::Note`].
@@ -431,6 +433,7 @@ impl Running {
     /// A dataset is complete everywhere.
     fn sealed(&mut self, id: DatasetId) {
         let cluster = &mut self.cluster;
+        cluster.sealed(id);
         if let Some(name) = cluster.datasets.get(id).map(|known| known.catalog.name.clone()) {
             // Before the marker is answered: what its program is advised goes with it.
             self.advice.sealed(cluster.now, &name);

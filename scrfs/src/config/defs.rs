@@ -202,6 +202,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "a launcher that does not end is ended so long after the last process of its program; 4 s or more, or 0: it is waited for",
     ),
     row(
+        "SCR_WATCHDOG_TIMEOUT",
+        Kind::Count(0, 1_000_000_000),
+        "0",
+        "a program none of whose datasets has become complete for so many seconds is ended and started again; 0: never",
+    ),
+    row(
         "SCR_MIN_NODES",
         Kind::Count(1, 1_000_000),
         "",
@@ -358,7 +364,6 @@ pub const NOT_YET: &[&str] = &[
     "SCR_FLUSH_ASYNC_BW",
     "SCR_FLUSH_ASYNC_PERCENT",
     "SCR_PREFIX_SIZE",
-    "SCR_WATCHDOG_TIMEOUT",
     "SCR_FILE_BUF_SIZE",
     "SCRFS_FETCH",
     "SCRFS_ENCODE_THREADS",

@@ -17,6 +17,7 @@ pub mod hosts;
 mod lists;
 mod mount_point;
 mod process;
+mod relaunch;
 mod value;
 
 use std::cell::RefCell;
@@ -32,6 +33,7 @@ pub use ending::Ending;
 pub use hint::{HOSTS_HINT, PROCESS_HINT};
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
+pub use relaunch::Relaunch;
 
 use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
 use crate::dataset::{Protection, Protections, Scheme};
@@ -47,8 +49,6 @@ pub const USER_FILE: &str = ".scrconf";
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Seconds: nodes that live are silent for that long on a busy machine.
 const NODE_TIMEOUT_MIN: u64 = 2;
-/// Seconds: a launcher that starts one program after another needs some between two of them.
-const LAUNCHER_TIMEOUT_MIN: u64 = 4;
 /// Of a file that is there and is no configuration file.
 const INVALID: std::io::ErrorKind = std::io::ErrorKind::InvalidData;
 
@@ -203,12 +203,8 @@ pub struct Config {
     pub fetch: bool,
     /// `SCR_FLUSH`.
     pub flush_every: u32,
-    /// `SCR_RUNS`; `None`: until two runs in a row protect nothing new.
-    pub runs: Option<u32>,
-    /// `SCRFS_LAUNCHER_TIMEOUT`; zero: launchers are waited for.
-    pub launcher_timeout: Duration,
-    /// `SCR_MIN_NODES`; `None`: as many as the last run used.
-    pub min_nodes: Option<u32>,
+    /// When a program is started again.
+    pub relaunch: Relaunch,
     /// `SCR_EXCLUDE_NODES`.
     pub exclude_nodes: Vec<String>,
     /// `SCR_MPI_BUF_SIZE`.
@@ -614,11 +610,7 @@ impl Layers {
             distribute: self.boolean("SCR_DISTRIBUTE")?,
             fetch: self.boolean("SCR_FETCH")?,
             flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
-            runs: self.small("SCR_RUNS")?,
-            launcher_timeout: self
-                .read("SCRFS_LAUNCHER_TIMEOUT", |text, _| value::zero_or_from(text, LAUNCHER_TIMEOUT_MIN))?
-                .unwrap_or_default(),
-            min_nodes: self.small("SCR_MIN_NODES")?,
+            relaunch: self.relaunch()?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
             block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
             checkpoint_path: self.read("SCRFS_CHECKPOINT_PATH", |text, _| Ok(PathBuf::from(text)))?,

@@ -33,7 +33,7 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(c.cache_bytes, 0);
     assert_eq!((c.cache_size, c.scheme, c.set_size, c.hop_distance), (2, Scheme::Xor, 8, 1));
     assert!(c.enable && c.distribute && c.fetch);
-    assert_eq!((c.flush_every, c.runs, c.min_nodes), (10, None, None));
+    assert_eq!((c.flush_every, c.relaunch.runs, c.relaunch.min_nodes), (10, None, None));
     assert_eq!((c.seal_timeout, c.coordinator_wait), (Duration::from_secs(30), Duration::from_secs(10)));
     assert_eq!((c.block_bytes, c.list_max, c.fanout), (1 << 20, 100_000, 16));
     assert!(c.warnings.is_empty());
@@ -229,7 +229,7 @@ fn scheduler_fills_in() {
     let c = load(&[("SLURM_JOB_ID", "77"), ("SLURM_JOB_NODELIST", "n[1-2]")], &[]).unwrap();
     assert_eq!((c.job_id.as_str(), c.nodes), ("77", vec!["n1".to_owned(), "n2".to_owned()]));
     let c = load(&[("SLURM_JOB_ID", "77"), ("SCR_JOB_ID", "mine"), ("SCR_RUNS", "")], &[]).unwrap();
-    assert_eq!((c.job_id.as_str(), c.runs), ("mine", None));
+    assert_eq!((c.job_id.as_str(), c.relaunch.runs), ("mine", None));
     assert!(load(&[("SCR_JOB_ID", "../x")], &[]).is_err());
 }
 

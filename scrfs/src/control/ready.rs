@@ -1,19 +1,21 @@
-//! The words that all coordinators have met, that programs may start, and that they are to end:
-//! lines on the lead coordinator's standard output, which its launcher forwards; and the words that
-//! a coordinator was told to end, or cannot go on, on its own.
+//! The words that all coordinators have met, that programs may start, that a dataset is complete,
+//! and that programs are to end: lines on the lead coordinator's standard output, which its
+//! launcher forwards; and the words that a coordinator was told to end, or cannot go on, on its
+//! own.
 //!
-//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;`, `scrfs-halt
+//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;`, `scrfs-sealed id=2;`, `scrfs-halt
 //! reason=no%20checkpoints;`, `scrfs-leaving signal=15;` or `scrfs-failed reason=n1%3A%20full;`,
 //! and a line break. Launchers may put marks of their own before and after. All bytes of the name
 //! that are not plain are written as `%` and two digits, so a line is ASCII and short.
 
 use std::fmt;
 
-use crate::ids::Epoch;
+use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
 
 const MARK: &[u8] = b"scrfs-ready ";
 const HALT_MARK: &[u8] = b"scrfs-halt ";
+const SEALED_MARK: &[u8] = b"scrfs-sealed ";
 const MET_MARK: &[u8] = b"scrfs-met ";
 const FAILED_MARK: &[u8] = b"scrfs-failed ";
 const LEAVING_MARK: &[u8] = b"scrfs-leaving ";
@@ -44,6 +46,28 @@ impl Met {
     pub fn find(line: &[u8]) -> Option<Self> {
         let epoch = after(line, MET_MARK)?.strip_prefix("epoch=")?.parse().ok()?;
         Some(Self { epoch: Epoch(epoch) })
+    }
+}
+
+/// A dataset has become complete on all nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sealed {
+    /// Which.
+    pub id: DatasetId,
+}
+
+impl fmt::Display for Sealed {
+    /// Without the line break.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scrfs-sealed id={};", self.id.0)
+    }
+}
+
+impl Sealed {
+    /// Finds it in a line; `None` when the line is about something else, or is damaged.
+    pub fn find(line: &[u8]) -> Option<Self> {
+        let id = after(line, SEALED_MARK)?.strip_prefix("id=")?.parse().ok()?;
+        Some(Self { id: DatasetId(id) })
     }
 }
 
@@ -251,6 +275,16 @@ mod tests {
             ["scrfs-met epoch=7", "scrfs-met epoch=;", "scrfs-met 7;", "scrfs-ready epoch=7 current=;"]
         {
             assert_eq!(Met::find(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn so_does_a_dataset_that_is_complete() {
+        let sealed = Sealed { id: DatasetId(12) };
+        assert_eq!(sealed.to_string(), "scrfs-sealed id=12;");
+        assert_eq!(Sealed::find(b"[1,0]<stdout>:scrfs-sealed id=12;\r"), Some(sealed));
+        for line in ["scrfs-sealed id=12", "scrfs-sealed id=;", "scrfs-sealed 12;", "scrfs-met epoch=12;"] {
+            assert_eq!(Sealed::find(line.as_bytes()), None, "{line}");
         }
     }
 

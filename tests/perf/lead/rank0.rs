@@ -159,7 +159,7 @@ impl Rank0 {
                 }
                 Output::GiveUp(reason) => return Err(reason),
                 Output::Ready(_) => self.is_ready = true,
-                Output::Halt(_) | Output::Note(..) => {}
+                Output::Sealed(_) | Output::Halt(_) | Output::Note(..) => {}
             }
         }
         Ok(())

@@ -368,6 +368,7 @@ impl World {
                 assert!(!self.cramped.is_empty(), "given up for want of room: {reason}");
                 self.starved = true;
             }
+            Output::Sealed(_) => {}
             Output::Halt(reason) => unreachable!("no halt was asked for: {reason}"),
             Output::Note(_, text) => {
                 assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");

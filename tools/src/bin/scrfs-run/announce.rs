@@ -1,11 +1,12 @@
-//! Reads what coordinators print: that they have met, that programs may start, that they are to end
-//! or were told to leave ([`scrfs::control::ready`]), which nodes are lost
-//! ([`scrfs::control::lost`]) and, as talk, whatever a library or a launcher has to say besides.
+//! Reads what coordinators print: that they have met, that programs may start, that a dataset is
+//! complete, that programs are to end, that a coordinator was told to leave
+//! ([`scrfs::control::ready`]), which nodes are lost ([`scrfs::control::lost`]) and, as talk,
+//! whatever a library or a launcher has to say besides.
 //!
 //! The pipe is read until its last writer is gone, so it never fills up and holds nobody back.
 
 use scrfs::control::lost::Lost;
-use scrfs::control::ready::{Failed, HaltDue, LINE_BYTES_MAX, Leaving, Met, Ready};
+use scrfs::control::ready::{Failed, HaltDue, LINE_BYTES_MAX, Leaving, Met, Ready, Sealed};
 use std::io::{self, Read};
 
 /// One read; talk that is passed on is not longer (`PIPE_BUF`: what a pipe with room takes without
@@ -17,6 +18,7 @@ const READ_BYTES: usize = 4096;
 pub(crate) enum Word {
     Met,
     Ready(Ready),
+    Sealed,
     Halt(HaltDue),
     Leaving(Leaving),
     Failed(Failed),
@@ -24,8 +26,8 @@ pub(crate) enum Word {
 }
 
 /// Calls `tell` for the first word that programs may start, the first that they are to end, the
-/// first that a coordinator leaves, and for each node that is named as lost; the rest goes to
-/// `talk`, line by line. Returns at the end of the output.
+/// first that a coordinator leaves, and for each dataset and each node that is named as lost; the
+/// rest goes to `talk`, line by line. Returns at the end of the output.
 pub(crate) fn listen(mut output: impl Read, tell: impl FnMut(Word), talk: impl FnMut(&[u8])) {
     let mut ear = Ear { tell, talk, ready: false, halt: false, leaving: false };
     let mut lines = Lines::default();
@@ -61,7 +63,7 @@ impl<F: FnMut(Word), T: FnMut(&[u8])> Ear<F, T> {
                     Word::Ready(_) => std::mem::replace(&mut self.ready, true),
                     Word::Halt(_) => std::mem::replace(&mut self.halt, true),
                     Word::Leaving(_) => std::mem::replace(&mut self.leaving, true),
-                    Word::Met | Word::Failed(_) | Word::Lost(_) => false,
+                    Word::Met | Word::Sealed | Word::Failed(_) | Word::Lost(_) => false,
                 };
                 if !told {
                     (self.tell)(word);
@@ -117,11 +119,12 @@ impl Lines {
         let ready = || Ready::find(&self.held).map(Word::Ready);
         let halt = || HaltDue::find(&self.held).map(Word::Halt);
         let lost = || Lost::find(&self.held).map(Word::Lost);
+        let sealed = || Sealed::find(&self.held).map(|_| Word::Sealed);
         let met = || Met::find(&self.held).map(|_| Word::Met);
         let leaving = || Leaving::find(&self.held).map(Word::Leaving);
         let failed = || Failed::find(&self.held).map(Word::Failed);
         let end = || halt().or_else(leaving).or_else(failed);
-        match met().or_else(ready).or_else(end).or_else(lost).filter(|_| !self.torn) {
+        match met().or_else(ready).or_else(sealed).or_else(end).or_else(lost).filter(|_| !self.torn) {
             Some(word) => to(Line::Word(word)),
             None => to(Line::Talk(&self.held)),
         }
@@ -141,6 +144,7 @@ mod tests {
         let mut to = |line: Line<'_>| {
             got.push(match line {
                 Line::Word(Word::Met) => "<met>".to_owned(),
+                Line::Word(Word::Sealed) => "<sealed>".to_owned(),
                 Line::Word(Word::Ready(ready)) => format!("<{ready}>"),
                 Line::Word(Word::Halt(due)) => format!("<{due}>"),
                 Line::Word(Word::Leaving(leaving)) => format!("<{leaving}>"),

@@ -304,12 +304,13 @@ impl Arguments {
         Ok(Plan {
             hosts: config.nodes.clone(),
             nodes,
-            min_nodes: config.min_nodes.map(size),
-            runs: config.runs,
+            min_nodes: config.relaunch.min_nodes.map(size),
+            runs: config.relaunch.runs,
             ready_limit: Duration::from_secs(self.ready_limit),
             flush_limit: Duration::from_secs(self.flush_limit),
-            launcher_timeout: config.launcher_timeout,
+            launcher_timeout: config.relaunch.launcher_timeout,
             node_timeout: config.node_timeout,
+            watchdog: config.relaunch.watchdog_timeout,
             end: EndPlan {
                 grace: config.ending.grace,
                 signal: signal_number(config.ending.signal)?,

@@ -293,9 +293,15 @@ impl Driver {
             }
             Word::Halt(HaltDue { reason }) if serves => Some(Input::HaltDue(reason)),
             Word::Met if serves => Some(Input::Met),
+            Word::Sealed if serves => Some(Input::Sealed),
             Word::Leaving(_) if serves => Some(Input::CoordinatorsLeave),
             Word::Failed(Failed { reason }) if serves => Some(Input::CoordinatorsFail(reason)),
-            Word::Met | Word::Ready(_) | Word::Halt(_) | Word::Leaving(_) | Word::Failed(_) => None,
+            Word::Met
+            | Word::Ready(_)
+            | Word::Sealed
+            | Word::Halt(_)
+            | Word::Leaving(_)
+            | Word::Failed(_) => None,
         }
     }
 

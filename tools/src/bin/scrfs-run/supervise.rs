@@ -12,6 +12,7 @@ mod halting;
 mod hanging;
 mod losing;
 mod message;
+mod progress;
 mod serving;
 #[cfg(test)]
 mod tests;
@@ -164,6 +165,8 @@ pub(crate) struct Supervisor {
     named: Vec<String>,
     /// When the program was started last.
     launched: Duration,
+    /// When it was last seen to go on.
+    progress: Duration,
     /// When its nodes were first looked at after its end.
     checked: Duration,
     /// Nodes that do not answer, of which that was said.
@@ -233,6 +236,7 @@ impl Supervisor {
             run_to_judge: false,
             named: Vec::new(),
             launched: Duration::ZERO,
+            progress: Duration::ZERO,
             checked: Duration::ZERO,
             doubted: BTreeSet::new(),
             refusal: None,
@@ -264,6 +268,7 @@ impl Supervisor {
             }
             Input::Met => (self.meet_by, self.unmet, self.launcher_error) = (None, 0, None),
             Input::Ready(current) => self.ready(now, current, &mut out),
+            Input::Sealed => self.goes_on(now),
             Input::CoordinatorsLeave => self.coordinators_leave(now, &mut out),
             Input::CoordinatorsFail(why) => drop(self.failure.get_or_insert(why)),
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
@@ -287,7 +292,8 @@ impl Supervisor {
         }
         self.on_time(now, &mut out);
         let times = [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.meet_by];
-        let times = times.into_iter().chain([self.halt_at(), self.pulse_at(), self.watch_at()]);
+        let times =
+            times.into_iter().chain([self.halt_at(), self.stalls_at(), self.pulse_at(), self.watch_at()]);
         if let Some(next) = times.flatten().min() {
             out.push(Output::Wake(next.saturating_sub(now)));
         }
@@ -430,6 +436,7 @@ impl Supervisor {
             out.push(Output::Say("still waiting for the mounts to present their dataset".to_owned()));
         }
         self.halt_on_time(now, out);
+        self.end_if_stalled(now, out);
         self.feel_pulse(now, out);
         if self.deadline.is_none_or(|at| at > now) {
             return;

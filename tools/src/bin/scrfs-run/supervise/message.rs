@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     /// A launcher that does not end is ended so long after its program's last process; zero: it is
     /// waited for.
     pub(crate) launcher_timeout: Duration,
+    /// A program none of whose datasets has become complete for so long is ended; zero: never.
+    pub(crate) watchdog: Duration,
     /// Within this time coordinators find a node that is dead.
     pub(crate) node_timeout: Duration,
     /// How it ends.
@@ -176,6 +178,8 @@ pub(crate) enum Input {
     Met,
     /// The coordinators have settled; the dataset that they present, if any (restart only).
     Ready(Option<OsString>),
+    /// The coordinators say that a dataset is complete.
+    Sealed,
     /// A signal that is none of ours tells coordinators to end. Their launcher may have sent it
     /// because it has lost a node, and may wait for another one that it has lost too.
     CoordinatorsLeave,

@@ -24,6 +24,7 @@ impl Supervisor {
             return;
         }
         self.coordinators = Coordinators::Settled(now);
+        self.goes_on(now);
         self.deadline = None;
         let presents = std::mem::replace(&mut self.start, Start::Attach) == Start::Restart;
         match self.phase {

@@ -1,6 +1,7 @@
 mod doubting;
 mod ending;
 mod losing;
+mod progress;
 
 use scrfs_tools::probe::Living;
 
@@ -26,6 +27,7 @@ fn plan() -> Plan {
         flush_limit: Duration::from_mins(10),
         launcher_timeout: Duration::ZERO,
         node_timeout: Duration::from_secs(30),
+        watchdog: Duration::ZERO,
         end: EndPlan {
             grace: Duration::ZERO,
             signal: 10,
