@@ -52,3 +52,20 @@ beside() {
     "${@:2}" </dev/null >"$1" 2>&1 &
     set +m
 }
+
+# say WORDS: with the time since the beginning.
+say() {
+    printf '[%3d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"
+}
+
+# check NAME COMMAND...: a step that has to end well.
+check() {
+    say "$1"
+    step "${@:2}" || { say "FAILED: $1" >&2; exit 1; }
+}
+
+# joined NAME PID LOG: what was started beside the others has to end well.
+joined() {
+    say "$1"
+    wait "$2" || { cat "$3" >&2; say "FAILED: $1" >&2; exit 1; }
+}

@@ -208,7 +208,7 @@ impl<'a> Slurm<'a> {
             let text = fs::read_to_string(self.cluster.state().dir().join("slurm/log").join(file));
             let text = text.unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
-            lines[lines.len().saturating_sub(40)..].join("\n")
+            lines[lines.len().saturating_sub(200)..].join("\n")
         };
         let nodes: Vec<String> = (0..self.cluster.size())
             .map(|node| {

@@ -11,6 +11,7 @@ mod ending;
 mod halting;
 mod hanging;
 mod losing;
+mod meeting;
 mod message;
 mod progress;
 mod serving;
@@ -25,6 +26,7 @@ use self::doubting::Watch;
 use self::ending::{End, Holders};
 use self::halting::Halting;
 use self::hanging::Pulse;
+use self::meeting::Meeting;
 pub(crate) use self::message::{Count, Doubt, EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
 use crate::launcher::Refusal;
 
@@ -52,12 +54,6 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(15);
 /// are looked at meanwhile, and again after a longer time.
 const DOUBT: Duration = Duration::from_secs(25);
 const DOUBT_AGAIN: Duration = Duration::from_mins(1);
-/// Coordinators that have not met by then may never: Slurm's PMIx can lose what they exchange when
-/// two steps begin at once.
-const MEETING: Duration = Duration::from_mins(2);
-/// Such starts in a row before it is given up. They are many, for a scheduler that does not answer
-/// for an hour looks the same.
-const MEETINGS_MAX: u32 = 30;
 /// How often it is said that recovery goes on.
 const TELL: Duration = Duration::from_secs(10);
 
@@ -143,10 +139,8 @@ pub(crate) struct Supervisor {
     attach_at: Option<Duration>,
     attach_failures: u32,
     recovery_failures: u32,
-    /// When coordinators that recover and have not met are ended.
-    meet_by: Option<Duration>,
-    /// Starts in a row after which they had not.
-    unmet: u32,
+    /// Of coordinators that recover.
+    meeting: Meeting,
     /// A launcher has named a node while coordinators started: all nodes are asked.
     suspects: bool,
     save_attaches: u32,
@@ -224,8 +218,7 @@ impl Supervisor {
             attach_at: None,
             attach_failures: 0,
             recovery_failures: 0,
-            meet_by: None,
-            unmet: 0,
+            meeting: Meeting::default(),
             suspects: false,
             save_attaches: 0,
             save_crashes: 0,
@@ -266,7 +259,10 @@ impl Supervisor {
             Input::Looked { serial, nodes, halt } if serial == self.serial => {
                 self.looked(now, &nodes, halt, &mut out);
             }
-            Input::Met => (self.meet_by, self.unmet, self.launcher_error) = (None, 0, None),
+            Input::Met => {
+                self.meeting.is_over(now);
+                self.launcher_error = None;
+            }
             Input::Ready(current) => self.ready(now, current, &mut out),
             Input::Sealed => self.goes_on(now),
             Input::CoordinatorsLeave => self.coordinators_leave(now, &mut out),
@@ -291,7 +287,7 @@ impl Supervisor {
             Input::Looked { .. } | Input::Tick => {}
         }
         self.on_time(now, &mut out);
-        let times = [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.meet_by];
+        let times = [self.deadline, self.attach_at, self.tell_at, self.doubt_at, self.meeting.by()];
         let times =
             times.into_iter().chain([self.halt_at(), self.stalls_at(), self.pulse_at(), self.watch_at()]);
         if let Some(next) = times.flatten().min() {
@@ -312,7 +308,8 @@ impl Supervisor {
         self.tell_at = None;
         self.attach_at = None;
         self.halting = None;
-        (self.doubt_at, self.meet_by, self.watch) = (None, None, None);
+        (self.doubt_at, self.watch) = (None, None);
+        self.meeting.forget();
         out.push(Output::Finish(code));
     }
 
@@ -324,7 +321,7 @@ impl Supervisor {
         self.deadline = Some(now + self.plan.ready_limit);
         self.tell_at = Some(now + TELL);
         self.doubt_at = Some(now + DOUBT);
-        self.meet_by = Some(now + MEETING);
+        self.meeting.begins(now);
         self.watch = Some(Watch::from(now));
         self.start_coordinators(Start::Restart, false, out);
     }
@@ -419,11 +416,12 @@ impl Supervisor {
             self.start_coordinators(Start::Attach, false, out);
         }
         if self.phase != Phase::Recovering {
-            (self.tell_at, self.doubt_at, self.meet_by) = (None, None, None);
-            self.watch = None;
-        } else if self.meet_by.is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
+            (self.tell_at, self.doubt_at, self.watch) = (None, None, None);
+            self.meeting.forget();
+        } else if self.meeting.by().is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
             // Their end is asked for, as at the deadline.
-            (self.deadline, self.meet_by, self.unmet) = (None, None, self.unmet + 1);
+            self.deadline = None;
+            self.meeting.fails();
             out.push(Output::Say("the coordinators do not come together: ending them".to_owned()));
             out.push(Output::StopCoordinators);
         } else if self.doubt_at.is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {

@@ -32,7 +32,7 @@ impl Watch {
 
 impl Supervisor {
     pub(super) fn watch_at(&self) -> Option<Duration> {
-        self.watch.filter(|_| self.meet_by.is_some())?.at
+        self.watch.filter(|_| self.meeting.is_awaited())?.at
     }
 
     /// Nodes are being looked at: one question at a time.

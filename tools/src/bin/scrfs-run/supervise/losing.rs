@@ -76,7 +76,8 @@ impl Supervisor {
     /// A launcher whose daemons do not stand yet takes daemons that end because of a lost node for
     /// lost ones: it is believed the second time.
     pub(super) fn is_to_be_asked(&self, host: &str) -> bool {
-        let starts = self.phase == Phase::Recovering && self.meet_by.is_some() && self.unmet == 0;
+        let starts =
+            self.phase == Phase::Recovering && self.meeting.is_awaited() && self.meeting.failures() == 0;
         let asks = self.suspects && matches!(self.phase, Phase::Clearing(After::Look) | Phase::Looking);
         (starts || asks) && self.used.iter().any(|used| used == host)
     }
@@ -86,7 +87,7 @@ impl Supervisor {
         if std::mem::replace(&mut self.suspects, true) {
             return;
         }
-        self.unmet += 1;
+        self.meeting.fails();
         out.push(Output::Say(format!("{host} {how}, while coordinators start: all nodes are asked")));
         (self.code, self.own_code) = (1, None);
         self.clear(now, After::Look, out);
@@ -125,7 +126,7 @@ impl Supervisor {
 
     /// Of what it says, that it could not launch explains the rest.
     pub(super) fn launcher_failed(&mut self, what: String) {
-        let starts = self.phase == Phase::Recovering && self.meet_by.is_some();
+        let starts = self.phase == Phase::Recovering && self.meeting.is_awaited();
         let is_explained = self.launcher_error.as_ref().is_some_and(|known| known.contains(NOT_LAUNCHED));
         if starts && (!is_explained || what.contains(NOT_LAUNCHED)) {
             self.launcher_error = Some(what);

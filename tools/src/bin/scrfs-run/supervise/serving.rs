@@ -6,9 +6,9 @@ use std::time::Duration;
 use scrfs_tools::output::escaped;
 
 use super::hanging::Pulse;
+use super::meeting::MEETINGS_MAX;
 use super::{
-    ATTACH_PAUSES, Coordinators, Doubt, MEETINGS_MAX, NO_ROOM, Output, Phase, RECOVERIES_MAX, SETTINGS,
-    Start, Supervisor,
+    ATTACH_PAUSES, Coordinators, Doubt, NO_ROOM, Output, Phase, RECOVERIES_MAX, SETTINGS, Start, Supervisor,
 };
 use crate::launcher::Refusal;
 
@@ -87,14 +87,14 @@ impl Supervisor {
             }
             Phase::Recovering => {
                 // Whether this end is that of coordinators which had not met in time.
-                let unmet = self.unmet > 0 && self.meet_by.is_none();
+                let unmet = self.meeting.has_failed();
                 self.recovery_failures += u32::from(!unmet);
-                if self.recovery_failures >= RECOVERIES_MAX || self.unmet >= MEETINGS_MAX {
+                if self.recovery_failures >= RECOVERIES_MAX || self.meeting.failures() >= MEETINGS_MAX {
                     return self.give_up(
                         now,
                         &format!(
                             "recovery failed {} times, at last: {why}",
-                            self.recovery_failures + self.unmet
+                            self.recovery_failures + self.meeting.failures()
                         ),
                         SEE_COORDINATORS,
                         out,

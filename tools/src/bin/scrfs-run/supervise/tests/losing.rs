@@ -1,5 +1,6 @@
 //! Nodes that are named as lost, and what cannot be started.
 
+use super::meeting::MEETINGS_MAX;
 use super::*;
 
 #[test]
@@ -180,7 +181,7 @@ fn nodes_on_which_coordinators_start_are_watched_until_they_have_met() {
     // Whatever else asks them, the next question waits for the answer.
     s.after(8).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
     assert!(matches!(s.out[0], Output::Look { doubt: Doubt::OfOne, .. }), "{}", s.said());
-    s.after(50).tell(Input::Tick).expect(&[]);
+    s.after(30).tell(Input::Tick).expect(&[]);
     s.looked(&["n2"], 0).expect(&["stop coordinators", "hurry"]);
     s.coordinators_end().expect(&["look+sweep n0 n1 n3 n4"]);
     s.looked(&[], 0).expect(&["Restart n0 n1 n3 n4"]);
@@ -261,8 +262,9 @@ fn coordinators_that_do_not_come_together_are_started_again() {
     let mut s = Story::of(plan());
     s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
     // As often as it takes, within reason; other ends of theirs count by themselves.
-    for _ in 1..MEETINGS_MAX {
-        s.after(119).tell(Input::Tick);
+    for start in 1..MEETINGS_MAX {
+        let limit = 60 << (start - 1).min(2);
+        s.after(limit - 1).tell(Input::Tick);
         assert!(!s.out.contains(&Output::StopCoordinators), "{}", s.said());
         s.after(1).tell(Input::Tick).expect(&["stop coordinators"]);
         s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
@@ -278,11 +280,11 @@ fn coordinators_that_do_not_come_together_are_started_again() {
     s.coordinators_end().expect(&["finish 1"]);
     let mut s = Story::of(plan());
     for _ in 1..MEETINGS_MAX {
-        s.looked(&[], 0).after(120).tell(Input::Tick).expect(&["stop coordinators"]);
+        s.looked(&[], 0).after(240).tell(Input::Tick).expect(&["stop coordinators"]);
         // Whatever their launcher makes of that.
         s.tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
     }
-    s.looked(&[], 0).after(120).tell(Input::Tick);
+    s.looked(&[], 0).after(240).tell(Input::Tick);
     s.coordinators_end().expect(&["finish 1"]);
 }
 
