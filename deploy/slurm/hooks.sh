@@ -177,35 +177,28 @@ sweep() {
     )
 }
 
-# in_stores DEPTH TEST...: root's directories that find finds so deep in the stores, a link to one followed. Fails when
-# that cannot be known: a store that does not answer, or cannot be read, may have some. Whether a job has used one that is
-# missing is for `scrfs umount --save` to know. What others have there find may be unable to read.
-in_stores() {
-    depth=$1
-    shift
-    stores=$(places store) || return 1
-    printf '%s\n' "$stores" | while read -r base; do
-        [ -n "$base" ] || continue
-        within 5 find "$base/" -mindepth "$depth" -maxdepth "$depth" -type d -user root "$@" -printf '%P\n' 2>/dev/null
-        case $? in
-            0) ;;
-            124 | 137) exit 1 ;;
-            *) [ ! -e "$base" ] || within 5 ls "$base/" >/dev/null 2>&1 || exit 1 ;;
-        esac
-    done
+# caches: a line for each job that has something in the stores: its id, of how many datasets, its user. Fails when that
+# cannot be known: a store that does not answer, or cannot be read, may have some. Whether a job has used one that is missing
+# is for `scrfs umount --save` to know. What others have there, or have mounted there, is not looked at.
+caches() {
+    places cache --caches
+}
+
+# cached JOB: of how many datasets it has something in the stores; nothing if it has no directory there.
+cached() {
+    all=$(caches) || return 1
+    printf '%s\n' "$all" | awk -v job="$1" '$1 == job { print $2; exit }'
 }
 
 # Caches of which there is no note: a disk has kept them over a reboot.
 note_caches() {
-    in_stores 2 -name 'scr.[0-9]*' | while IFS=/ read -r user cache; do
-        job=${cache#scr.}
+    caches | while read -r job _ user; do
         case $job in *[!0-9]*) continue ;; esac
-        # Where a name was somebody else's already, it has digits.
-        user=$(printf '%s\n' "$user" | sed -E 's/\.[0-9a-f]{16}$//')
+        [ "$(time_left)" -gt 0 ] || break
         # Not over a note that a Prolog writes at this moment.
         (set -C && printf '%s\n' "user $user" "state kept" >"$NOTES/$job") 2>/dev/null || continue
         # An Epilog may have freed the cache since it was found, and then takes no note away any more.
-        ! found=$(in_stores 2 -name "$cache") || [ -n "$found$(noted run "$job")" ] || rm -f "$NOTES/$job"
+        ! found=$(cached "$job") || [ -n "$found$(noted run "$job")" ] || rm -f "$NOTES/$job"
     done
 }
 
@@ -233,12 +226,12 @@ save_and_free() {
     ! is_dead "$1" || free "$1" || return 1
     # Without a user nothing was tried here.
     if [ -z "$(mounts "$1")" ] && [ -n "$(noted user "$1")" ]; then
-        if ! found=$(in_stores 3 -path "*/scr.$1/dataset.*"); then
+        if ! found=$(cached "$1"); then
             said="the stores do not say whether it has caches"
             printf 'scrfs: job %s: %s\n' "$1" "$said" >&2
             return 1
         fi
-        if [ -n "$found" ] &&
+        if [ "${found:-0}" -gt 0 ] &&
             ! said=$(within "$2" scrfs mount --user "$(noted user "$1")" --job-id "$1" "$NOTES/.mount.$1" 2>&1) &&
             [ -z "$(mounts "$1")" ]; then
             printf 'scrfs: job %s: its caches cannot be mounted to be saved: %s\n' "$1" "$said" >&2

@@ -103,6 +103,10 @@ enum Action {
     /// Print where a job's mount is, and where its files are kept: `mount POINT`, `control DIR`,
     /// and `store DIR` for each store.
     Places {
+        /// Print what jobs have in the stores too: `cache JOB DATASETS USER`, with the number of
+        /// datasets.
+        #[arg(long)]
+        caches: bool,
         /// The job's id [default: SCR_JOB_ID, else the scheduler's, else `local`].
         #[arg(long, value_name = "ID")]
         job_id: Option<OsString>,
@@ -352,10 +356,13 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             let (limit, save) = (Duration::from_secs(limit), save.map(Duration::from_secs));
             tell(&jobs::sweep(&alive, &bases, &Manner { limit, save, discard })?);
         }
-        Action::Places { job_id, bases } => {
+        Action::Places { caches, job_id, bases } => {
             let config = load(bases, job_id, Some(OF_PLACES))?;
             let _ = Account::of_job(&config.claim)?;
             places(&config)?;
+            if caches {
+                jobs_in_stores(&config)?;
+            }
         }
         Action::Mount { foreground, mount } => {
             let options = options(mount)?;
@@ -391,6 +398,16 @@ fn places(config: &Config) -> Result<(), CommandError> {
     {
         let line = [word.as_bytes(), b" ", path.as_os_str().as_bytes(), b"\n"].concat();
         out.write_all(&line).map_err(CommandError::Output)?;
+    }
+    Ok(())
+}
+
+/// The same of what jobs have in the stores.
+fn jobs_in_stores(config: &Config) -> Result<(), CommandError> {
+    let mut out = std::io::stdout().lock();
+    for cache in jobs::in_stores(&config.cache_bases)? {
+        writeln!(out, "cache {} {} {}", cache.job, cache.datasets, cache.user)
+            .map_err(CommandError::Output)?;
     }
     Ok(())
 }

@@ -11,11 +11,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, flock};
 use rustix::io::Errno;
 
 use crate::control::AdviceRules;
 use crate::hash::Text;
+use crate::plain::mounted;
 use crate::prefix::strangers;
 use crate::record::{Halt, Record, RecordError};
 
@@ -174,17 +175,20 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
     let plain = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | plain;
     let directory = rustix::fs::open(directory_of(path), flags, Mode::empty())?;
-    let open = |access| {
+    let open = |access: OFlags| {
         let mode = Mode::from_raw_mode(0o666);
-        rustix::fs::openat(&directory, name, access | OFlags::NONBLOCK | plain, mode)
+        let mode = if access.contains(OFlags::CREATE) { mode } else { Mode::empty() };
+        // What a user has mounted there is not asked.
+        let flags = access | OFlags::NONBLOCK | plain;
+        rustix::fs::openat2(&directory, name, flags, mode, ResolveFlags::NO_XDEV)
     };
     let file = File::from(match access {
-        Access::Read => open(OFlags::RDONLY)?,
-        Access::Write => open(OFlags::RDWR)?,
+        Access::Read => open(OFlags::RDONLY).map_err(mounted)?,
+        Access::Write => open(OFlags::RDWR).map_err(mounted)?,
         Access::Create => match open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
-            Err(Errno::EXIST) => open(OFlags::RDWR)?,
+            Err(Errno::EXIST) => open(OFlags::RDWR).map_err(mounted)?,
             made => {
-                let made = made?;
+                let made = made.map_err(mounted)?;
                 give(&made, &directory)?;
                 made
             }

@@ -14,6 +14,9 @@ pub fn of(error: &io::Error) -> &'static str {
         }
         // A pipe, a directory, a file of a length that nothing of scrfs has.
         ErrorKind::InvalidData => "scrfs has not made this: move it away, or name another path",
+        ErrorKind::CrossesDevices => {
+            "unmount what is mounted there, or name another path: /proc/self/mountinfo says whose it is"
+        }
         ErrorKind::TimedOut => "see that the file system there answers: `stat` on the path; then try again",
         ErrorKind::NotConnected => "nobody serves that mount any more: `scrfs umount` clears it up",
         ErrorKind::OutOfMemory => "make memory free on this node",
@@ -55,5 +58,6 @@ mod tests {
         }
         assert!(of(&ErrorKind::TimedOut.into()).contains("answers"));
         assert!(of(&io::Error::new(ErrorKind::InvalidData, "no regular file")).contains("move it away"));
+        assert!(of(&ErrorKind::CrossesDevices.into()).contains("unmount"));
     }
 }

@@ -11,8 +11,8 @@ use crate::status::people::shortened;
 const FAILED: i32 = 1;
 
 /// With fewer, a program that looks at directories and sockets would take what it cannot open for
-/// what is not there.
-const DESCRIPTORS: u64 = 32;
+/// what is not there, and a mount would have none left for a program's first file.
+const DESCRIPTORS: u64 = 64;
 
 /// The arguments of `program`; does not return when there are none to be had, or the program may
 /// not open as many files as it needs.

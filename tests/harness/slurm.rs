@@ -271,7 +271,10 @@ impl<'a> Slurm<'a> {
         .expect("the hooks' settings");
         debug_assert!(HOME.starts_with(INSIDE));
         fs::write(home.join("slurm.conf"), self.conf()).expect("slurm.conf");
-        fs::copy(workspace().join(DEPLOYED).join("mpi.conf"), home.join("mpi.conf")).expect("mpi.conf");
+        let mpi = fs::read_to_string(workspace().join(DEPLOYED).join("mpi.conf")).expect("mpi.conf");
+        // What Slurm loses on a busy machine (`slurm.md`, "MPI programs that hang when they start")
+        // costs a test a minute, not a quarter of an hour.
+        fs::write(home.join("mpi.conf"), format!("{mpi}PMIxTimeout=20\n")).expect("mpi.conf");
     }
 
     fn conf(&self) -> String {

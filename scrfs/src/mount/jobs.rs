@@ -6,8 +6,9 @@
 
 mod save;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,10 +19,14 @@ use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of};
 use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, failed, launch, mount_point, stores};
+use crate::bounded;
 use crate::path::RelPath;
 use crate::store::{beneath, private};
 
 pub use super::sweep::{Alive, Manner, sweep};
+
+/// A store that does not answer in this time may have anything.
+const STORE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where jobs' directories are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +122,60 @@ pub(super) fn with_directories(bases: &Bases) -> BTreeSet<Job> {
     jobs
 }
 
+/// What a job has in the stores.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cache {
+    /// Its id.
+    pub job: String,
+    /// Whose it is.
+    pub user: String,
+    /// Datasets that are there, in all stores together.
+    pub datasets: usize,
+}
+
+/// What jobs have in the stores `bases`; of one that is missing nothing is told.
+///
+/// # Errors
+/// A store that does not answer, or cannot be read: it may have something.
+pub fn in_stores(bases: &[PathBuf]) -> Result<Vec<Cache>, MountError> {
+    let mut found: BTreeMap<Job, usize> = BTreeMap::new();
+    for base in bases {
+        let read = || failed("cannot read the store", base);
+        let store = base.clone();
+        let in_store = bounded::within(STORE_LIMIT, move || in_store(&store)).map_err(read())?;
+        for (job, datasets) in in_store {
+            *found.entry(job).or_default() += datasets;
+        }
+    }
+    Ok(found.into_iter().map(|(job, datasets)| Cache { job: job.id, user: job.user, datasets }).collect())
+}
+
+/// Each job that has a directory there, with the number of its datasets. What others have mounted
+/// there is not looked at.
+fn in_store(base: &Path) -> io::Result<Vec<(Job, usize)>> {
+    if private::safe(base).is_err_and(|problem| !matches!(problem, private::Problem::Io { .. })) {
+        return Ok(Vec::new());
+    }
+    let homes = match fs::read_dir(base) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        homes => homes?,
+    };
+    let ours = |path: &Path| -> io::Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path()));
+        let entries = entries.filter(|path| path.as_ref().map_or(true, |path| private::is_ours(path)));
+        entries.collect()
+    };
+    let mut found = Vec::new();
+    for home in homes {
+        let home = home?.path();
+        for cache in if private::is_ours(&home) { ours(&home)? } else { Vec::new() } {
+            let Some(job) = of_directory(&cache) else { continue };
+            found.push((job, ours(&cache)?.iter().filter(|path| save::is_dataset(path)).count()));
+        }
+    }
+    Ok(found)
+}
+
 /// Unmounts what `order` says, and removes what it says; nothing to do is no error. Lines for
 /// people.
 pub fn unmount(order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
@@ -204,7 +263,7 @@ fn is_nowhere_else(job: &Job, point: &Path) -> Result<(), MountError> {
 /// Control directories of what is mounted for the job, in whatever mount namespace.
 fn served(
     job: &Job,
-    only: Option<&std::io::Result<PathBuf>>,
+    only: Option<&io::Result<PathBuf>>,
     bases: &Bases,
 ) -> Result<BTreeSet<PathBuf>, MountError> {
     let named = |mount: &Mounted| only.is_none_or(|only| only.as_ref().ok() == Some(&mount.mount_point));
@@ -251,12 +310,12 @@ fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
 }
 
 fn remove(directory: &Path) -> Result<(), MountError> {
-    let io = |doing| failed(doing, directory);
+    let problem = |doing| failed(doing, directory);
     let (Some(home), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
-    let opened = File::open(home).map_err(io("cannot open what is above"))?;
+    let opened = File::open(home).map_err(problem("cannot open what is above"))?;
     let name =
-        RelPath::new(name.as_encoded_bytes()).map_err(|e| io("cannot name")(std::io::Error::other(e)))?;
-    beneath::remove_tree(opened.as_fd(), &name).map_err(io("cannot remove"))?;
+        RelPath::new(name.as_encoded_bytes()).map_err(|e| problem("cannot name")(io::Error::other(e)))?;
+    beneath::remove_tree(opened.as_fd(), &name).map_err(problem("cannot remove"))?;
     // Of the user's last job.
     let _ = fs::remove_dir(home);
     Ok(())

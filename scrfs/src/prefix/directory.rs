@@ -1,21 +1,25 @@
 //! The prefix: its paths, small files that appear whole, and steps at which tests end the work.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
+
 use crate::hash::FormatError;
 use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
-use crate::plain::{self, Links};
+use crate::plain;
 use crate::prefix::strangers;
 use crate::record::{Record, RecordError};
 
 /// A worker changes the index in less: one that holds its lock for longer is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Of new files, less the umask, as SCR's are.
+const NEW_MODE: Mode = Mode::from_raw_mode(0o666);
 /// A record on the PFS is at most this many bytes.
 pub(super) const RECORD_BYTES_MAX: u64 = 256 << 20;
 
@@ -320,7 +324,7 @@ pub(super) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
 
 /// The bytes of a small file; `None` when there is no such file.
 pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
-    let file = match plain::open(path, Links::Follow) {
+    let file = match plain::read_unmounted(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(PfsError::io(path, "open"))?,
     };
@@ -340,9 +344,11 @@ pub(super) const EPOCH_MAX: u64 = u64::MAX / 2;
 /// as long as it is one that starts reach, and where not everybody can make files.
 pub fn is_epoch(path: &Path, number: u64) -> bool {
     const REACHED_MAX: u64 = u32::MAX as u64;
-    let file = match fs::symlink_metadata(path) {
+    let file = match plain::look(path) {
         // Removed since it was listed: a newer one is there, or a stranger plays.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return false,
+        // What a user has mounted there.
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => return false,
         Err(_) => return number <= REACHED_MAX,
         Ok(file) => file,
     };
@@ -353,8 +359,14 @@ pub fn is_epoch(path: &Path, number: u64) -> bool {
     number <= REACHED_MAX && !above.is_some_and(|above| strangers::is_planted(&file, &above))
 }
 
-/// Replaces a small file: temporary, fsync, rename, fsync of the directory. 0666 less the umask, as
-/// SCR's files are.
+/// Appends to a small file, which is made if need be.
+pub(super) fn append(path: &Path, bytes: &[u8]) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let mut file = plain::open_unmounted(path, flags, NEW_MODE).map_err(PfsError::io(path, "open"))?;
+    file.write_all(bytes).map_err(PfsError::io(path, "write"))
+}
+
+/// Replaces a small file: temporary, fsync, rename, fsync of the directory.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_by(path, bytes, "new")
 }
@@ -366,12 +378,9 @@ pub(super) fn replace_by(path: &Path, bytes: &[u8], token: &str) -> Result<()> {
     temporary.push(".");
     temporary.push(token);
     let temporary = PathBuf::from(temporary);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&temporary)
-        .map_err(PfsError::io(&temporary, "create"))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let file = plain::open_unmounted(&temporary, flags, NEW_MODE);
+    let mut file = file.map_err(PfsError::io(&temporary, "create"))?;
     file.write_all(bytes).map_err(PfsError::io(&temporary, "write"))?;
     file.sync_all().map_err(PfsError::io(&temporary, "fsync"))?;
     rename(&temporary, path)?;

@@ -1,7 +1,5 @@
 //! `<prefix>/.scr/halt.scr` and `<prefix>/.scr/messages`.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::halt::{Access, HaltError, HaltFile};
@@ -44,14 +42,12 @@ impl From<HaltError> for PfsError {
 pub(super) fn post(prefix: &Prefix, host: &str, text: &str) -> Result<()> {
     prefix.make()?;
     let path = prefix.state("messages");
-    if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > MESSAGES_MAX) {
+    if crate::plain::look(&path).is_ok_and(|meta| meta.len() > MESSAGES_MAX) {
         super::directory::rename(&path, &prefix.state("messages.1"))?;
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let line = serde_json::json!({ "time_us": u64::try_from(since.as_micros()).unwrap_or(u64::MAX), "host": host, "text": text });
-    let mut file =
-        OpenOptions::new().append(true).create(true).open(&path).map_err(PfsError::io(&path, "open"))?;
-    file.write_all(format!("{line}\n").as_bytes()).map_err(PfsError::io(&path, "write"))
+    super::directory::append(&path, format!("{line}\n").as_bytes())
 }
 
 #[cfg(test)]

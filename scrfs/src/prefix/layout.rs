@@ -1,9 +1,10 @@
 //! What of the prefix all parts must agree on.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use crate::plain;
 use crate::record::{Index, Record};
 
 /// An index that is longer is not looked into.
@@ -53,11 +54,22 @@ pub fn foreign_layout(prefix: &Path) -> io::Result<Option<ForeignLayout>> {
 
 /// `None` where there is no sound index: others say what is wrong with it.
 fn index(path: &Path) -> io::Result<Option<Index>> {
-    let Some(stat) = present(fs::metadata(path))? else { return Ok(None) };
-    if !stat.is_file() || stat.len() > INDEX_BYTES_MAX {
+    let mut file = match plain::read_unmounted(path) {
+        // It is no file, or somebody's mount.
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::CrossesDevices) => {
+            return Ok(None);
+        }
+        opened => match present(opened)? {
+            Some(file) => file,
+            None => return Ok(None),
+        },
+    };
+    if file.metadata()?.len() > INDEX_BYTES_MAX {
         return Ok(None);
     }
-    Ok(present(fs::read(path))?.and_then(|bytes| Index::decode(&bytes).ok()))
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Index::decode(&bytes).ok())
 }
 
 /// `None` for what is not there.

@@ -4,8 +4,6 @@
 //! The thread asks the daemon when the lead has told it something that changes a dataset, and every
 //! `PERIOD`. What changed in a dataset's life is written at once, figures at most once a period.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::control::{Command, Reason};
@@ -14,7 +12,7 @@ use crate::status::last::{self, LastStatus};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
 
-use super::directory::{PfsError, Prefix, Result, rename, replace};
+use super::directory::{PfsError, Prefix, Result, append, rename, replace};
 
 /// Between two looks at the daemon while nothing is told to it.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -170,12 +168,10 @@ impl<S: Source> Desk<S> {
             return Ok(());
         }
         let path = last::events_path(self.prefix.root());
-        if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > EVENTS_MAX) {
+        if crate::plain::look(&path).is_ok_and(|meta| meta.len() > EVENTS_MAX) {
             rename(&path, &self.prefix.state("events.1"))?;
         }
-        let mut file =
-            OpenOptions::new().append(true).create(true).open(&path).map_err(PfsError::io(&path, "open"))?;
-        file.write_all(lines.concat().as_bytes()).map_err(PfsError::io(&path, "write"))
+        append(&path, lines.concat().as_bytes())
     }
 }
 

@@ -88,7 +88,7 @@ fn what_a_stranger_mounts_at_a_name_is_passed_over_unasked() {
         }
         // Nor where so few descriptors are left that nobody can tell whose it is: others are open,
         // of as many as there have to be.
-        let few = "ulimit -n 32; for open in $(seq 3 $((34 - $1))); do eval \"exec $open</dev/null\"; done
+        let few = "ulimit -n 64; for open in $(seq 3 $((66 - $1))); do eval \"exec $open</dev/null\"; done
                              shift; exec \"$@\"";
         for descriptors in 4..20 {
             let command = prolog(m, "79", &["mount"]);

@@ -1,6 +1,8 @@
 //! What hooks do when something is wrong with a node, whatever jobs are called, and for jobs that
 //! want nothing of scrfs.
 
+use scrfs_harness::place::USERS;
+
 use super::*;
 
 #[test]
@@ -13,7 +15,46 @@ fn hooks_of_nodes_that_fail() {
     a_mount_point_that_others_can_change(&cluster, &slurm);
     names_that_look_like_answers(&cluster, &slurm);
     a_step_that_cannot_be_had(&slurm);
+    a_strangers_file_system_in_a_store(&cluster, &slurm);
     nothing_is_left(&cluster, 0..6);
+}
+
+/// Mounts a file system at its argument that takes each request and answers none.
+const HANGING: &str = "\
+import os, socket, struct, subprocess, sys
+ours, theirs = socket.socketpair()
+os.set_inheritable(theirs.fileno(), True)
+subprocess.run(['fusermount3', '-o', 'allow_other', '--', sys.argv[1]], check=True, close_fds=False,
+    env={**os.environ, '_FUSE_COMMFD': str(theirs.fileno())})
+device = socket.recv_fds(ours, 16, 1)[1][0]
+if os.fork() == 0:
+    os.setsid()
+    null = os.open('/dev/null', os.O_RDWR)
+    for fd in 0, 1, 2:
+        os.dup2(null, fd)
+    while True:
+        asked = os.read(device, 2 << 20)
+        _, what, unique = struct.unpack_from('IIQ', asked)
+        if what == 26:
+            known = struct.pack('IIIIHHIIHHI7I', 7, 31, 4096, 0, 12, 9, 4096, 1, 1, 0, 0, *[0] * 7)
+            os.write(device, struct.pack('IiQ', 16 + len(known), 0, unique) + known)
+";
+
+/// Where users may open what they mount to all, one can stand where hooks look for caches. None of
+/// them waits for it.
+fn a_strangers_file_system_in_a_store(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let (place, script) = (format!("{CACHE}/evil"), "/tmp/hanging.py");
+    cluster.on(3).run("echo user_allow_other >> /etc/fuse.conf").must();
+    let mount = format!("mkdir {place} && cat > {script} <<'E'\n{HANGING}E\npython3 {script} {place}");
+    cluster.on(3).user(USERS[1].1).run(&mount).must();
+    let (batch, variables) = job_on(slurm, 3);
+    for hook in ["health", "prolog", "health", "epilog"] {
+        let ran = within_bound(slurm, 3, hook, &variables);
+        assert!(!ran.err.contains("stores"), "{hook}: {ran}");
+    }
+    slurm.cancel(&batch);
+    let gone = format!("fusermount3 -u {place}; rmdir {place}; rm {script}");
+    cluster.on(3).user(USERS[1].1).run(&gone).must();
 }
 
 fn other_jobs_pay_nothing(cluster: &Cluster, slurm: &Slurm<'_>) {

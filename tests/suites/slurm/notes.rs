@@ -148,29 +148,6 @@ fn stores_that_are_away_keep_what_is_unsaved() {
     nothing_is_left(&cluster, 0..2);
 }
 
-/// A store that is there and cannot be read may have something; one that is missing is left to
-/// `scrfs umount`, which knows who has used it.
-#[test]
-fn stores_that_cannot_be_read_are_not_empty() {
-    let place = tempfile::tempdir().unwrap();
-    let at = |name: &str| place.path().join(name).display().to_string();
-    std::fs::create_dir_all(at("st/job/scr.7/dataset.1")).unwrap();
-    std::fs::write(at("file"), "").unwrap();
-    std::os::unix::fs::symlink(at("none"), at("link")).unwrap();
-    let hooks = workspace().join("deploy/slurm/hooks.sh");
-    let found = |names: &[&str]| {
-        let stores = names.iter().map(|name| at(name)).collect::<Vec<_>>().join(" ");
-        let lines = format!(
-            ". {}; places() {{ printf \"%s\\n\" {stores}; }}; deadline 60; in_stores 3 -path \"*/scr.7/dataset.*\"",
-            hooks.display()
-        );
-        Ran::of(std::process::Command::new("sh").arg("-c").arg(lines))
-    };
-    assert_eq!(found(&["none", "link", "st"]).must().trim(), "job/scr.7/dataset.1");
-    let unknown = found(&["file", "st"]);
-    assert!(!unknown.ok(), "{unknown}");
-}
-
 /// They are not drained for what they lack, where features tell them from the others.
 #[test]
 fn nodes_that_are_not_to_have_scrfs() {

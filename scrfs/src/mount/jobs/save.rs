@@ -41,13 +41,18 @@ pub(super) fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountE
     }
 }
 
+/// What is so called in a cache is a dataset's.
+pub(super) fn is_dataset(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"dataset."))
+}
+
 /// The directories of datasets in the job's caches, and the caches of which they cannot be known.
 fn datasets(job: &Job, bases: &Bases) -> Vec<PathBuf> {
-    let is_dataset = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"dataset."))
-    };
     let in_cache = |cache: PathBuf| match fs::read_dir(&cache) {
-        Ok(entries) => entries.map_while(Result::ok).map(|entry| entry.path()).filter(is_dataset).collect(),
+        Ok(entries) => {
+            let paths = entries.map_while(Result::ok).map(|entry| entry.path());
+            paths.filter(|path| is_dataset(path)).collect()
+        }
         Err(_) => vec![cache],
     };
     let mut found: Vec<PathBuf> = caches(job, bases).into_iter().flat_map(in_cache).collect();

@@ -182,3 +182,23 @@ fn a_job_that_runs_is_not_purged() {
     until("the end of the job", || purge(&job, &bases).is_ok());
     assert!(!control.exists());
 }
+
+/// One that is missing is left to whoever knows who has used it.
+#[test]
+fn stores_that_cannot_be_read_are_not_empty() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    for name in
+        ["st/ann/scr.7/dataset.1", "st/ann/scr.7/dataset.2", "st/ann/scr.7/tree", "st/ann/scr.8", "st/x/y"]
+    {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    fs::create_dir_all(at("two/ann/scr.7/dataset.1")).unwrap();
+    fs::write(at("file"), "").unwrap();
+    symlink(at("none"), at("link")).unwrap();
+    let found = |names: &[&str]| in_stores(&names.iter().map(|name| at(name)).collect::<Vec<_>>());
+    let cache = |job: &str, datasets| Cache { job: job.to_owned(), user: "ann".to_owned(), datasets };
+    assert_eq!(found(&["none", "link", "st", "two"]).unwrap(), [cache("7", 3), cache("8", 0)]);
+    let unknown = found(&["file", "st"]).unwrap_err().to_string();
+    assert!(unknown.contains("cannot read the store") && unknown.contains("file"), "{unknown}");
+}

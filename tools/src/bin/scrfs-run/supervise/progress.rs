@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::{After, Output, Phase, Supervisor};
 
 /// What to do about it.
-const TOO_SHORT: &str = "SCR_WATCHDOG_TIMEOUT is to be longer than the program takes from one dataset to the next, restart included";
+const TOO_SHORT: &str =
+    "SCR_WATCHDOG_TIMEOUT has to be longer than the program takes from one dataset to the next";
 
 impl Supervisor {
     /// When the program is ended if no dataset becomes complete before. While coordinators are away
