@@ -35,8 +35,8 @@ pub(crate) fn read_unmounted(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a file in a directory where others may make names. What a user has mounted at that name
-/// may say what is not so, or never answer: it is not asked. A relative link is followed on the same
-/// file system.
+/// may say what is not so, or never answer: it is not asked. A relative link is followed on the
+/// same file system.
 ///
 /// # Errors
 /// Those of the system calls; something is mounted there (`CrossesDevices`).
