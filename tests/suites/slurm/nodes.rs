@@ -174,8 +174,8 @@ fn what_cannot_be_saved_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>
 fn no_note_is_made_of_what_an_epilog_frees(cluster: &Cluster, slurm: &Slurm<'_>) {
     let (batch, _) = job_on(slurm, 1);
     let cache = format!("{CACHE}/job/scr.{}", batch.0);
-    let purge = format!("case \"$*\" in *\"scr.[0-9]\"*) rm -rf {cache};; esac");
-    stand_in(cluster, 1, "find", &format!("/usr/bin/find \"$@\"; code=$?; {purge}; exit $code"));
+    let purge = format!("case \"$*\" in *--caches*) rm -rf {cache};; esac");
+    stand_in(cluster, 1, "scrfs", &format!("{BIN}/scrfs \"$@\"; code=$?; {purge}; exit $code"));
     cluster.on(1).run(&format!("mkdir -p {cache}")).must();
     within_bound(slurm, 1, "health", "");
     // The node's own health check may be at it.
