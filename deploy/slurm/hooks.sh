@@ -187,7 +187,7 @@ caches() {
 # cached JOB: of how many datasets it has something in the stores; nothing if it has no directory there.
 cached() {
     all=$(caches) || return 1
-    printf '%s\n' "$all" | awk -v job="$1" '$1 == job { print $2; exit }'
+    printf '%s\n' "$all" | awk -v job="$1" '$1 == job { n += $2; seen = 1 } END { if (seen) print n }'
 }
 
 # Caches of which there is no note: a disk has kept them over a reboot.

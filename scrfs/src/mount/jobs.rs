@@ -153,22 +153,19 @@ pub fn in_stores(bases: &[PathBuf]) -> Result<Vec<Cache>, MountError> {
 /// Each job that has a directory there, with the number of its datasets. What others have mounted
 /// there is not looked at.
 fn in_store(base: &Path) -> io::Result<Vec<(Job, usize)>> {
-    if private::safe(base).is_err_and(|problem| !matches!(problem, private::Problem::Io { .. })) {
-        return Ok(Vec::new());
-    }
-    let homes = match fs::read_dir(base) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        homes => homes?,
-    };
+    private::passable(base).map_err(io::Error::other)?;
+    // What another process removes meanwhile is not there.
     let ours = |path: &Path| -> io::Result<Vec<PathBuf>> {
-        let entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path()));
-        let entries = entries.filter(|path| path.as_ref().map_or(true, |path| private::is_ours(path)));
-        entries.collect()
+        let entries = match fs::read_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let paths = entries.map(|entry| Ok(entry?.path()));
+        paths.filter(|path| path.as_ref().map_or(true, |path| private::is_ours(path))).collect()
     };
     let mut found = Vec::new();
-    for home in homes {
-        let home = home?.path();
-        for cache in if private::is_ours(&home) { ours(&home)? } else { Vec::new() } {
+    for home in ours(base)? {
+        for cache in ours(&home)? {
             let Some(job) = of_directory(&cache) else { continue };
             found.push((job, ours(&cache)?.iter().filter(|path| save::is_dataset(path)).count()));
         }

@@ -8,10 +8,10 @@
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -189,10 +189,10 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// A regular file, and no link to one; of a longer one with `tail` the end.
+/// A regular file, and no link to one, nor what a user has mounted there; of a longer one with `tail` the end.
 fn read(path: &Path, most: u64, tail: bool) -> io::Result<Vec<u8>> {
-    let mut file: File =
-        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut file = crate::plain::open_unmounted(path, flags, Mode::empty())?;
     let wrong = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let meta = file.metadata()?;
     if !meta.is_file() {

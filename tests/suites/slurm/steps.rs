@@ -98,18 +98,3 @@ fn while_the_scheduler_does_not_answer_no_node_is_given_up() {
     }
     nothing_is_left(&cluster, 0..3);
 }
-
-#[test]
-fn zz_hold() {
-    let cluster = Cluster::up(6);
-    let slurm = Slurm::start(&cluster, SYSTEM);
-    slurm.directory(JOB_UID, "work");
-    std::fs::write(
-        "/srv/trial/a/cluster",
-        format!("{}\n{}\n", cluster.state().dir().display(), program("ckpt")),
-    )
-    .unwrap();
-    while !std::path::Path::new("/srv/trial/a/stop").exists() {
-        std::thread::sleep(Duration::from_secs(1));
-    }
-}

@@ -310,7 +310,8 @@ impl Arguments {
             flush_limit: Duration::from_secs(self.flush_limit),
             launcher_timeout: config.relaunch.launcher_timeout,
             node_timeout: config.node_timeout,
-            watchdog: config.relaunch.watchdog_timeout,
+            // Markers protect nothing then, and no dataset becomes complete.
+            watchdog: if config.enable { config.relaunch.watchdog_timeout } else { Duration::ZERO },
             end: EndPlan {
                 grace: config.ending.grace,
                 signal: signal_number(config.ending.signal)?,

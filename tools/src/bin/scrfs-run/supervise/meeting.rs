@@ -15,7 +15,7 @@ const LEAST: Duration = Duration::from_secs(10);
 const MOST: Duration = Duration::from_mins(4);
 /// Starts in a row before it is given up. They are many, for a scheduler that does not answer for
 /// an hour looks the same.
-pub(super) const MEETINGS_MAX: u32 = 16;
+pub(super) const MEETINGS_MAX: u32 = 19;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -10,6 +10,10 @@ use super::{After, Output, Phase, Supervisor};
 const TOO_SHORT: &str =
     "SCR_WATCHDOG_TIMEOUT has to be longer than the program takes from one dataset to the next";
 
+/// Who looks so late was stopped itself, perhaps with the program, and has not heard yet what became
+/// of that meanwhile: the time begins anew.
+const LATE: Duration = Duration::from_secs(5);
+
 impl Supervisor {
     /// When the program is ended if no dataset becomes complete before. While coordinators are away
     /// none can.
@@ -26,8 +30,9 @@ impl Supervisor {
     }
 
     pub(super) fn end_if_stalled(&mut self, now: Duration, out: &mut Vec<Output>) {
-        if self.stalls_at().is_none_or(|at| at > now) {
-            return;
+        let Some(late) = self.stalls_at().and_then(|at| now.checked_sub(at)) else { return };
+        if late > LATE {
+            return self.goes_on(now);
         }
         out.push(Output::Say(format!(
             "no dataset has become complete for {} s: ending the program",

@@ -45,6 +45,14 @@ fn while_coordinators_are_away_and_while_it_halts_it_is_not_judged() {
 }
 
 #[test]
+fn a_supervisor_that_was_stopped_judges_nothing() {
+    let mut s = watched();
+    s.after(1000).tell(Input::Tick).expect(&[]);
+    s.after(99).tell(Input::Tick).expect(&[]);
+    s.after(3).tell(Input::Tick).expect(&["stop program", "stop coordinators"]);
+}
+
+#[test]
 fn without_a_limit_it_may_take_for_ever() {
     let mut s = Story::running(plan());
     assert_eq!(s.wakes(), None);
