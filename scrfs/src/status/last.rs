@@ -189,7 +189,8 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// A regular file, and no link to one, nor what a user has mounted there; of a longer one with `tail` the end.
+/// A regular file, and no link to one, nor what a user has mounted there; of a longer one with
+/// `tail` the end.
 fn read(path: &Path, most: u64, tail: bool) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut file = crate::plain::open_unmounted(path, flags, Mode::empty())?;

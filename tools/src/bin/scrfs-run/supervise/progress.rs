@@ -10,8 +10,8 @@ use super::{After, Output, Phase, Supervisor};
 const TOO_SHORT: &str =
     "SCR_WATCHDOG_TIMEOUT has to be longer than the program takes from one dataset to the next";
 
-/// Who looks so late was stopped itself, perhaps with the program, and has not heard yet what became
-/// of that meanwhile: the time begins anew.
+/// Who looks so late was stopped itself, perhaps with the program, and has not heard yet what
+/// became of that meanwhile: the time begins anew.
 const LATE: Duration = Duration::from_secs(5);
 
 impl Supervisor {
