@@ -78,7 +78,8 @@ pub(super) fn address_in(directory: &Path, name: &str) -> std::io::Result<(Owned
     use std::os::fd::AsRawFd;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = rustix::fs::open(directory, flags, Mode::empty())?;
-    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", handle.as_raw_fd()))?;
+    // A thread may have a table of descriptors of its own.
+    let address = SocketAddrUnix::new(format!("/proc/thread-self/fd/{}/{name}", handle.as_raw_fd()))?;
     Ok((handle, address))
 }
 

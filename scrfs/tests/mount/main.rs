@@ -55,7 +55,10 @@ impl Mounted {
     fn new(options: &[&str]) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "needs root");
         assert!(Path::new("/dev/fuse").exists(), "needs /dev/fuse");
-        unshare(CloneFlags::CLONE_NEWNS).expect("a private mount namespace");
+        // Between fork(2) and execve(2) a child has what is in its parent's table: what this test
+        // closes must not stay open in another test's child.
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FILES)
+            .expect("a private mount namespace and table of descriptors");
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         let dir = tempfile::tempdir().unwrap();
         mode_of(dir.path(), 0o755);
