@@ -65,10 +65,11 @@ enum Action {
         #[arg(long, value_name = "ID")]
         job_id: Option<OsString>,
         /// First save this node's part of the job's newest protected dataset in the prefix, within
-        /// so many seconds; when that cannot be done nothing is unmounted or removed.
+        /// so many seconds; when that cannot be done nothing is unmounted or removed. Needs
+        /// --job-id.
         #[arg(long, value_name = "SECONDS", requires = "job_id", value_parser = seconds())]
         save: Option<u64>,
-        /// Remove the job's caches and state on this node.
+        /// Remove the job's caches and state on this node; needs --job-id.
         #[arg(long, requires = "job_id")]
         purge: bool,
         #[command(flatten)]
@@ -100,8 +101,8 @@ enum Action {
         #[command(flatten)]
         bases: BaseArgs,
     },
-    /// Print where a job's mount is, and where its files are kept: `mount POINT`, `control DIR`,
-    /// and `store DIR` for each store.
+    /// Print where a job's mount is by its settings, and below which directories its files are:
+    /// `mount POINT`, `control DIR`, and `store DIR` for each store.
     Places {
         /// Print what jobs have in the stores too: `cache JOB DATASETS USER`, with the number of
         /// datasets.

@@ -29,7 +29,8 @@
 //! * saving without coordinators: `scavenge.begun`, then as a flush's files, `scavenge.catalog`,
 //!   `scavenge.copied`, `scavenge.member`, `scavenge.saved`, then `scavenge.whole` and as in the
 //!   prefix
-//! * restart: `present.begun`, `present.aside`, `present.back`, `present.listed`; eviction:
+//! * restart: `present.begun`, `present.aside`, `present.back`, `present.listed`,
+//!   and before programs are served `present.served`; eviction:
 //!   `evict.begun`, `evict.removed`; a program's removal: `remove.aside`, `remove.synced`
 //! * every commit of a file: `store.write`, `store.sync`, `store.rename`, `store.directory`;
 //!   `store.remove`, `store.append`

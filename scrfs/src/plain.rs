@@ -30,8 +30,20 @@ pub(crate) fn open(path: &Path, links: Links) -> io::Result<File> {
 ///
 /// # Errors
 /// Those of [`open_unmounted`]; it is no regular file (`InvalidData`).
-pub(crate) fn read_unmounted(path: &Path) -> io::Result<File> {
-    regular(open_unmounted(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
+pub(crate) fn read_unmounted(path: &Path, links: Links) -> io::Result<File> {
+    let (above, name) = split(path)?;
+    read_below(above, name, links)
+}
+
+/// Opens a regular file below a directory in which others may make names for reading. Nothing that
+/// a user has mounted on the way is asked.
+///
+/// # Errors
+/// Those of [`open_unmounted`]; it is no regular file (`InvalidData`).
+pub(crate) fn read_below(above: &Path, inner: &Path, links: Links) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let flags = if links == Links::Refuse { flags | OFlags::NOFOLLOW } else { flags };
+    regular(open_below(above, inner, flags, Mode::empty()))
 }
 
 /// Opens a file in a directory where others may make names. What a user has mounted at that name
@@ -41,12 +53,29 @@ pub(crate) fn read_unmounted(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of the system calls; something is mounted there (`CrossesDevices`).
 pub(crate) fn open_unmounted(path: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
+    let (above, name) = split(path)?;
+    open_below(above, name, flags, mode)
+}
+
+/// The directory that has the name, and the name.
+fn split(path: &Path) -> io::Result<(&Path, &Path)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((above, Path::new(name)))
+}
+
+fn open_below(above: &Path, inner: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
     let to_it = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(above, to_it, Mode::empty())?;
-    let flags = flags | OFlags::CLOEXEC;
-    rustix::fs::openat2(directory, name, flags, mode, ResolveFlags::NO_XDEV).map(File::from).map_err(mounted)
+    let open =
+        |flags| rustix::fs::openat2(&directory, inner, flags | OFlags::CLOEXEC, mode, ResolveFlags::NO_XDEV);
+    open(flags).map(File::from).map_err(|error| match error {
+        // The link itself is of this file system.
+        Errno::XDEV if open(OFlags::PATH | OFlags::NOFOLLOW).is_ok() => {
+            io::Error::new(io::ErrorKind::CrossesDevices, "it is a link that leads to another file system")
+        }
+        other => mounted(other),
+    })
 }
 
 /// What is said of an error of [`rustix::fs::openat2`] that comes of a mount.
@@ -104,12 +133,20 @@ mod tests {
                 assert_eq!(open(other, links).unwrap_err().kind(), io::ErrorKind::InvalidData, "{other:?}");
             }
         }
-        assert!(open(&link, Links::Follow).is_ok() && read_unmounted(&link).is_ok());
+        assert!(open(&link, Links::Follow).is_ok() && read_unmounted(&link, Links::Follow).is_ok());
         assert!(look(&link).unwrap().is_symlink() && look(&file).unwrap().is_file());
-        assert_eq!(open(&link, Links::Refuse).unwrap_err().raw_os_error(), Some(libc::ELOOP));
-        for other in [pipe.as_path(), place.path(), &socket] {
-            assert_eq!(read_unmounted(other).unwrap_err().kind(), io::ErrorKind::InvalidData, "{other:?}");
+        for refused in [open(&link, Links::Refuse), read_unmounted(&link, Links::Refuse)] {
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ELOOP));
         }
+        for other in [pipe.as_path(), place.path(), &socket] {
+            let error = read_unmounted(other, Links::Follow).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{other:?}");
+        }
+        let away = place.path().join("away");
+        std::os::unix::fs::symlink("/proc/version", &away).unwrap();
+        let error = read_unmounted(&away, Links::Follow).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::CrossesDevices);
+        assert!(error.to_string().contains("a link"), "{error}");
     }
 
     #[test]
@@ -117,9 +154,15 @@ mod tests {
         let flags = OFlags::RDWR | OFlags::CREATE;
         for mounted in ["/proc", "/sys"].map(Path::new) {
             let opened = open_unmounted(mounted, flags, Mode::RUSR);
-            for asked in [opened.map(drop), read_unmounted(mounted).map(drop), look(mounted).map(drop)] {
-                assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::CrossesDevices, "{mounted:?}");
+            let read = read_unmounted(mounted, Links::Refuse);
+            for asked in [opened.map(drop), read.map(drop), look(mounted).map(drop)] {
+                let error = asked.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::CrossesDevices, "{mounted:?}");
+                assert!(error.to_string().contains("mounted"), "{error}");
             }
         }
+        // Nor on the way.
+        let below = read_below(Path::new("/"), Path::new("proc/version"), Links::Follow);
+        assert_eq!(below.unwrap_err().kind(), io::ErrorKind::CrossesDevices);
     }
 }

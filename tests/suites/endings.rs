@@ -223,6 +223,32 @@ fn what_a_killed_scrfs_run_left_is_saved_where_no_program_is_started() {
     assert!(on_pfs(&alone, "ck"), "{ran}");
 }
 
+/// Coordinators that were started to save have attached, and the daemon serves a moment later: a
+/// flush that was asked for too early is asked for again.
+#[test]
+fn a_flush_that_nobody_has_heard_of_is_asked_for_again() {
+    let cluster = Cluster::up(1);
+    let job = Job::new(&cluster, "soon").set("SCRFS_END_GRACE", "40").set("SCR_RUNS", "1");
+    job.mount([0]);
+    let go = format!("{}/go", job.prefix());
+    let program = format!(
+        "mkdir {SCR}/ck && echo ck > {SCR}/ck/f && touch {SCR}/ck/.complete && until test -e {go}; do sleep 0.1; done; exit 3"
+    );
+    let mut run = job.start(&[0], 1, 1, &["/bin/sh", "-c", &program]);
+    wait::until_true("a seal", SOON, || job.on(0).run(&format!("test -e {SCR}/ck/.complete")).ok());
+    job.arm_daemon("present.served=wait");
+    job.on(0).run(&format!("touch {go}")).must();
+    wait::until_true("coordinators that attach", SOON, || job.fired());
+    // Between two questions it sleeps.
+    let asks = "awk '/^voluntary/ { exit $2 < 20 }' /proc/$(pgrep -f '^[^ ]*scrfs-ctl save')/status";
+    wait::until_true("some questions", SOON, || job.on(0).run(asks).ok());
+    assert!(!on_pfs(&job, "ck"), "{}", run.output());
+    job.arm_daemon("present.served=wait@1000");
+    assert_eq!(run.wait(LIMIT), 3, "{}\n{}", run.output(), job.events(0));
+    assert!(on_pfs(&job, "ck"), "{}\n{}", run.output(), job.events(0));
+    assert!(run.output().contains("starting coordinators to save"), "{}", run.output());
+}
+
 #[test]
 fn a_job_is_halted_and_begins_afresh() {
     let cluster = Cluster::up(3);

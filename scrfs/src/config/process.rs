@@ -89,7 +89,8 @@ impl Account {
 }
 
 /// Reads a configuration file, at most [`FILE_BYTES_MAX`] bytes, for at most five seconds; `None`
-/// when there is none. A pipe is refused; so is a link in the place of a prefix's file.
+/// when there is none. A pipe is refused; so is what somebody has mounted, or a link, in the place
+/// of a prefix's file.
 pub fn read_file(path: &Path) -> io::Result<Option<String>> {
     let path = path.to_owned();
     bounded::within(READ_LIMIT, move || read(&path))
@@ -109,12 +110,12 @@ fn belongs_to_reader(meta: &Metadata) -> io::Result<()> {
 }
 
 /// The file of a prefix. Who may make a link there must not choose which of the reader's files is
-/// read.
+/// read, and what a user has mounted there may lie about its owner, or never answer.
 fn open_of_prefix(path: &Path) -> io::Result<File> {
-    let opened = plain::open(path, Links::Refuse);
+    let opened = plain::read_unmounted(path, Links::Refuse);
     if let Err(error) = &opened
         && error.kind() != io::ErrorKind::NotFound
-        && let Ok(meta) = path.symlink_metadata()
+        && let Ok(meta) = plain::look(path)
     {
         belongs_to_reader(&meta)?;
         if meta.is_symlink() {
@@ -174,5 +175,30 @@ mod tests {
         let named = place.path().join("link");
         std::os::unix::fs::symlink(&target, &named).unwrap();
         assert_eq!(read_file(&named).unwrap().as_deref(), Some("root:$y$\n"));
+    }
+
+    /// A user's FUSE could say that its file is the reader's.
+    #[test]
+    fn what_is_mounted_at_a_prefixs_file_is_not_asked() {
+        use nix::mount::{MsFlags, mount};
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        // The mount namespace is the thread's.
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            let place = tempfile::tempdir().unwrap();
+            let [file, other] = [USER_FILE, "other"].map(|name| place.path().join(name));
+            std::fs::write(&file, "").unwrap();
+            std::fs::write(&other, "SCR_FLUSH=0\n").unwrap();
+            mount(Some(&other), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+            let error = read_file(&file).unwrap_err();
+            nix::mount::umount(&file).unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::CrossesDevices, "{error}");
+            assert_eq!(read_file(&file).unwrap().as_deref(), Some(""));
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::control::{Command, Event, Severity};
 use crate::dataset::lifecycle::Step;
+use crate::faults;
 use crate::ids::{DatasetId, RequestId};
 use crate::status::FlushFailure;
 
@@ -164,7 +165,10 @@ impl Node {
 
     /// Settling is over.
     fn serve(&self) {
-        let recorded = self.disk.lock().change(&self.state, |table| table.served = table.epoch);
+        let record = || self.disk.lock().change(&self.state, |table| table.served = table.epoch);
+        let recorded = faults::hit("present.served")
+            .map_err(|error| error.to_string())
+            .and_then(|()| record().map_err(|error| error.to_string()));
         if let Err(error) = recorded {
             self.events.error(None, &format!("that programs are served cannot be recorded: {error}"));
         }

@@ -106,20 +106,31 @@ pub(super) fn all(bases: &Bases) -> Result<BTreeSet<Job>, MountError> {
     Ok(jobs)
 }
 
-/// All jobs that have directories in `bases`.
+/// All jobs that have directories in `bases`, as far as those can be read.
 pub(super) fn with_directories(bases: &Bases) -> BTreeSet<Job> {
-    let directories = |path: &Path| {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| private::is_ours(path)).collect::<Vec<_>>()
-    };
-    let mut jobs = BTreeSet::new();
     let bases = std::iter::once(&bases.control).chain(&bases.caches);
-    for base in bases.filter(|base| private::safe(base).is_ok()) {
-        for home in directories(base) {
-            jobs.extend(directories(&home).iter().filter_map(|path| of_directory(path)));
-        }
-    }
-    jobs
+    let found = bases.filter(|base| private::safe(base).is_ok()).flat_map(|base| directories(base));
+    found.flatten().map(|(job, _)| job).collect()
+}
+
+/// The jobs' directories in `base`, or why some cannot be told.
+fn directories(base: &Path) -> Vec<io::Result<(Job, PathBuf)>> {
+    let of_jobs = |home: PathBuf| match ours(&home) {
+        Ok(paths) => paths.into_iter().filter_map(|path| Some(Ok((of_directory(&path)?, path)))).collect(),
+        Err(error) => vec![Err(error)],
+    };
+    ours(base).map_or_else(|error| vec![Err(error)], |homes| homes.into_iter().flat_map(of_jobs).collect())
+}
+
+/// This process's user's directories in `path`. What others have mounted there is not looked at;
+/// what another process removes meanwhile is not there.
+fn ours(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path()));
+    paths.filter(|path| path.as_ref().map_or(true, |path| private::is_ours(path))).collect()
 }
 
 /// What a job has in the stores.
@@ -139,7 +150,7 @@ pub struct Cache {
 /// A store that does not answer, or cannot be read: it may have something.
 pub fn in_stores(bases: &[PathBuf]) -> Result<Vec<Cache>, MountError> {
     let mut found: BTreeMap<Job, usize> = BTreeMap::new();
-    for base in bases {
+    for base in bases.iter().collect::<BTreeSet<_>>() {
         let read = || failed("cannot read the store", base);
         let store = base.clone();
         let in_store = bounded::within(STORE_LIMIT, move || in_store(&store)).map_err(read())?;
@@ -150,27 +161,14 @@ pub fn in_stores(bases: &[PathBuf]) -> Result<Vec<Cache>, MountError> {
     Ok(found.into_iter().map(|(job, datasets)| Cache { job: job.id, user: job.user, datasets }).collect())
 }
 
-/// Each job that has a directory there, with the number of its datasets. What others have mounted
-/// there is not looked at.
+/// Each job that has a directory there, with the number of its datasets.
 fn in_store(base: &Path) -> io::Result<Vec<(Job, usize)>> {
     private::passable(base).map_err(io::Error::other)?;
-    // What another process removes meanwhile is not there.
-    let ours = |path: &Path| -> io::Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let paths = entries.map(|entry| Ok(entry?.path()));
-        paths.filter(|path| path.as_ref().map_or(true, |path| private::is_ours(path))).collect()
+    let counted = |found: io::Result<(Job, PathBuf)>| {
+        let (job, cache) = found?;
+        Ok((job, ours(&cache)?.iter().filter(|path| save::is_dataset(path)).count()))
     };
-    let mut found = Vec::new();
-    for home in ours(base)? {
-        for cache in ours(&home)? {
-            let Some(job) = of_directory(&cache) else { continue };
-            found.push((job, ours(&cache)?.iter().filter(|path| save::is_dataset(path)).count()));
-        }
-    }
-    Ok(found)
+    directories(base).into_iter().map(counted).collect()
 }
 
 /// Unmounts what `order` says, and removes what it says; nothing to do is no error. Lines for

@@ -20,7 +20,7 @@ use crate::store::beneath;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
 use super::StoredDataset;
-use super::directory::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded};
+use super::directory::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded, read_record};
 
 /// Stands for the dataset's own directory.
 const OWN: &str = ".";
@@ -144,7 +144,7 @@ impl Reader<'_> {
     /// The first of `names` that is there.
     fn record<R: Record>(&self, names: &[&str]) -> Result<Option<R>> {
         for name in names {
-            if let Some(record) = super::directory::read_record(&self.directory.join(name))? {
+            if let Some(record) = read_record(&self.directory.join(name))? {
                 return Ok(Some(record));
             }
         }

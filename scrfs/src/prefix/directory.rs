@@ -12,9 +12,9 @@ use rustix::fs::{Mode, OFlags};
 use crate::hash::FormatError;
 use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
-use crate::plain;
+use crate::plain::{self, Links};
 use crate::prefix::strangers;
-use crate::record::{Record, RecordError};
+use crate::record::{Record, RecordError, Summary};
 
 /// A worker changes the index in less: one that holds its lock for longer is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -317,14 +317,32 @@ impl Prefix {
 
 /// Reads a record; `None` when there is no such file.
 pub(super) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
-    let Some(bytes) = read_bounded(path)? else { return Ok(None) };
-    let read = R::decode(&bytes);
-    read.map(Some).map_err(|source| PfsError::Record { path: path.to_owned(), source })
+    read_bounded(path)?.map(|bytes| decode(path, &bytes)).transpose()
+}
+
+/// The summary of a dataset's directory; `None` when there is none, nor has a file in its place
+/// one. Where others may make directories, one may be somebody's mount: it is not asked.
+pub(super) fn read_summary(directory: &Path) -> Result<Option<Summary>> {
+    let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(None) };
+    let inner = Path::new(name).join(".scr/summary.scr");
+    let (path, opened) = (above.join(&inner), plain::read_below(above, &inner, Links::Follow));
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(None),
+        opened => bounded(&path, opened)?.map(|bytes| decode(&path, &bytes)).transpose(),
+    }
+}
+
+fn decode<R: Record>(path: &Path, bytes: &[u8]) -> Result<R> {
+    R::decode(bytes).map_err(|source| PfsError::Record { path: path.to_owned(), source })
 }
 
 /// The bytes of a small file; `None` when there is no such file.
 pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
-    let file = match plain::read_unmounted(path) {
+    bounded(path, plain::read_unmounted(path, Links::Follow))
+}
+
+fn bounded(path: &Path, opened: io::Result<File>) -> Result<Option<Vec<u8>>> {
+    let file = match opened {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(PfsError::io(path, "open"))?,
     };

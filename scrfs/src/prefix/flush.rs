@@ -24,7 +24,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::catalog::Published;
 use super::directory::{
-    Arrival, PfsError, Prefix, Result, exists, is_name, read_record, remove_file, remove_tree, rename,
+    Arrival, PfsError, Prefix, Result, exists, is_name, read_summary, remove_file, remove_tree, rename,
     replace, sync_directory, sync_parent,
 };
 use super::index;
@@ -330,14 +330,6 @@ fn summary_of(directory: &Path) -> Result<Option<(DatasetId, Epoch, Summary)>> {
     let id = summary.dataset.as_ref().and_then(|dataset| dataset.id);
     let epoch = Epoch(summary.epoch.unwrap_or(0));
     Ok(id.filter(|_| summary.is_complete()).map(|id| (id, epoch, summary)))
-}
-
-/// `None` when there is none; a file in the directory's place has none either.
-fn read_summary(directory: &Path) -> Result<Option<Summary>> {
-    match read_record(&directory.join(".scr/summary.scr")) {
-        Err(PfsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => Ok(None),
-        other => other,
-    }
 }
 
 /// Every file is there with its size; the daemons have compared CRCs when they copied.

@@ -8,12 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::hash::Text;
 use crate::ids::{DatasetId, Epoch};
-use crate::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Summary, Words};
+use crate::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Words};
 
 use super::StoredDataset;
 use super::directory::{
-    EPOCH_MAX, PfsError, Prefix, Result, exists, is_name, read_record, remove_file, rename, replace,
-    sync_parent,
+    EPOCH_MAX, PfsError, Prefix, Result, exists, is_name, read_record, read_summary, remove_file, rename,
+    replace, sync_parent,
 };
 use super::lock::Lock;
 
@@ -176,7 +176,7 @@ fn from_summaries(prefix: &Prefix) -> Result<Index> {
         if !is_name(name.as_bytes()) || !found.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        let summary = match read_record::<Summary>(&found.path().join(".scr/summary.scr")) {
+        let summary = match read_summary(&found.path()) {
             Ok(Some(summary)) if summary.is_complete() => summary,
             Ok(_) => continue,
             Err(error) => {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use crate::plain;
+use crate::plain::{self, Links};
 use crate::record::{Index, Record};
 
 /// An index that is longer is not looked into.
@@ -54,7 +54,7 @@ pub fn foreign_layout(prefix: &Path) -> io::Result<Option<ForeignLayout>> {
 
 /// `None` where there is no sound index: others say what is wrong with it.
 fn index(path: &Path) -> io::Result<Option<Index>> {
-    let mut file = match plain::read_unmounted(path) {
+    let mut file = match plain::read_unmounted(path, Links::Follow) {
         // It is no file, or somebody's mount.
         Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::CrossesDevices) => {
             return Ok(None);

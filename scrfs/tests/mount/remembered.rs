@@ -190,7 +190,7 @@ fn what_other_nodes_make_disturbs_nothing_that_is_known() {
         dataset(m);
         let mut other = Other::attach(m, 1);
         let file = File::open(m.at("ck/a/f")).unwrap();
-        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let link = format!("/proc/thread-self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         for n in 0..20 {
             gone(m, &format!("d{n}"));
             other.does(&make(&format!("d{n}")));

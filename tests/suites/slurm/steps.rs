@@ -25,6 +25,7 @@ fn nodes_are_numbered_as_the_host_list_has_them_and_a_halt_s_signal_reaches_ever
 
     mpirun_does_where_the_plugin_for_pmix_cannot_be_loaded(&slurm, options);
     a_halt_s_signal_reaches_every_process(&slurm, options);
+    what_keeps_one_step_from_a_node_costs_no_node(&cluster, &slurm, options);
     nothing_is_left(&cluster, 0..2);
 }
 
@@ -43,6 +44,29 @@ fn mpirun_does_where_the_plugin_for_pmix_cannot_be_loaded(slurm: &Slurm<'_>, opt
     for line in ["no pmix that can be used", "rank 0", "rank 1"] {
         assert!(output.contains(line), "{line}: {}", slurm.account(name, &batch));
     }
+}
+
+/// A daemon of a former run of the job that Slurm has queued again has left its socket there, or is
+/// still at it: steps are numbered from 0 again.
+fn what_keeps_one_step_from_a_node_costs_no_node(cluster: &Cluster, slurm: &Slurm<'_>, options: &str) {
+    let name = "kept";
+    let script = format!(
+        "export SCR_PREFIX={PFS}/{name}\n\
+         exec scrfs-run --launcher srun -- {} \"$SCRFS_MOUNT\" {PFS}/{name}/log 1",
+        program("ckpt")
+    );
+    let batch = slurm.submit(JOB_UID, name, &format!("{options} --hold"), &script);
+    for step in 0..2 {
+        let path = format!("/run/slurmd/stepd.slurm.pmix.{}.{step}", batch.0);
+        let bind = format!("import socket; socket.socket(socket.AF_UNIX).bind('{path}')");
+        cluster.on(1).run(&format!("python3 -c \"{bind}\"")).must();
+    }
+    slurm.client(0, &format!("scontrol release {}", batch.0)).must();
+    slurm.await_state(name, &batch, "COMPLETED", LIMIT);
+    let output = slurm.output(name, &batch);
+    let account = || slurm.account(name, &batch);
+    assert!(output.contains("node1 could not be launched on (srun: "), "{}", account());
+    assert!(output.contains("once more") && !output.contains("left out"), "{}", account());
 }
 
 /// At TERM srun kills its tasks.

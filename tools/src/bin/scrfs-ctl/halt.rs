@@ -29,6 +29,9 @@ const PFS_LIMIT: Duration = Duration::from_secs(20);
 const NO_END: &str = "warning: --seconds counts from the end of the allocation, or from the time of --before: no end is known here, and \
                       where the job knows none it has no effect\nhint: give --before, or start the job with SCRFS_END_TIME";
 
+/// A time of day is one of today.
+const OVER: &str = "warning: the time of --before is over: the job stops at once\nhint: `18:00 tomorrow` or `+2h` is later; --unset before takes it back";
+
 /// Without a condition the job stops at its next checkpoint. Conditions add to those that are set.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "options of a command line")]
@@ -108,6 +111,9 @@ pub(crate) fn halt(wish: &Wish) -> Outcome {
     if counts_from_nothing(&asked, &set, end) && !is_scheduled(&prefix) {
         output::talk(&format!("scrfs-ctl: {NO_END}"));
     }
+    if is_over(&asked, now.timestamp().as_second()) {
+        output::talk(&format!("scrfs-ctl: {OVER}"));
+    }
     if !wish.list && !wish.json {
         output::talk(if found.itself {
             match asked {
@@ -175,6 +181,12 @@ fn config(named: Option<&PathBuf>) -> Outcome<Config> {
 fn counts_from_nothing(change: &Change, now: &Halt, end: u64) -> bool {
     let Change::Set { set, .. } = change else { return false };
     set.halt_seconds.is_some_and(|seconds| seconds > 0) && now.exit_before.is_none() && end == 0
+}
+
+/// What is to be done before a time cannot be done any more.
+fn is_over(change: &Change, now: i64) -> bool {
+    let Change::Set { set, .. } = change else { return false };
+    set.exit_before.is_some_and(|before| before <= now)
 }
 
 /// The scheduler knows when the job of this prefix ends.
@@ -405,6 +417,8 @@ mod tests {
         assert!(!warns(&["--seconds", "0"], 0) && !warns(&["--checkpoints", "1"], 0));
         let before = Halt { exit_before: Some(7), ..Halt::default() };
         assert!(!counts_from_nothing(&of(&["--seconds", "60"]).unwrap(), &before, 0));
+        let is_over = |before| is_over(&of(&["--before", before]).unwrap(), now.timestamp().as_second());
+        assert!(is_over("2020-01-01T12:00") && !is_over("+2h"));
         let living = Living { itself: false, names: vec!["left".to_owned()] };
         let refused = no_named_run_reads_it(Path::new("/pfs/job"), &living);
         assert_eq!(refused.hint, "halt each: --prefix /pfs/job/left");

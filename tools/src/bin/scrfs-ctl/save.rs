@@ -5,6 +5,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use scrfs::control::Flushable;
 use scrfs::status::{DatasetStatus, NodeStatus, SEALED, Unsaved};
 use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, bytes_for_people, escaped, hosts_for_people};
@@ -49,13 +50,19 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
         }
         if let Some(dataset) = newest_of(&left).filter(|_| newest && status.coordinator.is_some()) {
             let wish = (status.epoch, dataset.id);
-            if asked != Some(wish) && matches!(dataset.state.as_str(), "protected" | SEALED) {
-                node.flush(None)?;
+            let can_be = matches!(dataset.state.as_str(), "protected" | SEALED);
+            if can_be && asked != Some(wish) && is_heard(&node.flush(None)?) {
                 asked = Some(wish);
             }
         }
         sleep(PAUSE);
     }
+}
+
+/// The wish needs not be told again. Coordinators that have just attached do not serve yet, and
+/// until then nobody hears of it.
+fn is_heard(wish: &Flushable) -> bool {
+    !matches!(wish, Flushable::NoCoordinator(_) | Flushable::None)
 }
 
 /// What is to be on the PFS and is not.

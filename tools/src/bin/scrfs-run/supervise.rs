@@ -126,6 +126,8 @@ pub(crate) struct Supervisor {
     unasked: BTreeSet<String>,
     /// Those that were used again although somebody had named them, and the newest dataset then.
     taken_back: BTreeMap<String, u64>,
+    /// How often a launcher could not launch on a node since something new was protected.
+    unlaunched: BTreeMap<String, u32>,
     /// Nodes of this run.
     used: Vec<String>,
     program_up: bool,
@@ -210,6 +212,7 @@ impl Supervisor {
             excluded: excluded.into_iter().collect(),
             unasked: BTreeSet::new(),
             taken_back: BTreeMap::new(),
+            unlaunched: BTreeMap::new(),
             used: Vec::new(),
             program_up: false,
             coordinators: Coordinators::Down,

@@ -112,7 +112,10 @@ impl Supervisor {
         if std::mem::take(&mut self.run_to_judge) {
             self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
         }
-        self.newest = self.newest.max(newest);
+        if newest > self.newest {
+            self.newest = newest;
+            self.unlaunched.clear();
+        }
         if let Some(reason) = halted {
             return self.stay_halted(now, &reason, out);
         }

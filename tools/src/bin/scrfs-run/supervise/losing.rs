@@ -10,6 +10,10 @@ const LAUNCH_LIMIT: Duration = Duration::from_mins(1);
 /// And it ends within this time.
 const REFUSED_ENDS: Duration = Duration::from_secs(10);
 
+/// A node on which so many starts in a row could not be launched is left out. One is no reason:
+/// what keeps a step from a node may be gone with the next one, and the node has datasets.
+pub(super) const LAUNCHES_MAX: u32 = 3;
+
 /// So srun says that it could not launch.
 const NOT_LAUNCHED: &str = "launch failed";
 /// And so, of a node that slurmd runs on.
@@ -103,8 +107,8 @@ impl Supervisor {
         self.clear(now, After::Look, out);
     }
 
-    /// A launcher could not start anything on these nodes: others are used in their place. Where
-    /// that goes for all nodes of the run, it is none of theirs.
+    /// A launcher could not start anything on these nodes: it is tried again, and at last others
+    /// are used in their place. Where that goes for all nodes of the run, it is none of theirs.
     pub(super) fn not_launched_on(
         &mut self,
         now: Duration,
@@ -115,13 +119,26 @@ impl Supervisor {
         let starts = matches!(self.phase, Phase::Recovering | Phase::Running);
         if starts && !hosts.is_empty() && !self.used.iter().all(|host| hosts.contains(host)) {
             let how = format!("could not be launched on ({what})");
-            for host in hosts {
+            let failed: Vec<&String> = hosts.iter().filter(|host| self.fails_too_often(host)).collect();
+            for host in &failed {
                 self.lost(now, host, &how, out);
+            }
+            if failed.is_empty() {
+                out.push(Output::Say(format!("{} {how}: once more", hosts.join(" "))));
+                (self.code, self.own_code, self.run_to_judge) = (1, None, false);
+                self.clear(now, After::Look, out);
+                out.push(Output::Hurry);
             }
             let is_network = what.contains(NOT_REACHED);
             out.push(Output::Hint(if is_network { SEE_NETWORK } else { SEE_SLURMD }.into()));
         }
         self.launcher_failed(what);
+    }
+
+    fn fails_too_often(&mut self, host: &str) -> bool {
+        let failures = self.unlaunched.entry(host.to_owned()).or_default();
+        *failures += 1;
+        *failures >= LAUNCHES_MAX
     }
 
     /// Of what it says, that it could not launch explains the rest.

@@ -2,6 +2,7 @@
 
 use super::meeting::MEETINGS_MAX;
 use super::*;
+use crate::supervise::losing::LAUNCHES_MAX;
 
 #[test]
 fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
@@ -58,7 +59,8 @@ fn a_launcher_that_starts_coordinators_is_believed_the_second_time() {
     s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
 }
 
-/// What another user has made first keeps Slurm's PMIx from launching on a node.
+/// What another user has made first keeps Slurm's PMIx from launching on a node. What a daemon of
+/// Slurm's has left there may keep one step from it, and the node has datasets.
 #[test]
 fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
     let what = || "srun: task 1 launch failed: Unspecified error".to_owned();
@@ -67,12 +69,33 @@ fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
         Input::NotLaunched { hosts, what: what() }
     };
     let mut s = Story::of(plan());
-    s.looked(&[], 0).tell(fails(&["n1"])).expect(&["stop coordinators", "hurry"]);
+    s.looked(&[], 0);
+    for _ in 1..LAUNCHES_MAX {
+        s.tell(fails(&["n1"])).expect(&["stop coordinators", "hurry"]);
+        let said = s.said();
+        assert!(said.contains("n1 could not be launched on (srun: task 1 launch failed: "), "{said}");
+        // srun says so more than once.
+        s.tell(fails(&["n1"]))
+            .expect(&[])
+            .tell(Input::CoordinatorsEnded(0))
+            .expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]);
+    }
+    s.tell(fails(&["n1"])).expect(&["stop coordinators", "hurry"]);
     assert!(s.said().contains("n1 could not be launched on (srun: task 1 launch failed: "), "{}", s.said());
     s.tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n2 n3 n4"]);
     s.looked(&[], 0).expect(&["Restart n0 n2 n3 n4"]);
+    // The same of the program. Tries do not count as runs that protect nothing, and begin anew with
+    // each that protects something.
     let mut s = Story::running(plan());
+    for newest in [7, 7, 8, 8, 8] {
+        s.tell(fails(&["n1"])).expect(&["stop program", "stop coordinators", "hurry"]);
+        s.tell(Input::ProgramEnded(1)).tell(Input::CoordinatorsEnded(0));
+        s.expect(&["look+sweep n0 n1 n2 n3 n4"]).looked(&[], newest).expect(&["Restart n0 n1 n2 n3"]);
+        s.tell(Input::Met).ready("ck").expect(&["program n0 n1 n2 n3 from ck"]);
+    }
     s.tell(fails(&["n1"])).expect(&["stop program", "stop coordinators", "hurry"]);
+    s.tell(Input::ProgramEnded(1)).tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n2 n3 n4"]);
     // One that fails for all nodes is none of theirs; so it is tried again, and named at last.
     for hosts in [&[][..], &["n0", "n1", "n2", "n3"]] {
         let mut s = Story::of(plan());
