@@ -67,13 +67,15 @@ fn split(path: &Path) -> io::Result<(&Path, &Path)> {
 fn open_below(above: &Path, inner: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
     let to_it = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(above, to_it, Mode::empty())?;
-    let open =
-        |flags| rustix::fs::openat2(&directory, inner, flags | OFlags::CLOEXEC, mode, ResolveFlags::NO_XDEV);
-    open(flags).map(File::from).map_err(|error| match error {
+    let open = |flags, mode| {
+        rustix::fs::openat2(&directory, inner, flags | OFlags::CLOEXEC, mode, ResolveFlags::NO_XDEV)
+    };
+    open(flags, mode).map(File::from).map_err(|error| match error {
         // The link itself is of this file system.
-        Errno::XDEV if open(OFlags::PATH | OFlags::NOFOLLOW).is_ok() => {
-            io::Error::new(io::ErrorKind::CrossesDevices, "it is a link that leads to another file system")
-        }
+        Errno::XDEV if open(OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).is_ok() => io::Error::new(
+            io::ErrorKind::CrossesDevices,
+            "it is a link with an absolute path, or to another file system",
+        ),
         other => mounted(other),
     })
 }
@@ -144,9 +146,12 @@ mod tests {
         }
         let away = place.path().join("away");
         std::os::unix::fs::symlink("/proc/version", &away).unwrap();
-        let error = read_unmounted(&away, Links::Follow).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::CrossesDevices);
-        assert!(error.to_string().contains("a link"), "{error}");
+        let made = open_unmounted(&away, OFlags::WRONLY | OFlags::CREATE, Mode::RUSR);
+        for refused in [read_unmounted(&away, Links::Follow), made] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::CrossesDevices);
+            assert!(error.to_string().contains("a link"), "{error}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub fn of(error: &io::Error) -> &'static str {
         // A pipe, a directory, a file of a length that nothing of scrfs has.
         ErrorKind::InvalidData => "scrfs has not made this: move it away, or name another path",
         ErrorKind::CrossesDevices => {
-            "unmount what is mounted there, or name another path: /proc/self/mountinfo says whose it is"
+            "unmount what is mounted there, or remove the link, or name another path: /proc/self/mountinfo says whose a mount is"
         }
         ErrorKind::TimedOut => "see that the file system there answers: `stat` on the path; then try again",
         ErrorKind::NotConnected => "nobody serves that mount any more: `scrfs umount` clears it up",

@@ -321,13 +321,23 @@ pub(super) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
 }
 
 /// The summary of a dataset's directory; `None` when there is none, nor has a file in its place
-/// one. Where others may make directories, one may be somebody's mount: it is not asked.
+/// one. Where others may make directories, one may be somebody's mount, or a link to one: neither
+/// is asked, and it is no dataset.
 pub(super) fn read_summary(directory: &Path) -> Result<Option<Summary>> {
-    let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(None) };
-    let inner = Path::new(name).join(".scr/summary.scr");
-    let (path, opened) = (above.join(&inner), plain::read_below(above, &inner, Links::Follow));
+    const NAME: &str = ".scr/summary.scr";
+    let (Some(above), Some(own)) = (directory.parent(), directory.file_name()) else { return Ok(None) };
+    let path = directory.join(NAME);
+    let is_link_of_ours = |meta: &fs::Metadata| meta.is_symlink() && !strangers::is_theirs(meta);
+    // A dataset that its user has moved away.
+    let opened = if plain::look(directory).is_ok_and(|meta| is_link_of_ours(&meta)) {
+        plain::read_unmounted(&path, Links::Follow)
+    } else {
+        plain::read_below(above, &Path::new(own).join(NAME), Links::Follow)
+    };
     match opened {
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(None),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::CrossesDevices) => {
+            Ok(None)
+        }
         opened => bounded(&path, opened)?.map(|bytes| decode(&path, &bytes)).transpose(),
     }
 }

@@ -30,7 +30,7 @@ const NO_END: &str = "warning: --seconds counts from the end of the allocation, 
                       where the job knows none it has no effect\nhint: give --before, or start the job with SCRFS_END_TIME";
 
 /// A time of day is one of today.
-const OVER: &str = "warning: the time of --before is over: the job stops at once\nhint: `18:00 tomorrow` or `+2h` is later; --unset before takes it back";
+const OVER: &str = "warning: the time of --before is over: a job stops as soon as it sees that\nhint: `18:00 tomorrow` or `+2h` is later; --unset before takes it back";
 
 /// Without a condition the job stops at its next checkpoint. Conditions add to those that are set.
 #[derive(Debug, Clone, Args)]

@@ -21,8 +21,7 @@ const LATER: &str = "a scrfs-run with the same job id and hosts goes on from the
 pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32>) -> Outcome {
     let begun = Instant::now();
     let (mut busy_last, mut told) = (begun, begun);
-    // In which epoch which dataset was asked for.
-    let mut asked = None;
+    let mut asked: Option<Wish> = None;
     loop {
         let status = node.status()?;
         let left = left(&status, newest, every);
@@ -34,7 +33,8 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
             output::talk(line);
             told = Instant::now();
         }
-        let hopeless = left.iter().all(|dataset| given_up(dataset));
+        let can_ask = newest && status.coordinator.is_some();
+        let hopeless = left.iter().all(|dataset| is_hopeless(dataset, asked.as_ref(), can_ask));
         let stuck = newest_of(&left).is_none() && busy_last.elapsed() >= DUE;
         if working.is_none() && (hopeless || stuck) || begun.elapsed() >= limit {
             let here = left.iter().map(|dataset| unsaved(dataset, limit));
@@ -48,14 +48,38 @@ pub(crate) fn save(node: &Node, limit: Duration, newest: bool, every: Option<u32
             }
             return Ok(());
         }
-        if let Some(dataset) = newest_of(&left).filter(|_| newest && status.coordinator.is_some()) {
-            let wish = (status.epoch, dataset.id);
+        if let Some(dataset) = newest_of(&left).filter(|_| can_ask) {
+            let is_asked = asked.as_ref().is_some_and(|wish| wish.is_of(status.epoch, dataset.id));
             let can_be = matches!(dataset.state.as_str(), "protected" | SEALED);
-            if can_be && asked != Some(wish) && is_heard(&node.flush(None)?) {
-                asked = Some(wish);
+            if can_be && !is_asked && is_heard(&node.flush(None)?) {
+                asked = Some(Wish { epoch: status.epoch, id: dataset.id, again: given_up(dataset) });
             }
         }
         sleep(PAUSE);
+    }
+}
+
+/// A dataset whose flush was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Wish {
+    epoch: u64,
+    id: u64,
+    /// It had been given up before: one more try is enough.
+    again: bool,
+}
+
+impl Wish {
+    fn is_of(&self, epoch: u64, id: u64) -> bool {
+        (self.epoch, self.id) == (epoch, id)
+    }
+}
+
+/// No more tries of a flush are waited for.
+fn is_hopeless(dataset: &DatasetStatus, asked: Option<&Wish>, can_ask: bool) -> bool {
+    let Some(failure) = &dataset.flush_failed else { return false };
+    match asked.filter(|wish| wish.id == dataset.id) {
+        Some(wish) => failure.given_up || wish.again,
+        None => failure.given_up && !(can_ask && dataset.current),
     }
 }
 
@@ -133,6 +157,15 @@ mod tests {
             unsaved(&newest, Duration::from_mins(1)),
             "not on the PFS: ck.5 (dataset 5, 3.0 MiB): not done in 60 s; it is protected in the caches of n[1-2]"
         );
+        newest.flush_failed = Some(FlushFailure { reason: "/pfs: full".into(), given_up: true });
+        let wish = |again| Wish { epoch: 1, id: 5, again };
+        assert!(is_hopeless(&newest, None, false) && !is_hopeless(&newest, None, true));
+        assert!(is_hopeless(&newest, Some(&wish(false)), true));
+        newest.flush_failed = Some(FlushFailure { reason: "/pfs: full".into(), given_up: false });
+        assert!(!is_hopeless(&newest, Some(&wish(false)), true), "it is tried again by itself");
+        assert!(is_hopeless(&newest, Some(&wish(true)), true), "that was the one try more");
+        newest.flush_failed = None;
+        assert!(!is_hopeless(&newest, Some(&wish(true)), true));
         newest.flush_failed = Some(FlushFailure { reason: "/pfs: full".into(), given_up: true });
         assert!(given_up(&newest) && unsaved(&newest, Duration::ZERO).contains(": /pfs: full; "));
         newest.name = "ck\n5".to_owned();

@@ -318,7 +318,7 @@ impl Driver {
         let of_tasks = tasks.iter().filter_map(|task| started?.get(*task)).cloned();
         let named = |name: &String| self.job.plan.hosts.iter().find(|host| same_host(host, name)).cloned();
         let hosts = hosts.iter().filter_map(named).chain(of_tasks).collect();
-        Input::NotLaunched { hosts, what }
+        Input::NotLaunched { part, hosts, what }
     }
 
     /// The exit code, if that process is still the one that is watched, and whether it was a

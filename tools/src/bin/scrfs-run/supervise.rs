@@ -126,7 +126,7 @@ pub(crate) struct Supervisor {
     unasked: BTreeSet<String>,
     /// Those that were used again although somebody had named them, and the newest dataset then.
     taken_back: BTreeMap<String, u64>,
-    /// How often a launcher could not launch on a node since something new was protected.
+    /// How often a launcher could not launch on a node since a dataset became complete.
     unlaunched: BTreeMap<String, u32>,
     /// Nodes of this run.
     used: Vec<String>,
@@ -151,6 +151,8 @@ pub(crate) struct Supervisor {
     serial: u64,
     /// The program was started this many times.
     runs: u32,
+    /// Of these, starts that a launcher could not launch on all nodes: they are no runs that count.
+    unlaunched_runs: u32,
     /// The highest protected id ever seen.
     newest: u64,
     /// Runs in a row that protected nothing new.
@@ -227,6 +229,7 @@ impl Supervisor {
             save_crashes: 0,
             serial: 0,
             runs: 0,
+            unlaunched_runs: 0,
             newest: 0,
             fruitless: 0,
             run_to_judge: false,
@@ -267,7 +270,10 @@ impl Supervisor {
                 self.launcher_error = None;
             }
             Input::Ready(current) => self.ready(now, current, &mut out),
-            Input::Sealed => self.goes_on(now),
+            Input::Sealed => {
+                self.unlaunched.clear();
+                self.goes_on(now);
+            }
             Input::CoordinatorsLeave => self.coordinators_leave(now, &mut out),
             Input::CoordinatorsFail(why) => drop(self.failure.get_or_insert(why)),
             Input::CoordinatorsEnded(code) => self.coordinators_ended(now, code, &mut out),
@@ -281,7 +287,9 @@ impl Supervisor {
                 self.suspect(now, &host, how, &mut out);
             }
             Input::Lost { host, how, .. } => self.lost(now, &host, how, &mut out),
-            Input::NotLaunched { hosts, what } => self.not_launched_on(now, &hosts, what, &mut out),
+            Input::NotLaunched { part, hosts, what } => {
+                self.not_launched_on(now, part, &hosts, what, &mut out);
+            }
             Input::LauncherFailed(what) => self.launcher_failed(what),
             Input::Refused(refusal) => self.refused(now, refusal),
             Input::CannotStart(part, why) => self.cannot_start(now, part, &why, &mut out),

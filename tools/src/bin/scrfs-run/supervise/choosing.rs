@@ -109,24 +109,21 @@ impl Supervisor {
             return self.finish(self.code, out);
         }
         let newest = nodes.iter().filter(|n| n.problem.is_none()).map(|n| n.newest).max().unwrap_or(0);
-        if std::mem::take(&mut self.run_to_judge) {
-            self.fruitless = if newest > self.newest { 0 } else { self.fruitless + 1 };
-        }
+        let judged = std::mem::take(&mut self.run_to_judge);
         if newest > self.newest {
-            self.newest = newest;
+            (self.newest, self.fruitless) = (newest, 0);
             self.unlaunched.clear();
+        } else {
+            self.fruitless += u32::from(judged);
         }
         if let Some(reason) = halted {
             return self.stay_halted(now, &reason, out);
         }
         if self.runs > 0 {
-            if self.plan.runs.is_some_and(|most| self.runs >= most) {
-                return self.give_up(
-                    now,
-                    &format!("{} runs were allowed (SCR_RUNS)", self.runs),
-                    SEE_PROGRAM,
-                    out,
-                );
+            let counted = self.runs - self.unlaunched_runs;
+            if self.plan.runs.is_some_and(|most| counted >= most) {
+                let why = format!("{counted} runs were allowed (SCR_RUNS)");
+                return self.give_up(now, &why, SEE_PROGRAM, out);
             }
             if self.plan.runs.is_none() && self.fruitless >= 2 {
                 return self.give_up(now, "two runs in a row protected nothing new", SEE_PROGRAM, out);

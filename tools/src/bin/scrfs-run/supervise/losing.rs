@@ -112,22 +112,30 @@ impl Supervisor {
     pub(super) fn not_launched_on(
         &mut self,
         now: Duration,
+        part: Part,
         hosts: &[String],
         what: String,
         out: &mut Vec<Output>,
     ) {
-        let starts = matches!(self.phase, Phase::Recovering | Phase::Running);
+        let starts = matches!(self.phase, Phase::Recovering | Phase::Running) && self.refusal.is_none();
         if starts && !hosts.is_empty() && !self.used.iter().all(|host| hosts.contains(host)) {
             let how = format!("could not be launched on ({what})");
+            if part == Part::Program {
+                self.unlaunched_runs += 1;
+                self.run_to_judge = false;
+            }
             let failed: Vec<&String> = hosts.iter().filter(|host| self.fails_too_often(host)).collect();
             for host in &failed {
                 self.lost(now, host, &how, out);
             }
             if failed.is_empty() {
                 out.push(Output::Say(format!("{} {how}: once more", hosts.join(" "))));
-                (self.code, self.own_code, self.run_to_judge) = (1, None, false);
-                self.clear(now, After::Look, out);
-                out.push(Output::Hurry);
+                // Beneath a program that runs, others are started when these coordinators end.
+                if part == Part::Program || self.phase == Phase::Recovering {
+                    (self.code, self.own_code) = (1, None);
+                    self.clear(now, After::Look, out);
+                    out.push(Output::Hurry);
+                }
             }
             let is_network = what.contains(NOT_REACHED);
             out.push(Output::Hint(if is_network { SEE_NETWORK } else { SEE_SLURMD }.into()));
@@ -155,7 +163,9 @@ impl Supervisor {
     pub(super) fn refused(&mut self, now: Duration, refusal: Refusal) {
         let first = match self.phase {
             Phase::Recovering => self.runs == 0,
-            Phase::Running => self.runs == 1 && now.saturating_sub(self.launched) <= LAUNCH_LIMIT,
+            Phase::Running => {
+                self.runs - self.unlaunched_runs == 1 && now.saturating_sub(self.launched) <= LAUNCH_LIMIT
+            }
             _ => false,
         };
         if first {

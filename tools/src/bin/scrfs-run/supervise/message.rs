@@ -208,6 +208,8 @@ pub(crate) enum Input {
     },
     /// A launcher could not launch anything on these nodes.
     NotLaunched {
+        /// What it was to launch.
+        part: Part,
         /// As in [`Plan::hosts`]; none: it does not name them.
         hosts: Vec<String>,
         /// In its words.

@@ -66,7 +66,7 @@ fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
     let what = || "srun: task 1 launch failed: Unspecified error".to_owned();
     let fails = |hosts: &[&str]| {
         let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
-        Input::NotLaunched { hosts, what: what() }
+        Input::NotLaunched { part: Part::Coordinators, hosts, what: what() }
     };
     let mut s = Story::of(plan());
     s.looked(&[], 0);
@@ -85,17 +85,6 @@ fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
     assert!(s.said().contains("n1 could not be launched on (srun: task 1 launch failed: "), "{}", s.said());
     s.tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n2 n3 n4"]);
     s.looked(&[], 0).expect(&["Restart n0 n2 n3 n4"]);
-    // The same of the program. Tries do not count as runs that protect nothing, and begin anew with
-    // each that protects something.
-    let mut s = Story::running(plan());
-    for newest in [7, 7, 8, 8, 8] {
-        s.tell(fails(&["n1"])).expect(&["stop program", "stop coordinators", "hurry"]);
-        s.tell(Input::ProgramEnded(1)).tell(Input::CoordinatorsEnded(0));
-        s.expect(&["look+sweep n0 n1 n2 n3 n4"]).looked(&[], newest).expect(&["Restart n0 n1 n2 n3"]);
-        s.tell(Input::Met).ready("ck").expect(&["program n0 n1 n2 n3 from ck"]);
-    }
-    s.tell(fails(&["n1"])).expect(&["stop program", "stop coordinators", "hurry"]);
-    s.tell(Input::ProgramEnded(1)).tell(Input::CoordinatorsEnded(0)).expect(&["look+sweep n0 n2 n3 n4"]);
     // One that fails for all nodes is none of theirs; so it is tried again, and named at last.
     for hosts in [&[][..], &["n0", "n1", "n2", "n3"]] {
         let mut s = Story::of(plan());
@@ -108,6 +97,65 @@ fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
         s.looked(&[], 0).tell(fails(hosts)).tell(Input::CoordinatorsEnded(0)).expect(&["finish 1"]);
         assert!(s.said().contains("at last: srun: task 1 launch failed"), "{}", s.said());
     }
+}
+
+/// Starts of the program that a node cannot have are no runs: they count neither as fruitless ones
+/// nor for SCR_RUNS, and are counted anew once a dataset is complete.
+#[test]
+fn a_program_that_cannot_be_launched_on_a_node_has_not_run() {
+    let fails = |host: &str| Input::NotLaunched {
+        part: Part::Program,
+        hosts: vec![host.to_owned()],
+        what: "srun: task 1 launch failed: Unspecified error".to_owned(),
+    };
+    let fail = |s: &mut Story, host: &str| {
+        s.tell(fails(host)).expect(&["stop program", "stop coordinators", "hurry"]);
+        s.tell(Input::ProgramEnded(1)).tell(Input::CoordinatorsEnded(0));
+    };
+    let again = |s: &mut Story, newest, hosts: &str| {
+        s.looked(&[], newest).expect(&[&format!("Restart {hosts}")]);
+        s.tell(Input::Met).ready("ck").expect(&[&format!("program {hosts} from ck")]);
+    };
+    let mut s = Story::of(Plan { runs: Some(1), nodes: 3, ..plan() });
+    again(&mut s, 0, "n0 n1 n2");
+    for newest in [7, 7, 8, 8] {
+        fail(&mut s, "n1");
+        again(&mut s, newest, "n0 n1 n2");
+    }
+    s.tell(Input::Sealed);
+    for _ in 1..LAUNCHES_MAX {
+        fail(&mut s, "n1");
+        again(&mut s, 8, "n0 n1 n2");
+    }
+    fail(&mut s, "n1");
+    s.expect(&["look+sweep n0 n2 n3 n4"]);
+    again(&mut s, 8, "n0 n2 n3");
+    for _ in 1..LAUNCHES_MAX {
+        fail(&mut s, "n2");
+        again(&mut s, 8, "n0 n2 n3");
+    }
+    fail(&mut s, "n2");
+    again(&mut s, 8, "n0 n3 n4");
+    s.tell(Input::ProgramEnded(1)).coordinators_end().looked(&[], 8);
+    assert!(s.said().contains("1 runs were allowed (SCR_RUNS)"), "{}", s.said());
+}
+
+/// The program goes on: coordinators are started anew beneath it, until it is the node's fault.
+#[test]
+fn coordinators_that_cannot_be_launched_beneath_a_program_do_not_end_it() {
+    let fails = || Input::NotLaunched {
+        part: Part::Coordinators,
+        hosts: vec!["n1".to_owned()],
+        what: "srun: task 1 launch failed: Unspecified error".to_owned(),
+    };
+    let mut s = Story::running(plan());
+    for _ in 1..LAUNCHES_MAX {
+        s.tell(Input::CoordinatorsEnded(1)).after(10).tell(Input::Tick);
+        s.tell(fails()).expect(&[]);
+        assert!(s.said().contains("n1 could not be launched on"), "{}", s.said());
+    }
+    s.tell(Input::CoordinatorsEnded(1)).after(10).tell(Input::Tick);
+    s.tell(fails()).expect(&["stop program", "stop coordinators", "hurry"]);
 }
 
 /// Coordinators that have met tell themselves why they end.
