@@ -450,8 +450,10 @@ pub(super) fn remove_file(path: &Path) -> Result<()> {
 
 /// True when something has this name, a dangling link too.
 pub(super) fn exists(path: &Path) -> Result<bool> {
-    match fs::symlink_metadata(path) {
+    match plain::look(path) {
         Ok(_) => Ok(true),
+        // Something is mounted there.
+        Err(e) if e.kind() == io::ErrorKind::CrossesDevices => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(PfsError::io(path, "stat")(e)),
     }

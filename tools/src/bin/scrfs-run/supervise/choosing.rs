@@ -120,7 +120,7 @@ impl Supervisor {
             return self.stay_halted(now, &reason, out);
         }
         if self.runs > 0 {
-            let counted = self.runs - self.unlaunched_runs;
+            let counted = self.counted_runs();
             if self.plan.runs.is_some_and(|most| counted >= most) {
                 let why = format!("{counted} runs were allowed (SCR_RUNS)");
                 return self.give_up(now, &why, SEE_PROGRAM, out);
@@ -147,6 +147,11 @@ impl Supervisor {
         self.tell_unsealed(nodes, out);
         out.push(Output::Say(format!("run {} on {} (spares: {spares})", self.runs + 1, self.used.join(" "))));
         self.recover(now, out);
+    }
+
+    /// Runs that count for SCR_RUNS.
+    pub(super) fn counted_runs(&self) -> u32 {
+        self.runs.saturating_sub(self.unlaunched_runs)
     }
 
     /// As many of `live` as run the program, in their order. First come nodes that hold a protected

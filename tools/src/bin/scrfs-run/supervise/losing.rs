@@ -10,9 +10,12 @@ const LAUNCH_LIMIT: Duration = Duration::from_mins(1);
 /// And it ends within this time.
 const REFUSED_ENDS: Duration = Duration::from_secs(10);
 
-/// A node on which so many starts in a row could not be launched is left out. One is no reason:
-/// what keeps a step from a node may be gone with the next one, and the node has datasets.
+/// A node on which so many starts could not be launched since a dataset became complete is left
+/// out. One is no reason: what keeps a step from a node may be gone with the next one, and the node
+/// has datasets.
 pub(super) const LAUNCHES_MAX: u32 = 3;
+/// When so many have failed on whichever nodes, it is none of theirs.
+pub(super) const FAILURES_MAX: u32 = 4 * LAUNCHES_MAX;
 
 /// So srun says that it could not launch.
 const NOT_LAUNCHED: &str = "launch failed";
@@ -117,8 +120,10 @@ impl Supervisor {
         what: String,
         out: &mut Vec<Output>,
     ) {
-        let starts = matches!(self.phase, Phase::Recovering | Phase::Running) && self.refusal.is_none();
-        if starts && !hosts.is_empty() && !self.used.iter().all(|host| hosts.contains(host)) {
+        let is_all = || self.used.iter().all(|host| hosts.contains(host));
+        let has_nodes =
+            !hosts.is_empty() && !is_all() && self.unlaunched.values().sum::<u32>() < FAILURES_MAX;
+        if has_nodes && self.is_starting(part) && !self.is_refused(now) {
             let how = format!("could not be launched on ({what})");
             if part == Part::Program {
                 self.unlaunched_runs += 1;
@@ -131,7 +136,9 @@ impl Supervisor {
             if failed.is_empty() {
                 out.push(Output::Say(format!("{} {how}: once more", hosts.join(" "))));
                 // Beneath a program that runs, others are started when these coordinators end.
-                if part == Part::Program || self.phase == Phase::Recovering {
+                if part == Part::Coordinators && self.phase == Phase::Running {
+                    self.launcher_error = Some(what.clone());
+                } else {
                     (self.code, self.own_code) = (1, None);
                     self.clear(now, After::Look, out);
                     out.push(Output::Hurry);
@@ -141,6 +148,18 @@ impl Supervisor {
             out.push(Output::Hint(if is_network { SEE_NETWORK } else { SEE_SLURMD }.into()));
         }
         self.launcher_failed(what);
+    }
+
+    /// This part was started, is not up yet as far as that can be told, and no error of this start
+    /// was taken note of.
+    fn is_starting(&self, part: Part) -> bool {
+        let coordinators_start = self.coordinators == Coordinators::Starting;
+        match (part, self.phase) {
+            (Part::Program, Phase::Running) => self.program_up,
+            (Part::Coordinators, Phase::Recovering) => coordinators_start,
+            (Part::Coordinators, Phase::Running) => coordinators_start && self.launcher_error.is_none(),
+            _ => false,
+        }
     }
 
     fn fails_too_often(&mut self, host: &str) -> bool {
@@ -163,9 +182,7 @@ impl Supervisor {
     pub(super) fn refused(&mut self, now: Duration, refusal: Refusal) {
         let first = match self.phase {
             Phase::Recovering => self.runs == 0,
-            Phase::Running => {
-                self.runs - self.unlaunched_runs == 1 && now.saturating_sub(self.launched) <= LAUNCH_LIMIT
-            }
+            Phase::Running => self.counted_runs() == 1 && now.saturating_sub(self.launched) <= LAUNCH_LIMIT,
             _ => false,
         };
         if first {

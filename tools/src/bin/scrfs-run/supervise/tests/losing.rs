@@ -2,7 +2,7 @@
 
 use super::meeting::MEETINGS_MAX;
 use super::*;
-use crate::supervise::losing::LAUNCHES_MAX;
+use crate::supervise::losing::{FAILURES_MAX, LAUNCHES_MAX};
 
 #[test]
 fn who_is_named_as_lost_is_not_asked_and_nothing_waits_for_it() {
@@ -140,6 +140,27 @@ fn a_program_that_cannot_be_launched_on_a_node_has_not_run() {
     assert!(s.said().contains("1 runs were allowed (SCR_RUNS)"), "{}", s.said());
 }
 
+/// srun names one node after the other, and not always the same one first: so it would take very
+/// many starts until there are too few nodes.
+#[test]
+fn what_keeps_starts_from_all_nodes_is_none_of_theirs() {
+    let fails = |host: &str| Input::NotLaunched {
+        part: Part::Coordinators,
+        hosts: vec![host.to_owned()],
+        what: "srun: error: Task launch failed on node".to_owned(),
+    };
+    let mut s = Story::of(plan());
+    let mut starts = 0;
+    while !s.said().contains("Finish") {
+        if s.looked(&[], 0).said().contains("StartCoordinators") {
+            starts += 1;
+            s.tell(fails(["n0", "n1", "n2", "n3"][starts % 4])).tell(fails("n0")).coordinators_end();
+        }
+    }
+    let most = usize::try_from(FAILURES_MAX + RECOVERIES_MAX).unwrap();
+    assert!(starts <= most && s.said().contains("Finish(1)"), "{starts}: {}", s.said());
+}
+
 /// The program goes on: coordinators are started anew beneath it, until it is the node's fault.
 #[test]
 fn coordinators_that_cannot_be_launched_beneath_a_program_do_not_end_it() {
@@ -153,6 +174,7 @@ fn coordinators_that_cannot_be_launched_beneath_a_program_do_not_end_it() {
         s.tell(Input::CoordinatorsEnded(1)).after(10).tell(Input::Tick);
         s.tell(fails()).expect(&[]);
         assert!(s.said().contains("n1 could not be launched on"), "{}", s.said());
+        assert!(!s.tell(fails()).said().contains("n1"), "one start is counted once: {}", s.said());
     }
     s.tell(Input::CoordinatorsEnded(1)).after(10).tell(Input::Tick);
     s.tell(fails()).expect(&["stop program", "stop coordinators", "hurry"]);
