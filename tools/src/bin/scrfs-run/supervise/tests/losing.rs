@@ -59,15 +59,17 @@ fn a_launcher_that_starts_coordinators_is_believed_the_second_time() {
     s.coordinators_end().expect(&["look+sweep n0 n2 n3 n4"]);
 }
 
+/// What srun says when it cannot launch on these nodes.
+fn not_launched(part: Part, hosts: &[&str]) -> Input {
+    let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+    Input::NotLaunched { part, hosts, what: "srun: task 1 launch failed: Unspecified error".to_owned() }
+}
+
 /// What another user has made first keeps Slurm's PMIx from launching on a node. What a daemon of
 /// Slurm's has left there may keep one step from it, and the node has datasets.
 #[test]
 fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
-    let what = || "srun: task 1 launch failed: Unspecified error".to_owned();
-    let fails = |hosts: &[&str]| {
-        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
-        Input::NotLaunched { part: Part::Coordinators, hosts, what: what() }
-    };
+    let fails = |hosts: &[&str]| not_launched(Part::Coordinators, hosts);
     let mut s = Story::of(plan());
     s.looked(&[], 0);
     for _ in 1..LAUNCHES_MAX {
@@ -103,13 +105,9 @@ fn a_spare_is_used_for_a_node_on_which_nothing_can_be_launched() {
 /// nor for SCR_RUNS, and are counted anew once a dataset is complete.
 #[test]
 fn a_program_that_cannot_be_launched_on_a_node_has_not_run() {
-    let fails = |host: &str| Input::NotLaunched {
-        part: Part::Program,
-        hosts: vec![host.to_owned()],
-        what: "srun: task 1 launch failed: Unspecified error".to_owned(),
-    };
     let fail = |s: &mut Story, host: &str| {
-        s.tell(fails(host)).expect(&["stop program", "stop coordinators", "hurry"]);
+        s.tell(not_launched(Part::Program, &[host]));
+        s.expect(&["stop program", "stop coordinators", "hurry"]);
         s.tell(Input::ProgramEnded(1)).tell(Input::CoordinatorsEnded(0));
     };
     let again = |s: &mut Story, newest, hosts: &str| {
@@ -144,11 +142,7 @@ fn a_program_that_cannot_be_launched_on_a_node_has_not_run() {
 /// many starts until there are too few nodes.
 #[test]
 fn what_keeps_starts_from_all_nodes_is_none_of_theirs() {
-    let fails = |host: &str| Input::NotLaunched {
-        part: Part::Coordinators,
-        hosts: vec![host.to_owned()],
-        what: "srun: error: Task launch failed on node".to_owned(),
-    };
+    let fails = |host| not_launched(Part::Coordinators, &[host]);
     let mut s = Story::of(plan());
     let mut starts = 0;
     while !s.said().contains("Finish") {
@@ -164,11 +158,7 @@ fn what_keeps_starts_from_all_nodes_is_none_of_theirs() {
 /// The program goes on: coordinators are started anew beneath it, until it is the node's fault.
 #[test]
 fn coordinators_that_cannot_be_launched_beneath_a_program_do_not_end_it() {
-    let fails = || Input::NotLaunched {
-        part: Part::Coordinators,
-        hosts: vec!["n1".to_owned()],
-        what: "srun: task 1 launch failed: Unspecified error".to_owned(),
-    };
+    let fails = || not_launched(Part::Coordinators, &["n1"]);
     let mut s = Story::running(plan());
     for _ in 1..LAUNCHES_MAX {
         s.tell(Input::CoordinatorsEnded(1)).after(10).tell(Input::Tick);
