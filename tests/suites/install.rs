@@ -2,6 +2,7 @@
 //! installed in a root that has nothing but what they say they need.
 
 use std::collections::BTreeSet;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -11,22 +12,41 @@ use scrfs_harness::cluster::{bin_dir, workspace};
 use scrfs_harness::shell::Ran;
 use serde_json::Value;
 
-/// Both packages and what they are made from; once for all tests here.
+/// Both packages and what they are made from; once for all tests of a process.
 fn packages() -> &'static Packages {
     static MADE: OnceLock<Packages> = OnceLock::new();
     MADE.get_or_init(|| {
         let script = workspace().join("deploy/package");
-        Ran::of(Command::new(script).arg("--programs").arg(bin_dir()).env("LC_ALL", "C")).must();
-        let out = workspace().join("target/package");
+        let (out, lock) = place();
+        let ran = Ran::of(
+            Command::new(script).arg("--programs").arg(bin_dir()).arg("--out").arg(&out).env("LC_ALL", "C"),
+        );
+        ran.must();
         let find = |end: &str| {
-            let files = std::fs::read_dir(&out).expect("target/package").flatten().map(|entry| entry.path());
+            let files = std::fs::read_dir(&out).expect("packages").flatten().map(|entry| entry.path());
             let mut found: Vec<PathBuf> =
                 files.filter(|path| path.to_string_lossy().ends_with(end)).collect();
             assert_eq!(found.len(), 1, "{end}: {found:?}");
             found.remove(0)
         };
-        Packages { deb: find(".deb"), rpm: find(".rpm"), staged: out.join("root") }
+        Packages { deb: find(".deb"), rpm: find(".rpm"), staged: out.join("root"), _lock: lock }
     })
+}
+
+/// A directory for packages that no other process uses, and the lock that says so: the tests with
+/// Slurm run beside the others, and make packages too.
+fn place() -> (PathBuf, File) {
+    for number in 0..16 {
+        let out = workspace().join(format!("target/package/tests.{number}"));
+        std::fs::create_dir_all(&out).expect("a directory in target/package");
+        let lock = File::create(out.join("lock")).expect("a file in target/package");
+        match lock.try_lock() {
+            Ok(()) => return (out, lock),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => panic!("{}: {error}", out.display()),
+        }
+    }
+    panic!("16 processes make packages");
 }
 
 /// The package for Debian.
@@ -38,6 +58,8 @@ struct Packages {
     deb: PathBuf,
     rpm: PathBuf,
     staged: PathBuf,
+    /// Given back when the process ends.
+    _lock: File,
 }
 
 /// A command on this machine.
