@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::control::AdviceRules;
 use crate::hash::Text;
-use crate::plain::mounted;
+use crate::plain::{self, STATE, mounted};
 use crate::prefix::strangers;
 use crate::record::{Halt, Record, RecordError};
 
@@ -174,7 +174,12 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let plain = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | plain;
-    let directory = rustix::fs::open(directory_of(path), flags, Mode::empty())?;
+    let above = directory_of(path);
+    let directory = if above.file_name().is_some_and(|name| name == STATE) {
+        OwnedFd::from(plain::open_unmounted(above, flags, Mode::empty())?)
+    } else {
+        rustix::fs::open(above, flags, Mode::empty())?
+    };
     let open = |access: OFlags| {
         let mode = Mode::from_raw_mode(0o666);
         let mode = if access.contains(OFlags::CREATE) { mode } else { Mode::empty() };

@@ -1,12 +1,19 @@
 //! Files in places that others may write to: what is no regular file is refused. Opening a pipe
 //! there would wait for somebody who writes.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+/// The directory of a prefix that has scrfs's state, and SCR's. Where others may make names in the
+/// prefix, a user may have mounted something there.
+pub(crate) const STATE: &str = ".scr";
 
 /// Whether a link in the place of the file is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +72,16 @@ fn split(path: &Path) -> io::Result<(&Path, &Path)> {
 }
 
 fn open_below(above: &Path, inner: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
+    if above.file_name().is_some_and(|name| name == STATE) {
+        let refused = match look(above) {
+            Err(error) => Some(error).filter(is_of_strangers),
+            Ok(link) if link.is_symlink() => refuse_planted(&link, above).err().filter(is_of_strangers),
+            Ok(_) => None,
+        };
+        if let Some(error) = refused {
+            return Err(named(above, &error));
+        }
+    }
     let to_it = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(above, to_it, Mode::empty())?;
     let open = |flags, mode| {
@@ -88,6 +105,16 @@ pub(crate) fn mounted(error: Errno) -> io::Error {
     }
 }
 
+/// Where the link at this name leads to.
+///
+/// # Errors
+/// As [`open_unmounted`]; it is no link (`NotFound`).
+pub(crate) fn read_link(path: &Path) -> io::Result<PathBuf> {
+    let link = open_unmounted(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
+    let target = rustix::fs::readlinkat(&link, c"", Vec::new())?;
+    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+}
+
 /// What the file or link at this name is.
 ///
 /// # Errors
@@ -96,7 +123,11 @@ pub(crate) fn look(path: &Path) -> io::Result<Metadata> {
     open_unmounted(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?.metadata()
 }
 
-fn regular(opened: io::Result<File>) -> io::Result<File> {
+/// Refuses what is no regular file. Opened with `NONBLOCK`, a pipe waits for nobody.
+///
+/// # Errors
+/// It could not be opened; it is no regular file (`InvalidData`).
+pub(crate) fn regular(opened: io::Result<File>) -> io::Result<File> {
     let file = opened.map_err(|error| match error.raw_os_error() {
         // So a socket answers.
         Some(libc::ENXIO) => not_regular(),
@@ -114,6 +145,49 @@ fn not_regular() -> io::Error {
 fn check(file: &File) -> io::Result<()> {
     let is_file = file.metadata()?.is_file();
     is_file.then_some(()).ok_or_else(not_regular)
+}
+
+/// Neither root nor who makes files in this thread, the job's user in root's daemon too, has made
+/// this file.
+pub(crate) fn is_theirs(file: &Metadata) -> bool {
+    // No such user: nothing changes, and who it is comes back.
+    let us = [0, nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw()];
+    !us.contains(&file.uid())
+}
+
+/// Anybody can have made this file in the directory `above`: nor has the directory's owner, and
+/// everybody may make files there.
+pub(crate) fn is_planted(file: &Metadata, above: &Metadata) -> bool {
+    is_theirs(file) && above.mode() & 0o002 != 0 && above.uid() != file.uid()
+}
+
+/// Fails if anybody can have made this file, which is at `path`.
+///
+/// # Errors
+/// So it is (`PermissionDenied`); those of the system calls.
+pub(crate) fn refuse_planted(file: &Metadata, path: &Path) -> io::Result<()> {
+    if is_theirs(file)
+        && let Some(above) = path.parent()
+        && is_planted(file, &std::fs::metadata(above)?)
+    {
+        let (user, above) = (file.uid(), above.display());
+        let text = format!("it belongs to user {user}, and everybody may make names in {above}");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+/// Whether an error is one of [`look`] or [`refuse_planted`] which says that somebody else may have
+/// put there what was looked at.
+pub(crate) fn is_of_strangers(error: &io::Error) -> bool {
+    // The system's own have a number.
+    error.kind() == io::ErrorKind::CrossesDevices
+        || error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()
+}
+
+/// The error, which is about `path`.
+pub(crate) fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

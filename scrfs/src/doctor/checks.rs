@@ -223,7 +223,7 @@ fn prefix(prefix: Option<&Prefix>, facts: &Facts) -> Vec<Finding> {
     found.extend(strange.iter().map(|what| {
         warn(
             "prefix",
-            format!("{what}: who made it can read and exchange what the job keeps there"),
+            format!("{what}: others can read or exchange what the job keeps there"),
             format!("make a directory of {user}'s own, or name another with SCR_PREFIX or --prefix"),
         )
     }));

@@ -21,6 +21,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
 use super::StoredDataset;
 use super::directory::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded, read_record};
+use super::strangers;
 
 /// Stands for the dataset's own directory.
 const OWN: &str = ".";
@@ -91,6 +92,7 @@ fn name_of(entry: &Entry, target: Option<Text>) -> NameOnPfs {
 /// its own.
 pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
     let directory = prefix.dataset(&stored.name);
+    strangers::look(&directory).map_err(PfsError::io(&directory, "look at"))?;
     let top = open(&directory)?;
     let reader = Reader { directory: &directory, top };
     let path = directory.join("summary.scr");

@@ -286,16 +286,26 @@ impl Prefix {
     }
 
     /// What `parse` makes of the rest of each name of `.scr` that begins with `word`, lowest first.
+    /// What strangers have made there is passed over.
     pub(super) fn named<T: Ord>(&self, word: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
-        let path = self.root.join(".scr");
+        let path = self.state("");
+        strangers::check_state(&self.root).map_err(PfsError::io(&self.root, "look at"))?;
         let names = match fs::read_dir(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other.map_err(PfsError::io(&path, "list"))?,
         };
         let mut found = Vec::new();
-        for name in names {
-            let name = name.map_err(PfsError::io(&path, "list"))?.file_name();
-            found.extend(name.to_str().and_then(|name| name.strip_prefix(word)).and_then(&parse));
+        for entry in names {
+            let entry = entry.map_err(PfsError::io(&path, "list"))?;
+            let name = entry.file_name();
+            let parsed = name.to_str().and_then(|name| name.strip_prefix(word)).and_then(&parse);
+            let Some(parsed) = parsed else { continue };
+            match strangers::look(&entry.path()) {
+                Err(error) if strangers::is_of_strangers(&error) => {
+                    tracing::debug!(path = %entry.path().display(), %error, "passed over");
+                }
+                _ => found.push(parsed),
+            }
         }
         found.sort_unstable();
         Ok(found)
@@ -356,6 +366,8 @@ fn bounded(path: &Path, opened: io::Result<File>) -> Result<Option<Vec<u8>>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(PfsError::io(path, "open"))?,
     };
+    let is_ours = file.metadata().and_then(|meta| strangers::refuse_planted(&meta, path));
+    is_ours.map_err(PfsError::io(path, "open"))?;
     let mut bytes = Vec::new();
     file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(PfsError::io(path, "read"))?;
     if bytes.len() as u64 > RECORD_BYTES_MAX {
@@ -387,10 +399,20 @@ pub fn is_epoch(path: &Path, number: u64) -> bool {
     number <= REACHED_MAX && !above.is_some_and(|above| strangers::is_planted(&file, &above))
 }
 
+/// Opens a file of `.scr` to append to, which is made if need be.
+///
+/// # Errors
+/// Those of the system calls; it is a link, no regular file, or a stranger's.
+pub fn open_log(path: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = plain::regular(plain::open_unmounted(path, flags, NEW_MODE))?;
+    strangers::refuse_planted(&file.metadata()?, path)?;
+    Ok(file)
+}
+
 /// Appends to a small file, which is made if need be.
 pub(super) fn append(path: &Path, bytes: &[u8]) -> Result<()> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-    let mut file = plain::open_unmounted(path, flags, NEW_MODE).map_err(PfsError::io(path, "open"))?;
+    let mut file = open_log(path).map_err(PfsError::io(path, "open"))?;
     file.write_all(bytes).map_err(PfsError::io(path, "write"))
 }
 
@@ -406,7 +428,9 @@ pub(super) fn replace_by(path: &Path, bytes: &[u8], token: &str) -> Result<()> {
     temporary.push(".");
     temporary.push(token);
     let temporary = PathBuf::from(temporary);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    // What a crash has left; or somebody else's, who would keep it open.
+    remove_file(&temporary)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let file = plain::open_unmounted(&temporary, flags, NEW_MODE);
     let mut file = file.map_err(PfsError::io(&temporary, "create"))?;
     file.write_all(bytes).map_err(PfsError::io(&temporary, "write"))?;
@@ -432,8 +456,13 @@ pub(super) fn sync_directory(directory: &Path) -> Result<()> {
     File::open(directory).and_then(|d| d.sync_all()).map_err(PfsError::io(directory, SYNC))
 }
 
-/// Removes a tree; it is no error when there is none.
+/// Removes a tree; it is no error when there is none. What a user has mounted there is not asked.
 pub(super) fn remove_tree(path: &Path) -> Result<()> {
+    if let Err(error) = plain::look(path)
+        && error.kind() == io::ErrorKind::CrossesDevices
+    {
+        return Err(PfsError::io(path, "remove")(error));
+    }
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(PfsError::io(path, "remove")(e)),
         _ => Ok(()),

@@ -8,6 +8,7 @@
 //! Two jobs may use a prefix at once, with the same ids and names. Each epoch copies into a
 //! directory of its own, and a dataset never takes the place of one that a newer epoch has sealed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -29,6 +30,7 @@ use super::directory::{
 };
 use super::index;
 use super::lock::Lock;
+use super::strangers;
 
 /// Makes the directory that daemons copy into, with the dataset's directories and links.
 pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
@@ -188,16 +190,23 @@ pub(super) fn recover(prefix: &Prefix) -> Result<()> {
         return Ok(());
     }
     let lock = Lock::take(prefix)?;
+    let mut unsettled = BTreeMap::new();
     for arrival in swaps {
-        settle_swap(prefix, &lock, arrival)?;
+        match settle_swap(prefix, &lock, arrival) {
+            Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
+            Err(error) => drop(unsettled.insert(arrival, error)),
+            Ok(()) => {}
+        }
     }
-    for arrival in flushes {
+    // What belongs to a swap that is not settled may be all that there is of a dataset.
+    let is_settled = |arrival: &Arrival| !unsettled.contains_key(arrival);
+    for arrival in flushes.into_iter().filter(is_settled) {
         discard(&prefix.flush(arrival));
     }
-    for arrival in olds {
+    for arrival in olds.into_iter().filter(is_settled) {
         discard(&prefix.old(arrival));
     }
-    Ok(())
+    unsettled.into_values().next().map_or(Ok(()), Err)
 }
 
 /// Removes what is of no use any more. What others still write to, or have open, stays for the next
@@ -212,7 +221,9 @@ fn discard(directory: &Path) {
 /// of this id that is published then; `None`: there is none.
 fn finish_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<Option<Epoch>> {
     let swap = Swap::announced(prefix, lock, arrival)?;
-    if exists(&swap.copied)?
+    // While a stranger has the dataset's name, nothing is lost: all stays where it is.
+    strangers::has(&swap.place).map_err(PfsError::io(&swap.place, "look at"))?;
+    if is_kept(&swap.copied)?
         && let Some((_, epoch, _)) = summary_of(&swap.copied)?
     {
         swap.exchange(epoch)?;
@@ -251,6 +262,7 @@ struct Swap<'a> {
 impl<'a> Swap<'a> {
     fn announced(prefix: &'a Prefix, lock: &'a Lock, arrival: Arrival) -> Result<Self> {
         let link = prefix.swap(arrival);
+        strangers::look(&link).map_err(PfsError::io(&link, "look at"))?;
         let target = fs::read_link(&link).map_err(PfsError::io(&link, "readlink"))?;
         let name = target.as_os_str().as_bytes().to_vec();
         if !is_name(&name) {
@@ -302,7 +314,18 @@ impl<'a> Swap<'a> {
 
     /// The former dataset gets its name back, unless something has it.
     fn put_back(&self) -> Result<()> {
-        if exists(&self.old)? && !exists(&self.place)? { rename(&self.old, &self.place) } else { Ok(()) }
+        if is_kept(&self.old)? && !exists(&self.place)? { rename(&self.old, &self.place) } else { Ok(()) }
+    }
+}
+
+/// Something is there that no stranger has put there; what one has is not what is meant.
+fn is_kept(path: &Path) -> Result<bool> {
+    match strangers::has(path) {
+        Err(error) if strangers::is_of_strangers(&error) => {
+            tracing::warn!(path = %path.display(), %error, "passed over");
+            Ok(false)
+        }
+        found => found.map_err(PfsError::io(path, "look at")),
     }
 }
 

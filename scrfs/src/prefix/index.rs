@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::hash::Text;
 use crate::ids::{DatasetId, Epoch};
+use crate::plain;
 use crate::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Words};
 
 use super::StoredDataset;
@@ -16,6 +17,7 @@ use super::directory::{
     replace, sync_parent,
 };
 use super::lock::Lock;
+use super::strangers;
 
 /// The link that a person may change.
 const CURRENT: &str = "scr.current";
@@ -33,7 +35,7 @@ pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
     for view in index.entries() {
         let Some(name) = view.name else { continue };
         let directory = prefix.dataset(name);
-        let usable = view.complete && view.failed.is_empty() && is_name(name) && exists(&directory)?;
+        let usable = view.complete && view.failed.is_empty() && is_name(name) && is_there(&directory)?;
         stored.push(StoredDataset {
             id: view.id,
             epoch: Epoch(view.epoch.unwrap_or(0)),
@@ -51,6 +53,17 @@ pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
         dataset.current = !std::mem::replace(&mut seen, true);
     }
     Ok(stored)
+}
+
+/// A dataset's directory, or a link to one, is there. One that a stranger has put there is none.
+fn is_there(directory: &Path) -> Result<bool> {
+    match strangers::has(directory) {
+        Err(error) if strangers::is_of_strangers(&error) => {
+            tracing::warn!(path = %directory.display(), %error, "it is no dataset");
+            Ok(false)
+        }
+        found => found.map_err(PfsError::io(directory, "stat")),
+    }
 }
 
 /// Adds a dataset that is in place; other entries of its name go with the files that they were
@@ -142,7 +155,7 @@ fn age(view: &IndexView<'_>) -> (Epoch, DatasetId) {
 /// summaries.
 pub(super) fn highest_epoch(prefix: &Prefix) -> Result<Epoch> {
     let index = read(prefix)?;
-    // The index may be a stranger's.
+    // The index may be a colleague's.
     let epochs = index.entries().filter_map(|view| view.epoch).filter(|epoch| *epoch < EPOCH_MAX);
     Ok(Epoch(epochs.max().unwrap_or(0)))
 }
@@ -173,11 +186,12 @@ fn from_summaries(prefix: &Prefix) -> Result<Index> {
         let found = found.map_err(PfsError::io(root, "list"))?;
         let name = found.file_name();
         // `scr.current` and other links name what is found by itself.
-        if !is_name(name.as_bytes()) || !found.file_type().is_ok_and(|kind| kind.is_dir()) {
+        if !is_name(name.as_bytes()) || !plain::look(&found.path()).is_ok_and(|it| it.is_dir()) {
             continue;
         }
         let summary = match read_summary(&found.path()) {
-            Ok(Some(summary)) if summary.is_complete() => summary,
+            // In a directory that everybody may write to there may be many of other users.
+            Ok(Some(summary)) if summary.is_complete() && is_there(&found.path())? => summary,
             Ok(_) => continue,
             Err(error) => {
                 tracing::warn!(%error, "a summary cannot be read: its dataset is left out");
@@ -220,9 +234,11 @@ fn current(prefix: &Prefix, index: &Index) -> Result<Option<Text>> {
     Ok(linked.filter(|name| !is_unchanged && known(name)).or_else(|| index.current.clone()))
 }
 
-/// The last name that a link has; `None` where there is none, or something else of its name.
+/// The last name that a link has; `None` where there is none, or something else of its name, or a
+/// stranger's.
 fn target(link: &Path) -> Result<Option<Text>> {
-    match fs::read_link(link) {
+    match strangers::look(link).and_then(|_| plain::read_link(link)) {
+        Err(error) if strangers::is_of_strangers(&error) => Ok(None),
         Ok(target) => Ok(target.file_name().and_then(|name| Text::new(name.as_bytes()).ok())),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => Ok(None),
         Err(e) => Err(PfsError::io(link, "readlink")(e)),
@@ -243,11 +259,13 @@ fn make_link(prefix: &Prefix, index: &Index) -> Result<()> {
 }
 
 /// Puts the new link in the place of the former one. A person's own file or directory of that name
-/// stays.
+/// stays, and so does whatever a stranger has there.
 fn place_link(prefix: &Prefix) -> Result<()> {
     let (new, link) = (new_link(prefix), prefix.root().join(CURRENT));
-    if fs::symlink_metadata(&link).is_ok_and(|found| !found.is_symlink()) {
-        return remove_file(&new);
+    match strangers::look(&link) {
+        Ok(found) if !found.is_symlink() => return remove_file(&new),
+        Err(error) if strangers::is_of_strangers(&error) => return remove_file(&new),
+        _ => {}
     }
     rename(&new, &link)?;
     sync_parent(&link)

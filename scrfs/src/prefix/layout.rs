@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::plain::{self, Links};
+use crate::prefix::strangers;
 use crate::record::{Index, Record};
 
 /// An index that is longer is not looked into.
@@ -30,8 +31,10 @@ pub enum ForeignLayout {
 /// The layout of `prefix`, if this version cannot read it.
 ///
 /// # Errors
-/// Those of the system calls; that something is missing is none.
+/// Those of the system calls; a stranger has made `.scr`, or mounted something there. It is no error
+/// if something is missing. What else strangers have made is passed over.
 pub fn foreign_layout(prefix: &Path) -> io::Result<Option<ForeignLayout>> {
+    strangers::check_state(prefix)?;
     let records = prefix.join(".scr");
     let version = index(&records.join("index.scr"))?.and_then(|index| index.version);
     if version.is_some_and(|version| version > crate::record::index::INDEX_VERSION) {
@@ -39,11 +42,14 @@ pub fn foreign_layout(prefix: &Path) -> io::Result<Option<ForeignLayout>> {
     }
     for directory in present(fs::read_dir(&records))?.into_iter().flatten() {
         let directory = directory?;
-        if !directory.file_name().as_encoded_bytes().starts_with(b"scr.dataset.") {
+        let path = directory.path();
+        if !directory.file_name().as_encoded_bytes().starts_with(b"scr.dataset.")
+            || strangers::look(&path).is_err_and(|error| strangers::is_of_strangers(&error))
+        {
             continue;
         }
         for (name, layout) in [("rank2file", ForeignLayout::Scr3), ("rank2file.scr", ForeignLayout::Scr12)] {
-            if directory.path().join(name).try_exists()? {
+            if path.join(name).try_exists()? {
                 return Ok(Some(layout));
             }
         }
@@ -64,7 +70,8 @@ fn index(path: &Path) -> io::Result<Option<Index>> {
             None => return Ok(None),
         },
     };
-    if file.metadata()?.len() > INDEX_BYTES_MAX {
+    let meta = file.metadata()?;
+    if meta.len() > INDEX_BYTES_MAX || strangers::refuse_planted(&meta, path).is_err() {
         return Ok(None);
     }
     let mut bytes = Vec::new();
@@ -91,7 +98,13 @@ pub fn make(prefix: &Path) -> io::Result<PathBuf> {
         return Err(io::Error::new(ErrorKind::Unsupported, layout));
     }
     let records = prefix.join(".scr");
-    match fs::create_dir(&records) {
+    let made = make_state(prefix, &records);
+    // Who was first?
+    made.and_then(|()| strangers::check_state(prefix)).map(|()| records)
+}
+
+fn make_state(prefix: &Path, records: &Path) -> io::Result<()> {
+    match fs::create_dir(records) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             match fs::create_dir(prefix) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -103,14 +116,14 @@ pub fn make(prefix: &Path) -> io::Result<PathBuf> {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
-            match fs::create_dir(&records) {
+            match fs::create_dir(records) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
-                _ => Ok(records),
+                _ => Ok(()),
             }
         }
         // On a PFS that is read only, the error comes although it is there.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists || records.is_dir() => Ok(records),
-        other => other.map(|()| records),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists || records.is_dir() => Ok(()),
+        other => other,
     }
 }
 

@@ -90,8 +90,9 @@ fn epoch_of(content: &[u8]) -> Option<Epoch> {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let ours = fs::read(&self.path).is_ok_and(|content| content == self.content.as_bytes());
-        if ours && let Err(error) = fs::remove_file(&self.path) {
+        if self.is_held().is_ok()
+            && let Err(error) = fs::remove_file(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), %error, "the lock could not be removed; the next start takes it over");
         }
     }

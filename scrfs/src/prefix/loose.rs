@@ -14,9 +14,10 @@ use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
 
 use super::directory::{
-    PfsError, Prefix, Result, exists, read_bounded, remove_tree, rename, sync_directory, sync_parent,
+    PfsError, Prefix, Result, read_bounded, remove_tree, rename, sync_directory, sync_parent,
 };
 use super::index;
+use super::strangers;
 
 /// The bytes before the body of `versions`: CRC32 of the body, big-endian.
 const HEAD: usize = 4;
@@ -25,6 +26,15 @@ const FILES: &str = "files";
 
 fn directory(prefix: &Prefix) -> PathBuf {
     prefix.state("loose")
+}
+
+/// Fails where a stranger has made it.
+fn check(prefix: &Prefix) -> Result<()> {
+    let path = directory(prefix);
+    match strangers::look(&path) {
+        Err(error) if strangers::is_of_strangers(&error) => Err(PfsError::io(&path, "look at")(error)),
+        _ => Ok(()),
+    }
 }
 
 /// What a set's directory is called.
@@ -42,14 +52,16 @@ fn parse(name: &str) -> Option<(Age, LooseStamp)> {
 /// All sets in the prefix, newest first.
 fn sets(prefix: &Prefix) -> Result<Vec<(Age, LooseStamp)>> {
     let path = directory(prefix);
+    check(prefix)?;
     let names = match fs::read_dir(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(PfsError::io(&path, "list"))?,
     };
     let mut found = Vec::new();
     for name in names {
-        let name = name.map_err(PfsError::io(&path, "list"))?.file_name();
-        found.extend(name.to_str().and_then(parse));
+        let name = name.map_err(PfsError::io(&path, "list"))?;
+        let is_theirs = strangers::look(&name.path()).is_err_and(|e| strangers::is_of_strangers(&e));
+        found.extend(name.file_name().to_str().and_then(parse).filter(|_| !is_theirs));
     }
     found.sort_unstable_by(|a, b| b.cmp(a));
     Ok(found)
@@ -59,9 +71,10 @@ fn sets(prefix: &Prefix) -> Result<Vec<(Age, LooseStamp)>> {
 pub(super) fn put(prefix: &Prefix, set: &LooseSet) -> Result<()> {
     let path = directory(prefix);
     prefix.make()?;
+    check(prefix)?;
     fs::create_dir_all(&path).map_err(PfsError::io(&path, "mkdir"))?;
     let place = path.join(named(set.age, set.as_of));
-    if !exists(&place)? {
+    if !strangers::has(&place).map_err(PfsError::io(&place, "look at"))? {
         let fresh = path.join(format!("new.{}", set.age));
         remove_tree(&fresh)?;
         write(&fresh, set)?;
@@ -74,8 +87,8 @@ pub(super) fn put(prefix: &Prefix, set: &LooseSet) -> Result<()> {
     for (age, as_of) in sets(prefix)? {
         let former = age == set.age && as_of < set.as_of;
         // Of datasets that are in the prefix no more.
-        let stranger = age < set.age && !known.contains(&age.id);
-        if former || stranger {
+        let orphan = age < set.age && !known.contains(&age.id);
+        if former || orphan {
             remove_tree(&path.join(named(age, as_of)))?;
         }
     }

@@ -32,8 +32,7 @@ use crate::dataset::Catalog;
 use crate::ids::{DatasetId, Epoch};
 use crate::record::Halt;
 
-pub use self::directory::is_epoch;
-pub use self::directory::{PfsError, Prefix};
+pub use self::directory::{PfsError, Prefix, is_epoch, open_log};
 pub use self::layout::{ForeignLayout, foreign_layout, make};
 pub use self::worker::{Worker, start};
 

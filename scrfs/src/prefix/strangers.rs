@@ -1,16 +1,19 @@
-//! What others than root and the job's user have made of a prefix. It can be used all the same: a
-//! project's directory may be a colleague's. Somebody is told.
+//! What others than root and the job's user have made of a prefix. A project's directory may be a
+//! colleague's: it can be used, and somebody is told. Where everybody may make names, no stranger's
+//! counts.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The directory of scrfs's state, and SCR's.
-const STATE: &str = ".scr";
+use crate::plain::{self, STATE};
+
+pub(crate) use crate::plain::{is_of_strangers, is_planted, is_theirs, refuse_planted};
 
 /// What a stranger, neither root nor `user`, made first: the prefix, a link to it, or the directory
-/// of its state, which is no link of anybody's. Who made them can read what is kept there, and put
-/// other things in its place.
+/// of its state, which is no link of anybody's; and whether everybody may make names in these. Such
+/// users can read what is kept there, or put other things in its place.
 pub fn made(prefix: &Path, user: u32) -> Vec<String> {
     let state = prefix.join(STATE);
     let belongs = |path: &Path, meta: fs::Metadata| {
@@ -20,28 +23,61 @@ pub fn made(prefix: &Path, user: u32) -> Vec<String> {
     let named = fs::symlink_metadata(prefix).ok();
     let link = named.filter(fs::Metadata::is_symlink);
     let link = link.and_then(|meta| belongs(prefix, meta)).map(|text| text + ", the link");
-    let directory = fs::metadata(prefix).ok().and_then(|meta| belongs(prefix, meta));
-    let kept = fs::symlink_metadata(&state).ok().and_then(|meta| {
-        if meta.is_symlink() {
-            return Some(format!("{} is a symbolic link", state.display()));
+    let directory = fs::metadata(prefix).ok();
+    let open = directory.as_ref().and_then(|meta| is_open(prefix, meta));
+    let directory = directory.and_then(|meta| belongs(prefix, meta));
+    let kept = match plain::look(&state) {
+        Ok(meta) if meta.is_symlink() => Some(format!("{} is a symbolic link", state.display())),
+        Ok(meta) => is_open(&state, &meta).or_else(|| belongs(&state, meta)),
+        Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+            Some(format!("{}: {error}", state.display()))
         }
-        belongs(&state, meta)
-    });
-    link.into_iter().chain(directory).chain(kept).collect()
+        Err(_) => None,
+    };
+    link.into_iter().chain(directory).chain(open).chain(kept).collect()
 }
 
-/// Neither root nor who makes files in this thread, the job's user in root's daemon too, has made
-/// this file.
-pub fn is_theirs(file: &fs::Metadata) -> bool {
-    // No such user: nothing changes, and who it is comes back.
-    let us = [0, nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw()];
-    !us.contains(&file.uid())
+fn is_open(path: &Path, meta: &fs::Metadata) -> Option<String> {
+    (meta.mode() & 0o002 != 0).then(|| format!("everybody may make names in {}", path.display()))
 }
 
-/// Anybody can have made this file in the directory `above`: nor has the directory's owner, and
-/// everybody may make files there.
-pub fn is_planted(file: &fs::Metadata, above: &fs::Metadata) -> bool {
-    is_theirs(file) && above.mode() & 0o002 != 0 && above.uid() != file.uid()
+/// What the file, link or directory at `path` is. The caller passes over what a stranger can have
+/// put there, or names it ([`is_of_strangers`]).
+///
+/// # Errors
+/// As [`plain::look`] and [`plain::refuse_planted`].
+pub(crate) fn look(path: &Path) -> io::Result<fs::Metadata> {
+    let found = plain::look(path)?;
+    refuse_planted(&found, path)?;
+    Ok(found)
+}
+
+/// Whether something is at `path` which no stranger can have put there.
+///
+/// # Errors
+/// A stranger can have; those of the system calls.
+pub(super) fn has(path: &Path) -> io::Result<bool> {
+    match look(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true),
+    }
+}
+
+/// Fails if a stranger can have put there what is at the prefix's `.scr`.
+///
+/// # Errors
+/// That a stranger can have.
+pub fn check_state(prefix: &Path) -> io::Result<()> {
+    let state = prefix.join(STATE);
+    match look(&state) {
+        Err(error) if is_of_strangers(&error) => Err(plain::named(&state, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// User and group of the prefix's `.scr`, if it is there and nobody has mounted anything there.
+pub fn owner_of_state(prefix: &Path) -> Option<(u32, u32)> {
+    plain::look(&prefix.join(STATE)).ok().map(|state| (state.uid(), state.gid()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod epochs;
 mod losses;
 mod scavenge;
 mod scr;
+mod strangers;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

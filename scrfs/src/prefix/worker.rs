@@ -49,7 +49,7 @@ pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::
         let _tells_end: Sender<()> = tell_end;
         crate::priority::threads::be_nice();
         for what in strangers::made(prefix.root(), rustix::process::geteuid().as_raw()) {
-            tracing::warn!("{what}: who made it can read and exchange what the job keeps there");
+            tracing::warn!("{what}: others can read or exchange what the job keeps there");
         }
         for task in waiting {
             let outcome = carry_out(&prefix, &task, &done).unwrap_or_else(|error| {

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::NodeStatus;
 use crate::bounded;
+use crate::plain;
 use crate::record::{Index, Record};
 
 /// The status form that this program writes and reads.
@@ -70,6 +71,27 @@ pub enum LastError {
 /// Where the status of the job in `prefix` is.
 pub fn status_path(prefix: &Path) -> PathBuf {
     prefix.join(".scr/status")
+}
+
+/// Whether coordinators have kept a status in this prefix.
+pub fn is_kept(prefix: &Path) -> bool {
+    plain::look(&status_path(prefix)).is_ok_and(|found| found.is_file())
+}
+
+/// The same of a directory that a stranger may have made, who may have mounted something there.
+pub fn is_kept_below(directory: &Path) -> bool {
+    let is_directory = |path: &Path| plain::look(path).is_ok_and(|found| found.is_dir());
+    is_directory(directory) && is_directory(&directory.join(plain::STATE)) && is_kept(directory)
+}
+
+/// Whether the prefix has a directory for scrfs's state, and SCR's, or a link to one that is no
+/// stranger's.
+pub fn has_state(prefix: &Path) -> bool {
+    let state = prefix.join(plain::STATE);
+    plain::look(&state).is_ok_and(|found| {
+        found.is_dir()
+            || found.is_symlink() && plain::refuse_planted(&found, &state).is_ok() && state.is_dir()
+    })
 }
 
 /// Where the job's events are.
@@ -193,12 +215,13 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 /// `tail` the end.
 fn read(path: &Path, most: u64, tail: bool) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut file = crate::plain::open_unmounted(path, flags, Mode::empty())?;
+    let mut file = plain::open_unmounted(path, flags, Mode::empty())?;
     let wrong = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(wrong("no regular file".to_owned()));
     }
+    plain::refuse_planted(&meta, path)?;
     if meta.len() > most && !tail {
         return Err(wrong(format!("{} bytes, at most {most} are read", meta.len())));
     }

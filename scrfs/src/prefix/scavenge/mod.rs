@@ -38,7 +38,7 @@ use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
 use super::directory::{PfsError, Prefix, Result, SYNC, exists, read_bounded, replace_by};
-use super::{StoredDataset, index, loose};
+use super::{StoredDataset, index, loose, strangers};
 
 pub use self::adopt::{Adoption, By, Outcome, Progress, adopt, adopt_all};
 
@@ -157,6 +157,7 @@ impl Collection {
                 }
                 _ => {}
             }
+            strangers::look(directory).map_err(PfsError::io(directory, "look at"))?;
         }
         prefix.step("scavenge.begun")?;
         Ok(Begun::Collect(this))

@@ -14,7 +14,7 @@ use scrfs::config::{self, Config, Sources};
 use scrfs::halt::{self, Access, HaltFile};
 use scrfs::hash::Text;
 use scrfs::record::Halt;
-use scrfs::status::last::LastStatus;
+use scrfs::status::last::{self, LastStatus};
 use scrfs_tools::{Failure, Outcome, output, scheduler};
 
 use crate::living::{Living, living};
@@ -167,8 +167,8 @@ fn config(named: Option<&PathBuf>) -> Outcome<Config> {
     let config =
         Config::load(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))?;
     let prefix = &config.prefix;
-    let scr = prefix.join(".scr");
-    let is_there = bounded::within(PFS_LIMIT, move || Ok(scr.is_dir()))
+    let asked = prefix.clone();
+    let is_there = bounded::within(PFS_LIMIT, move || Ok(last::has_state(&asked)))
         .map_err(|e| Failure::system(prefix.display(), &e))?;
     if !is_there {
         return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))

@@ -11,6 +11,7 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 use scrfs::bounded;
 use scrfs::control::client::scrfs_mounts;
+use scrfs::status::last;
 use scrfs::status::{DatasetStatus, NodeStatus};
 use scrfs::store::private;
 use scrfs_tools::node::Node;
@@ -149,7 +150,7 @@ fn all_scheduled(jobs: &[ScheduledJob], used: bool) -> Vec<Row> {
                     job,
                     std::thread::spawn(move || {
                         bounded::within(PREFIX_LIMIT, move || {
-                            let is_told = !used || asked.prefix.join(".scr").is_dir();
+                            let is_told = !used || last::has_state(&asked.prefix);
                             Ok(if is_told { scheduled(&asked) } else { Vec::new() })
                         })
                     }),

@@ -33,9 +33,7 @@ pub(crate) fn living(prefix: &Path) -> Outcome<Living> {
     let (shown, prefix) = (prefix.display().to_string(), prefix.to_owned());
     let look = move || {
         let entries = std::fs::read_dir(&prefix)?.take(ENTRIES_MAX).flatten();
-        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|of| of.is_dir()));
-        let named =
-            directories.filter(|entry| last::status_path(&entry.path()).is_file() && lives(&entry.path()));
+        let named = entries.filter(|entry| last::is_kept_below(&entry.path()) && lives(&entry.path()));
         // Names of runs are plain.
         let mut names: Vec<String> = named.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.retain(|name| !name.contains(char::is_control));

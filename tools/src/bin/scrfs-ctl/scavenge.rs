@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use scrfs::ids::{Epoch, Member};
 use scrfs::prefix::scavenge::{Adoption, By, Outcome as Became, Progress, adopt, ages};
+use scrfs::prefix::strangers;
 use scrfs::prefix::{PfsError, Prefix};
 use scrfs::status::last::{LastStatus, RENEWED};
 use scrfs::transfer::user::{Identity, UserThread};
@@ -45,10 +46,13 @@ pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
 fn with_owners_rights(prefix: &Path) -> Outcome<Vec<Adoption>> {
     let failed = |error: std::io::Error| Failure::system(prefix.display(), &error);
     let meta = std::fs::metadata(prefix).map_err(failed)?;
-    if !rustix::process::geteuid().is_root() || meta.uid() == 0 {
+    // Where everybody may make one, it is the prefix of whose the state is.
+    let state = strangers::owner_of_state(prefix).filter(|_| meta.mode() & 0o002 != 0);
+    let (uid, gid) = state.unwrap_or((meta.uid(), meta.gid()));
+    if !rustix::process::geteuid().is_root() || uid == 0 {
         return publish(prefix);
     }
-    let user = UserThread::start(&Identity::of(meta.uid(), meta.gid())).map_err(failed)?;
+    let user = UserThread::start(&Identity::of(uid, gid)).map_err(failed)?;
     let path = prefix.to_owned();
     user.run(move || publish(&path)).map_err(failed)?
 }

@@ -10,6 +10,7 @@ use rustix::fs::Access as Right;
 use scrfs::bounded;
 use scrfs::control::AdviceRules;
 use scrfs::halt::{self, Access, HaltFile};
+use scrfs::prefix::strangers;
 use scrfs::status::last::{LastStatus, RENEWED};
 use scrfs_tools::Outcome;
 
@@ -58,7 +59,12 @@ fn other_job(prefix: &Path, job: &str) -> Option<String> {
 /// nothing.
 pub(crate) fn halt(prefix: &Path, rules: &AdviceRules) -> Option<String> {
     let path = halt::path(prefix);
-    let read = move || HaltFile::open(&path, Access::Read, LOCK_LIMIT).map_err(io::Error::other);
+    let at = prefix.to_owned();
+    let read = move || {
+        // A stranger's prefix halts nothing.
+        strangers::check_state(&at)?;
+        HaltFile::open(&path, Access::Read, LOCK_LIMIT).map_err(io::Error::other)
+    };
     let file = bounded::within(LIMIT, read).ok().flatten();
     let halt = file.map(|file| file.halt.clone()).unwrap_or_default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -5,10 +5,10 @@
 //! into a log; what it has to say otherwise goes on too. Nothing is held back for longer than
 //! [`PATIENCE`].
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -287,8 +287,8 @@ impl Log {
     }
 }
 
-fn append(path: &PathBuf, piece: &[u8]) -> io::Result<()> {
-    let open = || OpenOptions::new().append(true).create(true).open(path);
+fn append(path: &Path, piece: &[u8]) -> io::Result<()> {
+    let open = || scrfs::prefix::open_log(path);
     let mut file: File = open()?;
     if file.metadata()?.len() > LOG_BYTES_MAX {
         std::fs::rename(path, path.with_extension("log.1"))?;
