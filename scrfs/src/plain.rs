@@ -179,7 +179,7 @@ pub(crate) fn refuse_planted(file: &Metadata, path: &Path) -> io::Result<()> {
 
 /// Whether an error is one of [`look`] or [`refuse_planted`] which says that somebody else may have
 /// put there what was looked at.
-pub(crate) fn is_of_strangers(error: &io::Error) -> bool {
+pub fn is_of_strangers(error: &io::Error) -> bool {
     // The system's own have a number.
     error.kind() == io::ErrorKind::CrossesDevices
         || error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()

@@ -31,8 +31,8 @@ pub enum ForeignLayout {
 /// The layout of `prefix`, if this version cannot read it.
 ///
 /// # Errors
-/// Those of the system calls; a stranger has made `.scr`, or mounted something there. It is no error
-/// if something is missing. What else strangers have made is passed over.
+/// Those of the system calls; a stranger has made `.scr`, or mounted something there. It is no
+/// error if something is missing. What else strangers have made is passed over.
 pub fn foreign_layout(prefix: &Path) -> io::Result<Option<ForeignLayout>> {
     strangers::check_state(prefix)?;
     let records = prefix.join(".scr");

@@ -52,7 +52,11 @@ fn parse(name: &str) -> Option<(Age, LooseStamp)> {
 /// All sets in the prefix, newest first.
 fn sets(prefix: &Prefix) -> Result<Vec<(Age, LooseStamp)>> {
     let path = directory(prefix);
-    check(prefix)?;
+    // A restart cannot wait for it to go.
+    if let Err(error) = check(prefix) {
+        tracing::warn!(%error, "pointer files are passed over");
+        return Ok(Vec::new());
+    }
     let names = match fs::read_dir(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(PfsError::io(&path, "list"))?,

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use crate::plain::{self, STATE};
 
-pub(crate) use crate::plain::{is_of_strangers, is_planted, is_theirs, refuse_planted};
+pub use crate::plain::is_of_strangers;
+pub(crate) use crate::plain::{is_planted, is_theirs, refuse_planted};
 
 /// What a stranger, neither root nor `user`, made first: the prefix, a link to it, or the directory
 /// of its state, which is no link of anybody's; and whether everybody may make names in these. Such

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{begin_and_copy, carry_out, catalog, content_is, flush, prefix, read, survey};
+use crate::control::loose::Age;
 use crate::dataset::Catalog;
 use crate::prefix::directory::{Prefix, Result};
 use crate::prefix::{ForeignLayout, PfsOutcome, PfsTask, foreign_layout, make};
@@ -273,9 +274,12 @@ fn what_is_mounted_in_a_prefix_is_not_asked() {
             fs::create_dir_all(path).unwrap();
             mount(Some(other.path()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         };
-        for name in ["flush.1.1", "old.1.1", "swap.1.1", "scavenge.1.1", "scr.dataset.1"] {
+        for name in ["flush.1.1", "old.1.1", "swap.1.1", "scavenge.1.1", "scr.dataset.1", "loose"] {
             cover(&state(name));
             place.is_unharmed();
+            let age = Age { epoch: place.dataset.epoch, id: place.dataset.id };
+            let pointers = carry_out(&place.prefix, &PfsTask::ReadLoose(age)).unwrap();
+            assert_eq!(pointers, PfsOutcome::Loose(age, None));
             umount(&state(name)).unwrap();
             fs::remove_dir(state(name)).unwrap();
         }

@@ -16,6 +16,9 @@ use scrfs_tools::Outcome;
 
 use crate::talk;
 
+const NAME_ANOTHER: &str =
+    "hint: name a directory on the parallel file system that you can write, with --prefix or SCR_PREFIX";
+const NOT_OURS: &str = "hint: name a directory that nobody else can write to, with --prefix or SCR_PREFIX";
 /// A PFS that takes longer has a problem.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Tools hold the halt file's lock no longer.
@@ -35,13 +38,13 @@ pub(crate) fn look(prefix: &Path, job: &str) -> Outcome {
         }
         let wanted = prefix.clone();
         if let Err(error) = bounded::within(LIMIT, move || make(&wanted)) {
-            let prefix = prefix.display();
-            talk::tell(&format!(
-                "warning: {prefix} cannot be written ({error}): the job goes on with the caches alone"
-            ));
-            talk::line(
-                "hint: name a directory on the parallel file system that you can write, with --prefix or SCR_PREFIX",
-            );
+            let (what, hint) = if strangers::is_of_strangers(&error) {
+                (format!("the prefix is not used ({error})"), NOT_OURS)
+            } else {
+                (format!("{} cannot be written ({error})", prefix.display()), NAME_ANOTHER)
+            };
+            talk::tell(&format!("warning: {what}: the job goes on with the caches alone"));
+            talk::line(hint);
         }
     })
 }
