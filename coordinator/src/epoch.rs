@@ -6,7 +6,7 @@
 //! has seen, and above what can still be read there: datasets in the prefix are never newer than
 //! what this epoch seals.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn create_next(
     // Ever farther, nobody knows how far: a stranger who can make names there has made some of
     // them.
     for tries in 0..TRIES {
-        match OpenOptions::new().write(true).create_new(true).open(directory.join(format!("epoch.{next}"))) {
+        match scrfs::prefix::make_file(&directory.join(format!("epoch.{next}"))) {
             Ok(mut file) => {
                 file.write_all(content)?;
                 file.sync_all()?;

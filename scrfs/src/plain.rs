@@ -2,10 +2,10 @@
 //! there would wait for somebody who writes.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -14,6 +14,10 @@ use rustix::io::Errno;
 /// The directory of a prefix that has scrfs's state, and SCR's. Where others may make names in the
 /// prefix, a user may have mounted something there.
 pub(crate) const STATE: &str = ".scr";
+
+/// Of new directories and files of a prefix, less the umask.
+const DIRECTORY_MODE: u32 = 0o775;
+pub(crate) const FILE_MODE: u32 = 0o664;
 
 /// Whether a link in the place of the file is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +125,22 @@ pub(crate) fn read_link(path: &Path) -> io::Result<PathBuf> {
 /// As [`open_unmounted`].
 pub(crate) fn look(path: &Path) -> io::Result<Metadata> {
     open_unmounted(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?.metadata()
+}
+
+/// Makes a directory of the prefix. Whatever the umask, not everybody may make names in it.
+///
+/// # Errors
+/// Those of mkdir(2).
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(DIRECTORY_MODE).create(path)
+}
+
+/// Makes a new file of the prefix, to be written. Whatever the umask, not everybody may write to it.
+///
+/// # Errors
+/// Those of open(2): something has the name.
+pub fn make_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
 }
 
 /// Refuses what is no regular file. Opened with `NONBLOCK`, a pipe waits for nobody.

@@ -6,6 +6,7 @@
 //! attributes on the PFS count.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -288,6 +289,13 @@ impl Reader<'_> {
                 beneath::parent_of(self.top.as_fd(), path, false).map_err(PfsError::io(&shown(), "open"))?
             }
         };
+        // What a user has mounted there is not asked.
+        if let Err(error) =
+            beneath::open(parent.as_fd(), &name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())
+            && error.kind() == ErrorKind::CrossesDevices
+        {
+            return Err(PfsError::io(&shown(), "open")(error));
+        }
         rustix::fs::statat(&parent, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|e| PfsError::io(&shown(), "stat")(e.into()))
     }

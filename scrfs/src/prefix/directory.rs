@@ -18,8 +18,8 @@ use crate::record::{Record, RecordError, Summary};
 
 /// A worker changes the index in less: one that holds its lock for longer is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of new files, less the umask, as SCR's are.
-const NEW_MODE: Mode = Mode::from_raw_mode(0o666);
+/// Of new files.
+const NEW_MODE: Mode = Mode::from_raw_mode(plain::FILE_MODE);
 /// A record on the PFS is at most this many bytes.
 pub(super) const RECORD_BYTES_MAX: u64 = 256 << 20;
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use crate::dataset::{Catalog, Entry, EntryKind};
 use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
+use crate::plain;
 use crate::record::Summary;
 use crate::store::beneath;
 use crate::transfer::pfs::restore_attributes;
@@ -45,7 +46,7 @@ pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
     }
     let directory = prefix.flush(prefix.arrival(catalog.id));
     remove_tree(&directory)?;
-    fs::create_dir(&directory).map_err(PfsError::io(&directory, "mkdir"))?;
+    plain::make_directory(&directory).map_err(PfsError::io(&directory, "mkdir"))?;
     make_names(&directory, catalog)?;
     Ok(directory.as_os_str().as_bytes().to_vec())
 }
@@ -373,7 +374,7 @@ fn check_copies(copied: &Path, catalog: &Catalog) -> Result<()> {
 /// rank2file first, the summary last: with it the copy is whole.
 fn write_records(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> Result<()> {
     let directory = copied.join(".scr");
-    match fs::create_dir(&directory) {
+    match plain::make_directory(&directory) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
             return Err(PfsError::io(&directory, "mkdir")(e));
         }

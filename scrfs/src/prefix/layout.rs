@@ -104,9 +104,9 @@ pub fn make(prefix: &Path) -> io::Result<PathBuf> {
 }
 
 fn make_state(prefix: &Path, records: &Path) -> io::Result<()> {
-    match fs::create_dir(records) {
+    match plain::make_directory(records) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            match fs::create_dir(prefix) {
+            match plain::make_directory(prefix) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let parent = prefix.parent().unwrap_or(prefix).display();
                     let text =
@@ -116,7 +116,7 @@ fn make_state(prefix: &Path, records: &Path) -> io::Result<()> {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
-            match fs::create_dir(records) {
+            match plain::make_directory(records) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
                 _ => Ok(()),
             }

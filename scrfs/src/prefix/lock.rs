@@ -6,12 +6,13 @@
 //! changed for long. The holder looks for newer epochs, and whether the lock is still its own,
 //! right before it writes, so that a lock that was taken over does no harm.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::ids::Epoch;
+use crate::plain;
 
 use super::directory::{PfsError, Prefix, Result, read_bounded};
 
@@ -35,7 +36,7 @@ impl Lock {
         let (mut holder, mut seen) = (String::new(), (Vec::new(), Instant::now()));
         let mut tries = 0;
         while tries < TRIES {
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
+            match plain::make_file(&path) {
                 Ok(mut file) => {
                     file.write_all(content.as_bytes()).map_err(PfsError::io(&path, "write"))?;
                     file.sync_all().map_err(PfsError::io(&path, "fsync"))?;

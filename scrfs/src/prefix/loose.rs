@@ -4,7 +4,7 @@
 //! and CRCs. A set appears whole, by a rename; then former ones of its dataset go.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::control::loose::{Age, LooseKind, LooseSet, LooseStamp};
 use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
+use crate::plain;
 
 use super::directory::{
     PfsError, Prefix, Result, read_bounded, remove_tree, rename, sync_directory, sync_parent,
@@ -58,7 +59,7 @@ fn sets(prefix: &Prefix) -> Result<Vec<(Age, LooseStamp)>> {
         return Ok(Vec::new());
     }
     let names = match fs::read_dir(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(PfsError::io(&path, "list"))?,
     };
     let mut found = Vec::new();
@@ -76,7 +77,12 @@ pub(super) fn put(prefix: &Prefix, set: &LooseSet) -> Result<()> {
     let path = directory(prefix);
     prefix.make()?;
     check(prefix)?;
-    fs::create_dir_all(&path).map_err(PfsError::io(&path, "mkdir"))?;
+    match plain::make_directory(&path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(PfsError::io(&path, "mkdir")(error));
+        }
+        _ => {}
+    }
     let place = path.join(named(set.age, set.as_of));
     if !strangers::has(&place).map_err(PfsError::io(&place, "look at"))? {
         let fresh = path.join(format!("new.{}", set.age));
@@ -101,7 +107,9 @@ pub(super) fn put(prefix: &Prefix, set: &LooseSet) -> Result<()> {
 
 fn write(fresh: &Path, set: &LooseSet) -> Result<()> {
     let files = fresh.join(FILES);
-    fs::create_dir_all(&files).map_err(PfsError::io(&files, "mkdir"))?;
+    for directory in [fresh, &files] {
+        plain::make_directory(directory).map_err(PfsError::io(directory, "mkdir"))?;
+    }
     let mut record = set.clone();
     for version in &mut record.versions {
         let entry = &mut version.entry;

@@ -69,9 +69,16 @@ pub(super) fn has(path: &Path) -> io::Result<bool> {
 /// # Errors
 /// That a stranger can have.
 pub fn check_state(prefix: &Path) -> io::Result<()> {
-    let state = prefix.join(STATE);
-    match look(&state) {
-        Err(error) if is_of_strangers(&error) => Err(plain::named(&state, &error)),
+    check(&prefix.join(STATE))
+}
+
+/// The same of what is at `path`.
+///
+/// # Errors
+/// That a stranger can have put it there.
+pub fn check(path: &Path) -> io::Result<()> {
+    match look(path) {
+        Err(error) if is_of_strangers(&error) => Err(plain::named(path, &error)),
         _ => Ok(()),
     }
 }

@@ -6,7 +6,7 @@
 //! no control characters but in names, which are escaped when they are shown.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,12 +86,19 @@ pub fn is_kept_below(directory: &Path) -> bool {
 
 /// Whether the prefix has a directory for scrfs's state, and SCR's, or a link to one that is no
 /// stranger's.
-pub fn has_state(prefix: &Path) -> bool {
+///
+/// # Errors
+/// A stranger has mounted something there, or made that link.
+pub fn has_state(prefix: &Path) -> io::Result<bool> {
     let state = prefix.join(plain::STATE);
-    plain::look(&state).is_ok_and(|found| {
-        found.is_dir()
-            || found.is_symlink() && plain::refuse_planted(&found, &state).is_ok() && state.is_dir()
-    })
+    match plain::look(&state) {
+        Ok(link) if link.is_symlink() => {
+            plain::refuse_planted(&link, &state).map_err(|error| plain::named(&state, &error))?;
+            Ok(state.is_dir())
+        }
+        Err(error) if plain::is_of_strangers(&error) => Err(plain::named(&state, &error)),
+        found => Ok(found.is_ok_and(|found| found.is_dir())),
+    }
 }
 
 /// Where the job's events are.
@@ -202,7 +209,7 @@ fn read_within(path: &Path, most: u64, tail: bool) -> Result<Vec<u8>, LastError>
 /// Replaces a small file: temporary, fsync, rename, fsync of the directory.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension(std::process::id().to_string());
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+    let mut file = plain::make_file(&temporary)?;
     let written = file.write_all(text).and_then(|()| file.write_all(b"\n")).and_then(|()| file.sync_all());
     if let Err(error) = written.and_then(|()| std::fs::rename(&temporary, path)) {
         let _ = std::fs::remove_file(&temporary);

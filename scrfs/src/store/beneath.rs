@@ -1,5 +1,5 @@
 //! Opening, making, moving and removing below a directory that paths cannot leave: no symbolic link
-//! is followed, whoever put it there (DESIGN 9).
+//! is followed, whoever put it there (DESIGN 9), and what is mounted below it is not asked.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,18 +10,22 @@ use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::path::RelPath;
+use crate::plain::mounted;
 
 /// Directories below one another that [`remove_tree`] descends; PATH_MAX cannot hold more.
 const DEPTH_MAX: usize = 2048;
 
 /// Opens `path` below `directory`.
 pub fn open(directory: BorrowedFd<'_>, path: &RelPath, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
     // EAGAIN: something was renamed meanwhile, so the kernel cannot tell; it says to try again.
     for _ in 0..100 {
         match rustix::fs::openat2(directory, path.as_path(), flags | OFlags::CLOEXEC, mode, resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
-            other => return Ok(other?),
+            other => return other.map_err(mounted),
         }
     }
     Err(Errno::AGAIN.into())
@@ -214,6 +218,16 @@ mod tests {
 
     fn handle(dir: &std::path::Path) -> OwnedFd {
         rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn what_is_mounted_below_is_not_asked() {
+        let root = handle(std::path::Path::new("/"));
+        for below in ["proc/version", "proc"].map(path) {
+            let error = open(root.as_fd(), &below, OFlags::RDONLY, Mode::empty()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::CrossesDevices);
+            assert_eq!(error.to_string(), "something is mounted there");
+        }
     }
 
     #[test]

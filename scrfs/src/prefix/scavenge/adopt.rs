@@ -5,12 +5,12 @@
 //! coordinators and by `scrfs-ctl scavenge`: they rebuild members as well. What is not whole is
 //! never published; it stays, and is named.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 
 use crate::control::loose::Age;
 use crate::dataset::{Catalog, Scheme};
 use crate::ids::{Epoch, Member};
+use crate::plain;
 use crate::redundancy::right;
 
 use super::super::directory::{
@@ -224,7 +224,7 @@ impl Collection {
             replace_by(&path, content.as_bytes(), &prefix.token())?;
             return Ok(None);
         };
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
+        match plain::make_file(&path) {
             Ok(mut file) => {
                 file.write_all(content.as_bytes()).map_err(PfsError::io(&path, "write"))?;
                 Ok(None)

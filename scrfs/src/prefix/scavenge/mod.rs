@@ -34,6 +34,7 @@ use crate::dataset::{Catalog, FileCopy};
 use crate::hash::{self, FieldError, FieldProblem, Hash, NulInText, Text};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
+use crate::plain;
 use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
@@ -151,7 +152,7 @@ impl Collection {
         }
         let this = Self::of(prefix, age);
         for directory in [&this.directory, &this.directory.join(DATASET)] {
-            match fs::create_dir(directory) {
+            match plain::make_directory(directory) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(PfsError::io(directory, "mkdir")(e));
                 }

@@ -257,6 +257,34 @@ fn a_state_directory_that_a_stranger_has_made_is_not_used() {
 }
 
 #[test]
+fn whatever_the_umask_nobody_else_may_make_names_in_a_prefix() {
+    // The umask is the thread's then.
+    let test = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).unwrap();
+        nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+        let root = tempfile::tempdir().unwrap();
+        let own = prefix(&root.path().join("job"), 5);
+        begin_and_copy(&own, &catalog(1, b"ck"));
+        let copied = own.state("flush.5.1");
+        let is_closed = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o002 == 0;
+        assert!(is_closed(&copied) && is_closed(own.root()));
+        carry_out(&own, &PfsTask::Publish(Arc::new(catalog(1, b"ck")))).unwrap();
+        super::super::directory::append(&own.state("events"), b"line\n").unwrap();
+        let mut seen = 0;
+        for directory in [own.state(""), own.dataset(b"ck").join(".scr")] {
+            assert!(is_closed(&directory), "{directory:?}");
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                seen += 1;
+                assert!(is_closed(&path), "{path:?}");
+            }
+        }
+        assert!(seen >= 5, "{seen}");
+    };
+    std::thread::spawn(test).join().unwrap();
+}
+
+#[test]
 fn what_is_mounted_in_a_prefix_is_not_asked() {
     use nix::mount::{MsFlags, mount, umount};
     if !is_root() {

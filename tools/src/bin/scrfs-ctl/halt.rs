@@ -168,7 +168,7 @@ fn config(named: Option<&PathBuf>) -> Outcome<Config> {
         Config::load(&sources, config::read_file).map_err(|e| Failure::new(&e).hint(e.hint()).code(2))?;
     let prefix = &config.prefix;
     let asked = prefix.clone();
-    let is_there = bounded::within(PFS_LIMIT, move || Ok(last::has_state(&asked)))
+    let is_there = bounded::within(PFS_LIMIT, move || last::has_state(&asked))
         .map_err(|e| Failure::system(prefix.display(), &e))?;
     if !is_there {
         return Err(Failure::new(format!("{} is no job's prefix: it has no .scr", prefix.display()))

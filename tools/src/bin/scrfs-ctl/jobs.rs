@@ -150,7 +150,7 @@ fn all_scheduled(jobs: &[ScheduledJob], used: bool) -> Vec<Row> {
                     job,
                     std::thread::spawn(move || {
                         bounded::within(PREFIX_LIMIT, move || {
-                            let is_told = !used || last::has_state(&asked.prefix);
+                            let is_told = !used || last::has_state(&asked.prefix).unwrap_or(false);
                             Ok(if is_told { scheduled(&asked) } else { Vec::new() })
                         })
                     }),

@@ -154,7 +154,7 @@ fn by_itself(mounts: &[(PathBuf, PathBuf)]) -> Outcome<Place> {
         let prefix = prefix.clone();
         let look = move || {
             let named = || living(&prefix).is_ok_and(|living| !living.names.is_empty());
-            Ok(last::is_kept(&prefix) || last::has_state(&prefix) && named())
+            Ok(last::is_kept(&prefix) || last::has_state(&prefix)? && named())
         };
         bounded::within(PFS_LIMIT, look).unwrap_or(false)
     };

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use scrfs::bounded;
 use scrfs::config::{self, Config, Sources};
 use scrfs::control::AdviceRules;
+use scrfs::prefix::strangers;
 use scrfs_tools::probe::RUN_VARIABLE;
 use scrfs_tools::token::Token;
 use scrfs_tools::{Failure, Outcome};
@@ -182,7 +183,7 @@ impl Arguments {
         let prefix =
             self.name.as_ref().map_or_else(|| config.prefix.clone(), |name| config.prefix.join(name));
         if self.name.is_some() {
-            make_prefix(&config.prefix);
+            make_prefix(&config.prefix, &prefix)?;
         }
         let token = Token {
             stamp: start_stamp(),
@@ -376,10 +377,20 @@ fn run_name(text: &str) -> Result<String, String> {
 }
 
 /// Of the prefix of a named run the parent is the job's; made here if it is not there, as for other
-/// runs. That it cannot be made is told when its own is looked at.
-fn make_prefix(prefix: &Path) {
-    let prefix = prefix.to_owned();
-    drop(bounded::within(Duration::from_secs(10), move || scrfs::prefix::make(&prefix)));
+/// runs. That it cannot be made is told when its own is looked at. Its own is refused where a
+/// stranger was first.
+fn make_prefix(prefix: &Path, own: &Path) -> Outcome {
+    let (prefix, own) = (prefix.to_owned(), own.to_owned());
+    let made = bounded::within(Duration::from_secs(10), move || {
+        drop(scrfs::prefix::make(&prefix));
+        strangers::check(&own)
+    });
+    match made {
+        Err(error) if strangers::is_of_strangers(&error) => Err(Failure::new(error).hint(
+            "choose another --name, or a prefix that nobody else can write to with --prefix or SCR_PREFIX",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn signal_number(name: &str) -> Outcome<u8> {
@@ -476,6 +487,16 @@ mod tests {
             assert!(failure.code == 2 && failure.message.contains(part), "{failure}");
         }
         assert!(Arguments::parse_from(["scrfs-run", "--", "x", ""]).refuse_empty_words().is_ok());
+        let place = tempfile::tempdir().unwrap();
+        let own = place.path().join("run");
+        assert!(make_prefix(place.path(), &own).is_ok() && place.path().join(".scr").is_dir());
+        std::fs::create_dir(&own).unwrap();
+        std::os::unix::fs::chown(&own, Some(54_322), None).unwrap();
+        assert!(make_prefix(place.path(), &own).is_ok(), "a colleague's");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        std::fs::set_permissions(place.path(), open).unwrap();
+        let failure = make_prefix(place.path(), &own).unwrap_err();
+        assert!(failure.message.contains("run: it belongs to user 54322"), "{failure}");
         for bad in ["", ".x", "a/b", "a#b", &"x".repeat(65)] {
             assert!(run_name(bad).is_err(), "{bad}");
         }
