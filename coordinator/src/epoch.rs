@@ -192,8 +192,8 @@ mod tests {
         strange(u64::from(u32::MAX));
         (0..5000).for_each(|above| strange(u64::from(u32::MAX) + above));
         let high = start();
-        // The steps are drawn: that they grow beyond this before one leads past those names does not
-        // happen in 10^15 starts.
+        // The steps are drawn: that they grow beyond this before one leads past those names does
+        // not happen in 10^15 starts.
         let far = u64::from(u32::MAX) + 5000 + (1 << 22);
         assert!(high > u64::from(u32::MAX) + 4999 && high < far, "{high}");
         assert!(start() > high);

@@ -135,7 +135,8 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(DIRECTORY_MODE).create(path)
 }
 
-/// Makes a new file of the prefix, to be written. Whatever the umask, not everybody may write to it.
+/// Makes a new file of the prefix, to be written. Whatever the umask, not everybody may write to
+/// it.
 ///
 /// # Errors
 /// Those of open(2): something has the name.
