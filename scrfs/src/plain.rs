@@ -198,8 +198,8 @@ pub(crate) fn refuse_planted(file: &Metadata, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether an error is one of [`look`] or [`refuse_planted`] which says that somebody else may have
-/// put there what was looked at.
+/// Whether an error says that somebody else may have put there, or has mounted there, what was
+/// looked at.
 pub fn is_of_strangers(error: &io::Error) -> bool {
     // The system's own have a number.
     error.kind() == io::ErrorKind::CrossesDevices
