@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::path::RelPath;
 use crate::plain::{self, Links};
 use crate::prefix::strangers;
 use crate::record::{Record, RecordError, Summary};
+use crate::store::beneath;
 
 /// A worker changes the index in less: one that holds its lock for longer is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -458,12 +460,12 @@ pub(super) fn sync_directory(directory: &Path) -> Result<()> {
 
 /// Removes a tree; it is no error when there is none. What a user has mounted there is not asked.
 pub(super) fn remove_tree(path: &Path) -> Result<()> {
-    if let Err(error) = plain::look(path)
-        && error.kind() == io::ErrorKind::CrossesDevices
-    {
-        return Err(PfsError::io(path, "remove")(error));
-    }
-    match fs::remove_dir_all(path) {
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let removed = RelPath::new(name.as_bytes()).map_err(io::Error::other).and_then(|name| {
+        let above = File::open(above)?;
+        beneath::remove_tree(above.as_fd(), &name)
+    });
+    match removed {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(PfsError::io(path, "remove")(e)),
         _ => Ok(()),
     }

@@ -122,8 +122,13 @@ pub fn rename(
 }
 
 fn open_path(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
+    Ok(open_unmounted(parent, name, OFlags::PATH)?)
+}
+
+/// A directory, and nothing that is mounted there.
+fn open_unmounted(parent: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(parent, name, flags, Mode::empty(), ResolveFlags::NO_XDEV)
 }
 
 /// Gives its owner all rights on a directory, which may be opened with O_PATH; returns its mode
@@ -141,7 +146,7 @@ pub fn close_again(directory: impl AsFd, mode: Mode) -> io::Result<()> {
 }
 
 /// Removes `path` with all that is below it, whatever the modes of its directories; it is no error
-/// when there is none.
+/// when there is none. What is mounted below it stays, and with it the directories above.
 pub fn remove_tree(directory: BorrowedFd<'_>, path: &RelPath) -> io::Result<()> {
     let (parent, name) = match parent_of(directory, path, false) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -179,14 +184,14 @@ fn remove_name(parent: BorrowedFd<'_>, name: &OsStr, depth: usize) -> io::Result
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+    let directory = match open_unmounted(parent, name, OFlags::RDONLY) {
         Err(Errno::ACCESS) => {
             open_up(open_path(parent, name)?)?;
-            rustix::fs::openat(parent, name, flags, Mode::empty())?
+            open_unmounted(parent, name, OFlags::RDONLY)
         }
-        opened => opened?,
+        opened => opened,
     };
+    let directory = directory.map_err(mounted)?;
     empty_at(directory.as_fd(), depth + 1)?;
     match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -318,6 +318,17 @@ fn what_is_mounted_in_a_prefix_is_not_asked() {
         flush(&place.prefix, &catalog(2, b"ck.2"));
         assert_eq!(survey(&place.prefix)[0].id.0, 2);
         umount(&current).unwrap();
+        // In a dataset that another takes the place of, where its program has left a directory open.
+        let inner = place.prefix.dataset(b"ck.2").join("sub");
+        cover(&inner);
+        let again = Catalog { id: crate::ids::DatasetId(3), ..catalog(3, b"ck.2") };
+        flush(&place.prefix, &again);
+        content_is(&place.prefix, &again);
+        let old = state("old.5.3");
+        assert!(old.join("sub/theirs").exists(), "it stays for now");
+        umount(&old.join("sub")).unwrap();
+        survey(&place.prefix);
+        assert!(!old.exists());
         let dataset = place.prefix.dataset(b"ck.2");
         let stored = survey(&place.prefix).remove(0);
         fs::rename(&dataset, place.root().join("moved")).unwrap();
