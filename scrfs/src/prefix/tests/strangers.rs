@@ -318,7 +318,7 @@ fn what_is_mounted_in_a_prefix_is_not_asked() {
         flush(&place.prefix, &catalog(2, b"ck.2"));
         assert_eq!(survey(&place.prefix)[0].id.0, 2);
         umount(&current).unwrap();
-        // In a dataset that another takes the place of, where its program has left a directory open.
+        // In a dataset whose place another takes, in a directory that its program left open.
         let inner = place.prefix.dataset(b"ck.2").join("sub");
         cover(&inner);
         let again = Catalog { id: crate::ids::DatasetId(3), ..catalog(3, b"ck.2") };
