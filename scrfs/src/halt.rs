@@ -181,7 +181,7 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
         rustix::fs::open(above, flags, Mode::empty())?
     };
     let open = |access: OFlags| {
-        let mode = Mode::from_raw_mode(0o666);
+        let mode = Mode::from_raw_mode(plain::FILE_MODE);
         let mode = if access.contains(OFlags::CREATE) { mode } else { Mode::empty() };
         // What a user has mounted there is not asked.
         let flags = access | OFlags::NONBLOCK | plain;

@@ -6,7 +6,6 @@
 //! attributes on the PFS count.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -18,7 +17,7 @@ use crate::record::rank2file::{Rank2FileBody, RecordPlace};
 use crate::record::summary::{FileOnPfs, NameOnPfs, RankFiles, SUMMARY_VERSION, Summary};
 use crate::record::{Attributes, Crc32, DatasetDescriptor, Rank2File, Rank2FileLeaf, Rank2FileNode, Record};
 use crate::store::beneath;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{Mode, OFlags, Stat};
 
 use super::StoredDataset;
 use super::directory::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded, read_record};
@@ -281,23 +280,9 @@ impl Reader<'_> {
 
     fn stat(&self, path: &RelPath) -> Result<Stat> {
         let shown = || self.directory.join(path.as_path());
-        let (parent, name) = match path.split_last() {
-            None => {
-                return rustix::fs::fstat(&self.top).map_err(|e| PfsError::io(&shown(), "stat")(e.into()));
-            }
-            Some(_) => {
-                beneath::parent_of(self.top.as_fd(), path, false).map_err(PfsError::io(&shown(), "open"))?
-            }
-        };
-        // What a user has mounted there is not asked.
-        if let Err(error) =
-            beneath::open(parent.as_fd(), &name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())
-            && error.kind() == ErrorKind::CrossesDevices
-        {
-            return Err(PfsError::io(&shown(), "open")(error));
-        }
-        rustix::fs::statat(&parent, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| PfsError::io(&shown(), "stat")(e.into()))
+        let found = beneath::open(self.top.as_fd(), path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty());
+        let found = found.map_err(PfsError::io(&shown(), "open"))?;
+        rustix::fs::fstat(&found).map_err(|e| PfsError::io(&shown(), "stat")(e.into()))
     }
 }
 

@@ -490,6 +490,17 @@ pub(super) fn exists(path: &Path) -> Result<bool> {
     }
 }
 
+/// Something is there that no stranger can have put there; what one can have is passed over.
+pub(super) fn is_kept(path: &Path) -> Result<bool> {
+    match strangers::has(path) {
+        Err(error) if strangers::is_of_strangers(&error) => {
+            tracing::warn!(path = %path.display(), %error, "passed over");
+            Ok(false)
+        }
+        found => found.map_err(PfsError::io(path, "look at")),
+    }
+}
+
 /// A dataset's name is one component, and none that is kept for scrfs.
 pub(super) fn is_name(name: &[u8]) -> bool {
     let single = RelPath::new(name).is_ok_and(|path| path.names().count() == 1);

@@ -26,8 +26,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::catalog::Published;
 use super::directory::{
-    Arrival, PfsError, Prefix, Result, exists, is_name, read_summary, remove_file, remove_tree, rename,
-    replace, sync_directory, sync_parent,
+    Arrival, PfsError, Prefix, Result, exists, is_kept, is_name, read_summary, remove_file, remove_tree,
+    rename, replace, sync_directory, sync_parent,
 };
 use super::index;
 use super::lock::Lock;
@@ -316,17 +316,6 @@ impl<'a> Swap<'a> {
     /// The former dataset gets its name back, unless something has it.
     fn put_back(&self) -> Result<()> {
         if is_kept(&self.old)? && !exists(&self.place)? { rename(&self.old, &self.place) } else { Ok(()) }
-    }
-}
-
-/// Something is there that no stranger has put there; what one has is not what is meant.
-fn is_kept(path: &Path) -> Result<bool> {
-    match strangers::has(path) {
-        Err(error) if strangers::is_of_strangers(&error) => {
-            tracing::warn!(path = %path.display(), %error, "passed over");
-            Ok(false)
-        }
-        found => found.map_err(PfsError::io(path, "look at")),
     }
 }
 

@@ -13,8 +13,8 @@ use crate::record::{DatasetDescriptor, Index, IndexEntry, IndexView, Record, Wor
 
 use super::StoredDataset;
 use super::directory::{
-    EPOCH_MAX, PfsError, Prefix, Result, exists, is_name, read_record, read_summary, remove_file, rename,
-    replace, sync_parent,
+    EPOCH_MAX, PfsError, Prefix, Result, exists, is_kept, is_name, read_record, read_summary, remove_file,
+    rename, replace, sync_parent,
 };
 use super::lock::Lock;
 use super::strangers;
@@ -35,7 +35,7 @@ pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
     for view in index.entries() {
         let Some(name) = view.name else { continue };
         let directory = prefix.dataset(name);
-        let usable = view.complete && view.failed.is_empty() && is_name(name) && is_there(&directory)?;
+        let usable = view.complete && view.failed.is_empty() && is_name(name) && is_kept(&directory)?;
         stored.push(StoredDataset {
             id: view.id,
             epoch: Epoch(view.epoch.unwrap_or(0)),
@@ -53,17 +53,6 @@ pub(super) fn survey(prefix: &Prefix) -> Result<Vec<StoredDataset>> {
         dataset.current = !std::mem::replace(&mut seen, true);
     }
     Ok(stored)
-}
-
-/// A dataset's directory, or a link to one, is there. One that a stranger has put there is none.
-fn is_there(directory: &Path) -> Result<bool> {
-    match strangers::has(directory) {
-        Err(error) if strangers::is_of_strangers(&error) => {
-            tracing::warn!(path = %directory.display(), %error, "it is no dataset");
-            Ok(false)
-        }
-        found => found.map_err(PfsError::io(directory, "stat")),
-    }
 }
 
 /// Adds a dataset that is in place; other entries of its name go with the files that they were
@@ -191,7 +180,7 @@ fn from_summaries(prefix: &Prefix) -> Result<Index> {
         }
         let summary = match read_summary(&found.path()) {
             // In a directory that everybody may write to there may be many of other users.
-            Ok(Some(summary)) if summary.is_complete() && is_there(&found.path())? => summary,
+            Ok(Some(summary)) if summary.is_complete() && is_kept(&found.path())? => summary,
             Ok(_) => continue,
             Err(error) => {
                 tracing::warn!(%error, "a summary cannot be read: its dataset is left out");

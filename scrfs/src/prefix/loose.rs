@@ -123,7 +123,7 @@ fn write(fresh: &Path, set: &LooseSet) -> Result<()> {
             LooseKind::File { .. } => {
                 let bytes = std::mem::take(&mut entry.bytes);
                 // Its owner can always read it: the mode is in the record.
-                write_file(&path, &bytes, entry.mode & 0o777 | 0o600)?;
+                write_file(&path, &bytes, entry.mode & plain::FILE_MODE | 0o600)?;
             }
         }
     }
