@@ -175,11 +175,18 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
     let plain = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | plain;
     let above = directory_of(path);
-    let directory = if above.file_name().is_some_and(|name| name == STATE) {
-        OwnedFd::from(plain::open_unmounted(above, flags, Mode::empty())?)
+    let opened = if above.file_name().is_some_and(|name| name == STATE) {
+        plain::open_unmounted(above, flags, Mode::empty()).map(OwnedFd::from)
     } else {
-        rustix::fs::open(above, flags, Mode::empty())?
+        rustix::fs::open(above, flags, Mode::empty()).map_err(io::Error::from)
     };
+    let directory = opened.map_err(|error| match error.kind() {
+        io::ErrorKind::NotADirectory => io::Error::new(
+            error.kind(),
+            format!("{} is a link, which is not followed to a halt file, or no directory", above.display()),
+        ),
+        _ => error,
+    })?;
     let open = |access: OFlags| {
         let mode = Mode::from_raw_mode(plain::FILE_MODE);
         let mode = if access.contains(OFlags::CREATE) { mode } else { Mode::empty() };

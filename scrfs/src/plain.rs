@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -42,20 +43,76 @@ pub(crate) fn open(path: &Path, links: Links) -> io::Result<File> {
 /// # Errors
 /// Those of [`open_unmounted`]; it is no regular file (`InvalidData`).
 pub(crate) fn read_unmounted(path: &Path, links: Links) -> io::Result<File> {
-    let (above, name) = split(path)?;
-    read_below(above, name, links)
-}
-
-/// Opens a regular file below a directory in which others may make names for reading. Nothing that
-/// a user has mounted on the way is asked.
-///
-/// # Errors
-/// Those of [`open_unmounted`]; it is no regular file (`InvalidData`).
-pub(crate) fn read_below(above: &Path, inner: &Path, links: Links) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let flags = if links == Links::Refuse { flags | OFlags::NOFOLLOW } else { flags };
-    regular(open_below(above, inner, flags, Mode::empty()))
+    regular(open_unmounted(path, flags, Mode::empty()))
 }
+
+/// Opens a dataset's directory, or another whose user may have moved it away with a link; nothing
+/// that a user has mounted there is asked.
+///
+/// # Errors
+/// Those of the system calls; something is mounted there (`CrossesDevices`).
+pub(crate) fn open_moved(directory: &Path) -> io::Result<OwnedFd> {
+    let (above, name) = split(directory)?;
+    let above = rustix::fs::open(above, TO_IT, Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let link = named_below(&above, name)?;
+    if link.is_symlink() && !is_theirs(&link) {
+        return Ok(rustix::fs::openat(&above, name, flags, Mode::empty())?);
+    }
+    rustix::fs::openat2(&above, name, flags, Mode::empty(), ResolveFlags::NO_XDEV).map_err(mounted)
+}
+
+/// Opens a regular file below `top`, which is the directory `shown`, for reading: by directories
+/// that not anybody can have made in one another, on one file system.
+///
+/// # Errors
+/// Anybody can have made one (`PermissionDenied`); something is mounted there (`CrossesDevices`);
+/// it is no regular file (`InvalidData`); those of the system calls.
+pub(crate) fn read_inside(top: impl AsFd, shown: &Path, inner: &Path) -> io::Result<File> {
+    let mut directory = top.as_fd().try_clone_to_owned()?;
+    let mut shown = shown.to_owned();
+    for name in inner.parent().into_iter().flatten() {
+        directory = enter(&directory, &shown, Path::new(name))?;
+        shown.push(name);
+    }
+    let name = inner.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(&directory, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
+    regular(opened.map(File::from).map_err(mounted))
+}
+
+/// Opens the directory `name` in `above`, which is `shown`. Whoever puts another there meanwhile
+/// gains nothing: what is opened is what was looked at.
+fn enter(above: &OwnedFd, shown: &Path, name: &Path) -> io::Result<OwnedFd> {
+    let around = File::from(above.try_clone()?).metadata()?;
+    let check = |found: &Metadata| {
+        let refused = || named(&shown.join(name), &planted(found.uid(), shown));
+        if is_planted(found, &around) { Err(refused()) } else { Ok(()) }
+    };
+    let link = named_below(above, name).map_err(|error| match error.kind() {
+        io::ErrorKind::CrossesDevices => named(&shown.join(name), &error),
+        _ => error,
+    })?;
+    check(&link)?;
+    // Its user may have moved it.
+    let resolve = if link.is_symlink() { ResolveFlags::empty() } else { ResolveFlags::NO_SYMLINKS };
+    let directory = rustix::fs::openat2(above, name, TO_IT, Mode::empty(), resolve | ResolveFlags::NO_XDEV)
+        .map_err(mounted)?;
+    check(&File::from(directory.try_clone()?).metadata()?)?;
+    Ok(directory)
+}
+
+/// What has the name `name` in a directory.
+fn named_below(above: &OwnedFd, name: &Path) -> io::Result<Metadata> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found =
+        rustix::fs::openat2(above, name, flags, Mode::empty(), ResolveFlags::NO_XDEV).map_err(mounted)?;
+    File::from(found).metadata()
+}
+
+const TO_IT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Opens a file in a directory where others may make names. What a user has mounted at that name
 /// may say what is not so, or never answer: it is not asked. A relative link is followed on the
@@ -86,8 +143,7 @@ fn open_below(above: &Path, inner: &Path, flags: OFlags, mode: Mode) -> io::Resu
             return Err(named(above, &error));
         }
     }
-    let to_it = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(above, to_it, Mode::empty())?;
+    let directory = rustix::fs::open(above, TO_IT, Mode::empty())?;
     let open = |flags, mode| {
         rustix::fs::openat2(&directory, inner, flags | OFlags::CLOEXEC, mode, ResolveFlags::NO_XDEV)
     };
@@ -191,11 +247,14 @@ pub(crate) fn refuse_planted(file: &Metadata, path: &Path) -> io::Result<()> {
         && let Some(above) = path.parent()
         && is_planted(file, &std::fs::metadata(above)?)
     {
-        let (user, above) = (file.uid(), above.display());
-        let text = format!("it belongs to user {user}, and everybody may make names in {above}");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        return Err(planted(file.uid(), above));
     }
     Ok(())
+}
+
+fn planted(user: u32, above: &Path) -> io::Error {
+    let text = format!("it belongs to user {user}, and everybody may make names in {}", above.display());
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
 /// Whether an error says that somebody else may have put there, or has mounted there, what was
@@ -262,7 +321,8 @@ mod tests {
             }
         }
         // Nor on the way.
-        let below = read_below(Path::new("/"), Path::new("proc/version"), Links::Follow);
+        let top = File::open("/").unwrap();
+        let below = read_inside(&top, Path::new("/"), Path::new("proc/version"));
         assert_eq!(below.unwrap_err().kind(), io::ErrorKind::CrossesDevices);
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::save::{has_nothing_to_save, is_saved, save};
 use super::launch::Despite;
-use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of};
+use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of, was_killed};
 use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, failed, launch, mount_point, stores};
@@ -292,7 +292,12 @@ fn cache(job: &Job, base: &Path, control: Option<&Path>) -> Option<PathBuf> {
 fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
     let control = job.directory(&bases.control);
     // Nobody mounts meanwhile.
-    let locks = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| Some(Lock::take(control.as_deref()?, name)));
+    let take = |name| match Lock::take(control.as_deref()?, name) {
+        // Nor does anybody while that one has the lock.
+        Err(MountError::Busy { pid, .. }) if was_killed(pid) => None,
+        taken => Some(taken),
+    };
+    let locks = [SUPERVISOR_LOCK, WORKER_LOCK].map(take);
     let _held = locks.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
     // The control directory knows of the caches: it goes last.
     let mut lines = Vec::new();

@@ -233,17 +233,20 @@ pub(super) fn end_elsewhere(control: &Path, pid: u32) -> Result<(), MountError> 
     kill(Path::new("/"), control, &process)
 }
 
-/// Ends a daemon that was told to end, does not, and so may be frozen. Its keepers go with it.
+/// Ends a daemon that was told to end, does not, and so may be frozen. Its keepers go with it. One
+/// that is killed and cannot end, since the PFS does not answer it, is not waited for.
 fn kill(point: &Path, control: &Path, supervisor: &OwnedFd) -> Result<(), MountError> {
     tracing::warn!(mount_point = %point.display(), "the daemon does not end; killed");
-    let ended = |process: &OwnedFd| {
+    let ended = |process: &OwnedFd, name: &str| {
         // It may have ended meanwhile.
         let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
-        readable(process.as_fd(), Instant::now() + KILL_BOUND)
+        readable(process.as_fd(), Instant::now() + KILL_BOUND) || holder(control, name).is_none()
     };
     // In this order: a supervisor would replace its worker.
-    let all =
-        ended(supervisor) && holder(control, WORKER_LOCK).and_then(open_process).is_none_or(|w| ended(&w));
+    let all = ended(supervisor, SUPERVISOR_LOCK)
+        && holder(control, WORKER_LOCK)
+            .and_then(open_process)
+            .is_none_or(|worker| ended(&worker, WORKER_LOCK));
     // What else is mounted there by now stays.
     if mounted(point).is_ok_and(|(_, found)| found == control) {
         device::unmount(point, true)?;

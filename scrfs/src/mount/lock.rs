@@ -56,7 +56,7 @@ pub(super) fn supervisor_of(control: &Path) -> Option<u32> {
 }
 
 /// The process that holds the lock `name` of a control directory. Believed of the directory's owner
-/// only, and only of a process that is that user's.
+/// only, and only of a process that is that user's, and that was not killed: see [`was_killed`].
 pub(crate) fn holder(control: &Path, name: &str) -> Option<u32> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(control.join(name)).ok()?;
@@ -65,9 +65,28 @@ pub(crate) fn holder(control: &Path, name: &str) -> Option<u32> {
         return None;
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Some(read_pid(&mut file)).filter(|&pid| is_of(pid, owner)),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Some(read_pid(&mut file)).filter(|&pid| is_of(pid, owner) && !was_killed(pid))
+        }
         _ => None,
     }
+}
+
+/// Whether a process was killed and has not ended: a system call of one of its threads does not
+/// return, on a file system that does not answer. What the process had it has until then, also a
+/// lock; but it does nothing any more.
+pub(super) fn was_killed(pid: u32) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let is_pending = |name| {
+        let signals = field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
+        signals.is_some_and(|signals| signals & KILL != 0)
+    };
+    // Its first thread has ended, and others have not; or has heard of the signal.
+    field("State:").is_some_and(|state| state.starts_with(['Z', 'X']))
+        || is_pending("SigPnd:")
+        || is_pending("ShdPnd:")
 }
 
 fn is_of(pid: u32, user: u32) -> bool {
@@ -103,6 +122,17 @@ mod tests {
         assert_eq!(supervisor_of(dir.path()), Some(std::process::id()));
         drop(lock);
         until("the lock's end", || supervisor_of(dir.path()).is_none());
+    }
+
+    #[test]
+    fn who_was_killed_does_nothing_any_more() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!was_killed(child.id()) && !was_killed(std::process::id()));
+        child.kill().unwrap();
+        // Nobody waits for it: it stays.
+        until("the signal", || was_killed(child.id()));
+        child.wait().unwrap();
+        assert!(!was_killed(u32::MAX));
     }
 
     const STRANGER: u32 = 54_321;

@@ -13,6 +13,7 @@ use crate::dataset::{Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, P
 use crate::hash::{NulInText, Text};
 use crate::ids::{Epoch, Member};
 use crate::path::RelPath;
+use crate::plain;
 use crate::record::rank2file::{Rank2FileBody, RecordPlace};
 use crate::record::summary::{FileOnPfs, NameOnPfs, RankFiles, SUMMARY_VERSION, Summary};
 use crate::record::{Attributes, Crc32, DatasetDescriptor, Rank2File, Rank2FileLeaf, Rank2FileNode, Record};
@@ -20,7 +21,7 @@ use crate::store::beneath;
 use rustix::fs::{Mode, OFlags, Stat};
 
 use super::StoredDataset;
-use super::directory::{PfsError, Prefix, RECORD_BYTES_MAX, Result, read_bounded, read_record};
+use super::directory::{PfsError, Prefix, RECORD_BYTES_MAX, Result, decode, read_inside};
 use super::strangers;
 
 /// Stands for the dataset's own directory.
@@ -93,7 +94,7 @@ fn name_of(entry: &Entry, target: Option<Text>) -> NameOnPfs {
 pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
     let directory = prefix.dataset(&stored.name);
     strangers::look(&directory).map_err(PfsError::io(&directory, "look at"))?;
-    let top = open(&directory)?;
+    let top = plain::open_moved(&directory).map_err(PfsError::io(&directory, "open"))?;
     let reader = Reader { directory: &directory, top };
     let path = directory.join("summary.scr");
     let summary = match reader.record::<Summary>(&[".scr/summary.scr", "summary.scr"])? {
@@ -146,8 +147,8 @@ impl Reader<'_> {
     /// The first of `names` that is there.
     fn record<R: Record>(&self, names: &[&str]) -> Result<Option<R>> {
         for name in names {
-            if let Some(record) = read_record(&self.directory.join(name))? {
-                return Ok(Some(record));
+            if let Some(bytes) = read_inside(&self.top, self.directory, Path::new(name))? {
+                return decode(&self.directory.join(name), &bytes).map(Some);
             }
         }
         Ok(None)
@@ -199,8 +200,10 @@ impl Reader<'_> {
                     format!("rank2file names no file for member {member}"),
                 ));
             };
-            let path = self.directory.join(self.inner(file)?.as_path());
-            let Some(bytes) = read_bounded(&path)? else { return Err(PfsError::content(&path, "missing")) };
+            let inner = self.inner(file)?;
+            let path = self.directory.join(inner.as_path());
+            let bytes = read_inside(&self.top, self.directory, inner.as_path())?;
+            let Some(bytes) = bytes else { return Err(PfsError::content(&path, "missing")) };
             let below = Rank2File::decode_at(&bytes, place.offset.unwrap_or(0))
                 .map_err(|source| PfsError::Record { path, source })?;
             self.descend(&below.body, levels - 1, rows)?;
@@ -284,12 +287,6 @@ impl Reader<'_> {
         let found = found.map_err(PfsError::io(&shown(), "open"))?;
         rustix::fs::fstat(&found).map_err(|e| PfsError::io(&shown(), "stat")(e.into()))
     }
-}
-
-fn open(directory: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(rustix::fs::CWD, directory, flags, Mode::empty())
-        .map_err(|e| PfsError::io(directory, "open")(e.into()))
 }
 
 fn entry_of_stat(path: RelPath, kind: EntryKind, stat: &Stat) -> Entry {

@@ -336,25 +336,27 @@ pub(super) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
 /// one. Where others may make directories, one may be somebody's mount, or a link to one: neither
 /// is asked, and it is no dataset.
 pub(super) fn read_summary(directory: &Path) -> Result<Option<Summary>> {
-    const NAME: &str = ".scr/summary.scr";
-    let (Some(above), Some(own)) = (directory.parent(), directory.file_name()) else { return Ok(None) };
-    let path = directory.join(NAME);
-    let is_link_of_ours = |meta: &fs::Metadata| meta.is_symlink() && !strangers::is_theirs(meta);
-    // A dataset that its user has moved away.
-    let opened = if plain::look(directory).is_ok_and(|meta| is_link_of_ours(&meta)) {
-        plain::read_unmounted(&path, Links::Follow)
-    } else {
-        plain::read_below(above, &Path::new(own).join(NAME), Links::Follow)
-    };
+    let inner = Path::new(".scr/summary.scr");
+    let top = plain::open_moved(directory);
+    let opened = top.and_then(|top| plain::read_inside(&top, directory, inner));
     match opened {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::CrossesDevices) => {
             Ok(None)
         }
-        opened => bounded(&path, opened)?.map(|bytes| decode(&path, &bytes)).transpose(),
+        opened => {
+            let path = directory.join(inner);
+            bounded(&path, opened)?.map(|bytes| decode(&path, &bytes)).transpose()
+        }
     }
 }
 
-fn decode<R: Record>(path: &Path, bytes: &[u8]) -> Result<R> {
+/// The bytes of a record of a dataset, `inner` below `top`, which is `directory`; `None` when there
+/// is no such file.
+pub(super) fn read_inside(top: impl AsFd, directory: &Path, inner: &Path) -> Result<Option<Vec<u8>>> {
+    bounded(&directory.join(inner), plain::read_inside(top, directory, inner))
+}
+
+pub(super) fn decode<R: Record>(path: &Path, bytes: &[u8]) -> Result<R> {
     R::decode(bytes).map_err(|source| PfsError::Record { path: path.to_owned(), source })
 }
 

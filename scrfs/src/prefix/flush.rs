@@ -21,7 +21,7 @@ use crate::path::RelPath;
 use crate::plain;
 use crate::record::Summary;
 use crate::store::beneath;
-use crate::transfer::pfs::restore_attributes;
+use crate::transfer::pfs::keep_attributes;
 use rustix::fs::{Mode, OFlags};
 
 use super::catalog::Published;
@@ -292,7 +292,13 @@ impl<'a> Swap<'a> {
     fn make_way(&self, epoch: Epoch) -> Result<()> {
         if !is_dataset(&self.place)? {
             remove_file(&self.link)?;
-            let reason = "something that is no dataset has this name in the prefix".to_owned();
+            let state = self.place.join(plain::STATE);
+            let reason = match plain::look(&state) {
+                Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                    plain::named(&state, &error).to_string()
+                }
+                _ => "something that is no dataset has this name in the prefix".to_owned(),
+            };
             return Err(PfsError::Dataset { id: self.id, name: self.name.clone(), reason });
         }
         self.prefix.step("flush.swap")?;
@@ -387,11 +393,7 @@ fn put_on_storage(copied: &Path, catalog: &Catalog) -> Result<()> {
         let path = copied.join(entry.path.as_path());
         let directory =
             beneath::open_directory(top.as_fd(), &entry.path).map_err(PfsError::io(&path, "open"))?;
-        // Its owner can go on moving and removing it; the sealed mode is in the records.
-        let open_to_owner = Entry { mode: entry.mode | 0o700, ..entry.clone() };
-        if let Err(error) = restore_attributes(&directory, &open_to_owner) {
-            tracing::debug!(path = %path.display(), %error, "a directory on the PFS keeps other attributes");
-        }
+        keep_attributes(&directory, entry);
         rustix::fs::fsync(&directory).map_err(|e| PfsError::io(&path, "fsync")(e.into()))?;
     }
     for entry in &catalog.entries {

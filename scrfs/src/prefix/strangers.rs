@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::plain::{self, STATE};
+use crate::plain::{self, Links, STATE};
 
 pub use crate::plain::is_of_strangers;
 pub(crate) use crate::plain::{is_planted, is_theirs, refuse_planted};
@@ -81,6 +81,15 @@ pub fn check(path: &Path) -> io::Result<()> {
         Err(error) if is_of_strangers(&error) => Err(plain::named(path, &error)),
         _ => Ok(()),
     }
+}
+
+/// Opens a file that a person names, for reading. What a user has mounted there is not asked.
+///
+/// # Errors
+/// Those of the system calls; something is mounted there (`CrossesDevices`); it is no regular file
+/// (`InvalidData`).
+pub fn open(path: &Path) -> io::Result<fs::File> {
+    plain::read_unmounted(path, Links::Follow)
 }
 
 /// User and group of the prefix's `.scr`, if it is there and nobody has mounted anything there.

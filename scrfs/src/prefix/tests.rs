@@ -125,8 +125,12 @@ fn survey(prefix: &Prefix) -> Vec<StoredDataset> {
 }
 
 fn read(prefix: &Prefix, stored: &StoredDataset) -> Catalog {
-    match carry_out(prefix, &PfsTask::ReadCatalog(stored.clone())).unwrap() {
-        PfsOutcome::Catalog(_, catalog) => *catalog,
+    read_catalog(prefix, stored).unwrap()
+}
+
+fn read_catalog(prefix: &Prefix, stored: &StoredDataset) -> super::directory::Result<Catalog> {
+    match carry_out(prefix, &PfsTask::ReadCatalog(stored.clone()))? {
+        PfsOutcome::Catalog(_, catalog) => Ok(*catalog),
         other => panic!("{other:?}"),
     }
 }

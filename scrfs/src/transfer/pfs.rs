@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, Timespec, Timestamps};
 use super::copy::{self, Seen};
 use super::user::{Identity, UserThread};
 use super::{Monitor, TransferError, sparse};
-use crate::dataset::{Entry, FileCopy, Stamp};
+use crate::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use crate::faults;
 use crate::path::RelPath;
 use crate::store::beneath;
@@ -194,15 +194,27 @@ pub fn compare(path: &RelPath, seen: Seen, recorded: &FileCopy) -> Result<(), Tr
     })
 }
 
-/// Owner, mode and times, as far as the user may: the PFS may not let them. Its owner can always
-/// read it, because it is checked and fetched with the owner's rights; the sealed mode is in the
-/// records.
-pub(crate) fn keep_attributes(to: &File, entry: &Entry) {
-    let uid = rustix::fs::Uid::from_raw(entry.uid);
-    let gid = rustix::fs::Gid::from_raw(entry.gid);
-    let _ = rustix::fs::fchown(to, Some(uid), Some(gid));
-    let _ = rustix::fs::fchmod(to, Mode::from_raw_mode(entry.mode & 0o7777 | 0o400));
-    let _ = rustix::fs::futimens(to, &times(entry));
+/// The bits of a mode that a file or directory of the prefix may have. Everybody may reach these,
+/// while the mount is its user's alone: by a program's umask of 0 nobody else gets to write there.
+const MODE_MAX: u32 = 0o7775;
+
+/// Owner, mode and times of a file or directory of the prefix, as far as the user may: the PFS may
+/// not let them. The sealed mode is in the records; here its owner can always read a file, which is
+/// checked and fetched with the owner's rights, and move and remove a directory. The group stays
+/// that of the directory where this gives what is made in it its own (set-group-ID).
+pub(crate) fn keep_attributes(to: impl AsFd, entry: &Entry) {
+    let Ok(stat) = rustix::fs::fstat(&to) else { return };
+    // No such group: nothing changes, and whose files are made comes back.
+    let own = nix::unistd::setfsgid(nix::unistd::Gid::from_raw(u32::MAX)).as_raw();
+    let gid = Some(rustix::fs::Gid::from_raw(entry.gid)).filter(|_| stat.st_gid == own);
+    let _ = rustix::fs::fchown(&to, Some(rustix::fs::Uid::from_raw(entry.uid)), gid);
+    let (least, passed_on) = match entry.kind {
+        EntryKind::Directory if gid.is_none() => (0o700, stat.st_mode & 0o2000),
+        EntryKind::Directory => (0o700, 0),
+        _ => (0o400, 0),
+    };
+    let _ = rustix::fs::fchmod(&to, Mode::from_raw_mode(entry.mode & MODE_MAX | least | passed_on));
+    let _ = rustix::fs::futimens(&to, &times(entry));
 }
 
 /// Gives a file or directory of the cache the owner, mode and times of its entry.
@@ -234,7 +246,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::dataset::EntryKind;
     use crate::ids::Member;
 
     fn entry(path: &str, bytes: &[u8]) -> (Entry, FileCopy) {
@@ -290,6 +301,32 @@ mod tests {
         pfs.put(File::open(local.path()).unwrap().into(), &entry, &copy, &Monitor::default()).unwrap();
         let meta = std::fs::metadata(dir.path().join("f")).unwrap();
         assert_eq!(meta.permissions().mode() & 0o7777, 0o420);
+    }
+
+    #[test]
+    fn not_everybody_can_write_there_and_a_directory_passes_its_group_on() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        const TEAM: u32 = 54_323;
+        let dir = tempfile::tempdir().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let shown = |name: &str| {
+            let meta = std::fs::metadata(dir.path().join(name)).unwrap();
+            (meta.permissions().mode() & 0o7777, std::os::unix::fs::MetadataExt::gid(&meta))
+        };
+        for (group, set_gid) in [(0, 0), (TEAM, 0o2000)] {
+            std::os::unix::fs::chown(dir.path(), None, Some(group)).unwrap();
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777 | set_gid)).unwrap();
+            let (mut entry, copy) = entry("sub/f", b"");
+            entry.mode = 0o666;
+            let pfs = PfsDirectory::open(&me(), dir.path().as_os_str().as_bytes()).unwrap();
+            pfs.put(file.reopen().unwrap().into(), &entry, &copy, &Monitor::default()).unwrap();
+            let sub = File::open(dir.path().join("sub")).unwrap();
+            keep_attributes(&sub, &Entry { kind: EntryKind::Directory, mode: 0o777, ..entry });
+            assert_eq!((shown("sub/f"), shown("sub")), ((0o664, group), (0o775 | set_gid, group)));
+            std::fs::remove_dir_all(dir.path().join("sub")).unwrap();
+        }
     }
 
     #[test]

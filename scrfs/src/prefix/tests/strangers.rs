@@ -166,6 +166,50 @@ fn a_stranger_at_a_datasets_name_costs_neither_the_former_nor_the_next_one() {
     }
 }
 
+/// A program, or a person, has left a dataset's directory open to all: others' records beside its
+/// files are not believed, by whatever way they came there.
+#[test]
+fn a_strangers_records_in_a_dataset_are_not_believed() {
+    if !is_root() {
+        return;
+    }
+    for by_link in [false, true] {
+        let (place, (_kept, forged)) = (Place::new(), forged(b"ck"));
+        let (at, away) = (place.prefix.dataset(b"ck"), place.root().join("away"));
+        fs::set_permissions(&at, fs::Permissions::from_mode(0o777)).unwrap();
+        let known = survey(&place.prefix).remove(0);
+        fs::rename(at.join(".scr"), &away).unwrap();
+        let theirs = forged.join(".scr");
+        if by_link {
+            symlink(&theirs, at.join(".scr")).unwrap();
+        } else {
+            fs::rename(theirs, at.join(".scr")).unwrap();
+        }
+        give(&at.join(".scr"));
+        for dataset in survey(&place.prefix) {
+            assert!(!dataset.usable || super::read_catalog(&place.prefix, &dataset).is_err());
+        }
+        let error = super::read_catalog(&place.prefix, &known).unwrap_err().to_string();
+        assert!(error.contains("/ck/.scr: it belongs to user 54322"), "{error}");
+        if by_link {
+            fs::remove_file(at.join(".scr")).unwrap();
+        } else {
+            fs::remove_dir_all(at.join(".scr")).unwrap();
+        }
+        fs::rename(&away, at.join(".scr")).unwrap();
+        place.is_unharmed();
+    }
+}
+
+#[test]
+fn a_dataset_that_its_user_has_moved_away_is_read_there() {
+    let place = Place::new();
+    let (at, other) = (place.prefix.dataset(b"ck"), tempfile::tempdir().unwrap());
+    fs::rename(&at, other.path().join("ck")).unwrap();
+    symlink(other.path().join("ck"), &at).unwrap();
+    place.is_unharmed();
+}
+
 #[test]
 fn nothing_is_written_through_a_link_or_into_a_pipe() {
     if !is_root() {
@@ -262,19 +306,23 @@ fn whatever_the_umask_nobody_else_may_make_names_in_a_prefix() {
         nix::sys::stat::umask(nix::sys::stat::Mode::empty());
         let root = tempfile::tempdir().unwrap();
         let own = prefix(&root.path().join("job"), 5);
-        begin_and_copy(&own, &catalog(1, b"ck"));
+        let mut dataset = catalog(1, b"ck");
+        dataset.entries.iter_mut().for_each(|entry| entry.mode |= 0o777);
+        begin_and_copy(&own, &dataset);
         let copied = own.state("flush.5.1");
         let is_closed = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o002 == 0;
         assert!(is_closed(&copied) && is_closed(own.root()));
-        carry_out(&own, &PfsTask::Publish(Arc::new(catalog(1, b"ck")))).unwrap();
+        carry_out(&own, &PfsTask::Publish(Arc::new(dataset.clone()))).unwrap();
+        assert_eq!(read(&own, &survey(&own)[0]), dataset, "a restart gives the modes back");
         super::super::directory::append(&own.state("events"), b"line\n").unwrap();
         let mut seen = 0;
-        for directory in [own.state(""), own.dataset(b"ck").join(".scr")] {
+        for directory in [own.state(""), own.dataset(b"ck"), own.dataset(b"ck").join(".scr")] {
             assert!(is_closed(&directory), "{directory:?}");
-            for entry in fs::read_dir(directory).unwrap() {
+            for entry in fs::read_dir(&directory).unwrap() {
                 let path = entry.unwrap().path();
                 seen += 1;
-                assert!(is_closed(&path), "{path:?}");
+                // The dataset's files are this test's.
+                assert!(is_closed(&path) || directory == own.dataset(b"ck") && !path.is_dir(), "{path:?}");
             }
         }
         assert!(seen >= 5, "{seen}");

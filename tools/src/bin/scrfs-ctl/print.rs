@@ -2,26 +2,20 @@
 //! header; where a file is several records one after the other (leaves of rank2file), it prints
 //! all.
 
-use std::fs::OpenOptions;
 use std::io::{BufReader, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use scrfs::hash::file::HEADER_BYTES;
 use scrfs::hash::{decode_record, record_size};
+use scrfs::prefix::strangers;
 use scrfs_tools::{Failure, Outcome, output};
 
 /// Larger than any that scrfs or SCR writes; a header that claims more lies.
 const RECORD_BYTES_MAX: u64 = 1 << 30;
 
 pub(crate) fn print(path: &Path) -> Outcome {
-    // Else opening a pipe waits for somebody who writes into it.
-    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
-    let file = file.map_err(|e| failed(path, &e))?;
+    let file = strangers::open(path).map_err(|e| failed(path, &e))?;
     let about = file.metadata().map_err(|e| failed(path, &e))?;
-    if !about.is_file() {
-        return Err(failed(path, &"it is no regular file"));
-    }
     let left = about.len();
     let mut reader = BufReader::new(file);
     let mut text = String::new();
