@@ -303,12 +303,13 @@ mod tests {
         assert_eq!(meta.permissions().mode() & 0o7777, 0o420);
     }
 
+    const TEAM: u32 = 54_323;
+
     #[test]
     fn not_everybody_can_write_there_and_a_directory_passes_its_group_on() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        const TEAM: u32 = 54_323;
         let dir = tempfile::tempdir().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         let shown = |name: &str| {
