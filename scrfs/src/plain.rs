@@ -61,7 +61,8 @@ pub(crate) fn open_moved(directory: &Path) -> io::Result<OwnedFd> {
     if link.is_symlink() && !is_theirs(&link) {
         return Ok(rustix::fs::openat(&above, name, flags, Mode::empty())?);
     }
-    rustix::fs::openat2(&above, name, flags, Mode::empty(), ResolveFlags::NO_XDEV).map_err(mounted)
+    let opened = rustix::fs::openat2(&above, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
+    opened.map_err(|error| if link.is_symlink() { led_away(error) } else { mounted(error) })
 }
 
 /// Opens a regular file below `top`, which is the directory `shown`, for reading: by directories
@@ -149,12 +150,20 @@ fn open_below(above: &Path, inner: &Path, flags: OFlags, mode: Mode) -> io::Resu
     };
     open(flags, mode).map(File::from).map_err(|error| match error {
         // The link itself is of this file system.
-        Errno::XDEV if open(OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).is_ok() => io::Error::new(
+        Errno::XDEV if open(OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).is_ok() => led_away(error),
+        other => mounted(other),
+    })
+}
+
+/// What is said of an error of [`rustix::fs::openat2`] that comes of a link.
+fn led_away(error: Errno) -> io::Error {
+    match error {
+        Errno::XDEV => io::Error::new(
             io::ErrorKind::CrossesDevices,
             "it is a link with an absolute path, or to another file system",
         ),
-        other => mounted(other),
-    })
+        other => other.into(),
+    }
 }
 
 /// What is said of an error of [`rustix::fs::openat2`] that comes of a mount.

@@ -130,23 +130,31 @@ fn sweep_of(
 }
 
 fn end_gone(job: &Job, bases: &Bases, manner: &Manner) -> Result<Vec<String>, MountError> {
-    let order = |unsaved| Order {
-        job_id: job.id.clone(),
-        user: Some(job.user.clone()),
-        mount_point: None,
-        unsaved,
-        purge: true,
-        // A job that is gone may have left a coordinator.
-        despite: Despite::Coordinator,
+    let order = |unsaved, despite| {
+        let (job_id, user) = (job.id.clone(), Some(job.user.clone()));
+        Order { job_id, user, mount_point: None, unsaved, purge: true, despite }
     };
-    match end(job, &order(manner.unsaved()), bases) {
-        Err(MountError::NotSaved { why, .. }) if manner.discard => {
-            let mut lines = end(job, &order(Unsaved::GiveUp), bases)?;
-            lines.push(format!("job {} of {}: what was not saved is lost: {why}", job.id, job.user));
-            Ok(lines)
-        }
-        ended => ended,
+    // A job that is gone may have left a coordinator.
+    let ended = end(job, &order(manner.unsaved(), Despite::Coordinator), bases);
+    if !manner.discard {
+        return ended;
     }
+    let (ended, lost) = match ended {
+        Err(MountError::NotSaved { why, .. }) => {
+            (end(job, &order(Unsaved::GiveUp, Despite::Coordinator), bases), Some(why))
+        }
+        ended => (ended, None),
+    };
+    let mut lines = match ended {
+        // Its daemon does not end: the PFS may not answer it.
+        Err(MountError::Timeout { .. } | MountError::Busy { .. }) => {
+            end(job, &order(Unsaved::GiveUp, Despite::Use), bases)?
+        }
+        ended => ended?,
+    };
+    lines
+        .extend(lost.map(|why| format!("job {} of {}: what was not saved is lost: {why}", job.id, job.user)));
+    Ok(lines)
 }
 
 fn ask() -> Result<BTreeSet<String>, MountError> {

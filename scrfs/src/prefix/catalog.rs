@@ -119,6 +119,10 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
         entries.push(entry);
     }
     reader.add_missing_directories(&mut entries)?;
+    let user = Reads::of_this_thread();
+    for entry in &mut entries {
+        user.takes(entry);
+    }
     let sets = (0..).zip(&members).map(|(m, _)| vec![Member(m)]).collect();
     let text = |text: Option<Text>| text.map(|t| t.to_string()).unwrap_or_default();
     let mut catalog = Catalog {
@@ -134,6 +138,43 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
     };
     catalog.sort();
     Ok(catalog)
+}
+
+/// Who restarts from a dataset.
+struct Reads {
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+}
+
+impl Reads {
+    fn of_this_thread() -> Self {
+        // No such user and group: nothing changes, and who makes files here comes back.
+        let user = nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw();
+        let group = nix::unistd::setfsgid(nix::unistd::Gid::from_raw(u32::MAX)).as_raw();
+        let groups = nix::unistd::getgroups().unwrap_or_default().into_iter().map(nix::unistd::Gid::as_raw);
+        Self { user, group, groups: groups.collect() }
+    }
+
+    /// A colleague's file is this user's in the mount, as a copy of it would be. Root's keep their
+    /// owners.
+    fn takes(&self, entry: &mut Entry) {
+        const SET_USER: u32 = 0o4000;
+        const SET_GROUP: u32 = 0o2000;
+        if self.user == 0 {
+            return;
+        }
+        if entry.uid != self.user {
+            entry.uid = self.user;
+            entry.mode &= !SET_USER;
+        }
+        if entry.gid != self.group && !self.groups.contains(&entry.gid) {
+            entry.gid = self.group;
+            if entry.kind != EntryKind::Directory {
+                entry.mode &= !SET_GROUP;
+            }
+        }
+    }
 }
 
 type FileRow = (Member, RelPath, FileOnPfs);
@@ -299,5 +340,33 @@ fn entry_of_stat(path: RelPath, kind: EntryKind, stat: &Stat) -> Entry {
         gid: stat.st_gid,
         atime: time(stat.st_atime, stat.st_atime_nsec),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_a_colleagues_on_the_pfs_is_its_readers_in_the_mount() {
+        let copy = FileCopy { size: 0, crc: 0, member: Member(0), program_rank: None };
+        let stamp = Stamp { secs: 0, nsecs: 0 };
+        let file = |uid, gid, mode| Entry {
+            path: RelPath::new("f").unwrap(),
+            kind: EntryKind::File(copy.clone()),
+            mode,
+            uid,
+            gid,
+            atime: stamp,
+            mtime: stamp,
+        };
+        let taken = |user: u32, mut entry: Entry| {
+            Reads { user, group: 7, groups: vec![7, 9] }.takes(&mut entry);
+            (entry.uid, entry.gid, entry.mode)
+        };
+        assert_eq!(taken(5, file(5, 7, 0o6755)), (5, 7, 0o6755));
+        assert_eq!(taken(5, file(6, 9, 0o6755)), (5, 9, 0o2755), "of a group of both");
+        assert_eq!(taken(5, file(0, 0, 0o6755)), (5, 7, 0o755));
+        assert_eq!(taken(0, file(6, 8, 0o6755)), (6, 8, 0o6755), "root's keep theirs");
     }
 }

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -353,7 +354,14 @@ pub(super) fn read_summary(directory: &Path) -> Result<Option<Summary>> {
 /// The bytes of a record of a dataset, `inner` below `top`, which is `directory`; `None` when there
 /// is no such file.
 pub(super) fn read_inside(top: impl AsFd, directory: &Path, inner: &Path) -> Result<Option<Vec<u8>>> {
-    bounded(&directory.join(inner), plain::read_inside(top, directory, inner))
+    let path = directory.join(inner);
+    let opened = plain::read_inside(top, directory, inner);
+    let is_open = |file: &File| file.metadata().is_ok_and(|meta| meta.mode() & 0o002 != 0);
+    if opened.as_ref().is_ok_and(is_open) {
+        let path = path.display();
+        tracing::warn!("{path}: everybody may write to it: a restart reads what another user has put there");
+    }
+    bounded(&path, opened)
 }
 
 pub(super) fn decode<R: Record>(path: &Path, bytes: &[u8]) -> Result<R> {

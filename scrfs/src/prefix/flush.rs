@@ -31,6 +31,7 @@ use super::directory::{
 };
 use super::index;
 use super::lock::Lock;
+use super::scavenge::{DATASET, WORD};
 use super::strangers;
 
 /// Makes the directory that daemons copy into, with the dataset's directories and links.
@@ -174,10 +175,23 @@ fn settle_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<()> {
             | PfsError::Newer { .. }),
         ) => {
             tracing::warn!(dataset = arrival.id.0, %error, "a half-done swap cannot be finished");
-            remove_file(&prefix.swap(arrival))
+            give_up(prefix, arrival)
         }
         other => other,
     }
+}
+
+/// Takes a swap back that cannot be finished for now. What nodes have saved, when no cache had it any
+/// more, goes back to where they saved it; what coordinators have copied goes at the next start.
+fn give_up(prefix: &Prefix, arrival: Arrival) -> Result<()> {
+    let (copied, saved) = (prefix.flush(arrival), prefix.state(format!("{WORD}{arrival}")));
+    let dataset = saved.join(DATASET);
+    if is_kept(&copied)? && is_kept(&saved)? && !exists(&dataset)? {
+        rename(&copied, &dataset)?;
+        sync_directory(&saved)?;
+        sync_directory(&prefix.state(""))?;
+    }
+    remove_file(&prefix.swap(arrival))
 }
 
 /// Finishes or undoes the swaps that a crash left half done, and removes copies that were never
@@ -252,7 +266,7 @@ fn finish_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<Option<
 struct Swap<'a> {
     prefix: &'a Prefix,
     lock: &'a Lock,
-    id: DatasetId,
+    arrival: Arrival,
     name: Vec<u8>,
     link: PathBuf,
     copied: PathBuf,
@@ -270,7 +284,7 @@ impl<'a> Swap<'a> {
             return Err(PfsError::content(&link, "names no dataset"));
         }
         let (copied, place, old) = (prefix.flush(arrival), prefix.dataset(&name), prefix.old(arrival));
-        Ok(Self { prefix, lock, id: arrival.id, name, link, copied, place, old })
+        Ok(Self { prefix, lock, arrival, name, link, copied, place, old })
     }
 
     /// Puts the copy, sealed by `epoch`, in place of what has its name.
@@ -291,7 +305,7 @@ impl<'a> Swap<'a> {
 
     fn make_way(&self, epoch: Epoch) -> Result<()> {
         if !is_dataset(&self.place)? {
-            remove_file(&self.link)?;
+            give_up(self.prefix, self.arrival)?;
             let state = self.place.join(plain::STATE);
             let reason = match plain::look(&state) {
                 Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
@@ -299,7 +313,7 @@ impl<'a> Swap<'a> {
                 }
                 _ => "something that is no dataset has this name in the prefix".to_owned(),
             };
-            return Err(PfsError::Dataset { id: self.id, name: self.name.clone(), reason });
+            return Err(PfsError::Dataset { id: self.arrival.id, name: self.name.clone(), reason });
         }
         self.prefix.step("flush.swap")?;
         remove_tree(&self.old)?;
@@ -313,8 +327,10 @@ impl<'a> Swap<'a> {
         self.prefix.newest()?;
         self.lock.is_held()?;
         let there = summary_of(former)?.map(|(id, epoch, _)| (epoch, id));
-        match index::newer(self.prefix, &self.name, (epoch, self.id), there)? {
-            Some(newer) => Err(PfsError::Newer { id: self.id, name: self.name.clone(), epoch, newer }),
+        match index::newer(self.prefix, &self.name, (epoch, self.arrival.id), there)? {
+            Some(newer) => {
+                Err(PfsError::Newer { id: self.arrival.id, name: self.name.clone(), epoch, newer })
+            }
             None => Ok(()),
         }
     }

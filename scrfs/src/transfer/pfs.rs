@@ -209,8 +209,7 @@ pub(crate) fn keep_attributes(to: impl AsFd, entry: &Entry) {
     let gid = Some(rustix::fs::Gid::from_raw(entry.gid)).filter(|_| stat.st_gid == own);
     let _ = rustix::fs::fchown(&to, Some(rustix::fs::Uid::from_raw(entry.uid)), gid);
     let (least, passed_on) = match entry.kind {
-        EntryKind::Directory if gid.is_none() => (0o700, stat.st_mode & 0o2000),
-        EntryKind::Directory => (0o700, 0),
+        EntryKind::Directory => (0o700, stat.st_mode & 0o2000),
         _ => (0o400, 0),
     };
     let _ = rustix::fs::fchmod(&to, Mode::from_raw_mode(entry.mode & MODE_MAX | least | passed_on));

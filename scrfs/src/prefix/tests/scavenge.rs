@@ -497,6 +497,13 @@ fn newer_coordinators_and_a_persons_directory_are_respected() {
     let Outcome::Waits { reason, .. } = by_anyone(&newest, &saved) else { panic!() };
     assert!(reason.contains("something that is no dataset has this name"), "{reason}");
     assert_eq!(fs::read(root.path().join("ck/precious")).unwrap(), b"data");
+    // Whoever looks meanwhile loses nothing of what was saved, whose caches are gone.
+    assert!(survey(&newest).is_empty());
+    assert!(matches!(by_anyone(&newest, &saved), Outcome::Waits { .. }));
+    fs::rename(root.path().join("ck"), root.path().join("precious")).unwrap();
+    assert_eq!(by_anyone(&newest, &saved), Outcome::Published(Vec::new()));
+    assert_eq!(survey(&newest).iter().map(|d| (d.id, d.usable)).collect::<Vec<_>>(), [(DatasetId(2), true)]);
+    assert_eq!(fs::read(root.path().join("precious/precious")).unwrap(), b"data");
 }
 
 #[test]
