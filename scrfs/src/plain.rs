@@ -48,61 +48,76 @@ pub(crate) fn read_unmounted(path: &Path, links: Links) -> io::Result<File> {
     regular(open_unmounted(path, flags, Mode::empty()))
 }
 
-/// Opens a dataset's directory, or another whose user may have moved it away with a link; nothing
-/// that a user has mounted there is asked.
+/// Opens a dataset's directory, to reach what is in it. Its user, or the owner of the directory
+/// above, may have moved it away with a link. What is mounted there is not asked.
 ///
 /// # Errors
-/// Those of the system calls; something is mounted there (`CrossesDevices`).
+/// Those of the system calls; something is mounted there, or another's link leads to another file
+/// system (`CrossesDevices`).
 pub(crate) fn open_moved(directory: &Path) -> io::Result<OwnedFd> {
     let (above, name) = split(directory)?;
     let above = rustix::fs::open(above, TO_IT, Mode::empty())?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let link = named_below(&above, name)?;
-    if link.is_symlink() && !is_theirs(&link) {
-        return Ok(rustix::fs::openat(&above, name, flags, Mode::empty())?);
-    }
-    let opened = rustix::fs::openat2(&above, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
-    opened.map_err(|error| if link.is_symlink() { led_away(error) } else { mounted(error) })
+    let found = named_below(&above, name).and_then(|link| follow(&above, name, &link));
+    found.map_err(|error| in_words(directory, error))
 }
 
 /// Opens a regular file below `top`, which is the directory `shown`, for reading: by directories
-/// that not anybody can have made in one another, on one file system.
+/// that not anybody can have made in one another.
 ///
 /// # Errors
-/// Anybody can have made one (`PermissionDenied`); something is mounted there (`CrossesDevices`);
-/// it is no regular file (`InvalidData`); those of the system calls.
+/// Anybody can have made one, or the file (`PermissionDenied`); something is mounted there
+/// (`CrossesDevices`); it is no regular file (`InvalidData`); those of the system calls.
 pub(crate) fn read_inside(top: impl AsFd, shown: &Path, inner: &Path) -> io::Result<File> {
     let mut directory = top.as_fd().try_clone_to_owned()?;
     let mut shown = shown.to_owned();
     for name in inner.parent().into_iter().flatten() {
-        directory = enter(&directory, &shown, Path::new(name))?;
+        let link = unplanted(&directory, &shown, Path::new(name))?;
+        let next =
+            follow(&directory, Path::new(name), &link).map_err(|error| in_words(&shown.join(name), error))?;
+        check_planted(&directory, &shown, Path::new(name), &File::from(next.try_clone()?).metadata()?)?;
+        directory = next;
         shown.push(name);
     }
-    let name = inner.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let name = Path::new(inner.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    unplanted(&directory, &shown, name)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::openat2(&directory, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
-    regular(opened.map(File::from).map_err(mounted))
+    let file = regular(opened.map(File::from).map_err(mounted))?;
+    check_planted(&directory, &shown, name, &file.metadata()?)?;
+    Ok(file)
 }
 
-/// Opens the directory `name` in `above`, which is `shown`. Whoever puts another there meanwhile
-/// gains nothing: what is opened is what was looked at.
-fn enter(above: &OwnedFd, shown: &Path, name: &Path) -> io::Result<OwnedFd> {
-    let around = File::from(above.try_clone()?).metadata()?;
-    let check = |found: &Metadata| {
-        let refused = || named(&shown.join(name), &planted(found.uid(), shown));
-        if is_planted(found, &around) { Err(refused()) } else { Ok(()) }
+/// Opens the directory at `name`, where `link` was found. Only a link that is this user's, root's or
+/// of the owner of `above` is followed to another file system.
+fn follow(above: &OwnedFd, name: &Path, link: &Metadata) -> io::Result<OwnedFd> {
+    let resolve = match link.is_symlink() {
+        true if !is_theirs(link) || link.uid() == File::from(above.try_clone()?).metadata()?.uid() => {
+            ResolveFlags::empty()
+        }
+        true => ResolveFlags::NO_XDEV,
+        false => ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS,
     };
-    let link = named_below(above, name).map_err(|error| match error.kind() {
-        io::ErrorKind::CrossesDevices => named(&shown.join(name), &error),
-        _ => error,
-    })?;
-    check(&link)?;
-    // Its user may have moved it.
-    let resolve = if link.is_symlink() { ResolveFlags::empty() } else { ResolveFlags::NO_SYMLINKS };
-    let directory = rustix::fs::openat2(above, name, TO_IT, Mode::empty(), resolve | ResolveFlags::NO_XDEV)
-        .map_err(mounted)?;
-    check(&File::from(directory.try_clone()?).metadata()?)?;
-    Ok(directory)
+    let opened = rustix::fs::openat2(above, name, TO_IT, Mode::empty(), resolve);
+    opened.map_err(|error| if link.is_symlink() { led_away(error) } else { mounted(error) })
+}
+
+/// What has the name in the directory `above`, which is `shown`: not anybody can have made it.
+fn unplanted(above: &OwnedFd, shown: &Path, name: &Path) -> io::Result<Metadata> {
+    let found = named_below(above, name).map_err(|error| in_words(&shown.join(name), error))?;
+    check_planted(above, shown, name, &found)?;
+    Ok(found)
+}
+
+fn check_planted(above: &OwnedFd, shown: &Path, name: &Path, found: &Metadata) -> io::Result<()> {
+    if is_planted(found, &File::from(above.try_clone()?).metadata()?) {
+        return Err(named(&shown.join(name), &planted(found.uid(), shown)));
+    }
+    Ok(())
+}
+
+/// The error, which is about `path`; the system's own are left as they are.
+fn in_words(path: &Path, error: io::Error) -> io::Error {
+    if error.raw_os_error().is_some() { error } else { named(path, &error) }
 }
 
 /// What has the name `name` in a directory.
@@ -233,12 +248,16 @@ fn check(file: &File) -> io::Result<()> {
     is_file.then_some(()).ok_or_else(not_regular)
 }
 
-/// Neither root nor who makes files in this thread, the job's user in root's daemon too, has made
-/// this file.
+/// User and group of what this thread makes: the job's also in a thread of root's daemon.
+pub(crate) fn acting() -> (u32, u32) {
+    // There are no such ids: nothing changes, and those that are set come back.
+    let user = nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw();
+    (user, nix::unistd::setfsgid(nix::unistd::Gid::from_raw(u32::MAX)).as_raw())
+}
+
+/// Neither root nor the user who acts in this thread ([`acting`]) has made this file.
 pub(crate) fn is_theirs(file: &Metadata) -> bool {
-    // No such user: nothing changes, and who it is comes back.
-    let us = [0, nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw()];
-    !us.contains(&file.uid())
+    ![0, acting().0].contains(&file.uid())
 }
 
 /// Anybody can have made this file in the directory `above`: nor has the directory's owner, and

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::save::{has_nothing_to_save, is_saved, save};
 use super::launch::Despite;
-use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, supervisor_of, was_killed};
+use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of, was_killed};
 use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, failed, launch, mount_point, stores};
@@ -226,7 +226,7 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
         }
     }
     let control = job.directory(&bases.control);
-    if let Some(pid) = control.as_deref().and_then(supervisor_of) {
+    if let Some(pid) = control.as_deref().and_then(supervisor_of).filter(|pid| !was_killed(*pid)) {
         let control = control.as_deref().unwrap_or(Path::new("/"));
         if order.despite == Despite::Use && only.is_none() {
             launch::end_elsewhere(control, pid)?;
@@ -294,7 +294,7 @@ fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
     // Nobody mounts meanwhile.
     let take = |name| match Lock::take(control.as_deref()?, name) {
         // Nor does anybody while that one has the lock.
-        Err(MountError::Busy { pid, .. }) if was_killed(pid) => None,
+        Err(MountError::Busy { directory, .. }) if holder(&directory, name).is_some_and(was_killed) => None,
         taken => Some(taken),
     };
     let locks = [SUPERVISOR_LOCK, WORKER_LOCK].map(take);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of};
+use super::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of, was_killed};
 use super::places::Places;
 use super::supervisor::{READY, first_line, readable, say};
 use super::table::{self, Mounted, TABLE};
@@ -206,7 +206,7 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
         return if ends_within(FROZEN_SECONDS - COPY_SECONDS) {
             Ok(())
         } else {
-            kill(&point, &control, &process)
+            kill(&point, &control, (pid, &process))
         };
     }
     is_here(&control, pid)?;
@@ -230,23 +230,25 @@ pub(super) fn end_elsewhere(control: &Path, pid: u32) -> Result<(), MountError> 
     if readable(process.as_fd(), Instant::now() + Duration::from_secs(FROZEN_SECONDS)) {
         return Ok(());
     }
-    kill(Path::new("/"), control, &process)
+    kill(Path::new("/"), control, (pid, &process))
 }
 
 /// Ends a daemon that was told to end, does not, and so may be frozen. Its keepers go with it. One
 /// that is killed and cannot end, since the PFS does not answer it, is not waited for.
-fn kill(point: &Path, control: &Path, supervisor: &OwnedFd) -> Result<(), MountError> {
+fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(), MountError> {
     tracing::warn!(mount_point = %point.display(), "the daemon does not end; killed");
-    let ended = |process: &OwnedFd, name: &str| {
+    let ended = |(pid, process): (u32, &OwnedFd)| {
         // It may have ended meanwhile.
         let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
-        readable(process.as_fd(), Instant::now() + KILL_BOUND) || holder(control, name).is_none()
+        readable(process.as_fd(), Instant::now() + KILL_BOUND) || was_killed(pid)
     };
     // In this order: a supervisor would replace its worker.
-    let all = ended(supervisor, SUPERVISOR_LOCK)
-        && holder(control, WORKER_LOCK)
-            .and_then(open_process)
-            .is_none_or(|worker| ended(&worker, WORKER_LOCK));
+    let mut all = ended(supervisor);
+    if let Some(pid) = holder(control, WORKER_LOCK).filter(|_| all)
+        && let Some(worker) = open_process(pid)
+    {
+        all = ended((pid, &worker));
+    }
     // What else is mounted there by now stays.
     if mounted(point).is_ok_and(|(_, found)| found == control) {
         device::unmount(point, true)?;

@@ -56,7 +56,7 @@ pub(super) fn supervisor_of(control: &Path) -> Option<u32> {
 }
 
 /// The process that holds the lock `name` of a control directory. Believed of the directory's owner
-/// only, and only of a process that is that user's, and that was not killed: see [`was_killed`].
+/// only, and only of a process that is that user's.
 pub(crate) fn holder(control: &Path, name: &str) -> Option<u32> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(control.join(name)).ok()?;
@@ -65,16 +65,14 @@ pub(crate) fn holder(control: &Path, name: &str) -> Option<u32> {
         return None;
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Some(read_pid(&mut file)).filter(|&pid| is_of(pid, owner) && !was_killed(pid))
-        }
+        Err(rustix::io::Errno::WOULDBLOCK) => Some(read_pid(&mut file)).filter(|&pid| is_of(pid, owner)),
         _ => None,
     }
 }
 
 /// Whether a process was killed and has not ended: a system call of one of its threads does not
-/// return, on a file system that does not answer. What the process had it has until then, also a
-/// lock; but it does nothing any more.
+/// return, on a file system that does not answer. Until then the process has its locks; but it does
+/// nothing more than end that call.
 pub(super) fn was_killed(pid: u32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
@@ -83,7 +81,7 @@ pub(super) fn was_killed(pid: u32) -> bool {
         let signals = field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
         signals.is_some_and(|signals| signals & KILL != 0)
     };
-    // Its first thread has ended, and others have not; or has heard of the signal.
+    // The first thread has ended and others have not, or SIGKILL is pending.
     field("State:").is_some_and(|state| state.starts_with(['Z', 'X']))
         || is_pending("SigPnd:")
         || is_pending("ShdPnd:")

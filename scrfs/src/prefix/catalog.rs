@@ -119,9 +119,10 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
         entries.push(entry);
     }
     reader.add_missing_directories(&mut entries)?;
-    let user = Reads::of_this_thread();
+    let groups = nix::unistd::getgroups().unwrap_or_default();
+    let groups: Vec<u32> = groups.into_iter().map(nix::unistd::Gid::as_raw).collect();
     for entry in &mut entries {
-        user.takes(entry);
+        take(plain::acting(), &groups, entry);
     }
     let sets = (0..).zip(&members).map(|(m, _)| vec![Member(m)]).collect();
     let text = |text: Option<Text>| text.map(|t| t.to_string()).unwrap_or_default();
@@ -140,39 +141,22 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
     Ok(catalog)
 }
 
-/// Who restarts from a dataset.
-struct Reads {
-    user: u32,
-    group: u32,
-    groups: Vec<u32>,
-}
-
-impl Reads {
-    fn of_this_thread() -> Self {
-        // No such user and group: nothing changes, and who makes files here comes back.
-        let user = nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw();
-        let group = nix::unistd::setfsgid(nix::unistd::Gid::from_raw(u32::MAX)).as_raw();
-        let groups = nix::unistd::getgroups().unwrap_or_default().into_iter().map(nix::unistd::Gid::as_raw);
-        Self { user, group, groups: groups.collect() }
+/// A colleague's file is `user`'s in the mount, as a copy of it would be. Root restores the recorded
+/// owners.
+fn take((user, group): (u32, u32), groups: &[u32], entry: &mut Entry) {
+    const SET_USER: u32 = 0o4000;
+    const SET_GROUP: u32 = 0o2000;
+    if user == 0 {
+        return;
     }
-
-    /// A colleague's file is this user's in the mount, as a copy of it would be. Root's keep their
-    /// owners.
-    fn takes(&self, entry: &mut Entry) {
-        const SET_USER: u32 = 0o4000;
-        const SET_GROUP: u32 = 0o2000;
-        if self.user == 0 {
-            return;
-        }
-        if entry.uid != self.user {
-            entry.uid = self.user;
-            entry.mode &= !SET_USER;
-        }
-        if entry.gid != self.group && !self.groups.contains(&entry.gid) {
-            entry.gid = self.group;
-            if entry.kind != EntryKind::Directory {
-                entry.mode &= !SET_GROUP;
-            }
+    if entry.uid != user {
+        entry.uid = user;
+        entry.mode &= !SET_USER;
+    }
+    if entry.gid != group && !groups.contains(&entry.gid) {
+        entry.gid = group;
+        if entry.kind != EntryKind::Directory {
+            entry.mode &= !SET_GROUP;
         }
     }
 }
@@ -361,7 +345,7 @@ mod tests {
             mtime: stamp,
         };
         let taken = |user: u32, mut entry: Entry| {
-            Reads { user, group: 7, groups: vec![7, 9] }.takes(&mut entry);
+            take((user, 7), &[7, 9], &mut entry);
             (entry.uid, entry.gid, entry.mode)
         };
         assert_eq!(taken(5, file(5, 7, 0o6755)), (5, 7, 0o6755));

@@ -338,16 +338,13 @@ pub(super) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
 /// is asked, and it is no dataset.
 pub(super) fn read_summary(directory: &Path) -> Result<Option<Summary>> {
     let inner = Path::new(".scr/summary.scr");
-    let top = plain::open_moved(directory);
-    let opened = top.and_then(|top| plain::read_inside(&top, directory, inner));
+    let path = directory.join(inner);
+    let opened = plain::open_moved(directory).and_then(|top| plain::read_inside(&top, directory, inner));
     match opened {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::CrossesDevices) => {
             Ok(None)
         }
-        opened => {
-            let path = directory.join(inner);
-            bounded(&path, opened)?.map(|bytes| decode(&path, &bytes)).transpose()
-        }
+        opened => whole(&path, opened)?.map(|bytes| decode(&path, &bytes)).transpose(),
     }
 }
 
@@ -361,7 +358,7 @@ pub(super) fn read_inside(top: impl AsFd, directory: &Path, inner: &Path) -> Res
         let path = path.display();
         tracing::warn!("{path}: everybody may write to it: a restart reads what another user has put there");
     }
-    bounded(&path, opened)
+    whole(&path, opened)
 }
 
 pub(super) fn decode<R: Record>(path: &Path, bytes: &[u8]) -> Result<R> {
@@ -374,12 +371,16 @@ pub(super) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 fn bounded(path: &Path, opened: io::Result<File>) -> Result<Option<Vec<u8>>> {
+    let is_ours = |file: File| strangers::refuse_planted(&file.metadata()?, path).map(|()| file);
+    whole(path, opened.and_then(is_ours))
+}
+
+/// All of a file that is open; `None` when there was none to be opened.
+fn whole(path: &Path, opened: io::Result<File>) -> Result<Option<Vec<u8>>> {
     let file = match opened {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(PfsError::io(path, "open"))?,
     };
-    let is_ours = file.metadata().and_then(|meta| strangers::refuse_planted(&meta, path));
-    is_ours.map_err(PfsError::io(path, "open"))?;
     let mut bytes = Vec::new();
     file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(PfsError::io(path, "read"))?;
     if bytes.len() as u64 > RECORD_BYTES_MAX {

@@ -181,17 +181,25 @@ fn settle_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<()> {
     }
 }
 
-/// Takes a swap back that cannot be finished for now. What nodes have saved, when no cache had it any
-/// more, goes back to where they saved it; what coordinators have copied goes at the next start.
+/// Undoes a swap that cannot be finished now. Coordinators' copies stay until [`recover`] removes
+/// them: the caches have the dataset.
 fn give_up(prefix: &Prefix, arrival: Arrival) -> Result<()> {
+    take_back(prefix, arrival)?;
+    remove_file(&prefix.swap(arrival))
+}
+
+/// What nodes have saved goes back to the directory where they saved it, since no cache may have it
+/// any more. A copy that is whole counts more than what a late node has begun there.
+fn take_back(prefix: &Prefix, arrival: Arrival) -> Result<()> {
     let (copied, saved) = (prefix.flush(arrival), prefix.state(format!("{WORD}{arrival}")));
     let dataset = saved.join(DATASET);
-    if is_kept(&copied)? && is_kept(&saved)? && !exists(&dataset)? {
-        rename(&copied, &dataset)?;
-        sync_directory(&saved)?;
-        sync_directory(&prefix.state(""))?;
+    if !is_kept(&copied)? || !is_kept(&saved)? || exists(&dataset)? && summary_of(&copied)?.is_none() {
+        return Ok(());
     }
-    remove_file(&prefix.swap(arrival))
+    remove_tree(&dataset)?;
+    rename(&copied, &dataset)?;
+    sync_directory(&saved)?;
+    sync_directory(&prefix.state(""))
 }
 
 /// Finishes or undoes the swaps that a crash left half done, and removes copies that were never
@@ -251,6 +259,7 @@ fn finish_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<Option<
         }
         _ => {
             swap.put_back()?;
+            take_back(prefix, arrival)?;
             None
         }
     };
@@ -304,15 +313,8 @@ impl<'a> Swap<'a> {
     }
 
     fn make_way(&self, epoch: Epoch) -> Result<()> {
-        if !is_dataset(&self.place)? {
+        if let Some(reason) = no_dataset(&self.place)? {
             give_up(self.prefix, self.arrival)?;
-            let state = self.place.join(plain::STATE);
-            let reason = match plain::look(&state) {
-                Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-                    plain::named(&state, &error).to_string()
-                }
-                _ => "something that is no dataset has this name in the prefix".to_owned(),
-            };
             return Err(PfsError::Dataset { id: self.arrival.id, name: self.name.clone(), reason });
         }
         self.prefix.step("flush.swap")?;
@@ -326,7 +328,8 @@ impl<'a> Swap<'a> {
     fn may_replace(&self, former: &Path, epoch: Epoch) -> Result<()> {
         self.prefix.newest()?;
         self.lock.is_held()?;
-        let there = summary_of(former)?.map(|(id, epoch, _)| (epoch, id));
+        let former = if is_kept(former)? { summary_of(former)? } else { None };
+        let there = former.map(|(id, epoch, _)| (epoch, id));
         match index::newer(self.prefix, &self.name, (epoch, self.arrival.id), there)? {
             Some(newer) => {
                 Err(PfsError::Newer { id: self.arrival.id, name: self.name.clone(), epoch, newer })
@@ -341,14 +344,22 @@ impl<'a> Swap<'a> {
     }
 }
 
-/// Whether a directory is a complete dataset, or was one before its summary was damaged: such a one
-/// may be replaced too.
-fn is_dataset(directory: &Path) -> Result<bool> {
-    match read_summary(directory) {
-        Err(PfsError::Record { .. }) => Ok(true),
-        Err(error) => Err(error),
-        Ok(_) => Ok(summary_of(directory)?.is_some()),
+/// Why what is at this place is not replaced; `None` where it is a complete dataset, or was one
+/// before its summary was damaged.
+fn no_dataset(place: &Path) -> Result<Option<String>> {
+    let top = plain::open_moved(place);
+    let found = top.and_then(|top| plain::read_inside(top, place, Path::new(".scr/summary.scr")));
+    if let Err(error) = found
+        && strangers::is_of_strangers(&error)
+    {
+        return Ok(Some(error.to_string()));
     }
+    let is_dataset = match read_summary(place) {
+        Err(PfsError::Record { .. }) => true,
+        Err(error) => return Err(error),
+        Ok(_) => summary_of(place)?.is_some(),
+    };
+    Ok((!is_dataset).then(|| "something that is no dataset has this name in the prefix".to_owned()))
 }
 
 /// Which dataset a directory is; `None` when it is none, or not a complete one, or its summary is

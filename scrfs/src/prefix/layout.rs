@@ -49,7 +49,7 @@ pub fn foreign_layout(prefix: &Path) -> io::Result<Option<ForeignLayout>> {
             continue;
         }
         for (name, layout) in [("rank2file", ForeignLayout::Scr3), ("rank2file.scr", ForeignLayout::Scr12)] {
-            if path.join(name).try_exists()? {
+            if plain::look(&path.join(name)).is_ok() {
                 return Ok(Some(layout));
             }
         }

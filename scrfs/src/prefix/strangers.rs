@@ -83,13 +83,17 @@ pub fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file that a person names, for reading. What a user has mounted there is not asked.
+/// Opens a file that a person names, for reading. A link of that person's, or of root's, is followed;
+/// what is mounted at the name itself is not asked.
 ///
 /// # Errors
 /// Those of the system calls; something is mounted there (`CrossesDevices`); it is no regular file
 /// (`InvalidData`).
 pub fn open(path: &Path) -> io::Result<fs::File> {
-    plain::read_unmounted(path, Links::Follow)
+    match plain::look(path) {
+        Ok(link) if link.is_symlink() && !is_theirs(&link) => plain::open(path, Links::Follow),
+        _ => plain::read_unmounted(path, Links::Follow),
+    }
 }
 
 /// User and group of the prefix's `.scr`, if it is there and nobody has mounted anything there.

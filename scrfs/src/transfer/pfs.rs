@@ -16,6 +16,7 @@ use super::{Monitor, TransferError, sparse};
 use crate::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use crate::faults;
 use crate::path::RelPath;
+use crate::plain;
 use crate::store::beneath;
 
 /// The directory, open, and the thread that may use it.
@@ -194,25 +195,28 @@ pub fn compare(path: &RelPath, seen: Seen, recorded: &FileCopy) -> Result<(), Tr
     })
 }
 
-/// The bits of a mode that a file or directory of the prefix may have. Everybody may reach these,
-/// while the mount is its user's alone: by a program's umask of 0 nobody else gets to write there.
+/// The bits of a mode that a file or directory of the prefix may have. Others reach the prefix, and
+/// not the mount: a program with a umask of 0 must not let them write there.
 const MODE_MAX: u32 = 0o7775;
 
 /// Owner, mode and times of a file or directory of the prefix, as far as the user may: the PFS may
 /// not let them. The sealed mode is in the records; here its owner can always read a file, which is
-/// checked and fetched with the owner's rights, and move and remove a directory. The group stays
-/// that of the directory where this gives what is made in it its own (set-group-ID).
+/// checked and fetched with the owner's rights, and move and remove a directory. A directory that
+/// passes its group on (set-group-ID) does so where the recorded group is only the user's own.
 pub(crate) fn keep_attributes(to: impl AsFd, entry: &Entry) {
+    let (_, own) = plain::acting();
+    let _ = rustix::fs::fchown(&to, Some(rustix::fs::Uid::from_raw(entry.uid)), None);
+    if entry.gid != own {
+        let _ = rustix::fs::fchown(&to, None, Some(rustix::fs::Gid::from_raw(entry.gid)));
+    }
     let Ok(stat) = rustix::fs::fstat(&to) else { return };
-    // No such group: nothing changes, and whose files are made comes back.
-    let own = nix::unistd::setfsgid(nix::unistd::Gid::from_raw(u32::MAX)).as_raw();
-    let gid = Some(rustix::fs::Gid::from_raw(entry.gid)).filter(|_| stat.st_gid == own);
-    let _ = rustix::fs::fchown(&to, Some(rustix::fs::Uid::from_raw(entry.uid)), gid);
-    let (least, passed_on) = match entry.kind {
-        EntryKind::Directory => (0o700, stat.st_mode & 0o2000),
-        _ => (0o400, 0),
+    let mode = match entry.kind {
+        EntryKind::Directory => entry.mode | 0o700 | stat.st_mode & 0o2000,
+        // Nobody else gets a program's rights.
+        _ if (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid) => entry.mode & 0o1777 | 0o400,
+        _ => entry.mode | 0o400,
     };
-    let _ = rustix::fs::fchmod(&to, Mode::from_raw_mode(entry.mode & MODE_MAX | least | passed_on));
+    let _ = rustix::fs::fchmod(&to, Mode::from_raw_mode(mode & MODE_MAX));
     let _ = rustix::fs::futimens(&to, &times(entry));
 }
 

@@ -14,6 +14,7 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::fs::Mode;
 
 use crate::control::server::Peer;
+use crate::plain;
 
 /// A user's rights on files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,9 +118,7 @@ fn take_on(identity: &Identity) -> io::Result<()> {
     // These two tell no failure, but what was set before: so ask again.
     setfsgid(Gid::from_raw(identity.gid));
     setfsuid(Uid::from_raw(identity.uid));
-    let unknown = u32::MAX;
-    let (gid, uid) = (setfsgid(Gid::from_raw(unknown)).as_raw(), setfsuid(Uid::from_raw(unknown)).as_raw());
-    if (uid, gid) == (identity.uid, identity.gid) {
+    if plain::acting() == (identity.uid, identity.gid) {
         Ok(())
     } else {
         Err(io::Error::from_raw_os_error(libc::EPERM))

@@ -506,6 +506,28 @@ fn newer_coordinators_and_a_persons_directory_are_respected() {
     assert_eq!(fs::read(root.path().join("precious/precious")).unwrap(), b"data");
 }
 
+/// A node dies between the two renames of its swap; before the next look another node begins to save
+/// its part again.
+#[test]
+fn a_late_node_costs_nothing_of_a_swap_that_cannot_be_finished() {
+    let root = tempfile::tempdir().unwrap();
+    let own = prefix(root.path(), 5);
+    let saved = dataset(2, "ck");
+    saved.save_all_but(&own, &[]);
+    fs::create_dir(root.path().join("ck")).unwrap();
+    let (at, arrival) = (saved.place(&own).join("dataset"), own.state("flush.5.2"));
+    assert!(matches!(by_anyone(&own, &saved), Outcome::Waits { .. }));
+    assert!(at.join(".scr/summary.scr").exists() && !arrival.exists());
+    fs::rename(&at, &arrival).unwrap();
+    std::os::unix::fs::symlink("ck", own.state("swap.5.2")).unwrap();
+    let Begun::Collect(_) = Collection::begin(&own, saved.age()).unwrap() else { panic!() };
+    assert!(survey(&own).is_empty());
+    assert!(at.join(".scr/summary.scr").exists() && !arrival.exists());
+    fs::remove_dir(root.path().join("ck")).unwrap();
+    assert_eq!(by_anyone(&own, &saved), Outcome::Published(Vec::new()));
+    assert_eq!(survey(&own).iter().map(|d| (d.id, d.usable)).collect::<Vec<_>>(), [(DatasetId(2), true)]);
+}
+
 #[test]
 fn pointer_files_are_published_with_their_dataset() {
     let root = tempfile::tempdir().unwrap();

@@ -210,9 +210,7 @@ fn carry_out(path: &Path, change: &Change) -> Outcome<Halt> {
             halt::HaltError::Strangers { .. } => {
                 "it does not count: remove it, and see who may write to its directory (`ls -ld`)"
             }
-            halt::HaltError::Io { .. } => {
-                "see what is there (`ls -ld`, `findmnt`), and remove it to begin anew"
-            }
+            halt::HaltError::Io { .. } => "see what is there (`ls -ld`, `findmnt`)",
             _ => "`scrfs-ctl print` shows what the file has; remove it to begin anew",
         };
         Failure::new(error).hint(hint)
