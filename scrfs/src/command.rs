@@ -355,7 +355,11 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             let bases = Bases { control: config.control_base, caches: config.cache_bases };
             let alive = alive.map_or(Ok(Alive::Scheduler), |text| Alive::listed(&text))?;
             let (limit, save) = (Duration::from_secs(limit), save.map(Duration::from_secs));
-            tell(&jobs::sweep(&alive, &bases, &Manner { limit, save, discard })?);
+            let swept = jobs::sweep(&alive, &bases, &Manner { limit, save, discard });
+            if let Ok(done) | Err(MountError::Left { done, .. }) = &swept {
+                tell(done);
+            }
+            swept?;
         }
         Action::Places { caches, job_id, bases } => {
             let config = load(bases, job_id, Some(OF_PLACES))?;

@@ -236,7 +236,7 @@ pub(super) fn end_elsewhere(control: &Path, pid: u32) -> Result<(), MountError> 
 /// Ends a daemon that was told to end, does not, and so may be frozen. Its keepers go with it. One
 /// that is killed and cannot end, since the PFS does not answer it, is not waited for.
 fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(), MountError> {
-    tracing::warn!(mount_point = %point.display(), "the daemon does not end; killed");
+    tracing::warn!(control = %control.display(), "the daemon does not end; killed");
     let ended = |(pid, process): (u32, &OwnedFd)| {
         // It may have ended meanwhile.
         let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);

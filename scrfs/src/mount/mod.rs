@@ -255,6 +255,8 @@ pub enum MountError {
         what: String,
         /// Some of them have datasets that are not on the PFS.
         unsaved: bool,
+        /// Lines for people about what was cleared away.
+        done: Vec<String>,
     },
     /// No entry of the list of stores can be used.
     #[error("SCR_CACHE_BASE: no entry can be used: {problems}")]

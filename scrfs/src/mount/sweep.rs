@@ -126,7 +126,10 @@ fn sweep_of(
             Err(error) => left.push(format!("job {} of {}: {error}", job.id, job.user)),
         }
     }
-    if left.is_empty() { Ok(lines) } else { Err(MountError::Left { what: left.join("; "), unsaved }) }
+    if left.is_empty() {
+        return Ok(lines);
+    }
+    Err(MountError::Left { what: left.join("; "), unsaved, done: lines })
 }
 
 fn end_gone(job: &Job, bases: &Bases, manner: &Manner) -> Result<Vec<String>, MountError> {
