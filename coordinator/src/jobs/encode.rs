@@ -15,10 +15,10 @@ use scrfs::redundancy::{left, right};
 
 use super::block::Block;
 use super::error::{JobError, fault};
-use super::files::{Files, Reader};
+use super::files::{AT_HAND, Files, Reader};
 use super::header::{Described, SetRecord};
 use super::link::{Daemon, Finish};
-use super::plan::{Turn, add, encode_turns, len};
+use super::plan::{Turn, encode_turns, len, put};
 use super::redundancy_file::RedundancyWriter;
 use super::streams::Peers;
 use crate::job::{Job, JobOutput, SetMember};
@@ -156,7 +156,8 @@ impl Share<'_> {
         encode_turns(geometry, self.me as usize, self.block / geometry.parities())
     }
 
-    /// Reads each block while the sums of the left neighbour are on their way; CRC32 of each file.
+    /// Adds this member's bytes to the sums that come from the left neighbour, several blocks of
+    /// which are on their way; CRC32 of each file.
     fn combine(
         &self,
         geometry: Geometry,
@@ -169,16 +170,27 @@ impl Share<'_> {
         let factors = code.coefficients_of(self.me as usize);
         let mut reader = Reader::new(files, self.daemon);
         let buffers = self.peers.buffers();
+        let mut own = vec![0; self.block.min(AT_HAND)];
         for Turn { step, block: range } in self.turns(geometry) {
             fault("encode.block")?;
             let len = len(&range);
             let part = geometry.part(self.me as usize, step.column);
             let at = geometry.range(part, &range).start;
-            let own = step.adds().then(|| self.read(&mut reader, at, len)).transpose()?;
             let came = if step.receive > 0 { Some(self.peers.recv(left, step.receive * len)?) } else { None };
-            match (own, came) {
-                (Some(own), came) => self.peers.send(right, add(own, came, &factors, buffers))?,
-                (None, Some(mut sums)) => {
+            match came {
+                came if step.adds() => {
+                    let begins = came.is_none();
+                    let mut sums = came.unwrap_or_else(|| Block::used(factors.len() * len, buffers));
+                    for from in (0..len).step_by(own.len()) {
+                        let own = &mut own[..(len - from).min(AT_HAND)];
+                        reader.read(at + from as u64, own)?;
+                        for (sum, factor) in sums.payload_mut().chunks_exact_mut(len).zip(&factors) {
+                            put(&mut sum[from..from + own.len()], own, *factor, begins);
+                        }
+                    }
+                    self.peers.send(right, sums)?;
+                }
+                Some(mut sums) => {
                     let last = sums.split_last(len, buffers);
                     let kept = if let Some(last) = last {
                         self.peers.send(right, sums)?;
@@ -188,7 +200,7 @@ impl Share<'_> {
                     };
                     parity.send(Parity { at, block: kept }).map_err(|_| ended())?;
                 }
-                (None, None) => return Err(self.record.unfit("a step without bytes")),
+                None => return Err(self.record.unfit("a step without bytes")),
             }
         }
         reader.finish()

@@ -23,6 +23,10 @@ use super::link::Daemon;
 /// How often the daemon is told how much of a member is read.
 const TELL: Duration = Duration::from_millis(250);
 
+/// Bytes that are read or written and summed up in turn: they are in the processor's own cache the
+/// second time.
+pub(super) const AT_HAND: usize = 128 << 10;
+
 /// Names and sizes of a member's files, in the order of its logical file.
 #[derive(Debug, Clone)]
 pub struct Files {
@@ -134,9 +138,14 @@ impl<'a> Reader<'a> {
         for (index, at, range) in files.runs(offset, buffer.len()) {
             let (bytes, len) = (&mut buffer[range.clone()], range.len());
             let open = || open_checked(files, daemon, index);
-            let read = |file: &File| file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e));
+            let crcs = &mut self.crcs;
+            let read = |file: &File| {
+                bytes.chunks_mut(AT_HAND).zip((at..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
+                    file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e))?;
+                    crcs.add(index, at, bytes).map_err(|e| files.crc(e))
+                })
+            };
             self.open.with(index, len, open, read)?;
-            self.crcs.add(index, at, &buffer[range]).map_err(|e| files.crc(e))?;
             self.done += len as u64;
         }
         if self.told.elapsed() >= TELL {

@@ -8,6 +8,7 @@ use scrfs::redundancy::crc::{CrcError, SegmentCrcs};
 use scrfs::transfer::sparse;
 
 use super::error::JobError;
+use super::files::AT_HAND;
 use super::header::SetRecord;
 use super::link::Daemon;
 
@@ -21,6 +22,8 @@ pub(super) struct RedundancyWriter {
     header: u64,
     /// Of all of it.
     size: u64,
+    /// Bytes of a removed dataset's redundancy file are in it.
+    is_spare: bool,
 }
 
 impl RedundancyWriter {
@@ -36,7 +39,13 @@ impl RedundancyWriter {
         let (name, header) = (record.file_name(position)?, record.header(position)?);
         let file = daemon.create_redundancy(id, member, &name)?;
         let size = header.len() as u64 + record.payloads().bytes(position as usize);
-        let mut writer = Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size };
+        let crc = SegmentCrcs::new([size]);
+        let mut writer = Self { id, name, file, crc, header: 0, size, is_spare: false };
+        let held = writer.file.metadata().map_err(|e| writer.io(e))?.len();
+        if held > size {
+            writer.file.set_len(size).map_err(|e| writer.io(e))?;
+        }
+        writer.is_spare = held > 0;
         writer.write(0, &header)?;
         writer.header = header.len() as u64;
         Ok(writer)
@@ -44,9 +53,12 @@ impl RedundancyWriter {
 
     /// Writes `bytes` at `at` of the payload. Those of a chunk come in order.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), JobError> {
-        let at = self.header + at;
-        sparse::write_at(&self.file, bytes, at).map_err(|e| self.io(e))?;
-        self.crc.add(0, at, bytes).map_err(|e| self.misfit(e))
+        let first = self.header + at;
+        bytes.chunks(AT_HAND).zip((first..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
+            let write = if self.is_spare { sparse::write_over } else { sparse::write_at };
+            write(&self.file, bytes, at).map_err(|e| self.io(e))?;
+            self.crc.add(0, at, bytes).map_err(|e| self.misfit(e))
+        })
     }
 
     /// Name, size, CRC32.

@@ -63,6 +63,7 @@ mod scrub;
 mod seal;
 mod service;
 mod shortage;
+mod spares;
 mod state;
 mod stores;
 mod transfers;

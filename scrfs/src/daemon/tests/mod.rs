@@ -16,6 +16,7 @@ mod loose;
 mod members;
 mod restarts;
 mod scavenge;
+mod spares;
 mod stores;
 mod waits;
 
