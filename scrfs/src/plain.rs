@@ -87,8 +87,8 @@ pub(crate) fn read_inside(top: impl AsFd, shown: &Path, inner: &Path) -> io::Res
     Ok(file)
 }
 
-/// Opens the directory at `name`, where `link` was found. Only a link that is this user's, root's or
-/// of the owner of `above` is followed to another file system.
+/// Opens the directory at `name`, where `link` was found. Only a link that is this user's, root's
+/// or of the owner of `above` is followed to another file system.
 fn follow(above: &OwnedFd, name: &Path, link: &Metadata) -> io::Result<OwnedFd> {
     let resolve = match link.is_symlink() {
         true if !is_theirs(link) || link.uid() == File::from(above.try_clone()?).metadata()?.uid() => {

@@ -22,8 +22,6 @@ pub(super) struct RedundancyWriter {
     header: u64,
     /// Of all of it.
     size: u64,
-    /// Bytes of a removed dataset's redundancy file are in it.
-    is_spare: bool,
 }
 
 impl RedundancyWriter {
@@ -39,13 +37,7 @@ impl RedundancyWriter {
         let (name, header) = (record.file_name(position)?, record.header(position)?);
         let file = daemon.create_redundancy(id, member, &name)?;
         let size = header.len() as u64 + record.payloads().bytes(position as usize);
-        let crc = SegmentCrcs::new([size]);
-        let mut writer = Self { id, name, file, crc, header: 0, size, is_spare: false };
-        let held = writer.file.metadata().map_err(|e| writer.io(e))?.len();
-        if held > size {
-            writer.file.set_len(size).map_err(|e| writer.io(e))?;
-        }
-        writer.is_spare = held > 0;
+        let mut writer = Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size };
         writer.write(0, &header)?;
         writer.header = header.len() as u64;
         Ok(writer)
@@ -55,8 +47,7 @@ impl RedundancyWriter {
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), JobError> {
         let first = self.header + at;
         bytes.chunks(AT_HAND).zip((first..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
-            let write = if self.is_spare { sparse::write_over } else { sparse::write_at };
-            write(&self.file, bytes, at).map_err(|e| self.io(e))?;
+            sparse::write_at(&self.file, bytes, at).map_err(|e| self.io(e))?;
             self.crc.add(0, at, bytes).map_err(|e| self.misfit(e))
         })
     }

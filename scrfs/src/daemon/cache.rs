@@ -25,7 +25,6 @@ use crate::stores::{Place, Stores};
 use super::boundary::MountedTree;
 use super::listing::regular_files;
 use super::members::taken;
-use super::spares::Spares;
 use super::state::Dataset;
 
 /// Inode numbers of the cache's file system, and the names that each has in a dataset.
@@ -38,7 +37,6 @@ pub(super) struct Cache {
     pub(super) stores: Arc<Stores>,
     /// Where datasets are in the mounted tree.
     checkpoint: RelPath,
-    pub(super) spares: Spares,
 }
 
 /// What is arriving.
@@ -77,7 +75,7 @@ impl Instead {
 
 impl Staged {
     /// Below the dataset's own directory.
-    pub(super) fn path(&self) -> io::Result<RelPath> {
+    fn path(&self) -> io::Result<RelPath> {
         let (directory, inner) = match self {
             Self::File(member, path) => (format!("staged/member.{member}"), path),
             Self::Redundancy(member, name) => (format!("staged/redundancy.{member}"), name),
@@ -127,7 +125,7 @@ impl Cache {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |place: &Place| Ok(rustix::fs::open(&place.cache, flags, Mode::empty())?);
         let roots = stores.places().iter().map(open).collect::<io::Result<_>>()?;
-        Ok(Self { roots, stores, checkpoint, spares: Spares::default() })
+        Ok(Self { roots, stores, checkpoint })
     }
 
     /// Bytes of all that is in it. What is not to be seen, or goes meanwhile, does not count.

@@ -63,12 +63,8 @@ impl Node {
     fn expect_copy(&self, file: &SealedFile, takes: u64) -> Result<(), DataError> {
         let mut arriving = self.arriving.0.lock();
         arriving.remove(file);
-        let free = || self.cache.store_of(file.id).and_then(|store| self.free_beside(&arriving, store));
-        let mut room = free().map_err(DataError::io(file.id, &file.path))?;
-        if takes > room && self.cache.drop_spares() {
-            room = free().map_err(DataError::io(file.id, &file.path))?;
-        }
-        let free = room;
+        let free = self.cache.store_of(file.id).and_then(|store| self.free_beside(&arriving, store));
+        let free = free.map_err(DataError::io(file.id, &file.path))?;
         if takes > free {
             let text = format!("it takes {takes} bytes of the cache, and {free} are free");
             return Err(DataError::new(file.id, libc::ENOSPC, text).at(&file.path));
@@ -96,7 +92,6 @@ impl Node {
     /// What there is room for in the store of `wanted`, and would be without the datasets there.
     /// When it cannot be told, nothing has to go.
     pub(super) fn room_for_copies(&self, wanted: DatasetId) -> Room {
-        self.cache.drop_spares();
         let room = self.cache.store_of(wanted).and_then(|store| {
             let complete: Vec<Dataset> = {
                 let state = self.state.lock();

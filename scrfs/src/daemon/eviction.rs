@@ -127,7 +127,6 @@ impl Node {
             self.tree.thaw(&dataset.name);
         }
         self.forget_generation(id);
-        self.keep_spare_of(&dataset);
         self.cache.remove_own(id)?;
         faults::hit("evict.removed")?;
         let mut disk = self.disk.lock();

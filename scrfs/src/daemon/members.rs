@@ -185,11 +185,7 @@ impl Node {
         Self::part(&self.dataset(id)?, member)?;
         let name = file_name(id, name)?;
         let staged = Staged::Redundancy(member, name.clone());
-        // One that cannot be taken is no reason to protect nothing.
-        match self.cache.take_spare(id, &staged) {
-            Ok(Some(file)) => Ok(file),
-            _ => self.cache.stage(id, &staged, OFlags::RDWR).map_err(DataError::io(id, name)),
-        }
+        self.cache.stage(id, &staged, OFlags::RDWR).map_err(DataError::io(id, name))
     }
 
     /// A lost member comes here: its catalog and its filemap entry are here before its first byte.
@@ -230,8 +226,6 @@ impl Node {
         part.crcs_known = true;
         let part = Arc::new(part);
         self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
-        // Its files need room now.
-        self.cache.drop_spares();
         let catalog = index.catalog();
         self.cache.settle(id, &catalog.name, &catalog.entries).map_err(DataError::io(id, member))?;
         let here = have.as_ref().and_then(|dataset| dataset.parts.get(&member));

@@ -63,7 +63,6 @@ mod scrub;
 mod seal;
 mod service;
 mod shortage;
-mod spares;
 mod state;
 mod stores;
 mod transfers;

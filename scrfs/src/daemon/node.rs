@@ -413,7 +413,6 @@ impl Node {
             .cache
             .own_directories()
             .and_then(|ids| ids.into_iter().try_for_each(|id| self.cache.discard_staged(id, None)));
-        self.cache.find_spares();
         self.arriving.forget_all();
         if let Err(error) = removed {
             self.events.warning(None, &format!("unfinished files could not be removed: {error}"));

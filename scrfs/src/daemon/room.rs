@@ -64,18 +64,6 @@ impl State {
         complete.map(|dataset| (dataset.id, dataset.flushed)).collect()
     }
 
-    /// Bytes that are to be free on this node, and whether for a dataset that begins.
-    fn room_wanted(&self, moment: Moment, host: &str) -> (u64, bool) {
-        let newest = self.current_now().and_then(|id| self.table.datasets.get(&id)?.life.catalog());
-        let whole = newest.map_or(0, |index| index.catalog().layout.bytes_on(host));
-        match moment {
-            Moment::Begin(_) => (whole, true),
-            // Where the cache has reached its bound any room is better than none.
-            Moment::Meanwhile | Moment::Refused => ((whole / RESERVE).max(1), false),
-            Moment::Gone => (self.shortage.wanted, self.shortage.begins),
-        }
-    }
-
     /// Is there anything to look at?
     pub(super) fn may_be_short(&self) -> bool {
         self.served() && self.present().any(|dataset| dataset.state() == HeldState::Complete)
@@ -93,8 +81,7 @@ impl Node {
         let bounded = self.bound.limit() > 0;
         let restless = self.kept_back.is_restless();
         let owes = self.owes.load(Ordering::Relaxed);
-        let spares = self.cache.may_have_spares();
-        if !bounded && !restless && !owes && !spares && !state.may_be_short() {
+        if !bounded && !restless && !owes && !state.may_be_short() {
             return NO_LOOK;
         }
         if looked.elapsed() >= LOOK {
@@ -191,19 +178,26 @@ impl Node {
 
     /// Tells the lead when room is short.
     pub(super) fn look_at_room(&self, moment: Moment) {
-        let is_idle = moment == Moment::Meanwhile && self.journal.lock().is_empty();
-        if is_idle && !self.cache.may_have_spares() {
+        if moment == Moment::Meanwhile && self.journal.lock().is_empty() {
             return;
         }
         let store = self.store_in_need(moment);
-        let (wanted, begins) = self.state.lock().room_wanted(moment, &self.config.host);
-        let Ok(room) = self.room_without_spares(store, moment, wanted) else { return };
+        let Ok(room) = self.cache.room_of(store) else { return };
         let free_of = |room: &rustix::fs::StatVfs| room.f_bavail.saturating_mul(room.f_frsize);
         let (there, free) = (free_of(&room), free_of(&self.narrowed(room)));
         let mut state = self.state.lock();
-        if is_idle || !state.may_be_short() {
+        if !state.may_be_short() {
             return;
         }
+        let newest =
+            state.current_now().and_then(|id| state.table.datasets.get(&id)?.life.catalog().cloned());
+        let whole = newest.map_or(0, |index| index.catalog().layout.bytes_on(&self.config.host));
+        let (wanted, begins) = match moment {
+            Moment::Begin(_) => (whole, true),
+            // Where the cache has reached its bound any room is better than none.
+            Moment::Meanwhile | Moment::Refused => ((whole / RESERVE).max(1), false),
+            Moment::Gone => (state.shortage.wanted, state.shortage.begins),
+        };
         if free >= wanted {
             // The smaller reserve says nothing of what a beginning dataset has asked for.
             if matches!(moment, Moment::Begin(_) | Moment::Gone) {

@@ -194,7 +194,7 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
                 .map_err(|e| failed("cannot stop the daemon of", &point)(e.into()))?;
         }
         // With a supervisor it is served, and a daemon that is frozen answers no question.
-        _ => device::unmount(&point, force || supervisor.is_none() && device::is_dead(&point))?,
+        _ => device::unmount(&point, force || supervisor.is_none() && is_left(&point, &control))?,
     }
     let (Some(process), Some(pid)) = (supervisor, pid) else { return Ok(()) };
     let ends_within = |seconds| readable(process.as_fd(), Instant::now() + Duration::from_secs(seconds));
@@ -357,14 +357,21 @@ fn clean_stale() {
     let Ok(mounts) = table::all() else { return };
     for mount in mounts.into_iter().filter(Mounted::is_ours) {
         let Some(control) = mount.control_directory() else { continue };
-        let served = [SUPERVISOR_LOCK, WORKER_LOCK].iter().any(|lock| holder(&control, lock).is_some());
-        if !served && device::is_dead(&mount.mount_point) {
+        if is_left(&mount.mount_point, &control) {
             tracing::info!(mount_point = %mount.mount_point.display(), "a stale mount is unmounted");
             if let Err(error) = device::unmount(&mount.mount_point, true) {
                 tracing::warn!(%error, "a stale mount stays");
             }
         }
     }
+}
+
+/// Nobody serves a mount any more. One whose worker was killed, and cannot end, is not asked: it
+/// would not answer.
+fn is_left(point: &Path, control: &Path) -> bool {
+    let holders = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| holder(control, name));
+    let mut holders = holders.into_iter().flatten().peekable();
+    if holders.peek().is_none() { device::is_dead(point) } else { holders.all(was_killed) }
 }
 
 fn open_process(pid: u32) -> Option<OwnedFd> {

@@ -141,8 +141,8 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
     Ok(catalog)
 }
 
-/// A colleague's file is `user`'s in the mount, as a copy of it would be. Root restores the recorded
-/// owners.
+/// A colleague's file is `user`'s in the mount, as a copy of it would be. Root restores the
+/// recorded owners.
 fn take((user, group): (u32, u32), groups: &[u32], entry: &mut Entry) {
     const SET_USER: u32 = 0o4000;
     const SET_GROUP: u32 = 0o2000;

@@ -83,8 +83,8 @@ pub fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file that a person names, for reading. A link of that person's, or of root's, is followed;
-/// what is mounted at the name itself is not asked.
+/// Opens a file that a person names, for reading. A link of that person's, or of root's, is
+/// followed; what is mounted at the name itself is not asked.
 ///
 /// # Errors
 /// Those of the system calls; something is mounted there (`CrossesDevices`); it is no regular file

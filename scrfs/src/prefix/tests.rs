@@ -6,6 +6,7 @@ mod losses;
 mod scavenge;
 mod scr;
 mod strangers;
+mod undone;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

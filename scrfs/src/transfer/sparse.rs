@@ -8,9 +8,6 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
-
 /// What a hole consists of; file systems that allocate larger units fill them up.
 const PAGE: usize = 4096;
 /// Bytes compared in one go: the compiler turns a line into a few wide operations, and most pages
@@ -21,30 +18,6 @@ const LINE: usize = 64;
 /// zeros. The file may be shorter than what was written by then: see [`end`].
 pub fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     runs(bytes, offset).try_for_each(|(start, data)| file.write_all_at(data, offset + start as u64))
-}
-
-/// Writes `bytes` at `offset` of `file`, where something may be written: pages of zeros become
-/// holes. The file may be shorter than what was written by then: see [`end`].
-pub fn write_over(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    for (start, data) in runs(bytes, offset) {
-        clear(file, &bytes[done..start], offset + done as u64)?;
-        file.write_all_at(data, offset + start as u64)?;
-        done = start + data.len();
-    }
-    clear(file, &bytes[done..], offset + done as u64)
-}
-
-/// Makes a hole in place of these zeros; writes them where the file system has none.
-fn clear(file: &File, zeros: &[u8], offset: u64) -> io::Result<()> {
-    if zeros.is_empty() {
-        return Ok(());
-    }
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match rustix::fs::fallocate(file, flags, offset, zeros.len() as u64) {
-        Err(Errno::OPNOTSUPP) => file.write_all_at(zeros, offset),
-        other => Ok(other?),
-    }
 }
 
 /// Gives a file its size once all of it was written: zeros at its end were left out.
@@ -162,45 +135,7 @@ mod tests {
         assert_eq!(one(77), [(0, bytes.len())]);
     }
 
-    /// Written in pieces of `piece` bytes over a file of `held` others.
-    fn written_over(bytes: &[u8], held: usize, first: u64, piece: usize) -> Vec<u8> {
-        let mut file = tempfile::tempfile_in("/dev/shm").unwrap();
-        file.write_all_at(&vec![0xa5; held], 0).unwrap();
-        let size = first + bytes.len() as u64;
-        if held as u64 > size {
-            file.set_len(size).unwrap();
-        }
-        let head = vec![1; usize::try_from(first).unwrap()];
-        for (at, part) in std::iter::once((0, &head[..]))
-            .chain(bytes.chunks(piece).enumerate().map(|(n, part)| (first + (n * piece) as u64, part)))
-        {
-            write_over(&file, part, at).unwrap();
-        }
-        end(&file, size).unwrap();
-        let mut read = Vec::new();
-        file.rewind().unwrap();
-        file.read_to_end(&mut read).unwrap();
-        assert!(read[..head.len()] == head);
-        read.split_off(head.len())
-    }
-
     proptest! {
-        #[test]
-        fn nothing_of_what_was_there_before_is_left(
-            pages in proptest::collection::vec(0..3_u8, 0..12),
-            held in 0..14 * PAGE,
-            first in 0..2 * P,
-            piece in 500..5 * PAGE,
-        ) {
-            let page = |kind: &u8| match kind {
-                0 => vec![0; PAGE],
-                1 => vec![9; PAGE - 7],
-                _ => [vec![0; PAGE + 100], vec![1]].concat(),
-            };
-            let bytes: Vec<u8> = pages.iter().flat_map(page).collect();
-            prop_assert!(written_over(&bytes, held, first, piece) == bytes);
-        }
-
         #[test]
         fn any_pages(
             pages in proptest::collection::vec(0..3_u8, 0..12),

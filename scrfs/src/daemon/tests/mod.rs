@@ -16,7 +16,6 @@ mod loose;
 mod members;
 mod restarts;
 mod scavenge;
-mod spares;
 mod stores;
 mod waits;
 

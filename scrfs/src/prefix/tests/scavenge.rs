@@ -42,7 +42,7 @@ fn noise(seed: u32, length: usize) -> Vec<u8> {
 
 /// Five members in sets of three and two: several files, none, an empty one, blanks, holes, and one
 /// path that two have.
-fn dataset(id: u64, name: &str) -> Saved {
+pub(super) fn dataset(id: u64, name: &str) -> Saved {
     sized(id, name, 3 << 20)
 }
 
@@ -497,35 +497,6 @@ fn newer_coordinators_and_a_persons_directory_are_respected() {
     let Outcome::Waits { reason, .. } = by_anyone(&newest, &saved) else { panic!() };
     assert!(reason.contains("something that is no dataset has this name"), "{reason}");
     assert_eq!(fs::read(root.path().join("ck/precious")).unwrap(), b"data");
-    // Whoever looks meanwhile loses nothing of what was saved, whose caches are gone.
-    assert!(survey(&newest).is_empty());
-    assert!(matches!(by_anyone(&newest, &saved), Outcome::Waits { .. }));
-    fs::rename(root.path().join("ck"), root.path().join("precious")).unwrap();
-    assert_eq!(by_anyone(&newest, &saved), Outcome::Published(Vec::new()));
-    assert_eq!(survey(&newest).iter().map(|d| (d.id, d.usable)).collect::<Vec<_>>(), [(DatasetId(2), true)]);
-    assert_eq!(fs::read(root.path().join("precious/precious")).unwrap(), b"data");
-}
-
-/// A node dies between the two renames of its swap; before the next look another node begins to save
-/// its part again.
-#[test]
-fn a_late_node_costs_nothing_of_a_swap_that_cannot_be_finished() {
-    let root = tempfile::tempdir().unwrap();
-    let own = prefix(root.path(), 5);
-    let saved = dataset(2, "ck");
-    saved.save_all_but(&own, &[]);
-    fs::create_dir(root.path().join("ck")).unwrap();
-    let (at, arrival) = (saved.place(&own).join("dataset"), own.state("flush.5.2"));
-    assert!(matches!(by_anyone(&own, &saved), Outcome::Waits { .. }));
-    assert!(at.join(".scr/summary.scr").exists() && !arrival.exists());
-    fs::rename(&at, &arrival).unwrap();
-    std::os::unix::fs::symlink("ck", own.state("swap.5.2")).unwrap();
-    let Begun::Collect(_) = Collection::begin(&own, saved.age()).unwrap() else { panic!() };
-    assert!(survey(&own).is_empty());
-    assert!(at.join(".scr/summary.scr").exists() && !arrival.exists());
-    fs::remove_dir(root.path().join("ck")).unwrap();
-    assert_eq!(by_anyone(&own, &saved), Outcome::Published(Vec::new()));
-    assert_eq!(survey(&own).iter().map(|d| (d.id, d.usable)).collect::<Vec<_>>(), [(DatasetId(2), true)]);
 }
 
 #[test]
