@@ -183,7 +183,7 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
     let directory = opened.map_err(|error| match error.kind() {
         io::ErrorKind::NotADirectory => io::Error::new(
             error.kind(),
-            format!("{} is a link, which is not followed to a halt file, or no directory", above.display()),
+            format!("{} is no directory, and a link there is not followed", above.display()),
         ),
         _ => error,
     })?;

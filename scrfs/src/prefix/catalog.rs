@@ -121,8 +121,9 @@ pub(super) fn read(prefix: &Prefix, stored: &StoredDataset) -> Result<Catalog> {
     reader.add_missing_directories(&mut entries)?;
     let groups = nix::unistd::getgroups().unwrap_or_default();
     let groups: Vec<u32> = groups.into_iter().map(nix::unistd::Gid::as_raw).collect();
+    let user = plain::acting();
     for entry in &mut entries {
-        take(plain::acting(), &groups, entry);
+        take(user, &groups, entry);
     }
     let sets = (0..).zip(&members).map(|(m, _)| vec![Member(m)]).collect();
     let text = |text: Option<Text>| text.map(|t| t.to_string()).unwrap_or_default();

@@ -357,7 +357,7 @@ fn no_dataset(place: &Path) -> Result<Option<String>> {
     let is_dataset = match read_summary(place) {
         Err(PfsError::Record { .. }) => true,
         Err(error) => return Err(error),
-        Ok(_) => summary_of(place)?.is_some(),
+        Ok(summary) => summary.and_then(complete).is_some(),
     };
     Ok((!is_dataset).then(|| "something that is no dataset has this name in the prefix".to_owned()))
 }
@@ -372,10 +372,14 @@ fn summary_of(directory: &Path) -> Result<Option<(DatasetId, Epoch, Summary)>> {
         }
         other => other?,
     };
-    let Some(summary) = summary else { return Ok(None) };
-    let id = summary.dataset.as_ref().and_then(|dataset| dataset.id);
+    Ok(summary.and_then(complete))
+}
+
+/// Which dataset a summary is of, if it is complete.
+fn complete(summary: Summary) -> Option<(DatasetId, Epoch, Summary)> {
+    let id = summary.dataset.as_ref().and_then(|dataset| dataset.id)?;
     let epoch = Epoch(summary.epoch.unwrap_or(0));
-    Ok(id.filter(|_| summary.is_complete()).map(|id| (id, epoch, summary)))
+    summary.is_complete().then_some((id, epoch, summary))
 }
 
 /// Every file is there with its size; the daemons have compared CRCs when they copied.
