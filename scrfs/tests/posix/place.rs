@@ -202,8 +202,13 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs `test` on a fresh place, in a thread with a mount namespace of its own.
+/// Runs `test` on a fresh place, in a thread with a mount namespace of its own, and with descriptors
+/// of its own: a child of another test has those of its parent until its exec, and a FIFO or a file
+/// that was closed here would be open there.
 pub fn in_place<T: Send + 'static>(way: Way, test: impl FnOnce(&Place) -> T + Send + 'static) -> T {
-    let thread = std::thread::spawn(move || test(&Place::new(way)));
+    let thread = std::thread::spawn(move || {
+        super::fence::own_descriptors();
+        test(&Place::new(way))
+    });
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
