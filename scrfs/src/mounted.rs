@@ -1,4 +1,4 @@
-//! /proc/self/mountinfo: what is mounted where.
+//! /proc/thread-self/mountinfo: what is mounted where.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,8 +10,8 @@ use crate::store::private;
 
 /// Type of our mounts.
 pub const FS_TYPE: &str = "fuse.scrfs";
-/// What it is read from.
-pub(crate) const TABLE: &str = "/proc/self/mountinfo";
+/// What it is read from: a thread may have a mount namespace of its own.
+pub(crate) const TABLE: &str = "/proc/thread-self/mountinfo";
 /// Begins the source of our mounts; the control directory follows. No colon: programs that read the
 /// table, df and du among them, take a source with one for another machine's.
 const SOURCE_PREFIX: &str = "scrfs@";
@@ -19,6 +19,8 @@ const SOURCE_PREFIX: &str = "scrfs@";
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
+    /// The kernel's number of it, which another mount gets once this one is gone.
+    pub id: u64,
     /// Where.
     pub mount_point: PathBuf,
     /// Its device, `MAJOR:MINOR`.
@@ -119,6 +121,7 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
         let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
         let end = fields.iter().position(|f| *f == b"-")?;
         Some(Mounted {
+            id: std::str::from_utf8(fields.first()?).ok()?.parse().ok()?,
             mount_point: PathBuf::from(unescape(fields.get(4)?)),
             device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
             fs_type: String::from_utf8_lossy(fields.get(end + 1)?).into_owned(),
@@ -167,6 +170,7 @@ mod tests {
         let mounts: Vec<Mounted> = parse(table.as_bytes()).collect();
         assert_eq!(mounts.len(), 4);
         assert_eq!((mounts[0].mount_point.as_path(), mounts[0].device.as_str()), (Path::new("/a b"), "98:0"));
+        assert_eq!((mounts[0].id, mounts[3].id), (36, 39));
         assert_eq!(mounts[0].control_directory(), Some(PathBuf::from("/dev/shm/u/scr.1")));
         assert_eq!(mounts[1].control_directory(), None);
         assert_eq!((mounts[0].owner, mounts[1].owner), (Some(me), None));

@@ -328,7 +328,7 @@ fn leftovers(config: &Config) -> Leftovers {
             .into_iter()
             .filter(|mount| mount.control_directory().is_some_and(|control| !held(&control)))
             .map(|mount| mount.mount_point)
-            .filter(|point| device::is_dead(point))
+            .filter(|point| device::is_dead_at(point))
             .collect();
         let directories = jobs_below(&base).into_iter().filter(|control| !held(control)).collect();
         Ok(Leftovers { directories, mounts, cut_short: None })

@@ -2,7 +2,7 @@
 //! supervisor's.
 
 use std::ffi::OsStr;
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -16,7 +16,7 @@ use rustix::net::{
     socketpair,
 };
 
-use super::table::{self, FS_TYPE};
+use super::table::{self, FS_TYPE, Mounted, TABLE};
 use super::{MountError, failed};
 
 const DEVICE: &str = "/dev/fuse";
@@ -45,6 +45,51 @@ pub fn mount(mount_point: &Path, control: &Path) -> Result<OwnedFd, MountError> 
     rustix::mount::mount(&source, target.as_str(), FS_TYPE, flags, Some(data.as_c_str()))
         .map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
     Ok(device)
+}
+
+/// A mount that is held: its number goes to no other mount, so what is done to it is done to none
+/// that somebody has put in its place meanwhile. To unmount it other than by [`Held::detach`] fails
+/// as in use, so it is held for moments, and only where nobody serves it.
+#[derive(Debug)]
+pub struct Held {
+    root: OwnedFd,
+    /// Its line of the table.
+    pub mount: Mounted,
+}
+
+impl Held {
+    /// The uppermost mount at `mount_point`, if that is one. No file system is asked.
+    pub fn at(mount_point: &Path) -> io::Result<Option<Self>> {
+        let root = open_path(mount_point)?;
+        let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", root.as_raw_fd()))?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
+        let mut mounts = table::all()?.into_iter();
+        let mount = mounts.find(|mount| Some(mount.id) == id && mount.mount_point == mount_point);
+        Ok(mount.map(|mount| Self { root, mount }))
+    }
+
+    /// Nobody serves it. Who does is asked.
+    pub fn is_dead(&self) -> bool {
+        is_dead(&rustix::fs::fstatfs(&self.root))
+    }
+
+    /// Unmounts it, though files are open; that somebody else has done so is no error.
+    pub fn detach(self) -> Result<(), MountError> {
+        let point = &self.mount.mount_point;
+        let is_there = || {
+            let mounts = table::all().map_err(failed("cannot read", TABLE))?;
+            Ok(mounts.iter().any(|mount| mount.id == self.mount.id))
+        };
+        if !rustix::process::geteuid().is_root() {
+            // The helper knows paths alone: between this and its unmount there is a moment.
+            return if is_there()? { unmount_by_helper(point, true) } else { Ok(()) };
+        }
+        let root = format!("/proc/self/fd/{}", self.root.as_raw_fd());
+        match rustix::mount::unmount(root, UnmountFlags::DETACH) {
+            Err(error) if is_there()? => Err(failed("cannot unmount", point)(error.into())),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A directory, on the way to which no link is followed.
@@ -78,7 +123,7 @@ fn mount_by_helper(mount_point: &Path, source: &OsStr) -> Result<OwnedFd, MountE
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
         })
-        .ok_or_else(|| io("no descriptor for")(std::io::Error::from_raw_os_error(libc::EPROTO)))
+        .ok_or_else(|| io("no descriptor for")(io::Error::from_raw_os_error(libc::EPROTO)))
 }
 
 /// Unmounts. `detach`: at once, though files are open; else [`MountError::InUse`] then.
@@ -131,9 +176,50 @@ fn help(command: &mut Command, doing: &'static str, mount_point: &Path) -> Resul
 }
 
 /// The mount is there but nobody serves it.
-pub fn is_dead(mount_point: &Path) -> bool {
-    matches!(
-        rustix::fs::statfs(mount_point),
-        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
-    )
+pub fn is_dead_at(mount_point: &Path) -> bool {
+    is_dead(&rustix::fs::statfs(mount_point))
+}
+
+fn is_dead<T>(answer: &rustix::io::Result<T>) -> bool {
+    matches!(answer, Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    #[test]
+    fn what_took_the_place_of_a_mount_stays() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let point = dir.path().canonicalize().unwrap();
+        // The mount namespace is the thread's.
+        let test = move || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            let tmpfs = |name: &str| mount(Some(name), &point, Some("tmpfs"), MsFlags::empty(), None::<&str>);
+            let there = || table::mounted_at(&point).unwrap().map(|mount| mount.source);
+            assert!(Held::at(&point).unwrap().is_none());
+            tmpfs("first").unwrap();
+            let held = Held::at(&point).unwrap().unwrap();
+            assert_eq!(Some(&held.mount.source), there().as_ref());
+            assert!(!held.is_dead());
+            umount2(&point, MntFlags::MNT_DETACH).unwrap();
+            tmpfs("second").unwrap();
+            held.detach().unwrap();
+            assert_eq!(there().unwrap(), "second");
+            // What is open does not keep it.
+            let open = std::fs::File::create(point.join("f")).unwrap();
+            Held::at(&point).unwrap().unwrap().detach().unwrap();
+            assert_eq!(there(), None);
+            drop(open);
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
 }

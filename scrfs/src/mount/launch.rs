@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::device::Held;
 use super::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of, was_killed};
 use super::places::Places;
 use super::supervisor::{READY, first_line, readable, say};
@@ -73,6 +74,9 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     let places = Places::of(options)?;
     Places::are_apart(options)?;
     let is_ours = private::is_ours_below(&options.control_base, &places.control);
+    if is_ours {
+        killed_have_ended(&places.control)?;
+    }
     if let Some(pid) = is_ours.then(|| supervisor_of(&places.control)).flatten() {
         let mounted = table::mounted_at(&options.mount_point).map_err(failed("cannot read", TABLE))?;
         let of_this_job = |mount: &Mounted| mount.is_ours() && mount.names(&places.control);
@@ -93,6 +97,19 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     let places = Places::make_control(options)?;
     mount_point::remember_made(&places.control, made)?;
     Ok(Prepared::Fresh(places))
+}
+
+/// A process that was killed has the job's locks until it has ended, which a file system may keep it
+/// from.
+fn killed_have_ended(control: &Path) -> Result<(), MountError> {
+    let until = Instant::now() + KILL_BOUND;
+    let holders = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| holder(control, name));
+    for pid in holders.into_iter().flatten().filter(|pid| was_killed(*pid)) {
+        if open_process(pid).is_some_and(|process| !readable(process.as_fd(), until)) {
+            return Err(MountError::Stuck { directory: control.to_owned(), pid });
+        }
+    }
+    Ok(())
 }
 
 fn start(options: &Options, places: &Places) -> Result<(), MountError> {
@@ -193,8 +210,17 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
             rustix::process::pidfd_send_signal(process, Signal::TERM)
                 .map_err(|e| failed("cannot stop the daemon of", &point)(e.into()))?;
         }
-        // With a supervisor it is served, and a daemon that is frozen answers no question.
-        _ => device::unmount(&point, force || supervisor.is_none() && is_left(&point, &control))?,
+        // It is served, and a daemon that is frozen answers no question.
+        Some(_) => device::unmount(&point, false)?,
+        None => {
+            let held = held(&point, &control)?.ok_or_else(|| MountError::NotMounted(point.clone()))?;
+            if force || is_left(&control, || held.is_dead()) {
+                held.detach()?;
+            } else {
+                drop(held);
+                device::unmount(&point, false)?;
+            }
+        }
     }
     let (Some(process), Some(pid)) = (supervisor, pid) else { return Ok(()) };
     let ends_within = |seconds| readable(process.as_fd(), Instant::now() + Duration::from_secs(seconds));
@@ -249,9 +275,8 @@ fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(),
     {
         all = ended((pid, &worker));
     }
-    // What else is mounted there by now stays.
-    if mounted(point).is_ok_and(|(_, found)| found == control) {
-        device::unmount(point, true)?;
+    if let Ok(Some(held)) = held(point, control) {
+        held.detach()?;
     }
     if !all {
         return Err(MountError::Timeout { what: "the end of the daemon", seconds: FROZEN_SECONDS });
@@ -319,6 +344,13 @@ fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
     }
 }
 
+/// The mount at `point`, if its control directory is `control`: what else is mounted there by now
+/// stays.
+fn held(point: &Path, control: &Path) -> Result<Option<Held>, MountError> {
+    let held = Held::at(point).map_err(failed("cannot open", point))?;
+    Ok(held.filter(|held| held.mount.control_directory_asked_for().as_deref() == Some(control)))
+}
+
 /// No mount of this user's at `point` is in another mount namespace, while it is gone here.
 fn is_not_elsewhere(point: &Path) -> Result<(), MountError> {
     let same = |mount: &Mounted| mount.mount_point == point && mount.control_directory().is_some();
@@ -355,23 +387,29 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
 /// Unmounts what a dead supervisor of this user has left anywhere and nobody serves.
 fn clean_stale() {
     let Ok(mounts) = table::all() else { return };
-    for mount in mounts.into_iter().filter(Mounted::is_ours) {
-        let Some(control) = mount.control_directory() else { continue };
-        if is_left(&mount.mount_point, &control) {
+    // What is served is not held.
+    let is_left_perhaps = |mount: &Mounted| {
+        mount.is_ours() && mount.control_directory().is_some_and(|control| is_left(&control, || true))
+    };
+    for mount in mounts.into_iter().filter(is_left_perhaps) {
+        // Of that point's next mount, which another job may make meanwhile, this asks again.
+        let Ok(Some(held)) = Held::at(&mount.mount_point) else { continue };
+        let control = held.mount.control_directory().filter(|_| held.mount.is_ours());
+        if control.is_some_and(|control| is_left(&control, || held.is_dead())) {
             tracing::info!(mount_point = %mount.mount_point.display(), "a stale mount is unmounted");
-            if let Err(error) = device::unmount(&mount.mount_point, true) {
+            if let Err(error) = held.detach() {
                 tracing::warn!(%error, "a stale mount stays");
             }
         }
     }
 }
 
-/// Nobody serves a mount any more. One whose worker was killed, and cannot end, is not asked: it
-/// would not answer.
-fn is_left(point: &Path, control: &Path) -> bool {
+/// Nobody serves the mount of a control directory any more. One whose worker was killed, and cannot
+/// end, is not asked by `is_dead`: it would not answer.
+fn is_left(control: &Path, is_dead: impl FnOnce() -> bool) -> bool {
     let holders = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| holder(control, name));
     let mut holders = holders.into_iter().flatten().peekable();
-    if holders.peek().is_none() { device::is_dead(point) } else { holders.all(was_killed) }
+    if holders.peek().is_none() { is_dead() } else { holders.all(was_killed) }
 }
 
 fn open_process(pid: u32) -> Option<OwnedFd> {

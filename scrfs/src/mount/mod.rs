@@ -131,6 +131,16 @@ pub enum MountError {
         /// The supervisor, 0 if it did not tell.
         pid: u32,
     },
+    /// A process of the job's former mount was killed, and has not ended.
+    #[error(
+        "{directory} belongs to process {pid}, which was killed and cannot end: a file system does not answer it"
+    )]
+    Stuck {
+        /// The control directory.
+        directory: PathBuf,
+        /// The process.
+        pid: u32,
+    },
     /// The mount is gone here, and another mount namespace has it still.
     #[error(
         "{mount_point} is not mounted here now, but its daemon, process {pid}, lives on: {}, and is served until \
@@ -414,6 +424,9 @@ impl MountError {
             }
             Self::Busy { pid, .. } => {
                 format!("use another --job-id, or end it: kill {pid}")
+            }
+            Self::Stuck { .. } => {
+                "try again when that file system answers (see `dmesg`), or use another --job-id".into()
             }
             Self::StoreAway { control, .. } => {
                 let control = control.display();

@@ -7,11 +7,9 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::table::{self, TABLE};
-use super::{MountError, device, failed};
+use super::{MountError, failed};
 use crate::store::private::{self, Problem};
 
-/// Dead mounts that may lie on one another.
-const DEAD_MAX: usize = 16;
 /// In the control directory: which directories were made for the mount, the deepest first, a zero
 /// byte after each.
 const MADE: &str = "mount_point.made";
@@ -19,10 +17,7 @@ const MADE: &str = "mount_point.made";
 /// Absolute, without symlinks; the last name may be a mount that nobody serves, or one that lets
 /// nobody but its user in, so it is not looked into.
 pub(super) fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
-    // What is mounted is not touched: its daemon may hang.
-    if let Some(point) = beneath_its_parent(path)
-        && table::mounted_at(&point)?.is_some()
-    {
+    if let Some(point) = mount_at(path)? {
         return Ok(point);
     }
     match path.canonicalize() {
@@ -31,6 +26,13 @@ pub(super) fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
         }
         found => found,
     }
+}
+
+/// The real path of the mount that `path` names, if that is one. What is mounted is not touched: its
+/// daemon may hang.
+fn mount_at(path: &Path) -> io::Result<Option<PathBuf>> {
+    let Some(point) = beneath_its_parent(path) else { return Ok(None) };
+    Ok(table::mounted_at(&point)?.map(|mount| mount.mount_point))
 }
 
 /// The path with the links resolved that are above its last name.
@@ -48,22 +50,10 @@ pub(super) fn is_passable(path: &Path) -> Result<(), MountError> {
     private::passable(path).map_err(|source| MountError::Strangers { path: path.to_owned(), source })
 }
 
-/// Where it really is; dead mounts of this user on it are unmounted.
+/// Where it really is.
 pub(super) fn find(path: &Path) -> Result<PathBuf, MountError> {
-    let find = || {
-        let bad =
-            |error: io::Error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() };
-        without_symlinks(path).map_err(bad)
-    };
-    for _ in 0..DEAD_MAX {
-        let point = find()?;
-        let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
-        if !mount.is_some_and(|mount| mount.is_ours()) || !device::is_dead(&point) {
-            break;
-        }
-        device::unmount(&point, true)?;
-    }
-    find()
+    without_symlinks(path)
+        .map_err(|error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() })
 }
 
 /// Nothing of ours is mounted there, and a mount would hide nothing.
@@ -94,7 +84,8 @@ pub(super) fn check(point: &Path) -> Result<(), MountError> {
 /// was made, the deepest first.
 pub(super) fn make(path: &Path) -> Result<Vec<PathBuf>, MountError> {
     let missing = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
-    if !rustix::process::geteuid().is_root() || !missing(path) {
+    let is_mounted = mount_at(path).map_err(failed("cannot read", TABLE))?.is_some();
+    if !rustix::process::geteuid().is_root() || is_mounted || !missing(path) {
         return Ok(Vec::new());
     }
     let path = std::path::absolute(path).map_err(failed("cannot find", path))?;

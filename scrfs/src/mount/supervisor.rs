@@ -519,7 +519,7 @@ pub(super) fn say(line: &str) {
 
 /// Unmounts what nobody serves any more. The connection must be closed before.
 pub(super) fn sweep(mount_point: &Path) {
-    if device::is_dead(mount_point)
+    if device::is_dead_at(mount_point)
         && let Err(error) = device::unmount(mount_point, true)
     {
         tracing::warn!(%error, "a dead mount stays");
