@@ -1,5 +1,5 @@
-//! The test programs in C and Fortran, compiled with `mpicc` and `mpif90` when they are first asked
-//! for.
+//! The test programs: those in C and Fortran are compiled with `mpicc` and `mpif90` when they are
+//! first asked for.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -33,4 +33,10 @@ pub fn program(name: &str) -> String {
         std::fs::rename(&fresh, &built).expect("rename in the build directory");
     }
     format!("{BIN}/programs/{name}")
+}
+
+/// Shell words that mount a file system at `directory` of a node, which takes each request and
+/// answers none; with `allow_other`.
+pub fn hanging(directory: &str) -> String {
+    format!("python3 {} {directory}", workspace().join("tests/programs/hanging.py").display())
 }

@@ -35,5 +35,6 @@ mod settings;
 mod slurm;
 mod sparse;
 mod stores;
+mod stuck;
 mod tidy;
 mod unprivileged;

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_mins(2);
 const SAVE: [&str; 3] = ["--save", "60", "--purge"];
 const NODES: [usize; 4] = [0, 1, 2, 3];
 
-fn job<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
+pub(crate) fn job<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
     Job::new(cluster, name).set("SCRFS_END_GRACE", "60")
 }
 
@@ -45,7 +45,7 @@ fn sums_line(at: &str) -> String {
 }
 
 /// Mounts, seals datasets, and kills all of the job but its daemons: the sums of the last dataset.
-fn killed_after(job: &Job<'_>, names: &[&str]) -> String {
+pub(crate) fn killed_after(job: &Job<'_>, names: &[&str]) -> String {
     job.mount(NODES);
     let run = job.idle(&NODES);
     let mut last = String::new();
@@ -74,7 +74,7 @@ fn goes_on(job: &Job<'_>, nodes: &[usize], name: &str) -> String {
 }
 
 #[track_caller]
-fn all_are(ended: &[Ran], ok: bool, text: &str) {
+pub(crate) fn all_are(ended: &[Ran], ok: bool, text: &str) {
     for ran in ended {
         assert!(ran.ok() == ok && ran.err.contains(text), "{text:?}: {ran}");
     }
@@ -278,11 +278,10 @@ fn nothing_is_given_up_without_a_word() {
         &format!("not mounted: {store}/root/scr.requeued/dataset.1\nhint: "),
     );
     job.mount(NODES);
-    all_are(
-        &sweep("--alive none"),
-        false,
-        "so it stays: not on the PFS: ck (dataset 1)\nhint: have them saved",
-    );
+    on_all(&format!("mkdir -m 700 {store}/root/scr.empty"));
+    let swept = sweep("--alive none");
+    all_are(&swept, false, "so it stays: not on the PFS: ck (dataset 1)\nhint: have them saved");
+    all_are(&swept, false, "scr.empty is removed\n");
     all_are(&sweep("--alive requeued --save 60 --discard"), true, "");
     all_are(&sweep("--alive none --save 60"), true, "job requeued: ck (dataset 1): saved");
     purged(&cluster, "requeued", NODES);

@@ -74,10 +74,8 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     let places = Places::of(options)?;
     Places::are_apart(options)?;
     let is_ours = private::is_ours_below(&options.control_base, &places.control);
-    if is_ours {
-        killed_have_ended(&places.control)?;
-    }
-    if let Some(pid) = is_ours.then(|| supervisor_of(&places.control)).flatten() {
+    let supervisor = is_ours.then(|| supervisor_of(&places.control)).flatten();
+    if let Some(pid) = supervisor.filter(|pid| !was_killed(*pid)) {
         let mounted = table::mounted_at(&options.mount_point).map_err(failed("cannot read", TABLE))?;
         let of_this_job = |mount: &Mounted| mount.is_ours() && mount.names(&places.control);
         if mounted.is_some_and(|mount| of_this_job(&mount)) {
@@ -93,14 +91,17 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
             None => MountError::Busy { directory: places.control, pid },
         });
     }
+    if is_ours {
+        killed_have_ended(&places.control)?;
+    }
     mount_point::check(&options.mount_point)?;
     let places = Places::make_control(options)?;
     mount_point::remember_made(&places.control, made)?;
     Ok(Prepared::Fresh(places))
 }
 
-/// A process that was killed has the job's locks until it has ended, which a file system may keep it
-/// from.
+/// A process that was killed has the job's locks until it has ended, from which a file system may
+/// keep it.
 fn killed_have_ended(control: &Path) -> Result<(), MountError> {
     let until = Instant::now() + KILL_BOUND;
     let holders = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| holder(control, name));

@@ -28,8 +28,8 @@ pub(super) fn without_symlinks(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The real path of the mount that `path` names, if that is one. What is mounted is not touched: its
-/// daemon may hang.
+/// The real path of the mount that `path` names, if that is one. What is mounted is not touched:
+/// its daemon may hang.
 fn mount_at(path: &Path) -> io::Result<Option<PathBuf>> {
     let Some(point) = beneath_its_parent(path) else { return Ok(None) };
     Ok(table::mounted_at(&point)?.map(|mount| mount.mount_point))

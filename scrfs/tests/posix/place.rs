@@ -202,9 +202,9 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs `test` on a fresh place, in a thread with a mount namespace of its own, and with descriptors
-/// of its own: a child of another test has those of its parent until its exec, and a FIFO or a file
-/// that was closed here would be open there.
+/// Runs `test` on a fresh place, in a thread with a mount namespace and descriptors of its own: a
+/// child of another test has its parent's descriptors until its exec, and a FIFO or a file that was
+/// closed here would be open there.
 pub fn in_place<T: Send + 'static>(way: Way, test: impl FnOnce(&Place) -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         super::fence::own_descriptors();

@@ -12,7 +12,7 @@ use scrfs_harness::job::{Job, Running, SOON};
 use scrfs_harness::mpirun::site_environment;
 use scrfs_harness::place::{BIN, CACHE, SCR};
 use scrfs_harness::shell::Ran;
-use scrfs_harness::{Cluster, wait};
+use scrfs_harness::{Cluster, programs, wait};
 
 use attacks::Attack;
 
@@ -285,18 +285,9 @@ fn the_mount_is_closed() {
     cluster.on(0).run("mount -t fusectl none /sys/fs/fuse/connections").must();
     victim.withstands(attacks::MOUNT);
     // A mount of the attacker's own, which says that its control directory is the job's.
-    let fake = "mkdir -p /tmp/m && python3 - <<'E'\n\
-        import os, socket, subprocess\n\
-        ours, theirs = socket.socketpair()\n\
-        os.set_inheritable(theirs.fileno(), True)\n\
-        source = 'fsname=scrfs@' + os.environ['CONTROL'] + ',subtype=scrfs'\n\
-        subprocess.run(['fusermount3', '-o', source, '--', '/tmp/m'], check=True, close_fds=False,\n\
-            env={**os.environ, '_FUSE_COMMFD': str(theirs.fileno())})\n\
-        if os.fork() == 0:\n\
-        \x20os.setsid(); null = os.open('/dev/null', os.O_RDWR)\n\
-        \x20for fd in 0, 1, 2: os.dup2(null, fd)\n\
-        \x20import time; time.sleep(600)\nE";
-    let mut command = cluster.on(0).user(ATTACKER).sh(fake);
+    let hanging = programs::hanging("/tmp/m");
+    let fake = format!("mkdir -p /tmp/m && {hanging} \"fsname=scrfs@$CONTROL,subtype=scrfs\"");
+    let mut command = cluster.on(0).user(ATTACKER).sh(&fake);
     let made = Ran::of(command.env("CONTROL", &victim.control));
     made.must();
     for line in [

@@ -2,6 +2,7 @@
 //! want nothing of scrfs.
 
 use scrfs_harness::place::USERS;
+use scrfs_harness::programs;
 
 use super::*;
 
@@ -19,33 +20,12 @@ fn hooks_of_nodes_that_fail() {
     nothing_is_left(&cluster, 0..6);
 }
 
-/// Mounts a file system at its argument that takes each request and answers none.
-const HANGING: &str = "\
-import os, socket, struct, subprocess, sys
-ours, theirs = socket.socketpair()
-os.set_inheritable(theirs.fileno(), True)
-subprocess.run(['fusermount3', '-o', 'allow_other', '--', sys.argv[1]], check=True, close_fds=False,
-    env={**os.environ, '_FUSE_COMMFD': str(theirs.fileno())})
-device = socket.recv_fds(ours, 16, 1)[1][0]
-if os.fork() == 0:
-    os.setsid()
-    null = os.open('/dev/null', os.O_RDWR)
-    for fd in 0, 1, 2:
-        os.dup2(null, fd)
-    while True:
-        asked = os.read(device, 2 << 20)
-        _, what, unique = struct.unpack_from('IIQ', asked)
-        if what == 26:
-            known = struct.pack('IIIIHHIIHHI7I', 7, 31, 4096, 0, 12, 9, 4096, 1, 1, 0, 0, *[0] * 7)
-            os.write(device, struct.pack('IiQ', 16 + len(known), 0, unique) + known)
-";
-
 /// Where users may open what they mount to all, one can stand where hooks look for caches. None of
 /// them waits for it.
 fn a_strangers_file_system_in_a_store(cluster: &Cluster, slurm: &Slurm<'_>) {
-    let (place, script) = (format!("{CACHE}/evil"), "/tmp/hanging.py");
+    let place = format!("{CACHE}/evil");
     cluster.on(3).run("echo user_allow_other >> /etc/fuse.conf").must();
-    let mount = format!("mkdir {place} && cat > {script} <<'E'\n{HANGING}E\npython3 {script} {place}");
+    let mount = format!("mkdir {place} && {}", programs::hanging(&place));
     cluster.on(3).user(USERS[1].1).run(&mount).must();
     let (batch, variables) = job_on(slurm, 3);
     for hook in ["health", "prolog", "health", "epilog"] {
@@ -53,7 +33,7 @@ fn a_strangers_file_system_in_a_store(cluster: &Cluster, slurm: &Slurm<'_>) {
         assert!(!ran.err.contains("stores"), "{hook}: {ran}");
     }
     slurm.cancel(&batch);
-    let gone = format!("fusermount3 -u {place}; rmdir {place}; rm {script}");
+    let gone = format!("fusermount3 -u {place}; rmdir {place}");
     cluster.on(3).user(USERS[1].1).run(&gone).must();
 }
 
