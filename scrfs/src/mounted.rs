@@ -19,7 +19,7 @@ const SOURCE_PREFIX: &str = "scrfs@";
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// The kernel's number of it, which another mount gets once this one is gone.
+    /// The kernel's number of it, which another mount may get once this one is gone.
     pub id: u64,
     /// Where.
     pub mount_point: PathBuf,
@@ -98,19 +98,24 @@ pub fn all() -> io::Result<Vec<Mounted>> {
     Ok(parse(&std::fs::read(TABLE)?).collect())
 }
 
+/// All mounts of a process's mount namespace; none where this user may not look.
+pub fn of_process(pid: u32) -> Vec<Mounted> {
+    let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    parse(&table).collect()
+}
+
 /// A mount that `wanted` accepts in another mount namespace, and a process there; one that this
 /// user may not look at is passed over.
 pub fn elsewhere(wanted: impl Fn(&Mounted) -> bool) -> Option<(u32, Mounted)> {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    let mut seen = BTreeSet::from([namespace("self")?]);
+    let mut seen = BTreeSet::from([namespace("thread-self")?]);
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.find_map(|pid| {
         if !seen.insert(namespace(&pid.to_string())?) {
             return None;
         }
-        let table = std::fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
-        parse(&table).find(&wanted).map(|mount| (pid, mount))
+        of_process(pid).into_iter().find(&wanted).map(|mount| (pid, mount))
     })
 }
 

@@ -31,7 +31,7 @@ fn hang(job: &Job<'_>, node: usize) {
 
 /// The PFS is there again, and what was killed has ended.
 fn answers_again(job: &Job<'_>, node: usize) {
-    job.on(node).run(&format!("pkill -KILL -f hangin[g].py; umount {}", job.prefix())).must();
+    job.on(node).run(&format!("pkill -KILL -f hangin[g].py; umount -l {}", job.prefix())).must();
     let gone = || job.on(node).run("! pgrep -x scrfs").ok();
     wait::until_true("the end of what was killed", SOON, gone);
     job.on(node).run(&format!("! mountpoint -q {SCR} && test ! -e {CACHE}/root/scr.stuck")).must();
@@ -57,8 +57,13 @@ fn the_supervisor_lives(job: &Job<'_>, node: usize) {
         other.err.contains("/scr is a mount point of scrfs@/run/scrfs/root/scr.stuck already"),
         "{other}"
     );
-    job.try_mount(node).must();
+    // A Prolog that runs again hears of it.
+    let again = job.try_mount(node);
+    assert!(!again.ok() && again.err.contains("was killed and has not ended"), "{again}");
     assert!(is_mounted(job, node));
+    let link =
+        format!("ln -s {SCR} /tmp/link && ! timeout -k 1 20 {BIN}/scrfs mount --job-id other /tmp/link");
+    job.on(node).run(&link).must();
     let swept = discard(job, node);
     assert!(swept.ok() && swept.err.contains("what was not saved is lost: "), "{swept}");
     assert!(!is_mounted(job, node));
@@ -71,7 +76,7 @@ fn both_are_killed(job: &Job<'_>, node: usize) {
     kill(job, node, "worker");
     let again = job.try_mount(node);
     assert!(
-        !again.ok() && again.err.contains("was killed and cannot end: a file system does not"),
+        !again.ok() && again.err.contains("was killed and has not ended: a file system may not answer it"),
         "{again}"
     );
     assert!(!is_mounted(job, node), "it was detached");

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -41,15 +41,14 @@ pub fn mount(mount_point: &Path, control: &Path) -> Result<OwnedFd, MountError> 
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     // What is opened stays what it is, whatever is renamed meanwhile.
     let target = open_path(mount_point).map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
-    let target = format!("/proc/self/fd/{}", target.as_raw_fd());
-    rustix::mount::mount(&source, target.as_str(), FS_TYPE, flags, Some(data.as_c_str()))
+    rustix::mount::mount(&source, named(&target), FS_TYPE, flags, Some(data.as_c_str()))
         .map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
     Ok(device)
 }
 
-/// A mount that is held: its number goes to no other mount, so what is done to it is done to none
-/// that somebody has put in its place meanwhile. To unmount it other than by [`Held::detach`] fails
-/// as in use, so it is held for moments, and only where nobody serves it.
+/// A mount that is held. Its number goes to no other mount meanwhile, so one that takes its place
+/// is told apart. A plain unmount of it says that it is in use: it is held for moments, and only
+/// where nobody serves it.
 #[derive(Debug)]
 pub struct Held {
     root: OwnedFd,
@@ -58,7 +57,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// The uppermost mount at `mount_point`, if that is one. No file system is asked.
+    /// The uppermost mount at `mount_point`, if that is one. What is mounted there is not asked.
     pub fn at(mount_point: &Path) -> io::Result<Option<Self>> {
         let root = open_path(mount_point)?;
         let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", root.as_raw_fd()))?;
@@ -68,28 +67,45 @@ impl Held {
         Ok(mount.map(|mount| Self { root, mount }))
     }
 
-    /// Nobody serves it. Who does is asked.
+    /// Whether nobody serves it. If somebody does, this waits for the answer.
     pub fn is_dead(&self) -> bool {
         is_dead(&rustix::fs::fstatfs(&self.root))
     }
 
     /// Unmounts it, though files are open; that somebody else has done so is no error.
+    ///
+    /// # Errors
+    /// Those of the unmount; [`MountError::InUse`]: something is mounted on top of it, which would
+    /// go in its place.
     pub fn detach(self) -> Result<(), MountError> {
         let point = &self.mount.mount_point;
-        let is_there = || {
-            let mounts = table::all().map_err(failed("cannot read", TABLE))?;
-            Ok(mounts.iter().any(|mount| mount.id == self.mount.id))
+        let at_point = || -> Result<Vec<Mounted>, MountError> {
+            let mut mounts = table::all().map_err(failed("cannot read", TABLE))?;
+            mounts.retain(|mount| mount.mount_point == *point);
+            Ok(mounts)
         };
-        if !rustix::process::geteuid().is_root() {
-            // The helper knows paths alone: between this and its unmount there is a moment.
-            return if is_there()? { unmount_by_helper(point, true) } else { Ok(()) };
+        let is_there = |mounts: &[Mounted]| mounts.iter().any(|mount| mount.id == self.mount.id);
+        let mounts = at_point()?;
+        if !is_there(&mounts) {
+            return Ok(());
         }
-        let root = format!("/proc/self/fd/{}", self.root.as_raw_fd());
-        match rustix::mount::unmount(root, UnmountFlags::DETACH) {
-            Err(error) if is_there()? => Err(failed("cannot unmount", point)(error.into())),
+        if mounts.last().is_some_and(|uppermost| uppermost.id != self.mount.id) {
+            return Err(MountError::InUse(point.clone()));
+        }
+        if !rustix::process::geteuid().is_root() {
+            // The helper knows paths alone: between the table and its unmount there is a moment.
+            return unmount_by_helper(point, true);
+        }
+        match rustix::mount::unmount(named(&self.root), UnmountFlags::DETACH) {
+            Err(error) if is_there(&at_point()?) => Err(failed("cannot unmount", point)(error.into())),
             _ => Ok(()),
         }
     }
+}
+
+/// A path to what is open, whatever is renamed meanwhile.
+fn named(opened: &OwnedFd) -> PathBuf {
+    Path::new("/proc/thread-self/fd").join(opened.as_raw_fd().to_string())
 }
 
 /// A directory, on the way to which no link is followed.
@@ -134,10 +150,9 @@ pub fn unmount(mount_point: &Path, detach: bool) -> Result<(), MountError> {
     let flags = UnmountFlags::NOFOLLOW | if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let unmounted = match (mount_point.parent(), mount_point.file_name()) {
         // The directory is opened first: on the way there nothing may be exchanged.
-        (Some(above), Some(name)) => open_path(above).and_then(|above| {
-            let path = Path::new("/proc/self/fd").join(above.as_raw_fd().to_string()).join(name);
-            rustix::mount::unmount(path, flags)
-        }),
+        (Some(above), Some(name)) => {
+            open_path(above).and_then(|above| rustix::mount::unmount(named(&above).join(name), flags))
+        }
         _ => rustix::mount::unmount(mount_point, flags),
     };
     match unmounted {
@@ -214,6 +229,12 @@ mod tests {
             tmpfs("second").unwrap();
             held.detach().unwrap();
             assert_eq!(there().unwrap(), "second");
+            // What is mounted on top of it stays too.
+            let held = Held::at(&point).unwrap().unwrap();
+            tmpfs("third").unwrap();
+            assert!(matches!(held.detach(), Err(MountError::InUse(_))));
+            assert_eq!(there().unwrap(), "third");
+            umount2(&point, MntFlags::MNT_DETACH).unwrap();
             // What is open does not keep it.
             let open = std::fs::File::create(point.join("f")).unwrap();
             Held::at(&point).unwrap().unwrap().detach().unwrap();

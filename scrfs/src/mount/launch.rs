@@ -74,25 +74,11 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     let places = Places::of(options)?;
     Places::are_apart(options)?;
     let is_ours = private::is_ours_below(&options.control_base, &places.control);
-    let supervisor = is_ours.then(|| supervisor_of(&places.control)).flatten();
-    if let Some(pid) = supervisor.filter(|pid| !was_killed(*pid)) {
-        let mounted = table::mounted_at(&options.mount_point).map_err(failed("cannot read", TABLE))?;
-        let of_this_job = |mount: &Mounted| mount.is_ours() && mount.names(&places.control);
-        if mounted.is_some_and(|mount| of_this_job(&mount)) {
-            return Ok(Prepared::Mounted);
-        }
-        is_here(&places.control, pid)?;
-        let all = table::all().map_err(failed("cannot read", TABLE))?;
-        return Err(match all.into_iter().find(of_this_job) {
-            Some(Mounted { mount_point: at, .. }) => {
-                let (job_id, user) = (options.job_id.clone(), options.user.clone());
-                MountError::MountedElsewhere { job_id, user, at }
-            }
-            None => MountError::Busy { directory: places.control, pid },
-        });
-    }
     if is_ours {
         killed_have_ended(&places.control)?;
+    }
+    if let Some(pid) = is_ours.then(|| supervisor_of(&places.control)).flatten() {
+        return supervised(options, places, pid);
     }
     mount_point::check(&options.mount_point)?;
     let places = Places::make_control(options)?;
@@ -100,8 +86,27 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     Ok(Prepared::Fresh(places))
 }
 
-/// A process that was killed has the job's locks until it has ended, from which a file system may
-/// keep it.
+/// Supervisor `pid` has the control directory.
+fn supervised(options: &Options, places: Places, pid: u32) -> Result<Prepared, MountError> {
+    let all = table::all().map_err(failed("cannot read", TABLE))?;
+    let of_this_job = |mount: &&Mounted| mount.is_ours() && mount.names(&places.control);
+    let uppermost = all.iter().rfind(|mount| mount.mount_point == options.mount_point);
+    if uppermost.as_ref().is_some_and(of_this_job) {
+        return Ok(Prepared::Mounted);
+    }
+    is_here(&places.control, pid)?;
+    Err(match all.iter().find(of_this_job) {
+        Some(mount) => MountError::MountedElsewhere {
+            job_id: options.job_id.clone(),
+            user: options.user.clone(),
+            at: mount.mount_point.clone(),
+        },
+        None => MountError::Busy { directory: places.control, pid },
+    })
+}
+
+/// A killed process has the job's locks until it has ended, which a file system that does not
+/// answer can delay.
 fn killed_have_ended(control: &Path) -> Result<(), MountError> {
     let until = Instant::now() + KILL_BOUND;
     let holders = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| holder(control, name));
@@ -199,12 +204,13 @@ pub enum Despite {
 
 /// Unmounts and waits until the daemon has ended.
 pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
-    let (point, control) = mounted(mount_point)?;
+    let (mount, control) = mounted(mount_point)?;
+    let point = mount.mount_point.clone();
     if despite == Despite::Nothing {
         is_not_served(&point, &control)?;
     }
     let force = despite == Despite::Use;
-    let pid = supervisor_of(&control);
+    let pid = server_of(&mount, &control);
     let supervisor = pid.and_then(open_process);
     match &supervisor {
         Some(process) if force => {
@@ -215,7 +221,7 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
         Some(_) => device::unmount(&point, false)?,
         None => {
             let held = held(&point, &control)?.ok_or_else(|| MountError::NotMounted(point.clone()))?;
-            if force || is_left(&control, || held.is_dead()) {
+            if force || is_left(&held.mount, &control, || held.is_dead()) {
                 held.detach()?;
             } else {
                 drop(held);
@@ -322,9 +328,8 @@ pub(super) fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
     }
 }
 
-/// Where exactly the mount is that `mount_point` names, and its control directory; it is this
-/// user's to change.
-fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
+/// The mount that `path` names, and its control directory; it is this user's to change.
+fn mounted(path: &Path) -> Result<(Mounted, PathBuf), MountError> {
     let point = mount_point::without_symlinks(path).map_err(failed("cannot find", path))?;
     let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
     let Some(mount) = mount.filter(Mounted::is_scrfs) else {
@@ -339,10 +344,19 @@ fn mounted(path: &Path) -> Result<(PathBuf, PathBuf), MountError> {
             Err(MountError::NotYours { path: point, owner })
         }
         _ => match mount.control_directory_asked_for() {
-            Some(control) => Ok((point, control)),
+            Some(control) => Ok((mount, control)),
             None => Err(MountError::NotMounted(path.to_owned())),
         },
     }
+}
+
+/// The supervisor that serves a mount with this control directory. One that has mounted afresh does
+/// not serve the dead mount of which another mount namespace has a copy still.
+fn server_of(mount: &Mounted, control: &Path) -> Option<u32> {
+    let pid = supervisor_of(control)?;
+    let mut its = table::of_process(pid).into_iter().filter(|its| its.names(control)).peekable();
+    // Gone in its own namespace: it serves for another.
+    (its.peek().is_none() || its.any(|its| its.device == mount.device)).then_some(pid)
 }
 
 /// The mount at `point`, if its control directory is `control`: what else is mounted there by now
@@ -367,12 +381,13 @@ fn is_not_elsewhere(point: &Path) -> Result<(), MountError> {
 /// Has the supervisor replace its worker by one from the program file that is there now; returns
 /// when that answers.
 pub fn reload(mount_point: &Path) -> Result<(), MountError> {
-    let (point, control) = mounted(mount_point)?;
+    let (mount, control) = mounted(mount_point)?;
+    let point = mount.mount_point.clone();
     let nobody = || MountError::Start {
         reason: "its supervisor is gone".into(),
         hint: format!("unmount it and mount it again: scrfs umount --force {}", point.display()),
     };
-    let supervisor = supervisor_of(&control).and_then(open_process).ok_or_else(nobody)?;
+    let supervisor = server_of(&mount, &control).and_then(open_process).ok_or_else(nobody)?;
     let worker = holder(&control, WORKER_LOCK).and_then(open_process);
     rustix::process::pidfd_send_signal(&supervisor, Signal::HUP)
         .map_err(|e| failed("cannot reload", &point)(e.into()))?;
@@ -388,15 +403,15 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
 /// Unmounts what a dead supervisor of this user has left anywhere and nobody serves.
 fn clean_stale() {
     let Ok(mounts) = table::all() else { return };
-    // What is served is not held.
-    let is_left_perhaps = |mount: &Mounted| {
-        mount.is_ours() && mount.control_directory().is_some_and(|control| is_left(&control, || true))
+    let is_left_unless_alive = |mount: &Mounted, is_dead: &dyn Fn() -> bool| {
+        let control = mount.control_directory().filter(|_| mount.is_ours());
+        control.is_some_and(|control| is_left(mount, &control, is_dead))
     };
-    for mount in mounts.into_iter().filter(is_left_perhaps) {
-        // Of that point's next mount, which another job may make meanwhile, this asks again.
+    // A mount that is served must not be held.
+    for mount in mounts.iter().filter(|mount| is_left_unless_alive(mount, &|| true)) {
         let Ok(Some(held)) = Held::at(&mount.mount_point) else { continue };
-        let control = held.mount.control_directory().filter(|_| held.mount.is_ours());
-        if control.is_some_and(|control| is_left(&control, || held.is_dead())) {
+        // By now another job's mount may be there.
+        if is_left_unless_alive(&held.mount, &|| held.is_dead()) {
             tracing::info!(mount_point = %mount.mount_point.display(), "a stale mount is unmounted");
             if let Err(error) = held.detach() {
                 tracing::warn!(%error, "a stale mount stays");
@@ -405,12 +420,14 @@ fn clean_stale() {
     }
 }
 
-/// Nobody serves the mount of a control directory any more. One whose worker was killed, and cannot
-/// end, is not asked by `is_dead`: it would not answer.
-fn is_left(control: &Path, is_dead: impl FnOnce() -> bool) -> bool {
-    let holders = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| holder(control, name));
-    let mut holders = holders.into_iter().flatten().peekable();
-    if holders.peek().is_none() { is_dead() } else { holders.all(was_killed) }
+/// Nobody serves a mount with this control directory any more. One whose worker was killed, and
+/// cannot end, is not asked by `is_dead`: it would not answer.
+fn is_left(mount: &Mounted, control: &Path, is_dead: impl FnOnce() -> bool) -> bool {
+    match (server_of(mount, control), holder(control, WORKER_LOCK)) {
+        (None, None) => is_dead(),
+        (Some(supervisor), worker) => was_killed(supervisor) && worker.is_none_or(was_killed),
+        (None, Some(worker)) => supervisor_of(control).is_some() || was_killed(worker),
+    }
 }
 
 fn open_process(pid: u32) -> Option<OwnedFd> {

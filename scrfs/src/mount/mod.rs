@@ -133,7 +133,7 @@ pub enum MountError {
     },
     /// A process of the job's former mount was killed, and has not ended.
     #[error(
-        "{directory} belongs to process {pid}, which was killed and cannot end: a file system does not answer it"
+        "{directory} belongs to process {pid}, which was killed and has not ended: a file system may not answer it"
     )]
     Stuck {
         /// The control directory.
@@ -400,6 +400,9 @@ impl MountError {
             Self::MountPoint { path, .. } => match path.symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     format!("make it: mkdir -p {}", path.display())
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+                    format!("nobody serves what is mounted there: umount {0}, or fusermount3 -u {0}", path.display())
                 }
                 _ => "name an empty directory".into(),
             },

@@ -84,8 +84,8 @@ pub(super) fn check(point: &Path) -> Result<(), MountError> {
 /// was made, the deepest first.
 pub(super) fn make(path: &Path) -> Result<Vec<PathBuf>, MountError> {
     let missing = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
-    let is_mounted = mount_at(path).map_err(failed("cannot read", TABLE))?.is_some();
-    if !rustix::process::geteuid().is_root() || is_mounted || !missing(path) {
+    let is_mounted = || mount_at(path).is_ok_and(|mount| mount.is_some());
+    if !rustix::process::geteuid().is_root() || is_mounted() || !missing(path) {
         return Ok(Vec::new());
     }
     let path = std::path::absolute(path).map_err(failed("cannot find", path))?;

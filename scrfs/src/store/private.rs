@@ -149,18 +149,23 @@ pub fn passable(path: &Path) -> Result<(), Problem> {
         Err(problem @ Problem::Mounted { .. }) => Err(problem),
         other => Ok(other.ok()),
     };
-    let above = match path.parent() {
-        Some(above) if !above.as_os_str().is_empty() => above,
-        _ => Path::new("."),
-    };
-    let (Some((real, _)), Some(name)) = (refused(walk::to(above, |_, _| Ok(())))?, path.file_name()) else {
-        return Ok(());
-    };
-    // What is mounted there is told by the table, and not touched: a daemon of ours may hang.
-    if walk::mounted_by_friends(&real.join(name))? {
-        return Ok(());
+    let mut path = path.to_owned();
+    for _ in 0..walk::LINKS_MAX {
+        let above = match path.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            _ => Path::new("."),
+        };
+        let Some((real, _)) = refused(walk::to(above, |_, _| Ok(())))? else { return Ok(()) };
+        let Some(name) = path.file_name() else { break };
+        // What is mounted there is told by the table, and not touched: a daemon of ours may hang.
+        let point = real.join(name);
+        if walk::mounted_by_friends(&point)? {
+            return Ok(());
+        }
+        let Ok(target) = point.read_link() else { break };
+        path = real.join(target);
     }
-    refused(walk::to(path, |_, _| Ok(()))).map(drop)
+    refused(walk::to(&path, |_, _| Ok(()))).map(drop)
 }
 
 /// Nobody but root and this process's user can put something else in the place of the directory

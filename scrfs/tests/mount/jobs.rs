@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -132,16 +132,18 @@ fn a_frozen_daemon_does_not_keep_its_mount() {
     });
 }
 
+/// A process with a copy of this thread's mount namespace.
+fn copy() -> Child {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    child
+}
+
 #[test]
 fn a_mount_that_another_namespace_has_a_copy_of() {
     in_namespace(&[], |m| {
-        let copy = || {
-            let mut command = Command::new("unshare");
-            command.args(["-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 60"]);
-            let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-            child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-            child
-        };
         let mut holder = copy();
         let supervisor = m.pid("supervisor.lock");
         let told_of = |supervisor| format!("daemon, process {supervisor}, lives on: the mount namespace of");
@@ -289,6 +291,39 @@ fn a_stale_mount_elsewhere_is_cleaned() {
         assert!(m.unmount(&[]).status.success());
         assert!(m.mount(&[]).status.success());
         assert!(!table().contains("scr.other"), "the stale mount is there");
+    });
+}
+
+/// Another mount namespace has a copy of a mount whose daemon has died; the job is mounted again
+/// meanwhile, elsewhere.
+#[test]
+fn a_dead_copy_is_not_the_jobs_mount() {
+    in_namespace(&[], |m| {
+        let mut holder = copy();
+        let pid = holder.id().to_string();
+        let there = |words: &[&str]| {
+            let inside = ["-k", "2", "60", "nsenter", "-t", &pid, "-m", SCRFS];
+            let mut command = Command::new("timeout");
+            command.args(inside).args(words).arg("--control-base").arg(m.control_base());
+            command.arg("--cache-base").arg(m.stores()).arg(&m.mount_point).output().unwrap()
+        };
+        for lock in ["supervisor.lock", "worker.lock"] {
+            let pid = m.pid(lock);
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            wait_until("it ends", || has_ended(pid));
+        }
+        assert!(m.unmount(&[]).status.success() && m.mount(&[]).status.success());
+        fs::write(m.at("f"), "bytes").unwrap();
+        let same = there(&["mount", "--user", "root", "--job-id", "t"]);
+        let said = String::from_utf8_lossy(&same.stderr);
+        assert!(!same.status.success() && said.contains("is not mounted here now"), "{said}");
+        let other = there(&["mount", "--user", "root", "--job-id", "other"]);
+        assert!(other.status.success(), "{other:?}");
+        let ended = there(&["umount", "--user", "root", "--job-id", "other", "--purge"]);
+        assert!(ended.status.success(), "{ended:?}");
+        assert_eq!(fs::read(m.at("f")).unwrap(), b"bytes", "the job's mount is served");
+        holder.kill().unwrap();
+        holder.wait().unwrap();
     });
 }
 

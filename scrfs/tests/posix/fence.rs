@@ -1,5 +1,5 @@
 //! The calls that have no safe wrapper.
-#![expect(unsafe_code, reason = "mmap, pwritev2, readdir positions, descriptor tables")]
+#![expect(unsafe_code, reason = "mmap, pwritev2, readdir positions")]
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -121,12 +121,4 @@ pub fn lock_bytes(file: BorrowedFd<'_>, kind: i32, start: i64, length: i64, wait
     let command = if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
     // SAFETY: the structure outlives the call.
     checked(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) }.into())
-}
-
-/// Gives this thread, and those that it starts, a descriptor table of their own, with the three
-/// standard descriptors.
-pub fn own_descriptors() {
-    let flags = libc::c_int::try_from(libc::CLOSE_RANGE_UNSHARE).unwrap();
-    // SAFETY: the other threads keep their table, and this one has opened nothing yet.
-    checked(unsafe { libc::close_range(3, u32::MAX, flags) }.into()).unwrap();
 }

@@ -90,7 +90,10 @@ pub struct Place {
 impl Place {
     fn new(way: Way) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "needs root");
-        unshare(CloneFlags::CLONE_NEWNS).expect("a private mount namespace");
+        // A child of another test has its parent's descriptors until its exec: a FIFO or a file
+        // that was closed here would be open there.
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FILES)
+            .expect("a private mount namespace and table of descriptors");
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         let dir = tempfile::tempdir().unwrap();
         // As /tmp is: the control directory is made in it.
@@ -202,13 +205,9 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs `test` on a fresh place, in a thread with a mount namespace and descriptors of its own: a
-/// child of another test has its parent's descriptors until its exec, and a FIFO or a file that was
-/// closed here would be open there.
+/// Runs `test` on a fresh place, in a thread with a mount namespace and descriptors of its own, of
+/// which `/proc/thread-self` tells, not `/proc/self`.
 pub fn in_place<T: Send + 'static>(way: Way, test: impl FnOnce(&Place) -> T + Send + 'static) -> T {
-    let thread = std::thread::spawn(move || {
-        super::fence::own_descriptors();
-        test(&Place::new(way))
-    });
+    let thread = std::thread::spawn(move || test(&Place::new(way)));
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

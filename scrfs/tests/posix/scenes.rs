@@ -203,8 +203,10 @@ fn removed(dir: &Path, tale: &mut Tale) {
     tale.os("xattr", rustix::fs::fsetxattr(&file, "user.x", b"1", rustix::fs::XattrFlags::empty()));
     tale.os("allocate", rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 9000));
     tale.io("sync", file.sync_all());
-    let proc = format!("/proc/self/fd/{}", file.as_raw_fd());
-    tale.io("open again", File::open(&proc).and_then(|f| f.metadata()).map(|m| m.len()));
+    let proc = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
+    let again = File::open(&proc).and_then(|f| f.metadata()).map(|m| m.len());
+    assert!(again.is_ok(), "{again:?}");
+    tale.io("open again", again);
     let link = rustix::fs::linkat(CWD, &*proc, CWD, dir.join("back"), rustix::fs::AtFlags::SYMLINK_FOLLOW);
     tale.os("link", link);
     let over = filled(&dir.join("over"), 10);
@@ -261,7 +263,7 @@ fn odd_files(dir: &Path, tale: &mut Tale) {
         (opaque.metadata().unwrap().len(), (&opaque).read(&mut [0]).map_err(|e| e.raw_os_error())),
     );
     tale.os("fchmod", rustix::fs::fchmod(&opaque, Mode::RWXU));
-    tale.io("reopened", fs::read_to_string(format!("/proc/self/fd/{}", opaque.as_raw_fd())));
+    tale.io("reopened", fs::read_to_string(format!("/proc/thread-self/fd/{}", opaque.as_raw_fd())));
     std::os::unix::fs::symlink("p", dir.join("l")).unwrap();
     let link = rustix::fs::open(dir.join("l"), flags, Mode::empty()).unwrap();
     tale.os("link through its descriptor", rustix::fs::readlinkat(&link, "", Vec::new()));

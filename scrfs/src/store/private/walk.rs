@@ -15,7 +15,7 @@ use super::Problem;
 use crate::mounted;
 
 /// Symbolic links on the way.
-const LINKS_MAX: usize = 40;
+pub(super) const LINKS_MAX: usize = 40;
 
 /// The real path of `path`, and what it is. `visit` is shown each directory and symbolic link on
 /// the way, the root and the last name too.
