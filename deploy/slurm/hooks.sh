@@ -10,13 +10,17 @@ WORD=scrfs
 LIMIT=60
 # Seconds that caches of a job that has ended stay when they cannot be saved on the PFS; then they are given up.
 KEEP=3600
-# Seconds that clearing up after other jobs may take in a hook.
-SWEEP=20
+# Seconds that clearing up after other jobs may take in a hook: the health check
+# has 30 s before it, and Slurm kills that after 60 s.
+SWEEP=25
+# Seconds that ending a daemon may take that does not answer: `scrfs umount` kills
+# it after 15 s.
+END=18
 # What the Prolog leaves for the other hooks and for `scrfs-ctl probe`, gone after a reboot. A file for each job, named
 # after its id, with lines that root alone may write: `mount POINT`, `run N`, `user NAME`, `state
-# mounting|mounted|failed|kept`, perhaps `unsaved-since UPTIME`. In `.said.JOB`: what `scrfs mount` said, for the job's
-# user to read. `.headless.JOB`: the health check has missed the job's batch host once. All of it is root's: who could
-# write here could fill /run.
+# mounting|mounted|failed|kept`, perhaps `unsaved-since UPTIME` and `given-up UPTIME`. In `.said.JOB`: what `scrfs mount`
+# said, for the job's user to read. `.headless.JOB`: the health check has missed the job's batch host once. All of it is
+# root's: who could write here could fill /run.
 NOTES=/run/scrfs-slurm
 
 # shellcheck disable=SC1091
@@ -172,7 +176,7 @@ sweep() {
         answer=$(ask $jobs) || exit 0
         for job in $jobs; do
             [ "$(time_left)" -gt 0 ] || break
-            ! is_over "$job" "$answer" || finish "$job" $((SWEEP / 2))
+            ! is_over "$job" "$answer" || finish "$job" 10
         done
     )
 }
@@ -205,19 +209,33 @@ note_caches() {
 # finish JOB SECONDS: saves on the PFS what a job that is over has on this node and nowhere else, within this time, and
 # frees all. What cannot be saved stays, and is tried again by the next sweep, until it has stayed for KEEP seconds.
 finish() {
-    note=$NOTES/$1
-    # The next sweep begins with another.
-    touch -c "$note"
+    note=$NOTES/$1 enough=''
+    # The next sweep begins with another job; or with this one, for which there is
+    # no time now. A try that is cut short is no reason to give anything up.
+    [ "$(time_left)" -lt "$END" ] || { enough=yes && touch -c "$note"; }
+    if [ -n "$(noted given-up "$1")" ]; then
+        [ -z "$enough" ] || free "$1" --purge
+        return
+    fi
     ! save_and_free "$@" || return 0
     since=$(noted unsaved-since "$1") why=$said
     if [ -z "$since" ]; then
         # Another hook may have freed all meanwhile: no note is made anew.
         [ ! -e "$note" ] || echo "unsaved-since $(uptime_seconds)" >>"$note"
-    elif [ $(($(uptime_seconds) - since)) -ge "$KEEP" ] && free "$1" --purge; then
-        said="job $1: its caches are purged after $KEEP s, and what the PFS lacks of them is lost: $why"
-        printf 'scrfs: %s\n' "$said" >&2
-        logger -t scrfs -p daemon.err -- "$said" 2>/dev/null
+    elif [ -n "$enough" ] && [ $(($(uptime_seconds) - since)) -ge "$KEEP" ]; then
+        give_up "$1" "$why"
     fi
+}
+
+# give_up JOB WHY: purges its caches, unsaved. A daemon that does not answer takes
+# a sweep's time twice: to say that nothing is saved, and to be killed. So the note
+# tells the next sweep to purge, and not to try to save before.
+give_up() {
+    [ ! -e "$NOTES/$1" ] || echo "given-up $(uptime_seconds)" >>"$NOTES/$1"
+    said="job $1: its caches are given up after $KEEP s, and what the PFS lacks of them is lost: $2"
+    printf 'scrfs: %s\n' "$said" >&2
+    logger -t scrfs -p daemon.err -- "$said" 2>/dev/null
+    [ "$(time_left)" -lt "$END" ] || free "$1" --purge
 }
 
 # Only a mount knows which of a job's datasets are whole. There is none where the job was cancelled while it waited to run
@@ -278,7 +296,7 @@ free() {
     # Ours too, and a copy of it in anybody's mount namespace would keep its daemon.
     [ -n "$point" ] || ! is_mounted "$NOTES/.mount.$1" || point=$NOTES/.mount.$1
     # The job that this hook runs for may be another user's. What no hook has mounted may be in use.
-    if ! said=$(within $((2 * LIMIT)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
+    if ! said=$(within $((2 * LIMIT + END)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
         ${point:+--force} --user "$(noted user "$1")" --job-id "$@" 2>&1); then
         said=${said:-not unmounted in time}
         printf 'scrfs: job %s: %s\n' "$1" "$said" >&2

@@ -2,7 +2,8 @@
 //!
 //! The mount is made before the job's environment exists, so the job may set another path than the
 //! mount was made with (DESIGN 8). The node records the job's path in the control directory, and
-//! the next worker serves by it: a worker knows one path only.
+//! the next worker serves by it: a worker knows one path only. The path of a mount is recorded too:
+//! while the node has datasets of the job, the job is mounted by that one again.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ pub fn relative(path: &Path, mount_point: &Path) -> Result<RelPath, Refused> {
     RelPath::new(trimmed).map_err(|e| refused(&e.to_string()))
 }
 
-/// The path that a job has set for its mount.
+/// The path by which a job's datasets on this node are found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chosen {
     /// The path that holds.
@@ -73,6 +74,21 @@ impl Chosen {
         let bytes = postcard::to_stdvec(self).unwrap_or_default();
         store.commit(NAME, &bytes)
     }
+}
+
+/// Decides by which path a mount that is made with `made_with` serves, and records that path. It is
+/// the recorded one as long as this node has datasets of the job, or where no path was named.
+///
+/// # Errors
+/// Those of [`Chosen::load`] and [`Chosen::commit`].
+pub fn settle(store: &Store, made_with: &RelPath, has_datasets: bool) -> Result<(), StoreError> {
+    let former = Chosen::load(store)?;
+    let holds = |former: &Chosen| has_datasets || made_with.is_root() || former.path == *made_with;
+    if former.as_ref().is_some_and(holds) {
+        return Ok(());
+    }
+    let written_by = former.map(|former| former.former.unwrap_or(former.path));
+    Chosen { path: made_with.clone(), former: written_by }.commit(store)
 }
 
 /// The checkpoint path by which this worker serves: the job's, else the one that the mount was made
@@ -109,6 +125,24 @@ mod tests {
             assert!(refused.starts_with(&format!("checkpoint path {path:?}: ")), "{refused}");
             assert!(refused.contains(reason), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_mount_with_datasets_is_made_again_by_their_path() {
+        let control = tempfile::tempdir().unwrap();
+        let store = Store::open(control.path()).unwrap();
+        let path = |text: &str| RelPath::new(text).unwrap();
+        let after = |made_with: &RelPath, has_datasets| {
+            settle(&store, made_with, has_datasets).unwrap();
+            let chosen = in_force(control.path(), made_with).unwrap();
+            (chosen.path, chosen.former)
+        };
+        assert_eq!(after(&path("a"), false), (path("a"), None));
+        assert_eq!(after(&path("b"), true), (path("a"), None));
+        assert_eq!(after(&RelPath::root(), true), (path("a"), None));
+        // Of a job that has none yet.
+        assert_eq!(after(&RelPath::root(), false), (path("a"), None));
+        assert_eq!(after(&path("b"), false), (path("b"), Some(path("a"))));
     }
 
     #[test]

@@ -351,11 +351,14 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             )?);
         }
         Action::Sweep { alive, limit, save, discard, bases, .. } => {
+            // Of a prolog's environment the user is not meant: it clears up after all.
+            let user = bases.user.clone();
             let config = load(bases, None, Some(OF_JOBS))?;
             let bases = Bases { control: config.control_base, caches: config.cache_bases };
             let alive = alive.map_or(Ok(Alive::Scheduler), |text| Alive::listed(&text))?;
             let (limit, save) = (Duration::from_secs(limit), save.map(Duration::from_secs));
-            let swept = jobs::sweep(&alive, &bases, &Manner { limit, save, discard });
+            let user = user.map(|_| Account::of_job(&config.claim)).transpose()?.map(|account| account.name);
+            let swept = jobs::sweep(&alive, user.as_deref(), &bases, &Manner { limit, save, discard });
             if let Ok(done) | Err(MountError::Left { done, .. }) = &swept {
                 tell(done);
             }
@@ -410,7 +413,8 @@ fn places(config: &Config) -> Result<(), CommandError> {
 /// The same of what jobs have in the stores.
 fn jobs_in_stores(config: &Config) -> Result<(), CommandError> {
     let mut out = std::io::stdout().lock();
-    for cache in jobs::in_stores(&config.cache_bases)? {
+    let bases = Bases { control: config.control_base.clone(), caches: config.cache_bases.clone() };
+    for cache in jobs::in_stores(&bases)? {
         writeln!(out, "cache {} {} {}", cache.job, cache.datasets, cache.user)
             .map_err(CommandError::Output)?;
     }

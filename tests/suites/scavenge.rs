@@ -252,6 +252,32 @@ fn a_pfs_that_hangs_and_a_dead_daemon_are_said_in_time() {
     assert!(!job.on(2).run(&format!("test -e {CACHE}/root/scr.hangs")).ok());
 }
 
+/// A dataset that no other node protects may have no directory of its own in a cache. Its path
+/// holds, whatever the next mount is told.
+#[test]
+fn a_dataset_of_one_member_is_not_given_up_either() {
+    let cluster = Cluster::up(4);
+    let job = job(&cluster, "single").set("SCR_COPY_TYPE", "SINGLE");
+    let sealed = killed_after(&job, &["ck"]);
+    all_are(&job.end(NODES, &[]), true, "is unmounted");
+    let there = "its caches hold datasets, and it is not mounted: ";
+    for words in ["", "--save 20"] {
+        let line = format!("{BIN}/scrfs sweep --cache-base {CACHE} --alive none {words}");
+        all_are(&NODES.map(|node| job.on(node).run(&line)), false, there);
+    }
+    all_are(&job.end(NODES, &SAVE), false, there);
+    let caches = job.on(0).run(&format!("{BIN}/scrfs places --caches --cache-base {CACHE}"));
+    assert!(caches.must().ends_with("cache single 1 root"), "{caches}");
+    let elsewhere = format!(
+        "{BIN}/scrfs mount --user root --job-id single --cache-base {CACHE} --checkpoint-path elsewhere {SCR}"
+    );
+    let mounted = job.on(0).run(&elsewhere);
+    assert!(mounted.ok() && mounted.err.contains("which holds, not elsewhere"), "{mounted}");
+    job.mount([1, 2, 3]);
+    all_are(&job.end(NODES, &SAVE), true, "ck (dataset 1): saved");
+    assert_eq!(goes_on(&job, &NODES, "ck"), sealed);
+}
+
 /// A job that waited to run again, and is gone: whoever clears up hears of what only its nodes
 /// have.
 #[test]

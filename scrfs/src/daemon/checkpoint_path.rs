@@ -69,7 +69,7 @@ impl Node {
         match kept.last() {
             None => Ok(()),
             Some(name) => Err(format!(
-                "dataset {name} of this job is in {}: leave the path as it is, or mount anew",
+                "dataset {name} of this job is in {}: leave the path as it is, or give the job's datasets up (scrfs umount --purge)",
                 shown(now)
             )
             .into()),

@@ -187,7 +187,7 @@ impl Disk {
 
     /// Records COMPLETE.
     pub(super) fn record_complete(&self, catalog: &Catalog) -> Result<(), StoreError> {
-        let name = dataset_file(catalog.id);
+        let name = catalog_name(catalog.id);
         let wrong = |error: catalog_file::CatalogError| StoreError::Failed {
             path: self.store.path().join(&name),
             step: "encode",
@@ -198,7 +198,7 @@ impl Disk {
 
     /// Takes a COMPLETE record back (eviction).
     pub(super) fn remove_complete(&self, id: DatasetId) -> Result<(), StoreError> {
-        self.store.remove(&dataset_file(id))
+        self.store.remove(&catalog_name(id))
     }
 
     /// Reads everything. What cannot be read is told and left out: a daemon that does not start
@@ -281,7 +281,8 @@ pub(super) fn protections_of(state: &State) -> Protections {
     state.settings.as_ref().map(|settings| settings.protections.clone()).unwrap_or_default()
 }
 
-fn dataset_file(id: DatasetId) -> String {
+/// The file of the control directory with the catalog of a complete dataset.
+pub(crate) fn catalog_name(id: DatasetId) -> String {
     format!("dataset.{id}.scrinfo")
 }
 

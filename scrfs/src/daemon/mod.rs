@@ -33,7 +33,7 @@ mod changes;
 mod checkpoint_path;
 mod commands;
 mod copies;
-mod disk;
+pub(crate) mod disk;
 mod events;
 mod eviction;
 mod eyes;

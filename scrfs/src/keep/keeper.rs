@@ -26,18 +26,17 @@ use super::{KEEPERS_MAX, Keep, word};
 /// What `ps` shows, and the name of the process.
 const NAME: &[u8] = b"scrfs-keeper\0";
 
-/// Starts a keeper of this process's descriptors; its id is in the state memory before this process
-/// goes on. Before there are threads.
+/// Starts a keeper of this process's descriptors, a child of `supervisor`, which is this one's
+/// parent; its id is in the state memory before this process goes on. Before there are threads.
 ///
 /// # Errors
 /// No process can be made.
-pub fn start(keep: &Keep) -> io::Result<()> {
+pub fn start(keep: &Keep, supervisor: u32) -> io::Result<()> {
     let id = (0..KEEPERS_MAX).find(|&slot| keep.keeper_in(slot) == 0);
     let id: &AtomicU64 =
         id.map(|slot| keep.memory.word(word::KEEPERS + slot)).ok_or(io::ErrorKind::ResourceBusy)?;
     let arguments = arguments()?;
     let left_out = LeftOut::new()?;
-    let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     let flags = libc::CLONE_FILES | libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
     // SAFETY: like fork(2): no stack is given and no memory is shared, so the child has a copy of
     // this one's. The kernel writes four bytes at `id`, which is a mapped word of eight. There is
@@ -113,7 +112,7 @@ impl Drop for LeftOut {
 }
 
 /// The keeper's life. It ends with the supervisor, whose child it is, or by its hand.
-fn sleep(supervisor: i32, arguments: (usize, usize)) -> ! {
+fn sleep(supervisor: u32, arguments: (usize, usize)) -> ! {
     // SAFETY: system calls on this process itself, and stores into its own copy of the memory that
     // holds its arguments, which nothing else reads in this process.
     unsafe {

@@ -144,31 +144,37 @@ pub struct Cache {
     pub datasets: usize,
 }
 
-/// What jobs have in the stores `bases`; of one that is missing nothing is told.
+/// What jobs have in the stores of `bases`; of one that is missing nothing is told.
 ///
 /// # Errors
-/// A store that does not answer, or cannot be read: it may have something.
-pub fn in_stores(bases: &[PathBuf]) -> Result<Vec<Cache>, MountError> {
-    let mut found: BTreeMap<Job, usize> = BTreeMap::new();
-    for base in bases.iter().collect::<BTreeSet<_>>() {
+/// A store that does not answer, or cannot be read: it may have something. The records of a job
+/// cannot be read.
+pub fn in_stores(bases: &Bases) -> Result<Vec<Cache>, MountError> {
+    let mut found: BTreeMap<Job, Vec<PathBuf>> = BTreeMap::new();
+    for base in bases.caches.iter().collect::<BTreeSet<_>>() {
         let read = || failed("cannot read the store", base);
         let store = base.clone();
         let in_store = bounded::within(STORE_LIMIT, move || in_store(&store)).map_err(read())?;
-        for (job, datasets) in in_store {
-            *found.entry(job).or_default() += datasets;
+        for (job, cache) in in_store {
+            found.entry(job).or_default().push(cache);
         }
     }
-    Ok(found.into_iter().map(|(job, datasets)| Cache { job: job.id, user: job.user, datasets }).collect())
+    let counted = |(job, caches): (Job, Vec<PathBuf>)| {
+        let datasets = save::count(&job, &caches, bases)?;
+        Ok(Cache { job: job.id, user: job.user, datasets })
+    };
+    found.into_iter().map(counted).collect()
 }
 
-/// Each job that has a directory there, with the number of its datasets.
-fn in_store(base: &Path) -> io::Result<Vec<(Job, usize)>> {
+/// Each job that has a directory there, and that directory, which can be read.
+fn in_store(base: &Path) -> io::Result<Vec<(Job, PathBuf)>> {
     private::passable(base).map_err(io::Error::other)?;
-    let counted = |found: io::Result<(Job, PathBuf)>| {
+    let readable = |found: io::Result<(Job, PathBuf)>| {
         let (job, cache) = found?;
-        Ok((job, ours(&cache)?.iter().filter(|path| save::is_dataset(path)).count()))
+        fs::read_dir(&cache)?;
+        Ok((job, cache))
     };
-    directories(base).into_iter().map(counted).collect()
+    directories(base).into_iter().map(readable).collect()
 }
 
 /// Unmounts what `order` says, and removes what it says; nothing to do is no error. Lines for
@@ -235,6 +241,7 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
         }
     } else if let Some(control) = &control {
         // Of a supervisor that was killed.
+        launch::end_lone_worker(control, order.despite == Despite::Use)?;
         mount_point::remove_made(control);
     }
     if order.purge {

@@ -17,6 +17,7 @@ use super::places::Places;
 use super::supervisor::{READY, first_line, readable, say};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, Options, device, failed, mount_point, stores, supervisor};
+use crate::checkpoint_path;
 use crate::control::{Answer, Ask, client};
 use crate::daemon::CacheStore;
 use crate::store::private;
@@ -77,8 +78,10 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     if is_ours {
         killed_have_ended(&places.control)?;
     }
-    if let Some(pid) = is_ours.then(|| supervisor_of(&places.control)).flatten() {
-        return supervised(options, places, pid);
+    // A worker that has lost its supervisor serves all the same.
+    let server = || supervisor_of(&places.control).or_else(|| holder(&places.control, WORKER_LOCK));
+    if let Some(pid) = is_ours.then(server).flatten() {
+        return served(options, places, pid);
     }
     mount_point::check(&options.mount_point)?;
     let places = Places::make_control(options)?;
@@ -86,8 +89,8 @@ fn prepare(options: &mut Options, made: &[PathBuf]) -> Result<Prepared, MountErr
     Ok(Prepared::Fresh(places))
 }
 
-/// Supervisor `pid` has the control directory.
-fn supervised(options: &Options, places: Places, pid: u32) -> Result<Prepared, MountError> {
+/// A daemon, process `pid`, has the control directory.
+fn served(options: &Options, places: Places, pid: u32) -> Result<Prepared, MountError> {
     let all = table::all().map_err(failed("cannot read", TABLE))?;
     let of_this_job = |mount: &&Mounted| mount.is_ours() && mount.names(&places.control);
     let uppermost = all.iter().rfind(|mount| mount.mount_point == options.mount_point);
@@ -146,6 +149,7 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
             for warning in stores::recorded(&places.control).iter().filter_map(CacheStore::warning) {
                 tracing::warn!("{warning}");
             }
+            warn_of_path(options, places);
             answers(&options.mount_point)
         }
         "" => {
@@ -163,6 +167,20 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
             let _ = child.wait();
             Err(MountError::told(reason, "", &places.log()))
         }
+    }
+}
+
+/// Who names another path than the one that holds hears of that one.
+fn warn_of_path(options: &Options, places: &Places) {
+    let wanted = &options.checkpoint_path;
+    if let Ok(chosen) = checkpoint_path::in_force(&places.control, wanted)
+        && chosen.path != *wanted
+        && !wanted.is_root()
+    {
+        let (path, job) = (&chosen.path, &options.job_id);
+        tracing::warn!(
+            "job {job} has datasets here, by its checkpoint path {path:?}, which holds, not {wanted}"
+        );
     }
 }
 
@@ -229,7 +247,7 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
             }
         }
     }
-    let (Some(process), Some(pid)) = (supervisor, pid) else { return Ok(()) };
+    let (Some(process), Some(pid)) = (supervisor, pid) else { return end_lone_worker(&control, force) };
     let ends_within = |seconds| readable(process.as_fd(), Instant::now() + Duration::from_secs(seconds));
     if ends_within(COPY_SECONDS) {
         return Ok(());
@@ -264,6 +282,27 @@ pub(super) fn end_elsewhere(control: &Path, pid: u32) -> Result<(), MountError> 
         return Ok(());
     }
     kill(Path::new("/"), control, (pid, &process))
+}
+
+/// A worker that has lost its supervisor ends when its mount is gone. With `force` one that does
+/// not is killed.
+pub(super) fn end_lone_worker(control: &Path, force: bool) -> Result<(), MountError> {
+    let is_lone = |_: &u32| supervisor_of(control).is_none();
+    let worker = holder(control, WORKER_LOCK).filter(is_lone).filter(|pid| !was_killed(*pid));
+    let Some((pid, process)) = worker.and_then(|pid| Some((pid, open_process(pid)?))) else { return Ok(()) };
+    let ends_within = |bound| readable(process.as_fd(), Instant::now() + bound);
+    let seconds = if force { FROZEN_SECONDS } else { END_SECONDS };
+    if ends_within(Duration::from_secs(seconds)) {
+        return Ok(());
+    }
+    let late = MountError::Timeout { what: "the end of the worker", seconds };
+    if !force {
+        return Err(late);
+    }
+    tracing::warn!(control = %control.display(), "the worker does not end; killed");
+    // It may have ended meanwhile.
+    let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
+    if ends_within(KILL_BOUND) || was_killed(pid) { Ok(()) } else { Err(late) }
 }
 
 /// Ends a daemon that was told to end, does not, and so may be frozen. Its keepers go with it. One

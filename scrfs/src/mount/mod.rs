@@ -27,6 +27,7 @@ pub(crate) mod lock;
 mod mount_point;
 pub mod places;
 pub mod read_ahead;
+mod records;
 mod rights;
 pub mod service;
 pub mod stores;

@@ -21,9 +21,8 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 
 use super::places::Places;
-use super::{MountError, Options, failed};
+use super::{MountError, Options, failed, records};
 use crate::daemon::CacheStore;
-use crate::hash::{self, Hash};
 use crate::store::private::{self, Whose};
 use crate::store::reserve::Reserve;
 use crate::store::{Store, StoreError};
@@ -31,11 +30,8 @@ use crate::stores::{Place, Stores};
 
 /// What was chosen last, and why, as JSON; in the control directory.
 pub const RECORD: &str = "stores.json";
-/// Largest record, and largest table of datasets, that is read; bytes.
+/// Largest record that is read; bytes.
 const RECORD_MAX: u64 = 1 << 20;
-const TABLE_MAX: u64 = 1 << 30;
-/// The node's table of datasets.
-const TABLE: &str = "node.scrinfo";
 /// Directories below one another that are looked into for files.
 const DEPTH_MAX: usize = 256;
 
@@ -195,12 +191,8 @@ impl Former {
         // Versions that used one store marked no primary.
         let primary = stores.into_iter().find(|store| store.primary).map(|store| store.base);
         let primary = primary.or_else(|| used.first().cloned());
-        let problem = |problem: String| MountError::Record { path: store.path().join(TABLE), problem };
-        let table = store.read(TABLE, TABLE_MAX).map_err(|error| problem(error.to_string()))?;
-        let table = table.map(|bytes| hash::decode_file(&bytes)).transpose();
-        let table = table.map_err(|error| problem(error.to_string()))?;
-        let ids = table.as_ref().and_then(|table| table.get("DATASET")).into_iter().flat_map(Hash::iter);
-        Ok(Self { primary, used, datasets: ids.filter_map(|(id, _)| id.number()).collect() })
+        let datasets = records::datasets(store)?.into_iter().map(|dataset| dataset.id).collect();
+        Ok(Self { primary, used, datasets })
     }
 
     fn was_primary(&self, base: &Path) -> bool {
@@ -314,7 +306,7 @@ fn free(base: &Path) -> io::Result<u64> {
 }
 
 /// The ids of datasets of which there is something in a cache directory that is ours.
-fn datasets_in(cache: &Path) -> BTreeSet<u64> {
+pub(super) fn datasets_in(cache: &Path) -> BTreeSet<u64> {
     let names = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.to_str()?.strip_prefix("dataset.")?.parse().ok()).collect()
 }

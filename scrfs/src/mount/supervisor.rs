@@ -15,8 +15,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use super::lives::{Life, Lives, Next, SHORT_LIFE};
 use super::lock::{Lock, SUPERVISOR_LOCK};
 use super::places::Places;
-use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
+use super::{
+    MountError, Options, device, failed, limits, mount_point, read_ahead, records, rights, stores, table,
+};
+use crate::checkpoint_path;
 use crate::keep::{Keep, Mode, memory};
+use crate::store::Store;
 
 /// Bound on a worker's start, and on its end when it is told to.
 const WORKER_BOUND: Duration = Duration::from_secs(30);
@@ -103,6 +107,7 @@ pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<()
 
 fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
     let (options, places) = &stores::settle(options, control)?;
+    settle_checkpoint_path(options, control)?;
     let signals = Signals::watch()?;
     let mut programs = Programs::new();
     let mut device = Device::mount(options, places)?;
@@ -193,6 +198,14 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
             }
         }
     }
+}
+
+/// Datasets that are here are found by the path that they were made in.
+fn settle_checkpoint_path(options: &Options, control: &Path) -> Result<(), MountError> {
+    let store = Store::open(control).map_err(failed("cannot open", control))?;
+    let has_datasets = !records::datasets(&store)?.is_empty();
+    let settled = checkpoint_path::settle(&store, &options.checkpoint_path, has_datasets);
+    settled.map_err(|error| MountError::Node(error.into()))
 }
 
 /// Has a worker serve, and waits for its end, or for a signal. `serves` runs when it does.

@@ -89,14 +89,21 @@ impl Manner {
     }
 }
 
-/// Ends and removes what is here of jobs that are gone. Lines for people.
+/// Ends and removes what is here of jobs that are gone, of one user or of all. Lines for people.
 ///
 /// # Errors
 /// The scheduler does not say which jobs live: then nothing is touched. Or something could not be
 /// removed, or there was no time for it; or it has datasets that are not on the PFS.
-pub fn sweep(alive: &Alive, bases: &Bases, manner: &Manner) -> Result<Vec<String>, MountError> {
+pub fn sweep(
+    alive: &Alive,
+    user: Option<&str>,
+    bases: &Bases,
+    manner: &Manner,
+) -> Result<Vec<String>, MountError> {
     // First: of a job that begins later there is nothing in it.
-    sweep_of(&all(bases)?, alive, bases, manner)
+    let mut found = all(bases)?;
+    found.retain(|job| user.is_none_or(|user| job.user == user));
+    sweep_of(&found, alive, bases, manner)
 }
 
 fn sweep_of(
@@ -214,6 +221,8 @@ fn parse(text: &str) -> Result<BTreeSet<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::super::jobs::with_directories;
+    use super::super::records::TABLE;
+    use super::super::stores::tests::table_of;
     use super::*;
 
     #[test]
@@ -285,6 +294,25 @@ mod tests {
             assert!(text.starts_with(told) && text.ends_with("scr.7/dataset.3"), "{text}");
             assert!(refused.hint().contains("--discard") && cache.exists(), "{}", refused.hint());
         }
+        // One that no other node protects is in the records alone.
+        std::fs::remove_dir(cache.join("dataset.3")).unwrap();
+        let control = dir.path().join("run/ann/scr.7");
+        let record = |flushed| {
+            std::fs::create_dir_all(&control).unwrap();
+            std::fs::write(control.join(TABLE), table_of(3, flushed)).unwrap();
+        };
+        let count = || super::super::jobs::in_stores(&bases).unwrap()[0].datasets;
+        record(false);
+        assert_eq!(count(), 0, "it is not complete");
+        std::fs::write(control.join("dataset.3.scrinfo"), "").unwrap();
+        let text = sweep(None, false).unwrap_err().to_string();
+        assert!(text.ends_with("and it is not mounted: ck (dataset 3)") && cache.exists(), "{text}");
+        assert_eq!(count(), 1);
+        record(true);
+        assert!(sweep(None, false).unwrap().iter().any(|line| line.ends_with("is removed")));
+        assert!(!cache.exists());
+
+        std::fs::create_dir_all(cache.join("dataset.3")).unwrap();
         let lines = sweep(None, true).unwrap();
         let lost = |line: &String| line.contains("is lost: ") && line.ends_with("scr.7/dataset.3");
         assert!(lines.iter().any(lost) && !cache.exists(), "{lines:?}");

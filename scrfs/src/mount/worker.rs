@@ -8,7 +8,7 @@ use caps::{CapSet, Capability};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
 
-use super::lock::{Lock, WORKER_LOCK};
+use super::lock::{Lock, WORKER_LOCK, supervisor_of};
 use super::places::Places;
 use super::supervisor::{READY, TAKEN, say};
 use super::table::Mounted;
@@ -51,7 +51,12 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
     // Much was needed for the records of many inodes.
     memory::trim();
-    keeper::start(&keep).map_err(failed("cannot start", "a keeper"))?;
+    // Without a supervisor there is no successor, and nobody ends the keeper.
+    let supervisor = supervisor_of(&places.control);
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+    if let Some(supervisor) = supervisor.filter(|pid| Some(*pid) == parent) {
+        keeper::start(&keep, supervisor).map_err(failed("cannot start", "a keeper"))?;
+    }
     say(TAKEN);
     // They hold a predecessor's lock and sockets too.
     if !keepers.wait(KEEPER_BOUND) {

@@ -156,11 +156,27 @@ fn put(
     let to = beneath::create_file(directory.as_fd(), path, OFlags::WRONLY)
         .map(File::from)
         .map_err(TransferError::io(path, "create on the PFS"))?;
-    let mut from = File::from(local);
-    let seen = copy::copy(&mut from, recorded.size, "flush.block", monitor, Some(&to))
+    let written = write(&to, &mut File::from(local), entry, recorded, monitor);
+    if written.is_err() {
+        // What is short may be room, and then the next dataset needs that of this one.
+        let _ = rustix::fs::ftruncate(&to, 0);
+        let _ = beneath::remove_tree(directory.as_fd(), path);
+    }
+    written
+}
+
+fn write(
+    to: &File,
+    from: &mut File,
+    entry: &Entry,
+    recorded: &FileCopy,
+    monitor: &Monitor,
+) -> Result<(), TransferError> {
+    let path = &entry.path;
+    let seen = copy::copy(from, recorded.size, "flush.block", monitor, Some(to))
         .map_err(TransferError::io(path, "copy to the PFS"))?;
     compare(path, seen, recorded)?;
-    keep_attributes(&to, entry);
+    keep_attributes(to, entry);
     to.sync_all().map_err(TransferError::io(path, "fsync on the PFS"))?;
     faults::hit("flush.copied").map_err(TransferError::io(path, "copy to the PFS"))
 }
@@ -343,6 +359,7 @@ mod tests {
         io::Seek::rewind(&mut local).unwrap();
         let error = pfs.put(local.into(), &entry, &copy, &Monitor::default()).unwrap_err();
         assert!(matches!(error, TransferError::Mismatch { .. }));
+        assert!(!dir.path().join("f").exists(), "it takes no room");
         std::fs::write(dir.path().join("f"), b"longer than recorded").unwrap();
         let to = tempfile::tempfile().unwrap();
         let error = pfs.get(to.into(), &entry, &copy, &Monitor::default()).unwrap_err();

@@ -294,6 +294,47 @@ fn a_stale_mount_elsewhere_is_cleaned() {
     });
 }
 
+/// A worker that has lost its supervisor: it serves until its mount goes, nothing of it stays, and
+/// one that is frozen is killed.
+#[test]
+fn a_worker_that_is_alone_ends_with_its_mount() {
+    in_namespace(&[], |m| {
+        let purge = |m: &Mounted| {
+            let mut command =
+                prolog(m, "t", &["umount", "--job-id", "t", "--user", "root", "--purge", "--force"]);
+            let ended = run(&mut command);
+            assert!(ended.status.success(), "{ended:?}");
+            assert!(!m.control().exists() && !m.dir.path().join("cache/root/scr.t").exists());
+        };
+        for turn in 0..8 {
+            let (supervisor, worker) = (m.pid("supervisor.lock"), m.pid("worker.lock"));
+            // Its successor begins when the supervisor is gone, in some of the turns.
+            for pid in if turn % 2 == 0 { vec![worker, supervisor] } else { vec![supervisor] } {
+                kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            }
+            wait_until("the supervisor ends", || has_ended(supervisor));
+            if turn % 2 == 1 {
+                fs::write(m.at("f"), "served").unwrap();
+                assert!(m.mount(&[]).status.success(), "it is there already");
+            }
+            purge(m);
+            assert!(m.mount(&[]).status.success());
+        }
+        wait_until("no keeper without a supervisor", || {
+            let line = "ps -e -o ppid=,comm= | grep -c '^ *1 scrfs-keeper'";
+            let count = Command::new("sh").args(["-c", line]).output().unwrap();
+            count.stdout == b"0\n"
+        });
+        let (supervisor, worker) = (m.pid("supervisor.lock"), m.pid("worker.lock"));
+        kill(Pid::from_raw(supervisor), Signal::SIGKILL).unwrap();
+        wait_until("the supervisor ends", || has_ended(supervisor));
+        let _worker = Frozen::now(worker);
+        purge(m);
+        assert!(has_ended(worker));
+        assert!(m.mount(&[]).status.success());
+    });
+}
+
 /// Another mount namespace has a copy of a mount whose daemon has died; the job is mounted again
 /// meanwhile, elsewhere.
 #[test]

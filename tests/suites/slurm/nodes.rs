@@ -12,7 +12,10 @@ fn hooks_of_nodes_that_are_drained_that_boot_and_that_hang() {
     let cluster = Cluster::start(&config).expect("a cluster");
     let slurm = Slurm::start(&cluster, SYSTEM);
     std::thread::scope(|scope| {
-        scope.spawn(|| leftovers_do_not_hold_up_other_jobs(&cluster, &slurm, 2));
+        scope.spawn(|| {
+            leftovers_do_not_hold_up_other_jobs(&cluster, &slurm, 2);
+            a_frozen_daemon_is_given_up_at_last(&cluster, &slurm, 2);
+        });
         scope.spawn(|| a_silent_controller_holds_up_nobody(&cluster, &slurm, 3));
         who_drained_a_node_takes_it_back(&cluster, &slurm);
         notes_that_cannot_be_made(&cluster, &slurm);
@@ -133,6 +136,14 @@ fn hooks_may_run_twice(cluster: &Cluster, slurm: &Slurm<'_>) {
     assert_eq!(cluster.on(0).run(&mounted).must(), first, "the same mount");
     let told = slurm.hook(0, "task-prolog", &variables);
     assert_eq!(told.must(), format!("export SCRFS_MOUNT=/scr/{}", batch.0));
+    // Its daemon was killed between, and nobody serves what is mounted.
+    let control = format!("/run/scrfs/job/scr.{}", batch.0);
+    let kill = format!("kill -9 $(cat {control}/supervisor.lock) $(cat {control}/worker.lock)");
+    cluster.on(0).run(&kill).must();
+    let is_dead = || cluster.on(0).run(&format!("ls /scr/{}", batch.0)).err.contains("not connected");
+    wait::until_true("a dead mount", SOON, is_dead);
+    within_bound(slurm, 0, "prolog", &variables);
+    cluster.on(0).run(&format!("mountpoint /scr/{0} && ls /scr/{0}", batch.0)).must();
     within_bound(slurm, 0, "epilog", &variables);
     let gone = format!(
         "! grep ' /scr/{0} ' /proc/self/mountinfo && ! ls /run/scrfs-slurm/{0} {CACHE}/job/scr.{0}",
@@ -168,6 +179,27 @@ fn what_cannot_be_saved_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>
     no_stand_ins(cluster, 1);
     slurm.cancel(&batch);
     nothing_is_left(cluster, [1]);
+}
+
+/// To hear that it does not answer takes a health check all its time: the next one purges.
+fn a_frozen_daemon_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>, node: usize) {
+    let (batch, variables) = job_on(slurm, node);
+    let note = format!("/run/scrfs-slurm/{}", batch.0);
+    let is_noted = |line: &str| cluster.on(node).run(&format!("grep '^{line} ' {note}")).ok();
+    within_bound(slurm, node, "prolog", &variables);
+    cluster.on(node).run(&format!("kill -STOP $(cat /run/scrfs/job/scr.{}/worker.lock)", batch.0)).must();
+    // The Epilog is the first to try, and has no time for more.
+    stand_in(cluster, node, "settings", "KEEP=0 LIMIT=4");
+    stand_in(cluster, node, "logger", &format!("echo \"$*\" >>{STAND_INS}/logged"));
+    slurm.cancel(&batch);
+    wait::until_true("an Epilog that cannot save", LIMIT, || is_noted("unsaved-since"));
+    wait::until_true("a health check that gives it up", LIMIT, || is_noted("given-up"));
+    within_bound(slurm, node, "health", "");
+    nothing_is_left(cluster, [node]);
+    let logged = cluster.on(node).run(&format!("cat {STAND_INS}/logged")).must().to_owned();
+    let lost = format!("job {}: its caches are given up after 0 s, and what the PFS lacks of them", batch.0);
+    assert!(logged.matches(&lost).count() == 1 && logged.contains("no answer within 15s"), "{logged}");
+    no_stand_ins(cluster, node);
 }
 
 /// The sweep of a health check finds a cache, and at that moment an Epilog purges it.

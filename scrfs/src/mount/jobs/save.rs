@@ -1,5 +1,6 @@
 //! What a job has here and not on the PFS: it is saved, or at least known, before all is removed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use super::{Bases, Job, cache, caches};
 use crate::control::client::{self, ClientError};
 use crate::control::{Answer, Ask, Named, Scavenged};
+use crate::mount::records::{self, Recorded};
 use crate::mount::{MountError, stores};
 use crate::status::{DatasetStatus, HIDDEN};
 
@@ -23,27 +25,46 @@ impl Job {
 /// The caches of a job that is not mounted hold no datasets: only a mount knows which of them are
 /// whole.
 pub(super) fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountError> {
-    let datasets = datasets(job, bases);
-    if !datasets.is_empty() {
-        let named: Vec<String> = datasets.iter().map(|path| path.display().to_string()).collect();
-        return Err(
-            job.not_saved(format!("its caches hold datasets, and it is not mounted: {}", named.join(", ")))
-        );
-    }
-    let Some(control) = job.directory(&bases.control) else { return Ok(()) };
-    match stores::away(&control, |base| cache(job, base, Some(&control)))? {
-        Some((base, problem)) => {
-            let base = base.display();
-            Err(job
-                .not_saved(format!("its store {base}: {problem}; datasets of this job are there, or may be")))
+    let hold = |datasets: Vec<String>| match &datasets[..] {
+        [] => Ok(()),
+        all => {
+            Err(job.not_saved(format!("its caches hold datasets, and it is not mounted: {}", all.join(", "))))
         }
-        None => Ok(()),
+    };
+    hold(datasets(job, bases).iter().map(|path| path.display().to_string()).collect())?;
+    let Some(control) = job.directory(&bases.control) else { return Ok(()) };
+    if let Some((base, problem)) = stores::away(&control, |base| cache(job, base, Some(&control)))? {
+        let base = base.display();
+        let why = format!("its store {base}: {problem}; datasets of this job are there, or may be");
+        return Err(job.not_saved(why));
     }
+    // One that no other node protects has no directory of its own.
+    let named = |dataset: &Recorded| format!("{} (dataset {})", dataset.name, dataset.id);
+    hold(unsaved(&control)?.iter().map(named).collect())
 }
 
 /// What is so called in a cache is a dataset's.
-pub(super) fn is_dataset(path: &Path) -> bool {
+fn is_dataset(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"dataset."))
+}
+
+/// How many datasets a job has in the cache directories that are named; with those that its control
+/// directory alone tells of.
+pub(super) fn count(job: &Job, caches: &[PathBuf], bases: &Bases) -> Result<usize, MountError> {
+    let mut ids: BTreeSet<u64> = caches.iter().flat_map(|cache| stores::datasets_in(cache)).collect();
+    if let Some(control) = job.directory(&bases.control) {
+        let complete = records::datasets_of(&control)?.into_iter().filter(|dataset| dataset.complete);
+        ids.extend(complete.map(|dataset| dataset.id));
+    }
+    Ok(ids.len())
+}
+
+/// Complete datasets that a control directory tells of, newer than all that are on the PFS.
+fn unsaved(control: &Path) -> Result<Vec<Recorded>, MountError> {
+    let mut all = records::datasets_of(control)?;
+    let flushed = all.iter().filter(|dataset| dataset.flushed).map(|dataset| dataset.id).max();
+    all.retain(|dataset| dataset.complete && !dataset.failed && Some(dataset.id) > flushed);
+    Ok(all)
 }
 
 /// The directories of datasets in the job's caches, and the caches of which they cannot be known.

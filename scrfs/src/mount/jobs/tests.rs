@@ -78,7 +78,7 @@ fn mounted_once(options: &Options) -> Places {
     let control = Places::make_control(options).unwrap().control;
     let (_, places) = stores::settle(options, &control).unwrap();
     fs::create_dir(places.cache.join("dataset.3")).unwrap();
-    Store::open(&control).unwrap().commit("node.scrinfo", &table_of(3)).unwrap();
+    Store::open(&control).unwrap().commit("node.scrinfo", &table_of(3, false)).unwrap();
     places
 }
 
@@ -193,10 +193,13 @@ fn stores_that_cannot_be_read_are_not_empty() {
     {
         fs::create_dir_all(at(name)).unwrap();
     }
-    fs::create_dir_all(at("two/ann/scr.7/dataset.1")).unwrap();
+    fs::create_dir_all(at("two/ann/scr.7/dataset.3")).unwrap();
     fs::write(at("file"), "").unwrap();
     symlink(at("none"), at("link")).unwrap();
-    let found = |names: &[&str]| in_stores(&names.iter().map(|name| at(name)).collect::<Vec<_>>());
+    let found = |names: &[&str]| {
+        let caches = names.iter().map(|name| at(name)).collect();
+        in_stores(&Bases { control: at("run"), caches })
+    };
     let cache = |job: &str, datasets| Cache { job: job.to_owned(), user: "ann".to_owned(), datasets };
     assert_eq!(found(&["none", "link", "st", "two"]).unwrap(), [cache("7", 3), cache("8", 0)]);
     let unknown = found(&["file", "st"]).unwrap_err().to_string();

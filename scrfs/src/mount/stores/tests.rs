@@ -2,6 +2,8 @@ use nix::mount::MsFlags;
 
 use super::*;
 use crate::dataset::Protections;
+use crate::hash::{self, Hash};
+use crate::mount::records::TABLE;
 
 fn entry(base: &str, free: u64) -> Entry {
     Entry { base: base.into(), problem: None, holds: false, datasets: BTreeSet::new(), free }
@@ -52,10 +54,13 @@ pub(in crate::mount) fn options(control: &Path, bases: &[&Path]) -> Options {
     }
 }
 
-/// The node's, with one dataset.
-pub(in crate::mount) fn table_of(id: u64) -> Vec<u8> {
+/// The node's, with one dataset, `ck`.
+pub(in crate::mount) fn table_of(id: u64, flushed: bool) -> Vec<u8> {
+    let mut dataset = Hash::new();
+    dataset.append("NAME".into(), Hash::value("ck"));
+    dataset.append("FLUSHED".into(), Hash::value(u32::from(flushed)));
     let mut ids = Hash::new();
-    ids.append(hash::Text::from(id), Hash::new());
+    ids.append(hash::Text::from(id), dataset);
     let mut table = Hash::new();
     table.append("DATASET".into(), ids);
     hash::encode(&table)
@@ -140,7 +145,7 @@ fn files_of_the_job_are_never_left_behind() {
     let refused = bench.refused(&["a", other]);
     assert!(refused.starts_with("SCR_CACHE_BASE: ") && refused.contains("not in the list"), "{refused}");
     // Gone with the disk that it is on, while the control directory knows of a dataset.
-    Store::open(&places.control).unwrap().commit(TABLE, &table_of(3)).unwrap();
+    Store::open(&places.control).unwrap().commit(TABLE, &table_of(3, false)).unwrap();
     fs::rename(bench.at(old), bench.at("away")).unwrap();
     let refused = bench.refused(&["a", old]);
     assert!(refused.contains("no such directory") && refused.contains("datasets"), "{refused}");
@@ -208,12 +213,12 @@ fn all_that_can_be_used_are_used_and_workers_find_them() {
     assert!(refused.contains("not in the list") && refused.contains(left), "{refused}");
     // One that had nothing may go with its disk, as long as all datasets that are known are
     // elsewhere.
-    let table = table_of(3);
+    let table = table_of(3, false);
     Store::open(&places.control).unwrap().commit(TABLE, &table).unwrap();
     let empty = stores.places()[2].base.file_name().unwrap().to_str().unwrap();
     fs::rename(bench.at(empty), bench.at("away")).unwrap();
     assert_eq!(bench.settle(&["a", "b", "c"]).unwrap().0.cache_base(), primary);
-    let table = table_of(4);
+    let table = table_of(4, false);
     Store::open(&places.control).unwrap().commit(TABLE, &table).unwrap();
     fs::rename(bench.at("away"), bench.at(empty)).unwrap();
     bench.settle(&["a", "b", "c"]).unwrap();
