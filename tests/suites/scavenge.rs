@@ -260,7 +260,7 @@ fn a_dataset_of_one_member_is_not_given_up_either() {
     let job = job(&cluster, "single").set("SCR_COPY_TYPE", "SINGLE");
     let sealed = killed_after(&job, &["ck"]);
     all_are(&job.end(NODES, &[]), true, "is unmounted");
-    let there = "its caches hold datasets, and it is not mounted: ";
+    let there = " datasets, and it is not mounted: ";
     for words in ["", "--save 20"] {
         let line = format!("{BIN}/scrfs sweep --cache-base {CACHE} --alive none {words}");
         all_are(&NODES.map(|node| job.on(node).run(&line)), false, there);

@@ -282,11 +282,12 @@ pub(super) fn protections_of(state: &State) -> Protections {
 }
 
 /// The file of the control directory with the catalog of a complete dataset.
-pub(crate) fn catalog_name(id: DatasetId) -> String {
+fn catalog_name(id: DatasetId) -> String {
     format!("dataset.{id}.scrinfo")
 }
 
-fn dataset_of_file(name: &[u8]) -> Option<(String, DatasetId)> {
+/// Of which dataset a file of that name in the control directory is the catalog.
+pub(crate) fn dataset_of_file(name: &[u8]) -> Option<(String, DatasetId)> {
     let name = std::str::from_utf8(name).ok()?;
     let id = name.strip_prefix("dataset.")?.strip_suffix(".scrinfo")?.parse().ok()?;
     Some((name.to_owned(), DatasetId(id)))

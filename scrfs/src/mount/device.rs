@@ -92,8 +92,9 @@ impl Held {
         if mounts.last().is_some_and(|uppermost| uppermost.id != self.mount.id) {
             return Err(MountError::InUse(point.clone()));
         }
+        // What is mounted on top from now on would go in its place; and what takes its place, too,
+        // where the helper unmounts, which knows paths alone.
         if !rustix::process::geteuid().is_root() {
-            // The helper knows paths alone: between the table and its unmount there is a moment.
             return unmount_by_helper(point, true);
         }
         match rustix::mount::unmount(named(&self.root), UnmountFlags::DETACH) {

@@ -147,8 +147,7 @@ pub struct Cache {
 /// What jobs have in the stores of `bases`; of one that is missing nothing is told.
 ///
 /// # Errors
-/// A store that does not answer, or cannot be read: it may have something. The records of a job
-/// cannot be read.
+/// A store that does not answer, or cannot be read: it may have something.
 pub fn in_stores(bases: &Bases) -> Result<Vec<Cache>, MountError> {
     let mut found: BTreeMap<Job, Vec<PathBuf>> = BTreeMap::new();
     for base in bases.caches.iter().collect::<BTreeSet<_>>() {
@@ -160,10 +159,10 @@ pub fn in_stores(bases: &Bases) -> Result<Vec<Cache>, MountError> {
         }
     }
     let counted = |(job, caches): (Job, Vec<PathBuf>)| {
-        let datasets = save::count(&job, &caches, bases)?;
-        Ok(Cache { job: job.id, user: job.user, datasets })
+        let datasets = save::count(&job, &caches, bases);
+        Cache { job: job.id, user: job.user, datasets }
     };
-    found.into_iter().map(counted).collect()
+    Ok(found.into_iter().map(counted).collect())
 }
 
 /// Each job that has a directory there, and that directory, which can be read.
@@ -171,7 +170,7 @@ fn in_store(base: &Path) -> io::Result<Vec<(Job, PathBuf)>> {
     private::passable(base).map_err(io::Error::other)?;
     let readable = |found: io::Result<(Job, PathBuf)>| {
         let (job, cache) = found?;
-        fs::read_dir(&cache)?;
+        ours(&cache)?;
         Ok((job, cache))
     };
     directories(base).into_iter().map(readable).collect()

@@ -95,6 +95,9 @@ fn served(options: &Options, places: Places, pid: u32) -> Result<Prepared, Mount
     let of_this_job = |mount: &&Mounted| mount.is_ours() && mount.names(&places.control);
     let uppermost = all.iter().rfind(|mount| mount.mount_point == options.mount_point);
     if uppermost.as_ref().is_some_and(of_this_job) {
+        if supervisor_of(&places.control).is_none() {
+            tracing::warn!(pid, "its supervisor was killed: no other worker takes over if this one dies");
+        }
         return Ok(Prepared::Mounted);
     }
     is_here(&places.control, pid)?;
@@ -228,7 +231,7 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
         is_not_served(&point, &control)?;
     }
     let force = despite == Despite::Use;
-    let pid = server_of(&mount, &control);
+    let pid = supervisor_of(&control).filter(|pid| serves(*pid, &mount, &control));
     let supervisor = pid.and_then(open_process);
     match &supervisor {
         Some(process) if force => {
@@ -287,6 +290,11 @@ pub(super) fn end_elsewhere(control: &Path, pid: u32) -> Result<(), MountError> 
 /// A worker that has lost its supervisor ends when its mount is gone. With `force` one that does
 /// not is killed.
 pub(super) fn end_lone_worker(control: &Path, force: bool) -> Result<(), MountError> {
+    // Of a mount that is left alone it serves that one still.
+    let names = |mount: &Mounted| mount.names(control);
+    if table::all().map_err(failed("cannot read", TABLE))?.iter().any(names) {
+        return Ok(());
+    }
     let is_lone = |_: &u32| supervisor_of(control).is_none();
     let worker = holder(control, WORKER_LOCK).filter(is_lone).filter(|pid| !was_killed(*pid));
     let Some((pid, process)) = worker.and_then(|pid| Some((pid, open_process(pid)?))) else { return Ok(()) };
@@ -389,13 +397,14 @@ fn mounted(path: &Path) -> Result<(Mounted, PathBuf), MountError> {
     }
 }
 
-/// The supervisor that serves a mount with this control directory. One that has mounted afresh does
-/// not serve the dead mount of which another mount namespace has a copy still.
-fn server_of(mount: &Mounted, control: &Path) -> Option<u32> {
-    let pid = supervisor_of(control)?;
-    let mut its = table::of_process(pid).into_iter().filter(|its| its.names(control)).peekable();
+/// Supervisor `pid` of a control directory serves this mount. One that has mounted afresh does not
+/// serve the dead mount of which another mount namespace has a copy still.
+fn serves(pid: u32, mount: &Mounted, control: &Path) -> bool {
+    // Others may call a mount of theirs by that name.
+    let is_its = |its: &Mounted| its.names(control) && its.owner == mount.owner;
+    let mut its = table::of_process(pid).into_iter().filter(is_its).peekable();
     // Gone in its own namespace: it serves for another.
-    (its.peek().is_none() || its.any(|its| its.device == mount.device)).then_some(pid)
+    its.peek().is_none() || its.any(|its| its.device == mount.device)
 }
 
 /// The mount at `point`, if its control directory is `control`: what else is mounted there by now
@@ -426,7 +435,8 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
         reason: "its supervisor is gone".into(),
         hint: format!("unmount it and mount it again: scrfs umount --force {}", point.display()),
     };
-    let supervisor = server_of(&mount, &control).and_then(open_process).ok_or_else(nobody)?;
+    let supervisor = supervisor_of(&control).filter(|pid| serves(*pid, &mount, &control));
+    let supervisor = supervisor.and_then(open_process).ok_or_else(nobody)?;
     let worker = holder(&control, WORKER_LOCK).and_then(open_process);
     rustix::process::pidfd_send_signal(&supervisor, Signal::HUP)
         .map_err(|e| failed("cannot reload", &point)(e.into()))?;
@@ -462,10 +472,13 @@ fn clean_stale() {
 /// Nobody serves a mount with this control directory any more. One whose worker was killed, and
 /// cannot end, is not asked by `is_dead`: it would not answer.
 fn is_left(mount: &Mounted, control: &Path, is_dead: impl FnOnce() -> bool) -> bool {
-    match (server_of(mount, control), holder(control, WORKER_LOCK)) {
+    match (supervisor_of(control), holder(control, WORKER_LOCK)) {
         (None, None) => is_dead(),
-        (Some(supervisor), worker) => was_killed(supervisor) && worker.is_none_or(was_killed),
-        (None, Some(worker)) => supervisor_of(control).is_some() || was_killed(worker),
+        (None, Some(worker)) => was_killed(worker),
+        (Some(supervisor), worker) => {
+            let killed = was_killed(supervisor) && worker.is_none_or(was_killed);
+            killed || !serves(supervisor, mount, control)
+        }
     }
 }
 

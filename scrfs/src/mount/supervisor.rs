@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +22,7 @@ use super::{
 use crate::checkpoint_path;
 use crate::keep::{Keep, Mode, memory};
 use crate::store::Store;
+use crate::store::reserve::Reserve;
 
 /// Bound on a worker's start, and on its end when it is told to.
 const WORKER_BOUND: Duration = Duration::from_secs(30);
@@ -203,6 +205,9 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
 /// Datasets that are here are found by the path that they were made in.
 fn settle_checkpoint_path(options: &Options, control: &Path) -> Result<(), MountError> {
     let store = Store::open(control).map_err(failed("cannot open", control))?;
+    // The file system may be full.
+    let reserve = Reserve::open(&store).ok().map(Arc::new);
+    let store = store.with_reserve(reserve);
     let has_datasets = !records::datasets(&store)?.is_empty();
     let settled = checkpoint_path::settle(&store, &options.checkpoint_path, has_datasets);
     settled.map_err(|error| MountError::Node(error.into()))

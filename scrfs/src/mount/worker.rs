@@ -51,11 +51,12 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
     // Much was needed for the records of many inodes.
     memory::trim();
-    // Without a supervisor there is no successor, and nobody ends the keeper.
-    let supervisor = supervisor_of(&places.control);
-    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
-    if let Some(supervisor) = supervisor.filter(|pid| Some(*pid) == parent) {
-        keeper::start(&keep, supervisor).map_err(failed("cannot start", "a keeper"))?;
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
+    if parent <= 1 && supervisor_of(&places.control) != Some(parent) {
+        // There will be no successor, and nobody would end the keeper.
+        tracing::warn!("the supervisor is gone: there is no keeper of what is open");
+    } else {
+        keeper::start(&keep, parent).map_err(failed("cannot start", "a keeper"))?;
     }
     say(TAKEN);
     // They hold a predecessor's lock and sockets too.

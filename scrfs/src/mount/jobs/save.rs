@@ -25,13 +25,11 @@ impl Job {
 /// The caches of a job that is not mounted hold no datasets: only a mount knows which of them are
 /// whole.
 pub(super) fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountError> {
-    let hold = |datasets: Vec<String>| match &datasets[..] {
+    let hold = |who: &str, datasets: Vec<String>| match &datasets[..] {
         [] => Ok(()),
-        all => {
-            Err(job.not_saved(format!("its caches hold datasets, and it is not mounted: {}", all.join(", "))))
-        }
+        all => Err(job.not_saved(format!("its {who} datasets, and it is not mounted: {}", all.join(", ")))),
     };
-    hold(datasets(job, bases).iter().map(|path| path.display().to_string()).collect())?;
+    hold("caches hold", datasets(job, bases).iter().map(|path| path.display().to_string()).collect())?;
     let Some(control) = job.directory(&bases.control) else { return Ok(()) };
     if let Some((base, problem)) = stores::away(&control, |base| cache(job, base, Some(&control)))? {
         let base = base.display();
@@ -40,7 +38,7 @@ pub(super) fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountE
     }
     // One that no other node protects has no directory of its own.
     let named = |dataset: &Recorded| format!("{} (dataset {})", dataset.name, dataset.id);
-    hold(unsaved(&control)?.iter().map(named).collect())
+    hold("records name", unsaved(&control)?.iter().map(named).collect())
 }
 
 /// What is so called in a cache is a dataset's.
@@ -48,22 +46,24 @@ fn is_dataset(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"dataset."))
 }
 
-/// How many datasets a job has in the cache directories that are named; with those that its control
-/// directory alone tells of.
-pub(super) fn count(job: &Job, caches: &[PathBuf], bases: &Bases) -> Result<usize, MountError> {
+/// How many datasets a job has in the cache directories that are named; with those that its records
+/// alone tell of. Where these cannot be read there may be one.
+pub(super) fn count(job: &Job, caches: &[PathBuf], bases: &Bases) -> usize {
     let mut ids: BTreeSet<u64> = caches.iter().flat_map(|cache| stores::datasets_in(cache)).collect();
-    if let Some(control) = job.directory(&bases.control) {
-        let complete = records::datasets_of(&control)?.into_iter().filter(|dataset| dataset.complete);
-        ids.extend(complete.map(|dataset| dataset.id));
+    let recorded = job.directory(&bases.control).map(|control| records::datasets_of(&control));
+    match recorded.transpose() {
+        Ok(recorded) => ids.extend(recorded.into_iter().flatten().map(|dataset| dataset.id)),
+        Err(_) => return ids.len().max(1),
     }
-    Ok(ids.len())
+    ids.len()
 }
 
-/// Complete datasets that a control directory tells of, newer than all that are on the PFS.
+/// Datasets that a control directory tells of, newer than all that are on the PFS, and not found
+/// bad.
 fn unsaved(control: &Path) -> Result<Vec<Recorded>, MountError> {
     let mut all = records::datasets_of(control)?;
     let flushed = all.iter().filter(|dataset| dataset.flushed).map(|dataset| dataset.id).max();
-    all.retain(|dataset| dataset.complete && !dataset.failed && Some(dataset.id) > flushed);
+    all.retain(|dataset| !dataset.failed && Some(dataset.id) > flushed);
     Ok(all)
 }
 
