@@ -322,7 +322,12 @@ fn holds(base: &Path, cache: &Path) -> bool {
 }
 
 fn has_something(cache: &Path) -> bool {
-    !datasets_in(cache).is_empty() || has_files(&cache.join("tree"), DEPTH_MAX)
+    !datasets_in(cache).is_empty() || has_tree(cache)
+}
+
+/// There are files of programs in a cache directory.
+pub(super) fn has_tree(cache: &Path) -> bool {
+    has_files(&cache.join("tree"), DEPTH_MAX)
 }
 
 /// There is something but directories; also if that cannot be seen.

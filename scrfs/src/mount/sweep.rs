@@ -303,6 +303,9 @@ mod tests {
         };
         let count = || super::super::jobs::in_stores(&bases).unwrap()[0].datasets;
         record(false);
+        assert_eq!(count(), 0, "its files have gone");
+        std::fs::create_dir_all(cache.join("tree/ck")).unwrap();
+        std::fs::write(cache.join("tree/ck/f"), "bytes").unwrap();
         let text = sweep(None, false).unwrap_err().to_string();
         assert!(text.ends_with("and it is not mounted: ck (dataset 3)") && cache.exists(), "{text}");
         assert_eq!(count(), 1);

@@ -36,7 +36,10 @@ pub(super) fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountE
         let why = format!("its store {base}: {problem}; datasets of this job are there, or may be");
         return Err(job.not_saved(why));
     }
-    // One that no other node protects has no directory of its own.
+    // One that no other node protects has no directory of its own. A cache may have been given up.
+    if !caches(job, bases).iter().any(|cache| stores::has_tree(cache)) {
+        return Ok(());
+    }
     let named = |dataset: &Recorded| format!("{} (dataset {})", dataset.name, dataset.id);
     hold("records name", unsaved(&control)?.iter().map(named).collect())
 }
@@ -50,7 +53,9 @@ fn is_dataset(path: &Path) -> bool {
 /// alone tell of. Where these cannot be read there may be one.
 pub(super) fn count(job: &Job, caches: &[PathBuf], bases: &Bases) -> usize {
     let mut ids: BTreeSet<u64> = caches.iter().flat_map(|cache| stores::datasets_in(cache)).collect();
-    let recorded = job.directory(&bases.control).map(|control| records::datasets_of(&control));
+    let control =
+        job.directory(&bases.control).filter(|_| caches.iter().any(|cache| stores::has_tree(cache)));
+    let recorded = control.map(|control| records::datasets_of(&control));
     match recorded.transpose() {
         Ok(recorded) => ids.extend(recorded.into_iter().flatten().map(|dataset| dataset.id)),
         Err(_) => return ids.len().max(1),
