@@ -11,7 +11,7 @@ LIMIT=60
 # Seconds that caches of a job that has ended stay when they cannot be saved on the PFS; then they are given up.
 KEEP=3600
 # Seconds that clearing up after other jobs may take in a hook: the health check
-# has 30 s before it, and Slurm kills that after 60 s.
+# has 28 s before it, and Slurm kills that after 60 s.
 SWEEP=25
 # Seconds that ending a daemon may take that does not answer: `scrfs umount` kills
 # it after 15 s.

@@ -45,6 +45,11 @@ pub fn relative(path: &Path, mount_point: &Path) -> Result<RelPath, Refused> {
     RelPath::new(trimmed).map_err(|e| refused(&e.to_string()))
 }
 
+/// A checkpoint path, for people.
+pub fn shown(path: &RelPath) -> String {
+    if path.is_root() { "the mount's root".to_owned() } else { path.to_string() }
+}
+
 /// The path by which a job's datasets on this node are found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chosen {

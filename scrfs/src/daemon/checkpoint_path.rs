@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::checkpoint_path::{Chosen, relative};
+use crate::checkpoint_path::{Chosen, relative, shown};
 use crate::control::{Answer, Reason};
 use crate::path::RelPath;
 use crate::store::{Store, StoreError};
@@ -69,7 +69,7 @@ impl Node {
         match kept.last() {
             None => Ok(()),
             Some(name) => Err(format!(
-                "dataset {name} of this job is in {}: leave the path as it is, or give the job's datasets up (scrfs umount --purge)",
+                "dataset {name} of this job is in {}: leave the path as it is, or give the job's datasets up (scrfs umount --job-id ID --purge)",
                 shown(now)
             )
             .into()),
@@ -95,9 +95,4 @@ impl Node {
 
 fn record_path(store: &Store, path: &RelPath, former: Option<&RelPath>) -> Result<(), StoreError> {
     Chosen { path: path.clone(), former: former.cloned() }.commit(store)
-}
-
-/// For people.
-fn shown(path: &RelPath) -> String {
-    if path.is_root() { "the mount's root".to_owned() } else { path.to_string() }
 }

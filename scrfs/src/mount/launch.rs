@@ -180,10 +180,8 @@ fn warn_of_path(options: &Options, places: &Places) {
         && chosen.path != *wanted
         && !wanted.is_root()
     {
-        let (path, job) = (&chosen.path, &options.job_id);
-        tracing::warn!(
-            "job {job} has datasets here, by its checkpoint path {path:?}, which holds, not {wanted}"
-        );
+        let (path, job) = (checkpoint_path::shown(&chosen.path), &options.job_id);
+        tracing::warn!("job {job}: its datasets are in {path}, which holds, not {wanted}");
     }
 }
 
@@ -231,7 +229,7 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
         is_not_served(&point, &control)?;
     }
     let force = despite == Despite::Use;
-    let pid = supervisor_of(&control).filter(|pid| serves(*pid, &mount, &control));
+    let pid = server_of(&mount, &control);
     let supervisor = pid.and_then(open_process);
     match &supervisor {
         Some(process) if force => {
@@ -397,6 +395,11 @@ fn mounted(path: &Path) -> Result<(Mounted, PathBuf), MountError> {
     }
 }
 
+/// The supervisor of a mount with this control directory, if it serves that mount.
+fn server_of(mount: &Mounted, control: &Path) -> Option<u32> {
+    supervisor_of(control).filter(|pid| serves(*pid, mount, control))
+}
+
 /// Supervisor `pid` of a control directory serves this mount. One that has mounted afresh does not
 /// serve the dead mount of which another mount namespace has a copy still.
 fn serves(pid: u32, mount: &Mounted, control: &Path) -> bool {
@@ -435,8 +438,7 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
         reason: "its supervisor is gone".into(),
         hint: format!("unmount it and mount it again: scrfs umount --force {}", point.display()),
     };
-    let supervisor = supervisor_of(&control).filter(|pid| serves(*pid, &mount, &control));
-    let supervisor = supervisor.and_then(open_process).ok_or_else(nobody)?;
+    let supervisor = server_of(&mount, &control).and_then(open_process).ok_or_else(nobody)?;
     let worker = holder(&control, WORKER_LOCK).and_then(open_process);
     rustix::process::pidfd_send_signal(&supervisor, Signal::HUP)
         .map_err(|e| failed("cannot reload", &point)(e.into()))?;

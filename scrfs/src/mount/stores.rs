@@ -22,6 +22,7 @@ use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 
 use super::places::Places;
 use super::{MountError, Options, failed, records};
+use crate::checkpoint_path;
 use crate::daemon::CacheStore;
 use crate::store::private::{self, Whose};
 use crate::store::reserve::Reserve;
@@ -95,8 +96,8 @@ struct Former {
     datasets: BTreeSet<u64>,
 }
 
-/// Chooses the stores and makes the job's directories in them; `control` is there and locked. The
-/// options that come back name the primary first.
+/// Chooses the stores and makes the job's directories in them, and decides on the checkpoint path;
+/// `control` is there and locked. The options that come back name the primary first.
 pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), MountError> {
     let store = Store::open(control).map_err(failed("cannot open", control))?;
     // A job that is mounted again may find its directory's file system full.
@@ -115,6 +116,9 @@ pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), Mo
     let kept = store.commit(RECORD, &text);
     let refused = |e: StoreError| failed("cannot record", control.join(RECORD))(errno(&e));
     kept.map_err(refused)?;
+    // Datasets that are here are found by the path that they were made in.
+    checkpoint_path::settle(&store, &options.checkpoint_path, !former.datasets.is_empty())
+        .map_err(|error| MountError::Node(error.into()))?;
     let warnings: Vec<String> = stores.iter().filter_map(CacheStore::warning).collect();
     let more: Vec<&Path> = others.iter().map(|at| entries[*at].base.as_path()).collect();
     crate::daemon::tell_of_stores(control, stores.len(), (chosen, &more), why, &warnings);

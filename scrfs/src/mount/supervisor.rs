@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,13 +15,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use super::lives::{Life, Lives, Next, SHORT_LIFE};
 use super::lock::{Lock, SUPERVISOR_LOCK};
 use super::places::Places;
-use super::{
-    MountError, Options, device, failed, limits, mount_point, read_ahead, records, rights, stores, table,
-};
-use crate::checkpoint_path;
+use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
 use crate::keep::{Keep, Mode, memory};
-use crate::store::Store;
-use crate::store::reserve::Reserve;
 
 /// Bound on a worker's start, and on its end when it is told to.
 const WORKER_BOUND: Duration = Duration::from_secs(30);
@@ -109,7 +103,6 @@ pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<()
 
 fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
     let (options, places) = &stores::settle(options, control)?;
-    settle_checkpoint_path(options, control)?;
     let signals = Signals::watch()?;
     let mut programs = Programs::new();
     let mut device = Device::mount(options, places)?;
@@ -200,17 +193,6 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
             }
         }
     }
-}
-
-/// Datasets that are here are found by the path that they were made in.
-fn settle_checkpoint_path(options: &Options, control: &Path) -> Result<(), MountError> {
-    let store = Store::open(control).map_err(failed("cannot open", control))?;
-    // The file system may be full.
-    let reserve = Reserve::open(&store).ok().map(Arc::new);
-    let store = store.with_reserve(reserve);
-    let has_datasets = !records::datasets(&store)?.is_empty();
-    let settled = checkpoint_path::settle(&store, &options.checkpoint_path, has_datasets);
-    settled.map_err(|error| MountError::Node(error.into()))
 }
 
 /// Has a worker serve, and waits for its end, or for a signal. `serves` runs when it does.

@@ -49,7 +49,7 @@ fn it_stays_where_sealed_datasets_are() {
     let Answer::Failed(reason) = choose(&bench, "run") else { panic!("a dataset is sealed") };
     assert_eq!(
         reason,
-        "SCRFS_CHECKPOINT_PATH=run: dataset ck of this job is in the mount's root: leave the path as it is, or give the job's datasets up (scrfs umount --purge)"
+        "SCRFS_CHECKPOINT_PATH=run: dataset ck of this job is in the mount's root: leave the path as it is, or give the job's datasets up (scrfs umount --job-id ID --purge)"
     );
 }
 
