@@ -295,9 +295,10 @@ fn a_stale_mount_elsewhere_is_cleaned() {
     });
 }
 
-/// Keepers that were given to the first process.
+/// Living keepers that were given to the first process, which need not collect those that end.
 fn lone_keepers() -> BTreeSet<String> {
-    let line = "ps -e -o pid=,ppid=,comm= | awk '$2 == 1 && $3 == \"scrfs-keeper\" { print $1 }'";
+    let line = "ps -e -o pid=,ppid=,stat=,comm= | \
+        awk '$2 == 1 && $3 !~ /^Z/ && $4 == \"scrfs-keeper\" { print $1 }'";
     let found = Command::new("sh").args(["-c", line]).output().unwrap();
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
 }
