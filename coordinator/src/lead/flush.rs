@@ -80,14 +80,16 @@ impl Flushes {
         self.wished.insert(id);
     }
 
-    /// The job is about to end: the newest dataset is wanted on the PFS. What has failed too often
-    /// is tried now and then anyway.
+    /// The job is about to end: the newest dataset is wanted on the PFS, before older ones that are
+    /// due. What has failed keeps its delay; what has failed too often is tried now and then anyway.
     pub(super) fn wish_newest(&mut self, cluster: &Cluster) {
         let newest = cluster.datasets.newest_first().first().map(|known| (known.catalog.id, known.flushed));
-        if let Some((id, false)) = newest
-            && !self.waits(id)
-            && !self.runs(id)
-        {
+        let Some((id, false)) = newest else { return };
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.id == id) {
+            if waiting.tries == 0 {
+                waiting.due = 0;
+            }
+        } else if !self.runs(id) {
             self.wished.insert(id);
         }
     }
@@ -520,5 +522,18 @@ pub(super) mod tests {
         bench.flushes.wish_newest(&bench.cluster);
         bench.end(3);
         assert_eq!(bench.step(), ["flushed 3"]);
+    }
+
+    #[test]
+    fn the_end_of_the_job_wants_the_newest_before_older_ones() {
+        let mut bench = Bench::new();
+        bench.cluster.settings.flush_every = 1;
+        bench.flushes.choose(&bench.cluster);
+        assert_eq!(bench.step(), ["begin 1"]);
+        bench.flushes.wish_newest(&bench.cluster);
+        bench.end(1);
+        assert_eq!(bench.step(), ["flushed 1", "begin 3"]);
+        bench.end(3);
+        assert_eq!(bench.step(), ["flushed 3", "begin 2"]);
     }
 }
