@@ -13,8 +13,8 @@ use scrfs::checkpoint_path;
 use scrfs::config::{self, Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Manner, Order, Unsaved};
-use scrfs::mount::launch::Despite;
-use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, worker};
+use scrfs::mount::unmount::Despite;
+use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, unmount, worker};
 use scrfs::path::RelPath;
 use scrfs::status::people::printable;
 use scrfs::syslog::{self, Syslog};
@@ -336,7 +336,7 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
         Action::Umount { force, served, job_id: None, bases, mount_point, .. } => {
             let mount = || load(bases, None, Some(OF_MOUNT)).map(|config| config.mount);
             let point = mount_point.map_or_else(mount, Ok)?;
-            launch::unmount(&point, despite(force, served))?;
+            unmount::unmount(&point, despite(force, served))?;
         }
         Action::Umount { force, served, job_id, save, purge, bases, mount_point } => {
             let config = load(bases, job_id, Some(OF_JOBS))?;

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::save::{has_nothing_to_save, is_saved, save};
-use super::launch::Despite;
 use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of, was_killed};
 use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
-use super::{MountError, failed, launch, mount_point, stores};
+use super::unmount::Despite;
+use super::{MountError, failed, mount_point, server, stores, unmount};
 use crate::bounded;
 use crate::path::RelPath;
 use crate::store::{beneath, private};
@@ -222,7 +222,7 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
             lines.push(format!("{} is this job's too, and stays mounted", point.display()));
             continue;
         }
-        match launch::unmount(point, order.despite) {
+        match unmount::unmount(point, order.despite) {
             // It ended by itself at this moment.
             Ok(()) | Err(MountError::NotMounted(_)) => {
                 lines.push(format!("{} is unmounted", point.display()));
@@ -234,13 +234,13 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
     if let Some(pid) = control.as_deref().and_then(supervisor_of).filter(|pid| !was_killed(*pid)) {
         let control = control.as_deref().unwrap_or(Path::new("/"));
         if order.despite == Despite::Use && only.is_none() {
-            launch::end_elsewhere(control, pid)?;
+            unmount::end_elsewhere(control, pid)?;
         } else {
-            launch::is_here(control, pid)?;
+            server::is_here(control, pid)?;
         }
     } else if let Some(control) = &control {
         // Of a supervisor that was killed.
-        launch::end_lone_worker(control, order.despite == Despite::Use)?;
+        unmount::end_lone_worker(control, order.despite == Despite::Use)?;
         mount_point::remove_made(control);
     }
     if order.purge {

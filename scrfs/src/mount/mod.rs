@@ -1,6 +1,7 @@
 //! Mounting: three processes and what they hand to one another.
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
+//! * [`unmount`]: `scrfs umount` ends a mount and its processes; [`server`] says who serves one.
 //! * [`jobs`]: the same by the job's id, and what a job has left.
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
@@ -29,10 +30,12 @@ pub mod places;
 pub mod read_ahead;
 mod records;
 mod rights;
+mod server;
 pub mod service;
 pub mod stores;
 pub mod supervisor;
 mod sweep;
+pub mod unmount;
 pub mod worker;
 
 use std::io;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::MountError;
 use super::jobs::{Bases, Job, Order, Unsaved, all, end};
-use super::launch::Despite;
 use super::supervisor::readable;
+use super::unmount::Despite;
 use crate::config::NO_JOB;
 
 /// Bound on the scheduler's answer.
