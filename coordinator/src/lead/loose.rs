@@ -144,8 +144,9 @@ impl Loose {
     }
 
     fn prune(&mut self, cluster: &mut Cluster) {
-        // What is on its way to the nodes, or asked for there, stays.
-        if !self.rounds.is_idle() || self.spread.is_some() {
+        // What is on its way to the nodes, or asked for there, stays; and what is bound to a
+        // dataset whose commit may fail: it may be the newest of another one then.
+        if !self.rounds.is_idle() || self.spread.is_some() || self.committed.is_some() {
             return;
         }
         let kept = self.ages(cluster);
@@ -183,6 +184,7 @@ impl Loose {
 
     /// It is complete everywhere.
     pub(super) fn sealed(&mut self, cluster: &mut Cluster) {
+        self.committed = None;
         self.held.clear();
         self.onward = true;
         self.prune(cluster);

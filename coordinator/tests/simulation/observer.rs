@@ -133,6 +133,20 @@ pub(crate) fn in_prefix(prefix: &Prefix, key: Key) -> bool {
     prefix.datasets.get(&key).is_some_and(|stored| !stored.failed && !stored.bad && !stored.unreadable)
 }
 
+/// A program removed it while the nodes that still have it were away, or died of it. What a node
+/// has that served programs in a later epoch is there anew.
+fn removed(nodes: &[Daemon], key: Key) -> bool {
+    let has = |node: &&Daemon| {
+        let dataset = node.datasets.get(&key.1);
+        dataset.is_some_and(|dataset| dataset.epoch == key.0 && dataset.state == HeldState::Complete)
+    };
+    let Some(holder) = nodes.iter().find(has) else { return false };
+    let name = &holder.datasets[&key.1].name;
+    let served = nodes.iter().filter(has).map(|node| node.served).max();
+    let mut removals = nodes.iter().filter_map(|node| node.removed.get(name));
+    removals.any(|(newest, during)| key <= *newest && served <= Some(*during))
+}
+
 /// What a restart must present as current.
 pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetch: bool) -> Option<Key> {
     let mut keys: BTreeSet<Reverse<Key>> = prefix.datasets.keys().map(|key| Reverse(*key)).collect();
@@ -146,7 +160,8 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetc
     let makes_room = |key: &Key| {
         fetch && prefix.datasets.iter().any(|(stored, dataset)| newer(key, stored) && !dataset.failed)
     };
-    let cached = |key: &Key| distribute && in_caches(nodes, *key) && !makes_room(key);
+    let cached =
+        |key: &Key| distribute && in_caches(nodes, *key) && !makes_room(key) && !removed(nodes, *key);
     let found = |key: &Key| cached(key) || (fetch && in_prefix(prefix, *key));
     keys.into_iter().map(|key| key.0).find(found)
 }

@@ -6,7 +6,7 @@ use scrfs::control::loose::{
     Age, Begun, LooseBase, LooseEntry, LooseInventory, LooseKind, LooseOwner, LooseStamp, LooseVersion,
 };
 use scrfs::control::{Command, Event};
-use scrfs::ids::{DatasetId, RequestId};
+use scrfs::ids::{DatasetId, Epoch, RequestId};
 use scrfs::path::RelPath;
 
 use super::{Daemon, Trouble, top_of};
@@ -31,12 +31,29 @@ pub(crate) struct Pointers {
     pub(crate) ordered: BTreeSet<RequestId>,
     /// What was ever stored here, and has not gone bad; for the checks.
     pub(crate) had: BTreeSet<RequestId>,
+    /// Datasets of which this node knew when the last restart began what goes with them.
+    pub(crate) knew: BTreeSet<(Epoch, DatasetId)>,
+    /// Requests that succeeded while this node took part; for the checks.
+    pub(crate) heard: BTreeSet<RequestId>,
     /// Of these a copy here went bad.
     pub(crate) bad: BTreeSet<RequestId>,
     /// A moment that no other act has.
     pub(crate) moment: u64,
     /// When the first unsealed file of each name was made, or of what it was changed over.
     begun: BTreeMap<(Vec<u8>, Option<DatasetId>), u64>,
+}
+
+impl Pointers {
+    /// What was asked for is stored here; of a removal, which leaves no version where there is none
+    /// to overrule: this node took part in it.
+    pub(crate) fn has(&self, request: &RequestId, says: Option<u64>) -> bool {
+        if says.is_some() { self.had.contains(request) } else { self.heard.contains(request) }
+    }
+
+    /// A restart begins.
+    pub(crate) fn begins(&mut self) {
+        self.knew = self.began.iter().map(|(age, _)| (age.epoch, age.id)).collect();
+    }
 }
 
 pub(crate) fn entry(name: &[u8], says: Option<u64>) -> LooseEntry {

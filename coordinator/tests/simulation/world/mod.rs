@@ -298,6 +298,7 @@ impl World {
             self.programs = false;
             let Settings { distribute, fetch, .. } = self.settings;
             self.cramp();
+            self.nodes.iter_mut().for_each(|node| node.pointers.begins());
             self.expected = observer::expected(&self.nodes, &self.prefix, distribute, fetch);
         }
         // What was fetched by a restart that did not come to its end is in the caches now.

@@ -57,6 +57,17 @@ pub(super) struct Oracle {
     pub(super) shown: u64,
 }
 
+/// A restart that presents `current` can know of it. A node that has a version, where no node knows
+/// what goes with `current`, is not believed; nor is what nodes of another branch have removed.
+fn is_there(nodes: &[Daemon], request: &RequestId, pointer: &Pointer, current: Option<Key>) -> bool {
+    let knows = |node: &Daemon| current.is_none_or(|current| node.pointers.knew.contains(&current));
+    let has = |node: &Daemon| node.pointers.has(request, pointer.says);
+    match pointer.says {
+        Some(_) => nodes.iter().any(knows) && nodes.iter().any(has),
+        None => nodes.iter().any(|node| knows(node) && has(node)),
+    }
+}
+
 impl World {
     /// A moment that no other act has.
     pub(super) fn moment(&mut self) -> u64 {
@@ -193,6 +204,9 @@ impl World {
                     let stored = |node: &Daemon| node.pointers.had.contains(&request);
                     let nothing = pointer.says.is_none();
                     assert!(nothing || self.nodes.iter().all(stored), "{pointer:?} is not on all nodes");
+                    for node in &mut self.nodes {
+                        node.pointers.heard.insert(request);
+                    }
                 }
             }
         }
@@ -270,7 +284,7 @@ impl World {
             };
             // Between its question and its answer another dataset may have begun and gone.
             let mut required = of_name().filter(|(request, pointer)| {
-                let there = pointer.says.is_none() || had(request);
+                let there = is_there(&self.nodes, request, pointer, Some(current));
                 pointer.answered.is_some()
                     && pointer.least == pointer.most
                     && !later(pointer.most)
@@ -323,8 +337,7 @@ impl World {
                 pointer.lost = None;
             }
             // It went with its nodes, or is with one that is away.
-            let had = |node: &Daemon| node.pointers.had.contains(request);
-            let away = self.from_prefix || (pointer.says.is_some() && !self.nodes.iter().any(had));
+            let away = self.from_prefix || !is_there(&self.nodes, request, pointer, current);
             let overruled = away && !shown && (tree.contains_key(&pointer.name) || pointer.says.is_some());
             if later(pointer.least) || later(pointer.most) || overruled {
                 // It may belong to either, or have gone with its nodes: it is not asked for any

@@ -96,11 +96,14 @@ impl World {
         });
     }
 
-    /// Nothing is left to do: what caches have and do not list is what a restart did not present.
+    /// Nothing is left to do: what caches have and do not list is what a restart did not present, or
+    /// what is whole in place of one that went bad while the former one was still flushed.
     pub(super) fn check_hidden(&self) {
         for node in &self.nodes {
+            let failed = |name| node.listed(name).is_some_and(|(_, newer)| newer.failed);
+            let left = hidden(node).filter(|(_, former)| !failed(&former.name));
             let left: BTreeSet<Key> =
-                hidden(node).map(|(key, _)| key).filter(|key| !self.hidden.contains(key)).collect();
+                left.map(|(key, _)| key).filter(|key| !self.hidden.contains(key)).collect();
             assert!(left.is_empty(), "{left:?} are left on {}", node.host);
             for (key, dataset) in hidden(node) {
                 let newer = node.listed(&dataset.name).filter(|(_, newer)| !newer.failed);
