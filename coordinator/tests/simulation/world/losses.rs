@@ -111,7 +111,7 @@ impl World {
     pub(super) fn guarded(&self, counts: impl Fn(Key) -> bool) -> Option<Key> {
         let is_protected = |key: &Key| {
             let of_key = |((of, _), _): &(&(Key, u32), &Catalog)| of == key;
-            self.catalogs.iter().find(of_key).is_some_and(|(_, catalog)| {
+            self.catalogs.iter().rev().find(of_key).is_some_and(|(_, catalog)| {
                 catalog.layout.scheme() != Scheme::Single
                     && catalog.layout.sets.iter().all(|set| set.len() > 1)
             })

@@ -364,7 +364,7 @@ impl World {
                 self.flush_begins(&task);
                 self.tasks.push_back((self.now, task));
             }
-            Output::Ready(name) => self.got_ready(name),
+            Output::Ready(current) => self.got_ready(current.map(|(_, name)| name)),
             Output::GiveUp(reason) => {
                 assert!(!self.cramped.is_empty(), "given up for want of room: {reason}");
                 self.starved = true;

@@ -57,15 +57,11 @@ pub(super) struct Oracle {
     pub(super) shown: u64,
 }
 
-/// A restart that presents `current` can know of it. A node that has a version, where no node knows
-/// what goes with `current`, is not believed; nor is what nodes of another branch have removed.
+/// A restart that presents `current` can know of it: a node that has it knows what goes with
+/// `current`. Others, of a branch that had given `current` up, have forgotten what went with it.
 fn is_there(nodes: &[Daemon], request: &RequestId, pointer: &Pointer, current: Option<Key>) -> bool {
     let knows = |node: &Daemon| current.is_none_or(|current| node.pointers.knew.contains(&current));
-    let has = |node: &Daemon| node.pointers.has(request, pointer.says);
-    match pointer.says {
-        Some(_) => nodes.iter().any(knows) && nodes.iter().any(has),
-        None => nodes.iter().any(|node| knows(node) && has(node)),
-    }
+    nodes.iter().any(|node| knows(node) && node.pointers.has(request, pointer.says))
 }
 
 impl World {
@@ -220,10 +216,15 @@ impl World {
         // Names were removed, and nothing was made.
         let first = all.iter().min().copied().unwrap_or_default();
         self.pointers.began.insert(key, first);
+        // What goes at this moment may have gone before.
+        let goes = self.nodes.iter().flat_map(Daemon::begun).filter(|b| self.removing.contains(&b.name));
+        let goes: Vec<u64> = goes.map(|b| b.since_us).filter(|since| !all.contains(since)).collect();
         for pointer in self.pointers.pointers.values_mut().filter(|pointer| pointer.lost.is_none()) {
             let former = (pointer.least, pointer.most);
             for owner in [&mut pointer.least, &mut pointer.most] {
-                if matches!(owner, Owner::Begun(since) if *since <= first || all.contains(since)) {
+                if matches!(owner, Owner::Begun(since) if goes.contains(since)) {
+                    *owner = Owner::Free;
+                } else if matches!(owner, Owner::Begun(since) if *since <= first || all.contains(since)) {
                     *owner = Owner::Sealed(key);
                 }
             }
