@@ -187,7 +187,10 @@ impl Collection {
             let reason = "this name cannot be used in the prefix".to_owned();
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         }
-        let records = self.members(&catalog)?;
+        let mut records = self.members(&catalog)?;
+        if matches!(by, By::Anyone(_)) {
+            self.count_empty(&catalog, &mut records);
+        }
         let missing = missing(&catalog, &records);
         if let Some(newer) = replaced_by(&stored, self.age, name).or(newer.filter(|_| !missing.is_empty())) {
             return self.give_up(newer);
@@ -207,6 +210,19 @@ impl Collection {
         match published? {
             Some(newer) => self.give_up(newer),
             None => Ok(Outcome::Published(missing)),
+        }
+    }
+
+    /// Where all files are there, members without files are too, whatever has become of their nodes.
+    fn count_empty(&self, catalog: &Catalog, records: &mut [Option<MemberRecord>]) {
+        let missing = missing(catalog, records);
+        if missing.iter().any(|(member, _)| catalog.files_of(*member).next().is_some()) {
+            return;
+        }
+        for (member, host) in missing {
+            let (age, digest) = (self.age, super::digest(std::iter::empty()));
+            let record = MemberRecord { age, member, host, digest, redundancy: Vec::new() };
+            records[member.0 as usize] = Some(record);
         }
     }
 
