@@ -47,8 +47,8 @@ mod tests {
             }
         }
         let mut out = Writes(Vec::new());
-        announce(&mut out, &Ready { epoch: Epoch(3), current: Some(b"ck\n1".to_vec()) }).unwrap();
-        assert_eq!(out.0, [b"scrfs-ready epoch=3 current=ck%0A1;\n"]);
+        announce(&mut out, &Ready { epoch: Epoch(3), current: Some(b"ck\n1".to_vec()), id: 2 }).unwrap();
+        assert_eq!(out.0, [b"scrfs-ready epoch=3 current=ck%0A1 id=2;\n"]);
     }
 
     #[test]

@@ -480,9 +480,11 @@ impl<T: Transport> Coordinator<T> {
             Output::Ready(current) => {
                 let Some(LeadSide { epoch, is_ready, .. }) = &mut self.lead else { return Ok(()) };
                 *is_ready = true;
+                let id = current.as_ref().map_or(0, |(id, _)| id.0);
+                let current = current.map(|(_, name)| name);
                 let shown = current.as_deref().map(String::from_utf8_lossy);
                 tracing::info!(current = shown.as_deref().unwrap_or("none"), "the mounts are ready");
-                let ready = Ready { epoch: *epoch, current };
+                let ready = Ready { epoch: *epoch, current, id };
                 if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &ready) {
                     // Whoever waited for it is gone, or never was: the mounts are served all the
                     // same.

@@ -4,6 +4,7 @@
 //! This crate is everything of one node: formats, mount, daemon. In reading order:
 
 pub mod allocation;
+pub mod beside;
 pub mod bounded;
 pub mod checkpoint_path;
 pub mod config;

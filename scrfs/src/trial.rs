@@ -124,18 +124,20 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
     let program = coordinator_program().ok_or(TrialError::NoCoordinator)?;
     let (tell, told) = channel();
     end_on_signal(tell.clone()).map_err(failed("no thread for", Path::new("signals")))?;
-    match fs::create_dir(directory) {
+    let is_new = match fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(failed(MAKE, directory)(error));
         }
-        _ => {}
-    }
+        made => made.is_ok(),
+    };
     // Where a dead mount is, it cannot be resolved.
     let resolved = directory.canonicalize().or_else(|_| std::path::absolute(directory));
     let directory = resolved.map_err(failed("cannot find", directory))?;
     let only = hold(&directory)?;
     let job = format!("{JOB}{}", std::process::id());
-    scrfs_itself(&["mount", "--job-id", &job], &directory)?;
+    scrfs_itself(&["mount", "--job-id", &job], &directory).inspect_err(|_| {
+        remove_what_is_left(&job, is_new.then_some(&directory));
+    })?;
     if told.try_recv().is_ok() {
         return stop(&directory);
     }
@@ -166,6 +168,19 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         }
         Ok(Told::Coordinator) => Ok(()),
         Ok(Told::Signal) | Err(_) => stop(&directory),
+    }
+}
+
+/// Nothing of a trial that could not be mounted stays. Why it could not is told, whatever becomes
+/// of this.
+fn remove_what_is_left(job: &str, made: Option<&PathBuf>) {
+    if let Ok(exe) = std::env::current_exe() {
+        let mut command = Command::new(exe);
+        command.args(["umount", "--purge", "--force", "--job-id", job]).process_group(0);
+        let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+    if let Some(made) = made {
+        let _ = fs::remove_dir(made);
     }
 }
 
@@ -225,6 +240,8 @@ pub(super) fn stop(directory: &Path) -> Outcome {
             }
             _ => {}
         }
+        // The user's, if no other job of this user is there.
+        let _ = place.parent().map(fs::remove_dir);
     }
     Ok(())
 }

@@ -131,7 +131,10 @@ fn run(command: &mut Command) -> io::Result<(Option<i32>, String, String)> {
     let end = Instant::now() + LIMIT;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (out, words) = (child.stdout.take(), child.stderr.take());
-    let words = std::thread::spawn(move || text_of(words));
+    let read = move || text_of(words);
+    let words = std::thread::Builder::new().spawn(read).inspect_err(|_| {
+        let _ = child.kill().and_then(|()| child.wait());
+    })?;
     let text = bounded::within(LIMIT, move || text_of(out));
     let ended = loop {
         match child.try_wait()? {

@@ -148,7 +148,7 @@ impl Cluster {
         self.out.push(Output::Pfs(task));
     }
 
-    pub(super) fn ready(&mut self, current: Option<Vec<u8>>) {
+    pub(super) fn ready(&mut self, current: Option<(DatasetId, Vec<u8>)>) {
         self.out.push(Output::Ready(current));
     }
 

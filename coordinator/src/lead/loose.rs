@@ -248,3 +248,50 @@ impl Loose {
         self.sets.fetched(age, set);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::loose::{LooseEntry, LooseKind, LooseStamp, LooseVersion};
+    use scrfs::ids::{Epoch, RequestId};
+
+    use super::super::flush::tests::catalog;
+    use super::*;
+    use crate::settings::tests::settings;
+
+    #[test]
+    fn what_a_commit_that_may_fail_overrules_stays_until_it_cannot() {
+        for fails in [true, false] {
+            let mut cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings(), 0);
+            let mut loose = Loose::default();
+            for (serial, name) in [(1, "ck.1"), (2, "ck.2")] {
+                let (name, since_us) = (name.as_bytes().to_vec(), serial * 10);
+                let owner = LooseOwner::Begun { name: name.clone(), since_us, after: Age::default() };
+                let (stamp, request) =
+                    (LooseStamp { epoch: Epoch(1), serial }, RequestId { origin: 1, serial });
+                let kind = LooseKind::Symlink(name.clone());
+                let entry = LooseEntry { kind, ..LooseEntry::gone(b"latest".to_vec()) };
+                loose.versions.insert(LooseVersion { stamp, request, owner, entry });
+                loose.begun.insert(name, since_us);
+            }
+            let catalog = Catalog { name: b"ck.2".to_vec(), ..catalog(2) };
+            let committing = Some((age_of(&catalog), catalog.name.clone()));
+            loose.committing(&mut cluster, &catalog);
+            loose.commits(&cluster, committing);
+            loose.prune(&mut cluster);
+            let of = |loose: &Loose| loose.versions.iter().map(|version| version.owner.clone()).collect();
+            let sealed = LooseOwner::Sealed(age_of(&catalog));
+            assert_eq!(of(&loose), vec![sealed.clone(), sealed.clone()]);
+            if fails {
+                loose.commits(&cluster, None);
+                let owners: Vec<LooseOwner> = of(&loose);
+                assert!(
+                    matches!(&owners[0], LooseOwner::Begun { name, .. } if name == b"ck.1"),
+                    "{owners:?}"
+                );
+            } else {
+                loose.sealed(&mut cluster);
+                assert_eq!(of(&loose), vec![sealed]);
+            }
+        }
+    }
+}

@@ -101,9 +101,9 @@ pub enum Output {
     Start(JobId, Job),
     /// To the PFS worker; one at a time, in order.
     Pfs(PfsTask),
-    /// The mounts present their dataset, programs may start (the name of current, if any):
+    /// The mounts present their dataset, programs may start (id and name of current, if any):
     /// scrfs-run waits for this.
-    Ready(Option<Vec<u8>>),
+    Ready(Option<(DatasetId, Vec<u8>)>),
     /// The mounts cannot present what there is, for this reason, until somebody makes room: the
     /// coordinators end, and the program does not start.
     GiveUp(String),
@@ -520,8 +520,8 @@ impl Running {
                     settle.hand_over(&mut self.cluster, &mut self.seals);
                     let sealed = self.cluster.datasets.all().map(|catalog| catalog.created_us).max();
                     self.advice.resume(self.cluster.now, &advised, sealed);
-                    let current =
-                        self.cluster.datasets.newest_first().first().map(|known| known.catalog.name.clone());
+                    let newest = self.cluster.datasets.newest_first();
+                    let current = newest.first().map(|known| (known.catalog.id, known.catalog.name.clone()));
                     self.serve(current);
                     self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
                     let doubts = self.seals.doubts().map(|catalog| (catalog.name.clone(), catalog.id));
@@ -534,7 +534,7 @@ impl Running {
         if matches!(&self.phase, Phase::Recovering(recover) if recover.done())
             && let Phase::Recovering(recover) = std::mem::replace(&mut self.phase, Phase::Serving)
         {
-            let current = recover.current().map(<[u8]>::to_vec);
+            let current = recover.current().map(|catalog| (catalog.id, catalog.name.clone()));
             recover.hand_over(&mut self.cluster);
             self.advice.begin(self.cluster.now);
             self.serve(current);
@@ -557,7 +557,7 @@ impl Running {
         }
     }
 
-    fn serve(&mut self, current: Option<Vec<u8>>) {
+    fn serve(&mut self, current: Option<(DatasetId, Vec<u8>)>) {
         self.cluster.send_all(Command::Serve);
         self.advise();
         self.cluster.ready(current);

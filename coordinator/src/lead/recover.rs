@@ -96,9 +96,9 @@ impl Recover {
         matches!(self.step, Step::Done)
     }
 
-    /// The name of current.
-    pub(super) fn current(&self) -> Option<&[u8]> {
-        self.chosen.first().map(|(catalog, _)| catalog.name.as_slice())
+    /// What a restart presents.
+    pub(super) fn current(&self) -> Option<&Catalog> {
+        self.chosen.first().map(|(catalog, _)| &**catalog)
     }
 
     /// The chosen datasets become the known ones.

@@ -50,22 +50,27 @@ impl ConfigError {
 
 fn unreadable(path: &std::path::Path, kind: ErrorKind) -> String {
     let shown = path.display();
+    let is_system = path == std::path::Path::new(SYSTEM_FILE);
+    // The variable names the user's file.
+    let or = |other: &str| if is_system { String::new() } else { format!("; or {other}: SCR_CONF_FILE") };
     match kind {
         ErrorKind::NotFound => "make that file, or name another: SCR_CONF_FILE".into(),
-        ErrorKind::PermissionDenied if path == std::path::Path::new(SYSTEM_FILE) => {
+        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => {
+            "processes, threads or memory are short: `ulimit -a` shows what this shell may have".into()
+        }
+        ErrorKind::PermissionDenied if is_system => {
             format!("every user has to read it: chmod 644 {shown}, as root")
         }
         ErrorKind::PermissionDenied => {
             format!("it and its directories must be readable for you: `namei -l {shown}` shows which is not")
         }
         super::INVALID => {
-            "it is to be a plain file with lines of NAME=VALUE, scrfs.conf(5); or name another: SCR_CONF_FILE"
-                .into()
+            format!("it is to be a plain file with lines of NAME=VALUE, scrfs.conf(5){}", or("name another"))
         }
         ErrorKind::TimedOut => {
-            "see that its file system answers; or name a file elsewhere: SCR_CONF_FILE".into()
+            format!("see that its file system answers{}", or("name a file elsewhere"))
         }
-        _ => "see that it is a plain file that can be read; or name another: SCR_CONF_FILE".into(),
+        _ => format!("see that it is a plain file that can be read{}", or("name another")),
     }
 }
 
@@ -99,6 +104,8 @@ mod tests {
             (unreadable("/x", super::super::INVALID), "NAME=VALUE"),
             (unreadable("/x", ErrorKind::TimedOut), "answers"),
             (unreadable("/x", ErrorKind::Other), "plain file"),
+            (unreadable("/x", ErrorKind::Other), "SCR_CONF_FILE"),
+            (unreadable("/x", ErrorKind::WouldBlock), "ulimit"),
         ] {
             assert!(error.hint().contains(word), "{error}: {}", error.hint());
         }

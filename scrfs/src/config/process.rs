@@ -139,20 +139,37 @@ fn read(path: &Path) -> io::Result<Option<String>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             format!("longer than {FILE_BYTES_MAX} bytes"),
         ));
     }
-    Ok(Some(text))
+    text_of(&bytes).map(Some)
+}
+
+/// Lines that are comments may be in any encoding.
+fn text_of(bytes: &[u8]) -> io::Result<String> {
+    let is_comment = |line: &[u8]| line.trim_ascii_start().starts_with(b"#");
+    let mut lines = bytes.split(|&byte| byte == b'\n');
+    match lines.position(|line| !is_comment(line) && std::str::from_utf8(line).is_err()) {
+        Some(at) => Err(io::Error::new(INVALID, format!("line {}: it is not UTF-8 text", at + 1))),
+        None => Ok(String::from_utf8_lossy(bytes).into_owned()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_text_is_named_by_its_line_and_comments_are_passed_over() {
+        assert_eq!(text_of(b"A=1\n  # f\xfcr\nB=\xc3\xbc\n").unwrap(), "A=1\n  # f\u{fffd}r\nB=\u{fc}\n");
+        let error = text_of(b"A=1\n\nB=\xfc # C\n").unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (INVALID, "line 3: it is not UTF-8 text".to_owned()));
+    }
 
     /// Lines of a link's target must not be told, nor is a pipe waited for.
     #[test]

@@ -3,7 +3,7 @@
 //! launcher forwards; and the words that a coordinator was told to end, or cannot go on, on its
 //! own.
 //!
-//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201;`, `scrfs-sealed id=2;`, `scrfs-halt
+//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201 id=2;`, `scrfs-sealed id=2;`, `scrfs-halt
 //! reason=no%20checkpoints;`, `scrfs-leaving signal=15;` or `scrfs-failed reason=n1%3A%20full;`,
 //! and a line break. Launchers may put marks of their own before and after. All bytes of the name
 //! that are not plain are written as `%` and two digits, so a line is ASCII and short.
@@ -154,6 +154,8 @@ pub struct Ready {
     pub epoch: Epoch,
     /// The name of current; `None`: there is no dataset to restart from.
     pub current: Option<Vec<u8>>,
+    /// Its id; 0: there is none.
+    pub id: u64,
 }
 
 impl fmt::Display for Ready {
@@ -161,7 +163,10 @@ impl fmt::Display for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "scrfs-ready epoch={} current=", self.epoch.0)?;
         encode(f, self.current.as_deref().unwrap_or_default())?;
-        f.write_str(";")
+        match &self.current {
+            Some(_) => write!(f, " id={};", self.id),
+            None => f.write_str(";"),
+        }
     }
 }
 
@@ -171,11 +176,13 @@ impl Ready {
         let (epoch, current) = after(line, MARK)?.strip_prefix("epoch=")?.split_once(" current=")?;
         let epoch = Epoch(epoch.parse().ok()?);
         if current.is_empty() {
-            return Some(Self { epoch, current: None });
+            return Some(Self { epoch, current: None, id: 0 });
         }
+        let (current, id) = current.split_once(" id=")?;
         let name = decode(current.as_bytes(), NAME_BYTES_MAX)?;
         let single = RelPath::new(name.clone()).is_ok_and(|path| path.names().count() == 1);
-        single.then_some(Self { epoch, current: Some(name) })
+        let id = id.parse().ok()?;
+        single.then_some(Self { epoch, current: Some(name), id })
     }
 }
 
@@ -230,23 +237,23 @@ mod tests {
     fn any_name_goes_both_ways_in_a_short_plain_line() {
         let all: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
         for name in [b"ck.7".as_slice(), b"ck 1; %41\n", &all, &[0xff; NAME_BYTES_MAX]] {
-            let ready = Ready { epoch: Epoch(u64::MAX), current: Some(name.to_vec()) };
+            let ready = Ready { epoch: Epoch(u64::MAX), current: Some(name.to_vec()), id: u64::MAX };
             let line = ready.to_string();
             assert!(line.is_ascii() && line.len() < LINE_BYTES_MAX / 4 && !line.contains('\n'));
             assert_eq!(Ready::find(line.as_bytes()), Some(ready));
         }
-        let none = Ready { epoch: Epoch(3), current: None };
+        let none = Ready { epoch: Epoch(3), current: None, id: 0 };
         assert_eq!(none.to_string(), "scrfs-ready epoch=3 current=;");
         assert_eq!(Ready::find(b"scrfs-ready epoch=3 current=;"), Some(none));
     }
 
     #[test]
     fn launchers_may_mark_the_line() {
-        let ready = Some(Ready { epoch: Epoch(4), current: Some(b"a b".to_vec()) });
+        let ready = Some(Ready { epoch: Epoch(4), current: Some(b"a b".to_vec()), id: 7 });
         for line in [
-            b"[1,0]<stdout>:scrfs-ready epoch=4 current=a%20b;\r".as_slice(),
-            b"<stdout rank=\"0\">scrfs-ready epoch=4 current=a%20b;</stdout>",
-            b"\xff\xfe scrfs-ready epoch=4 current=a%20b; \xff",
+            b"[1,0]<stdout>:scrfs-ready epoch=4 current=a%20b id=7;\r".as_slice(),
+            b"<stdout rank=\"0\">scrfs-ready epoch=4 current=a%20b id=7;</stdout>",
+            b"\xff\xfe scrfs-ready epoch=4 current=a%20b id=7; \xff",
         ] {
             assert_eq!(Ready::find(line), ready, "{}", line.escape_ascii());
         }
@@ -308,23 +315,25 @@ mod tests {
 
     #[test]
     fn what_is_damaged_is_no_answer() {
-        let long = format!("scrfs-ready epoch=1 current={};", "a".repeat(NAME_BYTES_MAX + 1));
+        let long = format!("scrfs-ready epoch=1 current={} id=1;", "a".repeat(NAME_BYTES_MAX + 1));
         for line in [
             "",
             "scrfs-ready",
             "scrfs-ready ",
             "scrfs-ready epoch=1 current=ck.",
             "scrfs-ready epoch=1;",
-            "scrfs-ready epoch=-1 current=ck;",
-            "scrfs-ready epoch=99999999999999999999 current=ck;",
+            "scrfs-ready epoch=-1 current=ck id=1;",
+            "scrfs-ready epoch=99999999999999999999 current=ck id=1;",
             "scrfs-ready current=ck epoch=1;",
-            "scrfs-ready epoch=1 current=a b;",
-            "scrfs-ready epoch=1 current=a/b;",
-            "scrfs-ready epoch=1 current=a%2Fb;",
-            "scrfs-ready epoch=1 current=..;",
-            "scrfs-ready epoch=1 current=%00;",
-            "scrfs-ready epoch=1 current=%4;",
-            "scrfs-ready epoch=1 current=%zz;",
+            "scrfs-ready epoch=1 current=ck;",
+            "scrfs-ready epoch=1 current=ck id=;",
+            "scrfs-ready epoch=1 current=a b id=1;",
+            "scrfs-ready epoch=1 current=a/b id=1;",
+            "scrfs-ready epoch=1 current=a%2Fb id=1;",
+            "scrfs-ready epoch=1 current=.. id=1;",
+            "scrfs-ready epoch=1 current=%00 id=1;",
+            "scrfs-ready epoch=1 current=%4 id=1;",
+            "scrfs-ready epoch=1 current=%zz id=1;",
             &long,
         ] {
             assert_eq!(Ready::find(line.as_bytes()), None, "{line}");

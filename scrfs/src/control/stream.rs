@@ -41,7 +41,7 @@ pub enum StreamError {
     #[error("the connection was closed inside a frame")]
     Torn,
     /// Nothing happened for too long. The connection can still be used for receiving.
-    #[error("no answer within {0:?}")]
+    #[error("no answer within {:.0} s", .0.as_secs_f64().max(1.0))]
     TimedOut(Duration),
     /// What arrived is not this protocol.
     #[error(transparent)]

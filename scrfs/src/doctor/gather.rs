@@ -16,6 +16,7 @@ use rustix::process::{PidfdFlags, Resource, Signal, pidfd_open, pidfd_send_signa
 use super::facts::{Facts, Kind, Leftovers, Parameters, Prefix, Program, Reason, Rights, Room, Store};
 use super::skew::Skew;
 use crate::allocation::{self, PMIX_QUESTIONS};
+use crate::beside::beside;
 use crate::bounded;
 use crate::config::{self, Config, NO_JOB, SYSTEM_FILE, Sources};
 use crate::mount::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder};
@@ -365,9 +366,9 @@ fn clocks(questions: &Questions) -> Vec<(String, Result<Skew, Reason>)> {
     };
     std::thread::scope(|scope| {
         let asked: Vec<_> =
-            questions.hosts.iter().map(|host| (host, scope.spawn(move || ask(host)))).collect();
+            questions.hosts.iter().map(|host| (host, beside(scope, move || ask(host)))).collect();
         let answers = asked.into_iter().map(|(host, thread)| {
-            let skew = thread.join().unwrap_or_else(|_| Err("it could not be asked".to_owned()));
+            let skew = thread.join().unwrap_or_else(|| Err("it could not be asked".to_owned()));
             (host.clone(), skew)
         });
         answers.collect()

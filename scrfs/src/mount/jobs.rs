@@ -18,7 +18,7 @@ use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of, was
 use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::unmount::Despite;
-use super::{MountError, failed, mount_point, server, stores, unmount};
+use super::{MountError, failed, mount_point, stores, unmount};
 use crate::bounded;
 use crate::path::RelPath;
 use crate::store::{beneath, private};
@@ -236,7 +236,7 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
         if order.despite == Despite::Use && only.is_none() {
             unmount::end_elsewhere(control, pid)?;
         } else {
-            server::is_here(control, pid)?;
+            unmount::await_end(control, pid)?;
         }
     } else if let Some(control) = &control {
         // Of a supervisor that was killed.

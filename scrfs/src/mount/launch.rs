@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,6 +19,7 @@ use super::supervisor::{READY, first_line, readable, say};
 use super::table::{self, Mounted, TABLE};
 use super::unmount::{END_SECONDS, KILL_BOUND, clean_stale, mounted};
 use super::{MountError, Options, failed, mount_point, stores, supervisor};
+use crate::bounded;
 use crate::checkpoint_path;
 use crate::daemon::CacheStore;
 use crate::store::private;
@@ -34,8 +36,10 @@ pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result
     let prepared = prepare(&mut options, &made);
     let places = match prepared {
         Ok(Prepared::Fresh(places)) => places,
-        Ok(Prepared::Mounted) => {
+        Ok(Prepared::Mounted(places)) => {
+            answers(&options.mount_point)?;
             tracing::info!(mount_point = %options.mount_point.display(), "this job is mounted there already");
+            warn_of_path(&options, &places);
             return Ok(());
         }
         Err(error) => {
@@ -52,7 +56,7 @@ pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result
 enum Prepared {
     Fresh(Places),
     /// A prolog that runs again finds its work done.
-    Mounted,
+    Mounted(Places),
 }
 
 /// The mount point is real and free, the control directory there.
@@ -85,7 +89,7 @@ fn served(options: &Options, places: Places, pid: u32) -> Result<Prepared, Mount
         if supervisor_of(&places.control).is_none() {
             tracing::warn!(pid, "its supervisor was killed: no other worker takes over if this one dies");
         }
-        return Ok(Prepared::Mounted);
+        return Ok(Prepared::Mounted(places));
     }
     is_here(&places.control, pid)?;
     Err(match all.iter().find(of_this_job) {
@@ -120,7 +124,7 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
         .custom_flags(libc::O_NOFOLLOW)
         .open(&log)
         .map_err(failed("cannot open", &log))?;
-    let io = |doing| failed(doing, "/proc/self/exe");
+    let this = |doing| failed(doing, "/proc/self/exe");
     let mut child = Command::new(program())
         .arg("supervise")
         .args(arguments(options))
@@ -129,7 +133,7 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
         .stderr(Stdio::from(log))
         .current_dir("/")
         .spawn()
-        .map_err(io("cannot start"))?;
+        .map_err(this("cannot start"))?;
     let said = match child.stdout.take() {
         Some(out) => first_line(out.into(), Duration::from_secs(START_SECONDS)),
         None => String::new(),
@@ -172,8 +176,14 @@ fn warn_of_path(options: &Options, places: &Places) {
     }
 }
 
+/// Also where a stopped daemon would keep who asks waiting for ever.
 fn answers(mount_point: &Path) -> Result<(), MountError> {
-    rustix::fs::statfs(mount_point).map(drop).map_err(|e| failed("no answer from", mount_point)(e.into()))
+    let asked = mount_point.to_owned();
+    let ask = move || Ok(rustix::fs::statfs(asked).map(drop)?);
+    bounded::within(Duration::from_secs(START_SECONDS), ask).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => MountError::Timeout { what: "the mount's answer", seconds: START_SECONDS },
+        _ => failed("no answer from", mount_point)(error),
+    })
 }
 
 /// The supervisor's own process: leaves the session of who started it, and tells how the start
@@ -213,7 +223,7 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
     if let Some(worker) = worker
         && !readable(worker.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS))
     {
-        return Err(MountError::Timeout { what: "the end of the worker", seconds: END_SECONDS });
+        return Err(MountError::Lives { process: "worker", seconds: END_SECONDS });
     }
     // Asked while there is no worker, this waits for the new one.
     answers(&point)

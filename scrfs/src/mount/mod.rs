@@ -349,6 +349,14 @@ pub enum MountError {
         /// What, and why.
         why: String,
     },
+    /// A process does not end.
+    #[error("the end of the {process} took longer than {seconds} s")]
+    Lives {
+        /// Which of the mount's.
+        process: &'static str,
+        /// The bound.
+        seconds: u64,
+    },
     /// It took too long.
     #[error("{what} took longer than {seconds} s")]
     Timeout {
@@ -379,7 +387,7 @@ const HINT: char = '\u{1f}';
 impl MountError {
     /// It may pass by itself: a shortage, or a node that is slow.
     pub fn is_shortage(&self) -> bool {
-        matches!(self, Self::Short { .. } | Self::Timeout { .. }) || is_shortage(self)
+        matches!(self, Self::Short { .. } | Self::Timeout { .. } | Self::Lives { .. }) || is_shortage(self)
     }
 
     /// For the process that started this one.
@@ -430,7 +438,7 @@ impl MountError {
                 format!("leave the mount point out, or name that one: {}", at.display())
             }
             Self::Busy { pid, .. } => {
-                format!("use another --job-id, or end it: kill {pid}")
+                format!("use another --job-id, or end it: kill {pid}; or where that has no effect: scrfs umount --force")
             }
             Self::Stuck { .. } => {
                 "try again when that file system answers (see `dmesg`), or use another --job-id".into()
@@ -509,6 +517,11 @@ impl MountError {
                 format!("{log} says what is short; make some of it free (free, df, df -i), or raise the limit (ulimit -a)")
             }
             Self::Start { hint, .. } => hint.clone(),
+            Self::Lives { .. } => {
+                "it is stopped (see `ps`), the node is very busy, or a file system does not answer: `scrfs umount --force`, with \
+                 --job-id as before, ends it all the same"
+                    .into()
+            }
             Self::Timeout { .. } => {
                 "the node is very busy, or a file system does not answer: see `uptime` and `dmesg`, and try again"
                     .into()

@@ -157,7 +157,7 @@ fn end_gone(job: &Job, bases: &Bases, manner: &Manner) -> Result<Vec<String>, Mo
     };
     let mut lines = match ended {
         // Its daemon does not end: the PFS may not answer it.
-        Err(MountError::Timeout { .. } | MountError::Busy { .. }) => {
+        Err(MountError::Timeout { .. } | MountError::Lives { .. } | MountError::Busy { .. }) => {
             end(job, &order(Unsaved::GiveUp, Despite::Use), bases)?
         }
         ended => ended?,

@@ -86,10 +86,23 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
     }
     // Root has seen all namespaces.
     Err(if rustix::process::geteuid().is_root() {
-        MountError::Timeout { what: "the end of the daemon", seconds: END_SECONDS }
+        MountError::Lives { process: "daemon", seconds: END_SECONDS }
     } else {
         MountError::Elsewhere { mount_point: point, pid, holder: None }
     })
+}
+
+/// Waits for supervisor `pid` of a control directory, whose mount was unmounted before.
+pub(super) fn await_end(control: &Path, pid: u32) -> Result<(), MountError> {
+    is_here(control, pid)?;
+    let names = |mount: &Mounted| mount.names(control);
+    let stays = table::all().map_err(failed("cannot read", TABLE))?.iter().any(names);
+    let Some(process) = open_process(pid).filter(|_| !stays) else { return Ok(()) };
+    if readable(process.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS)) {
+        Ok(())
+    } else {
+        Err(MountError::Lives { process: "daemon", seconds: END_SECONDS })
+    }
 }
 
 /// Ends supervisor `pid` of a control directory, which is mounted in other mount namespaces only,
@@ -120,7 +133,7 @@ pub(super) fn end_lone_worker(control: &Path, force: bool) -> Result<(), MountEr
     if ends_within(Duration::from_secs(seconds)) {
         return Ok(());
     }
-    let late = MountError::Timeout { what: "the end of the worker", seconds };
+    let late = MountError::Lives { process: "worker", seconds };
     if !force {
         return Err(late);
     }
@@ -150,7 +163,7 @@ fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(),
         held.detach()?;
     }
     if !all {
-        return Err(MountError::Timeout { what: "the end of the daemon", seconds: FROZEN_SECONDS });
+        return Err(MountError::Lives { process: "daemon", seconds: FROZEN_SECONDS });
     }
     // What another user's directory says was made is not believed.
     if private::is_of(control, rustix::process::geteuid().as_raw()) {

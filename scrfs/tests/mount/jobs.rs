@@ -189,7 +189,28 @@ fn a_frozen_daemon_is_named_in_time() {
         let _frozen = ["supervisor.lock", "worker.lock"].map(|lock| Frozen::now(m.pid(lock)));
         let mut unmount = Command::new("timeout");
         unmount.args(["-k", "2", "50", SCRFS, "umount"]).arg(&m.mount_point);
-        fails(&unmount.output().unwrap(), 1, "the end of the daemon");
+        fails(&unmount.output().unwrap(), 1, "scrfs umount --force");
+        // Unmounted it is, and the daemon lives.
+        let again = prolog(m, "t", &["umount", "--job-id", "t", "--user", "root"]).output().unwrap();
+        fails(&again, 1, "the end of the daemon");
+    });
+}
+
+/// Nobody starts another worker, and the kernel lets whoever asks the mount wait.
+#[test]
+fn a_mount_that_does_not_answer_is_not_waited_for_without_end() {
+    in_namespace(&[], |m| {
+        let supervisor = Frozen::now(m.pid("supervisor.lock"));
+        let worker = m.pid("worker.lock");
+        kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+        wait_until("the worker ends", || has_ended(worker));
+        let mut reload = Command::new("timeout");
+        reload.args(["-k", "2", "100", SCRFS, "reload"]).arg(&m.mount_point);
+        let reload = reload.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        fails(&m.mount(&[]), 1, "the mount's answer took longer");
+        fails(&reload.wait_with_output().unwrap(), 1, "the mount's answer took longer");
+        kill(Pid::from_raw(supervisor.0), Signal::SIGCONT).unwrap();
+        wait_until("another worker", || m.mount(&[]).status.success());
     });
 }
 

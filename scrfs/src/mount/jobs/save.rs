@@ -40,8 +40,11 @@ pub(super) fn has_nothing_to_save(job: &Job, bases: &Bases) -> Result<(), MountE
     if !caches(job, bases).iter().any(|cache| stores::has_tree(cache)) {
         return Ok(());
     }
-    let named = |dataset: &Recorded| format!("{} (dataset {})", dataset.name, dataset.id);
     hold("records name", unsaved(&control)?.iter().map(named).collect())
+}
+
+fn named(dataset: &Recorded) -> String {
+    format!("{} (dataset {})", dataset.name, dataset.id)
 }
 
 /// What is so called in a cache is a dataset's.
@@ -139,9 +142,15 @@ pub(super) fn save(job: &Job, control: &Path, limit: Duration) -> Result<Vec<Str
 
 fn ask(job: &Job, control: &Path, question: &Ask, limit: Duration) -> Result<Answer, MountError> {
     client::ask(control, question, limit).map_err(|error| {
-        job.not_saved(match error {
+        let mut why = match error {
             ClientError::Connect { source, .. } => format!("its daemon does not answer: {source}"),
-            other => other.to_string(),
-        })
+            other => format!("its daemon does not answer: {other}"),
+        };
+        let recorded: Vec<String> = unsaved(control).unwrap_or_default().iter().map(named).collect();
+        if !recorded.is_empty() {
+            why.push_str("; its records name ");
+            why.push_str(&recorded.join(", "));
+        }
+        job.not_saved(why)
     })
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
+use scrfs::beside::beside;
 use scrfs::bounded;
 use scrfs::control::client::scrfs_mounts;
 use scrfs::status::last;
@@ -142,30 +143,26 @@ fn mounted(mount: &Path, control: &Path) -> Row {
 fn all_scheduled(jobs: &[ScheduledJob], used: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     for some in jobs.chunks(AT_ONCE) {
-        let asked: Vec<_> = some
-            .iter()
-            .map(|job| {
-                let asked = job.clone();
-                (
-                    job,
-                    std::thread::spawn(move || {
-                        bounded::within(PREFIX_LIMIT, move || {
-                            let is_told = !used || last::has_state(&asked.prefix).unwrap_or(false);
-                            Ok(if is_told { scheduled(&asked) } else { Vec::new() })
-                        })
-                    }),
-                )
+        let ask = |asked: ScheduledJob| {
+            bounded::within(PREFIX_LIMIT, move || {
+                let is_told = !used || last::has_state(&asked.prefix).unwrap_or(false);
+                Ok(if is_told { scheduled(&asked) } else { Vec::new() })
             })
-            .collect();
-        for (job, asked) in asked {
-            rows.extend(match asked.join() {
-                Ok(Ok(rows)) => rows,
-                _ => vec![Row {
-                    state: format!("{}, {} does not answer", job.state, job.prefix.display()),
-                    ..bare(job)
-                }],
-            });
-        }
+        };
+        std::thread::scope(|scope| {
+            let begin = |job: &ScheduledJob| {
+                let job = job.clone();
+                beside(scope, move || ask(job))
+            };
+            let asked: Vec<_> = some.iter().map(|job| (job, begin(job))).collect();
+            for (job, asked) in asked {
+                let silent = || format!("{}, {} does not answer", job.state, job.prefix.display());
+                rows.extend(match asked.join() {
+                    Some(Ok(rows)) => rows,
+                    _ => vec![Row { state: silent(), ..bare(job) }],
+                });
+            }
+        });
     }
     rows
 }

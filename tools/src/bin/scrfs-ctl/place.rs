@@ -6,6 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use scrfs::beside::beside;
 use scrfs::bounded;
 use scrfs::config::hosts;
 use scrfs::control::client::scrfs_mounts;
@@ -294,12 +295,11 @@ impl Left {
         let Some(job) = runs else { return String::new() };
         let hosts = status.coordinator.as_ref().map(|c| c.hosts.clone()).unwrap_or_default();
         let tried: Vec<_> = hosts.into_iter().take(REACHED_MAX).collect();
-        let answers = tried.iter().map(|host| {
-            let host = host.clone();
-            std::thread::spawn(move || answers(&host).then_some(host))
+        let found: Vec<&String> = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                tried.iter().map(|host| beside(scope, move || answers(host).then_some(host))).collect();
+            asked.into_iter().filter_map(|asked| asked.join().flatten()).collect()
         });
-        let asked: Vec<_> = answers.collect();
-        let found: Vec<String> = asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect();
         match found.first() {
             Some(host) => format!(
                 "\n{host} answers; what holds now: srun --jobid {} --overlap -N1 -n1 -w {host} scrfs-ctl status\n",

@@ -163,11 +163,17 @@ mod tests {
 
     #[test]
     fn the_announcement_is_found_among_talk_however_it_arrives() {
-        let text = b"hello\n\n[1,0]<stdout>:scrfs-met epoch=7;\n[1,0]<stdout>:scrfs-ready epoch=7 current=ck%201;\n\xff no line break";
+        let text = b"hello\n\n[1,0]<stdout>:scrfs-met epoch=7;\n[1,0]<stdout>:scrfs-ready epoch=7 current=ck%201 id=1;\n\xff no line break";
         for size in [1, 2, 7, 4096] {
             assert_eq!(
                 cut(text, size),
-                ["hello\n", "\n", "<met>", "<scrfs-ready epoch=7 current=ck%201;>", "\u{fffd} no line break"]
+                [
+                    "hello\n",
+                    "\n",
+                    "<met>",
+                    "<scrfs-ready epoch=7 current=ck%201 id=1;>",
+                    "\u{fffd} no line break"
+                ]
             );
         }
         assert_eq!(cut(b"", 1), Vec::<String>::new());
@@ -188,14 +194,14 @@ mod tests {
 
     #[test]
     fn the_first_of_each_kind_counts_and_every_lost_node_and_all_is_read() {
-        let text = b"scrfs-ready epoch=1 current=a;\nscrfs-ready epoch=2 current=b;\nscrfs-halt reason=x;\n\
+        let text = b"scrfs-ready epoch=1 current=a id=3;\nscrfs-ready epoch=2 current=b id=4;\nscrfs-halt reason=x;\n\
             scrfs-leaving signal=15;\n\
             scrfs-lost host=n1 why=silent;\n";
         let text = text.repeat(10_000);
         let mut output = text.as_slice();
         let mut heard = Vec::new();
         listen(&mut output, |word| heard.push(word), |_| ());
-        let ready = Ready { epoch: Epoch(1), current: Some(b"a".to_vec()) };
+        let ready = Ready { epoch: Epoch(1), current: Some(b"a".to_vec()), id: 3 };
         let halt = Word::Halt(HaltDue { reason: "x".to_owned() });
         assert_eq!(heard[..3], [Word::Ready(ready), halt, Word::Leaving(Leaving { signal: 15 })]);
         let lost = |word: &Word| matches!(word, Word::Lost(Lost { host, .. }) if host == "n1");

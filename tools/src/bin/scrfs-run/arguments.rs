@@ -20,6 +20,7 @@ use crate::allocation::{self, Question};
 use crate::launcher::{Asked, Launcher, Lines, Surroundings, choose};
 use crate::layout;
 use crate::look::same_host;
+use crate::prefix;
 use crate::scheduler;
 use crate::supervise::{EndPlan, Plan};
 use crate::talk;
@@ -198,6 +199,8 @@ impl Arguments {
         environment.insert("SCR_USER_NAME".into(), config.user.clone().into());
         match end_time {
             Some(end_time) => environment.insert("SCRFS_END_TIME".into(), end_time.to_string().into()),
+            // One in a file, which is past, would hold for the coordinators.
+            None if config.advice.end_time > 0 => environment.insert("SCRFS_END_TIME".into(), "0".into()),
             None => environment.remove(OsStr::new("SCRFS_END_TIME")),
         };
         // Of a scrfs-run around this one.
@@ -209,6 +212,7 @@ impl Arguments {
         let beside = beside_this_program()?;
         let mount = self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?;
         check_below(config.checkpoint_path.as_deref(), &mount)?;
+        prefix::is_outside(&prefix, &mount)?;
         let halt_rules = AdviceRules {
             halt_seconds: config.advice.halt_seconds,
             end_time: end_time.unwrap_or_default(),
@@ -296,9 +300,13 @@ impl Arguments {
 
     fn plan(&self, config: &Config, allocation: &allocation::End) -> Outcome<Plan> {
         let usable = config.nodes.iter().filter(|h| !config.exclude_nodes.contains(h)).count();
-        let nodes = self.nodes.map_or(usable, size);
+        let nodes = self.nodes.map_or(usable.max(1), size);
         if nodes > usable || usable == 0 {
-            return Err(Failure::new(format!("{nodes} nodes are wanted, and the list has {usable}"))
+            let excluded = match config.nodes.len() - usable {
+                0 => String::new(),
+                excluded => format!(" without the {excluded} that SCR_EXCLUDE_NODES leaves out"),
+            };
+            return Err(Failure::new(format!("nodes are wanted: {nodes}; the list has {usable}{excluded}"))
                 .hint("name more with --hosts, or fewer with --nodes")
                 .code(2));
         }

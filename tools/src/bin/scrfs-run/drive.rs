@@ -285,11 +285,11 @@ impl Driver {
                 },
                 false,
             ),
-            Word::Ready(Ready { epoch, current }) if serves => {
+            Word::Ready(Ready { epoch, current, id }) if serves => {
                 // Whatever it was, it is over.
                 self.folded.take();
                 self.floor = self.floor.map(|floor| floor.min(epoch.0));
-                Some(Input::Ready(current.map(OsString::from_vec)))
+                Some(Input::Ready(current.map(|name| (id, OsString::from_vec(name)))))
             }
             Word::Halt(HaltDue { reason }) if serves => Some(Input::HaltDue(reason)),
             Word::Met if serves => Some(Input::Met),
@@ -400,12 +400,7 @@ impl Driver {
             process::signal(part.group.id(), Signal::SIGTERM);
         }
         for part in parts {
-            let (id, (tell, told)) = (part.group.id(), mpsc::channel());
-            let waiter = std::thread::spawn(move || drop(tell.send(process::await_end(id))));
-            if told.recv_timeout(GRACE).is_err() {
-                process::signal(id, Signal::SIGKILL);
-            }
-            drop(waiter.join());
+            process::kill_after(part.group.id(), GRACE);
             part.group.reap();
         }
         process::end_orphans();

@@ -14,11 +14,11 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use rustix::fs::MemfdFlags;
+use scrfs::beside::beside;
 use scrfs_tools::probe::Report;
 use scrfs_tools::scheduler::short;
 
@@ -118,9 +118,9 @@ impl Looker {
     /// Also tells why no more nodes answered, if that is no node's fault.
     fn look_once(&self, hosts: &[String], sweep: bool, doubt: Doubt) -> (Vec<Look>, Option<String>) {
         let (standings, (silent, some_answer)) = std::thread::scope(|scope| {
-            let standings = scope.spawn(|| scheduler::standings(hosts));
+            let standings = beside(scope, || scheduler::standings(hosts));
             let silent = reach::silent(hosts);
-            (standings.join().unwrap_or_default(), silent)
+            (standings.join().flatten(), silent)
         });
         let watch = Watch::begin(hosts, silent);
         let scheduler_answers = standings.is_some();
@@ -158,7 +158,7 @@ impl Looker {
         watch: &Watch,
     ) -> Vec<(usize, Result<Report, Silence>)> {
         let mut answers = std::thread::scope(|scope| {
-            let groups = scope.spawn(|| self.ask_together(hosts, together, most, sweep, watch));
+            let groups = beside(scope, || self.ask_together(hosts, together, most, sweep, watch));
             let each = self.ask_each(hosts, each, sweep, watch);
             [groups.join().unwrap_or_default(), each].into_iter().flatten().collect::<Vec<_>>()
         });
@@ -190,7 +190,8 @@ impl Looker {
             self.ask_all(&names, sweep, Patience::with(LIMIT, watch, group), false).0
         };
         let reports: Vec<Report> = std::thread::scope(|scope| {
-            let asked: Vec<_> = groups(which, most).map(|group| scope.spawn(move || ask(group))).collect();
+            let begin = |group| beside(scope, move || ask(group));
+            let asked: Vec<_> = groups(which, most).map(begin).collect();
             asked.into_iter().flat_map(|group| group.join().unwrap_or_default()).collect()
         });
         let place = |report: &Report| which.iter().copied().find(|&at| same_host(&hosts[at], &report.host));
@@ -210,7 +211,7 @@ impl Looker {
             std::thread::scope(|scope| {
                 let ask =
                     |at: usize| self.ask_one(&hosts[at..=at], sweep, Patience::with(LIMIT, watch, &[at]));
-                let asked: Vec<_> = chunk.iter().map(|&at| (at, scope.spawn(move || ask(at)))).collect();
+                let asked: Vec<_> = chunk.iter().map(|&at| (at, beside(scope, move || ask(at)))).collect();
                 for (at, thread) in asked {
                     answers.push((at, thread.join().unwrap_or(Err(Silence::TooSlow(LIMIT)))));
                 }
@@ -307,7 +308,7 @@ impl Looker {
         std::thread::scope(|scope| {
             for group in rest.chunks(rest.len().div_ceil(AT_ONCE).max(1)) {
                 let (command, limit) = (&command, left().min(SILENT_LIMIT));
-                scope.spawn(move || self.probe(group, command, Patience::of(limit)));
+                beside(scope, move || self.probe(group, command, Patience::of(limit)));
             }
         });
     }
@@ -507,22 +508,19 @@ fn bounded_by(line: &CommandLine, is_over: &dyn Fn(Duration) -> bool, errors: bo
     let memory = File::from(rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC)?);
     let group = Group::start(line, Streams::Into(memory.try_clone()?, errors))?;
     let id = group.id();
-    let (tell, told) = mpsc::channel();
-    let waiter = std::thread::spawn(move || drop(tell.send(process::await_end(id))));
     let begun = Instant::now();
     let in_time = loop {
-        match told.recv_timeout(NOW_AND_THEN) {
-            Err(RecvTimeoutError::Timeout) if !is_over(begun.elapsed()) => {}
-            ended => break ended.is_ok(),
+        if process::ends_within(id, NOW_AND_THEN) {
+            break true;
+        }
+        if is_over(begun.elapsed()) {
+            break false;
         }
     };
     if !in_time {
         process::signal(id, Signal::SIGTERM);
-        if told.recv_timeout(Duration::from_secs(1)).is_err() {
-            process::signal(id, Signal::SIGKILL);
-        }
+        process::kill_after(id, Duration::from_secs(1));
     }
-    drop(waiter.join());
     let (code, signal) = group.reap();
     let mut bytes = Vec::new();
     (&memory).rewind()?;

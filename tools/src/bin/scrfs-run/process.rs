@@ -10,14 +10,17 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
 use scrfs::config::ending;
 use scrfs::lock::Mutex;
 use scrfs_tools::ended;
@@ -26,6 +29,9 @@ use crate::launcher::CommandLine;
 
 /// Between TERM and KILL.
 pub(crate) const GRACE: Duration = ending::KILL;
+
+/// Between two looks at a process for which there is no descriptor.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// A started command and the group that it leads.
 #[derive(Debug)]
@@ -142,6 +148,42 @@ pub(crate) fn await_end(pid: Pid) -> io::Result<()> {
             other => return other.map(drop).map_err(io::Error::from),
         }
     }
+}
+
+/// Whether the process, a child that is not reaped, ends within `limit`. It needs no thread: those
+/// may be what is short.
+pub(crate) fn ends_within(pid: Pid, limit: Duration) -> bool {
+    let raw = rustix::process::Pid::from_raw(pid.as_raw());
+    let process = raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok());
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let ended = if let Some(process) = &process {
+            is_readable(process, left)
+        } else {
+            // Descriptors are short.
+            std::thread::sleep(left.min(BETWEEN_LOOKS));
+            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+            !matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive))
+        };
+        if ended || left.is_zero() {
+            return ended;
+        }
+    }
+}
+
+fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let limit = Timespec::try_from(limit).unwrap_or_default();
+    poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
+}
+
+/// Kills a process that has not ended by then, and returns when it has ended.
+pub(crate) fn kill_after(pid: Pid, limit: Duration) {
+    if !ends_within(pid, limit) {
+        signal(pid, Signal::SIGKILL);
+    }
+    drop(await_end(pid));
 }
 
 /// As shells do it: 128 + signal.

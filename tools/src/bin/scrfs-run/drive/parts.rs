@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use scrfs::beside::{Beside, beside};
 use scrfs_tools::Failure;
 use scrfs_tools::probe::RUN_VARIABLE;
 
@@ -44,10 +45,10 @@ impl Driver {
         let question = self.job.end_question.clone().filter(|_| sweep && self.starts > 0);
         let started = spawn("look", move || {
             let (nodes, end) = std::thread::scope(|scope| {
-                let asking = question.map(|question| scope.spawn(move || question.ask_again()));
+                let asking = question.map(|question| beside(scope, move || question.ask_again()));
                 let say = |text: &str| drop(queue.send(Event::Say(text.to_owned())));
                 let nodes = looker.look(serial, &hosts, (sweep, doubt), say);
-                (nodes, asking.and_then(|asking| asking.join().ok()))
+                (nodes, asking.and_then(Beside::join))
             });
             if let Some(end) = end {
                 if let Ok(at) = end {

@@ -176,8 +176,9 @@ pub(crate) enum Input {
     HaltDue(String),
     /// The coordinators that were started have met.
     Met,
-    /// The coordinators have settled; the dataset that they present, if any (restart only).
-    Ready(Option<OsString>),
+    /// The coordinators have settled; id and name of the dataset that they present, if any (restart
+    /// only).
+    Ready(Option<(u64, OsString)>),
     /// The coordinators say that a dataset is complete.
     Sealed,
     /// A signal that is none of ours tells coordinators to end. Their launcher may have sent it

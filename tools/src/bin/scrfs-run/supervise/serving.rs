@@ -19,7 +19,7 @@ const NO_COORDINATOR: &str = "what was started as coordinators ended with exit c
 const NAME_ANOTHER: &str = "without --coordinator it is the scrfs-coordinator beside scrfs-run; give that option its path, or leave it out";
 
 impl Supervisor {
-    pub(super) fn ready(&mut self, now: Duration, current: Option<OsString>, out: &mut Vec<Output>) {
+    pub(super) fn ready(&mut self, now: Duration, current: Option<(u64, OsString)>, out: &mut Vec<Output>) {
         if matches!(self.coordinators, Coordinators::Down | Coordinators::Leaving) {
             return;
         }
@@ -27,8 +27,11 @@ impl Supervisor {
         self.goes_on(now);
         self.deadline = None;
         let presents = std::mem::replace(&mut self.start, Start::Attach) == Start::Restart;
+        let (id, current) = current.unzip();
         match self.phase {
             Phase::Recovering => {
+                // It may come from the prefix, which no look at the nodes has told of.
+                self.newest = self.newest.max(id.unwrap_or_default());
                 (self.launched, self.refusal, self.own_code) = (now, None, None);
                 self.pulse = Pulse::of_program(now, self.plan.launcher_timeout);
                 self.doubted.clear();

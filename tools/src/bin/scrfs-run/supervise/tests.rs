@@ -85,7 +85,7 @@ impl Story {
     }
 
     fn ready(&mut self, current: &str) -> &mut Self {
-        let current = (!current.is_empty()).then(|| current.into());
+        let current = (!current.is_empty()).then(|| (0, current.into()));
         self.tell(Input::Ready(current))
     }
 

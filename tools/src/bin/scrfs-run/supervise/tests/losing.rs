@@ -387,6 +387,12 @@ fn a_first_launch_that_fails_is_told_and_not_tried_again() {
         s.said()
     );
     s.coordinators_end().expect(&["finish 1"]);
+    // What was fetched for it, it has not protected.
+    let mut s = Story::of(plan());
+    s.looked(&[], 0).tell(Input::Ready(Some((4, "ck.4".into()))));
+    s.tell(refusal()).tell(Input::ProgramEnded(134)).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 4).expect(&["stop coordinators"]);
+    assert!(s.out.contains(&Output::Explained), "{}", s.said());
     // The coordinators' own.
     let mut s = Story::of(plan());
     s.looked(&[], 0).tell(refusal());
