@@ -1,7 +1,7 @@
 //! Work in a thread of its own, or in the caller's where no thread can be made (RLIMIT_NPROC, short
 //! memory): what then comes one after the other comes late, and comes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 /// Work that was begun. It must not wait for what its starter does later.
@@ -10,33 +10,34 @@ pub enum Beside<'scope, T> {
     /// In this thread.
     Thread(ScopedJoinHandle<'scope, Option<T>>),
     /// Done already.
-    Done(Option<T>),
+    Done(T),
 }
 
 /// Begins `work` in a thread of `scope`; where there is none, does it before this returns.
-pub fn beside<'scope, T: Send + 'scope>(
+pub fn beside<'scope, T: Send + 'scope, W: FnOnce() -> T + Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
-    work: impl FnOnce() -> T + Send + 'scope,
+    work: W,
 ) -> Beside<'scope, T> {
-    begin(work, |work| Builder::new().spawn_scoped(scope, work).ok())
+    begin(work, |given| Builder::new().spawn_scoped(scope, move || do_given(&given)).ok())
 }
 
-fn begin<'scope, T: Send + 'scope, W: FnOnce() -> T + Send + 'scope>(
+fn do_given<T, W: FnOnce() -> T>(given: &Receiver<W>) -> Option<T> {
+    given.recv().ok().map(|work| work())
+}
+
+/// A thread that cannot be made would take its work with it: it gets that when it is there.
+fn begin<'scope, T, W: FnOnce() -> T>(
     work: W,
-    spawn: impl FnOnce(
-        Box<dyn FnOnce() -> Option<T> + Send + 'scope>,
-    ) -> Option<ScopedJoinHandle<'scope, Option<T>>>,
+    spawn: impl FnOnce(Receiver<W>) -> Option<ScopedJoinHandle<'scope, Option<T>>>,
 ) -> Beside<'scope, T> {
-    // A thread that cannot be made takes its work with it.
-    let work = Arc::new(Mutex::new(Some(work)));
-    let its = Arc::clone(&work);
-    let once = move |work: &Mutex<Option<W>>| {
-        let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
-        work.map(|work| work())
-    };
-    match spawn(Box::new(move || once(&its))) {
-        Some(thread) => Beside::Thread(thread),
-        None => Beside::Done(once(&work)),
+    let (give, given) = channel();
+    match spawn(given) {
+        Some(thread) => {
+            // It is there, and takes it.
+            let _ = give.send(work);
+            Beside::Thread(thread)
+        }
+        None => Beside::Done(work()),
     }
 }
 
@@ -45,7 +46,7 @@ impl<T> Beside<'_, T> {
     pub fn join(self) -> Option<T> {
         match self {
             Self::Thread(thread) => thread.join().ok().flatten(),
-            Self::Done(result) => result,
+            Self::Done(result) => Some(result),
         }
     }
 }
@@ -65,7 +66,7 @@ mod tests {
         std::thread::scope(|scope| {
             let thread = beside(scope, move || count(one));
             let none = begin(move || count(other), |_| None);
-            assert!(matches!(none, Beside::Done(Some(1))));
+            assert!(matches!(none, Beside::Done(1)));
             assert_eq!((thread.join(), none.join()), (Some(1), Some(1)));
         });
         assert_eq!(done, [1, 1]);

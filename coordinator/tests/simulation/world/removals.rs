@@ -96,8 +96,8 @@ impl World {
         });
     }
 
-    /// Nothing is left to do: what caches have and do not list is what a restart did not present, or
-    /// what is whole in place of one that went bad while the former one was still flushed.
+    /// Nothing is left to do: what caches have and do not list is what a restart did not present,
+    /// or what is whole in place of one that went bad while the former one was still flushed.
     pub(super) fn check_hidden(&self) {
         for node in &self.nodes {
             let failed = |name| node.listed(name).is_some_and(|(_, newer)| newer.failed);

@@ -213,7 +213,8 @@ impl Collection {
         }
     }
 
-    /// Where all files are there, members without files are too, whatever has become of their nodes.
+    /// Where all files are there, members without files are too, whatever has become of their
+    /// nodes.
     fn count_empty(&self, catalog: &Catalog, records: &mut [Option<MemberRecord>]) {
         let missing = missing(catalog, records);
         if missing.iter().any(|(member, _)| catalog.files_of(*member).next().is_some()) {

@@ -3,8 +3,8 @@
 use std::fs;
 
 use super::prefix;
-use super::scavenge::{by_anyone, protected};
-use crate::dataset::Scheme;
+use super::scavenge::{by_anyone, by_node, protected};
+use crate::dataset::{Protection, Scheme};
 use crate::ids::Member;
 use crate::prefix::scavenge::{By, Collection, MemberRecord, Outcome, adopt, digest};
 
@@ -83,6 +83,23 @@ fn a_partner_gives_back_the_members_whose_copies_it_has() {
     let told = adopt(&nodes, saved.age(), By::Anyone(&|_| {})).unwrap().to_string();
     assert!(told.contains("something that was saved of its set is damaged"), "{told}");
     assert!(!nodes.root().join("ck").exists());
+}
+
+#[test]
+fn a_member_without_files_is_not_missed() {
+    for scheme in [Scheme::Partner, Scheme::Xor, Scheme::Single] {
+        let root = tempfile::tempdir().unwrap();
+        let prefix = prefix(root.path(), 5);
+        let mut saved = protected(Scheme::Xor, 2, "ck", 20_000);
+        if scheme == Scheme::Single {
+            saved.catalog.layout.protection = Protection::by(scheme);
+            saved.catalog.layout.sets = (0..5).map(|member| vec![Member(member)]).collect();
+        }
+        saved.save_all_but(&prefix, &[1]);
+        assert!(matches!(by_node(&prefix, &saved), Outcome::Waits { .. }), "it may still come");
+        assert_eq!(by_anyone(&prefix, &saved), Outcome::Published(Vec::new()));
+        saved.is_published(&prefix);
+    }
 }
 
 /// Coordinators died while nodes recorded a new encoding: one has, and has dropped the former data;

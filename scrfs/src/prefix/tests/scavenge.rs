@@ -303,23 +303,6 @@ fn any_member_is_rebuilt_by_the_next_start_and_by_a_person() {
 }
 
 #[test]
-fn a_member_without_files_is_not_missed() {
-    for scheme in [Scheme::Partner, Scheme::Xor, Scheme::Single] {
-        let root = tempfile::tempdir().unwrap();
-        let prefix = prefix(root.path(), 5);
-        let mut saved = protected(Scheme::Xor, 2, "ck", 20_000);
-        if scheme == Scheme::Single {
-            saved.catalog.layout.protection = Protection::by(scheme);
-            saved.catalog.layout.sets = (0..5).map(|member| vec![Member(member)]).collect();
-        }
-        saved.save_all_but(&prefix, &[1]);
-        assert!(matches!(by_node(&prefix, &saved), Outcome::Waits { .. }), "it may still come");
-        assert_eq!(by_anyone(&prefix, &saved), Outcome::Published(Vec::new()));
-        saved.is_published(&prefix);
-    }
-}
-
-#[test]
 fn what_cannot_be_rebuilt_is_named_and_the_older_dataset_stays() {
     let root = tempfile::tempdir().unwrap();
     let prefix = prefix(root.path(), 5);

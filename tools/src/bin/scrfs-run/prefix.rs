@@ -50,8 +50,8 @@ pub(crate) fn look(prefix: &Path, job: &str) -> Outcome {
     })
 }
 
-/// A prefix in an scrfs mount, here or by its name on the nodes, is refused: it goes with the mount,
-/// and all that was flushed to it.
+/// A prefix in an scrfs mount, here or by its name on the nodes, is refused: it goes with the
+/// mount, and so does all that was flushed to it.
 pub(crate) fn is_outside(prefix: &Path, mount: &Path) -> Outcome {
     let named = prefix.starts_with(mount).then(|| mount.to_owned());
     let Some(mount) = named.or_else(|| mount_of(prefix)) else { return Ok(()) };
