@@ -42,7 +42,7 @@ fn begin<'scope, T, W: FnOnce() -> T>(
 }
 
 impl<T> Beside<'_, T> {
-    /// Its result; `None`: it panicked.
+    /// Its result; `None`: it panicked in its thread.
     pub fn join(self) -> Option<T> {
         match self {
             Self::Thread(thread) => thread.join().ok().flatten(),

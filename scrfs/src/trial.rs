@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
@@ -29,6 +29,8 @@ use signal_hook::iterator::Signals;
 const JOB: &str = "try.";
 /// What runs on each node of a job.
 const COORDINATOR: &str = "scrfs-coordinator";
+/// What a hint names that is in the control directory.
+const DAEMON_LOG: &str = "daemon.log";
 /// What is being done when the directory cannot be had.
 const MAKE: &str = "cannot make";
 /// MPI and the coordinator are up within this time.
@@ -134,12 +136,21 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
     let resolved = directory.canonicalize().or_else(|_| std::path::absolute(directory));
     let directory = resolved.map_err(failed("cannot find", directory))?;
     let only = hold(&directory)?;
-    let job = format!("{JOB}{}", std::process::id());
-    scrfs_itself(&["mount", "--job-id", &job], &directory).inspect_err(|_| {
-        remove_what_is_left(&job, is_new.then_some(&directory));
+    let made = is_new.then_some(&directory);
+    // No other trial's, however long ago that began, and in whatever namespace.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let job = format!("{JOB}{}.{:x}", std::process::id(), since.as_micros());
+    scrfs_itself(&["mount", "--job-id", &job], &directory).inspect_err(|error| {
+        // What the daemon has said stays where that is named.
+        if !error.hint().contains(DAEMON_LOG) {
+            purge(&job);
+        }
+        remove(made);
     })?;
     if told.try_recv().is_ok() {
-        return stop(&directory);
+        let ended = stop(&directory);
+        remove(made);
+        return ended;
     }
     let served = serve(&program, &directory, &job);
     drop(only);
@@ -148,6 +159,7 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         (Ok(coordinator), Err(_)) => coordinator,
         (served, _) => {
             let ended = stop(&directory);
+            remove(made);
             return served.map(drop).and(ended);
         }
     };
@@ -173,12 +185,16 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
 
 /// Nothing of a trial that could not be mounted stays. Why it could not is told, whatever becomes
 /// of this.
-fn remove_what_is_left(job: &str, made: Option<&PathBuf>) {
+fn purge(job: &str) {
     if let Ok(exe) = std::env::current_exe() {
         let mut command = Command::new(exe);
         command.args(["umount", "--purge", "--force", "--job-id", job]).process_group(0);
         let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
+}
+
+/// The directory of a trial that has failed, if that has made it.
+fn remove(made: Option<&PathBuf>) {
     if let Some(made) = made {
         let _ = fs::remove_dir(made);
     }

@@ -81,8 +81,8 @@ impl Flushes {
     }
 
     /// The job is about to end: the newest dataset is wanted on the PFS, before older ones that are
-    /// due. One that has failed keeps its delay; one that has failed too often is tried now and
-    /// then anyway.
+    /// due, though not before those that somebody has asked for. One that has failed keeps its
+    /// delay; one that has failed too often is tried now and then anyway.
     pub(super) fn wish_newest(&mut self, cluster: &Cluster) {
         let newest = cluster.datasets.newest_first().first().map(|known| (known.catalog.id, known.flushed));
         let Some((id, false)) = newest else { return };

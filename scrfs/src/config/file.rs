@@ -108,7 +108,7 @@ fn setting(line: &str) -> Result<(String, String), String> {
 }
 
 /// A `#` at the start or after a blank, outside quotes, begins a comment.
-fn without_comment(line: &str) -> &str {
+pub(super) fn without_comment(line: &str) -> &str {
     let (mut quoted, mut after_blank) = (false, true);
     for (at, c) in line.char_indices() {
         match c {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::unistd::{Uid, User};
 
+use super::file::without_comment;
 use super::{Account, Claim, ConfigError, FILE_BYTES_MAX, INVALID, Sources, USER_FILE};
 use crate::bounded;
 use crate::plain::{self, Links};
@@ -150,11 +151,15 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     text_of(&bytes).map(Some)
 }
 
-/// Lines that are comments may be in any encoding.
+/// Comments may be in any encoding.
 fn text_of(bytes: &[u8]) -> io::Result<String> {
-    let is_comment = |line: &[u8]| line.trim_ascii_start().starts_with(b"#");
+    let is_wrong = |line: &[u8]| {
+        // Up to there both are the same.
+        let good = std::str::from_utf8(line).err().map(|error| error.valid_up_to());
+        good.is_some_and(|good| without_comment(&String::from_utf8_lossy(line)).len() > good)
+    };
     let mut lines = bytes.split(|&byte| byte == b'\n');
-    match lines.position(|line| !is_comment(line) && std::str::from_utf8(line).is_err()) {
+    match lines.position(is_wrong) {
         Some(at) => Err(io::Error::new(INVALID, format!("line {}: it is not UTF-8 text", at + 1))),
         None => Ok(String::from_utf8_lossy(bytes).into_owned()),
     }
@@ -167,6 +172,7 @@ mod tests {
     #[test]
     fn what_is_no_text_is_named_by_its_line_and_comments_are_passed_over() {
         assert_eq!(text_of(b"A=1\n  # f\xfcr\nB=\xc3\xbc\n").unwrap(), "A=1\n  # f\u{fffd}r\nB=\u{fc}\n");
+        assert!(text_of(b"A=1 # f\xfcr").is_ok() && text_of(b"A=\"# f\xfcr\"").is_err());
         let error = text_of(b"A=1\n\nB=\xfc # C\n").unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (INVALID, "line 3: it is not UTF-8 text".to_owned()));
     }

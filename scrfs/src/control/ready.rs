@@ -3,10 +3,11 @@
 //! launcher forwards; and the words that a coordinator was told to end, or cannot go on, on its
 //! own.
 //!
-//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201 id=2;`, `scrfs-sealed id=2;`, `scrfs-halt
-//! reason=no%20checkpoints;`, `scrfs-leaving signal=15;` or `scrfs-failed reason=n1%3A%20full;`,
-//! and a line break. Launchers may put marks of their own before and after. All bytes of the name
-//! that are not plain are written as `%` and two digits, so a line is ASCII and short.
+//! `scrfs-met epoch=3;`, `scrfs-ready epoch=3 current=ck%201 id=2;`, `scrfs-sealed id=2;`,
+//! `scrfs-halt reason=no%20checkpoints;`, `scrfs-leaving signal=15;` or `scrfs-failed
+//! reason=n1%3A%20full;`, and a line break. Launchers may put marks of their own before and after.
+//! All bytes of the name that are not plain are written as `%` and two digits, so a line is ASCII
+//! and short.
 
 use std::fmt;
 

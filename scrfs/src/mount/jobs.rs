@@ -236,7 +236,7 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
         if order.despite == Despite::Use && only.is_none() {
             unmount::end_elsewhere(control, pid)?;
         } else {
-            unmount::await_end(control, pid)?;
+            unmount::await_end(control, pid, order.despite == Despite::Use)?;
         }
     } else if let Some(control) = &control {
         // Of a supervisor that was killed.

@@ -18,7 +18,7 @@ use super::server::{is_here, open_process, server_of};
 use super::supervisor::{READY, first_line, readable, say};
 use super::table::{self, Mounted, TABLE};
 use super::unmount::{END_SECONDS, KILL_BOUND, clean_stale, mounted};
-use super::{MountError, Options, failed, mount_point, stores, supervisor};
+use super::{MountError, Options, failed, job_of, mount_point, stores, supervisor};
 use crate::bounded;
 use crate::checkpoint_path;
 use crate::daemon::CacheStore;
@@ -181,7 +181,9 @@ fn answers(mount_point: &Path) -> Result<(), MountError> {
     let asked = mount_point.to_owned();
     let ask = move || Ok(rustix::fs::statfs(asked).map(drop)?);
     bounded::within(Duration::from_secs(START_SECONDS), ask).map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => MountError::Timeout { what: "the mount's answer", seconds: START_SECONDS },
+        io::ErrorKind::TimedOut => {
+            MountError::Silent { mount_point: mount_point.to_owned(), seconds: START_SECONDS }
+        }
         _ => failed("no answer from", mount_point)(error),
     })
 }
@@ -223,7 +225,8 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
     if let Some(worker) = worker
         && !readable(worker.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS))
     {
-        return Err(MountError::Lives { process: "worker", seconds: END_SECONDS });
+        let job = Some(job_of(&control));
+        return Err(MountError::Lives { process: "worker", seconds: END_SECONDS, job });
     }
     // Asked while there is no worker, this waits for the new one.
     answers(&point)

@@ -1,7 +1,7 @@
 //! Mounting: three processes and what they hand to one another.
 //!
 //! * [`launch`]: `scrfs mount` starts the supervisor, waits until the mount answers, and ends.
-//! * [`unmount`]: `scrfs umount` ends a mount and its processes; [`server`] says who serves one.
+//! * [`unmount`]: `scrfs umount` ends a mount and its processes; `server` says who serves one.
 //! * [`jobs`]: the same by the job's id, and what a job has left.
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
@@ -356,6 +356,16 @@ pub enum MountError {
         process: &'static str,
         /// The bound.
         seconds: u64,
+        /// The job; `None`: it was to end whatever uses it, and no more can be done.
+        job: Option<String>,
+    },
+    /// A mount does not answer.
+    #[error("no answer from {mount_point} in {seconds} s")]
+    Silent {
+        /// The mount point.
+        mount_point: PathBuf,
+        /// The bound.
+        seconds: u64,
     },
     /// It took too long.
     #[error("{what} took longer than {seconds} s")]
@@ -387,7 +397,8 @@ const HINT: char = '\u{1f}';
 impl MountError {
     /// It may pass by itself: a shortage, or a node that is slow.
     pub fn is_shortage(&self) -> bool {
-        matches!(self, Self::Short { .. } | Self::Timeout { .. } | Self::Lives { .. }) || is_shortage(self)
+        let is_late = matches!(self, Self::Timeout { .. } | Self::Lives { .. } | Self::Silent { .. });
+        is_late || matches!(self, Self::Short { .. }) || is_shortage(self)
     }
 
     /// For the process that started this one.
@@ -437,9 +448,10 @@ impl MountError {
             Self::MountedAt { at, .. } => {
                 format!("leave the mount point out, or name that one: {}", at.display())
             }
-            Self::Busy { pid, .. } => {
-                format!("use another --job-id, or end it: kill {pid}; or where that has no effect: scrfs umount --force")
-            }
+            Self::Busy { directory, pid } => format!(
+                "use another --job-id, or end it: kill {pid}; or where that has no effect: scrfs umount --force --job-id {}",
+                job_of(directory)
+            ),
             Self::Stuck { .. } => {
                 "try again when that file system answers (see `dmesg`), or use another --job-id".into()
             }
@@ -517,17 +529,26 @@ impl MountError {
                 format!("{log} says what is short; make some of it free (free, df, df -i), or raise the limit (ulimit -a)")
             }
             Self::Start { hint, .. } => hint.clone(),
-            Self::Lives { .. } => {
-                "it is stopped (see `ps`), the node is very busy, or a file system does not answer: `scrfs umount --force`, with \
-                 --job-id as before, ends it all the same"
-                    .into()
-            }
-            Self::Timeout { .. } => {
+            Self::Lives { job: Some(job), .. } => format!(
+                "it is stopped (see `ps`), the node is very busy, or a file system does not answer; all the same it is ended by: \
+                 scrfs umount --force --job-id {job}"
+            ),
+            Self::Silent { mount_point, .. } => format!(
+                "its daemon is stopped (see `ps`), or the node is very busy; all the same it is ended by: scrfs umount --force {}",
+                mount_point.display()
+            ),
+            Self::Lives { job: None, .. } | Self::Timeout { .. } => {
                 "the node is very busy, or a file system does not answer: see `uptime` and `dmesg`, and try again"
                     .into()
             }
         }
     }
+}
+
+/// The job of a control directory, by its name.
+fn job_of(control: &Path) -> String {
+    let name = control.file_name().unwrap_or_default().to_string_lossy();
+    name.strip_prefix(places::JOB_PREFIX).unwrap_or(&name).to_owned()
 }
 
 /// For a record in a control directory that cannot be read.

@@ -42,18 +42,26 @@ pub(super) fn is_left(mount: &Mounted, control: &Path, is_dead: impl FnOnce() ->
 /// The mount that supervisor `pid` of a control directory holds is not only in another mount
 /// namespace, as far as this user may look.
 pub(super) fn is_here(control: &Path, pid: u32) -> Result<(), MountError> {
-    // Others may call a mount of theirs by that name.
-    let owner = control.symlink_metadata().map(|meta| meta.uid()).ok();
-    let ours = |mount: &Mounted| mount.names(control) && mount.owner == owner;
-    if table::all().map_err(failed("cannot read", TABLE))?.iter().any(ours) {
+    if is_mounted(control)? {
         return Ok(());
     }
-    match table::elsewhere(ours) {
+    match table::elsewhere(|mount| is_of(mount, control)) {
         Some((holder, mount)) => {
             Err(MountError::Elsewhere { mount_point: mount.mount_point, pid, holder: Some(holder) })
         }
         None => Ok(()),
     }
+}
+
+/// The mount of a control directory is in this mount namespace.
+pub(super) fn is_mounted(control: &Path) -> Result<bool, MountError> {
+    Ok(table::all().map_err(failed("cannot read", TABLE))?.iter().any(|mount| is_of(mount, control)))
+}
+
+/// Others may call a mount of theirs by that name.
+fn is_of(mount: &Mounted, control: &Path) -> bool {
+    let is_owners = || control.symlink_metadata().is_ok_and(|meta| mount.owner == Some(meta.uid()));
+    mount.names(control) && is_owners()
 }
 
 /// The mount at `point`, if its control directory is `control`: what else is mounted there by now

@@ -8,10 +8,10 @@ use rustix::process::Signal;
 
 use super::device::Held;
 use super::lock::{WORKER_LOCK, holder, supervisor_of, was_killed};
-use super::server::{held, is_here, is_left, open_process, server_of};
+use super::server::{held, is_here, is_left, is_mounted, open_process, server_of};
 use super::supervisor::readable;
 use super::table::{self, Mounted, TABLE};
-use super::{MountError, device, failed, mount_point};
+use super::{MountError, device, failed, job_of, mount_point};
 use crate::control::{Answer, Ask, client};
 use crate::store::private;
 
@@ -86,23 +86,29 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
     }
     // Root has seen all namespaces.
     Err(if rustix::process::geteuid().is_root() {
-        MountError::Lives { process: "daemon", seconds: END_SECONDS }
+        MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(job_of(&control)) }
     } else {
         MountError::Elsewhere { mount_point: point, pid, holder: None }
     })
 }
 
-/// Waits for supervisor `pid` of a control directory, whose mount was unmounted before.
-pub(super) fn await_end(control: &Path, pid: u32) -> Result<(), MountError> {
+/// Waits for supervisor `pid` of a control directory, whose mount was unmounted before; with
+/// `force` ends it. One that is mounted here still is left alone.
+pub(super) fn await_end(control: &Path, pid: u32, force: bool) -> Result<(), MountError> {
     is_here(control, pid)?;
-    let names = |mount: &Mounted| mount.names(control);
-    let stays = table::all().map_err(failed("cannot read", TABLE))?.iter().any(names);
-    let Some(process) = open_process(pid).filter(|_| !stays) else { return Ok(()) };
-    if readable(process.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS)) {
-        Ok(())
-    } else {
-        Err(MountError::Lives { process: "daemon", seconds: END_SECONDS })
+    if is_mounted(control)? {
+        return Ok(());
     }
+    if force {
+        return end_elsewhere(control, pid);
+    }
+    let Some(process) = open_process(pid) else { return Ok(()) };
+    let ends = readable(process.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS));
+    // One that was about to begin is mounted by now.
+    if ends || is_mounted(control)? {
+        return Ok(());
+    }
+    Err(MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(job_of(control)) })
 }
 
 /// Ends supervisor `pid` of a control directory, which is mounted in other mount namespaces only,
@@ -133,7 +139,8 @@ pub(super) fn end_lone_worker(control: &Path, force: bool) -> Result<(), MountEr
     if ends_within(Duration::from_secs(seconds)) {
         return Ok(());
     }
-    let late = MountError::Lives { process: "worker", seconds };
+    let job = (!force).then(|| job_of(control));
+    let late = MountError::Lives { process: "worker", seconds, job };
     if !force {
         return Err(late);
     }
@@ -163,7 +170,7 @@ fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(),
         held.detach()?;
     }
     if !all {
-        return Err(MountError::Lives { process: "daemon", seconds: FROZEN_SECONDS });
+        return Err(MountError::Lives { process: "daemon", seconds: FROZEN_SECONDS, job: None });
     }
     // What another user's directory says was made is not believed.
     if private::is_of(control, rustix::process::geteuid().as_raw()) {

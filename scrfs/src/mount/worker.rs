@@ -61,7 +61,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     say(TAKEN);
     // They hold a predecessor's lock and sockets too.
     if !keepers.wait(KEEPER_BOUND) {
-        return Err(MountError::Lives { process: "former keeper", seconds: KEEPER_BOUND.as_secs() });
+        return Err(MountError::Timeout { what: "the end of a keeper", seconds: KEEPER_BOUND.as_secs() });
     }
     drop(keepers);
     fs.begin().map_err(failing("cannot begin with the tree"))?;

@@ -144,7 +144,8 @@ fn ask(job: &Job, control: &Path, question: &Ask, limit: Duration) -> Result<Ans
     client::ask(control, question, limit).map_err(|error| {
         let mut why = match error {
             ClientError::Connect { source, .. } => format!("its daemon does not answer: {source}"),
-            other => format!("its daemon does not answer: {other}"),
+            ClientError::Stream(error) => format!("its daemon does not answer: {error}"),
+            other => other.to_string(),
         };
         let recorded: Vec<String> = unsaved(control).unwrap_or_default().iter().map(named).collect();
         if !recorded.is_empty() {

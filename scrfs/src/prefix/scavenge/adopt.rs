@@ -213,17 +213,21 @@ impl Collection {
         }
     }
 
-    /// Where all files are there, members without files are too, whatever has become of their
-    /// nodes.
+    /// Where all files of a set are there, its members without files are too, whatever has become
+    /// of their nodes.
     fn count_empty(&self, catalog: &Catalog, records: &mut [Option<MemberRecord>]) {
         let missing = missing(catalog, records);
-        if missing.iter().any(|(member, _)| catalog.files_of(*member).next().is_some()) {
-            return;
-        }
-        for (member, host) in missing {
-            let (age, digest) = (self.age, super::digest(std::iter::empty()));
-            let record = MemberRecord { age, member, host, digest, redundancy: Vec::new() };
-            records[member.0 as usize] = Some(record);
+        for set in &catalog.layout.sets {
+            let of_set = || missing.iter().filter(|(member, _)| set.contains(member));
+            if of_set().any(|(member, _)| catalog.files_of(*member).next().is_some()) {
+                continue;
+            }
+            for (member, host) in of_set() {
+                let (age, member, host) = (self.age, *member, host.clone());
+                let digest = super::digest(std::iter::empty());
+                let record = MemberRecord { age, member, host, digest, redundancy: Vec::new() };
+                records[member.0 as usize] = Some(record);
+            }
         }
     }
 

@@ -18,7 +18,8 @@ fn reed_solomon_gives_back_several_members_of_a_set() {
         let nodes = prefix(root.path(), 5);
         saved.save_all_but(&nodes, lost);
         let Outcome::Published(rebuilt) = by_anyone(&nodes, &saved) else { panic!("{lost:?}") };
-        assert_eq!(rebuilt.len(), lost.len(), "{rebuilt:?}");
+        // Member 1 has no files.
+        assert_eq!(rebuilt.len(), lost.iter().filter(|lost| **lost != 1).count(), "{rebuilt:?}");
         saved.is_published(&nodes);
     }
 
@@ -56,7 +57,8 @@ fn a_partner_gives_back_the_members_whose_copies_it_has() {
         let nodes = prefix(root.path(), 5);
         saved.save_all_but(&nodes, lost);
         let Outcome::Published(rebuilt) = by_anyone(&nodes, &saved) else { panic!("{lost:?}") };
-        assert_eq!(rebuilt.len(), lost.len(), "{rebuilt:?}");
+        // Member 1 has no files.
+        assert_eq!(rebuilt.len(), lost.iter().filter(|lost| **lost != 1).count(), "{rebuilt:?}");
         saved.is_published(&nodes);
     }
 

@@ -183,6 +183,8 @@ impl Arguments {
         warn_of_launcher(&self.program, launcher.name());
         let prefix =
             self.name.as_ref().map_or_else(|| config.prefix.clone(), |name| config.prefix.join(name));
+        let mount = self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?;
+        prefix::is_outside(&prefix, &mount)?;
         if self.name.is_some() {
             make_prefix(&config.prefix, &prefix)?;
         }
@@ -210,9 +212,7 @@ impl Arguments {
         let fresh = self.fresh && !is_requeued(&environment);
         let coordinator = self.coordinator.map(|path| absolute(&path)).transpose()?;
         let beside = beside_this_program()?;
-        let mount = self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?;
         check_below(config.checkpoint_path.as_deref(), &mount)?;
-        prefix::is_outside(&prefix, &mount)?;
         let halt_rules = AdviceRules {
             halt_seconds: config.advice.halt_seconds,
             end_time: end_time.unwrap_or_default(),

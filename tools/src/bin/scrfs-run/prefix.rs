@@ -3,14 +3,14 @@
 //! person who mistyped it wants to know at once.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Access as Right;
 use scrfs::bounded;
 use scrfs::control::AdviceRules;
 use scrfs::halt::{self, Access, HaltFile};
-use scrfs::mount::table;
+use scrfs::mounted::{self, Mounted};
 use scrfs::prefix::strangers;
 use scrfs::status::last::{LastStatus, RENEWED};
 use scrfs_tools::{Failure, Outcome};
@@ -53,8 +53,12 @@ pub(crate) fn look(prefix: &Path, job: &str) -> Outcome {
 /// A prefix in an scrfs mount, here or by its name on the nodes, is refused: it goes with the
 /// mount, and so does all that was flushed to it.
 pub(crate) fn is_outside(prefix: &Path, mount: &Path) -> Outcome {
-    let named = prefix.starts_with(mount).then(|| mount.to_owned());
-    let Some(mount) = named.or_else(|| mount_of(prefix)) else { return Ok(()) };
+    let mounts = mounted::all().unwrap_or_default();
+    let over = mount_of(prefix, &mounts);
+    // A mount that is on the nodes alone.
+    let is_here = mounts.iter().any(|here| here.mount_point == mount);
+    let named = || (!is_here && without_parents(prefix).starts_with(mount)).then(|| mount.to_owned());
+    let Some(mount) = over.or_else(named) else { return Ok(()) };
     let (prefix, mount) = (prefix.display(), mount.display());
     Err(Failure::new(format!("SCR_PREFIX: {prefix} is in the scrfs mount {mount}, and would go with it"))
         .hint("name a directory on the parallel file system, with --prefix or SCR_PREFIX")
@@ -63,14 +67,25 @@ pub(crate) fn is_outside(prefix: &Path, mount: &Path) -> Outcome {
 
 /// The scrfs mount in which a path is, or will be when it is made. A file system that does not
 /// answer is none.
-fn mount_of(path: &Path) -> Option<PathBuf> {
+fn mount_of(path: &Path, mounts: &[Mounted]) -> Option<PathBuf> {
     let path = path.to_owned();
     let real = move || Ok(path.ancestors().find_map(|above| above.canonicalize().ok()));
     let real = bounded::within(LIMIT, real).ok()??;
-    let mounts = table::all().ok()?.into_iter().filter(|mount| real.starts_with(&mount.mount_point));
+    let above = mounts.iter().filter(|mount| real.starts_with(&mount.mount_point));
     // Of two at one place the later one is seen.
-    let mount = mounts.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
-    mount.is_scrfs().then_some(mount.mount_point)
+    let mount = above.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
+    mount.is_scrfs().then(|| mount.mount_point.clone())
+}
+
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// Another job that was at work in the prefix a moment ago, and has not said that it has ended.

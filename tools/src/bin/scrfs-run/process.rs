@@ -158,24 +158,27 @@ pub(crate) fn ends_within(pid: Pid, limit: Duration) -> bool {
     let until = Instant::now() + limit;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let ended = if let Some(process) = &process {
-            is_readable(process, left)
-        } else {
-            // Descriptors are short.
+        let ended = process.as_ref().and_then(|process| is_readable(process, left)).unwrap_or_else(|| {
+            // Descriptors or memory are short.
             std::thread::sleep(left.min(BETWEEN_LOOKS));
             let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
             !matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive))
-        };
+        });
         if ended || left.is_zero() {
             return ended;
         }
     }
 }
 
-fn is_readable(fd: &OwnedFd, limit: Duration) -> bool {
+/// Within `limit`; `None`: that cannot be told.
+fn is_readable(fd: &OwnedFd, limit: Duration) -> Option<bool> {
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     let limit = Timespec::try_from(limit).unwrap_or_default();
-    poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
+    match poll(&mut fds, Some(&limit)) {
+        Ok(ready) => Some(ready > 0),
+        Err(rustix::io::Errno::INTR) => Some(false),
+        Err(_) => None,
+    }
 }
 
 /// Kills a process that has not ended by then, and returns when it has ended.

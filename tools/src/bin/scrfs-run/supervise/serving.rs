@@ -30,8 +30,12 @@ impl Supervisor {
         let (id, current) = current.unzip();
         match self.phase {
             Phase::Recovering => {
-                // It may come from the prefix, which no look at the nodes has told of.
-                self.newest = self.newest.max(id.unwrap_or_default());
+                // It may come from the prefix, which no look at the nodes has told of: a former run
+                // has protected it.
+                if let Some(id) = id.filter(|id| *id > self.newest) {
+                    (self.newest, self.fruitless) = (id, 0);
+                    self.unlaunched.clear();
+                }
                 (self.launched, self.refusal, self.own_code) = (now, None, None);
                 self.pulse = Pulse::of_program(now, self.plan.launcher_timeout);
                 self.doubted.clear();

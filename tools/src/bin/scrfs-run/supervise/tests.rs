@@ -311,6 +311,14 @@ fn two_fruitless_runs_are_enough() {
     s.expect(&["Restart n0 n1 n2 n3"]).ready("x");
     fail(&mut s, 2);
     s.expect(&["finish 9"]);
+    // What the first run protected is on the PFS, and no node has it any more.
+    let mut s = Story::running(plan());
+    fail(&mut s, 0);
+    s.expect(&["Restart n0 n1 n2 n3"]).tell(Input::Ready(Some((5, "ck.5".into()))));
+    fail(&mut s, 5);
+    s.expect(&["Restart n0 n1 n2 n3"]).ready("ck.5");
+    fail(&mut s, 5);
+    s.expect(&["finish 9"]);
 }
 
 #[test]
