@@ -38,7 +38,7 @@ use crate::plain;
 use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
-use super::directory::{PfsError, Prefix, Result, SYNC, exists, read_bounded, replace_by};
+use super::directory::{PfsError, Prefix, Result, SYNC, read_bounded, replace_by};
 use super::{StoredDataset, index, loose, strangers};
 
 pub use self::adopt::{Adoption, By, Outcome, Progress, adopt, adopt_all};
@@ -301,10 +301,13 @@ impl Collection {
     fn members(&self, catalog: &Catalog) -> Result<Vec<Option<MemberRecord>>> {
         let numbers = (0..).zip(&catalog.layout.members).map(|(number, _)| Member(number));
         let dataset = self.directory.join(DATASET);
-        if !exists(&dataset)? {
-            return Ok(numbers.map(|_| None).collect());
-        }
-        let top = open(&dataset)?;
+        let top = match open(&dataset) {
+            // Nothing was saved yet, or another node publishes at this moment.
+            Err(PfsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(numbers.map(|_| None).collect());
+            }
+            top => top?,
+        };
         let whole = |member: Member| {
             let of = digest(catalog.files_of(member).map(|(entry, copy)| (&entry.path, copy)));
             let Some(mut record) = self.record_of(member)?.filter(|record| record.digest == of) else {
