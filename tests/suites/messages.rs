@@ -202,6 +202,8 @@ fn every_mistake_has_a_clear_line_a_remedy_and_its_exit_code() {
             "$ cd mine; scrfs-run --hosts node0,node7 -- true",
             "# cd job; env -u OMPI_ALLOW_RUN_AS_ROOT scrfs-run --hosts node0 -- true",
             "$ cd mine; SCRFS_END_TIME=5 scrfs-run --hosts node0 -- true",
+            "$ cd mine; echo SCRFS_END_TIME=5 >past.conf; SCR_CONF_FILE=past.conf scrfs-run --hosts node0 -- true",
+            "$ SCR_PREFIX=/tmp/../scr/saved scrfs-run -- true",
             "$ cd mine; echo node0 >hosts; PBS_JOBID=7 PBS_NODEFILE=hosts SCRFS_END_TIME=9999999999 scrfs-run --launcher pbs -- true",
             "$ scrfs-run --version >/dev/full",
         ],

@@ -44,7 +44,10 @@ impl Layout {
         // Each member's copy is a file of its own.
         let has_copy = |at: &usize| set.len() > 1 && !gone.contains(&right(set.len(), *at));
         let given_back = self.scheme() == Scheme::Partner && with_files().all(has_copy);
-        given_back.then(|| Repair { rebuild: lost.to_vec(), anew: true })
+        // The node that has the copy would be asked for it, also where there is nothing to copy.
+        let has_bad_copy = |at: &usize| bare.contains(&right(set.len(), *at));
+        let rebuild = || lost.iter().filter(|at| !has_bad_copy(at)).copied().collect();
+        given_back.then(|| Repair { rebuild: rebuild(), anew: true })
     }
 
     /// The member at this position of a set has files, as far as is known.
@@ -128,6 +131,8 @@ mod tests {
             (Scheme::Partner, "abcd", &[0], &[3], "[0] anew"),
             (Scheme::Partner, "abcd", &[0], &[1], "gone"),
             (Scheme::Partner, "-bcd", &[0], &[1], "[0, 1]"),
+            (Scheme::Partner, "ab-d", &[0, 2], &[3], "[0] anew"),
+            (Scheme::Partner, "ab-de", &[2, 3], &[1], "[2, 3] anew"),
             (Scheme::Partner, "abcd", &[], &[0, 1], "[] anew"),
             (Scheme::Partner, "ab", &[0], &[1], "gone"),
             (Scheme::Single, "ab", &[], &[], "[]"),
