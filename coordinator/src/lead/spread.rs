@@ -1,10 +1,10 @@
 //! Bringing versions of pointer files to the nodes that lack them: read where they are, store where
-//! they are not.
+//! they are not. A version is forgotten for a newer one only when the bytes of that one are there.
 
 use std::collections::BTreeMap;
 
 use scrfs::control::Command;
-use scrfs::control::loose::{LooseKind, LooseOwner, LooseStamp, LooseVersion};
+use scrfs::control::loose::{Age, LooseKind, LooseOwner, LooseStamp, LooseVersion};
 use scrfs::ids::NodeRank;
 
 use super::cluster::Cluster;
@@ -22,6 +22,8 @@ const TRIES: u32 = 4;
 pub(super) struct Spread {
     /// Also into the mounts, where they are the newest.
     place: bool,
+    /// Datasets of which versions are kept.
+    ages: Vec<Age>,
     /// What each node has, and to which dataset it takes it to belong.
     holders: BTreeMap<NodeRank, BTreeMap<LooseStamp, LooseOwner>>,
     /// Bytes that are awaited, from whom, and who else has them.
@@ -54,6 +56,7 @@ impl Spread {
         cluster: &mut Cluster,
         versions: &Versions,
         holders: Vec<(NodeRank, Vec<LooseVersion>)>,
+        ages: Vec<Age>,
         place: bool,
     ) -> Self {
         let had = |versions: Vec<LooseVersion>| versions.into_iter().map(|v| (v.stamp, v.owner)).collect();
@@ -74,7 +77,7 @@ impl Spread {
                 }
             }
         }
-        Self { place, holders, reading, storing: None }
+        Self { place, ages, holders, reading, storing: None }
     }
 
     /// A node's copy; false when it was not asked for.
@@ -121,6 +124,7 @@ impl Spread {
         if let Some((_, awaited)) = &self.storing {
             return awaited.values().all(Part::done);
         }
+        versions.prune(&self.ages, true);
         let round = cluster.next_round();
         let mut awaited = BTreeMap::new();
         for node in cluster.nodes() {
@@ -221,4 +225,47 @@ fn send_missing(
         send(part);
     }
     count
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::loose::LooseEntry;
+    use scrfs::ids::{DatasetId, Epoch, RequestId};
+
+    use super::*;
+    use crate::settings::tests::settings;
+
+    fn version(serial: u64, with_bytes: bool) -> LooseVersion {
+        let bytes = format!("ck.{serial}").into_bytes();
+        let kind = LooseKind::File { size: 4, crc: crc32fast::hash(&bytes) };
+        let bytes = if with_bytes { bytes } else { Vec::new() };
+        let entry = LooseEntry { kind, bytes, ..LooseEntry::gone(b"latest".to_vec()) };
+        let owner = LooseOwner::Sealed(Age { epoch: Epoch(1), id: DatasetId(1) });
+        let stamp = LooseStamp { epoch: Epoch(1), serial };
+        LooseVersion { stamp, request: RequestId { origin: 1, serial }, owner, entry }
+    }
+
+    #[test]
+    fn an_older_version_is_forgotten_only_when_the_bytes_of_a_newer_one_are_there() {
+        for is_good in [true, false] {
+            let mut cluster = Cluster::new(Epoch(2), vec!["a".to_owned()], settings(), 0);
+            let mut versions = Versions::default();
+            let told: Vec<LooseVersion> = [1, 2].map(|serial| version(serial, false)).into();
+            for version in &told {
+                versions.insert(version.clone());
+            }
+            let age = Age { epoch: Epoch(1), id: DatasetId(1) };
+            let holders = vec![(NodeRank(0), told)];
+            let mut spread = Spread::begin(&mut cluster, &versions, holders, vec![age], false);
+            for (serial, is_good) in [(2, is_good), (1, true)] {
+                assert!(!spread.go_on(&mut cluster, &mut versions));
+                let wanted = version(serial, true);
+                let read = is_good.then(|| wanted.clone());
+                assert!(spread.read(&mut cluster, &mut versions, NodeRank(0), wanted.stamp, read));
+            }
+            assert!(spread.go_on(&mut cluster, &mut versions));
+            let kept: Vec<u64> = versions.iter().map(|version| version.stamp.serial).collect();
+            assert_eq!(kept, [if is_good { 2 } else { 1 }]);
+        }
+    }
 }

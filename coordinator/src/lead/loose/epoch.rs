@@ -118,9 +118,8 @@ impl Loose {
         }
         // What is not needed any more too: the nodes have it until they are told to forget it.
         self.bind_first(cluster, &mut holders);
-        self.versions.prune(&kept, true);
         self.forget_datasets(cluster, &kept);
-        self.spread = Some(Spread::begin(cluster, &self.versions, holders, true));
+        self.spread = Some(Spread::begin(cluster, &self.versions, holders, kept, true));
         self.spread_on(cluster);
     }
 
@@ -164,9 +163,8 @@ impl Loose {
             self.newest = shown;
             let chosen = chosen.iter().map(|(catalog, _)| age_of(catalog));
             let ages: Vec<Age> = chosen.chain(self.held.iter().copied()).collect();
-            self.versions.prune(&ages, true);
             self.forget_datasets(cluster, &ages);
-            self.spread = Some(Spread::begin(cluster, &self.versions, holders, false));
+            self.spread = Some(Spread::begin(cluster, &self.versions, holders, ages, false));
             self.spread_on(cluster);
         }
         if self.spread.is_some() {
