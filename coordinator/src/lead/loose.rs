@@ -173,7 +173,7 @@ impl Loose {
         let known = self.begun.remove(&catalog.name);
         // Names were removed and no file was made, or nobody knows: it has no versions but those of
         // its name.
-        let begun = frozen.into_iter().chain(known).max().unwrap_or_default();
+        let begun = frozen.or(known).unwrap_or_default();
         let age = age_of(catalog);
         self.sealed.insert(age, begun);
         self.newest = self.newest.max(age);
@@ -293,5 +293,24 @@ mod tests {
                 assert_eq!(of(&loose), vec![sealed]);
             }
         }
+    }
+
+    #[test]
+    fn a_dataset_began_when_the_first_of_its_nodes_began_it() {
+        let mut cluster = Cluster::new(Epoch(1), vec!["a".to_owned(), "b".to_owned()], settings(), 0);
+        let mut loose = Loose::default();
+        // At the last round node b alone had begun ck.1; node a had done so before ck.2.
+        loose.begun.extend([(b"ck.1".to_vec(), 80), (b"ck.2".to_vec(), 50)]);
+        let owner = LooseOwner::Begun { name: b"ck.2".to_vec(), since_us: 50, after: Age::default() };
+        let stamp = LooseStamp { epoch: Epoch(1), serial: 1 };
+        let request = RequestId { origin: 1, serial: 1 };
+        let kind = LooseKind::Symlink(b"ck.2".to_vec());
+        let entry = LooseEntry { kind, ..LooseEntry::gone(b"latest".to_vec()) };
+        loose.versions.insert(LooseVersion { stamp, request, owner: owner.clone(), entry });
+        for begun_us in [80, 20] {
+            loose.frozen(DatasetId(1), begun_us);
+        }
+        loose.committing(&mut cluster, &Catalog { name: b"ck.1".to_vec(), ..catalog(1) });
+        assert_eq!(loose.versions.get(stamp).unwrap().owner, owner);
     }
 }

@@ -111,8 +111,9 @@ impl Daemon {
         let Some(dataset) = self.datasets.get(&id) else { return Vec::new() };
         let Some(catalog) = &dataset.catalog else { return Vec::new() };
         let is_bad = |(member, data): &(&Member, &MemberData)| {
-            let home = &catalog.layout.members[member.0 as usize].host;
-            *home == self.host && !data.is_whole(&catalog.layout, **member)
+            // Of a member that was recorded before the dataset was laid out anew nobody asks.
+            let home = catalog.layout.members.get(member.0 as usize);
+            home.is_some_and(|home| home.host == self.host) && !data.is_whole(&catalog.layout, **member)
         };
         let bad = dataset.members.iter().filter(is_bad);
         bad.map(|(member, _)| (*member, Reason::from("bad CRC"))).collect()

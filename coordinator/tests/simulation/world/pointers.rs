@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::loose::Begun;
-use scrfs::control::{Event, HeldState};
+use scrfs::control::{Command, Event, HeldState};
 use scrfs::dataset::Catalog;
-use scrfs::ids::RequestId;
+use scrfs::ids::{DatasetId, RequestId};
 
 use super::World;
 use crate::daemon::Daemon;
@@ -216,8 +216,12 @@ impl World {
         // Names were removed, and nothing was made.
         let first = all.iter().min().copied().unwrap_or_default();
         self.pointers.began.insert(key, first);
-        // What goes at this moment may have gone before.
-        let goes = self.nodes.iter().flat_map(Daemon::begun).filter(|b| self.removing.contains(&b.name));
+        // What goes at this moment may have gone before: by its name, or with what it was begun over.
+        let evicts = |id: DatasetId| self.down.iter().flatten().any(|command| *command == Command::Evict(id));
+        let is_gone = |id: DatasetId| self.nodes.iter().any(|node| !node.datasets.contains_key(&id));
+        let leaves = |begun: &Begun| begun.base.is_some_and(|id| evicts(id) || is_gone(id));
+        let begun = self.nodes.iter().flat_map(Daemon::begun);
+        let goes = begun.filter(|begun| self.removing.contains(&begun.name) || leaves(begun));
         let goes: Vec<u64> = goes.map(|b| b.since_us).filter(|since| !all.contains(since)).collect();
         for pointer in self.pointers.pointers.values_mut().filter(|pointer| pointer.lost.is_none()) {
             let former = (pointer.least, pointer.most);
