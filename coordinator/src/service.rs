@@ -12,6 +12,7 @@ use scrfs::control::ready::{Failed, Met};
 use scrfs::control::{Role, Start};
 use scrfs::ids::{Epoch, NodeRank};
 use scrfs::prefix::{self, Prefix, Worker, status::Reporter};
+use scrfs::run;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -297,7 +298,10 @@ impl<'a> Session<'a> {
         open::attached(transport, &mut early)?;
         if let Some(watched) = self.watched.closed.take() {
             let pulse = Arc::clone(&self.pulse);
-            let watch = watched.watch(me, &opening, self.config.node_timeout, move || pulse.is_felt());
+            let mark = self.sources.environment.get(run::VARIABLE);
+            let run_host = mark.and_then(|mark| run::host(mark.to_str()?));
+            let silence = self.config.node_timeout;
+            let watch = watched.watch(me, &opening, run_host, silence, move || pulse.is_felt());
             watch.map_err(|error| ServiceError::Thread("the watch", error))?;
         }
         Ok(Attached { node, connect, questions, opening, early })

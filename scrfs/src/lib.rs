@@ -38,6 +38,7 @@ pub mod priority;
 pub mod record;
 pub mod redundancy;
 pub mod remedy;
+pub mod run;
 pub mod status;
 pub mod store;
 pub mod stores;

@@ -364,6 +364,25 @@ fn a_job_is_halted_and_begins_afresh() {
     assert!(!fifth.output().contains("once more"), "{}", fifth.output());
 }
 
+/// Its launcher is sent a SIGTERM to pass on, and is asked to end a moment later.
+#[test]
+fn a_program_that_is_halted_has_ended_when_the_newest_is_saved() {
+    let cluster = Cluster::up(2);
+    let job = Job::new(&cluster, "deaf").set("SCRFS_END_GRACE", "20").set("SCRFS_HALT_GRACE", "1");
+    job.mount([0, 1]);
+    let alive = || [0, 1].map(|node| cluster.on(node).run("pgrep -cxf 'sleep 7654'").out.trim().to_owned());
+    let deaf = "trap '' TERM; sleep 7654";
+    let mut run = job.start(&[0, 1], 2, 1, &["/bin/sh", "-c", deaf]);
+    wait::until_true("the program", LIMIT, || alive() == ["1", "1"]);
+    write(&job, 1, "newest", true);
+    let halt = format!("{BIN}/scrfs-ctl halt --prefix {} --immediate", job.prefix());
+    cluster.head().run(&halt).must();
+    wait::until_true("the save", LIMIT, || run.output().contains("no program runs any more"));
+    assert_eq!(alive(), ["0", "0"], "{}", run.output());
+    assert_eq!(run.wait(LIMIT), 75, "{}", run.output());
+    assert!(on_pfs(&job, "newest"), "{}", run.output());
+}
+
 /// A process that makes a session of its own is out of its launcher's reach.
 #[test]
 fn what_has_left_its_launchers_reach_ends_with_the_job() {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 const MARK: &str = "scrfs-probe ";
 
 /// The environment variable that everything scrfs-run starts carries, with a value of its own.
-pub const RUN_VARIABLE: &str = "SCRFS_RUN_TOKEN";
+pub use scrfs::run::VARIABLE as RUN_VARIABLE;
 
 /// The exit code of `scrfs-ctl save` when not all is on the PFS, and what is not was named.
 pub const NAMED: u8 = 3;

@@ -1,9 +1,10 @@
 //! The connections on which nodes watch one another, and the thread that serves them.
 //!
 //! A node listens on a port that the opening tells the others, with a secret. Who connects and says
-//! that first is sent a byte every [`BEAT`]; nothing else that it sends is read. Who does not say
-//! it soon is cut off, so that strangers take nobody's place. The watcher's kernel asks a
-//! connection that is quiet whether it still has another end, and gives it up after [`UNANSWERED`].
+//! that first is sent a byte every [`BEAT`], and another one when scrfs-run is gone; nothing else
+//! that it sends is read. Who does not say the secret soon is cut off, so that strangers take
+//! nobody's place. The watcher's kernel asks a connection that is quiet whether it still has another
+//! end, and gives it up after [`UNANSWERED`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -11,6 +12,7 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use scrfs::control::lost::Lost;
@@ -32,6 +34,9 @@ const WATCHERS_MAX: usize = 64;
 const STRANGERS_MAX: usize = 64;
 /// Connections that are taken before something else is done.
 const TURN: usize = 256;
+/// What a watcher is sent: this node lives; scrfs-run is gone.
+const ALIVE: &[u8] = b".";
+const GONE: &[u8] = b"!";
 /// More beats than can have come.
 const READ_BYTES: usize = 256;
 
@@ -58,11 +63,13 @@ impl Watched {
     }
 
     /// Watches others from now on, in a thread, to the process's end. Who is lost is printed. Those
-    /// that watch this node hear of it only while `lives` says so.
+    /// that watch this node hear of it only while `lives` says so. When `run_host`, where scrfs-run
+    /// is, was lost and nobody has ended this process, that gets a SIGTERM.
     pub fn watch(
         self,
         me: NodeRank,
         opening: &Opening,
+        run_host: Option<&str>,
         silence: Duration,
         lives: impl Fn() -> bool + Send + 'static,
     ) -> io::Result<()> {
@@ -72,10 +79,14 @@ impl Watched {
             Some((rank, opening.hosts.get(at)?.clone(), *opening.watch_ports.get(at)?))
         });
         let (others, secret) = (others.collect::<Vec<_>>(), opening.secret);
+        let run = others.iter().find(|(_, host, _)| Some(host.as_str()) == run_host).map(|(rank, ..)| *rank);
         let thread = std::thread::Builder::new().name("watch".to_owned());
-        thread
-            .spawn(move || Links::new(self.listener, others, secret, silence, Box::new(lives)).run())
-            .map(drop)
+        let serve = move || {
+            let mut links = Links::new(self.listener, others, secret, silence, Box::new(lives));
+            links.watch = links.watch.with_run(run);
+            links.run();
+        };
+        thread.spawn(serve).map(drop)
     }
 }
 
@@ -127,6 +138,8 @@ struct Links {
     lives: Box<dyn Fn() -> bool + Send>,
     begun: Instant,
     beaten: Instant,
+    /// The others were told that scrfs-run is gone.
+    is_forsaken: bool,
 }
 
 impl Links {
@@ -149,7 +162,20 @@ impl Links {
         }
         let watch = Watch::new(watched.keys().copied(), silence, begun.elapsed());
         let (watchers, strangers) = (Vec::new(), VecDeque::new());
-        Self { listener, secret, watchers, strangers, watched, hosts, watch, lives, begun, beaten: begun }
+        let (beaten, is_forsaken) = (begun, false);
+        Self {
+            listener,
+            secret,
+            watchers,
+            strangers,
+            watched,
+            hosts,
+            watch,
+            lives,
+            begun,
+            beaten,
+            is_forsaken,
+        }
     }
 
     fn run(mut self) {
@@ -164,7 +190,23 @@ impl Links {
                     drop(io::stdout().lock().write_all(line.as_bytes()));
                 }
             }
+            if !self.is_forsaken && self.watch.is_forsaken(self.begun.elapsed()) {
+                self.is_forsaken = true;
+                self.tell(GONE);
+                tracing::warn!("the node of scrfs-run is lost, and nobody ends this coordinator: it ends");
+                if let Err(error) = nix::sys::signal::raise(Signal::SIGTERM) {
+                    tracing::warn!(%error, "it cannot end itself");
+                }
+            }
         }
+    }
+
+    /// Says a sign to all that watch this node.
+    fn tell(&mut self, sign: &[u8]) {
+        self.watchers.retain_mut(|watcher| match watcher.write(sign) {
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        });
     }
 
     /// Until something comes, or the next beat is due.
@@ -182,11 +224,8 @@ impl Links {
         self.accept(Instant::now());
         if self.beaten.elapsed() >= BEAT {
             self.beaten = Instant::now();
-            let sign: &[u8] = if (self.lives)() { b"." } else { b"" };
-            self.watchers.retain_mut(|watcher| match watcher.write(sign) {
-                Ok(_) => true,
-                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-            });
+            let sign = if (self.lives)() { ALIVE } else { b"" };
+            self.tell(sign);
         }
         let mut noticed = Vec::new();
         for (&rank, link) in &mut self.watched {
@@ -238,6 +277,7 @@ fn read(rank: u32, link: &mut TcpStream) -> Option<Noticed> {
     match link.read(&mut buffer) {
         // The other end is gone, or was started anew.
         Ok(0) => Some(Noticed::Closed(rank)),
+        Ok(bytes) if buffer[..bytes].windows(GONE.len()).any(|sign| sign == GONE) => Some(Noticed::Forsaken),
         Ok(_) => Some(Noticed::Beat(rank)),
         Err(error) => match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => None,
@@ -301,6 +341,20 @@ mod tests {
         }
         assert_eq!(last, Some(Noticed::Closed(1)));
         assert!(connect("127.0.0.1", port, SECRET).is_err() && connect("127.0.0.1", 0, SECRET).is_err());
+    }
+
+    #[test]
+    fn watchers_hear_that_the_run_is_gone() {
+        let watched = Watched::begin().unwrap();
+        let mut link = connect("127.0.0.1", watched.port(), SECRET).unwrap();
+        link.set_nonblocking(false).unwrap();
+        let mut links = Links::new(watched.listener, Vec::new(), SECRET, SILENCE, Box::new(|| true));
+        while links.watchers.is_empty() {
+            links.accept(Instant::now());
+        }
+        links.tell(GONE);
+        links.tell(ALIVE);
+        assert_eq!(read(1, &mut link), Some(Noticed::Forsaken));
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub const OTHERS: usize = 3;
 /// Who has lost all others may be the one that is cut off: then the others name it within this
 /// time.
 const ALONE: Duration = Duration::from_secs(4);
+/// Whose scrfs-run is gone with its node ends by itself after this time: nobody else ends it, and a
+/// scheduler takes the job for alive. Where scrfs-run lives after all it has acted long before.
+const FORSAKEN: Duration = Duration::from_secs(20);
 /// Who has answered within this time is there.
 const FRESH: Duration = Duration::from_millis(1500);
 
@@ -50,6 +53,8 @@ pub enum Noticed {
     Dead(u32),
     /// It has closed the connection: its coordinator has ended, which says nothing about the node.
     Closed(u32),
+    /// A coordinator that this one watches says that scrfs-run is gone.
+    Forsaken,
     /// Time has passed.
     Tick,
 }
@@ -70,13 +75,28 @@ pub struct Watch {
     others: BTreeMap<u32, State>,
     silence: Duration,
     last: Duration,
+    /// On whose node scrfs-run is, if this node watches that one.
+    run: Option<u32>,
+    /// From when on this process is to end, as scrfs-run is gone.
+    end: Option<Duration>,
 }
 
 impl Watch {
     /// Of connections that were made at `now`; `silence`: `SCRFS_NODE_TIMEOUT`.
     pub fn new(others: impl IntoIterator<Item = u32>, silence: Duration, now: Duration) -> Self {
         let others = others.into_iter().map(|other| (other, State::Open(now))).collect();
-        Self { others, silence, last: now }
+        Self { others, silence, last: now, run: None, end: None }
+    }
+
+    /// The node of this rank has scrfs-run.
+    #[must_use]
+    pub fn with_run(self, run: Option<u32>) -> Self {
+        Self { run, ..self }
+    }
+
+    /// Nobody is left who would end this process.
+    pub fn is_forsaken(&self, now: Duration) -> bool {
+        self.end.is_some_and(|end| end <= now)
     }
 
     /// Takes what was noticed at `now`; gives who is lost, each once.
@@ -89,9 +109,14 @@ impl Watch {
             Noticed::Beat(other) => self.set(other, State::Open(now)),
             Noticed::Dead(other) => self.set(other, State::Dead(now)),
             Noticed::Closed(other) => self.set(other, State::Done),
+            Noticed::Forsaken => self.end = Some(now),
             Noticed::Tick => {}
         }
-        self.lost(now)
+        let lost = self.lost(now);
+        if lost.iter().any(|(other, why)| *why == Why::Network && Some(*other) == self.run) {
+            self.end = Some(now + FORSAKEN);
+        }
+        lost
     }
 
     fn set(&mut self, other: u32, state: State) {
@@ -194,6 +219,23 @@ mod tests {
         let mut watch = Watch::new([1, 2, 3], ms(30_000), ms(0));
         assert_eq!(pass(&mut watch, 0, 30_000, &[1, 3]), []);
         assert_eq!(pass(&mut watch, 30_000, 60_000, &[1, 3]), [(2, Why::Silent)]);
+    }
+
+    #[test]
+    fn whose_run_is_gone_with_its_node_ends_after_a_while() {
+        let watch = || Watch::new([1, 2], ms(30_000), ms(0)).with_run(Some(1));
+        let mut other = watch();
+        other.step(ms(0), Noticed::Dead(2));
+        assert_eq!(pass(&mut other, 0, 60_000, &[1]), [(2, Why::Network)]);
+        assert!(!other.is_forsaken(ms(60_000)));
+        let mut run = watch();
+        assert_eq!(pass(&mut run, 0, 1_000, &[1, 2]), []);
+        assert_eq!(run.step(ms(1_000), Noticed::Dead(1)), [(1, Why::Network)]);
+        assert!(!run.is_forsaken(ms(999) + FORSAKEN) && run.is_forsaken(ms(1_000) + FORSAKEN));
+        // Others hear of it from one that has waited.
+        let mut told = Watch::new([3], ms(30_000), ms(0));
+        told.step(ms(1_000), Noticed::Forsaken);
+        assert!(told.is_forsaken(ms(1_000)));
     }
 
     #[test]

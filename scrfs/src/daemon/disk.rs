@@ -33,7 +33,7 @@ use super::filemap::{self, CacheNames, Filemap};
 use super::state::{Dataset, Origin, Part, State, Table};
 
 const NODE: &str = "node.scrinfo";
-const FILEMAP: &str = "filemap_0.scrinfo";
+pub(crate) const FILEMAP: &str = "filemap_0.scrinfo";
 const SETTINGS: &str = "settings.json";
 const ADVICE: &str = "advice.json";
 const MASTER: &str = "filemap.scrinfo";

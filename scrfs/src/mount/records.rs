@@ -1,10 +1,10 @@
 //! What the records in a control directory tell of a job's datasets, without a daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::{MountError, failed};
-use crate::daemon::disk::dataset_of_file;
+use crate::daemon::disk::{FILEMAP, dataset_of_file};
 use crate::hash::{self, FieldError, Hash};
 use crate::store::{Store, beneath};
 
@@ -54,6 +54,20 @@ pub(super) fn datasets_of(control: &Path) -> Result<Vec<Recorded>, MountError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         store => datasets(&store.map_err(failed("cannot open", control))?),
     }
+}
+
+/// The ids of datasets of which this node has members, and these have no files: nothing of them can
+/// have gone with a cache. None where that is not known.
+pub(super) fn without_files_of(control: &Path) -> BTreeSet<u64> {
+    let read = || Store::open(control).ok()?.read(FILEMAP, TABLE_MAX).ok()?;
+    let Some(map) = read().and_then(|bytes| hash::decode_file(&bytes).ok()) else { return BTreeSet::new() };
+    let members = map.get("RANK").into_iter().flat_map(Hash::iter);
+    let of_member = members.filter_map(|(_, below)| below.get("DSET")).flat_map(Hash::iter);
+    let has_files = |entry: &Hash| entry.get("FILE").is_some_and(|files| files.iter().len() > 0);
+    let of_dataset = of_member.filter_map(|(id, entry)| Some((id.number()?, has_files(entry))));
+    let (with, without): (Vec<(u64, bool)>, Vec<_>) = of_dataset.partition(|(_, has_files)| *has_files);
+    let without = without.into_iter().map(|(id, _)| id);
+    without.filter(|id| !with.contains(&(*id, true))).collect()
 }
 
 fn recorded(id: u64, below: &Hash) -> Result<Recorded, FieldError> {

@@ -224,6 +224,8 @@ mod tests {
     use super::super::records::TABLE;
     use super::super::stores::tests::table_of;
     use super::*;
+    use crate::daemon::disk::FILEMAP;
+    use crate::hash::{self, Hash};
 
     #[test]
     fn what_squeue_says() {
@@ -304,6 +306,21 @@ mod tests {
         let count = || super::super::jobs::in_stores(&bases).unwrap()[0].datasets;
         record(false);
         assert_eq!(count(), 0, "its files have gone");
+        // One that has no files here is waited for by other nodes.
+        let map = |has_files: bool| {
+            let mut map = Hash::new();
+            for (member, has_files) in [("0", false), ("1", has_files)] {
+                let dataset = map.child("RANK").child(member).child("DSET").child("3");
+                if has_files {
+                    dataset.child("FILE").set_flag("f");
+                }
+            }
+            std::fs::write(control.join(FILEMAP), hash::encode(&map)).unwrap();
+        };
+        map(false);
+        assert_eq!(count(), 1);
+        map(true);
+        assert_eq!(count(), 0, "they have gone");
         std::fs::create_dir_all(cache.join("tree/ck")).unwrap();
         std::fs::write(cache.join("tree/ck/f"), "bytes").unwrap();
         let text = sweep(None, false).unwrap_err().to_string();

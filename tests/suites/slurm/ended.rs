@@ -10,7 +10,22 @@ fn jobs_that_are_ended() {
     a_job_that_is_cancelled_in_a_flush(&slurm);
     a_prefix_that_cannot_be_written_at_the_end(&cluster, &slurm);
     jobs_that_are_queued_again(&cluster, &slurm);
+    a_node_without_files_is_waited_for(&cluster, &slurm);
     nothing_is_left(&cluster, 0..4);
+}
+
+/// Rank 1 writes no files, and nothing protects those of rank 0: the one that has saved its part
+/// last publishes, and that may be the one that has none.
+fn a_node_without_files_is_waited_for(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let job = Saver::new(slurm, "empty");
+    let hold = format!("2 uneven hold={PFS}/empty/go");
+    let batch = job.submit("--nodes=2 --requeue", "export SCR_FLUSH=0 SCR_COPY_TYPE=SINGLE", "", &hold);
+    job.await_sealed(&batch, 2);
+    slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
+    (0..2).for_each(|node| slurm.await_node(node, "idle"));
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, 0..4);
+    assert_eq!(job.current(), 2, "{}", job.account(&batch));
 }
 
 /// The caches of a job that waits to run again stay, those of one that will not are freed; without
@@ -106,8 +121,12 @@ fn the_batch_host_of_an_allocation_that_goes_on() {
     let single = once.submit(options, "export SCR_FLUSH=0", "--nodes 4", "200 uneven pause=500");
     once.await_sealed(&single, 3);
     let job = Saver::new(&slurm, "headless");
-    let batch =
-        job.submit("--nodes=5 --no-kill --requeue", "export SCR_FLUSH=0", "--nodes 4", "24 uneven pause=500");
+    let batch = job.submit(
+        "--nodes=5 --no-kill --requeue",
+        "export SCR_FLUSH=0",
+        "--launcher mpirun --nodes 4",
+        "24 uneven pause=500",
+    );
     job.await_sealed(&batch, 3);
     let sealed = job.sealed();
     for batch in [&batch, &single] {

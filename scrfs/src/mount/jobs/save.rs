@@ -53,14 +53,17 @@ fn is_dataset(path: &Path) -> bool {
 }
 
 /// How many datasets a job has in the cache directories that are named; with those that its records
-/// alone tell of. Where these cannot be read there may be one.
+/// alone tell of: where programs' files are there all of these, else those that have no files here,
+/// and that other nodes may wait for. Where the records cannot be read there may be one.
 pub(super) fn count(job: &Job, caches: &[PathBuf], bases: &Bases) -> usize {
     let mut ids: BTreeSet<u64> = caches.iter().flat_map(|cache| stores::datasets_in(cache)).collect();
-    let control =
-        job.directory(&bases.control).filter(|_| caches.iter().any(|cache| stores::has_tree(cache)));
-    let recorded = control.map(|control| records::datasets_of(&control));
-    match recorded.transpose() {
-        Ok(recorded) => ids.extend(recorded.into_iter().flatten().map(|dataset| dataset.id)),
+    let Some(control) = job.directory(&bases.control) else { return ids.len() };
+    if !caches.iter().any(|cache| stores::has_tree(cache)) {
+        ids.extend(records::without_files_of(&control));
+        return ids.len();
+    }
+    match records::datasets_of(&control) {
+        Ok(recorded) => ids.extend(recorded.into_iter().map(|dataset| dataset.id)),
         Err(_) => return ids.len().max(1),
     }
     ids.len()

@@ -72,16 +72,19 @@ fn command(words: &[impl AsRef<OsStr>], environment: &BTreeMap<OsString, OsStrin
 }
 
 /// Finds it. `known`: by `SCRFS_END_TIME` or the scheduler's environment; 0: by neither. Slurm
-/// before 23.02 does not set it.
+/// before 23.02 does not set it. What is past counts as not set.
 pub(crate) fn end(known: u64, environment: &BTreeMap<OsString, OsString>) -> End {
-    let is_users = is_users(known, environment);
+    let (is_users, is_past) = (is_users(known, environment), known > 0 && known <= now());
+    if is_past {
+        let name = if is_users { "SCRFS_END_TIME" } else { SLURM_END };
+        talk::tell(&format!("warning: {name} is {known}, which is past: it has no effect"));
+    }
+    let of_scheduler = || set(environment, SLURM_END).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let known = if is_past { of_scheduler() } else { known };
+    let is_users = is_users && !is_past;
     let question = Question::of(environment).filter(|_| !is_users);
     if known > now() {
         return End { at: Some(known), question };
-    }
-    if known > 0 {
-        let name = if is_users { "SCRFS_END_TIME" } else { SLURM_END };
-        talk::tell(&format!("warning: {name} is {known}, which is past: it has no effect"));
     }
     let asked = match &question {
         Some(question) => question.ask(LIMIT),
@@ -192,6 +195,10 @@ mod tests {
             let found = end(later, &environment(&set));
             assert_eq!((found.at, found.question.is_some()), (Some(later), asks), "{set:?}");
         }
+        // What is past leaves it to the scheduler.
+        let past = [slurm, ("SCRFS_END_TIME", "5"), ("SLURM_JOB_END_TIME", text.as_str())];
+        let found = end(5, &environment(&past));
+        assert_eq!((found.at, found.question.is_some()), (Some(later), true));
     }
 
     #[test]

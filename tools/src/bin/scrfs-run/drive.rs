@@ -71,6 +71,8 @@ struct Running {
     group: Group,
     /// It was asked to end.
     stopped: bool,
+    /// Its launcher was sent a SIGTERM at this time, to pass on.
+    terminated: Option<Instant>,
     /// When it is killed for not doing so.
     kill_at: Option<Instant>,
 }

@@ -30,6 +30,25 @@ const SIGNAL_LIMIT: Duration = Duration::from_secs(5);
 const WAITS: &str = "hint: other steps of this job have what it needs, to themselves (srun --exclusive, --exact): it begins when \
                      they end; `squeue --steps` names them";
 
+/// Open MPI's mpirun that gets a second SIGTERM within five seconds ends at once, and leaves its
+/// ranks behind, which may go on writing.
+const ONE_TERM: Duration = Duration::from_secs(6);
+
+impl Running {
+    /// It is for the launcher to pass on.
+    fn signal_launcher(&mut self, signal: Signal) {
+        process::signal_leader(self.group.id(), signal);
+        if signal == Signal::SIGTERM {
+            self.terminated = Some(Instant::now());
+        }
+    }
+
+    /// It has just been sent a SIGTERM, which ends what it has started.
+    fn ends_by_now(&self) -> bool {
+        self.terminated.is_some_and(|at| at.elapsed() < ONE_TERM)
+    }
+}
+
 impl Driver {
     pub(super) fn tell_failed(&self, part: Part, started: Result<(), Refusal>) {
         if let Err(why) = started {
@@ -137,7 +156,9 @@ impl Driver {
                 })
             });
         match watched {
-            Ok(_) => drop(self.running.insert(part, Running { group, stopped: false, kill_at: None })),
+            Ok(_) => drop(
+                self.running.insert(part, Running { group, stopped: false, terminated: None, kill_at: None }),
+            ),
             Err(error) => {
                 process::signal(pid, Signal::SIGKILL);
                 group.reap();
@@ -204,16 +225,16 @@ impl Driver {
     }
 
     /// Its launcher passes it on to the ranks, or the scheduler sends it to them.
-    pub(super) fn signal_program(&self, signal: u8) {
+    pub(super) fn signal_program(&mut self, signal: u8) {
         let (Some(running), Ok(signal)) =
-            (self.running.get(&Part::Program), Signal::try_from(i32::from(signal)))
+            (self.running.get_mut(&Part::Program), Signal::try_from(i32::from(signal)))
         else {
             return;
         };
         let (program, queue) = (running.group.id(), self.queue.clone());
         let pid = program.as_raw().unsigned_abs();
         let Some(line) = self.job.lines.signal(signal, pid) else {
-            return process::signal_leader(program, signal);
+            return running.signal_launcher(signal);
         };
         let send = move || {
             let why = match look::bounded(&line, SIGNAL_LIMIT, true) {
@@ -230,13 +251,14 @@ impl Driver {
     }
 
     /// The second best: some launchers end the program at some signals.
-    pub(super) fn signal_launcher(&self, program: Pid, signal: Signal, why: &str) {
-        if self.running.get(&Part::Program).is_some_and(|running| running.group.id() == program) {
+    pub(super) fn signal_launcher(&mut self, program: Pid, signal: Signal, why: &str) {
+        let running = self.running.get_mut(&Part::Program);
+        if let Some(running) = running.filter(|running| running.group.id() == program) {
             let name = self.job.lines.launcher.name();
             talk::tell(&format!(
                 "the scheduler did not send the program {signal} ({why}): {name} gets it, and may end the program"
             ));
-            process::signal_leader(program, signal);
+            running.signal_launcher(signal);
         }
     }
 
@@ -249,6 +271,7 @@ impl Driver {
             match asks {
                 // A second wish to stop does not wait.
                 _ if running.stopped => process::signal(running.group.id(), Signal::SIGKILL),
+                Signal::SIGTERM if running.ends_by_now() => {}
                 Signal::SIGTERM => process::signal(running.group.id(), asks),
                 _ => process::signal_leader(running.group.id(), asks),
             }
