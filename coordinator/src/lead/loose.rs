@@ -9,7 +9,7 @@
 mod epoch;
 mod rounds;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::Command;
 use scrfs::control::loose::{Age, Begun, LooseInventory, LooseOwner, LooseSet};
@@ -44,6 +44,8 @@ pub(super) struct Loose {
     begun: BTreeMap<Vec<u8>, u64>,
     /// When sealed ones began, as far as this epoch knows.
     pub(super) sealed: BTreeMap<Age, u64>,
+    /// What some node takes for known, and of which others have forgotten versions meanwhile.
+    forgotten: BTreeSet<Age>,
     /// When what is being frozen began.
     freezing: BTreeMap<DatasetId, u64>,
     /// Datasets that are complete on some nodes perhaps, and not known to be on all.
@@ -90,8 +92,11 @@ impl Loose {
 
     /// Only what goes with `kept` is kept from now on.
     fn forget_datasets(&mut self, cluster: &mut Cluster, kept: &[Age]) {
-        let datasets: Vec<Age> = self.sealed.keys().filter(|age| !kept.contains(age)).copied().collect();
+        let mut datasets = std::mem::take(&mut self.forgotten);
+        datasets.retain(|age| !self.sealed.contains_key(age));
+        datasets.extend(self.sealed.keys().filter(|age| !kept.contains(age)));
         self.sealed.retain(|age, _| kept.contains(age));
+        let datasets: Vec<Age> = datasets.into_iter().collect();
         if !datasets.is_empty() {
             cluster.send_all(Command::LooseForget { versions: Vec::new(), datasets });
         }
@@ -251,11 +256,14 @@ impl Loose {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::control::loose::{LooseEntry, LooseKind, LooseStamp, LooseVersion};
-    use scrfs::ids::{Epoch, RequestId};
+    use std::sync::Arc;
+
+    use scrfs::control::loose::{LooseBase, LooseEntry, LooseKind, LooseStamp, LooseVersion};
+    use scrfs::ids::{Epoch, NodeRank, RequestId};
 
     use super::super::flush::tests::catalog;
     use super::*;
+    use crate::lead::Output;
     use crate::settings::tests::settings;
 
     #[test]
@@ -312,5 +320,26 @@ mod tests {
         }
         loose.committing(&mut cluster, &Catalog { name: b"ck.1".to_vec(), ..catalog(1) });
         assert_eq!(loose.versions.get(stamp).unwrap().owner, owner);
+    }
+
+    /// A node that took no part in a restart comes back: what it knows, others have forgotten.
+    #[test]
+    fn a_dataset_of_which_others_have_forgotten_versions_is_known_to_nobody() {
+        let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned(), "b".to_owned()], settings(), 0);
+        let age = |epoch, id| Age { epoch: Epoch(epoch), id: DatasetId(id) };
+        let mut loose = Loose::begin_epoch(&mut cluster);
+        for (node, epoch, began) in [(0, 6, age(5, 7)), (1, 7, age(8, 8))] {
+            let base = Some(LooseBase { epoch: Epoch(epoch), shown: age(5, 7) });
+            let inventory = LooseInventory { base, began: vec![(began, 1)], ..LooseInventory::default() };
+            assert!(loose.inventory(NodeRank(node), inventory));
+        }
+        let newest = Catalog { epoch: Epoch(8), ..catalog(8) };
+        assert!(loose.present(&mut cluster, &[(Arc::new(newest), false)], false));
+        assert_eq!(loose.sealed.keys().copied().collect::<Vec<_>>(), [age(8, 8)]);
+        let forgotten = cluster.take_outputs().into_iter().find_map(|output| match output {
+            Output::Command(nodes, Command::LooseForget { datasets, .. }) => Some((nodes.len(), datasets)),
+            _ => None,
+        });
+        assert_eq!(forgotten, Some((2, vec![age(5, 7)])));
     }
 }

@@ -123,10 +123,8 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask, busy: &dyn Fn(PfsOutcom
 fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<()> {
     let said = Cell::new(Instant::now());
     let tell = |progress: Progress<'_>| match progress {
-        Progress::Said(text) => {
-            tracing::info!("{text}");
-            busy(PfsOutcome::Busy(Some(text.to_owned())));
-        }
+        // The lead writes it to the log.
+        Progress::Said(text) => busy(PfsOutcome::Busy(Some(text.to_owned()))),
         Progress::Goes if said.get().elapsed() < ALIVE => {}
         Progress::Goes => {
             said.set(Instant::now());

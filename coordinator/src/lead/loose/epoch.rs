@@ -47,7 +47,6 @@ impl Loose {
         let Some(telling) = self.telling.take() else { return Vec::new() };
         let told: Vec<(NodeRank, LooseInventory)> = telling.into_answers().collect();
         for (_, inventory) in &told {
-            self.sealed.extend(inventory.began.iter().copied());
             self.versions.was(inventory.bound.clone());
         }
         let base = told.iter().map(|(_, inventory)| inventory.base).max().flatten();
@@ -57,6 +56,7 @@ impl Loose {
         let (current, former): (Vec<_>, Vec<_>) =
             told.into_iter().partition(|(_, inventory)| inventory.base == base);
         for (_, inventory) in &current {
+            self.sealed.extend(inventory.began.iter().copied());
             inventory.versions.iter().for_each(|version| self.versions.insert(version.clone()));
         }
         let knows = |inventory: &LooseInventory| inventory.began.iter().any(|(age, _)| *age == shown);
@@ -64,6 +64,12 @@ impl Loose {
         let alone = !current.iter().any(|(_, inventory)| knows(inventory));
         for (_, inventory) in &former {
             let counts = alone && knows(inventory);
+            // Nobody is to take a dataset for known of whose versions some were forgotten.
+            let gave_up = |age: Age| base.is_some_and(|base| age.epoch < base.epoch && age > base.shown);
+            let is_known = |(age, _): &(Age, u64)| (counts && *age <= shown) || gave_up(*age);
+            let (known, forgotten): (Vec<_>, Vec<_>) = inventory.began.iter().copied().partition(is_known);
+            self.sealed.extend(known);
+            self.forgotten.extend(forgotten.into_iter().map(|(age, _)| age));
             for version in &inventory.versions {
                 let not_later = matches!(version.owner, LooseOwner::Sealed(age) if age <= shown);
                 // What a restart had given up before that node left is of no branch that can come
