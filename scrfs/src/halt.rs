@@ -260,9 +260,12 @@ impl HaltFile {
     /// Writes it again, in place.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// It would be too large to be read again; those of the system calls.
     pub fn store(&mut self) -> Result<(), HaltError> {
         let bytes = self.halt.encode();
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(HaltError::Size { path: self.path.clone() });
+        }
         let mut write = || -> io::Result<()> {
             self.file.seek(SeekFrom::Start(0))?;
             self.file.write_all(&bytes)?;
@@ -387,6 +390,8 @@ mod tests {
         assert_eq!(again.halt.checkpoints_left, Some(3));
         again.halt = Halt::default();
         again.store().unwrap();
+        again.halt.exit_reason = Text::new("x".repeat(70_000)).ok();
+        assert!(again.store().unwrap_err().to_string().contains("more than 65536 bytes"));
         drop(again);
         assert_eq!(open(Access::Read).unwrap().unwrap().halt, Halt::default());
         std::fs::write(&path, b"junk").unwrap();

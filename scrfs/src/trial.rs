@@ -74,6 +74,9 @@ pub(super) enum TrialError {
     /// The daemon cannot be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A signal came before it was there.
+    #[error("interrupted before it was there: nothing of it is left")]
+    Interrupted,
     /// A system call failed.
     #[error("{doing} {path}: {source}")]
     Io {
@@ -105,6 +108,7 @@ impl TrialError {
             }
             Self::Command { hint, .. } => hint.clone(),
             Self::Ended => "begin again: scrfs try DIR; `scrfs doctor` may say what is missing".to_owned(),
+            Self::Interrupted => "begin again: scrfs try DIR".to_owned(),
             Self::Io { doing: MAKE, source, .. } if source.kind() != io::ErrorKind::StorageFull => {
                 "name a directory that you may make, or an empty one of your own: scrfs try ~/scr".to_owned()
             }
@@ -147,10 +151,12 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         }
         remove(made);
     })?;
+    // In the foreground a signal is the way to end it, at any time.
+    let interrupted = || if foreground { Ok(()) } else { Err(TrialError::Interrupted) };
     if told.try_recv().is_ok() {
         let ended = stop(&directory);
         remove(made);
-        return ended;
+        return ended.and(interrupted());
     }
     let served = serve(&program, &directory, &job);
     drop(only);
@@ -160,7 +166,7 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         (served, _) => {
             let ended = stop(&directory);
             remove(made);
-            return served.map(drop).and(ended);
+            return served.map(drop).and(ended).and(interrupted());
         }
     };
     let mut output = io::stdout();

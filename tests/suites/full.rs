@@ -438,6 +438,28 @@ fn a_job_starts_again_while_the_default_store_is_full() {
 
 /// A job that is queued again may find that others have taken all room where its control directory
 /// is: that has room of its own.
+/// A store with room for bytes, and none for names.
+#[test]
+fn a_restart_that_finds_no_inodes_does_not_begin_from_nothing() {
+    let cluster = Cluster::start(&Config { cache_size: "64m".into(), ..Config::new(1) }).expect("a cluster");
+    let job = Job::new(&cluster, "inodes").set("SCR_FLUSH", "1");
+    job.mount([0]);
+    let mut run = job.idle(&[0]);
+    job.on(0).run(&format!("mkdir {SCR}/ck && echo bytes >{SCR}/ck/f && touch {SCR}/ck/.complete")).must();
+    assert_eq!(run.stop(), 128 + 15, "{}", run.output());
+    assert!(job.end([0], &["--purge"])[0].ok());
+    cluster.on(0).run(&format!("mkdir {CACHE}/full && mount -o remount,nr_inodes=400 {CACHE}")).must();
+    job.mount([0]);
+    cluster.on(0).run(&format!("cd {CACHE}/full && ! (seq 500 | xargs touch)")).must();
+    let mut run = job.start(&[0], 1, 1, &["/bin/sh", "-c", "cat /scr/$SCRFS_CURRENT/f"]);
+    assert_ne!(run.wait(LIMIT), 0, "{}", run.output());
+    assert!(run.output().contains("ck (dataset 1) needs more room: "), "{}", run.output());
+    cluster.on(0).run(&format!("rm -r {CACHE}/full")).must();
+    let mut run = job.start(&[0], 1, 1, &["/bin/sh", "-c", "cat /scr/$SCRFS_CURRENT/f"]);
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
+    assert!(run.output().contains("bytes"), "{}", run.output());
+}
+
 #[test]
 fn a_job_is_mounted_again_where_its_control_directory_is_full() {
     let cluster = cluster();

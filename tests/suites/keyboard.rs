@@ -91,6 +91,15 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
     user.run(foreground).must();
     assert_eq!(user.run("findmnt -t fuse.scrfs; pgrep -u 1000 scrfs").out.trim(), "");
 
+    // While it starts too, and whoever waits for it hears that there is no mount.
+    let early = "scrfs try ~/early & pid=$!
+        until [ -d ~/early ]; do :; done
+        kill -TERM $pid; wait $pid";
+    let early = user.run(early);
+    assert!(early.code == 1 && early.err.contains("interrupted before it was there"), "{early}");
+    let left = "findmnt -t fuse.scrfs; pgrep -u 1000 scrfs; ls -d ~/early /dev/shm/*/scr.try.*";
+    assert_eq!(user.run(left).out.trim(), "");
+
     // What a person meets first.
     for (line, code, words) in [
         ("scrfs-ctl status", 1, "/scr is not an scrfs mount\nhint: mount it with `scrfs mount /scr`"),

@@ -46,6 +46,13 @@ enum Cause {
     Other,
 }
 
+impl Cause {
+    /// Of what nodes say of themselves.
+    fn of(reason: &Reason) -> Self {
+        if reason.is_shortage_of_room() { Self::NoRoom } else { Self::Other }
+    }
+}
+
 /// One candidate on its way.
 #[derive(Debug)]
 pub(super) struct Refetch {
@@ -196,7 +203,7 @@ impl Refetch {
         Some(match encoding.job(cluster, share)? {
             Encoded::Running => Recovered::Running,
             Encoded::Failed(reason) => {
-                let cause = if reason.is_shortage_of_room() { Cause::NoRoom } else { Cause::Other };
+                let cause = Cause::of(&reason);
                 self.fail(cluster, reason, cause)
             }
             Encoded::Done(catalog) => {
@@ -243,7 +250,10 @@ impl Refetch {
         Some(match committing.committed(cluster, node, result)? {
             Committed::Running => Recovered::Running,
             Committed::Done => Recovered::Done(committing.catalog.clone()),
-            Committed::Failed(reason) => self.fail(cluster, reason, Cause::Other),
+            Committed::Failed(reason) => {
+                let cause = Cause::of(&reason);
+                self.fail(cluster, reason, cause)
+            }
         })
     }
 

@@ -3,8 +3,8 @@
 //! A node listens on a port that the opening tells the others, with a secret. Who connects and says
 //! that first is sent a byte every [`BEAT`], and another one when scrfs-run is gone; nothing else
 //! that it sends is read. Who does not say the secret soon is cut off, so that strangers take
-//! nobody's place. The watcher's kernel asks a connection that is quiet whether it still has another
-//! end, and gives it up after [`UNANSWERED`].
+//! nobody's place. The watcher's kernel asks a connection that is quiet whether it still has
+//! another end, and gives it up after [`UNANSWERED`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};

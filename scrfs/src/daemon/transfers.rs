@@ -223,30 +223,38 @@ impl Node {
             order.entries.iter().filter(|e| !matches!(e.kind, EntryKind::File(_))).cloned().collect();
         let mut part = Part::new(Origin::Staged, files, others);
         part.crcs_known = true;
-        let dataset = self.begin_fetch(order, &part).map_err(here)?;
+        let wanted = part.bytes();
+        let failed = |reason: Reason| self.fetch_failed(id, wanted, reason);
+        let dataset = self.begin_fetch(order, &part).map_err(failed)?;
         let (monitor, identity) = self
             .begin_transfer(id, "fetching", part.bytes())
             .ok_or("the coordinator is gone")
             .map_err(here)?;
         let pfs = PfsDirectory::open(&identity, &order.directory).map_err(there)?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(here)?;
+        let home = self.cache.home(&dataset, self.tree.as_ref());
+        let home = home.map_err(|error| failed(error.into()))?;
         for (entry, copy) in &part.files {
             let staged = Staged::File(member, entry.path.clone());
-            let wanted = part.bytes();
             self.fetch_file(&pfs, id, &staged, entry, copy, &monitor).map_err(|(failure, errno)| {
                 let is_full = errno == libc::ENOSPC || errno == libc::EDQUOT;
                 let full = is_full.then(|| NoRoom { wanted, room: self.room_for_copies(id) });
                 FetchFailure { full, ..failure }
             })?;
             let placed = self.cache.put_in_place(id, &staged, home.as_fd(), &entry.path);
-            placed.map_err(|error| here(format!("{}: {error}", entry.path)))?;
+            placed.map_err(|error| failed(Reason::from(error).on(&entry.path)))?;
         }
-        make_others(&home, &part.others).map_err(here)?;
-        cache::sync_directories(home.as_fd(), part.files.iter().map(|(entry, _)| &entry.path))
-            .map_err(here)?;
+        make_others(&home, &part.others).map_err(|error| failed(error.into()))?;
+        let synced = cache::sync_directories(home.as_fd(), part.files.iter().map(|(entry, _)| &entry.path));
+        synced.map_err(|error| failed(error.into()))?;
         part.origin = Origin::Here;
-        self.put_part(id, member, &part).map_err(here)?;
+        self.put_part(id, member, &part).map_err(failed)?;
         Ok(part.files.iter().map(|(e, copy)| FrozenFile { path: e.path.clone(), size: copy.size }).collect())
+    }
+
+    /// Not the PFS's fault; the cache may have no room, or no inodes.
+    fn fetch_failed(&self, id: DatasetId, wanted: u64, reason: Reason) -> FetchFailure {
+        let full = reason.is_shortage_of_room().then(|| NoRoom { wanted, room: self.room_for_copies(id) });
+        FetchFailure { full, ..here(reason) }
     }
 
     /// The filemap's entry is there before the first byte.

@@ -11,13 +11,15 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::save::{has_nothing_to_save, is_saved, save};
 use super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of, was_killed};
 use super::places::{JOB_PREFIX, Places, directory_of};
+use super::server::open_process;
+use super::supervisor::readable;
 use super::table::{self, Mounted, TABLE};
-use super::unmount::Despite;
+use super::unmount::{Despite, END_SECONDS};
 use super::{MountError, failed, mount_point, stores, unmount};
 use crate::bounded;
 use crate::path::RelPath;
@@ -25,6 +27,8 @@ use crate::store::{beneath, private};
 
 pub use super::sweep::{Alive, Manner, sweep};
 
+/// Tries to remove a directory in which others make files.
+const REMOVALS: u32 = 10;
 /// A store that does not answer in this time may have anything.
 const STORE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -223,11 +227,9 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
             continue;
         }
         match unmount::unmount(point, order.despite) {
-            // It ended by itself at this moment.
-            Ok(()) | Err(MountError::NotMounted(_)) => {
-                lines.push(format!("{} is unmounted", point.display()));
-            }
-            Err(error) => return Err(error),
+            Err(error) if is_there(mount)? => return Err(error),
+            // It ended at this moment, by itself or by another command.
+            Ok(()) | Err(_) => lines.push(format!("{} is unmounted", point.display())),
         }
     }
     let control = job.directory(&bases.control);
@@ -247,6 +249,11 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
         lines.extend(purge(job, bases)?);
     }
     Ok(lines)
+}
+
+/// This very mount is there still.
+fn is_there(mount: &Mounted) -> Result<bool, MountError> {
+    Ok(table::all().map_err(failed("cannot read", TABLE))?.iter().any(|other| other.id == mount.id))
 }
 
 /// If the job is mounted, then at `point` too: who names another place means that one.
@@ -298,33 +305,72 @@ fn cache(job: &Job, base: &Path, control: Option<&Path>) -> Option<PathBuf> {
 fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
     let control = job.directory(&bases.control);
     // Nobody mounts meanwhile.
-    let take = |name| match Lock::take(control.as_deref()?, name) {
-        // Nor does anybody while that one has the lock.
-        Err(MountError::Busy { directory, .. }) if holder(&directory, name).is_some_and(was_killed) => None,
-        taken => Some(taken),
-    };
-    let locks = [SUPERVISOR_LOCK, WORKER_LOCK].map(take);
+    let until = Instant::now() + Duration::from_secs(END_SECONDS);
+    let locks = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| lock_to_purge(control.as_deref()?, name, until));
     let _held = locks.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
     // The control directory knows of the caches: it goes last.
     let mut lines = Vec::new();
     let in_control = |cache: &&PathBuf| control.as_ref().is_some_and(|control| cache.starts_with(control));
     for directory in caches(job, bases).iter().filter(|cache| !in_control(cache)).chain(&control) {
-        remove(directory)?;
-        lines.push(format!("{} is removed", directory.display()));
+        if remove(directory)? {
+            lines.push(format!("{} is removed", directory.display()));
+        }
     }
     Ok(lines)
 }
 
-fn remove(directory: &Path) -> Result<(), MountError> {
+/// `None`: nobody can take that lock, or there is nothing that it would guard.
+fn lock_to_purge(control: &Path, name: &str, until: Instant) -> Option<Result<Lock, MountError>> {
+    loop {
+        let busy = match Lock::take(control, name) {
+            Err(busy @ MountError::Busy { .. }) => busy,
+            Err(_) if !control.exists() => return None,
+            taken => return Some(taken),
+        };
+        match holder(control, name) {
+            // Nobody does while that one has it.
+            Some(pid) if was_killed(pid) => return None,
+            Some(pid) if pid == std::process::id() => return Some(Err(busy)),
+            // Another command that purges ends soon.
+            Some(pid) => {
+                let ends = open_process(pid).is_none_or(|process| readable(process.as_fd(), until));
+                if !ends {
+                    return Some(Err(busy));
+                }
+            }
+            None if Instant::now() < until => {}
+            None => return Some(Err(busy)),
+        }
+    }
+}
+
+fn is_of_others(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound)
+}
+
+/// False where it is gone: another command purges at the same moment.
+fn remove(directory: &Path) -> Result<bool, MountError> {
     let problem = |doing| failed(doing, directory);
-    let (Some(home), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
-    let opened = File::open(home).map_err(problem("cannot open what is above"))?;
+    let (Some(home), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(false) };
+    let opened = match File::open(home) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened.map_err(problem("cannot open what is above"))?,
+    };
     let name =
         RelPath::new(name.as_encoded_bytes()).map_err(|e| problem("cannot name")(io::Error::other(e)))?;
-    beneath::remove_tree(opened.as_fd(), &name).map_err(problem("cannot remove"))?;
+    for tries_left in (0..REMOVALS).rev() {
+        match beneath::remove_tree(opened.as_fd(), &name) {
+            // Another command that purges has made its lock there, or removed something first.
+            Err(error) if tries_left > 0 && is_of_others(&error) => {}
+            removed => {
+                removed.map_err(problem("cannot remove"))?;
+                break;
+            }
+        }
+    }
     // Of the user's last job.
     let _ = fs::remove_dir(home);
-    Ok(())
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The locks of a control directory: who holds them, as far as the kernel and the files' owners
 //! tell.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -21,24 +21,23 @@ impl Lock {
     pub(super) fn take(control: &Path, name: &str) -> Result<Self, MountError> {
         let path = control.join(name);
         let io = |doing| failed(doing, &path);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)
-            .map_err(io("cannot open"))?;
-        // Former versions' could be locked by everybody.
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(io("cannot chmod"))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(MountError::Busy { directory: control.to_owned(), pid: read_pid(&mut file) });
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(libc::O_NOFOLLOW);
+        let mut file = loop {
+            let mut file = options.open(&path).map_err(io("cannot open"))?;
+            // Former versions' could be locked by everybody.
+            file.set_permissions(Permissions::from_mode(0o600)).map_err(io("cannot chmod"))?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Who had it may have removed it since it was opened: it would guard nothing.
+                Ok(()) if is_at(&file, &path) => break file,
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    return Err(MountError::Busy { directory: control.to_owned(), pid: read_pid(&mut file) });
+                }
+                Err(error) => return Err(io("cannot lock")(error.into())),
             }
-            Err(error) => return Err(io("cannot lock")(error.into())),
-        }
+        };
         let write = |file: &mut File| {
             // Never empty: others read it.
             let line = format!("{}\n", std::process::id());
@@ -48,6 +47,12 @@ impl Lock {
         write(&mut file).map_err(io("cannot write"))?;
         Ok(Self { _file: file })
     }
+}
+
+/// This file is the one that `path` names.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |one: Metadata, other: Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
+    path.symlink_metadata().is_ok_and(|there| file.metadata().is_ok_and(|ours| same(there, ours)))
 }
 
 /// The supervisor that holds the lock of a control directory; `None` when none does.

@@ -26,6 +26,8 @@ const ANSWER_BOUND: Duration = Duration::from_secs(5);
 const COORDINATOR_END: Duration = Duration::from_secs(2);
 /// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
 const COPY_SECONDS: u64 = 3;
+/// Two commands that unmount keep each other from it no longer than this.
+const MEETING: Duration = Duration::from_millis(200);
 /// Bound on the end of supervisor and worker after an unmount.
 pub(super) const END_SECONDS: u64 = 20;
 
@@ -56,14 +58,14 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
                 .map_err(|e| failed("cannot stop the daemon of", &point)(e.into()))?;
         }
         // It is served, and a daemon that is frozen answers no question.
-        Some(_) => device::unmount(&point, false)?,
+        Some(_) => unmount_beside_others(&point, &control)?,
         None => {
             let held = held(&point, &control)?.ok_or_else(|| MountError::NotMounted(point.clone()))?;
             if force || is_left(&held.mount, &control, || held.is_dead()) {
                 held.detach()?;
             } else {
                 drop(held);
-                device::unmount(&point, false)?;
+                unmount_beside_others(&point, &control)?;
             }
         }
     }
@@ -90,6 +92,19 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
     } else {
         MountError::Elsewhere { mount_point: point, pid, holder: None }
     })
+}
+
+/// Another command may unmount it at the same moment, and does not keep it in use for long.
+fn unmount_beside_others(point: &Path, control: &Path) -> Result<(), MountError> {
+    let begun = Instant::now();
+    loop {
+        match device::unmount(point, false) {
+            Ok(()) => return Ok(()),
+            Err(_) if !is_mounted(control)? => return Ok(()),
+            Err(MountError::InUse(_)) if begun.elapsed() < MEETING => std::thread::sleep(MEETING / 10),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Waits for supervisor `pid` of a control directory, whose mount was unmounted before; with

@@ -196,6 +196,23 @@ fn a_frozen_daemon_is_named_in_time() {
     });
 }
 
+/// An epilog and a sweep meet.
+#[test]
+fn two_that_unmount_one_job_at_once_both_succeed() {
+    in_namespace(&[], |m| {
+        for _ in 0..5 {
+            run(&mut prolog(m, "7", &["mount"]));
+            let unmount = || {
+                let mut command = prolog(m, "7", &["umount", "--job-id", "7", "--purge"]);
+                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+            };
+            for ended in [unmount(), unmount()].map(|child| child.wait_with_output().unwrap()) {
+                assert!(ended.status.success(), "{ended:?}");
+            }
+        }
+    });
+}
+
 /// Nobody starts another worker, and the kernel lets whoever asks the mount wait.
 #[test]
 fn a_mount_that_does_not_answer_is_not_waited_for_without_end() {

@@ -216,7 +216,8 @@ impl World {
         // Names were removed, and nothing was made.
         let first = all.iter().min().copied().unwrap_or_default();
         self.pointers.began.insert(key, first);
-        // What goes at this moment may have gone before: by its name, or with what it was begun over.
+        // What goes at this moment may have gone before: by its name, or with what it was begun
+        // over.
         let evicts = |id: DatasetId| self.down.iter().flatten().any(|command| *command == Command::Evict(id));
         let is_gone = |id: DatasetId| self.nodes.iter().any(|node| !node.datasets.contains_key(&id));
         let leaves = |begun: &Begun| begun.base.is_some_and(|id| evicts(id) || is_gone(id));
