@@ -225,8 +225,8 @@ mod tests {
     fn whose_run_is_gone_with_its_node_ends_after_a_while() {
         let watch = || Watch::new([1, 2], ms(30_000), ms(0)).with_run(Some(1));
         let mut other = watch();
-        other.step(ms(0), Noticed::Dead(2));
-        assert_eq!(pass(&mut other, 0, 60_000, &[1]), [(2, Why::Network)]);
+        assert_eq!(other.step(ms(0), Noticed::Dead(2)), [(2, Why::Network)]);
+        assert_eq!(pass(&mut other, 0, 60_000, &[1]), []);
         assert!(!other.is_forsaken(ms(60_000)));
         let mut run = watch();
         assert_eq!(pass(&mut run, 0, 1_000, &[1, 2]), []);
