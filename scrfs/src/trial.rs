@@ -144,7 +144,7 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
     // No other trial's, however long ago that began, and in whatever namespace.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let job = format!("{JOB}{}.{:x}", std::process::id(), since.as_micros());
-    scrfs_itself(&["mount", "--job-id", &job], &directory).inspect_err(|error| {
+    scrfs_itself(&["mount", "--job-id", &job], Some(&directory)).inspect_err(|error| {
         // What the daemon has said stays where that is named.
         if !error.hint().contains(DAEMON_LOG) {
             purge(&job);
@@ -241,41 +241,24 @@ fn is_anothers(directory: &Path) -> bool {
 /// Ends the coordinator, unmounts, and removes what was written there.
 pub(super) fn stop(directory: &Path) -> Outcome {
     let control = match client::find_control_directory(directory) {
-        Err(ClientError::NotMounted(at)) if is_anothers(&at) => return scrfs_itself(&["umount"], directory),
+        Err(ClientError::NotMounted(at)) if is_anothers(&at) => {
+            return scrfs_itself(&["umount"], Some(directory));
+        }
         found => found?,
     };
     let job = control.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("scr."));
-    if !job.is_some_and(|job| job.starts_with(JOB)) {
+    let Some(job) = job.filter(|job| job.starts_with(JOB)) else {
         return Err(TrialError::NoTrial(directory.to_owned()));
-    }
+    };
     // A daemon that has died has no coordinator either.
     let status = status(&control).ok();
     // First: a mount that is in use goes on with its coordinator.
-    scrfs_itself(&["umount", "--served"], directory)?;
+    scrfs_itself(&["umount", "--served"], Some(directory))?;
     if let Some(coordinator) = status.as_ref().and_then(|status| status.coordinator.as_ref()) {
         end(coordinator.pid);
     }
-    for place in places(&control, status.as_ref()) {
-        match fs::remove_dir_all(&place) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed("cannot remove", &place)(error));
-            }
-            _ => {}
-        }
-        // The user's, if no other job of this user is there.
-        let _ = place.parent().map(fs::remove_dir);
-    }
-    Ok(())
-}
-
-/// The trial's own directories: control, and one in each store.
-fn places(control: &Path, status: Option<&NodeStatus>) -> Vec<PathBuf> {
-    let mut places = vec![control.to_owned()];
-    let (user, name) = (control.parent().and_then(Path::file_name), control.file_name());
-    if let (Some(status), Some(user), Some(name)) = (status, user, name) {
-        places.extend(status.stores.iter().map(|store| Path::new(&store.path).join(user).join(name)));
-    }
-    places
+    // Its records tell where its stores are, whatever has become of its daemon.
+    scrfs_itself(&["umount", "--purge", "--job-id", job], None)
 }
 
 fn status(control: &Path) -> Outcome<NodeStatus> {
@@ -312,13 +295,13 @@ fn coordinator_program() -> Option<PathBuf> {
     all.into_iter().map(|directory| directory.join(COORDINATOR)).find(|program| program.is_file())
 }
 
-/// Runs a command of this program; its error is ours.
-fn scrfs_itself(arguments: &[&str], directory: &Path) -> Outcome {
+/// Runs a command of this program, for `directory` if one is given; its error is ours.
+fn scrfs_itself(arguments: &[&str], directory: Option<&Path>) -> Outcome {
     let exe = std::env::current_exe().map_err(failed("cannot find", Path::new("this program")))?;
     let mut command = Command::new(&exe);
     // The terminal's signals are for who started this: half a mount could not be ended.
     command.process_group(0);
-    let output = command.args(arguments).arg(directory).stdin(Stdio::null()).output();
+    let output = command.args(arguments).args(directory).stdin(Stdio::null()).output();
     let output = output.map_err(failed("cannot start", &exe))?;
     if output.status.success() {
         return Ok(());

@@ -84,6 +84,11 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
         "{again}"
     );
 
+    // Of one whose daemon was killed nothing stays either.
+    user.run("scrfs try ~/scr && mkdir ~/scr/d && echo x > ~/scr/d/f && pkill -KILL -u 1000 scrfs").must();
+    user.run("scrfs try --stop ~/scr").must();
+    assert_eq!(user.run("findmnt -t fuse.scrfs; ls -d /dev/shm/*/scr.try.*").out.trim(), "");
+
     // In the foreground an interrupt ends it all.
     let foreground = "scrfs try --foreground ~/scr & pid=$!
         until scrfs-ctl status 2>/dev/null | grep -q 'coordinator 0 of 1'; do sleep 0.05; done

@@ -122,6 +122,17 @@ impl Directories {
         self.round.iter().flat_map(|round| &round.lots).any(|lot| paths(&lot.op).any(touches))
     }
 
+    /// The running round removes dataset `name`, or gives its name to another.
+    pub(super) fn round_removes(&self, name: &[u8]) -> bool {
+        let is_it = |path: &RelPath| path.as_bytes() == name;
+        let removes = |op: &DirOp| match op {
+            DirOp::Remove { path } => is_it(path),
+            DirOp::Rename { to, exchange, .. } => !exchange && is_it(to),
+            DirOp::Make { .. } => false,
+        };
+        self.round.iter().flat_map(|round| &round.lots).any(|lot| removes(&lot.op))
+    }
+
     /// The running round changes the name of a dataset.
     pub(super) fn renames_datasets(&self) -> bool {
         self.round.iter().flat_map(|round| &round.lots).any(|lot| renames_dataset(&lot.op))

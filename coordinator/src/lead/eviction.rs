@@ -112,7 +112,9 @@ impl Running {
 
     /// The datasets as they are seen when room is short, newest first.
     fn sacrifices(&self) -> Vec<Sacrifice> {
-        let (newest_first, settings) = (self.cluster.datasets.newest_first(), &self.cluster.settings);
+        let (mut newest_first, settings) = (self.cluster.datasets.newest_first(), &self.cluster.settings);
+        // What a program removes at this moment goes by itself, and nothing is restarted from it.
+        newest_first.retain(|known| !self.directories.round_removes(&known.catalog.name));
         let guard = guard(newest_first.iter().map(|known| known.cached(settings)), settings);
         let guard = guard.map(|guard| guard.id);
         let sacrifice = |known: &&Known| {

@@ -27,6 +27,8 @@ use crate::store::{beneath, private};
 
 pub use super::sweep::{Alive, Manner, sweep};
 
+/// Between taking a lock and writing there who has it.
+const UNKNOWN: Duration = Duration::from_secs(1);
 /// Tries to remove a directory in which others make files.
 const REMOVALS: u32 = 10;
 /// A store that does not answer in this time may have anything.
@@ -227,10 +229,13 @@ pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>
             continue;
         }
         match unmount::unmount(point, order.despite) {
-            Err(error) if is_there(mount)? => return Err(error),
             // It ended at this moment, by itself or by another command.
-            Ok(()) | Err(_) => lines.push(format!("{} is unmounted", point.display())),
+            Ok(()) | Err(MountError::NotMounted(_)) => {}
+            Err(MountError::Io { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && !is_there(mount)? => {}
+            Err(error) => return Err(error),
         }
+        lines.push(format!("{} is unmounted", point.display()));
     }
     let control = job.directory(&bases.control);
     if let Some(pid) = control.as_deref().and_then(supervisor_of).filter(|pid| !was_killed(*pid)) {
@@ -321,27 +326,33 @@ fn purge(job: &Job, bases: &Bases) -> Result<Vec<String>, MountError> {
 
 /// `None`: nobody can take that lock, or there is nothing that it would guard.
 fn lock_to_purge(control: &Path, name: &str, until: Instant) -> Option<Result<Lock, MountError>> {
+    // Who has just taken it has not said so yet.
+    let unknown_until = Instant::now() + UNKNOWN;
     loop {
         let busy = match Lock::take(control, name) {
             Err(busy @ MountError::Busy { .. }) => busy,
             Err(_) if !control.exists() => return None,
             taken => return Some(taken),
         };
-        match holder(control, name) {
-            // Nobody does while that one has it.
-            Some(pid) if was_killed(pid) => return None,
-            Some(pid) if pid == std::process::id() => return Some(Err(busy)),
-            // Another command that purges ends soon.
-            Some(pid) => {
-                let ends = open_process(pid).is_none_or(|process| readable(process.as_fd(), until));
-                if !ends {
-                    return Some(Err(busy));
-                }
-            }
-            None if Instant::now() < until => {}
-            None => return Some(Err(busy)),
+        let other = holder(control, name);
+        // Nobody does while that one has it.
+        if other.is_some_and(was_killed) {
+            return None;
+        }
+        // Another command that purges ends soon, and has ended where it cannot be found any more.
+        let ends = |pid| open_process(pid).is_none_or(|process| readable(process.as_fd(), until));
+        match other {
+            Some(pid) if purges(pid) && ends(pid) => {}
+            None if Instant::now() < unknown_until => std::thread::sleep(UNKNOWN / 100),
+            _ => return Some(Err(busy)),
         }
     }
+}
+
+/// A process is a command that purges, and no daemon.
+fn purges(pid: u32) -> bool {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).any(|word| [&b"umount"[..], b"sweep"].contains(&word))
 }
 
 fn is_of_others(error: &io::Error) -> bool {

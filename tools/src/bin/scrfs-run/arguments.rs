@@ -184,7 +184,9 @@ impl Arguments {
         let prefix =
             self.name.as_ref().map_or_else(|| config.prefix.clone(), |name| config.prefix.join(name));
         let mount = self.mount.map_or(Ok(config.mount), |mount| absolute(&mount))?;
-        prefix::is_outside(&prefix, &mount)?;
+        let mut bases = config.cache_bases.clone();
+        bases.push(config.control_base.clone());
+        prefix::is_outside(&prefix, &mount, &bases)?;
         if self.name.is_some() {
             make_prefix(&config.prefix, &prefix)?;
         }

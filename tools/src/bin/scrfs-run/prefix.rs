@@ -50,27 +50,48 @@ pub(crate) fn look(prefix: &Path, job: &str) -> Outcome {
     })
 }
 
-/// A prefix in an scrfs mount, here or by its name on the nodes, is refused: it goes with the
-/// mount, and so does all that was flushed to it.
-pub(crate) fn is_outside(prefix: &Path, mount: &Path) -> Outcome {
+/// A prefix in an scrfs mount, here or by its name on the nodes, or in a directory that jobs have
+/// in the `bases` of caches and control directories, is refused: it goes with that, and so does all
+/// that was flushed to it.
+pub(crate) fn is_outside(prefix: &Path, mount: &Path, bases: &[PathBuf]) -> Outcome {
     let mounts = mounted::all().unwrap_or_default();
-    let over = mount_of(prefix, &mounts);
+    let real = real_of(prefix);
+    let over = real.as_deref().and_then(|real| mount_of(real, &mounts));
     // A mount that is on the nodes alone.
     let is_here = mounts.iter().any(|here| here.mount_point == mount);
-    let named = || (!is_here && without_parents(prefix).starts_with(mount)).then(|| mount.to_owned());
-    let Some(mount) = over.or_else(named) else { return Ok(()) };
-    let (prefix, mount) = (prefix.display(), mount.display());
-    Err(Failure::new(format!("SCR_PREFIX: {prefix} is in the scrfs mount {mount}, and would go with it"))
+    let plain = without_parents(prefix);
+    let named = || (!is_here && plain.starts_with(mount)).then(|| mount.to_owned());
+    let inside = if let Some(mount) = over.or_else(named) {
+        format!("the scrfs mount {}", mount.display())
+    } else if let Some(job) = bases.iter().find_map(|base| job_of(real.as_deref().unwrap_or(&plain), base)) {
+        format!("{}, which is a job's of scrfs", job.display())
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(format!("SCR_PREFIX: {} is in {inside}, and would go with it", prefix.display()))
         .hint("name a directory on the parallel file system, with --prefix or SCR_PREFIX")
         .code(2))
 }
 
-/// The scrfs mount in which a path is, or will be when it is made. A file system that does not
-/// answer is none.
-fn mount_of(path: &Path, mounts: &[Mounted]) -> Option<PathBuf> {
+/// The directory of a job in a base, if a path is in one.
+fn job_of(path: &Path, base: &Path) -> Option<PathBuf> {
+    let below: Vec<_> = path.strip_prefix(base).ok()?.iter().take(2).collect();
+    let [user, job] = below[..] else { return None };
+    job.as_encoded_bytes().starts_with(b"scr.").then(|| base.join(user).join(job))
+}
+
+/// Where a path is, or will be when it is made. `None`: the file system does not answer.
+fn real_of(path: &Path) -> Option<PathBuf> {
     let path = path.to_owned();
-    let real = move || Ok(path.ancestors().find_map(|above| above.canonicalize().ok()));
-    let real = bounded::within(LIMIT, real).ok()??;
+    let real = move || {
+        let of = |above: &Path| Some(above.canonicalize().ok()?.join(path.strip_prefix(above).ok()?));
+        Ok(path.ancestors().find_map(of))
+    };
+    bounded::within(LIMIT, real).ok()?.map(|real| without_parents(&real))
+}
+
+/// The scrfs mount in which a path is.
+fn mount_of(real: &Path, mounts: &[Mounted]) -> Option<PathBuf> {
     let above = mounts.iter().filter(|mount| real.starts_with(&mount.mount_point));
     // Of two at one place the later one is seen.
     let mount = above.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
@@ -134,6 +155,25 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn a_directory_that_is_a_jobs_is_no_prefix() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path().canonicalize().unwrap();
+        let refused = |path: &str| {
+            is_outside(&base.join(path), Path::new("/no/mount"), std::slice::from_ref(&base)).err()
+        };
+        for path in ["ann/scr.7", "ann/scr.7/pfs/new", "x/../ann/scr.7/pfs"] {
+            let refused = refused(path).expect(path);
+            assert!(
+                refused.code == 2 && refused.message.contains("ann/scr.7, which is a job's"),
+                "{refused}"
+            );
+        }
+        for path in ["", "ann", "ann/pfs", "ann/pfs/scr.7"] {
+            assert!(refused(path).is_none(), "{path}");
+        }
+    }
 
     #[test]
     fn the_halt_file_says_whether_a_program_is_started() {
