@@ -44,8 +44,6 @@ pub(super) struct Loose {
     begun: BTreeMap<Vec<u8>, u64>,
     /// When sealed ones began, as far as this epoch knows.
     pub(super) sealed: BTreeMap<Age, u64>,
-    /// What some node takes for known, and of which others have forgotten versions meanwhile.
-    forgotten: BTreeSet<Age>,
     /// When what is being frozen began.
     freezing: BTreeMap<DatasetId, u64>,
     /// Datasets that are complete on some nodes perhaps, and not known to be on all.
@@ -90,9 +88,10 @@ impl Loose {
         self.committed = now;
     }
 
-    /// Only what goes with `kept` is kept from now on.
-    fn forget_datasets(&mut self, cluster: &mut Cluster, kept: &[Age]) {
-        let mut datasets = std::mem::take(&mut self.forgotten);
+    /// Only what goes with `kept` is kept from now on; no node is to know the datasets of `gaps`
+    /// that are not known here.
+    fn forget_datasets(&mut self, cluster: &mut Cluster, kept: &[Age], gaps: BTreeSet<Age>) {
+        let mut datasets = gaps;
         datasets.retain(|age| !self.sealed.contains_key(age));
         datasets.extend(self.sealed.keys().filter(|age| !kept.contains(age)));
         self.sealed.retain(|age, _| kept.contains(age));
@@ -157,7 +156,7 @@ impl Loose {
         let kept = self.ages(cluster);
         let versions = self.versions.prune(&kept, !self.onward);
         // First: a dataset that a node knows has all its versions there.
-        self.forget_datasets(cluster, &kept);
+        self.forget_datasets(cluster, &kept, BTreeSet::new());
         if !versions.is_empty() {
             cluster.send_all(Command::LooseForget { versions, datasets: Vec::new() });
         }

@@ -15,6 +15,15 @@ use super::super::spread::Spread;
 use super::super::versions::is_lost;
 use super::{Loose, Now, age_of};
 
+/// What the nodes have told, joined.
+#[derive(Default)]
+struct Joined {
+    /// What each has.
+    holders: Vec<(NodeRank, Vec<LooseVersion>)>,
+    /// Datasets that some node takes for known, and of which others have forgotten versions.
+    gaps: BTreeSet<Age>,
+}
+
 impl Loose {
     pub(in crate::lead) fn begin_epoch(cluster: &mut Cluster) -> Self {
         cluster.send_all(Command::LooseInventory);
@@ -42,9 +51,9 @@ impl Loose {
         told.into_iter().any(|(_, inventory)| inventory.began.iter().any(|(known, _)| *known == age))
     }
 
-    /// Joins what the nodes have told: gives what each has. `shown`: what is about to be presented.
-    fn join(&mut self, shown: Age) -> Vec<(NodeRank, Vec<LooseVersion>)> {
-        let Some(telling) = self.telling.take() else { return Vec::new() };
+    /// Joins what the nodes have told. `shown`: what is about to be presented.
+    fn join(&mut self, shown: Age) -> Joined {
+        let Some(telling) = self.telling.take() else { return Joined::default() };
         let told: Vec<(NodeRank, LooseInventory)> = telling.into_answers().collect();
         for (_, inventory) in &told {
             self.versions.was(inventory.bound.clone());
@@ -62,6 +71,7 @@ impl Loose {
         let knows = |inventory: &LooseInventory| inventory.began.iter().any(|(age, _)| *age == shown);
         // Unless what is presented is known to them alone.
         let alone = !current.iter().any(|(_, inventory)| knows(inventory));
+        let mut gaps = BTreeSet::new();
         for (_, inventory) in &former {
             let counts = alone && knows(inventory);
             // Nobody is to take a dataset for known of whose versions some were forgotten.
@@ -69,7 +79,7 @@ impl Loose {
             let is_known = |(age, _): &(Age, u64)| (counts && *age <= shown) || gave_up(*age);
             let (known, forgotten): (Vec<_>, Vec<_>) = inventory.began.iter().copied().partition(is_known);
             self.sealed.extend(known);
-            self.forgotten.extend(forgotten.into_iter().map(|(age, _)| age));
+            gaps.extend(forgotten.into_iter().map(|(age, _)| age));
             for version in &inventory.versions {
                 let not_later = matches!(version.owner, LooseOwner::Sealed(age) if age <= shown);
                 // What a restart had given up before that node left is of no branch that can come
@@ -92,7 +102,8 @@ impl Loose {
         for (age, name) in std::mem::take(&mut self.dropped) {
             self.unseal(age, name);
         }
-        current.into_iter().chain(former).map(|(node, inventory)| (node, inventory.versions)).collect()
+        let told = current.into_iter().chain(former);
+        Joined { holders: told.map(|(node, inventory)| (node, inventory.versions)).collect(), gaps }
     }
 
     /// Attach: every node gets what the others have.
@@ -105,7 +116,7 @@ impl Loose {
         let begun = told.flat_map(|(_, inventory)| inventory.begun.iter().filter(|begun| !sealed(begun)));
         let begun: Vec<Begun> = begun.cloned().collect();
         self.learn(cluster, Now { committing: None }, begun.into_iter());
-        let mut holders = self.join(Age::default());
+        let Joined { mut holders, gaps } = self.join(Age::default());
         for version in self.versions.iter().filter(|version| !self.versions.is_lost(version)) {
             match &version.owner {
                 LooseOwner::Begun { name, since_us, after } => {
@@ -124,7 +135,7 @@ impl Loose {
         }
         // What is not needed any more too: the nodes have it until they are told to forget it.
         self.bind_first(cluster, &mut holders);
-        self.forget_datasets(cluster, &kept);
+        self.forget_datasets(cluster, &kept, gaps);
         self.spread = Some(Spread::begin(cluster, &self.versions, holders, kept, true));
         self.spread_on(cluster);
     }
@@ -141,7 +152,7 @@ impl Loose {
             let set = self.sets.take_read();
             let shown = chosen.first().map(|(catalog, _)| age_of(catalog)).unwrap_or_default();
             let known = shown == Age::default() || self.knows(shown);
-            let holders = self.join(shown);
+            let Joined { holders, gaps } = self.join(shown);
             match set {
                 Some(set) => {
                     // The nodes know of another branch, or of too little.
@@ -169,7 +180,7 @@ impl Loose {
             self.newest = shown;
             let chosen = chosen.iter().map(|(catalog, _)| age_of(catalog));
             let ages: Vec<Age> = chosen.chain(self.held.iter().copied()).collect();
-            self.forget_datasets(cluster, &ages);
+            self.forget_datasets(cluster, &ages, gaps);
             self.spread = Some(Spread::begin(cluster, &self.versions, holders, ages, false));
             self.spread_on(cluster);
         }

@@ -1,6 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use super::super::Options;
+use super::super::lock::{Lock, WORKER_LOCK};
 use super::super::stores::tests::{options, table_of};
 use super::*;
 use crate::patience::until;

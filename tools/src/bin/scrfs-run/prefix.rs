@@ -73,9 +73,10 @@ pub(crate) fn is_outside(prefix: &Path, mount: &Path, bases: &[PathBuf]) -> Outc
         .code(2))
 }
 
-/// The directory of a job in a base, if a path is in one.
+/// The job's directory in which the resolved `path` is, if it is in one of `base`.
 fn job_of(path: &Path, base: &Path) -> Option<PathBuf> {
-    let below: Vec<_> = path.strip_prefix(base).ok()?.iter().take(2).collect();
+    let base = real_of(base).unwrap_or_else(|| without_parents(base));
+    let below: Vec<_> = path.strip_prefix(&base).ok()?.iter().take(2).collect();
     let [user, job] = below[..] else { return None };
     job.as_encoded_bytes().starts_with(b"scr.").then(|| base.join(user).join(job))
 }
@@ -172,6 +173,13 @@ mod tests {
         }
         for path in ["", "ann", "ann/pfs", "ann/pfs/scr.7"] {
             assert!(refused(path).is_none(), "{path}");
+        }
+        let link = base.join("link");
+        std::os::unix::fs::symlink(&base, &link).unwrap();
+        for (path, base) in [(&base, &link), (&link, &base), (&link, &link)] {
+            let refused =
+                is_outside(&path.join("ann/scr.7/pfs"), Path::new("/no/mount"), std::slice::from_ref(base));
+            assert!(refused.is_err(), "{} in {}", path.display(), base.display());
         }
     }
 
