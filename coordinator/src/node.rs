@@ -85,14 +85,15 @@ pub struct Found {
 }
 
 /// Waits until a daemon answers at `mount`, at most for `limit`; where another user's is mounted,
-/// 5 s. A daemon of another version is not waited for.
-pub fn find(mount: &Path, limit: Duration) -> Result<Found, NodeError> {
-    find_by(mount, limit, try_find)
+/// 5 s. A daemon of another version is not waited for, and none by whoever `is_to_end`.
+pub fn find(mount: &Path, limit: Duration, is_to_end: impl Fn() -> bool) -> Result<Found, NodeError> {
+    find_by(mount, limit, is_to_end, try_find)
 }
 
 fn find_by<T>(
     mount: &Path,
     limit: Duration,
+    is_to_end: impl Fn() -> bool,
     look: impl Fn(&Path) -> Result<T, NodeError>,
 ) -> Result<T, NodeError> {
     let begun = Instant::now();
@@ -110,7 +111,7 @@ fn find_by<T>(
         };
         closed = is_closed(&error).then(|| closed.unwrap_or_else(Instant::now));
         let stays_closed = closed.is_some_and(|since| since.elapsed() >= CLOSED_LIMIT);
-        if stays_closed || begun.elapsed() >= limit {
+        if stays_closed || is_to_end() || begun.elapsed() >= limit {
             let (mount, limit) = (mount.to_owned(), begun.elapsed().as_secs());
             return Err(NodeError::Absent { mount, limit, source: error });
         }
@@ -297,10 +298,20 @@ mod tests {
             Err::<(), _>(refused(asked.get() > 1))
         };
         let begun = Instant::now();
-        let error = find_by(Path::new("/scr"), MOUNT_LIMIT, look).unwrap_err();
+        let error = find_by(Path::new("/scr"), MOUNT_LIMIT, || false, look).unwrap_err();
         assert!(begun.elapsed() < MOUNT_LIMIT / 2 && asked.get() == 2, "{error}");
         let told =
             "the daemon at /scr and this coordinator are of different versions: protocol 1 here, 2 there";
         assert_eq!(error.to_string(), told);
+    }
+
+    #[test]
+    fn who_is_to_end_waits_for_no_daemon() {
+        let look = |_: &Path| Err::<(), _>(NodeError::Client(ClientError::NotMounted("/scr".into())));
+        let asked = Cell::new(0);
+        let is_to_end = || asked.replace(asked.get() + 1) == 2;
+        let error = find_by(Path::new("/scr"), MOUNT_LIMIT, is_to_end, look).unwrap_err();
+        assert_eq!(asked.get(), 3);
+        assert!(error.to_string().starts_with("no daemon at /scr within 0 s"), "{error}");
     }
 }

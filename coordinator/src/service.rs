@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use scrfs::config::{self, Config, ConfigError, Sources};
@@ -155,7 +156,7 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
     let wakes = Inbox::new();
     let mut session = Session::new(options, &config, &sources);
     let mut wakes_now = wakes.clone();
-    let mut served = watch_signals(wakes.lasting()).map(|()| Ended::Lost);
+    let mut served = watch_signals(wakes.lasting(), Arc::clone(&session.is_to_end)).map(|()| Ended::Lost);
     while matches!(served, Ok(Ended::Lost)) {
         (transport, served) = session.serve(transport, &wakes_now);
         transport.next_session();
@@ -193,6 +194,8 @@ struct Session<'a> {
     bell: Door<Bell>,
     ringer: Ringer,
     pulse: Arc<Pulse>,
+    /// A signal asked for the end.
+    is_to_end: Arc<AtomicBool>,
 }
 
 /// Where others come, from the first session to the last.
@@ -231,6 +234,7 @@ impl<'a> Session<'a> {
             bell: Door::new(Bell::begin(), Bell::port, "has no bell"),
             ringer: Ringer::silent(),
             pulse: Arc::default(),
+            is_to_end: Arc::default(),
         }
     }
 
@@ -260,7 +264,7 @@ impl<'a> Session<'a> {
         }
         let me = transport.rank();
         let limit = if self.before.is_some() { node::SUCCESSOR_LIMIT } else { node::MOUNT_LIMIT };
-        let daemon = node::find(&self.options.mount, limit)?;
+        let daemon = node::find(&self.options.mount, limit, || self.is_to_end.load(Ordering::Relaxed))?;
         let mut early = Vec::new();
         let start = if self.before.is_some() { Start::Attach } else { self.options.start };
         let asked = Asked { start, fanout: self.config.fanout, before: self.before };
@@ -408,12 +412,13 @@ fn end_at_the_latest() {
 }
 
 /// A second signal does not wait for anything.
-fn watch_signals(wakes: Inbox<Wake>) -> Result<(), ServiceError> {
+fn watch_signals(wakes: Inbox<Wake>, is_to_end: Arc<AtomicBool>) -> Result<(), ServiceError> {
     let thread = |error| ServiceError::Thread("signals", error);
     // USR1 is what srun passes on.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(thread)?;
     let watch = move || {
         for (nth, signal) in (&mut signals).into_iter().enumerate() {
+            is_to_end.store(true, Ordering::Relaxed);
             wakes.send(Wake::Signal(signal));
             if nth == 0 {
                 end_at_the_latest();

@@ -147,7 +147,7 @@ enum Action {
 }
 
 /// Whose, and where.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 struct BaseArgs {
     /// The job's user [default: SCR_USER_NAME, else the scheduler's where root asks, else you].
     #[arg(long, value_name = "NAME")]
@@ -331,8 +331,15 @@ const OF_JOBS: &[&str] = &["SCR_JOB_ID", "SCR_USER_NAME", "SCR_CNTL_BASE", "SCR_
 
 fn act(action: Action) -> Result<ExitCode, CommandError> {
     match action {
-        Action::Try { stop: true, directory, .. } => trial::stop(&directory)?,
-        Action::Try { foreground, directory, .. } => trial::start(&directory, foreground)?,
+        Action::Try { stop, foreground, directory } => {
+            // Its job id is its own.
+            let config = load(BaseArgs::default(), Some("try".into()), Some(OF_JOBS))?;
+            if stop {
+                trial::stop(&config.control_base, &directory)?;
+            } else {
+                trial::start(&config.control_base, &directory, foreground)?;
+            }
+        }
         Action::Umount { force, served, job_id: None, bases, mount_point, .. } => {
             let mount = || load(bases, None, Some(OF_MOUNT)).map(|config| config.mount);
             let point = mount_point.map_or_else(mount, Ok)?;

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use scrfs::bounded;
 use scrfs::control::client::{self, ClientError};
 use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
 use scrfs::control::{Answer, Ask};
+use scrfs::mount::jobs;
 use scrfs::remedy;
 use scrfs::status::NodeStatus;
 use scrfs::store::private::OPEN_MPI_PLACES;
@@ -27,6 +29,8 @@ use signal_hook::iterator::Signals;
 
 /// Begins the job id of every trial; `--stop` ends no other mount.
 const JOB: &str = "try.";
+/// In its control directory: where it is mounted.
+const RECORD: &str = "trial";
 /// What runs on each node of a job.
 const COORDINATOR: &str = "scrfs-coordinator";
 /// What a hint names that is in the control directory.
@@ -126,7 +130,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TrialEr
 
 /// Mounts on `directory` and starts a coordinator; with `foreground` until a signal comes, which
 /// ends it all.
-pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
+pub(super) fn start(control_base: &Path, directory: &Path, foreground: bool) -> Outcome {
     let program = coordinator_program().ok_or(TrialError::NoCoordinator)?;
     let (tell, told) = channel();
     end_on_signal(tell.clone()).map_err(failed("no thread for", Path::new("signals")))?;
@@ -141,6 +145,7 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
     let directory = resolved.map_err(failed("cannot find", directory))?;
     let only = hold(&directory)?;
     let made = is_new.then_some(&directory);
+    let stop = |directory: &Path| stop(control_base, directory);
     // No other trial's, however long ago that began, and in whatever namespace.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let job = format!("{JOB}{}.{:x}", std::process::id(), since.as_micros());
@@ -151,6 +156,10 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         }
         remove(made);
     })?;
+    // Those that were killed take room. One that lives, in another mount namespace, stays.
+    for job in left_of(control_base, &directory).iter().filter(|left| **left != job) {
+        let _ = scrfs_itself(&["umount", "--purge", "--job-id", job], None);
+    }
     // In the foreground a signal is the way to end it, at any time.
     let interrupted = || if foreground { Ok(()) } else { Err(TrialError::Interrupted) };
     if told.try_recv().is_ok() {
@@ -158,7 +167,7 @@ pub(super) fn start(directory: &Path, foreground: bool) -> Outcome {
         remove(made);
         return ended.and(interrupted());
     }
-    let served = serve(&program, &directory, &job);
+    let served = record(&directory).and_then(|()| serve(&program, &directory, &job));
     drop(only);
     // A signal that came meanwhile, or a failure, leaves nothing behind.
     let mut coordinator = match (served, told.try_recv()) {
@@ -238,13 +247,40 @@ fn is_anothers(directory: &Path) -> bool {
     mounted.is_some_and(|mount| mount.is_scrfs() && !mount.is_trusted())
 }
 
-/// Ends the coordinator, unmounts, and removes what was written there.
-pub(super) fn stop(directory: &Path) -> Outcome {
+/// What tells later where this is mounted.
+fn record(directory: &Path) -> Outcome {
+    let path = client::find_control_directory(directory)?.join(RECORD);
+    fs::write(&path, directory.as_os_str().as_bytes()).map_err(failed("cannot write", &path))
+}
+
+/// The job ids of trials that were mounted on `directory`.
+fn left_of(control_base: &Path, directory: &Path) -> Vec<String> {
+    let resolved = directory.canonicalize().or_else(|_| std::path::absolute(directory));
+    let directory = resolved.unwrap_or_else(|_| directory.to_owned());
+    let is_of = |control: &Path| {
+        let told = fs::read(control.join(RECORD));
+        told.is_ok_and(|told| told == directory.as_os_str().as_bytes())
+    };
+    let trials = jobs::named(control_base, JOB).into_iter();
+    trials.filter(|(_, control)| is_of(control)).map(|(job, _)| job).collect()
+}
+
+/// Ends the coordinator, unmounts, and removes what was written there; also what is left of one
+/// that was unmounted without this.
+pub(super) fn stop(control_base: &Path, directory: &Path) -> Outcome {
     let control = match client::find_control_directory(directory) {
+        Ok(control) => control,
         Err(ClientError::NotMounted(at)) if is_anothers(&at) => {
             return scrfs_itself(&["umount"], Some(directory));
         }
-        found => found?,
+        Err(error) => {
+            let left = left_of(control_base, directory);
+            if left.is_empty() {
+                return Err(error.into());
+            }
+            let purge = |job: &String| scrfs_itself(&["umount", "--purge", "--job-id", job], None);
+            return left.iter().try_for_each(purge);
+        }
     };
     let job = control.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("scr."));
     let Some(job) = job.filter(|job| job.starts_with(JOB)) else {

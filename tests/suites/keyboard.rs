@@ -87,7 +87,14 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
     // Of one whose daemon was killed nothing stays either.
     user.run("scrfs try ~/scr && mkdir ~/scr/d && echo x > ~/scr/d/f && pkill -KILL -u 1000 scrfs").must();
     user.run("scrfs try --stop ~/scr").must();
-    assert_eq!(user.run("findmnt -t fuse.scrfs; ls -d /dev/shm/*/scr.try.*").out.trim(), "");
+    // Nor of one that was unmounted otherwise, or after whose death another began.
+    user.run("scrfs try ~/scr && scrfs umount --force ~/scr && scrfs try --stop ~/scr").must();
+    user.run("scrfs try ~/scr && pkill -KILL -u 1000 scrfs; scrfs try ~/scr && scrfs try --stop ~/scr")
+        .must();
+    // A job id that looks like an option is one all the same.
+    user.run("mkdir ~/m && scrfs mount --job-id=-x ~/m && scrfs umount --purge --job-id=-x && rmdir ~/m")
+        .must();
+    assert_eq!(user.run("findmnt -t fuse.scrfs; ls -d /dev/shm/*/scr.*").out.trim(), "");
 
     // In the foreground an interrupt ends it all.
     let foreground = "scrfs try --foreground ~/scr & pid=$!

@@ -37,13 +37,15 @@ pub(super) struct Datasets {
     /// Still in caches, but not listed: a restart could not or would not present them.
     aside: BTreeSet<DatasetId>,
     /// The highest id that is known to be on the PFS; 0 = none.
-    pub(super) highest_flushed: u64,
+    highest_flushed: u64,
+    /// The newest that is known to be there.
+    newest_flushed: Option<(Epoch, DatasetId)>,
 }
 
 impl Datasets {
     pub(super) fn insert(&mut self, catalog: Arc<Catalog>, flushed: bool) {
         if flushed {
-            self.highest_flushed = self.highest_flushed.max(catalog.id.0);
+            self.on_pfs(age(&catalog));
         }
         self.aside.remove(&catalog.id);
         self.failed.remove(&catalog.id);
@@ -128,7 +130,24 @@ impl Datasets {
         let listed = self.listed.get_mut(&id);
         if let Some(known) = listed.or_else(|| self.failed.get_mut(&id)) {
             known.flushed = true;
+            let age = age(&known.catalog);
+            self.on_pfs(age);
         }
+    }
+
+    /// The PFS has a dataset of this age.
+    pub(super) fn on_pfs(&mut self, age: (Epoch, DatasetId)) {
+        self.highest_flushed = self.highest_flushed.max(age.1.0);
+        self.newest_flushed = self.newest_flushed.max(Some(age));
+    }
+
+    /// The highest id on the PFS of which the flush of `catalog` takes account; 0 = none. Ids begin
+    /// anew where neither caches nor PFS have any dataset: one of such a later branch is not behind
+    /// those of a former one.
+    pub(super) fn highest_flushed(&self, catalog: &Catalog) -> u64 {
+        let is_of_later_branch =
+            catalog.id.0 <= self.highest_flushed && Some(age(catalog)) > self.newest_flushed;
+        if is_of_later_branch { 0 } else { self.highest_flushed }
     }
 
     /// Those in whose place a newer one of the same name is, or was until it left: they go,
@@ -163,6 +182,20 @@ mod tests {
 
     fn generation(datasets: &mut Datasets, id: u64) {
         datasets.insert(Arc::new(Catalog { name: b"ck".to_vec(), ..catalog(id) }), false);
+    }
+
+    /// All nodes were lost, and nothing was on the PFS: ids began anew, before a node of the former
+    /// branch came back and flushed.
+    #[test]
+    fn a_dataset_of_a_later_branch_is_not_behind_a_higher_id_of_a_former_one() {
+        let mut datasets = Datasets::default();
+        let of = |epoch, id| Catalog { epoch: Epoch(epoch), ..catalog(id) };
+        datasets.on_pfs((Epoch(1), DatasetId(7)));
+        let highest =
+            [of(1, 5), of(1, 8), of(3, 9), of(3, 2)].map(|catalog| datasets.highest_flushed(&catalog));
+        assert_eq!(highest, [7, 7, 7, 0]);
+        datasets.on_pfs((Epoch(3), DatasetId(2)));
+        assert_eq!(datasets.highest_flushed(&of(3, 2)), 7);
     }
 
     #[test]

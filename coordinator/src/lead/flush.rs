@@ -131,7 +131,8 @@ impl Flushes {
         }
         for known in cluster.datasets.newest_first().iter().rev() {
             let id = known.catalog.id;
-            let last = self.ids().max().map_or(0, |id| id.0).max(cluster.datasets.highest_flushed);
+            let last_here = self.ids().max().map_or(0, |id| id.0);
+            let last = last_here.max(cluster.datasets.highest_flushed(&known.catalog));
             if !known.flushed && !self.waits(id) && flush_due(id, last, cluster.settings.flush_every) {
                 self.waiting.push(Waiting { id, tries: 0, due: cluster.now });
             }

@@ -108,7 +108,7 @@ impl Running {
         for dataset in &stored {
             cluster.seen_id(dataset.id.0);
             if dataset.usable {
-                cluster.datasets.highest_flushed = cluster.datasets.highest_flushed.max(dataset.id.0);
+                cluster.datasets.on_pfs((dataset.epoch, dataset.id));
             }
         }
         self.survey = Survey::Known(stored);

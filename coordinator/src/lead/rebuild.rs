@@ -284,14 +284,15 @@ impl Rebuild {
             };
             restored.anew |= repair.anew;
             restored.fresh.extend(lost.iter().filter(|at| !repair.rebuild.contains(at)).map(|at| set[*at]));
-            if repair.rebuild.is_empty() {
+            let gone = found.rebuilt(&catalog.layout, set, &repair);
+            if gone.is_empty() {
                 continue;
             }
-            rebuilt.extend(repair.rebuild.iter().map(|at| set[*at]));
+            rebuilt.extend(gone.iter().map(|at| set[*at]));
             let job = Job::Rebuild {
                 catalog: Arc::clone(catalog),
                 set: set.iter().map(|member| files.on(*member, restored.places[member])).collect(),
-                lost: repair.rebuild.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
+                lost: gone.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
             };
             jobs.start(cluster, job);
         }

@@ -133,6 +133,16 @@ fn ours(path: &Path) -> io::Result<Vec<PathBuf>> {
     paths.filter(|path| path.as_ref().map_or(true, |path| private::is_ours(path))).collect()
 }
 
+/// Ids and control directories of this process's user's jobs whose ids begin with `start`, in the
+/// control base.
+pub fn named(control_base: &Path, start: &str) -> Vec<(String, PathBuf)> {
+    if private::safe(control_base).is_err() {
+        return Vec::new();
+    }
+    let found = directories(control_base).into_iter().flatten();
+    found.filter(|(job, _)| job.id.starts_with(start)).map(|(job, control)| (job.id, control)).collect()
+}
+
 /// What a job has in the stores.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cache {

@@ -1,10 +1,10 @@
 //! `scrfs mount`: starts the supervisor and waits until the mount answers; `scrfs reload`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -125,6 +125,7 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
         .open(&log)
         .map_err(failed("cannot open", &log))?;
     let this = |doing| failed(doing, "/proc/self/exe");
+    let until = Instant::now() + Duration::from_secs(START_SECONDS);
     let mut child = Command::new(program())
         .arg("supervise")
         .args(arguments(options))
@@ -147,11 +148,12 @@ fn start(options: &Options, places: &Places) -> Result<(), MountError> {
             answers(&options.mount_point)
         }
         "" => {
-            let ended = child.try_wait().ok().flatten().is_some();
+            // It has closed its output, and may not have ended yet.
+            let ends = Instant::now() < until;
             let _ = child.kill();
             let _ = child.wait();
             let log = places.log();
-            Err(if ended {
+            Err(if ends {
                 MountError::told("", "the daemon ended at its start", &log)
             } else {
                 MountError::Timeout { what: "the start of the daemon", seconds: START_SECONDS }
@@ -239,29 +241,27 @@ pub(super) fn program() -> PathBuf {
 
 /// Command-line arguments that give another process of this program the same options.
 pub(super) fn arguments(options: &Options) -> Vec<OsString> {
-    let text = |text: &str| OsString::from(text);
-    let path = |path: &Path| path.as_os_str().to_owned();
+    // In one word: a value may look like an option.
+    let option = |name: &str, value: &OsStr| {
+        let mut word = OsString::from(format!("--{name}="));
+        word.push(value);
+        word
+    };
+    let bases: Vec<&OsStr> = options.cache_bases.iter().map(|base| base.as_os_str()).collect();
     let mut arguments = vec![
-        text("--user"),
-        text(&options.user),
-        text("--uid"),
-        options.uid.to_string().into(),
-        text("--gid"),
-        options.gid.to_string().into(),
-        text("--job-id"),
-        text(&options.job_id),
-        text("--control-base"),
-        path(&options.control_base),
-        text("--cache-base"),
-        options.cache_bases.iter().map(|base| base.as_os_str()).collect::<Vec<_>>().join(&text(",")),
+        option("user", options.user.as_ref()),
+        option("uid", options.uid.to_string().as_ref()),
+        option("gid", options.gid.to_string().as_ref()),
+        option("job-id", options.job_id.as_ref()),
+        option("control-base", options.control_base.as_os_str()),
+        option("cache-base", &bases.join(OsStr::new(","))),
     ];
     if !options.checkpoint_path.is_root() {
-        arguments.push(text("--checkpoint-path"));
-        arguments.push(OsString::from_vec(options.checkpoint_path.as_bytes().to_vec()));
+        arguments.push(option("checkpoint-path", OsStr::from_bytes(options.checkpoint_path.as_bytes())));
     }
     if !options.passthrough {
-        arguments.push(text("--no-passthrough"));
+        arguments.push("--no-passthrough".into());
     }
-    arguments.push(path(&options.mount_point));
+    arguments.push(options.mount_point.as_os_str().to_owned());
     arguments
 }

@@ -92,6 +92,13 @@ pub(super) fn was_killed(pid: u32) -> bool {
         || is_pending("ShdPnd:")
 }
 
+/// Whether a process is stopped, as by SIGSTOP: it does nothing before it is continued.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| state.trim_start().starts_with(['T', 't']))
+}
+
 fn is_of(pid: u32, user: u32) -> bool {
     std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| pid != 0 && meta.uid() == user)
 }
@@ -131,6 +138,11 @@ mod tests {
     fn who_was_killed_does_nothing_any_more() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(!was_killed(child.id()) && !was_killed(std::process::id()));
+        let id = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
+        until("the stop", || is_stopped(child.id()));
+        rustix::process::kill_process(id, rustix::process::Signal::CONT).unwrap();
+        until("the end of the stop", || !is_stopped(child.id()));
         child.kill().unwrap();
         // Nobody waits for it: it stays.
         until("the signal", || was_killed(child.id()));

@@ -94,6 +94,9 @@ impl Options {
     }
 }
 
+/// What is being done when a job's directories cannot be recorded.
+const RECORD: &str = "cannot record";
+
 /// Why something about a mount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -502,6 +505,9 @@ impl MountError {
                 "see who uses it: fuser -vm {0}; or detach it: scrfs umount --force {0}",
                 path.display()
             ),
+            Self::Io { doing: RECORD, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "another command has removed what this job had here at this moment: mount it once more".into()
+            }
             Self::Io { path, source, .. } if path.starts_with("/dev/fuse") => match source.kind() {
                 io::ErrorKind::NotFound => "load the kernel module: modprobe fuse".into(),
                 _ => "/dev/fuse must be readable and writable for this user".into(),

@@ -38,11 +38,15 @@ fn mount_at(path: &Path) -> io::Result<Option<PathBuf>> {
 /// The path with the links resolved that are above its last name.
 fn beneath_its_parent(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?;
-    let above = match path.parent() {
+    Some(above(path).canonicalize().ok()?.join(name))
+}
+
+/// The directory in which its last name is.
+fn above(path: &Path) -> &Path {
+    match path.parent() {
         Some(above) if !above.as_os_str().is_empty() => above,
         _ => Path::new("."),
-    };
-    Some(above.canonicalize().ok()?.join(name))
+    }
 }
 
 /// Looking at it asks no file system of another user.
@@ -50,10 +54,23 @@ pub(super) fn is_passable(path: &Path) -> Result<(), MountError> {
     private::passable(path).map_err(|source| MountError::Strangers { path: path.to_owned(), source })
 }
 
-/// Where it really is.
+/// Where it really is. Root, who can mount anywhere, follows no link of another user.
 pub(super) fn find(path: &Path) -> Result<PathBuf, MountError> {
-    without_symlinks(path)
-        .map_err(|error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() })
+    let found = without_symlinks(path)
+        .map_err(|error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() })?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(found);
+    }
+    let real =
+        |path| private::real(path).map_err(|source| MountError::Strangers { path: path.to_owned(), source });
+    if let Some(name) = path.file_name() {
+        let point = real(above(path))?.join(name);
+        // What is mounted is not touched: its daemon may hang.
+        if table::mounted_at(&point).map_err(failed("cannot read", TABLE))?.is_some() {
+            return Ok(point);
+        }
+    }
+    real(path)
 }
 
 /// Nothing of ours is mounted there, and a mount would hide nothing.

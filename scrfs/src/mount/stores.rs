@@ -112,9 +112,9 @@ pub fn settle(options: &Options, control: &Path) -> Result<(Options, Places), Mo
     let stores: Vec<CacheStore> =
         (0..entries.len()).map(|at| told(&entries[at], at == primary, others.contains(&at), why)).collect();
     let text = serde_json::to_vec_pretty(&stores)
-        .map_err(|e| failed("cannot record", control.join(RECORD))(e.into()))?;
+        .map_err(|e| failed(super::RECORD, control.join(RECORD))(e.into()))?;
     let kept = store.commit(RECORD, &text);
-    let refused = |e: StoreError| failed("cannot record", control.join(RECORD))(errno(&e));
+    let refused = |e: StoreError| failed(super::RECORD, control.join(RECORD))(errno(&e));
     kept.map_err(refused)?;
     // Datasets that are here are found by the path that they were made in.
     checkpoint_path::settle(&store, &options.checkpoint_path, !former.datasets.is_empty())

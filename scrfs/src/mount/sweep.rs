@@ -156,10 +156,15 @@ fn end_gone(job: &Job, bases: &Bases, manner: &Manner) -> Result<Vec<String>, Mo
         ended => (ended, None),
     };
     let mut lines = match ended {
-        // Its daemon does not end: the PFS may not answer it.
-        Err(MountError::Timeout { .. } | MountError::Lives { .. } | MountError::Busy { .. }) => {
-            end(job, &order(Unsaved::GiveUp, Despite::Use), bases)?
-        }
+        // Its daemon does not end, as the PFS may not answer it; or somebody uses its mount, here
+        // or in another namespace.
+        Err(
+            MountError::Timeout { .. }
+            | MountError::Lives { .. }
+            | MountError::Busy { .. }
+            | MountError::InUse(_)
+            | MountError::Elsewhere { .. },
+        ) => end(job, &order(Unsaved::GiveUp, Despite::Use), bases)?,
         ended => ended?,
     };
     lines

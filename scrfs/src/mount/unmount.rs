@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::device::Held;
-use super::lock::{WORKER_LOCK, holder, supervisor_of, was_killed};
+use super::lock::{WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
 use super::server::{held, is_here, is_left, is_mounted, open_process, server_of};
 use super::supervisor::readable;
 use super::table::{self, Mounted, TABLE};
@@ -86,8 +86,10 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
     if ends_within(END_SECONDS - COPY_SECONDS) {
         return Ok(());
     }
+    let worker = holder(&control, WORKER_LOCK);
+    let is_stopped = [Some(pid), worker].into_iter().flatten().any(is_stopped);
     // Root has seen all namespaces.
-    Err(if rustix::process::geteuid().is_root() {
+    Err(if is_stopped || rustix::process::geteuid().is_root() {
         MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(job_of(&control)) }
     } else {
         MountError::Elsewhere { mount_point: point, pid, holder: None }

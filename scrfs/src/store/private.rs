@@ -179,6 +179,22 @@ pub fn safe(path: &Path) -> Result<PathBuf, Problem> {
     walk::to(path, visit).map(|(real, _)| real)
 }
 
+/// Where the directory `path` really is. Of the links on the way each is root's or this process's
+/// user's, in a directory that is [`safe`]: another user's would lead where that user likes.
+///
+/// # Errors
+/// A link is another's, or could be exchanged for one; or there is no such directory.
+pub fn real(path: &Path) -> Result<PathBuf, Problem> {
+    let visit = |at: &Path, meta: &Metadata| {
+        if !meta.is_symlink() {
+            return Ok(());
+        }
+        owned(at, meta)?;
+        at.parent().map_or(Ok(()), |above| safe(above).map(drop))
+    };
+    walk::to(path, visit).map(|(real, _)| real)
+}
+
 fn owned(path: &Path, meta: &Metadata) -> Result<(), Problem> {
     if meta.uid() == 0 || meta.uid() == me() {
         return Ok(());

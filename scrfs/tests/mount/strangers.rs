@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -132,7 +132,7 @@ fn a_mount_point_in_a_strangers_mount_is_refused_unasked() {
     in_namespace(&[], |m| {
         let at = |name: &str| m.dir.path().join(name);
         let hung = Silent::new(&at("hung"), "fuse", "x");
-        std::os::unix::fs::symlink(hung.path.join("below"), at("link")).unwrap();
+        symlink(hung.path.join("below"), at("link")).unwrap();
         for point in [hung.path.clone(), hung.path.join("below"), at("link")] {
             let mut command = scrfs(&["mount", "--job-id", "u", "--control-base"]);
             command.arg(at("other")).arg("--cache-base").arg(at("other")).arg(&point);
@@ -155,6 +155,46 @@ fn a_base_in_a_strangers_mount_is_refused_unasked() {
             let mut sweep = scrfs(&["sweep", "--alive", "t", "--cache-base"]);
             let swept = sweep.arg(&base).arg("--control-base").arg(m.dir.path().join("control")).output();
             assert!(swept.unwrap().status.success());
+        }
+    });
+}
+
+#[test]
+fn root_follows_no_link_of_a_user_to_a_mount_point() {
+    in_namespace(&[], |m| {
+        let at = |name: &str| m.dir.path().join(name);
+        let link = |target: &str, name: &str, owner: u32| {
+            symlink(at(target), at(name)).unwrap();
+            lchown(at(name), Some(owner), Some(owner)).unwrap();
+        };
+        for (directory, owner) in [("of_root", 0), ("of_root/empty", 0), ("home", STRANGER)] {
+            fs::create_dir(at(directory)).unwrap();
+            chown(at(directory), Some(owner), Some(owner)).unwrap();
+        }
+        link("of_root/empty", "home/last", STRANGER);
+        link("of_root", "home/on_the_way", STRANGER);
+        link("of_root/empty", "shared", STRANGER);
+        // The user could put another in its place.
+        link("of_root/empty", "home/of_root", 0);
+        link("of_root/empty", "right", 0);
+        fs::create_dir(at("home/plain")).unwrap();
+        let act = |verb: &str, point: &str| {
+            let mut command = scrfs(&[verb, "--control-base"]);
+            command.arg(at("other")).arg("--cache-base").arg(at("other"));
+            if verb == "mount" {
+                command.args(["--job-id", "u"]);
+            }
+            command.arg(at(point)).output().unwrap()
+        };
+        for point in ["home/last", "home/on_the_way/empty", "shared", "home/of_root"] {
+            fails(&act("mount", point), 1, "belongs to user 54321");
+            assert_eq!(fs::read_dir(at("of_root/empty")).unwrap().count(), 0, "{point}");
+        }
+        for point in ["right", "home/plain"] {
+            for verb in ["mount", "mount", "umount"] {
+                let ran = act(verb, point);
+                assert!(ran.status.success(), "{verb} {point}: {ran:?}");
+            }
         }
     });
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::Reason;
-use scrfs::dataset::{Catalog, EntryKind, Layout};
+use scrfs::dataset::{Catalog, EntryKind, Layout, Repair, Scheme};
 use scrfs::ids::{Member, NodeRank};
 use scrfs::path::RelPath;
 
@@ -25,6 +25,8 @@ pub(super) struct Places {
     nodes: BTreeMap<Member, NodeRank>,
     /// Members whose files are there, and whose redundancy file is not.
     bare: BTreeSet<Member>,
+    /// Those of them whose redundancy file stays gone: there is no room for it.
+    unguarded: BTreeSet<Member>,
 }
 
 /// A dataset whose members have all been given a node.
@@ -49,7 +51,8 @@ impl Places {
             best.entry(member).and_modify(|best| *best = key.min(*best)).or_insert(key);
         }
         let bare = best.iter().filter(|(_, (is_bare, ..))| *is_bare).map(|(member, _)| *member).collect();
-        Self { nodes: best.into_iter().map(|(member, (.., node))| (member, node)).collect(), bare }
+        let nodes = best.into_iter().map(|(member, (.., node))| (member, node)).collect();
+        Self { nodes, bare, unguarded: BTreeSet::new() }
     }
 
     /// Members that are somewhere.
@@ -85,12 +88,22 @@ impl Places {
     }
 
     /// Redundancy files on these nodes stay gone, as there is no room for them; and whether there
-    /// are such.
+    /// are more such than before.
     pub(super) fn without_guards_on(mut self, full: &BTreeSet<NodeRank>) -> (Self, bool) {
-        let before = self.bare.len();
-        self.bare.retain(|member| self.nodes.get(member).is_none_or(|node| !full.contains(node)));
-        let any = self.bare.len() < before;
+        let before = self.unguarded.len();
+        let is_on_full = |member: &&Member| self.nodes.get(member).is_some_and(|node| full.contains(node));
+        self.unguarded.extend(self.bare.iter().filter(is_on_full));
+        let any = self.unguarded.len() > before;
         (self, any)
+    }
+
+    /// Which of the positions that a repair of the set gives back are rebuilt. Of Reed-Solomon all
+    /// are while a member is lost: its rebuild would read what is left out.
+    pub(super) fn rebuilt(&self, layout: &Layout, set: &[Member], repair: &Repair) -> Vec<usize> {
+        let is_lost = |member| !self.nodes.contains_key(member);
+        let together = matches!(layout.scheme(), Scheme::ReedSolomon { .. }) && set.iter().any(is_lost);
+        let stays_gone = |at: &&usize| !together && self.unguarded.contains(&set[**at]);
+        repair.rebuild.iter().filter(|at| !stays_gone(at)).copied().collect()
     }
 
     /// With a node for each member that is nowhere; one that is `full` only if all are.
@@ -226,7 +239,7 @@ impl<'a> Targets<'a> {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::dataset::{Layout, MemberPlace, Protection, Scheme};
+    use scrfs::dataset::{MemberPlace, Protection};
     use scrfs::ids::{DatasetId, Epoch};
 
     use super::*;
@@ -297,6 +310,43 @@ mod tests {
             let places = held.iter().map(|(member, node)| (Member(*member), NodeRank(*node))).collect();
             let set = catalog.layout.sets.iter().find(|set| set.contains(&Member(*lost))).unwrap();
             assert_eq!(target(&cluster, &catalog, set, &places, Member(*lost)), NodeRank(*wanted), "{why}");
+        }
+    }
+
+    /// A set of four members, the first of which is lost, or none is; the redundancy file of the
+    /// one at `bare` is gone, and its node is full: what is rebuilt, and whether more is made anew.
+    #[test]
+    fn there_is_no_room_for_a_redundancy_file_that_is_gone() {
+        type Row = (Scheme, bool, u64, usize, &'static [usize], bool);
+        let rs = Scheme::ReedSolomon { failures: 2 };
+        let table: [Row; 6] = [
+            (Scheme::Xor, false, 1, 2, &[], false),
+            // Nobody is asked for what it has not.
+            (Scheme::Xor, true, 0, 2, &[], true),
+            (Scheme::Partner, true, 1, 2, &[0], false),
+            (Scheme::Partner, true, 0, 1, &[0], false),
+            (rs, false, 1, 2, &[], false),
+            (rs, true, 1, 2, &[0, 2], false),
+        ];
+        for (scheme, is_lost, files, bare, wanted, anew) in table {
+            let cluster = cluster(&["a", "b", "c", "d"]);
+            let mut catalog = catalog(&["a", "b", "c", "d"], &[&[0, 1, 2, 3]]);
+            catalog.layout.protection = Protection::by(scheme);
+            catalog.layout.members[0].files = files;
+            let there = (u32::from(is_lost)..4).map(|at| Copy {
+                member: Member(at),
+                node: NodeRank(at),
+                is_bare: at as usize == bare,
+            });
+            let found = Places::of(&cluster, &catalog, there);
+            let full = BTreeSet::from([NodeRank(u32::try_from(bare).unwrap())]);
+            let (found, more) = found.without_guards_on(&full);
+            assert!(more && !found.clone().without_guards_on(&full).1);
+            let set = &catalog.layout.sets[0];
+            let (lost, bare) = found.gone(set);
+            let repair = catalog.layout.repair(set, &lost, &bare).unwrap();
+            let rebuilt = found.rebuilt(&catalog.layout, set, &repair);
+            assert_eq!((&rebuilt[..], repair.anew), (wanted, anew), "{scheme}, {files} files");
         }
     }
 

@@ -37,7 +37,7 @@ const OVER: &str = "warning: the time of --before is over: a job stops as soon a
 #[expect(clippy::struct_excessive_bools, reason = "options of a command line")]
 pub(crate) struct Wish {
     /// Stop after so many more checkpoints.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
     checkpoints: Option<i64>,
     /// Stop before this time: `2026-11-23T18:00`, `18:00`, `6pm tomorrow`, `+2h`, seconds since
     /// 1970.
@@ -47,7 +47,7 @@ pub(crate) struct Wish {
     #[arg(long, value_name = "TIME")]
     after: Option<String>,
     /// Stop so many seconds before the allocation ends, or before the time of --before.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
     seconds: Option<i64>,
     /// Do not wait for a checkpoint: save the newest dataset and end the program.
     #[arg(long)]

@@ -96,11 +96,11 @@ fn no_node_is_blamed_when_the_job_was_told_to_end() {
         .expect(&["look n0 n1 n2 n3"]);
     // What asks the others was ended before it named them all.
     let mut nodes = no_answer(&["n1", "n2", "n3"], 5);
-    nodes[0] = Look { held_by: 3, ..unsaved("n0") };
-    nodes.truncate(2);
+    nodes[0] = Look { held_by: 4, ..unsaved("n0") };
+    nodes.truncate(3);
     s.looked_as(nodes).expect(&["stop coordinators"]);
     assert!(!s.said().contains("left out"), "{}", s.said());
-    assert!(s.said().contains("it is in the caches of 3 nodes, n0 among them"), "{}", s.said());
+    assert!(s.said().contains("it is in the caches of 4 nodes, n0 among them"), "{}", s.said());
 }
 
 #[test]
