@@ -4,8 +4,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -19,10 +20,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use scrfs::bounded;
 use scrfs::control::client::{self, ClientError};
 use scrfs::control::ready::{LINE_BYTES_MAX, Ready};
-use scrfs::control::{Answer, Ask};
 use scrfs::mount::jobs;
 use scrfs::remedy;
-use scrfs::status::NodeStatus;
 use scrfs::store::private::OPEN_MPI_PLACES;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -57,6 +56,14 @@ pub(super) enum TrialError {
         reason: String,
         /// What to do about it.
         hint: String,
+    },
+    /// It is not this user's, though this user may be root.
+    #[error("{} is a trial of user {owner}", .directory.display())]
+    Anothers {
+        /// Where.
+        directory: PathBuf,
+        /// Whose.
+        owner: u32,
     },
     /// The coordinator ended, or did not begin to serve.
     #[error("{COORDINATOR} did not come up: {reason}{log}")]
@@ -104,6 +111,9 @@ impl TrialError {
                 "use that one, or end it when it is there: scrfs try --stop {}",
                 path.display()
             ),
+            Self::Anothers { directory, .. } => {
+                format!("end it as that user: scrfs try --stop {}", directory.display())
+            }
             Self::NoTrial(path) => format!("unmount it with `scrfs umount {}`", path.display()),
             Self::Client(ClientError::NotMounted(_)) => "see what is mounted: scrfs-ctl jobs".to_owned(),
             Self::Client(_) => "end it by force: scrfs umount --force DIR; its log, daemon.log, may say why".to_owned(),
@@ -253,7 +263,7 @@ fn record(directory: &Path) -> Outcome {
     fs::write(&path, directory.as_os_str().as_bytes()).map_err(failed("cannot write", &path))
 }
 
-/// The job ids of trials that were mounted on `directory`.
+/// The job ids of trials that were mounted on `directory`, and are not mounted now.
 fn left_of(control_base: &Path, directory: &Path) -> Vec<String> {
     let resolved = directory.canonicalize().or_else(|_| std::path::absolute(directory));
     let directory = resolved.unwrap_or_else(|_| directory.to_owned());
@@ -261,7 +271,7 @@ fn left_of(control_base: &Path, directory: &Path) -> Vec<String> {
         let told = fs::read(control.join(RECORD));
         told.is_ok_and(|told| told == directory.as_os_str().as_bytes())
     };
-    let trials = jobs::named(control_base, JOB).into_iter();
+    let trials = jobs::unmounted(control_base, JOB).into_iter();
     trials.filter(|(_, control)| is_of(control)).map(|(job, _)| job).collect()
 }
 
@@ -278,45 +288,58 @@ pub(super) fn stop(control_base: &Path, directory: &Path) -> Outcome {
             if left.is_empty() {
                 return Err(error.into());
             }
-            let purge = |job: &String| scrfs_itself(&["umount", "--purge", "--job-id", job], None);
-            return left.iter().try_for_each(purge);
+            return left.iter().try_for_each(|job| {
+                end_coordinator(job);
+                scrfs_itself(&["umount", "--purge", "--job-id", job], None)
+            });
         }
     };
     let job = control.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("scr."));
     let Some(job) = job.filter(|job| job.starts_with(JOB)) else {
         return Err(TrialError::NoTrial(directory.to_owned()));
     };
-    // A daemon that has died has no coordinator either.
-    let status = status(&control).ok();
+    let owner = fs::symlink_metadata(&control).map(|meta| meta.uid());
+    if let Ok(owner) = owner
+        && owner != rustix::process::geteuid().as_raw()
+    {
+        return Err(TrialError::Anothers { directory: directory.to_owned(), owner });
+    }
     // First: a mount that is in use goes on with its coordinator.
     scrfs_itself(&["umount", "--served"], Some(directory))?;
-    if let Some(coordinator) = status.as_ref().and_then(|status| status.coordinator.as_ref()) {
-        end(coordinator.pid);
-    }
+    end_coordinator(job);
     // Its records tell where its stores are, whatever has become of its daemon.
     scrfs_itself(&["umount", "--purge", "--job-id", job], None)
 }
 
-fn status(control: &Path) -> Outcome<NodeStatus> {
-    match client::ask(control, &Ask::Status, END)? {
-        Answer::Status(status) => Ok(*status),
-        _ => Err(ClientError::Unexpected.into()),
+/// Ends the coordinator of a trial, which may not be known to the daemon: that has died, or the
+/// coordinator has just begun.
+fn end_coordinator(job: &str) {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for pid in pids.filter_map(Pid::from_raw) {
+        // Once it is open, its number is no other process's.
+        if let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
+            && is_coordinator(pid, job)
+        {
+            end(&process);
+        }
     }
 }
 
-/// Asks the coordinator to end, and ends it when it does not.
-fn end(pid: i32) {
-    let Some(pid) = Pid::from_raw(pid) else { return };
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    // Its number may be another's by now.
-    let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
-    if !COORDINATOR.starts_with(name.trim_end()) || name.trim().is_empty() {
-        return;
-    }
+/// It was started by [`serve`], for this job.
+fn is_coordinator(pid: Pid, job: &str) -> bool {
+    let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    let is_of_job = words.windows(2).any(|pair| pair == [b"--job-id", job.as_bytes()]);
+    is_of_job && words.first().is_some_and(|program| program.ends_with(COORDINATOR.as_bytes()))
+}
+
+/// Asks a process to end, and ends it when it does not.
+fn end(process: &OwnedFd) {
     for signal in [Signal::TERM, Signal::KILL] {
-        let _ = pidfd_send_signal(&process, signal);
+        let _ = pidfd_send_signal(process, signal);
         let limit = Timespec { tv_sec: END.as_secs().try_into().unwrap_or(10), tv_nsec: 0 };
-        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        let mut fds = [PollFd::new(process, PollFlags::IN)];
         if poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0) {
             return;
         }

@@ -91,10 +91,17 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
     user.run("scrfs try ~/scr && scrfs umount --force ~/scr && scrfs try --stop ~/scr").must();
     user.run("scrfs try ~/scr && pkill -KILL -u 1000 scrfs; scrfs try ~/scr && scrfs try --stop ~/scr")
         .must();
+    // One that is mounted elsewhere by now is another trial.
+    user.run("mkdir ~/p && scrfs try ~/p/d && mv ~/p ~/q && pkill -KILL -u 1000 scrfs-coord; mkdir -p ~/p/d")
+        .must();
+    let moved = user.run("scrfs try --stop ~/p/d");
+    assert!(moved.code == 1 && moved.err.contains("/tmp/p/d is not an scrfs mount"), "{moved}");
+    user.run("scrfs try ~/p/d && scrfs try --stop ~/p/d && scrfs try --stop ~/q/d && rm -r ~/p ~/q").must();
     // A job id that looks like an option is one all the same.
     user.run("mkdir ~/m && scrfs mount --job-id=-x ~/m && scrfs umount --purge --job-id=-x && rmdir ~/m")
         .must();
-    assert_eq!(user.run("findmnt -t fuse.scrfs; ls -d /dev/shm/*/scr.*").out.trim(), "");
+    let left = "findmnt -t fuse.scrfs; ls -d /dev/shm/*/scr.*; pgrep -u 1000 scrfs";
+    assert_eq!(user.run(left).out.trim(), "");
 
     // In the foreground an interrupt ends it all.
     let foreground = "scrfs try --foreground ~/scr & pid=$!

@@ -121,7 +121,7 @@ fn one_that_does_not_answer() {
     let mut run = start(&job, &HOSTS, "8");
     run.await_line(&job, "sealed 4", SOON);
     job.on(0).run(&format!("test -e {}/.scr/epoch.1", job.prefix())).must();
-    job.on(0).run(&stop_between_requests("pgrep -f 'job-id pfsserve[r]'", &job.prefix())).must();
+    job.on(0).run(&stop_between_requests("pgrep -f 'job-id.pfsserve[r]'", &job.prefix())).must();
     lose_node2(&cluster, &job);
     goes_on(&job, &mut run, 8, 0);
     wait::until_true("coordinators to end", SOON, || !job.on(0).run("pgrep -x scrfs-coordinat").ok());

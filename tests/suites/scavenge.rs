@@ -235,12 +235,12 @@ fn a_pfs_that_hangs_and_a_dead_daemon_are_said_in_time() {
     seal(&job, "ck");
     job.kill_all();
     drop(run);
-    job.on(3).run(&stop_between_requests("pgrep -f 'job-id pfsserve[r]'", &job.prefix())).must();
+    job.on(3).run(&stop_between_requests("pgrep -f 'job-id.pfsserve[r]'", &job.prefix())).must();
     let begun = std::time::Instant::now();
     all_are(&job.end([3], &["--save", "3", "--purge"]), false, "ck (dataset 1): not done in 3 s");
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert!(job.on(3).run(&format!("md5sum {SCR}/ck/big.3")).ok(), "programs go on");
-    job.on(3).run("kill -CONT $(pgrep -f 'job-id pfsserve[r]')").must();
+    job.on(3).run("kill -CONT $(pgrep -f 'job-id.pfsserve[r]')").must();
     all_are(&job.end([3], &SAVE), true, "ck (dataset 1): saved");
 
     let dead = job.on(2).run("kill -9 $(cat /run/scrfs/root/scr.hangs/supervisor.lock) $(cat /run/scrfs/root/scr.hangs/worker.lock)");

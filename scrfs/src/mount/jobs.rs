@@ -134,13 +134,13 @@ fn ours(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Ids and control directories of this process's user's jobs whose ids begin with `start`, in the
-/// control base.
-pub fn named(control_base: &Path, start: &str) -> Vec<(String, PathBuf)> {
-    if private::safe(control_base).is_err() {
-        return Vec::new();
-    }
+/// control base. Those that are mounted here are not among them.
+pub fn unmounted(control_base: &Path, start: &str) -> Vec<(String, PathBuf)> {
+    let (Ok(_), Ok(mounts)) = (private::safe(control_base), table::all()) else { return Vec::new() };
+    let is_mounted = |control: &Path| mounts.iter().any(|mount| mount.names(control));
     let found = directories(control_base).into_iter().flatten();
-    found.filter(|(job, _)| job.id.starts_with(start)).map(|(job, control)| (job.id, control)).collect()
+    let found = found.filter(|(job, control)| job.id.starts_with(start) && !is_mounted(control));
+    found.map(|(job, control)| (job.id, control)).collect()
 }
 
 /// What a job has in the stores.
@@ -207,6 +207,7 @@ pub fn unmount(order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> 
 }
 
 pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
+    order.mount_point.as_deref().map_or(Ok(()), mount_point::is_passable)?;
     let only = order.mount_point.as_ref().map(|point| mount_point::without_symlinks(point));
     let mut lines = Vec::new();
     if let (Some(named), Some(only)) = (&order.mount_point, &only)

@@ -488,6 +488,9 @@ impl MountError {
             Self::WhoseJob { .. } => "name one with --user".into(),
             Self::Scheduler(_) => "or say which jobs live: scrfs sweep --alive ID,ID".into(),
             Self::NotMounted(_) => "see what is mounted: findmnt -t fuse.scrfs".into(),
+            Self::Helper { words, .. } if words.contains("username") => {
+                "this user has no account here (getent passwd), and fusermount3 asks for one".into()
+            }
             Self::Helper { words, .. } if words.contains("/etc/mtab") => {
                 "fusermount3 reads /etc/mtab; as root: ln -s /proc/self/mounts /etc/mtab".into()
             }

@@ -54,10 +54,16 @@ pub(super) fn is_passable(path: &Path) -> Result<(), MountError> {
     private::passable(path).map_err(|source| MountError::Strangers { path: path.to_owned(), source })
 }
 
-/// Where it really is. Root, who can mount anywhere, follows no link of another user.
+/// Where it really is.
 pub(super) fn find(path: &Path) -> Result<PathBuf, MountError> {
     let found = without_symlinks(path)
         .map_err(|error| MountError::MountPoint { path: path.to_owned(), reason: error.to_string() })?;
+    trusted(path, found)
+}
+
+/// `found` is where `path` leads. Root, who can mount and unmount anywhere, follows no link of
+/// another user.
+pub(super) fn trusted(path: &Path, found: PathBuf) -> Result<PathBuf, MountError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(found);
     }
@@ -109,6 +115,7 @@ pub(super) fn make(path: &Path) -> Result<Vec<PathBuf>, MountError> {
     let absent: Vec<&Path> = path.ancestors().take_while(|path| missing(path)).collect();
     let not_made = |source: Problem| MountError::NotMade { path: path.clone(), source };
     let above = absent.last().and_then(|last| last.parent()).unwrap_or(Path::new("/"));
+    private::real(above).map_err(|source| MountError::Strangers { path: path.clone(), source })?;
     private::safe(above).map_err(not_made)?;
     let mut made = Vec::new();
     for directory in absent.iter().rev() {

@@ -48,9 +48,7 @@ impl Places {
     pub(super) fn are_reached(options: &Options) -> Result<(), MountError> {
         let caches = options.cache_bases.iter().map(|base| (CACHE, base));
         for (parameter, base) in std::iter::once((CONTROL, &options.control_base)).chain(caches) {
-            if let Err(source @ Problem::Mounted { .. }) = private::safe(base) {
-                return Err(shared(parameter, base)(source));
-            }
+            private::passable(base).map_err(shared(parameter, base))?;
         }
         Ok(())
     }
@@ -131,6 +129,9 @@ fn shared(parameter: &'static str, base: &Path) -> impl FnOnce(Problem) -> Mount
 
 /// Makes the job's directory in `base`; the base too, if it is missing.
 fn make(parameter: &'static str, base: &Path, options: &Options, mode: u32) -> Result<(), MountError> {
+    // Nothing is made where a link of another user leads.
+    let there = base.ancestors().find(|path| path.symlink_metadata().is_ok());
+    private::safe(there.unwrap_or(Path::new("/"))).map_err(shared(parameter, base))?;
     DirBuilder::new().recursive(true).mode(0o755).create(base).map_err(failed("cannot make", base))?;
     let home = private::find_or_make(base, &options.user).map_err(shared(parameter, base))?;
     let job = home.join(directory_of(&options.job_id));

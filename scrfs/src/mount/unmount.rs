@@ -197,9 +197,16 @@ fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(),
 }
 
 /// No coordinator is attached to the daemon of this control directory, or the one that is ends now.
-/// A daemon that does not answer has none.
+/// A daemon that is stopped may have one, and would keep its mount when it goes on.
 fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
-    let Ok(Answer::Status(status)) = client::ask(control, &Ask::Status, ANSWER_BOUND) else { return Ok(()) };
+    let status = match client::ask(control, &Ask::Status, ANSWER_BOUND) {
+        Ok(Answer::Status(status)) => status,
+        Err(_) if holder(control, WORKER_LOCK).is_some_and(is_stopped) => {
+            let (mount_point, seconds) = (mount_point.to_owned(), ANSWER_BOUND.as_secs());
+            return Err(MountError::Silent { mount_point, seconds });
+        }
+        _ => return Ok(()),
+    };
     let Some(coordinator) = status.coordinator else { return Ok(()) };
     let until = Instant::now() + COORDINATOR_END;
     // One of another namespace has the number 0 here.
@@ -214,7 +221,10 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
 
 /// The mount that `path` names, and its control directory; it is this user's to change.
 pub(super) fn mounted(path: &Path) -> Result<(Mounted, PathBuf), MountError> {
+    // Another user's file system is not asked.
+    mount_point::is_passable(path).map_err(|_| MountError::NotMounted(path.to_owned()))?;
     let point = mount_point::without_symlinks(path).map_err(failed("cannot find", path))?;
+    let point = mount_point::trusted(path, point)?;
     let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
     let Some(mount) = mount.filter(Mounted::is_scrfs) else {
         is_not_elsewhere(&point)?;

@@ -137,6 +137,9 @@ fn a_mount_point_in_a_strangers_mount_is_refused_unasked() {
             let mut command = scrfs(&["mount", "--job-id", "u", "--control-base"]);
             command.arg(at("other")).arg("--cache-base").arg(at("other")).arg(&point);
             fails(&command.output().unwrap(), 1, "is a mount of user 54321");
+            for verb in ["umount", "reload"] {
+                fails(&scrfs(&[verb]).arg(&point).output().unwrap(), 1, "is not an scrfs mount");
+            }
         }
     });
 }
@@ -144,8 +147,13 @@ fn a_mount_point_in_a_strangers_mount_is_refused_unasked() {
 #[test]
 fn a_base_in_a_strangers_mount_is_refused_unasked() {
     in_namespace(&[], |m| {
-        let hung = Silent::new(&m.dir.path().join("hung"), "fuse", "x");
-        for base in [hung.path.clone(), hung.path.join("below")] {
+        let home = m.dir.path().join("home");
+        let (hung, at_home) = (
+            Silent::new(&m.dir.path().join("hung"), "fuse", "x"),
+            Silent::new(&home.join("hung"), "fuse", "x"),
+        );
+        chown(&home, Some(STRANGER), Some(STRANGER)).unwrap();
+        for base in [hung.path.clone(), hung.path.join("below"), at_home.path.clone()] {
             let other = m.dir.path().join("other");
             for option in ["--cache-base", "--control-base"] {
                 let mut command = scrfs(&["mount", "--job-id", "u", option]);
@@ -179,21 +187,37 @@ fn root_follows_no_link_of_a_user_to_a_mount_point() {
         link("of_root/empty", "right", 0);
         fs::create_dir(at("home/plain")).unwrap();
         let act = |verb: &str, point: &str| {
-            let mut command = scrfs(&[verb, "--control-base"]);
-            command.arg(at("other")).arg("--cache-base").arg(at("other"));
+            let mut command = scrfs(&[verb]);
             if verb == "mount" {
-                command.args(["--job-id", "u"]);
+                command.args(["--job-id", "u", "--control-base"]).arg(at("other"));
+                command.arg("--cache-base").arg(at("other"));
             }
-            command.arg(at(point)).output().unwrap()
+            command.arg(at(point));
+            command
         };
         for point in ["home/last", "home/on_the_way/empty", "shared", "home/of_root"] {
-            fails(&act("mount", point), 1, "belongs to user 54321");
+            fails(&act("mount", point).output().unwrap(), 1, "belongs to user 54321");
             assert_eq!(fs::read_dir(at("of_root/empty")).unwrap().count(), 0, "{point}");
+        }
+        // Nor to a mount that is not that user's.
+        run(&mut act("mount", "of_root/empty"));
+        for point in ["home/last", "home/on_the_way/empty", "shared", "home/of_root"] {
+            for verb in ["umount", "reload"] {
+                fails(&act(verb, point).output().unwrap(), 1, "belongs to user 54321");
+            }
+        }
+        run(&mut act("umount", "of_root/empty"));
+        // Nothing is made where such a link leads.
+        let behind = "home/on_the_way/new";
+        for (control, cache) in [(behind, "other"), ("other", behind)] {
+            let mut command = scrfs(&["mount", "--job-id", "v", "--control-base"]);
+            command.arg(at(control)).arg("--cache-base").arg(at(cache)).arg(at("home/plain"));
+            fails(&command.output().unwrap(), 1, "belongs to user 54321");
+            assert!(!at("of_root/new").exists());
         }
         for point in ["right", "home/plain"] {
             for verb in ["mount", "mount", "umount"] {
-                let ran = act(verb, point);
-                assert!(ran.status.success(), "{verb} {point}: {ran:?}");
+                run(&mut act(verb, point));
             }
         }
     });

@@ -45,13 +45,13 @@ impl Supervisor {
         let (in_doubt, gone) = self.judge(nodes);
         let mut lost_used = false;
         for (host, problem) in gone {
-            let is_known = !self.says_nothing_of(host, nodes);
-            // It is not used again; and it may hold what is named.
-            if !is_known && matches!(self.phase, Phase::Naming(_)) {
+            // A launcher that its scheduler ends too says nothing of it; and it may hold what is
+            // to be named.
+            if self.signalled.is_some() && matches!(self.phase, Phase::Naming(_)) {
                 continue;
             }
             if self.excluded.insert(host.clone()) {
-                if is_known {
+                if !self.says_nothing_of(host, nodes) {
                     out.push(Output::Say(format!("{host} is left out from now on: {problem}")));
                     out.push(Output::Explained);
                 }

@@ -77,7 +77,7 @@ impl Supervisor {
 
     fn end_of(&self, now: Duration, code: u8, done: bool) -> End {
         let grace = self.plan.end.grace;
-        let limit = if done { self.plan.flush_limit.max(grace) } else { grace };
+        let limit = if done { self.plan.flush_limit } else { grace };
         End { code, done, by: self.in_allocation(now, limit, LAST) }
     }
 
