@@ -207,7 +207,7 @@ pub fn unmount(order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> 
 }
 
 pub(super) fn end(job: &Job, order: &Order, bases: &Bases) -> Result<Vec<String>, MountError> {
-    order.mount_point.as_deref().map_or(Ok(()), mount_point::is_passable)?;
+    order.mount_point.as_deref().map_or(Ok(()), mount_point::is_reached)?;
     let only = order.mount_point.as_ref().map(|point| mount_point::without_symlinks(point));
     let mut lines = Vec::new();
     if let (Some(named), Some(only)) = (&order.mount_point, &only)

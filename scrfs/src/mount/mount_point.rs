@@ -54,6 +54,13 @@ pub(super) fn is_passable(path: &Path) -> Result<(), MountError> {
     private::passable(path).map_err(|source| MountError::Strangers { path: path.to_owned(), source })
 }
 
+/// The same of what is on the way to it. What is mounted there may be any user's.
+pub(super) fn is_reached(path: &Path) -> Result<(), MountError> {
+    is_passable(above(path))?;
+    // Else it may be a link.
+    if mount_at(path).is_ok_and(|mount| mount.is_some()) { Ok(()) } else { is_passable(path) }
+}
+
 /// Where it really is.
 pub(super) fn find(path: &Path) -> Result<PathBuf, MountError> {
     let found = without_symlinks(path)

@@ -222,7 +222,7 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
 /// The mount that `path` names, and its control directory; it is this user's to change.
 pub(super) fn mounted(path: &Path) -> Result<(Mounted, PathBuf), MountError> {
     // Another user's file system is not asked.
-    mount_point::is_passable(path).map_err(|_| MountError::NotMounted(path.to_owned()))?;
+    mount_point::is_reached(path).map_err(|_| MountError::NotMounted(path.to_owned()))?;
     let point = mount_point::without_symlinks(path).map_err(failed("cannot find", path))?;
     let point = mount_point::trusted(path, point)?;
     let mount = table::mounted_at(&point).map_err(failed("cannot read", TABLE))?;
