@@ -60,7 +60,10 @@ pub(crate) fn killed_after(job: &Job<'_>, names: &[&str]) -> String {
 
 /// A job with another id goes on from `name`: what its program sees of it.
 fn goes_on(job: &Job<'_>, nodes: &[usize], name: &str) -> String {
-    let next = job.clone().with_id("next");
+    goes_on_as(&job.clone().with_id("next"), nodes, name)
+}
+
+fn goes_on_as(next: &Job<'_>, nodes: &[usize], name: &str) -> String {
     next.mount(nodes.iter().copied());
     let line = format!(
         "test \"$SCRFS_CURRENT\" = {name} && test \"$(cat {SCR}/latest)\" = {name} && {}",
@@ -161,6 +164,25 @@ fn a_lost_nodes_part_is_rebuilt_and_what_cannot_be_is_named() {
     assert_eq!(value["datasets"][0]["state"], "incomplete", "{json}");
     assert_eq!(value["datasets"][0]["members"][1]["host"], "node2", "{json}");
     assert_eq!(goes_on(&two, &[1, 3, 4, 5], "old"), older);
+}
+
+/// A job that was held is released after some of its nodes have given up their caches.
+#[test]
+fn what_some_have_saved_and_others_have_in_their_caches_is_put_together() {
+    let cluster = Cluster::up(5);
+    let job = job(&cluster, "held").set("SCR_FLUSH", "0");
+    let sealed = killed_after(&job, &["old", "new"]);
+    the_last_misses(&job.end([0, 1], &SAVE), "member 2 (node2), member 3 (node3) missing");
+    purged(&cluster, "held", [0, 1]);
+    // Neither the caches nor the prefix give it back alone, and both only with what protects it.
+    cluster.poweroff(3);
+    assert_eq!(goes_on_as(&job, &[0, 1, 2, 4], "new"), sealed);
+    let told = job.events(2);
+    for what in ["1 nodes save theirs too", "member 3 (node3) is rebuilt from what the other nodes"] {
+        assert!(told.contains(what), "{what}: {told}");
+    }
+    assert!(job.host_prefix().join("new/.scr/summary.scr").exists());
+    assert!(ctl(&cluster, &job, "").ok(), "nothing is left to be published");
 }
 
 #[test]

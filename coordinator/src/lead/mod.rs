@@ -2,7 +2,7 @@
 //! inputs in, outputs out; no file, socket, clock, thread or MPI.
 //!
 //! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with
-//! `rebuild` and `refetch`) until programs are served, then `directories`, `seal`, `flush`, `fetch`
+//! `rebuild`, `refetch` and `saving`) until programs are served, then `directories`, `seal`, `flush`, `fetch`
 //! (with `mend`), `scrub` and `loose` side by side. [`Lead`] hands each input to the machine that
 //! awaits it; what nobody awaits is ignored with a note, never trusted.
 
@@ -31,6 +31,7 @@ mod rebuild;
 mod recover;
 mod refetch;
 mod requests;
+mod saving;
 mod scrub;
 mod seal;
 mod settle;
@@ -43,7 +44,7 @@ use scrfs::control::loose::Age;
 use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::path::RelPath;
-use scrfs::prefix::{PfsOutcome, PfsTask, StoredDataset};
+use scrfs::prefix::{Contents, PfsOutcome, PfsTask};
 
 use self::advice::Advice;
 use self::cluster::Cluster;
@@ -120,7 +121,7 @@ pub enum Output {
 enum Survey {
     /// Asked; not waited for after this time (once the time is known).
     Asked(Option<u64>),
-    Known(Vec<StoredDataset>),
+    Known(Contents),
     /// It failed or took too long.
     Unknown,
 }
@@ -508,12 +509,12 @@ impl Running {
                 self.loose.held =
                     settle.held.iter().map(|(&id, held)| Age { epoch: held.epoch, id }).collect();
                 if restart {
-                    let stored = match &self.survey {
-                        Survey::Known(stored) => stored.clone(),
-                        _ => Vec::new(),
+                    let contents = match &self.survey {
+                        Survey::Known(contents) => contents.clone(),
+                        _ => Contents::default(),
                     };
                     self.loose.tell_bound(&mut self.cluster);
-                    let recover = Recover::begin(&mut self.cluster, settle.held, stored);
+                    let recover = Recover::begin(&mut self.cluster, settle.held, contents);
                     self.phase = Phase::Recovering(Box::new(recover));
                 } else {
                     let advised = settle.advised();
@@ -529,6 +530,12 @@ impl Running {
                     self.loose.attach(&mut self.cluster, &doubts);
                 }
             }
+        }
+        if matches!(&self.phase, Phase::Recovering(recover) if recover.wants_survey())
+            && !matches!(self.survey, Survey::Asked(_))
+        {
+            self.survey = Survey::Asked(None);
+            self.cluster.pfs(PfsTask::Survey);
         }
         self.present();
         if matches!(&self.phase, Phase::Recovering(recover) if recover.done())

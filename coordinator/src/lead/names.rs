@@ -35,6 +35,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::FetchedMember { .. } => "FetchedMember",
         Event::Presented { .. } => "Presented",
         Event::Fetch { .. } => "Fetch",
+        Event::Saved { .. } => "Saved",
         Event::CopiedFromPrefix { .. } => "CopiedFromPrefix",
         Event::LooseInventory(_) => "LooseInventory",
         Event::LooseRead { .. } => "LooseRead",

@@ -2,7 +2,7 @@
 
 use scrfs::control::Command;
 use scrfs::dataset::Catalog;
-use scrfs::prefix::{PfsCause, PfsOutcome, PfsTask, StoredDataset};
+use scrfs::prefix::{Contents, PfsCause, PfsOutcome, PfsTask, StoredDataset};
 
 use super::{Phase, Running, Survey};
 
@@ -10,8 +10,8 @@ impl Running {
     pub(super) fn pfs(&mut self, outcome: PfsOutcome) {
         let cluster = &mut self.cluster;
         let awaited = match outcome {
-            PfsOutcome::Surveyed(stored) => {
-                self.surveyed(stored);
+            PfsOutcome::Surveyed(contents) => {
+                self.surveyed(contents);
                 true
             }
             PfsOutcome::Busy(text) => {
@@ -103,15 +103,21 @@ impl Running {
     }
 
     /// What the prefix has; also when it comes late.
-    fn surveyed(&mut self, stored: Vec<StoredDataset>) {
+    fn surveyed(&mut self, contents: Contents) {
         let cluster = &mut self.cluster;
-        for dataset in &stored {
+        for dataset in &contents.datasets {
             cluster.seen_id(dataset.id.0);
             if dataset.usable {
                 cluster.datasets.on_pfs((dataset.epoch, dataset.id));
             }
         }
-        self.survey = Survey::Known(stored);
+        for age in &contents.partial {
+            cluster.seen_id(age.id.0);
+        }
+        if let Phase::Recovering(recover) = &mut self.phase {
+            recover.surveyed(cluster, Some(&contents.datasets));
+        }
+        self.survey = Survey::Known(contents);
         self.flushes.surveyed();
         if matches!(self.phase, Phase::Serving) {
             self.mark_flushed();
@@ -123,6 +129,9 @@ impl Running {
         if matches!(self.survey, Survey::Asked(_)) {
             self.cluster.warn(format!("what the prefix has is not known: {reason}"));
             self.survey = Survey::Unknown;
+            if let Phase::Recovering(recover) = &mut self.phase {
+                recover.surveyed(&mut self.cluster, None);
+            }
             self.flushes.surveyed();
             self.choose();
         }
@@ -130,8 +139,8 @@ impl Running {
 
     /// Datasets of which the caches do not know that they are on the PFS.
     pub(super) fn mark_flushed(&mut self) {
-        let Survey::Known(stored) = &self.survey else { return };
-        for dataset in stored.iter().filter(|dataset| dataset.usable) {
+        let Survey::Known(Contents { datasets, .. }) = &self.survey else { return };
+        for dataset in datasets.iter().filter(|dataset| dataset.usable) {
             let known = self.cluster.datasets.any(dataset.id);
             if known.is_some_and(|known| !known.flushed && dataset.is(&known.catalog)) {
                 self.cluster.datasets.flushed(dataset.id);

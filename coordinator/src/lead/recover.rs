@@ -1,14 +1,15 @@
 //! Restart: which datasets can be presented. Candidates, newest first, from the caches or from the
-//! prefix, until one is good: that is current. Older ones are then taken from the caches only. Then
-//! `Present`.
+//! prefix, or put together there from both ([`super::saving`]), until one is good: that is current.
+//! Older ones are then taken from the caches only. Then `Present`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use scrfs::control::loose::Age;
 use scrfs::control::{Command, Event, Reason};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
-use scrfs::prefix::StoredDataset;
+use scrfs::prefix::{Contents, StoredDataset};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
@@ -16,6 +17,7 @@ use super::jobs::Share;
 use super::policy::{MS, delay};
 use super::rebuild::{Rebuild, Recovered};
 use super::refetch::Refetch;
+use super::saving::Saving;
 use super::settle::Held;
 
 /// A dataset that may be presented: what caches have of it, and what the prefix has.
@@ -30,6 +32,7 @@ struct Candidate {
 enum Step {
     FromCache(Candidate, Box<Rebuild>),
     FromPrefix(Candidate, Box<Refetch>),
+    IntoPrefix(Candidate, Saving),
     /// All are found; what is presented beside them is brought to all nodes.
     Found,
     Presenting {
@@ -46,6 +49,18 @@ enum Step {
     Done,
 }
 
+impl Candidate {
+    /// What has another name in the prefix is another job's, from before this job used the prefix.
+    fn is(&self, stored: &StoredDataset) -> bool {
+        let (epoch, name) = match (&self.held, &self.stored) {
+            (Some(held), _) => (held.epoch, &held.name),
+            (None, Some(known)) => (known.epoch, &known.name),
+            (None, None) => return false,
+        };
+        (stored.epoch, stored.id) == (epoch, self.id) && stored.name == *name
+    }
+}
+
 /// The search for what to present.
 #[derive(Debug)]
 pub(super) struct Recover {
@@ -53,6 +68,8 @@ pub(super) struct Recover {
     candidates: VecDeque<Candidate>,
     /// What the index names as the one to restart from.
     stored_current: Option<(Epoch, DatasetId)>,
+    /// Of which the prefix has parts that are not the whole.
+    partial: BTreeSet<Age>,
     chosen: Vec<(Arc<Catalog>, bool)>,
     /// What caches have of candidates that cannot be presented.
     aside: Vec<(DatasetId, Held)>,
@@ -68,18 +85,12 @@ pub(super) struct Recover {
 }
 
 impl Recover {
-    pub(super) fn begin(
-        cluster: &mut Cluster,
-        held: BTreeMap<DatasetId, Held>,
-        stored: Vec<StoredDataset>,
-    ) -> Self {
-        let (held, stored) = not_before(cluster, held, stored);
-        let current = stored.iter().find(|dataset| dataset.current && dataset.usable);
-        let stored_current = current.map(|dataset| (dataset.epoch, dataset.id));
-        let candidates = candidates(held, stored);
+    pub(super) fn begin(cluster: &mut Cluster, held: BTreeMap<DatasetId, Held>, prefix: Contents) -> Self {
+        let (held, stored) = not_before(cluster, held, prefix.datasets);
         let mut recover = Self {
-            candidates,
-            stored_current,
+            stored_current: current(&stored),
+            candidates: candidates(held, stored),
+            partial: prefix.partial.into_iter().collect(),
             chosen: Vec::new(),
             aside: Vec::new(),
             replaced: Vec::new(),
@@ -139,7 +150,7 @@ impl Recover {
                 self.step = Step::FromCache(candidate, Box::new(rebuild));
                 return;
             }
-            if self.start_fetch(cluster, candidate) {
+            if self.bring_from_prefix(cluster, candidate) {
                 return;
             }
         }
@@ -156,30 +167,75 @@ impl Recover {
         self.stored.as_ref()
     }
 
-    /// Starts a fetch of it, if it may be fetched; only current is, and nothing newer than what the
-    /// index says.
-    fn start_fetch(&mut self, cluster: &mut Cluster, candidate: Candidate) -> bool {
+    /// Starts what brings it from the prefix, if anything may; only current is fetched. Otherwise it
+    /// is put aside.
+    fn bring_from_prefix(&mut self, cluster: &mut Cluster, candidate: Candidate) -> bool {
         let may = cluster.settings.fetch && self.chosen.is_empty() && !self.prefix_hangs;
+        let step = if may {
+            self.fetch(cluster, &candidate).or_else(|| self.save(cluster, &candidate))
+        } else {
+            None
+        };
+        let Some(step) = step else {
+            self.put_aside(cluster, candidate);
+            return false;
+        };
+        self.step = step;
+        true
+    }
+
+    /// A fetch, of nothing newer than what the index says.
+    fn fetch(&mut self, cluster: &mut Cluster, candidate: &Candidate) -> Option<Step> {
         let allowed = |stored: &StoredDataset| {
             stored.usable && self.stored_current.is_none_or(|current| (stored.epoch, stored.id) <= current)
         };
-        let stored = candidate.stored.clone().filter(|stored| may && allowed(stored));
-        if let Some(stored) = stored {
-            // Others under the same id make room too, older and newer ones: nodes were cut off when
-            // ids were given.
-            let (same_id, others) = std::mem::take(&mut self.candidates)
-                .into_iter()
-                .partition::<VecDeque<Candidate>, _>(|other| other.id == candidate.id);
-            self.candidates = others;
-            let newer = self.aside.iter().filter(|(id, _)| *id == candidate.id).map(|(_, held)| held);
-            let older = same_id.iter().filter_map(|other| other.held.as_ref());
-            let held: Vec<Held> = candidate.held.iter().chain(newer).chain(older).cloned().collect();
-            let refetch = Refetch::begin(cluster, stored, &held);
-            self.step = Step::FromPrefix(candidate, Box::new(refetch));
-            return true;
+        let stored = candidate.stored.clone().filter(allowed)?;
+        // Others under the same id make room too, older and newer ones: nodes were cut off when ids
+        // were given.
+        let (same_id, others) = std::mem::take(&mut self.candidates)
+            .into_iter()
+            .partition::<VecDeque<Candidate>, _>(|other| other.id == candidate.id);
+        self.candidates = others;
+        let newer = self.aside.iter().filter(|(id, _)| *id == candidate.id).map(|(_, held)| held);
+        let older = same_id.iter().filter_map(|other| other.held.as_ref());
+        let held: Vec<Held> = candidate.held.iter().chain(newer).chain(older).cloned().collect();
+        let refetch = Refetch::begin(cluster, stored, &held);
+        Some(Step::FromPrefix(candidate.clone(), Box::new(refetch)))
+    }
+
+    /// Has the nodes save what they have of a candidate whose other parts the prefix has; once.
+    fn save(&mut self, cluster: &mut Cluster, candidate: &Candidate) -> Option<Step> {
+        let held = candidate.held.as_ref().filter(|held| !held.failed())?;
+        if !self.partial.remove(&Age { epoch: held.epoch, id: candidate.id }) {
+            return None;
         }
-        self.put_aside(cluster, candidate);
-        false
+        let saving = Saving::begin(cluster, candidate.id, held);
+        Some(Step::IntoPrefix(candidate.clone(), saving))
+    }
+
+    /// The prefix is to be surveyed again.
+    pub(super) fn wants_survey(&self) -> bool {
+        matches!(&self.step, Step::IntoPrefix(_, saving) if saving.is_surveying())
+    }
+
+    /// What the prefix has, after [`Self::wants_survey`]; nothing new if that is not known.
+    pub(super) fn surveyed(&mut self, cluster: &mut Cluster, stored: Option<&[StoredDataset]>) {
+        if !self.wants_survey() {
+            return;
+        }
+        let Step::IntoPrefix(mut candidate, _) = std::mem::replace(&mut self.step, Step::Done) else {
+            return;
+        };
+        if let Some(stored) = stored {
+            self.stored_current = current(stored);
+            // What was published may have taken the place of another one of its name.
+            for candidate in self.candidates.iter_mut().chain([&mut candidate]) {
+                candidate.stored = stored.iter().find(|stored| candidate.is(stored)).cloned();
+            }
+        }
+        if !self.bring_from_prefix(cluster, candidate) {
+            self.next(cluster);
+        }
     }
 
     fn put_aside(&mut self, cluster: &mut Cluster, candidate: Candidate) {
@@ -226,7 +282,7 @@ impl Recover {
                 match std::mem::replace(&mut self.step, Step::Done) {
                     Step::FromCache(candidate, _) => {
                         cluster.warn(format!("dataset {} is not in the caches: {reason}", candidate.id));
-                        if self.start_fetch(cluster, candidate) {
+                        if self.bring_from_prefix(cluster, candidate) {
                             return true;
                         }
                     }
@@ -313,6 +369,9 @@ impl Recover {
                 Event::Dropped(id) if id == candidate.id => refetch.dropped(node),
                 _ => None,
             },
+            (Step::IntoPrefix(candidate, saving), Event::Saved { id, result }) if id == candidate.id => {
+                return saving.saved(cluster, node, result).is_some();
+            }
             _ => None,
         };
         self.outcome(cluster, outcome)
@@ -365,6 +424,12 @@ impl Recover {
     }
 }
 
+/// What the index names as the one to restart from.
+fn current(stored: &[StoredDataset]) -> Option<(Epoch, DatasetId)> {
+    let current = stored.iter().find(|dataset| dataset.current && dataset.usable);
+    current.map(|dataset| (dataset.epoch, dataset.id))
+}
+
 /// Without the datasets that this job is not to go on from (`scrfs-run --fresh`): what caches have
 /// of these is put aside.
 fn not_before(
@@ -394,8 +459,7 @@ fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
     }
 }
 
-/// Joins what caches and prefix have, newest (epoch, id) first. What has another name in the prefix
-/// is another job's, from before this job used the prefix.
+/// Joins what caches and prefix have, newest (epoch, id) first.
 fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
     let mut all: BTreeMap<(Epoch, DatasetId), Candidate> = BTreeMap::new();
     for (id, held) in held {
@@ -405,7 +469,7 @@ fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> Ve
         let key = (dataset.epoch, dataset.id);
         let new = Candidate { id: dataset.id, held: None, stored: None };
         let candidate = all.entry(key).or_insert(new);
-        if candidate.held.as_ref().is_none_or(|held| held.name == dataset.name) {
+        if candidate.held.is_none() || candidate.is(&dataset) {
             candidate.stored = Some(dataset);
         }
     }

@@ -38,6 +38,10 @@ pub(crate) struct Counts {
     pub(crate) published: u64,
     pub(crate) overtook: u64,
     pub(crate) marked: u64,
+    /// Datasets that became whole in the prefix from what nodes had saved; and how often nodes saved
+    /// a part in a restart.
+    pub(crate) adopted: u64,
+    pub(crate) joined: u64,
 }
 
 impl Counts {
@@ -62,6 +66,8 @@ impl Counts {
             (self.begun_anew, 100),
             (self.crowded, 50),
             (self.starved, 1000),
+            (self.adopted, 100),
+            (self.joined, 200),
         ];
         at_least.into_iter().all(|(count, of)| count > seeds / of)
     }
@@ -87,6 +93,8 @@ impl AddAssign for Counts {
         self.published += one.published;
         self.overtook += one.overtook;
         self.marked += one.marked;
+        self.adopted += one.adopted;
+        self.joined += one.joined;
     }
 }
 
@@ -100,6 +108,7 @@ impl fmt::Display for Counts {
         let Self { published, overtook, marked, mended, failed, unhurried, .. } = self;
         write!(f, "{published} flushes ({overtook} past one that fails, {marked} marked), ")?;
         write!(f, "{mended} members rebuilt while programs ran, {failed} datasets failed, ")?;
+        write!(f, "{} saved datasets became whole, {} parts saved in restarts, ", self.adopted, self.joined)?;
         write!(f, "{} datasets removed ({} over a former one), ", self.removals, self.hurried)?;
         write!(f, "{} of them brought back by nodes, ", self.stale)?;
         write!(f, "{unhurried} markers answered in the background, ")?;

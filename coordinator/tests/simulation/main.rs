@@ -9,6 +9,7 @@ mod daemon;
 mod observer;
 mod prefix;
 mod rng;
+mod saved;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,8 +74,8 @@ fn seed(seed: u64) -> Counts {
         eprintln!("the failing seed: SIMULATION_SEED={seed} SIMULATION_TRACE=1");
         std::panic::resume_unwind(panic);
     }
-    let Prefix { published, overtook, marked, .. } = world.prefix;
-    Counts { failed: world.failed.len() as u64, published, overtook, marked, ..world.counts }
+    let Prefix { published, overtook, marked, adopted, .. } = world.prefix;
+    Counts { failed: world.failed.len() as u64, published, overtook, marked, adopted, ..world.counts }
 }
 
 #[test]

@@ -110,12 +110,32 @@ pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
         return false;
     }
     let (whole, readable) = members(nodes, key);
-    let has_source = |member: Member| {
-        readable.contains(&member)
-            || catalog.files_of(member).next().is_none()
-            || gives_back(catalog, &whole, member)
-    };
-    (0..).map(Member).zip(&catalog.layout.members).all(|(member, _)| has_source(member))
+    let mut all = (0..).map(Member).zip(&catalog.layout.members);
+    all.all(|(member, _)| has_source(catalog, (&whole, &readable), member))
+}
+
+/// The member's files are there, or others have what they are rebuilt from.
+pub(crate) fn has_source(
+    catalog: &Catalog,
+    (whole, readable): (&BTreeSet<Member>, &BTreeSet<Member>),
+    member: Member,
+) -> bool {
+    readable.contains(&member)
+        || catalog.files_of(member).next().is_none()
+        || gives_back(catalog, whole, member)
+}
+
+/// The nodes put theirs beside what others have saved.
+fn joined(nodes: &[Daemon], prefix: &Prefix, key: Key) -> bool {
+    let is_newest = prefix.datasets.iter().all(|(other, stored)| *other < key || stored.failed);
+    is_newest && is_known(nodes, key) && !failed(nodes, key) && prefix.can_join(nodes, key)
+}
+
+/// Some node has it complete, and none a newer one under its id.
+fn is_known(nodes: &[Daemon], key: Key) -> bool {
+    let complete = nodes.iter().filter_map(|node| node.datasets.get(&key.1));
+    let newest = complete.filter(|dataset| dataset.state == HeldState::Complete).map(|d| d.epoch).max();
+    newest == Some(key.0)
 }
 
 /// The others of its set have what this member's files are rebuilt from.
@@ -162,7 +182,8 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetc
     };
     let cached =
         |key: &Key| distribute && in_caches(nodes, *key) && !makes_room(key) && !removed(nodes, *key);
-    let found = |key: &Key| cached(key) || (fetch && in_prefix(prefix, *key));
+    let joined = |key: &Key| joined(nodes, prefix, *key) && !removed(nodes, *key);
+    let found = |key: &Key| cached(key) || (fetch && (in_prefix(prefix, *key) || joined(key)));
     keys.into_iter().map(|key| key.0).find(found)
 }
 

@@ -6,7 +6,10 @@ use scrfs::control::loose::{Age, LooseSet};
 use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::{DatasetId, Epoch};
 use scrfs::path::RelPath;
-use scrfs::prefix::{PfsCause, PfsFailure, PfsOutcome, PfsTask, StoredDataset};
+use scrfs::prefix::{Contents, PfsCause, PfsFailure, PfsOutcome, PfsTask, StoredDataset};
+
+use crate::observer::{Key, Truth};
+use crate::saved::Saved;
 
 /// Tries of a flush in one epoch.
 pub(crate) const TRIES: u32 = 6;
@@ -26,6 +29,10 @@ pub(crate) struct Stored {
 pub(crate) struct Prefix {
     pub(crate) datasets: BTreeMap<(Epoch, DatasetId), Stored>,
     pub(crate) loose: BTreeMap<Age, LooseSet>,
+    /// `scavenge.<epoch>.<id>`.
+    pub(crate) saved: BTreeMap<Key, Saved>,
+    /// How many of these became whole.
+    pub(crate) adopted: u64,
     /// `flush.<epoch>.<id>`; one epoch works here at a time.
     pub(crate) begun: BTreeMap<DatasetId, BTreeMap<RelPath, u64>>,
     pub(crate) published: u64,
@@ -51,6 +58,11 @@ pub(crate) enum Curse {
 }
 
 impl Prefix {
+    /// Nobody knows it yet: the dataset may have left the caches for what is here.
+    pub(crate) fn has_rotted(&self, key: Key) -> bool {
+        self.datasets.get(&key).is_some_and(|stored| stored.bad || stored.unreadable)
+    }
+
     pub(crate) fn cursed(&self, id: DatasetId) -> bool {
         self.curse.is_some() && id.0.is_multiple_of(3)
     }
@@ -75,12 +87,13 @@ impl Prefix {
         }
     }
 
-    pub(crate) fn carry_out(&mut self, task: PfsTask) -> PfsOutcome {
+    pub(crate) fn carry_out(&mut self, task: PfsTask, truth: &Truth) -> PfsOutcome {
         if let PfsTask::MarkFailed(dataset) = &task {
             self.to_mark.remove(&(dataset.epoch, dataset.id));
         }
         match task {
             PfsTask::Survey => {
+                let partial = self.adopt(truth);
                 let newest =
                     self.datasets.iter().filter(|(_, stored)| !stored.failed).map(|(key, _)| *key).max();
                 let all = self.datasets.iter().rev().map(|(key, stored)| StoredDataset {
@@ -92,7 +105,7 @@ impl Prefix {
                     usable: !stored.failed,
                     current: Some(*key) == newest,
                 });
-                PfsOutcome::Surveyed(all.collect())
+                PfsOutcome::Surveyed(Contents { datasets: all.collect(), partial })
             }
             PfsTask::BeginFlush(catalog) if self.refuses(catalog.id, Curse::Begin) => {
                 failed(PfsTask::BeginFlush(catalog), PfsCause::Unavailable, "cursed")

@@ -208,6 +208,9 @@ pub enum Command {
         /// Absolute path of the dataset on the PFS.
         directory: Vec<u8>,
     },
+    /// Copy this node's part to the prefix, beside those that other nodes have saved when their job
+    /// ended without coordinators ([`crate::prefix::scavenge`]). [`Event::Saved`].
+    Save(DatasetId),
     /// What programs read in `.scrfs`; the same on all nodes. -
     Advise(Advice),
     /// Which versions of pointer files do you have? [`Event::LooseInventory`].

@@ -268,6 +268,13 @@ pub enum Event {
         /// One or more lines.
         text: String,
     },
+    /// Answers [`Command::Save`].
+    Saved {
+        /// Which.
+        id: DatasetId,
+        /// This node's part is in the prefix, or why not.
+        result: Result<(), Reason>,
+    },
     /// Answers [`Command::CopyFromPrefix`].
     CopiedFromPrefix {
         /// Which request.

@@ -307,6 +307,7 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::MarkScrubbed { .. }
         | Command::Ping
         | Command::FetchMember { .. }
+        | Command::Save(_)
         | Command::Present { .. }
         | Command::Advise(_)
         | Command::LooseInventory

@@ -1,6 +1,7 @@
 //! The job has ended without its coordinators, which would have flushed: this node saves its part
 //! of the newest dataset in the prefix ([`crate::prefix::scavenge`]), with the job user's rights,
-//! before its cache is removed.
+//! before its cache is removed. Where the job goes on after some nodes did so, the others save
+//! theirs for the lead of its restart.
 //!
 //! It works in the transfers' thread, which no program waits for; who asks is answered in time
 //! whatever the PFS does.
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::loose::Age;
-use crate::control::{HeldState, Named, Reason, Scavenged};
+use crate::control::{Event, HeldState, Named, Reason, Scavenged};
 use crate::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use crate::faults;
 use crate::ids::{DatasetId, Epoch, Member};
@@ -22,17 +23,20 @@ use crate::prefix::scavenge::{
 };
 use crate::prefix::{PfsError, Prefix};
 use crate::store::beneath;
-use crate::transfer::Monitor;
 use crate::transfer::pfs::PfsDirectory;
 use crate::transfer::user::{Identity, UserThread};
+use crate::transfer::{Monitor, TransferError};
 
 use super::members::file_name;
 use super::node::Node;
 use super::state::{Dataset, Part, State};
+use super::transfers::verify_file;
 
 /// A coordinator that was killed is not gone at once: its socket is closed when its last process
 /// is.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
+/// The transfer, for status.
+const SCAVENGING: &str = "scavenging";
 
 /// The job's prefix, and with whose rights work is done there.
 #[derive(Clone)]
@@ -47,6 +51,15 @@ impl Place {
     fn prefix(&self) -> Prefix {
         Prefix::new(&self.root, self.epoch, &self.host)
     }
+}
+
+/// Who wants a part saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asker {
+    /// A person or the scheduler, while there are no coordinators.
+    Operator,
+    /// The attached coordinators' lead.
+    Lead,
 }
 
 /// The datasets of which this node is to save its part, or why there are none.
@@ -105,7 +118,7 @@ impl Node {
             let (me, monitor, give, id) = (self.me.clone(), monitor.clone(), give.clone(), named.id);
             self.lanes.transfers.run(move || {
                 if let Some(node) = me.upgrade().filter(|_| !monitor.is_cancelled()) {
-                    let saved = node.save(id, &monitor);
+                    let saved = node.save_for_operator(id, &monitor);
                     node.end_transfer(id);
                     node.tell_saved(id, &saved);
                     let _ = give.send(saved);
@@ -131,20 +144,45 @@ impl Node {
         }
     }
 
-    /// Says how it stands, if this node's part is safe.
-    fn save(&self, id: DatasetId, monitor: &Monitor) -> Result<String, Reason> {
-        let dataset = self.dataset(id)?;
-        let known = self.state.lock().identity.clone();
-        let identity = known.unwrap_or_else(|| Identity::of(self.config.job_uid, self.config.job_gid));
-        let place = {
+    /// What [`crate::control::Command::Save`] says.
+    pub(super) fn save_for_lead(&self, id: DatasetId) {
+        let transfer = self.dataset(id).map_err(Reason::from).and_then(|dataset| {
+            let bytes = dataset.parts.values().map(|part| part.bytes()).sum();
+            let begun = self.begin_transfer(id, SCAVENGING, bytes);
+            begun.ok_or_else(|| "the coordinator is gone".into())
+        });
+        let saved = transfer.and_then(|(monitor, identity)| self.save(Asker::Lead, identity, id, &monitor));
+        self.end_transfer(id);
+        self.tell_saved(id, &saved);
+        self.state.lock().send(Event::Saved { id, result: saved.map(drop) });
+    }
+
+    fn save_for_operator(&self, id: DatasetId, monitor: &Monitor) -> Result<String, Reason> {
+        let identity = {
             let mut state = self.state.lock();
+            if let Some(dataset) = state.table.datasets.get_mut(&id) {
+                dataset.transfer = Some((SCAVENGING, monitor.clone()));
+            }
+            state.identity.clone()
+        };
+        let identity = identity.unwrap_or_else(|| Identity::of(self.config.job_uid, self.config.job_gid));
+        self.save(Asker::Operator, identity, id, monitor)
+    }
+
+    /// Says how it stands, if this node's part is safe.
+    fn save(
+        &self,
+        asker: Asker,
+        identity: Identity,
+        id: DatasetId,
+        monitor: &Monitor,
+    ) -> Result<String, Reason> {
+        let dataset = self.dataset(id)?;
+        let place = {
+            let state = self.state.lock();
             let settings = state.settings.as_ref().ok_or("no coordinator was ever here")?;
             let root = settings.prefix.clone();
-            let (epoch, host) = (state.table.epoch, self.config.host.clone());
-            if let Some(dataset) = state.table.datasets.get_mut(&id) {
-                dataset.transfer = Some(("scavenging", monitor.clone()));
-            }
-            Place { root, epoch, host, identity }
+            Place { root, epoch: state.table.epoch, host: self.config.host.clone(), identity }
         };
         let age = Age { epoch: dataset.epoch, id };
         let user = UserThread::start(&place.identity)
@@ -156,8 +194,8 @@ impl Node {
         };
         let path = collection.path().as_os_str().as_encoded_bytes().to_vec();
         let pfs = PfsDirectory::of_user(user, &path)?;
-        let saved =
-            Saving { place: &place, collection: &collection, pfs: &pfs, monitor }.parts(self, &dataset);
+        let saved = Saving { asker, place: &place, collection: &collection, pfs: &pfs, monitor }
+            .parts(self, &dataset);
         if let Err(reason) = saved {
             // Others may have published it meanwhile, from what they have saved.
             let again = pfs.run(begin(place))?;
@@ -203,6 +241,7 @@ fn flat<T>(done: std::io::Result<Result<T, PfsError>>) -> Result<T, Reason> {
 
 /// What is needed to save one dataset's members.
 struct Saving<'a> {
+    asker: Asker,
     place: &'a Place,
     collection: &'a Collection,
     pfs: &'a PfsDirectory,
@@ -236,8 +275,11 @@ impl Saving<'_> {
                 pointers.map_or(Ok(()), |set| collection.put_pointers(prefix, &set))
             })?;
         }
-        let mut recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
-        recorded.try_for_each(|(member, part)| self.part(node, dataset, *member, part))
+        // A bad one keeps no other from being saved.
+        let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
+        let recorded = recorded.take_while(|_| !self.monitor.is_cancelled());
+        let saved = recorded.map(|(member, part)| self.part(node, dataset, *member, part));
+        Reason::all(saved.filter_map(Result::err).collect::<Vec<_>>()).map_or(Ok(()), Err)
     }
 
     fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), Reason> {
@@ -256,7 +298,7 @@ impl Saving<'_> {
         let temporary = RelPath::new(temporary)?;
         let mut there = Vec::new();
         for (entry, copy) in &part.files {
-            if node.state.lock().attached.is_some() {
+            if self.asker == Asker::Operator && node.state.lock().attached.is_some() {
                 return Err("coordinators have come: the flush is theirs".into());
             }
             let to = RelPath::new(DATASET).and_then(|top| top.concat(&entry.path))?;
@@ -267,20 +309,42 @@ impl Saving<'_> {
         }
         let mut redundancy = Vec::with_capacity(names.len());
         for (file, name) in part.redundancy.values().zip(names) {
-            let own = node.cache.own(id)?;
-            let local = beneath::open_file(own.as_fd(), &name)
-                .map_err(|e| Reason::from(e).on(format_args!("{name}")))?;
             let copy = FileCopy { size: file.size, crc: file.crc, member, program_rank: None };
-            let entry = plain(&name, &copy, &self.place.identity);
-            self.pfs.put_whole(local, (&entry, &copy), (&temporary, &name), self.monitor)?;
-            there.push(name.clone());
-            redundancy.push(RedundancyCopy { name, size: file.size, crc: file.crc });
+            if self.redundancy(node, id, (&name, &copy), &temporary)? {
+                there.push(name.clone());
+                redundancy.push(RedundancyCopy { name, size: file.size, crc: file.crc });
+            }
         }
         self.pfs.sync_directories(there)?;
         faults::hit("scavenge.copied")?;
         let age = Age { epoch: dataset.epoch, id };
         let record = MemberRecord { age, member, host: self.place.host.clone(), digest, redundancy };
         self.there(move |collection, prefix| collection.record(prefix, &record))
+    }
+
+    /// Copies a redundancy file; false where it is bad here: the files are worth saving without.
+    fn redundancy(
+        &self,
+        node: &Node,
+        id: DatasetId,
+        (name, copy): (&RelPath, &FileCopy),
+        temporary: &RelPath,
+    ) -> Result<bool, Reason> {
+        let own = node.cache.own(id)?;
+        let open = || beneath::open_file(own.as_fd(), name);
+        let put = open().map_err(TransferError::io(name, "open")).and_then(|local| {
+            let entry = plain(name, copy, &self.place.identity);
+            self.pfs.put_whole(local, (&entry, copy), (temporary, name), self.monitor)
+        });
+        let Err(error) = put else { return Ok(true) };
+        // The PFS's fault, or this cache's?
+        match verify_file(&own, name, copy, self.monitor) {
+            Err(bad) if !self.monitor.is_cancelled() => {
+                node.events.warning(Some(id), &format!("a redundancy file is not saved: {bad}"));
+                Ok(false)
+            }
+            _ => Err(error.into()),
+        }
     }
 }
 

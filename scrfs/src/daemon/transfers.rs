@@ -40,7 +40,12 @@ pub(super) struct FetchOrder {
 impl Node {
     /// A monitor of a transfer of the attached coordinator, and with whose rights it works on the
     /// PFS.
-    fn begin_transfer(&self, id: DatasetId, what: &'static str, bytes: u64) -> Option<(Monitor, Identity)> {
+    pub(super) fn begin_transfer(
+        &self,
+        id: DatasetId,
+        what: &'static str,
+        bytes: u64,
+    ) -> Option<(Monitor, Identity)> {
         let mut state = self.state.lock();
         let monitor = Monitor::new(bytes);
         let attached = state.attached.as_mut()?;
@@ -356,7 +361,7 @@ pub(super) fn there(error: TransferError) -> FetchFailure {
     FetchFailure { reason: error.to_string(), corrupt, full: None }
 }
 
-fn verify_file(
+pub(super) fn verify_file(
     directory: &OwnedFd,
     path: &RelPath,
     recorded: &FileCopy,

@@ -37,14 +37,20 @@ pub use self::layout::{ForeignLayout, foreign_layout, make};
 pub use self::worker::{Worker, start};
 pub use crate::plain::make_file;
 
-/// The highest epoch that has sealed a dataset of the prefix at `root`; 0 where there is none, or
-/// none can be read.
+/// The highest epoch that has sealed a dataset of the prefix at `root`, also one of which nodes
+/// have saved parts only; 0 where there is none, or none can be read.
 pub fn highest_epoch(root: &Path) -> Epoch {
     let prefix = Prefix::new(root.as_os_str().as_bytes(), Epoch(0), "");
-    index::highest_epoch(&prefix).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the epochs of the prefix's datasets are not known");
-        Epoch(0)
-    })
+    let of_parts = scavenge::ages(&prefix).map(|ages| ages.first().map_or(Epoch(0), |age| age.epoch));
+    [index::highest_epoch(&prefix), of_parts]
+        .into_iter()
+        .map(|highest| {
+            highest.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the epochs of the prefix's datasets are not known");
+                Epoch(0)
+            })
+        })
+        .fold(Epoch(0), Epoch::max)
 }
 
 /// What the lead wants done in the prefix.
@@ -110,11 +116,20 @@ impl StoredDataset {
     }
 }
 
+/// What the prefix has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Those in the index, newest first.
+    pub datasets: Vec<StoredDataset>,
+    /// Those of which nodes have saved parts ([`scavenge`]), which are not the whole.
+    pub partial: Vec<Age>,
+}
+
 /// What a task ended with.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PfsOutcome {
-    /// To `Survey`: newest first, and the highest id that the index knows.
-    Surveyed(Vec<StoredDataset>),
+    /// To `Survey`.
+    Surveyed(Contents),
     /// To `BeginFlush`: the absolute directory that daemons copy into.
     FlushBegun(DatasetId, Vec<u8>),
     /// To `Publish`.

@@ -120,7 +120,7 @@ fn flush(prefix: &Prefix, catalog: &Catalog) {
 
 fn survey(prefix: &Prefix) -> Vec<StoredDataset> {
     match carry_out(prefix, &PfsTask::Survey).unwrap() {
-        PfsOutcome::Surveyed(stored) => stored,
+        PfsOutcome::Surveyed(contents) => contents.datasets,
         other => panic!("{other:?}"),
     }
 }

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 use crate::control::Reason;
+use crate::control::loose::Age;
 
 use super::directory::{Arrival, PfsError, Prefix, Result, exists};
 use super::lock::Lock;
-use super::scavenge::{self, Progress};
-use super::{PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose, strangers};
+use super::scavenge::{self, Adoption, Outcome, Progress};
+use super::{
+    Contents, PfsCause, PfsFailure, PfsOutcome, PfsTask, catalog, flush, halt, index, loose, strangers,
+};
 
 /// Between two signs of life of a task that takes long.
 const ALIVE: Duration = Duration::from_secs(1);
@@ -89,8 +92,8 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask, busy: &dyn Fn(PfsOutcom
                 Err(error) => tracing::warn!(%error, "what a crash left in the prefix stays for now"),
                 Ok(()) => {}
             }
-            adopt(prefix, busy)?;
-            PfsOutcome::Surveyed(index::survey(prefix)?)
+            let partial = adopt(prefix, busy)?;
+            PfsOutcome::Surveyed(Contents { datasets: index::survey(prefix)?, partial })
         }
         PfsTask::BeginFlush(catalog) => PfsOutcome::FlushBegun(catalog.id, flush::begin(prefix, catalog)?),
         PfsTask::Publish(catalog) => {
@@ -119,8 +122,9 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask, busy: &dyn Fn(PfsOutcom
     })
 }
 
-/// What nodes have saved when a former job ended without its coordinators.
-fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<()> {
+/// What nodes have saved when a former job ended without its coordinators; those datasets that are
+/// not whole.
+fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<Vec<Age>> {
     let said = Cell::new(Instant::now());
     let tell = |progress: Progress<'_>| match progress {
         // The lead writes it to the log.
@@ -133,15 +137,16 @@ fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<()> {
     };
     match scavenge::adopt_all(prefix, &tell) {
         Ok(adoptions) => {
-            for adoption in adoptions {
+            for adoption in &adoptions {
                 tell(Progress::Said(&format!("scavenged: {adoption}")));
             }
-            Ok(())
+            let waits = |adoption: &&Adoption| matches!(adoption.outcome, Outcome::Waits { .. });
+            Ok(adoptions.iter().filter(waits).map(|adoption| adoption.age).collect())
         }
         Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => Err(error),
         Err(error) => {
             tracing::warn!(%error, "what nodes have saved stays for now");
-            Ok(())
+            Ok(Vec::new())
         }
     }
 }

@@ -10,7 +10,7 @@ use scrfs::control::{
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Stamp};
 use scrfs::ids::{Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
-use scrfs::prefix::{PfsOutcome, PfsTask};
+use scrfs::prefix::{Contents, PfsOutcome, PfsTask};
 use scrfs_coordinator::job::{Job, JobOutput};
 use scrfs_coordinator::lead::Input;
 use scrfs_coordinator::message::PeerMessage;
@@ -83,7 +83,7 @@ impl Answers {
 
     pub(crate) fn of_pfs(task: &PfsTask) -> Option<PfsOutcome> {
         match task {
-            PfsTask::Survey => Some(PfsOutcome::Surveyed(Vec::new())),
+            PfsTask::Survey => Some(PfsOutcome::Surveyed(Contents::default())),
             PfsTask::Halt { .. } => Some(PfsOutcome::Halt(Box::default())),
             _ => None,
         }

@@ -11,7 +11,31 @@ fn jobs_that_are_ended() {
     a_prefix_that_cannot_be_written_at_the_end(&cluster, &slurm);
     jobs_that_are_queued_again(&cluster, &slurm);
     a_node_without_files_is_waited_for(&cluster, &slurm);
+    a_held_job_of_which_some_nodes_were_purged(&cluster, &slurm);
     nothing_is_left(&cluster, 0..4);
+}
+
+/// What these nodes have saved and what the others have kept is put together when it is released.
+fn a_held_job_of_which_some_nodes_were_purged(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let job = Saver::new(slurm, "held");
+    let hold = format!("2 uneven hold={PFS}/held/go");
+    let batch = job.submit("--nodes=4 --requeue", "export SCR_FLUSH=0", "", &hold);
+    job.await_sealed(&batch, 2);
+    slurm.client(0, &format!("scontrol requeuehold {}", batch.0)).must();
+    (0..4).for_each(|node| slurm.await_node(node, "idle"));
+    for node in 0..2 {
+        let of_job = format!("--user job --job-id {}", batch.0);
+        let lines = format!(
+            "scrfs mount {of_job} /scr/{0} && scrfs umount --force {of_job} --save 20 --purge",
+            batch.0
+        );
+        cluster.on(node).run(&lines).must();
+    }
+    slurm.client(0, &format!("scontrol release {}", batch.0)).must();
+    let starts = wait::poll(LIMIT, || Some(job.started_after()).filter(|starts| starts.len() == 2));
+    assert_eq!(starts, Some(vec![0, 2]), "{}", job.account(&batch));
+    slurm.cancel(&batch);
+    nothing_is_left(cluster, 0..4);
 }
 
 /// Rank 1 writes no files, and nothing protects those of rank 0: the one that has saved its part

@@ -518,6 +518,15 @@ impl Daemon {
                 };
                 events.push(Event::CopiedFromPrefix { request, result });
             }
+            Command::Save(id) => {
+                let key = self.datasets.get(&id).map(|dataset| (dataset.epoch, id));
+                let result = match key {
+                    None => Err("not here".to_owned()),
+                    Some(_) if trouble_now() => Err("injected".to_owned()),
+                    Some(key) => prefix.save(self, key),
+                };
+                events.push(Event::Saved { id, result: result.map_err(Reason::from) });
+            }
             Command::Note { .. } | Command::FlushFailed { .. } | Command::MarkScrubbed { .. } => {}
             Command::Advise(advice) => self.advised = Some(advice),
             other => unreachable!("{other:?}"),

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use scrfs::control::HeldState;
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::Member;
 
 use super::World;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Dataset};
 use crate::observer::{self, Key};
 
 impl World {
@@ -15,9 +16,7 @@ impl World {
     pub(crate) fn lose_nodes(&mut self) {
         assert!(self.lead.is_none());
         let promise = self.newest_promise();
-        // Of what rotted in the prefix nobody knows yet: it may have left the caches for it.
-        let rotted =
-            |key| self.prefix.datasets.get(&key).is_some_and(|stored| stored.bad || stored.unreadable);
+        let rotted = |key| self.prefix.has_rotted(key);
         if let Some(key) = promise.filter(|key| !rotted(*key)) {
             assert!(self.can_give(key), "the newest promised dataset {key:?} is gone without a loss");
         }
@@ -34,6 +33,7 @@ impl World {
                 self.nodes.push(back);
             }
         }
+        self.hold(promise);
         let losses = *self.rng.pick(&[0, 1, 1, 1, 1, 2, 3]).expect("some");
         for _ in 0..losses.min(self.nodes.len()) {
             self.lose_one(if losses == 1 { promise } else { None });
@@ -50,6 +50,34 @@ impl World {
             self.add_node();
         }
         self.forget_removals();
+    }
+
+    /// The job is held: the sweep saves what some nodes have, and removes it there.
+    fn hold(&mut self, promise: Option<Key>) {
+        if !self.held || !self.rng.chance(50) {
+            return;
+        }
+        let gives = |world: &Self| promise.filter(|key| world.can_give(*key) && world.settings.fetch);
+        let before = gives(self);
+        let is_newest = |node: &Daemon| {
+            let complete = |dataset: &Dataset| dataset.state == HeldState::Complete && !dataset.failed;
+            let newest = node.datasets.iter().filter(|(_, dataset)| complete(dataset) && dataset.listed);
+            newest.map(|(id, dataset)| (dataset.epoch, *id)).max() == promise
+        };
+        let is_needed = before.is_some_and(|key| !self.prefix.has_newer(key) && !self.prefix.has_rotted(key));
+        let is_saved = is_needed && self.nodes.iter().all(is_newest);
+        for at in 0..self.nodes.len() {
+            if !self.rng.chance(50) {
+                continue;
+            }
+            let node = &self.nodes[at];
+            let host = node.host.clone();
+            if node.unsaved().into_iter().all(|key| self.prefix.save(node, key).is_ok()) {
+                self.say(|| format!("=== {host} is saved and purged"));
+                self.nodes[at] = self.booted(&host);
+            }
+        }
+        assert!(!is_saved || gives(self).is_some(), "{promise:?} is gone with nodes that have saved theirs");
     }
 
     fn lose_one(&mut self, promise: Option<Key>) {
@@ -83,9 +111,8 @@ impl World {
             }
             // It boots again, empty.
             1 => {
-                let origin = self.next_host + 1000;
-                self.next_host += 1;
-                Some(std::mem::replace(&mut self.nodes[at], Daemon::new(&host, origin)))
+                let booted = self.booted(&host);
+                Some(std::mem::replace(&mut self.nodes[at], booted))
             }
             // A spare takes its place.
             2 => {
@@ -103,10 +130,18 @@ impl World {
         }
     }
 
+    /// This host, empty.
+    fn booted(&mut self, host: &str) -> Daemon {
+        let origin = self.next_host + 1000;
+        self.next_host += 1;
+        Daemon::new(host, origin)
+    }
+
     pub(super) fn can_give(&self, key: Key) -> bool {
         let prefix = observer::in_prefix(&self.prefix, key) && self.settings.fetch;
         // Without SCR_DISTRIBUTE the caches promise nothing.
-        observer::in_caches(&self.nodes, key) || prefix || !self.settings.distribute
+        let joined = || self.settings.fetch && self.prefix.can_join(&self.nodes, key);
+        observer::in_caches(&self.nodes, key) || prefix || joined() || !self.settings.distribute
     }
 
     /// The newest promised dataset that survives the loss of a node, where newer ones do not: one

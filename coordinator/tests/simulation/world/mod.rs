@@ -127,6 +127,8 @@ pub(crate) struct World {
     bare: bool,
     /// Nothing but death and decay happens in this seed.
     quiet: bool,
+    /// Jobs of this seed are held now and then: nodes save what they have, and are purged.
+    held: bool,
     trace: VecDeque<String>,
 }
 
@@ -249,6 +251,7 @@ impl World {
             starved: false,
             bare: seed % 4 == 3,
             quiet: trouble == 0,
+            held: seed % 7 == 6,
             trace: VecDeque::new(),
         };
         for _ in 0..count {
@@ -299,6 +302,7 @@ impl World {
             let Settings { distribute, fetch, .. } = self.settings;
             self.cramp();
             self.nodes.iter_mut().for_each(|node| node.pointers.begins());
+            self.prefix.adopt(&self.truth);
             self.expected = observer::expected(&self.nodes, &self.prefix, distribute, fetch);
         }
         // What was fetched by a restart that did not come to its end is in the caches now.
@@ -324,7 +328,7 @@ impl World {
         self.shares.clear();
         self.found_bad.clear();
         if let Some((_, task)) = self.tasks.pop_front().filter(|_| self.rng.chance(50)) {
-            self.prefix.carry_out(task);
+            self.prefix.carry_out(task, &self.truth);
         }
         self.tasks.clear();
         self.wished.clear();
@@ -409,6 +413,7 @@ impl World {
                 self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
             }
             Command::MarkFailed { id, .. } => self.marked_failed(*id),
+            Command::Save(_) => self.counts.joined += 1,
             Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
             _ => {}
         }
@@ -461,7 +466,7 @@ impl World {
                     self.prefix.to_mark.clear();
                     failed(task, PfsCause::Unavailable, "injected")
                 } else {
-                    self.prefix.carry_out(task)
+                    self.prefix.carry_out(task, &self.truth)
                 };
                 self.feed(Input::Pfs(outcome));
             }

@@ -179,6 +179,37 @@ fn what_a_restart_could_not_present_is_saved() {
     assert_eq!(tried(&bench).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2]);
 }
 
+/// Other nodes of the job have saved their parts, and given up their caches.
+#[test]
+fn the_lead_of_a_restart_has_this_nodes_part_saved() {
+    let bench = Bench::new();
+    bench.write("ck/f", b"good");
+    let mut lead = bench.serving(1);
+    let catalog = lead.seal(1, "ck");
+    kill(&bench, lead);
+    let mut lead = bench.lead(2, Start::Restart);
+    let place = prefix(&bench);
+    let mut save = |id: u64| {
+        lead.send(Command::Save(DatasetId(id)));
+        let Event::Saved { id: of, result } = lead.next() else { panic!("another answer") };
+        assert_eq!(of, DatasetId(id));
+        result.map_err(|reason| reason.to_string())
+    };
+    assert!(save(9).unwrap_err().contains("dataset 9"));
+    // Its redundancy file is bad; the files are worth saving.
+    let own = bench.directory.path().join("cache/user/scr.j1/dataset.1");
+    std::fs::write(own.join(REDUNDANCY), b"PARITY").unwrap();
+    assert_eq!(save(1), Ok(()));
+    let there = place.path().join(".scr/scavenge.1.1");
+    assert!(there.join("dataset/f").exists() && there.join("member.0").exists());
+    assert!(!there.join(REDUNDANCY).exists() && !place.path().join("ck").exists());
+    assert!(bench.events().contains("a redundancy file is not saved"), "{}", bench.events());
+    save_other(place.path(), &catalog);
+    assert_eq!(save(1), Ok(()));
+    assert_eq!(std::fs::read(place.path().join("ck/f")).unwrap(), b"good");
+    until("the mark", || bench.inventory().datasets[0].flushed);
+}
+
 #[test]
 fn what_takes_too_long_is_said() {
     let (bench, _place) = left_behind();

@@ -1,0 +1,65 @@
+//! Restart: one candidate that some nodes have saved in the prefix and purged, when their job had
+//! ended without its coordinators, while others have their parts in the caches still. The others
+//! save theirs; then the prefix is asked again, which publishes what is whole by then.
+
+use scrfs::control::{Command, Reason};
+use scrfs::ids::{DatasetId, NodeRank};
+
+use super::answers::Answers;
+use super::cluster::Cluster;
+use super::settle::Held;
+
+#[derive(Debug)]
+enum Step {
+    Copying(Answers<Result<(), Reason>>),
+    Surveying,
+}
+
+/// One candidate on its way into the prefix.
+#[derive(Debug)]
+pub(super) struct Saving {
+    id: DatasetId,
+    step: Step,
+}
+
+impl Saving {
+    /// `held`: what caches have of it.
+    pub(super) fn begin(cluster: &mut Cluster, id: DatasetId, held: &Held) -> Self {
+        let nodes: Vec<NodeRank> = held.nodes.keys().copied().collect();
+        cluster.note(format!(
+            "dataset {id}: parts of it are in the prefix only, saved when a job ended: {} nodes save theirs too",
+            nodes.len()
+        ));
+        for &node in &nodes {
+            cluster.send(node, Command::Save(id));
+        }
+        Self { id, step: Step::Copying(Answers::of(nodes)) }
+    }
+
+    /// A node has saved its part, or could not; `None` when that is not awaited, true when it was
+    /// the last one. The prefix may give back the part of one that could not.
+    pub(super) fn saved(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        result: Result<(), Reason>,
+    ) -> Option<bool> {
+        let Step::Copying(answers) = &mut self.step else { return None };
+        let failure = result.as_ref().err().map(|reason| {
+            format!("dataset {}: {} has not saved its part: {reason}", self.id, cluster.host(node))
+        });
+        let is_last = answers.answered(node, result)?;
+        if let Some(text) = failure {
+            cluster.warn(text);
+        }
+        if is_last {
+            self.step = Step::Surveying;
+        }
+        Some(is_last)
+    }
+
+    /// All have answered: what the prefix has now counts.
+    pub(super) fn is_surveying(&self) -> bool {
+        matches!(self.step, Step::Surveying)
+    }
+}
