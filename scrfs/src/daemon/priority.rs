@@ -241,7 +241,7 @@ impl Node {
 }
 
 /// A seal is under way, this one or any, and programs wait for its end.
-fn seal_waited_for(state: &State, id: Option<DatasetId>) -> bool {
+pub(super) fn seal_waited_for(state: &State, id: Option<DatasetId>) -> bool {
     let background = state.settings.as_ref().is_some_and(|settings| settings.sealing.background);
     let under_way = id.map_or(!state.seals.is_empty(), |id| state.seals.contains_key(&id));
     under_way && !background

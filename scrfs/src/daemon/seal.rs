@@ -30,6 +30,7 @@ use super::links::{Link, Linked};
 use super::listing::{Lost, entry_of, walk};
 use super::logs::Logs;
 use super::node::Node;
+use super::priority::seal_waited_for;
 use super::promise::Settling;
 use super::quiet::Bell;
 use super::shortage;
@@ -43,7 +44,16 @@ pub(super) const GIVEN_UP: &str = "the seal was given up";
 impl Node {
     /// Starts freezing. In the records' thread.
     pub(super) fn freeze(&self, id: DatasetId, name: Vec<u8>, member: Member, base: Option<DatasetId>) {
-        self.state.lock().seals.insert(id, name.clone());
+        let waited = {
+            let mut state = self.state.lock();
+            state.seals.insert(id, name.clone());
+            seal_waited_for(&state, Some(id))
+        };
+        // What was preferred for the order may have been given back while this waited for the
+        // records' thread.
+        if waited {
+            self.hurry();
+        }
         if let Err(reason) = self.begin_freeze(id, &name, base) {
             let (shown, remedy) =
                 (String::from_utf8_lossy(&name), shortage::of_cache(&reason, &self.config.host));
