@@ -166,7 +166,7 @@ pub(super) fn start(control_base: &Path, directory: &Path, foreground: bool) -> 
         }
         remove(made);
     })?;
-    // Those that were killed take room. One that lives, in another mount namespace, stays.
+    // Those that were killed take room.
     for job in left_of(control_base, &directory).iter().filter(|left| **left != job) {
         let _ = scrfs_itself(&["umount", "--purge", "--job-id", job], None);
     }
@@ -263,7 +263,8 @@ fn record(directory: &Path) -> Outcome {
     fs::write(&path, directory.as_os_str().as_bytes()).map_err(failed("cannot write", &path))
 }
 
-/// The job ids of trials that were mounted on `directory`, and are not mounted now.
+/// The job ids of trials that were mounted on `directory`, and are not mounted now. One that is
+/// served in another mount namespace is another trial, even if it is on a directory of that name.
 fn left_of(control_base: &Path, directory: &Path) -> Vec<String> {
     let resolved = directory.canonicalize().or_else(|_| std::path::absolute(directory));
     let directory = resolved.unwrap_or_else(|_| directory.to_owned());
@@ -272,7 +273,8 @@ fn left_of(control_base: &Path, directory: &Path) -> Vec<String> {
         told.is_ok_and(|told| told == directory.as_os_str().as_bytes())
     };
     let trials = jobs::unmounted(control_base, JOB).into_iter();
-    trials.filter(|(_, control)| is_of(control)).map(|(job, _)| job).collect()
+    let left = trials.filter(|(_, control)| is_of(control) && jobs::is_unserved(control));
+    left.map(|(job, _)| job).collect()
 }
 
 /// Ends the coordinator, unmounts, and removes what was written there; also what is left of one

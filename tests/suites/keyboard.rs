@@ -2,8 +2,10 @@
 //! programs of `scrfs/docs/programs.md`.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use scrfs_harness::cluster::workspace;
@@ -139,6 +141,35 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
         let ran = user.run(line);
         assert!(ran.code == code && ran.err.contains(words), "{ran}");
     }
+}
+
+/// Neither ended nor waited for: it goes on, with its coordinator.
+#[test]
+fn a_trial_in_another_mount_namespace_is_another_trial() {
+    let cluster = Cluster::up(1);
+    let user = cluster.on(0).user(JOB_UID);
+    user.run("mkdir ~/scr").must();
+    // It says when it is there, and ends when its input ends.
+    let inside = "set -e; scrfs try ~/scr > /dev/null; pgrep -u 1000 scrfs-coord; read never || scrfs try --stop ~/scr";
+    let mut inside = cluster.on(0).limit(WATCH).sh(&format!(
+        "exec unshare --mount --propagation private setpriv --reuid {JOB_UID} --regid {JOB_UID} --clear-groups \
+         env HOME=/tmp sh -c '{inside}'"
+    ));
+    let mut inside = inside.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+    let mut coordinator = String::new();
+    BufReader::new(inside.stdout.take().expect("a pipe")).read_line(&mut coordinator).expect("its words");
+    let lives = || user.run("pgrep -u 1000 scrfs-coord").must() == coordinator.trim();
+    assert!(lives(), "{coordinator}");
+    let stopped = user.run("scrfs try --stop ~/scr");
+    assert!(stopped.code == 1 && stopped.err.contains("/tmp/scr is not an scrfs mount"), "{stopped}");
+    assert!(lives(), "it was ended");
+    // Another one begins and ends beside it, unmounted by hand a moment before.
+    user.run("scrfs try ~/scr && fusermount3 -u ~/scr && scrfs try --stop ~/scr").must();
+    assert!(lives(), "it was ended");
+    drop(inside.stdin.take());
+    assert!(inside.wait().expect("wait").success());
+    let left = user.run("findmnt -t fuse.scrfs; ls -d /dev/shm/*/scr.*; pgrep -u 1000 scrfs");
+    assert_eq!(left.out.trim(), "", "{left}");
 }
 
 /// A stand-in for `squeue`: this cluster has no scheduler (the suites of `slurm` ask a real one).

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use self::purge::purge;
 use self::save::{has_nothing_to_save, is_saved, save};
-use super::lock::{supervisor_of, was_killed};
+use super::lock::{WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
 use super::places::{JOB_PREFIX, Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::unmount::Despite;
-use super::{MountError, failed, mount_point, stores, unmount};
+use super::{MountError, failed, mount_point, server, stores, unmount};
 use crate::bounded;
 use crate::store::private;
 
@@ -141,6 +141,15 @@ pub fn unmounted(control_base: &Path, start: &str) -> Vec<(String, PathBuf)> {
     let found = directories(control_base).into_iter().flatten();
     let found = found.filter(|(job, control)| job.id.starts_with(start) && !is_mounted(control));
     found.map(|(job, control)| (job.id, control)).collect()
+}
+
+/// No daemon that does its work has this control directory, whose mount is not here: it has ended,
+/// or was stopped and has to be ended. One whose mount was unmounted a moment ago is about to end,
+/// and is waited for. One that goes on serves a mount in another mount namespace.
+pub fn is_unserved(control: &Path) -> bool {
+    let Some(pid) = supervisor_of(control).filter(|pid| !was_killed(*pid)) else { return true };
+    let stopped = [Some(pid), holder(control, WORKER_LOCK)].into_iter().flatten().any(is_stopped);
+    stopped || server::is_here(control, pid).is_ok() && unmount::ends_soon(pid)
 }
 
 /// What a job has in the stores.

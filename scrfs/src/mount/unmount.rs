@@ -128,6 +128,12 @@ pub(super) fn await_end(control: &Path, pid: u32, force: bool) -> Result<(), Mou
     Err(MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(job_of(control)) })
 }
 
+/// Supervisor `pid`, whose mount is gone here, ends: it has no copy elsewhere.
+pub(super) fn ends_soon(pid: u32) -> bool {
+    let until = Instant::now() + Duration::from_secs(COPY_SECONDS);
+    open_process(pid).is_none_or(|process| readable(process.as_fd(), until))
+}
+
 /// Ends supervisor `pid` of a control directory, which is mounted in other mount namespaces only,
 /// whoever holds these.
 pub(super) fn end_elsewhere(control: &Path, pid: u32) -> Result<(), MountError> {

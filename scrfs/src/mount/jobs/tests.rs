@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use super::super::Options;
-use super::super::lock::{Lock, WORKER_LOCK};
+use super::super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK};
 use super::super::stores::tests::{options, table_of};
 use super::*;
 use crate::patience::until;
@@ -182,6 +182,25 @@ fn a_job_that_runs_is_not_purged() {
     drop(held);
     until("the end of the job", || purge(&job, &bases).is_ok());
     assert!(!control.exists());
+}
+
+#[test]
+fn what_serves_a_job_works_or_is_to_be_ended() {
+    let control = tempfile::tempdir().unwrap();
+    let control = control.path();
+    assert!(is_unserved(control));
+    // Nothing is mounted for it where this process may look.
+    let lock = Lock::take(control, SUPERVISOR_LOCK).unwrap();
+    assert!(!is_unserved(control));
+    drop(lock);
+    let holds = "exec 9> \"$0\" && flock 9 && echo $$ >&9 && kill -STOP $$";
+    let mut stopped = std::process::Command::new("sh");
+    let mut stopped = stopped.args(["-c", holds]).arg(control.join(SUPERVISOR_LOCK)).spawn().unwrap();
+    until("the stop", || is_stopped(stopped.id()));
+    assert_eq!(supervisor_of(control), Some(stopped.id()));
+    assert!(is_unserved(control));
+    stopped.kill().unwrap();
+    stopped.wait().unwrap();
 }
 
 /// One that is missing is left to whoever knows who has used it.
