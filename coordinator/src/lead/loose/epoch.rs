@@ -71,12 +71,16 @@ impl Loose {
         let knows = |inventory: &LooseInventory| inventory.began.iter().any(|(age, _)| *age == shown);
         // Unless what is presented is known to them alone.
         let alone = !current.iter().any(|(_, inventory)| knows(inventory));
+        let gave_up = |age: Age| base.is_some_and(|base| age.epoch < base.epoch && age > base.shown);
+        // A branch comes back that those who are not alone know: what else was given up is of none
+        // that goes before it.
+        let comes_back = !alone && gave_up(shown);
         let mut gaps = BTreeSet::new();
         for (_, inventory) in &former {
             let counts = alone && knows(inventory);
+            let may_come = |age: Age| gave_up(age) && !(comes_back && age <= shown);
             // Nobody is to take a dataset for known of whose versions some were forgotten.
-            let gave_up = |age: Age| base.is_some_and(|base| age.epoch < base.epoch && age > base.shown);
-            let is_known = |(age, _): &(Age, u64)| (counts && *age <= shown) || gave_up(*age);
+            let is_known = |(age, _): &(Age, u64)| (counts && *age <= shown) || may_come(*age);
             let (known, forgotten): (Vec<_>, Vec<_>) = inventory.began.iter().copied().partition(is_known);
             self.sealed.extend(known);
             gaps.extend(forgotten.into_iter().map(|(age, _)| age));
@@ -85,8 +89,9 @@ impl Loose {
                 // What a restart had given up before that node left is of no branch that can come
                 // back with it.
                 let of_its_branch = !is_lost(inventory.base, version);
+                let may_come = self.versions.is_lost(version) && !(comes_back && not_later);
                 if self.versions.get(version.stamp).is_some()
-                    || (of_its_branch && ((counts && not_later) || self.versions.is_lost(version)))
+                    || (of_its_branch && ((counts && not_later) || may_come))
                 {
                     self.versions.insert(version.clone());
                 }

@@ -342,8 +342,10 @@ impl World {
             if shown {
                 pointer.lost = None;
             }
-            // It went with its nodes, or is with one that is away.
-            let away = self.from_prefix || !is_there(&self.nodes, request, pointer, current);
+            // It went with its nodes, or is with one that is away; or a branch may have come back that
+            // had overruled it.
+            let away =
+                self.from_prefix || former.is_some() || !is_there(&self.nodes, request, pointer, current);
             let overruled = away && !shown && (tree.contains_key(&pointer.name) || pointer.says.is_some());
             if later(pointer.least) || later(pointer.most) || overruled {
                 // It may belong to either, or have gone with its nodes: it is not asked for any
