@@ -116,6 +116,8 @@ pub(crate) struct World {
     /// Operators ask for flushes in this seed; for which, of this epoch's.
     wishes: bool,
     wished: BTreeSet<DatasetId>,
+    /// When a flush failed last; it is tried again a while later.
+    flush_failed: BTreeMap<DatasetId, u64>,
     /// How many of these there were.
     pub(crate) wishes_made: u64,
     /// Restarts of this seed find caches without room for what is rebuilt; on these hosts now.
@@ -245,6 +247,7 @@ impl World {
             going: Vec::new(),
             wishes: seed % 5 == 2,
             wished: BTreeSet::new(),
+            flush_failed: BTreeMap::new(),
             wishes_made: 0,
             cramps: seed % 6 == 1,
             cramped: BTreeSet::new(),
@@ -413,6 +416,7 @@ impl World {
                 self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
             }
             Command::MarkFailed { id, .. } => self.marked_failed(*id),
+            Command::FlushFailed { id, .. } => drop(self.flush_failed.insert(*id, self.now)),
             Command::Save(_) => self.counts.joined += 1,
             Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
             _ => {}

@@ -5,6 +5,9 @@ use scrfs::ids::DatasetId;
 
 use super::World;
 
+/// Microseconds in which a flush that failed once or twice is tried again.
+const RETRIED_WITHIN: u64 = 120_000_000;
+
 impl World {
     /// Dataset `id` was sealed: every other one is asked for, on some node. Not those whose flushes
     /// fail every time: they would be tried without end.
@@ -22,7 +25,8 @@ impl World {
     pub(super) fn check_wishes(&self) {
         for (id, dataset) in self.nodes[0].datasets.iter().filter(|(_, dataset)| dataset.listed) {
             let decayed = self.decayed.contains(&(dataset.epoch, *id));
-            let done = dataset.flushed || decayed || dataset.failed;
+            let waits = self.flush_failed.get(id).is_some_and(|failed| failed + RETRIED_WITHIN > self.now);
+            let done = dataset.flushed || decayed || dataset.failed || waits;
             assert!(done || !self.wished.contains(id), "{id} was asked for and is not flushed");
         }
     }
