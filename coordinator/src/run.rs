@@ -20,7 +20,7 @@ use crate::inbox::Inbox;
 use crate::jobs::Jobs;
 use crate::jobs::block::{Block, Outgoing, Stream};
 use crate::jobs::link::Connector;
-use crate::lead::{Input, Lead, Output};
+use crate::lead::{Input, Lack, Lead, Output};
 use crate::message::{Opening, PeerMessage};
 use crate::node::{FromDaemon, Node};
 use crate::open::{self, Early, OpenError};
@@ -65,9 +65,9 @@ pub enum RunError {
     /// anew.
     #[error("the link to the daemon of {0} is lost: {1}")]
     DaemonLost(String, String),
-    /// A dataset cannot be presented for want of room, and there is no other.
-    #[error("{0}")]
-    NoRoom(String),
+    /// A dataset cannot be presented yet, for this reason, and there is no other.
+    #[error("{1}")]
+    Lacks(Lack, String),
     /// The epoch cannot be opened anew in this process.
     #[error("a daemon is lost, and what was begun in the prefix takes longer than {} s", PREFIX_LIMIT.as_secs())]
     PrefixBusy,
@@ -499,7 +499,7 @@ impl<T: Transport> Coordinator<T> {
                 }
                 Ok(())
             }
-            Output::GiveUp(reason) => Err(RunError::NoRoom(reason)),
+            Output::GiveUp(lack, reason) => Err(RunError::Lacks(lack, reason)),
             Output::Halt(reason) => {
                 tracing::info!(reason, "a halt is due");
                 if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &HaltDue { reason }) {

@@ -20,6 +20,7 @@ use signal_hook::iterator::Signals;
 use crate::bell::{Bell, Ringer};
 use crate::comm::Transport;
 use crate::inbox::Inbox;
+use crate::lead::Lack;
 use crate::message::{EpochSecret, Greeting, Opening};
 use crate::node::{self, NodeError, Pulse};
 use crate::open::{self, Asked, OpenError};
@@ -70,8 +71,8 @@ const EXIT_FAILED: u8 = 75;
 /// Exit code when starting again is of no use: settings, and a daemon that is for another job or
 /// run, or of another version (EX_CONFIG).
 const EXIT_SETTINGS: u8 = 78;
-/// Exit code when a restart waits for room in the caches (EX_UNAVAILABLE).
-const EXIT_NO_ROOM: u8 = 69;
+/// Exit code when a restart waits for room in the caches, or for the prefix (EX_UNAVAILABLE).
+const EXIT_LACKS: u8 = 69;
 /// The end must come even if a peer no longer answers.
 const END_LIMIT: Duration = Duration::from_secs(3);
 
@@ -124,7 +125,10 @@ impl ServiceError {
                 "name the node in a GROUPS line of /etc/scrfs.conf or of the .scrconf, or ask for no groups (SCR_GROUP, GROUP of CKPT lines)".to_owned()
             }
             Self::Open(OpenError::SameHost(_)) => "name each host once".to_owned(),
-            Self::Run(RunError::NoRoom(_)) => {
+            Self::Run(RunError::Lacks(Lack::Prefix, _)) => {
+                "start again when the PFS can be read and written; `scrfs-run --fresh` begins anew".to_owned()
+            }
+            Self::Run(RunError::Lacks(Lack::Room, _)) => {
                 "make room in the caches of these nodes, or name other hosts, then start again; `scrfs-run --fresh` begins anew".to_owned()
             }
             Self::Apart { .. } => "`scrfs-run --launcher` names another launcher".to_owned(),
@@ -379,7 +383,7 @@ fn fail(transport: &impl Leave, host: &str, error: &ServiceError) -> ExitCode {
     );
     let code = match error {
         _ if settings => EXIT_SETTINGS,
-        ServiceError::Run(RunError::NoRoom(_)) => EXIT_NO_ROOM,
+        ServiceError::Run(RunError::Lacks(..)) => EXIT_LACKS,
         _ => EXIT_FAILED,
     };
     if code == EXIT_FAILED {

@@ -81,7 +81,7 @@ fn a_restart_rebuilds_where_there_is_room_and_waits_for_it_where_there_is_none()
     let said = run.output();
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("d1 (dataset 1) needs more room"), "{said}");
-    assert!(said.contains("giving up: there is no room in the caches for the checkpoint"), "{said}");
+    assert!(said.contains("giving up: the checkpoint cannot be presented yet"), "{said}");
     assert!(said.contains("make room in the caches of these nodes"), "{said}");
 
     job.on(0).run(&format!("rm {CACHE}/others")).must();

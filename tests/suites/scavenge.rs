@@ -174,6 +174,18 @@ fn what_some_have_saved_and_others_have_in_their_caches_is_put_together() {
     let sealed = killed_after(&job, &["old", "new"]);
     the_last_misses(&job.end([0, 1], &SAVE), "member 2 (node2), member 3 (node3) missing");
     purged(&cluster, "held", [0, 1]);
+    // What began from nothing now would write over what is only waiting.
+    let (prefix, away) = (job.host_prefix(), job.host_prefix().with_extension("away"));
+    std::fs::rename(&prefix, &away).unwrap();
+    std::fs::write(&prefix, b"no directory").unwrap();
+    job.mount([0, 1]);
+    let mut early = job.start(&NODES, 1, 1, &["/bin/true"]);
+    let (code, said) = (early.wait(LIMIT), early.output());
+    for what in ["new (dataset 2) is in the caches in part only", "giving up: the checkpoint cannot be"] {
+        assert!(code == 1 && said.contains(what), "{code}, {what}: {said}");
+    }
+    std::fs::remove_file(&prefix).unwrap();
+    std::fs::rename(&away, &prefix).unwrap();
     // Neither the caches nor the prefix give it back alone, and both only with what protects it.
     cluster.poweroff(3);
     assert_eq!(goes_on_as(&job, &[0, 1, 2, 4], "new"), sealed);

@@ -8,8 +8,8 @@ use scrfs::dataset::{Catalog, Layout, Protection};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::prefix::PfsTask;
 
-use super::Output;
 use super::datasets::Datasets;
+use super::{Lack, Output};
 use crate::groups::FailureGroups;
 use crate::job::{Job, JobId};
 
@@ -100,8 +100,8 @@ impl Cluster {
     }
 
     /// The coordinators end.
-    pub(super) fn give_up(&mut self, reason: String) {
-        self.out.push(Output::GiveUp(reason));
+    pub(super) fn give_up(&mut self, lack: Lack, reason: String) {
+        self.out.push(Output::GiveUp(lack, reason));
     }
 
     pub(super) fn send(&mut self, node: NodeRank, command: Command) {

@@ -105,15 +105,24 @@ pub enum Output {
     /// The mounts present their dataset, programs may start (id and name of current, if any):
     /// scrfs-run waits for this.
     Ready(Option<(DatasetId, Vec<u8>)>),
-    /// The mounts cannot present what there is, for this reason, until somebody makes room: the
+    /// The mounts cannot present what there is until it has what it lacks, for this reason: the
     /// coordinators end, and the program does not start.
-    GiveUp(String),
+    GiveUp(Lack, String),
     /// This dataset is complete on all nodes: scrfs-run sees that its program goes on.
     Sealed(DatasetId),
     /// A halt condition is due, for this reason: scrfs-run ends the program.
     Halt(String),
     /// For the log. What operators should see goes to the daemons too, as [`Command::Note`].
     Note(Severity, String),
+}
+
+/// What a dataset waits for that cannot be presented yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// Room in the caches.
+    Room,
+    /// What the prefix has of it, which is not known, or could not be published.
+    Prefix,
 }
 
 /// What the prefix has.
@@ -510,8 +519,8 @@ impl Running {
                     settle.held.iter().map(|(&id, held)| Age { epoch: held.epoch, id }).collect();
                 if restart {
                     let contents = match &self.survey {
-                        Survey::Known(contents) => contents.clone(),
-                        _ => Contents::default(),
+                        Survey::Known(contents) => Some(contents.clone()),
+                        _ => None,
                     };
                     self.loose.tell_bound(&mut self.cluster);
                     let recover = Recover::begin(&mut self.cluster, settle.held, contents);

@@ -115,7 +115,7 @@ impl Running {
             cluster.seen_id(age.id.0);
         }
         if let Phase::Recovering(recover) = &mut self.phase {
-            recover.surveyed(cluster, Some(&contents.datasets));
+            recover.surveyed(cluster, Some(&contents));
         }
         self.survey = Survey::Known(contents);
         self.flushes.surveyed();

@@ -2,7 +2,7 @@
 //! prefix, or put together there from both ([`super::saving`]), until one is good: that is current.
 //! Older ones are then taken from the caches only. Then `Present`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use scrfs::control::loose::Age;
@@ -11,6 +11,7 @@ use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::prefix::{Contents, StoredDataset};
 
+use super::Lack;
 use super::answers::Answers;
 use super::cluster::Cluster;
 use super::jobs::Share;
@@ -39,7 +40,8 @@ enum Step {
         answers: Answers<Result<(), Reason>>,
         tries: u32,
     },
-    /// No dataset is presented, since there is no room for one: these coordinators end.
+    /// No dataset is presented, since one lacks room, or its parts on the PFS: these coordinators
+    /// end.
     GivenUp,
     /// Some node could not; again at this time.
     Again {
@@ -50,14 +52,16 @@ enum Step {
 }
 
 impl Candidate {
+    fn age(&self) -> Option<(Epoch, DatasetId)> {
+        let held = self.held.as_ref().map(|held| held.epoch);
+        held.or(self.stored.as_ref().map(|stored| stored.epoch)).map(|epoch| (epoch, self.id))
+    }
+
     /// What has another name in the prefix is another job's, from before this job used the prefix.
     fn is(&self, stored: &StoredDataset) -> bool {
-        let (epoch, name) = match (&self.held, &self.stored) {
-            (Some(held), _) => (held.epoch, &held.name),
-            (None, Some(known)) => (known.epoch, &known.name),
-            (None, None) => return false,
-        };
-        (stored.epoch, stored.id) == (epoch, self.id) && stored.name == *name
+        let held = self.held.as_ref().map(|held| &held.name);
+        let name = held.or(self.stored.as_ref().map(|stored| &stored.name));
+        self.age() == Some((stored.epoch, stored.id)) && name == Some(&stored.name)
     }
 }
 
@@ -70,6 +74,9 @@ pub(super) struct Recover {
     stored_current: Option<(Epoch, DatasetId)>,
     /// Of which the prefix has parts that are not the whole.
     partial: BTreeSet<Age>,
+    /// Of these, those that the PFS kept from being published; `None`: what the prefix has is not
+    /// known.
+    hindered: Option<BTreeSet<Age>>,
     chosen: Vec<(Arc<Catalog>, bool)>,
     /// What caches have of candidates that cannot be presented.
     aside: Vec<(DatasetId, Held)>,
@@ -85,12 +92,20 @@ pub(super) struct Recover {
 }
 
 impl Recover {
-    pub(super) fn begin(cluster: &mut Cluster, held: BTreeMap<DatasetId, Held>, prefix: Contents) -> Self {
+    /// `prefix`: what it has, if that is known.
+    pub(super) fn begin(
+        cluster: &mut Cluster,
+        held: BTreeMap<DatasetId, Held>,
+        prefix: Option<Contents>,
+    ) -> Self {
+        let is_known = prefix.is_some();
+        let prefix = prefix.unwrap_or_default();
         let (held, stored) = not_before(cluster, held, prefix.datasets);
         let mut recover = Self {
-            stored_current: current(&stored),
+            stored_current: current(stored.iter()),
             candidates: candidates(held, stored),
-            partial: prefix.partial.into_iter().collect(),
+            partial: prefix.partial.iter().chain(&prefix.hindered).copied().collect(),
+            hindered: is_known.then(|| prefix.hindered.into_iter().collect()),
             chosen: Vec::new(),
             aside: Vec::new(),
             replaced: Vec::new(),
@@ -218,19 +233,25 @@ impl Recover {
         matches!(&self.step, Step::IntoPrefix(_, saving) if saving.is_surveying())
     }
 
-    /// What the prefix has, after [`Self::wants_survey`]; nothing new if that is not known.
-    pub(super) fn surveyed(&mut self, cluster: &mut Cluster, stored: Option<&[StoredDataset]>) {
+    /// What the prefix has, after [`Self::wants_survey`]; `None` if that is not known in time.
+    pub(super) fn surveyed(&mut self, cluster: &mut Cluster, contents: Option<&Contents>) {
         if !self.wants_survey() {
             return;
         }
         let Step::IntoPrefix(mut candidate, _) = std::mem::replace(&mut self.step, Step::Done) else {
             return;
         };
-        if let Some(stored) = stored {
-            self.stored_current = current(stored);
+        self.prefix_hangs |= contents.is_none();
+        self.hindered = contents.map(|contents| contents.hindered.iter().copied().collect());
+        if let Some(contents) = contents {
+            let floor = Epoch(cluster.settings.restart.not_before);
+            let stored = || contents.datasets.iter().filter(|stored| stored.epoch >= floor);
+            self.stored_current = current(stored());
             // What was published may have taken the place of another one of its name.
+            let by_age: HashMap<_, _> = stored().map(|stored| ((stored.epoch, stored.id), stored)).collect();
             for candidate in self.candidates.iter_mut().chain([&mut candidate]) {
-                candidate.stored = stored.iter().find(|stored| candidate.is(stored)).cloned();
+                let stored = candidate.age().and_then(|age| by_age.get(&age).copied());
+                candidate.stored = stored.filter(|stored| candidate.is(stored)).cloned();
             }
         }
         if !self.bring_from_prefix(cluster, candidate) {
@@ -301,14 +322,29 @@ impl Recover {
         true
     }
 
+    /// What the newest dataset lacks that may be had later.
+    fn lacking(&mut self, cluster: &Cluster) -> Option<(Lack, String)> {
+        if let Some(reason) = self.no_room.take() {
+            return Some((Lack::Room, reason));
+        }
+        let may_come = |(id, held): &&(DatasetId, Held)| {
+            let age = Age { epoch: held.epoch, id: *id };
+            !held.failed() && self.hindered.as_ref().is_none_or(|hindered| hindered.contains(&age))
+        };
+        let (id, held) = self.aside.iter().find(may_come).filter(|_| cluster.settings.fetch)?;
+        let name = String::from_utf8_lossy(&held.name);
+        let reason = format!("{name} (dataset {id}) is in the caches in part only, and the prefix is away");
+        Some((Lack::Prefix, reason))
+    }
+
     pub(super) fn present(&mut self, cluster: &mut Cluster, tries: u32) {
+        // A program that began from nothing would write over what is only waiting.
         if self.chosen.is_empty()
-            && let Some(reason) = self.no_room.take()
+            && let Some((lack, reason)) = self.lacking(cluster)
         {
-            // A program that began from nothing would write over what is only waiting for room.
             self.step = Step::GivenUp;
             cluster.warn(reason.clone());
-            cluster.give_up(reason);
+            cluster.give_up(lack, reason);
             return;
         }
         if self.chosen.is_empty() && tries == 0 {
@@ -415,6 +451,12 @@ impl Recover {
                     self.outcome(cluster, Some(outcome));
                 }
             }
+            Step::IntoPrefix(candidate, saving) if saving.is_silent(cluster) => {
+                let candidate = candidate.clone();
+                (self.prefix_hangs, self.hindered) = (true, None);
+                self.put_aside(cluster, candidate);
+                self.next(cluster);
+            }
             Step::Again { until, tries } if *until <= cluster.now => {
                 let tries = *tries;
                 self.present(cluster, tries);
@@ -425,9 +467,8 @@ impl Recover {
 }
 
 /// What the index names as the one to restart from.
-fn current(stored: &[StoredDataset]) -> Option<(Epoch, DatasetId)> {
-    let current = stored.iter().find(|dataset| dataset.current && dataset.usable);
-    current.map(|dataset| (dataset.epoch, dataset.id))
+fn current<'a>(mut stored: impl Iterator<Item = &'a StoredDataset>) -> Option<(Epoch, DatasetId)> {
+    stored.find(|dataset| dataset.current && dataset.usable).map(|dataset| (dataset.epoch, dataset.id))
 }
 
 /// Without the datasets that this job is not to go on from (`scrfs-run --fresh`): what caches have

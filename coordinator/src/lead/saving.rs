@@ -7,11 +7,16 @@ use scrfs::ids::{DatasetId, NodeRank};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::policy::MS;
 use super::settle::Held;
+
+/// A PFS that lets no node finish must not keep what caches have from being presented.
+const SILENCE_LIMIT: u64 = 15 * 60_000 * MS;
 
 #[derive(Debug)]
 enum Step {
-    Copying(Answers<Result<(), Reason>>),
+    /// And until when the next answer has to come.
+    Copying(Answers<Result<(), Reason>>, u64),
     Surveying,
 }
 
@@ -33,7 +38,7 @@ impl Saving {
         for &node in &nodes {
             cluster.send(node, Command::Save(id));
         }
-        Self { id, step: Step::Copying(Answers::of(nodes)) }
+        Self { id, step: Step::Copying(Answers::of(nodes), cluster.now + SILENCE_LIMIT) }
     }
 
     /// A node has saved its part, or could not; `None` when that is not awaited, true when it was
@@ -44,7 +49,8 @@ impl Saving {
         node: NodeRank,
         result: Result<(), Reason>,
     ) -> Option<bool> {
-        let Step::Copying(answers) = &mut self.step else { return None };
+        let Step::Copying(answers, until) = &mut self.step else { return None };
+        *until = cluster.now + SILENCE_LIMIT;
         let failure = result.as_ref().err().map(|reason| {
             format!("dataset {}: {} has not saved its part: {reason}", self.id, cluster.host(node))
         });
@@ -56,6 +62,15 @@ impl Saving {
             self.step = Step::Surveying;
         }
         Some(is_last)
+    }
+
+    /// The nodes that are left have said nothing for too long.
+    pub(super) fn is_silent(&self, cluster: &mut Cluster) -> bool {
+        let silent = matches!(self.step, Step::Copying(_, until) if until <= cluster.now);
+        if silent {
+            cluster.warn(format!("dataset {}: the PFS does not take what nodes save of it", self.id));
+        }
+        silent
     }
 
     /// All have answered: what the prefix has now counts.

@@ -42,7 +42,8 @@ pub(crate) fn members(nodes: &[Daemon], key: Key) -> (BTreeSet<Member>, BTreeSet
             }
             // It has not recorded the new encoding: good if it has the data of all that is its own.
             Some(_) => {
-                let own = |member: &&Member| layout.members[member.0 as usize].host == node.host;
+                let place = |member: &Member| layout.members.get(member.0 as usize);
+                let own = |member: &&Member| place(member).is_some_and(|place| place.host == node.host);
                 let mut own = dataset.members.keys().filter(own);
                 own.all(|member| dataset.members[member].guards(layout, *member))
             }

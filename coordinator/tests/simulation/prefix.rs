@@ -105,7 +105,8 @@ impl Prefix {
                     usable: !stored.failed,
                     current: Some(*key) == newest,
                 });
-                PfsOutcome::Surveyed(Contents { datasets: all.collect(), partial })
+                let datasets = all.collect();
+                PfsOutcome::Surveyed(Contents { datasets, partial, hindered: Vec::new() })
             }
             PfsTask::BeginFlush(catalog) if self.refuses(catalog.id, Curse::Begin) => {
                 failed(PfsTask::BeginFlush(catalog), PfsCause::Unavailable, "cursed")

@@ -272,7 +272,7 @@ pub enum Event {
     Saved {
         /// Which.
         id: DatasetId,
-        /// This node's part is in the prefix, or why not.
+        /// This node's part is in the prefix, or a newer dataset is; or why not.
         result: Result<(), Reason>,
     },
     /// Answers [`Command::CopyFromPrefix`].

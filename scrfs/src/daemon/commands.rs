@@ -132,7 +132,7 @@ impl Node {
                 let order = FetchOrder { id, epoch, name, member, directory, entries };
                 self.in_transfers(link, move |node| node.fetch_member(&order));
             }
-            Command::Save(id) => self.in_transfers(link, move |node| node.save_for_lead(id)),
+            Command::Save(id) => self.in_transfers(link, move |node| node.save_for_lead(link, id)),
             Command::CopyFromPrefix { request, file, directory } => {
                 let me = self.me.clone();
                 self.lanes.opens.run(move || {

@@ -58,8 +58,8 @@ impl Place {
 enum Asker {
     /// A person or the scheduler, while there are no coordinators.
     Operator,
-    /// The attached coordinators' lead.
-    Lead,
+    /// The lead whose link this is.
+    Lead(u64),
 }
 
 /// The datasets of which this node is to save its part, or why there are none.
@@ -145,16 +145,21 @@ impl Node {
     }
 
     /// What [`crate::control::Command::Save`] says.
-    pub(super) fn save_for_lead(&self, id: DatasetId) {
+    pub(super) fn save_for_lead(&self, link: u64, id: DatasetId) {
         let transfer = self.dataset(id).map_err(Reason::from).and_then(|dataset| {
             let bytes = dataset.parts.values().map(|part| part.bytes()).sum();
             let begun = self.begin_transfer(id, SCAVENGING, bytes);
             begun.ok_or_else(|| "the coordinator is gone".into())
         });
-        let saved = transfer.and_then(|(monitor, identity)| self.save(Asker::Lead, identity, id, &monitor));
+        let saved =
+            transfer.and_then(|(monitor, identity)| self.save(Asker::Lead(link), identity, id, &monitor));
         self.end_transfer(id);
         self.tell_saved(id, &saved);
-        self.state.lock().send(Event::Saved { id, result: saved.map(drop) });
+        let state = self.state.lock();
+        // A successor of that lead has asked anew, and waits for what that gives.
+        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+            state.send(Event::Saved { id, result: saved.map(drop) });
+        }
     }
 
     fn save_for_operator(&self, id: DatasetId, monitor: &Monitor) -> Result<String, Reason> {
@@ -190,7 +195,7 @@ impl Node {
         let begin = |place: Place| move || Collection::begin(&place.prefix(), age);
         let collection = match flat(user.run(begin(place.clone())))? {
             Begun::Collect(collection) => collection,
-            settled => return self.settled(id, &settled),
+            settled => return self.settled(asker, id, &settled),
         };
         let path = collection.path().as_os_str().as_encoded_bytes().to_vec();
         let pfs = PfsDirectory::of_user(user, &path)?;
@@ -200,7 +205,7 @@ impl Node {
             // Others may have published it meanwhile, from what they have saved.
             let again = pfs.run(begin(place))?;
             return match again {
-                Ok(settled @ (Begun::Stored | Begun::Newer(_))) => self.settled(id, &settled),
+                Ok(settled @ (Begun::Stored | Begun::Newer(_))) => self.settled(asker, id, &settled),
                 Ok(Begun::Collect(_)) | Err(_) => Err(reason),
             };
         }
@@ -208,7 +213,7 @@ impl Node {
         let published = pfs.run(move || adopt(&place.prefix(), age, By::Node));
         match published? {
             Ok(adoption) => match adoption.outcome {
-                Outcome::Published(_) | Outcome::Stored => self.settled(id, &Begun::Stored),
+                Outcome::Published(_) | Outcome::Stored => self.settled(asker, id, &Begun::Stored),
                 outcome => Ok(format!("saved, and {outcome}")),
             },
             // Whoever looks next publishes it.
@@ -217,10 +222,14 @@ impl Node {
     }
 
     /// There is nothing more to be saved.
-    fn settled(&self, id: DatasetId, begun: &Begun) -> Result<String, Reason> {
+    fn settled(&self, asker: Asker, id: DatasetId, begun: &Begun) -> Result<String, Reason> {
         match begun {
             Begun::Stored => {
-                self.mark_flushed(None, id);
+                let link = match asker {
+                    Asker::Operator => None,
+                    Asker::Lead(link) => Some(link),
+                };
+                self.mark_flushed(link, id);
                 Ok("saved: it is on the PFS".to_owned())
             }
             Begun::Newer(newer) => {
@@ -279,7 +288,11 @@ impl Saving<'_> {
         let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
         let recorded = recorded.take_while(|_| !self.monitor.is_cancelled());
         let saved = recorded.map(|(member, part)| self.part(node, dataset, *member, part));
-        Reason::all(saved.filter_map(Result::err).collect::<Vec<_>>()).map_or(Ok(()), Err)
+        match Reason::all(saved.filter_map(Result::err).collect::<Vec<_>>()) {
+            Some(reason) => Err(reason),
+            None if self.monitor.is_cancelled() => Err(TransferError::Cancelled.into()),
+            None => Ok(()),
+        }
     }
 
     fn part(&self, node: &Node, dataset: &Dataset, member: Member, part: &Arc<Part>) -> Result<(), Reason> {
@@ -339,7 +352,7 @@ impl Saving<'_> {
         let Err(error) = put else { return Ok(true) };
         // The PFS's fault, or this cache's?
         match verify_file(&own, name, copy, self.monitor) {
-            Err(bad) if !self.monitor.is_cancelled() => {
+            Err(bad) if bad.is_loss() => {
                 node.events.warning(Some(id), &format!("a redundancy file is not saved: {bad}"));
                 Ok(false)
             }

@@ -48,14 +48,16 @@ pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
     let directory = prefix.flush(prefix.arrival(catalog.id));
     remove_tree(&directory)?;
     plain::make_directory(&directory).map_err(PfsError::io(&directory, "mkdir"))?;
-    make_names(&directory, catalog)?;
+    make_names(&directory, catalog, &|| {})?;
     Ok(directory.as_os_str().as_bytes().to_vec())
 }
 
-/// Makes the dataset's directories and links in `directory`, as far as they are missing.
-pub(super) fn make_names(directory: &Path, catalog: &Catalog) -> Result<()> {
+/// Makes the dataset's directories and links in `directory`, as far as they are missing; `goes` is
+/// told for each.
+pub(super) fn make_names(directory: &Path, catalog: &Catalog, goes: &dyn Fn()) -> Result<()> {
     let top = open(directory)?;
     for entry in &catalog.entries {
+        goes();
         let made = match &entry.kind {
             EntryKind::Directory => beneath::make_directories(top.as_fd(), &entry.path).map(drop),
             EntryKind::Symlink(target) => link(top.as_fd(), &entry.path, target),
@@ -81,7 +83,7 @@ pub(super) fn publish(prefix: &Prefix, catalog: &Catalog) -> Result<()> {
     let arrival = prefix.arrival(catalog.id);
     let copied = prefix.flush(arrival);
     if exists(&copied)? {
-        finish_copy(prefix, &copied, catalog)?;
+        finish_copy(prefix, &copied, catalog, &|| {})?;
     }
     let lock = Lock::take(prefix)?;
     announce(prefix, arrival, &catalog.name)?;
@@ -103,10 +105,10 @@ fn is_this(published: Option<Epoch>, catalog: &Catalog, copied: &Path) -> Result
 }
 
 /// All files are in `copied`: checks that, and adds the records.
-pub(super) fn finish_copy(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> Result<()> {
-    check_copies(copied, catalog)?;
+pub(super) fn finish_copy(prefix: &Prefix, copied: &Path, catalog: &Catalog, goes: &dyn Fn()) -> Result<()> {
+    check_copies(copied, catalog, goes)?;
     write_records(prefix, copied, catalog)?;
-    put_on_storage(copied, catalog)
+    put_on_storage(copied, catalog, goes)
 }
 
 /// The link that stands until the index entry is written.
@@ -383,9 +385,10 @@ fn complete(summary: Summary) -> Option<(DatasetId, Epoch, Summary)> {
 }
 
 /// Every file is there with its size; the daemons have compared CRCs when they copied.
-fn check_copies(copied: &Path, catalog: &Catalog) -> Result<()> {
+fn check_copies(copied: &Path, catalog: &Catalog, goes: &dyn Fn()) -> Result<()> {
     let top = open(copied)?;
     for entry in &catalog.entries {
+        goes();
         let EntryKind::File(file) = &entry.kind else { continue };
         let path = || copied.join(entry.path.as_path());
         let found = beneath::open_file(top.as_fd(), &entry.path).map_err(PfsError::io(&path(), "open"))?;
@@ -415,12 +418,13 @@ fn write_records(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> Result<()
 
 /// Modes and times of directories, deepest first, now that nothing is written into them any more;
 /// and their names.
-fn put_on_storage(copied: &Path, catalog: &Catalog) -> Result<()> {
+fn put_on_storage(copied: &Path, catalog: &Catalog, goes: &dyn Fn()) -> Result<()> {
     let top = open(copied)?;
     let mut directories: Vec<&Entry> =
         catalog.entries.iter().filter(|e| matches!(e.kind, EntryKind::Directory)).collect();
     directories.sort_by(|a, b| b.path.cmp(&a.path));
     for entry in directories {
+        goes();
         let path = copied.join(entry.path.as_path());
         let directory =
             beneath::open_directory(top.as_fd(), &entry.path).map_err(PfsError::io(&path, "open"))?;

@@ -123,6 +123,8 @@ pub struct Contents {
     pub datasets: Vec<StoredDataset>,
     /// Those of which nodes have saved parts ([`scavenge`]), which are not the whole.
     pub partial: Vec<Age>,
+    /// The same of which the PFS did not let see or publish the whole.
+    pub hindered: Vec<Age>,
 }
 
 /// What a task ended with.

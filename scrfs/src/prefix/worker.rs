@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 use crate::control::Reason;
-use crate::control::loose::Age;
 
 use super::directory::{Arrival, PfsError, Prefix, Result, exists};
 use super::lock::Lock;
@@ -92,8 +91,8 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask, busy: &dyn Fn(PfsOutcom
                 Err(error) => tracing::warn!(%error, "what a crash left in the prefix stays for now"),
                 Ok(()) => {}
             }
-            let partial = adopt(prefix, busy)?;
-            PfsOutcome::Surveyed(Contents { datasets: index::survey(prefix)?, partial })
+            let saved = adopt(prefix, busy)?;
+            PfsOutcome::Surveyed(Contents { datasets: index::survey(prefix)?, ..saved })
         }
         PfsTask::BeginFlush(catalog) => PfsOutcome::FlushBegun(catalog.id, flush::begin(prefix, catalog)?),
         PfsTask::Publish(catalog) => {
@@ -122,9 +121,8 @@ pub(super) fn carry_out(prefix: &Prefix, task: &PfsTask, busy: &dyn Fn(PfsOutcom
     })
 }
 
-/// What nodes have saved when a former job ended without its coordinators; those datasets that are
-/// not whole.
-fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<Vec<Age>> {
+/// What nodes have saved when a former job ended without its coordinators, and is not published.
+fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<Contents> {
     let said = Cell::new(Instant::now());
     let tell = |progress: Progress<'_>| match progress {
         // The lead writes it to the log.
@@ -140,13 +138,20 @@ fn adopt(prefix: &Prefix, busy: &dyn Fn(PfsOutcome)) -> Result<Vec<Age>> {
             for adoption in &adoptions {
                 tell(Progress::Said(&format!("scavenged: {adoption}")));
             }
-            let waits = |adoption: &&Adoption| matches!(adoption.outcome, Outcome::Waits { .. });
-            Ok(adoptions.iter().filter(waits).map(|adoption| adoption.age).collect())
+            let mut contents = Contents::default();
+            for Adoption { age, outcome, .. } in adoptions {
+                match outcome {
+                    Outcome::Waits { .. } => contents.partial.push(age),
+                    Outcome::Hindered(_) => contents.hindered.push(age),
+                    Outcome::Published(_) | Outcome::Stored | Outcome::Superseded { .. } => {}
+                }
+            }
+            Ok(contents)
         }
         Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => Err(error),
         Err(error) => {
             tracing::warn!(%error, "what nodes have saved stays for now");
-            Ok(Vec::new())
+            Ok(Contents::default())
         }
     }
 }

@@ -69,6 +69,17 @@ impl TransferError {
         }
     }
 
+    /// The bytes that were read from are gone or wrong; not so where they only cannot be had now.
+    pub fn is_loss(&self) -> bool {
+        match self {
+            Self::Mismatch { .. } => true,
+            Self::Io { source, .. } => {
+                matches!(source.raw_os_error(), Some(libc::ENOENT | libc::EIO | libc::ENODATA))
+            }
+            Self::Cancelled | Self::Identity { .. } => false,
+        }
+    }
+
     pub(crate) fn io(path: &RelPath, step: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::Interrupted => Self::Cancelled,

@@ -157,7 +157,7 @@ impl Rank0 {
                 Output::Pfs(task) => {
                     self.arriving.extend(Answers::of_pfs(&task).map(|o| Arriving::Here(Input::Pfs(o))));
                 }
-                Output::GiveUp(reason) => return Err(reason),
+                Output::GiveUp(_, reason) => return Err(reason),
                 Output::Ready(_) => self.is_ready = true,
                 Output::Sealed(_) | Output::Halt(_) | Output::Note(..) => {}
             }

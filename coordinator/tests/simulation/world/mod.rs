@@ -25,7 +25,7 @@ use scrfs::prefix::{PfsCause, PfsTask};
 use scrfs::redundancy::sets::{at_risk, lay_out};
 use scrfs_coordinator::groups::FailureGroups;
 use scrfs_coordinator::job::JobId;
-use scrfs_coordinator::lead::{Input, Lead, Output};
+use scrfs_coordinator::lead::{Input, Lack, Lead, Output};
 
 use self::jobs::Share;
 use crate::counts::Counts;
@@ -335,6 +335,7 @@ impl World {
         }
         self.tasks.clear();
         self.wished.clear();
+        self.flush_failed.clear();
         self.prefix.tried.clear();
         self.prefix.tried_at.clear();
         self.prefix.to_mark.clear();
@@ -372,8 +373,9 @@ impl World {
                 self.tasks.push_back((self.now, task));
             }
             Output::Ready(current) => self.got_ready(current.map(|(_, name)| name)),
-            Output::GiveUp(reason) => {
-                assert!(!self.cramped.is_empty(), "given up for want of room: {reason}");
+            Output::GiveUp(lack, reason) => {
+                let waits = if lack == Lack::Room { !self.cramped.is_empty() } else { self.hangs };
+                assert!(waits, "given up: {reason}");
                 self.starved = true;
             }
             Output::Sealed(_) => {}
@@ -416,7 +418,7 @@ impl World {
                 self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
             }
             Command::MarkFailed { id, .. } => self.marked_failed(*id),
-            Command::FlushFailed { id, .. } => drop(self.flush_failed.insert(*id, self.now)),
+            Command::FlushFailed { id, given_up: false, .. } => drop(self.flush_failed.insert(*id, self.now)),
             Command::Save(_) => self.counts.joined += 1,
             Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
             _ => {}

@@ -30,12 +30,21 @@ pub enum By<'a> {
     Anyone(&'a dyn Fn(Progress<'_>)),
 }
 
-/// How it goes on: rebuilding may take long.
+impl By<'_> {
+    /// Another name is done, of which there may be very many.
+    fn goes(self) {
+        if let Self::Anyone(tell) = self {
+            tell(Progress::Goes);
+        }
+    }
+}
+
+/// How it goes on: rebuilding may take long, and so may many files.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
     /// For people.
     Said(&'a str),
-    /// Another block is done.
+    /// Another block, or name, is done.
     Goes,
 }
 
@@ -71,6 +80,8 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+    /// It may be whole: the PFS failed, and this is why.
+    Hindered(String),
 }
 
 impl std::fmt::Display for Adoption {
@@ -92,6 +103,7 @@ impl std::fmt::Display for Outcome {
             Self::Superseded { epoch, newer } => {
                 write!(f, "removed: a newer one is on the PFS, of epoch {newer}; this is of epoch {epoch}")
             }
+            Self::Hindered(reason) => write!(f, "not published: {reason}"),
             Self::Waits { missing, reason } if missing.is_empty() => write!(f, "not published: {reason}"),
             Self::Waits { missing, reason } => {
                 write!(f, "not published: {} missing: {reason}", shown(missing))
@@ -120,7 +132,10 @@ pub fn adopt_all(prefix: &Prefix, tell: &dyn Fn(Progress<'_>)) -> Result<Vec<Ado
         match adopt(prefix, age, By::Anyone(tell)) {
             Ok(adoption) => adoptions.push(adoption),
             Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
-            Err(error) => adoptions.push(waits(age, Vec::new(), Vec::new(), error.to_string())),
+            Err(error) => {
+                let outcome = Outcome::Hindered(error.to_string());
+                adoptions.push(Adoption { age, name: Vec::new(), outcome });
+            }
         }
     }
     Ok(adoptions)
@@ -154,10 +169,6 @@ pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
     Ok(Adoption { age, name, outcome })
 }
 
-fn waits(age: Age, name: Vec<u8>, missing: Vec<(Member, String)>, reason: String) -> Adoption {
-    Adoption { age, name, outcome: Outcome::Waits { missing, reason } }
-}
-
 fn is_stored(prefix: &Prefix, age: Age) -> bool {
     index::survey(prefix).is_ok_and(|stored| matches!(standing(&stored, age), Standing::Stored))
 }
@@ -187,7 +198,7 @@ impl Collection {
             let reason = "this name cannot be used in the prefix".to_owned();
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         }
-        let mut records = self.members(&catalog)?;
+        let mut records = self.members(&catalog, &|| by.goes())?;
         if matches!(by, By::Anyone(_)) {
             self.count_empty(&catalog, &mut records);
         }
@@ -202,7 +213,7 @@ impl Collection {
             return Ok(Outcome::Waits { missing, reason: format!("{other} is about to publish it") });
         }
         let published =
-            self.complete(prefix, &catalog, &records, by).and_then(|()| self.publish(prefix, &catalog));
+            self.complete(prefix, &catalog, &records, by).and_then(|()| self.publish(prefix, &catalog, by));
         if let (Err(_), By::Node) = (&published, by) {
             // Whoever tries next may.
             remove_file(&self.directory.join(PUBLISHER))?;
@@ -292,10 +303,10 @@ impl Collection {
 
     /// All members are there. The epoch of the one that has the name in the prefix, if that is
     /// newer.
-    fn publish(&self, prefix: &Prefix, catalog: &Catalog) -> Result<Option<Epoch>> {
+    fn publish(&self, prefix: &Prefix, catalog: &Catalog, by: By<'_>) -> Result<Option<Epoch>> {
         let dataset = self.directory.join(DATASET);
-        flush::make_names(&dataset, catalog)?;
-        flush::finish_copy(prefix, &dataset, catalog)?;
+        flush::make_names(&dataset, catalog, &|| by.goes())?;
+        flush::finish_copy(prefix, &dataset, catalog, &|| by.goes())?;
         prefix.step("scavenge.whole")?;
         let lock = Lock::take(prefix)?;
         // Others may have published meanwhile, this one or a newer one.

@@ -297,8 +297,8 @@ impl Collection {
     }
 
     /// For each member its record, if its files are there with their sizes. Of its redundancy files
-    /// only that of the catalog's encoding is in it.
-    fn members(&self, catalog: &Catalog) -> Result<Vec<Option<MemberRecord>>> {
+    /// only that of the catalog's encoding is in it. `goes` is told for each file.
+    fn members(&self, catalog: &Catalog, goes: &dyn Fn()) -> Result<Vec<Option<MemberRecord>>> {
         let numbers = (0..).zip(&catalog.layout.members).map(|(number, _)| Member(number));
         let dataset = self.directory.join(DATASET);
         let top = match open(&dataset) {
@@ -315,6 +315,7 @@ impl Collection {
             };
             record.redundancy.retain(|copy| copy.encoding() == Some(catalog.layout.encoding));
             for (entry, copy) in catalog.files_of(member) {
+                goes();
                 let path = || dataset.join(entry.path.as_path());
                 match size_of(&top, &entry.path) {
                     Ok(size) if size == copy.size => {}

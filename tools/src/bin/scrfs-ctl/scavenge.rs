@@ -35,7 +35,9 @@ pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
             output::talk(&format!("{}: nothing is there that nodes have saved", prefix.display()));
         }
     }
-    let waiting = adoptions.iter().filter(|adoption| matches!(adoption.outcome, Became::Waits { .. }));
+    let waiting = adoptions
+        .iter()
+        .filter(|adoption| matches!(adoption.outcome, Became::Waits { .. } | Became::Hindered(_)));
     match waiting.count() {
         0 => Ok(()),
         count => Err(Failure::new(format!("{count} of {} not published", adoptions.len())).hint(LATER)),
@@ -100,6 +102,7 @@ fn describe(adoption: &Adoption) -> serde_json::Value {
         Became::Stored => ("flushed", Vec::new(), None),
         Became::Superseded { .. } => ("superseded", Vec::new(), None),
         Became::Waits { missing, reason } => ("incomplete", members(missing), Some(reason)),
+        Became::Hindered(reason) => ("incomplete", members(&[]), Some(reason)),
     };
     serde_json::json!({
         "id": adoption.age.id.0,

@@ -38,7 +38,7 @@ const HALTED: u8 = 75;
 /// The coordinators' exit code when starting them again is of no use (EX_CONFIG).
 const SETTINGS: u8 = 78;
 /// Theirs when a checkpoint waits for room in the caches, and there is no other (EX_UNAVAILABLE).
-const NO_ROOM: u8 = 69;
+const LACKS: u8 = 69;
 /// Attaching takes a few seconds; after this time it is tried anew.
 const ATTACH_LIMIT: Duration = Duration::from_mins(1);
 /// After each failed attach, the next one waits longer; the last pause is kept. Each of them with

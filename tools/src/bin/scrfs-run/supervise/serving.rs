@@ -8,7 +8,7 @@ use scrfs_tools::output::escaped;
 use super::hanging::Pulse;
 use super::meeting::MEETINGS_MAX;
 use super::{
-    ATTACH_PAUSES, Coordinators, Doubt, NO_ROOM, Output, Phase, RECOVERIES_MAX, SETTINGS, Start, Supervisor,
+    ATTACH_PAUSES, Coordinators, Doubt, LACKS, Output, Phase, RECOVERIES_MAX, SETTINGS, Start, Supervisor,
 };
 use crate::launcher::Refusal;
 
@@ -82,8 +82,8 @@ impl Supervisor {
             {
                 self.give_up(now, NO_COORDINATOR, NAME_ANOTHER, out);
             }
-            Phase::Recovering if code == NO_ROOM => {
-                let why = "there is no room in the caches for the checkpoint, and the program is not started without it";
+            Phase::Recovering if code == LACKS => {
+                let why = "the checkpoint cannot be presented yet, and the program is not started without it";
                 self.give_up(now, why, SEE_COORDINATORS, out);
             }
             Phase::Recovering if self.refusal.is_some() => {
@@ -126,7 +126,7 @@ impl Supervisor {
                 }
                 self.attach_failures += 1;
             }
-            Phase::Saving(end) if code == SETTINGS || code == NO_ROOM => self.cannot_save(now, end, out),
+            Phase::Saving(end) if code == SETTINGS || code == LACKS => self.cannot_save(now, end, out),
             Phase::Saving(end) => self.attach_to_save(now, end, out),
             Phase::Clearing(after) => self.cleared(now, after, out),
             _ => {}

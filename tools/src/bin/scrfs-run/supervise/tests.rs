@@ -370,7 +370,7 @@ fn parameters_that_are_refused_are_not_tried_again() {
     let mut s = Story::of(plan());
     s.looked(&[], 0).tell(Input::CoordinatorsEnded(SETTINGS)).expect(&["finish 1"]);
     let mut s = Story::of(plan());
-    s.looked(&[], 0).tell(Input::CoordinatorsEnded(NO_ROOM)).expect(&["finish 1"]);
+    s.looked(&[], 0).tell(Input::CoordinatorsEnded(LACKS)).expect(&["finish 1"]);
     // A living program keeps its coordinators' places open.
     let mut s = Story::running(plan());
     s.tell(Input::CoordinatorsEnded(SETTINGS)).expect(&["Attach n0 n1 n2 n3"]);
